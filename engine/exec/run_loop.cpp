@@ -108,13 +108,8 @@ bool RunLoop<T>::train_step(int64_t step) {
   if (is_root()) {
     std::vector<LinkSpan> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
-<<<<<<< ours
-    add_step({plan_, options_, persistents_, buffers_, reports_, pass_}, std::move(links), result_);
-    // Rank 0 decides for all ranks: the others wait here for its answer.
-=======
     add_step({plan_, options_, persistents_, buffers_, reports_, spec_}, std::move(links), result_);
-    // Rank 0 decides for all: the others wait for the next step.
->>>>>>> theirs
+    // Rank 0 decides for all ranks: the others wait here for its answer.
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
     go_on = wanted && !stop_requested() && result_.stop_reason.empty();
   }

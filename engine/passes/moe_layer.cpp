@@ -38,7 +38,8 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
       const TensorId counts = input_of(graph, graph.op(at), Role::kCounts);
       if (counts.valid() && attr_int(graph.op(at), "sources", 1) == 1) return {counts, at};
       throw user_error(
-          "op '{}': its rows come by '{}', one step of an all-to-all; stages that count rows stand "
+          "op '{}': its rows arrive by '{}', one step of an all-to-all; list stages that count "
+          "rows "
           "before the one that makes steps (hierarchical_a2a)",
           what, graph.op(at).name);
     }
@@ -51,7 +52,7 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
     }
     rows = inputs[0];
   }
-  throw user_error("op '{}': no gate is found that counts its rows", what);
+  throw user_error("op '{}': found no gate that counts its rows", what);
 }
 
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {

@@ -1,4 +1,6 @@
-// What the passes on MoE layers share: how to find the layer's rows and counts.
+// Helpers that several passes on MoE layers share: they find the ops of a layer, the origin of its
+// rows and the counts of its rows. Functions that take a `Graph&` edit the graph in place; the
+// others only read it. The passes themselves are in the subfolders.
 #pragma once
 
 #include <string>
@@ -10,43 +12,45 @@
 
 namespace moe {
 
-/// What made an all-to-all or an op of experts work on counted rows, for errors: the pass, or the
-/// stage that places the layer's experts.
+/// Returns, for error messages, what made an all-to-all or an op of experts work on counted rows: a
+/// pass, or the stage that places the layer's experts.
 std::string counted_by(const Graph& graph, OpId op);
-/// By tensor, in program order; an op that reads it twice is there twice.
+/// Returns each tensor's readers in program order; an op that reads it twice is listed twice.
 std::vector<std::vector<OpId>> readers_of(const Graph& graph);
 
-/// The ops of one MoE layer whose rows are exchanged, in program order.
+/// The ops of one MoE layer whose rows are exchanged between ranks, in program order: `there` is
+/// the all-to-all to the experts, `back` the all-to-all to the source ranks.
 struct ExchangedLayer {
   OpId gate, dispatch, there, back;
-  std::vector<OpId> experts;  // on rows at the experts' side
+  std::vector<OpId> experts;  // all ops between the two all-to-alls
 };
-/// Those of a forward graph whose all-to-alls are whole, in program order.
+/// Returns the layers of a forward graph in program order. Requires: no all-to-all is cut.
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph);
-/// Both exchanges move rows, and the experts' ops take them, by the slots of a placement. counts:
-/// of the gate; rows: [devices, slots, sources], slot_rows' output.
+/// Makes both exchanges move rows, and the experts' ops compute rows, by the slots of a placement.
+/// counts: the counts of the gate. rows: the output of slot_rows, [devices, slots, sources].
 void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
                   TensorId counts, TensorId placement, TensorId rows);
-/// Shapes follow from changed ones, op by op in this order.
+/// Recomputes the shapes of outputs from the (changed) input shapes, op by op in this order.
 void infer_shapes(Graph& graph, const std::vector<OpId>& order);
 
-/// Where rows of slots come from.
+/// The origin of rows that are in slots.
 struct RowsOrigin {
-  TensorId counts;  // [E] of the gate that laid them out
-  OpId exchange;    // the all-to-all that they came by; invalid: they are still at their source
+  TensorId counts;  // [E], the counts of the gate that assigned the slots
+  /// The all-to-all that brought the rows; invalid while they are on their source rank.
+  OpId exchange;
 };
-/// Found from the rows upwards through the layer's all-to-all or dispatch. Throws UserError naming
-/// `what` when there is no gate.
+/// Searches from `rows` against the data flow, through the layer's all-to-all or dispatch. Throws
+/// UserError naming `what` when there is no gate or the rows arrive in steps of an all-to-all.
 RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what);
 
-/// The rows that each local expert holds from each source: the output of the exchange_counts op of
-/// these counts in the all-to-all's group, added when there is none yet; the counts themselves
-/// where no rows are exchanged.
+/// Returns the numbers of rows that each local expert holds from each source rank: the output of
+/// the exchange_counts op for these counts in the group of the all-to-all (added when the graph has
+/// none yet), or the counts themselves when no rows are exchanged.
 TensorId received_counts(Graph& graph, const RowsOrigin& origin);
 
-/// The program with each of the ops from number `num_given` on right before the first op that reads
-/// it, so that no op which waits for less comes between the ops of a layer. Requires: each is read
-/// by a given op.
+/// Returns the program in which every op with a number of at least `num_given` is moved right
+/// before the first op that reads its output. So an added op that waits for less than its
+/// neighbours does not come between the ops of a layer. Requires: a given op reads each of them.
 Graph before_first_readers(const Graph& graph, size_t num_given);
 
 }  // namespace moe

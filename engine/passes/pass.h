@@ -1,6 +1,7 @@
-// Passes and schedulers. A pass is one documented function, value in, value out; the pipeline
-// verifies, times and logs. Order of stages: placement, passes on the forward graph, autodiff,
-// passes on the whole step, schedulers; within a kind as the system lists them.
+// Passes and schedulers. A pass is a documented function that takes a graph or a schedule as a
+// value and returns the changed value; it neither verifies nor times, which is done in pipeline.h.
+// Stages run in this order: placement, passes on the forward graph, autodiff, passes on the whole
+// step, schedulers; within a kind in the order in which the system lists them.
 #pragma once
 
 #include <functional>
@@ -16,10 +17,10 @@
 
 namespace moe {
 
-/// placement: lets a policy place the experts; one per system. forward: edits the forward graph.
-/// step: edits the whole step. schedule: makes order.
+/// kPlacement: lets a policy place the experts; at most one per system. kForward: edits the forward
+/// graph. kStep: edits the graph of the whole step. kSchedule: edits the schedule.
 enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule, kUnset };
-/// "placement", "forward", "step", "schedule": as recipes and results write it.
+/// Returns "placement", "forward", "step" or "schedule", as recipes and results write the kind.
 const char* stage_kind_name(StageKind kind);
 
 struct PassContext {
@@ -27,10 +28,11 @@ struct PassContext {
   const Cluster& cluster;
   const CostModel& cost;
   Options options;
-  std::string stage;           // name of the stage, for order edges and the log
+  std::string stage;           // name of the stage, for order edges and for the log
   std::vector<Decision>* log;  // decisions with their reasons
 
-  /// Writes down what the stage was told to do and did not, and why: about an op, or as a whole.
+  /// Logs what the options of the stage requested but the stage did not do, and why. `op` names the
+  /// op concerned; empty means the stage as a whole.
   void skip(std::string why, std::string op = "") const {
     log->push_back({op.empty() ? stage : std::move(op), stage, std::move(why), true});
   }
@@ -41,11 +43,16 @@ struct PassDef {
   StageKind kind = StageKind::kUnset;
   const char* doc = nullptr;
   std::vector<OptionSpec> options;
-  Graph (*transform)(Graph, const PassContext&) = nullptr;                     // forward, step
-  Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;  // schedule
-  Reads reads = Reads::kNothing;  // whatever its options are; those say what they add
-  bool inference_only = false;    // no backward goes through what it makes
-  bool forbids = false;           // a rule; where nothing would break it, it is kept all the same
+  /// Set for kPlacement, kForward and kStep.
+  Graph (*transform)(Graph, const PassContext&) = nullptr;
+  /// Set for kSchedule.
+  Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;
+  /// What the pass reads of the cost model with any options; an option that reads more declares so.
+  Reads reads = Reads::kNothing;
+  /// The pass makes ops that have no gradient.
+  bool inference_only = false;
+  /// The pass only forbids overlap, so it counts as applied even when there was nothing to forbid.
+  bool forbids = false;
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).
@@ -57,16 +64,16 @@ struct Stage {
   std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule;
 };
 
-/// The one ordered table; pipeline.cpp says why each pass stands where it does.
+/// The table of all built-in passes, in order; pipeline.cpp explains the position of each.
 const std::vector<PassDef>& builtin_passes();
-/// Throws UserError with the nearest name.
+/// Returns the pass with this name. Throws UserError with the nearest name when there is none.
 const PassDef& builtin_pass(std::string_view name);
 
-/// What a stage changed, counted.
+/// Counts of what a stage changed.
 struct StageChanges {
-  int64_t ops = 0;  // made, removed, moved, or with other inputs or attributes
+  int64_t ops = 0;  // added, removed or moved ops, and ops with other inputs or attributes
   int64_t order_edges = 0, lanes = 0, priorities = 0, chunks = 0;
-  int64_t disciplines = 0;  // lanes that pick, and groups of exclusive ones
+  int64_t disciplines = 0;  // lanes with a new discipline, and groups of exclusive lanes
   int64_t holds = 0;
 
   bool operator==(const StageChanges&) const = default;
@@ -77,8 +84,8 @@ struct StageReport {
   bool changed = false;
   Nanoseconds took_ns = 0;
   StageChanges changes = {};
-  /// What its options ask for and it did not do, with the reason; of a stage that changed nothing
-  /// at least one, unless no_op_option.
+  /// What the options of the stage requested but the stage did not do, each with the reason. Has at
+  /// least one entry when the stage changed nothing, unless as_told is set.
   std::vector<std::string> without_effect = {};
   std::string no_op_option = {};  // the option by which it changes nothing: "degree = 1"
 };

@@ -17,8 +17,8 @@
 
 namespace moe {
 
-// Each is defined in the file of its name, with its source and equations. A new one is its file,
-// its name here and its row below.
+// Each pass is defined in the file of its name, with its source and equations. A new pass needs a
+// file, its name in this list and a row in the table below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
@@ -37,51 +37,57 @@ MOE_SCHEDULE_PASSES(MOE_DECLARE_PASS)
 
 namespace {
 
-/// Throws InternalError for a row that lacks something, and a pass above that has no row.
+/// Throws InternalError for a row that lacks a field and for a listed pass without a row.
 void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
     const bool schedules = pass.kind == StageKind::kSchedule;
     MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind", pass.name);
     MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
-              "pass '{}' has not the function of its kind", pass.name);
+              "pass '{}' needs the function of its kind (transform or schedule) and no other",
+              pass.name);
   }
   const auto has_row = [&](auto member, auto function) {
     return std::any_of(passes.begin(), passes.end(),
                        [&](const PassDef& pass) { return pass.*member == function; });
   };
-#define MOE_CHECK_ROW(pass) \
-  MOE_CHECK(has_row(&PassDef::transform, &pass), "pass '{}' has no row", #pass);
+#define MOE_CHECK_ROW(pass)                                                                     \
+  MOE_CHECK(has_row(&PassDef::transform, &pass), "pass '{}' has no row in the table of passes", \
+            #pass);
   MOE_GRAPH_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
-#define MOE_CHECK_ROW(pass) \
-  MOE_CHECK(has_row(&PassDef::schedule, &pass), "pass '{}' has no row", #pass);
+#define MOE_CHECK_ROW(pass)                                                                    \
+  MOE_CHECK(has_row(&PassDef::schedule, &pass), "pass '{}' has no row in the table of passes", \
+            #pass);
   MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
 }
 
-/// The pass of a placement policy: the policy's own options behind those of all.
+/// Returns the pass of a placement policy: options that all policies share, then its own.
 PassDef placement_pass(const PlacementPolicy& policy) {
   const PlacementDefaults& defaults = policy.defaults;
   PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
   pass.options = {
       {"use",
        std::string(defaults.now ? "now" : "next"),
-       "when a placement is in force: now, in the layer and step whose loads it is made from, or "
+       "when a placement takes effect: now, in the layer and step from whose loads it is made, or "
        "next, from the next step on",
        0,
        0,
        {"now", "next"}},
       {"every", 1.0, "steps from one placement to the next", 1, 1e9},
       {"shadows", static_cast<double>(defaults.shadows),
-       "slots per device for copies of a step; as many memory as that many experts", 0, 4096},
+       "slots per device for copies that last one step; each takes the memory of one expert", 0,
+       4096},
       {"extra_residents", static_cast<double>(defaults.extra_residents),
-       "slots per device for experts that live there, beyond experts / devices", 0, 4096},
-      {"expected_copies", 1.0, "that a device receives a step, for plans made before anything ran",
-       0, 4096},
+       "slots per device for further resident experts, beyond experts / devices", 0, 4096},
+      {"expected_copies", 1.0,
+       "copies that a device is assumed to receive per step, for plans made before any run", 0,
+       4096},
       {"split",
        false,
-       "copies go in two transfers: as many as the compute between MoE layers hides, and the rest "
+       "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "
+       "rest "
        "(Pro-Prophet's sub-operators)",
        0,
        0,
@@ -96,31 +102,37 @@ PassDef placement_pass(const PlacementPolicy& policy) {
   return pass;
 }
 
-/// All but the placement policies'.
+/// All passes except those of the placement policies.
 const std::vector<PassDef>& other_passes() {
-  // Stages of one kind run as a system lists them; this is the order in which it should.
+  // Stages of one kind run as a system lists them; the order here is the recommended one.
   static const std::vector<PassDef> passes = {
       {.name = "lina_inference",
        .kind = StageKind::kPlacement,
-       .doc = "inference: experts from host memory to as many devices as estimates want (Lina)",
+       .doc = "inference: copies experts from host memory to as many devices as the estimated "
+              "loads need (Lina)",
        .options =
-           {{"path", 3.0, "layers of a path, by which the next one is estimated", 1, 62},
-            {"cap", 4.0, "experts per device, at most", 1, 65536},
-            {"estimation", true, "false: every layer by its gate's counts, which blocks"},
-            {"fine_tuning", true, "whether counts that differ from the estimate count"},
-            {"normalise", false, "estimates to as many devices as there are"},
+           {{"path", 3.0,
+             "number of layers whose choices form the path that estimates the next layer", 1, 62},
+            {"cap", 4.0, "the most experts per device", 1, 65536},
+            {"estimation", true,
+             "false: every layer is placed by the counts of its gate, which blocks"},
+            {"fine_tuning", true,
+             "whether a layer is placed again when its counts differ from the estimate"},
+            {"normalise", false,
+             "whether the estimated numbers of devices are scaled to the existing devices"},
             {"compare",
              std::string("list"),
-             "the most popular experts, estimated and chosen, as lists or as sets",
+             "how the most popular experts, estimated and chosen, are compared: as lists or as "
+             "sets",
              0,
              0,
              {"list", "set"}},
             {"shorter", false,
-             "estimates from the second layer on, by as much of a path as there is"},
+             "true: layers from the second on are estimated, the early ones by shorter paths"},
             {"share",
              std::string("even"),
-             "an expert's tokens among its replicas: evenly (paper), or as placing gave them "
-             "room",
+             "how an expert's tokens are shared among its replicas: evenly (paper), or by the "
+             "room that the placement gave each",
              0,
              0,
              {"even", "weighted"}},
@@ -128,53 +140,60 @@ const std::vector<PassDef>& other_passes() {
                            "of random devices for experts that nobody expects")},
        .transform = lina_inference,
        .inference_only = true},
-      // Forward: what autodiff should see, so that the backward follows without a pass of its own.
-      // The cut comes first: it moves whole slots, and refuses rows that are counted already.
+      // Forward: passes before autodiff, so that the backward follows without a pass of its own.
+      // Cuts along the capacity come first: they move whole slots and refuse counted rows.
       {.name = "capacity_pipeline",
        .kind = StageKind::kForward,
-       .doc = "cuts all-to-all, experts, all-to-all into parts along the capacity (Tutel, PipeMoE)",
-       .options = {{"degree", 2.0, "parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
+       .doc =
+           "cuts 'all-to-all, experts, all-to-all' into parts along the capacity (Tutel, PipeMoE)",
+       .options = {{"degree", 2.0, "number of parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
        .transform = capacity_pipeline},
       {.name = "pipemoe",
        .kind = StageKind::kForward,
-       .doc = "capacity_pipeline with each MoE layer at the degree that is best by the time of "
-              "transfers and experts in chunks (PipeMoE)",
-       .options = {{"alpha_a", -1.0, "start-up of a transfer, s; -1: all four are fitted", -1, 1e9},
-                   {"beta_a", -1.0, "s a byte of a rank's all-to-all", -1, 1e9},
-                   {"alpha_e", -1.0, "start-up of a chunk's experts, both GEMMs, s", -1, 1e9},
-                   {"beta_e", -1.0, "s a row, input and inner feature of the experts", -1, 1e9},
-                   {"max_degree", 64.0, "the most parts; at most the capacity is", 1, 65536},
-                   {"degrees", std::string(), "those allowed, as '1,2,4,8'; all"},
-                   {"objective",
-                    std::string("forward"),
-                    "what is to be short: the forward (paper) or the step, backward included",
-                    0,
-                    0,
-                    {"forward", "step"}},
-                   {"method", std::string("exact"),
-                    "exact, brute, or Algorithm 1: paper (as printed), paper_fixed", 0, 0,
-                    degree_methods()}},
+       .doc =
+           "like capacity_pipeline, but each MoE layer has the degree that is best by the times of "
+           "transfers and experts in chunks (PipeMoE)",
+       .options =
+           {{"alpha_a", -1.0, "start-up of a transfer in s; -1: all four are fitted", -1, 1e9},
+            {"beta_a", -1.0, "s per byte of a rank's all-to-all", -1, 1e9},
+            {"alpha_e", -1.0, "start-up of the experts of a chunk, both GEMMs, in s", -1, 1e9},
+            {"beta_e", -1.0, "s per row, input feature and inner feature of the experts", -1, 1e9},
+            {"max_degree", 64.0, "the most parts; the capacity of a layer is a further limit", 1,
+             65536},
+            {"degrees", std::string(), "the allowed degrees, such as '1,2,4,8'; empty: all"},
+            {"objective",
+             std::string("forward"),
+             "the time to minimize: that of the forward (paper) or of the step, with the backward",
+             0,
+             0,
+             {"forward", "step"}},
+            {"method", std::string("exact"),
+             "how the degree is found: exact, brute, or Algorithm 1: paper (as printed), "
+             "paper_fixed",
+             0, 0, degree_methods()}},
        .transform = pipemoe,
        .reads = Reads::kTimes},
       {.name = "micro_ops",
        .kind = StageKind::kForward,
-       .doc = "capacity_pipeline in parts of so many bytes, layer by layer (Lina)",
-       .options = {{"bytes", 30e6, "rows that a rank exchanges in a part, at most (paper: 30 MB)",
-                    1, 1e12}},
+       .doc = "like capacity_pipeline, but each layer has parts of a given number of bytes (Lina)",
+       .options = {{"bytes", 30e6,
+                    "the most bytes of rows that a rank exchanges in a part (paper: 30 MB)", 1,
+                    1e12}},
        .transform = micro_ops},
       {.name = "fastermoe_pipeline",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
-       .options = {{"groups",
-                    0.0,
-                    "n, with as many rounds; 0: the nodes, or the ranks where there is one node "
-                    "(FastMoE's default: ranks / 4)",
-                    0,
-                    65536,
-                    {},
-                    1}},
+       .options =
+           {{"groups",
+             0.0,
+             "number of groups and of rounds; 0: the number of nodes, or of ranks on one node "
+             "(FastMoE's default: ranks / 4)",
+             0,
+             65536,
+             {},
+             1}},
        .transform = fastermoe_pipeline},
-      // The transfers' counts come before the experts', which then find the exchange and share it.
+      // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
       {.name = "irregular_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
@@ -185,33 +204,35 @@ const std::vector<PassDef>& other_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
-      // Last: it takes all-to-alls as they are, cut or irregular, and what comes after it would
-      // find two in the place of one.
+      // Last: it accepts all-to-alls that are cut or irregular, while a pass after it would find
+      // two all-to-alls in place of one.
       {.name = "hierarchical_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
        .transform = hierarchical_a2a},
-      // Step: the backward is there and stays whole, reading what the parts make.
+      // Step: the backward exists already and is not cut; it reads what the parts make.
       {.name = "partition",
        .kind = StageKind::kStep,
-       .doc = "ranges of the forward around MoE layers in parts of the batch, pipelined (Lancet)",
+       .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "
+              "(Lancet)",
        .options =
            {{"max_parts", 8.0, "rho: the most parts of a range", 1, 64},
             {"groups", 5.0,
-             "gamma: groups of ops between two MoE layers, at whose borders ranges begin and "
-             "end; 0: every op",
+             "gamma: number of groups of ops between two MoE layers; ranges begin and end between "
+             "groups; 0: each op is a group",
              0, 1000},
             {"max_range", 1.0,
-             "iota: the longest range, in times between two MoE layers, plus a group", 0, 4},
-            {"parts", 0.0, "parts of every range; 0: as is fastest, 1: none", 0, 64, {}, 1},
-            {"before", -1.0, "ops before dispatch in a layer's range; -1: as is fastest", -1, 1e6},
-            {"after", -1.0,
-             "ops after combine in a layer's range, up to the loss; -1: as is fastest", -1, 1e6}},
+             "iota: the longest range, in units of the time between two MoE layers, plus a group",
+             0, 4},
+            {"parts", 0.0, "parts of every range; 0: the fastest number, 1: no cut", 0, 64, {}, 1},
+            {"before", -1.0, "ops before dispatch in a layer's range; -1: the fastest", -1, 1e6},
+            {"after", -1.0, "ops after combine in a layer's range, up to the loss; -1: the fastest",
+             -1, 1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
-      // Schedulers: dW first, since it chooses among what is still free; those after it take
-      // freedom away, and a contradiction is a cycle of two named stages.
+      // Schedulers: dw_schedule first, because it chooses among the orders that are still possible;
+      // the ones after it restrict the order. A contradiction is a cycle that names both stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
@@ -223,32 +244,35 @@ const std::vector<PassDef>& other_passes() {
                     {"allow", "never"}},
                    {"if_slower",
                     std::string("undo"),
-                    "what becomes of an assignment that makes the simulated step longer: undo (no "
-                    "overshoot is tried, then no assignment) or keep (paper)",
+                    "what happens to an assignment that makes the simulated step longer: undo "
+                    "(first without "
+                    "overshoot, then no assignment) or keep (paper)",
                     0,
                     0,
                     {"undo", "keep"}}},
        .schedule = dw_schedule,
        .reads = Reads::kTimes},
-      // After dw_schedule: gradients of experts go back once their dW are over, wherever it put
-      // them.
+      // After dw_schedule: gradients of experts return once their dW ends, wherever dw_schedule has
+      // put that dW.
       {.name = "prophet_schedule",
        .kind = StageKind::kSchedule,
-       .doc =
-           "planners under all-to-alls, experts' copies and their gradients beside the compute of "
-           "the neighbouring block (Pro-Prophet)",
+       .doc = "planners run during all-to-alls, copies of experts and their gradients are sent "
+              "during the "
+              "compute of the neighbouring block (Pro-Prophet)",
        .options = {},
        .schedule = prophet_schedule},
       {.name = "blocking_a2a",
        .kind = StageKind::kSchedule,
-       .doc = "compute stands still during an all-to-all; all-reduces stay free (DeepSpeed-MoE)",
-       .options = {{"experts", true, "whether also while experts or their gradients travel"}},
+       .doc =
+           "no compute runs during an all-to-all; all-reduces are not restricted (DeepSpeed-MoE)",
+       .options = {{"experts", true,
+                    "whether transfers of experts and of their gradients block compute, too"}},
        .schedule = blocking_a2a,
        .forbids = true},
       {.name = "fixed",
        .kind = StageKind::kSchedule,
-       .doc =
-           "all-reduces between the backward's pairs of all-to-alls only (Lina's baseline Fixed)",
+       .doc = "all-reduces run only between the backward's pairs of all-to-alls (Lina's baseline "
+              "Fixed)",
        .options = {},
        .schedule = fixed,
        .forbids = true},
@@ -261,8 +285,9 @@ const std::vector<PassDef>& other_passes() {
        .schedule = priority},
       {.name = "chunked",
        .kind = StageKind::kSchedule,
-       .doc = "transfers cut into chunks, between which others may run (Lina's micro-ops)",
-       .options = {{"bytes", 30e6, "of a chunk (paper: 30 MB)", 1, 1e12},
+       .doc = "transfers are cut into chunks, between which other transfers may run (Lina's "
+              "micro-ops)",
+       .options = {{"bytes", 30e6, "the most bytes of a chunk (paper: 30 MB)", 1, 1e12},
                    {"which",
                     std::string("all_reduce"),
                     "the transfers that are cut",
@@ -284,7 +309,7 @@ const std::vector<PassDef>& other_passes() {
 
 const std::vector<PassDef>& builtin_passes() {
   static const std::vector<PassDef> passes = [] {
-    // Placement: before anything cuts the exchange whose rows it counts by slot.
+    // Placement comes before any pass that cuts the exchange whose rows it counts by slot.
     std::vector<PassDef> all;
     for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
     all.insert(all.end(), other_passes().begin(), other_passes().end());
@@ -312,7 +337,8 @@ namespace {
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
   if (schedule.lane_of.size() != graph.num_ops()) {
-    throw run_error("{} of {} ops have a lane", schedule.lane_of.size(), graph.num_ops());
+    throw run_error("{} of {} ops have a lane; every op needs one", schedule.lane_of.size(),
+                    graph.num_ops());
   }
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
     const LaneId lane = schedule.lane_of[i];
@@ -322,8 +348,8 @@ void check_lanes(const Graph& graph, const Schedule& schedule) {
   }
 }
 
-/// Runs `call`; its errors name the stage and those before it that changed what it found. An error
-/// of a class of its own, as a policy may throw, says where it comes from and passes as it is.
+/// Runs `call` and adds to its errors the name of the stage and of the earlier stages that changed
+/// their input. An error of a derived class (from a policy) names its origin and passes unchanged.
 template <class Call>
 auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
   const auto text = [&](const std::exception& error) {
@@ -399,7 +425,8 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
         report_of(stage, changes_of(graph, after), std::span(log_).subspan(logged), after));
     reports_.back().took_ns = since(begin);
     for (const Op& op : after.ops()) {
-      if (op.part >= 0) cut_by_.emplace(op.name, stage.name);  // the first stage that shows it
+      // Emplace keeps the first stage that has this part.
+      if (op.part >= 0) cut_by_.emplace(op.name, stage.name);
     }
     graph = std::move(after);
   }
@@ -410,7 +437,8 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const Op& op = graph.ops()[i];
     if (op.part < 0) continue;
-    const std::string forward = op.name.substr(0, op.name.rfind(".d"));  // .dx, .dw, .dweight
+    // Without the suffix .dx, .dw or .dweight.
+    const std::string forward = op.name.substr(0, op.name.rfind(".d"));
     const auto cut = cut_by_.find(cut_by_.contains(op.name) ? op.name : forward);
     if (cut == cut_by_.end()) continue;
     schedule.settings.push_back({OpId(static_cast<int64_t>(i)), Setting::kPart, cut->second});

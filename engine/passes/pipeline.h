@@ -1,4 +1,7 @@
-// Runs a system's stages: verifies after each, times it, and says whether it changed anything.
+// Runs the stages of a system: after each stage it verifies the result, records the time and
+// reports whether the stage changed anything. Invariant: a stage whose result is invalid ends the
+// planning with an error that names the stage. The passes themselves are in the subfolders; what a
+// report contains is computed in stage_report.h.
 #pragma once
 
 #include <map>
@@ -9,25 +12,25 @@
 
 namespace moe {
 
-/// When a stage runs: a built-in pass knows, a function says so itself.
+/// Returns when a stage runs: by the table for a built-in pass, by its field `kind` for a function.
 StageKind kind_of(const Stage& stage);
 
 class Pipeline {
  public:
-  /// Keeps references to all four.
+  /// Keeps references to all four arguments.
   Pipeline(const ModelSpec& model, const Cluster& cluster, const CostModel& cost,
            const std::vector<Stage>& stages)
       : model_(model), cluster_(cluster), cost_(cost), stages_(stages) {}
 
-  /// The stages of this kind in the order listed, each followed by compact and verify. Errors of a
-  /// stage name it.
+  /// Runs the stages of this kind in the order listed, each followed by compact and verify. Errors
+  /// of a stage name it.
   Graph transform(Graph graph, StageKind kind);
-  /// The schedulers; every op must be left on a lane that exists.
+  /// Runs the schedulers. Throws RunError when an op is left without an existing lane.
   Schedule schedule(const Graph& graph, Schedule schedule);
 
-  /// One entry a stage that has run.
+  /// One entry per stage that has run.
   const std::vector<StageReport>& reports() const { return reports_; }
-  /// What the transforms decided; a scheduler's decisions stand in its schedule.
+  /// The decisions of the transforms; the decisions of a scheduler are in its schedule.
   const std::vector<Decision>& log() const { return log_; }
 
  private:
@@ -39,7 +42,7 @@ class Pipeline {
   const Cluster& cluster_;
   const CostModel& cost_;
   const std::vector<Stage>& stages_;
-  std::map<std::string, std::string> cut_by_;  // stages, by the name of the part
+  std::map<std::string, std::string> cut_by_;  // name of the stage, indexed by the name of the part
   std::vector<StageReport> reports_;
   std::vector<Decision> log_;
 };

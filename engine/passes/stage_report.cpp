@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// The same op with the same operands; ids may differ.
+/// Returns whether two ops are the same with the same operands; ids may differ.
 bool same_op(const Graph& a, const Op& x, const Graph& b, const Op& y) {
   const auto same_tensor = [&](TensorId s, TensorId t) {
     return s.valid() == t.valid() && (!s.valid() || a.tensor(s).name == b.tensor(t).name);
@@ -21,7 +21,7 @@ bool same_op(const Graph& a, const Op& x, const Graph& b, const Op& y) {
          std::equal(x.outputs.begin(), x.outputs.end(), y.outputs.begin(), same_tensor);
 }
 
-/// The same program, op by op.
+/// Returns whether two programs are the same, op by op.
 bool same(const Graph& a, const Graph& b) {
   if (a.num_ops() != b.num_ops() || a.tensors().size() != b.tensors().size()) return false;
   for (size_t i = 0; i < a.num_ops(); ++i) {
@@ -37,7 +37,7 @@ bool has_all_to_all(const Graph& graph) {
   });
 }
 
-/// The option of a built-in pass by which it is told to change nothing, or "".
+/// Returns the option of a built-in pass that requests no change ("degree = 1"), or "".
 std::string no_op_option_of(const Stage& stage) {
   const PassDef& pass = builtin_pass(stage.name);
   const Options options = resolve_options(pass.name, pass.options, stage.options);
@@ -48,18 +48,19 @@ std::string no_op_option_of(const Stage& stage) {
   return "";
 }
 
-/// Of a stage that changed nothing and gave no reason.
+/// Returns the reason for a stage that changed nothing and gave no reason itself.
 std::string reason_of(const Stage& stage, bool built_in, const Graph& graph) {
   if (!built_in) {
     return stage.kind == StageKind::kSchedule
-               ? "its function set nothing (ctx:skip(why) would say why)"
-               : "its function edited nothing (ctx:skip(why) would say why)";
+               ? "its function changed nothing in the schedule (call ctx:skip(why) to give a "
+                 "reason)"
+               : "its function changed nothing in the graph (call ctx:skip(why) to give a reason)";
   }
   if (!has_all_to_all(graph)) {
     return "no rows are exchanged: the graph has no all-to-all";
   }
-  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order to what there is already";
-  return "no op is one that it would change";
+  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order that does not exist already";
+  return "the graph has no op that it would change";
 }
 
 }  // namespace
@@ -75,7 +76,8 @@ StageChanges changes_of(const Graph& before, const Graph& after) {
     if (found != known.end()) known.erase(found);
   }
   changes.ops += static_cast<int64_t>(known.size());
-  changes.ops = std::max<int64_t>(changes.ops, 1);  // the same ops in another order
+  // At least 1 when only the order of the ops differs.
+  changes.ops = std::max<int64_t>(changes.ops, 1);
   return changes;
 }
 

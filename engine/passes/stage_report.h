@@ -1,5 +1,6 @@
-// What a stage changed, and what it was told and did not do: the pipeline compares what a stage was
-// given with what it returned, and takes the reasons from what the stage logged.
+// Reports what a stage changed, and what its options requested but it did not do: compares the
+// stage's input with its output, and takes the reasons from what the stage logged. The times of
+// stages are measured in pipeline.h, not here.
 #pragma once
 
 #include <span>
@@ -8,12 +9,13 @@
 
 namespace moe {
 
-/// Of a stage that edits a graph.
+/// Counts the changes of a stage that edits a graph.
 StageChanges changes_of(const Graph& before, const Graph& after);
-/// Of a scheduler; `after.settings` gets what it set, with the stage's name.
+/// Counts the changes of a scheduler, and adds to `after.settings` what it set, with its name.
 StageChanges changes_of(const Schedule& before, Schedule& after, const std::string& stage);
 
-/// said: what the stage logged. graph: as the stage left it. took_ns is the caller's.
+/// Makes the report of a stage. said: the decisions that the stage logged. graph: the graph as the
+/// stage left it. The caller sets took_ns.
 StageReport report_of(const Stage& stage, const StageChanges& changes,
                       std::span<const Decision> said, const Graph& graph);
 

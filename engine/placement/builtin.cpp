@@ -9,8 +9,8 @@
 
 namespace moe {
 
-// Each is made in the file of its name, with its source. A new one is its file, its name here and
-// its place in the list, in the order in which passes are listed.
+// Each policy is made in the file of its name, with its source. A new policy needs a file, its name
+// here and a position in the list, which is the order of the passes.
 #define MOE_POLICIES(X) \
   X(prophet_policy) X(fastermoe_shadowing_policy) X(top_k_policy) X(eplb_policy) X(swap_policy)
 #define MOE_DECLARE_POLICY(policy) PlacementPolicy policy();
@@ -21,7 +21,7 @@ const std::vector<PlacementPolicy>& builtin_policies() {
   static const std::vector<PlacementPolicy> policies = [] {
     std::vector<PlacementPolicy> all = {
         {.name = "fixed",
-         .doc = "the placement in force stays",
+         .doc = "keeps the current placement",
          .place = [](const PlaceInput& input, const PolicyOptions&) { return input.now; },
          .defaults = {.pass = "placed"}}};
 #define MOE_LIST_POLICY(policy) all.push_back(policy());
@@ -61,7 +61,8 @@ std::vector<int64_t> single_owners(const Placement& placement, const char* who) 
       const int64_t expert = placement.at(d, s);
       if (expert >= 0 && placement.owner(expert) != d) {
         throw user_error(
-            "{}: expert {} lives on device {} beside its owner {}; one home each is "
+            "{}: expert {} has a resident on device {} besides its owner {}; one resident per "
+            "expert is "
             "allowed",
             who, expert, d, placement.owner(expert));
       }
@@ -117,10 +118,11 @@ bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& o
 std::vector<OptionSpec> paying_options() {
   OptionSpec horizon = integer_option(
       "horizon", 0, 0, 1e9,
-      "steps within which a move must have paid by the performance model; 0: not asked");
+      "steps within which a move must pay according to the performance model; 0: any number");
   horizon.reads = Reads::kRates;
-  return {number_option("keep", 0.05, 0, 1,
-                        "the placement stays unless the heaviest device computes this part less"),
+  return {number_option(
+              "keep", 0.05, 0, 1,
+              "the placement changes only if the heaviest device then computes this fraction less"),
           std::move(horizon)};
 }
 

@@ -1,5 +1,5 @@
-// What the built-in placement policies share. Not here: the policies, one file each, which are
-// listed in builtin.cpp.
+// Functions that the built-in placement policies share. The policies themselves are not here: each
+// has its own file, and builtin.cpp lists them.
 #pragma once
 
 #include <cstdint>
@@ -9,23 +9,23 @@
 
 namespace moe {
 
-/// [experts]
+/// Returns the inputs (rows of all sources) of each expert: [experts].
 std::vector<int64_t> inputs_of_experts(const ExpertCounts& loads);
-/// Expert numbers, those with most inputs first, ties to the lower number.
+/// Returns the expert numbers in descending order of inputs, ties with the lower number first.
 std::vector<int64_t> heaviest_first(const std::vector<int64_t>& inputs);
-/// Owners [experts] of a placement without second residents. Throws UserError "<who>: ..." else.
+/// Returns the owners [experts]. Throws UserError "<who>: ..." for a second resident.
 std::vector<int64_t> single_owners(const Placement& placement, const char* who);
-/// The placement without copies of a step, every expert shared locally.
+/// Returns the placement without shadows (copies for one step), all experts shared locally.
 Placement without_shadows(const Placement& placement);
-/// without_shadows, and copies of the experts on all devices but their owners, the q-th in shadow
-/// slot q.
+/// Returns without_shadows(placement) with copies of `experts` on all devices except their owners;
+/// experts[q] takes shadow slot q.
 Placement with_copies_everywhere(const Placement& placement, const std::vector<int64_t>& experts);
-/// Throws UserError where the plan has no room for copies.
+/// Throws UserError when the placement has no shadow slots.
 void require_shadows(const Placement& placement, const char* who);
 
-/// Whether going from one placement of residents to another pays: the heaviest device computes at
-/// least the part `keep` less, and (horizon > 0) the move has paid after `horizon` steps at most,
-/// by the performance model, which needs rates. Options of eplb and swap alike.
+/// Returns whether it pays to change the residents from input.now to `next`: the heaviest device
+/// then computes at least the fraction `keep` less and, if horizon > 0, the move pays within
+/// `horizon` steps by the performance model (which needs rates). eplb and swap share these options.
 bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& options,
           const char* who);
 std::vector<OptionSpec> paying_options();

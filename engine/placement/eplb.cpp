@@ -42,7 +42,7 @@ std::vector<SharedExperts> shared_experts(const Placement& now,
   return all;
 }
 
-// [devices]: the experts of the group that each device gets.
+// Returns for each device the experts of the group that it gets: [devices].
 std::vector<std::vector<int64_t>> on_devices(const Placement& now,
                                              const std::vector<std::vector<int64_t>>& groups) {
   std::vector<std::vector<int64_t>> held(groups.size());
@@ -86,7 +86,7 @@ std::vector<int64_t> replicate(const std::vector<int64_t>& inputs, int64_t total
     size_t most = inputs.size();
     for (size_t e = 0; e < inputs.size(); ++e) {
       if (residents[e] == devices || inputs[e] == 0) continue;
-      // inputs / residents compared without rounding
+      // Compares inputs / residents without rounding.
       if (most == inputs.size() || inputs[e] * residents[most] > inputs[most] * residents[e]) {
         most = e;
       }
@@ -114,7 +114,7 @@ std::vector<std::vector<int64_t>> pack(const std::vector<int64_t>& inputs,
       size_t least = packed.size();
       for (size_t g = 0; g < packed.size(); ++g) {
         const std::vector<int64_t>& group = packed[g];
-        // A group's residents of the expert are its last, as these come one after the other.
+        // An expert's residents are placed one after the other, so in a group it can only be last.
         const bool fits = group.size() < at(room) && (group.empty() || group.back() != expert);
         if (fits && (least == packed.size() || sums[g] < sums[least])) least = g;
       }
@@ -148,8 +148,8 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
   return next;
 }
 
-/// As EPLB (DeepSeek, 2025) without its levels of nodes: heavy experts get more residents, shared
-/// evenly, which are packed onto devices so that these compute as much. Parameters and state move.
+/// Like EPLB (DeepSeek, 2025) without its hierarchy of nodes: heavy experts get more residents,
+/// which share rows evenly and are packed to balance the devices. Parameters and state move.
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(

@@ -12,7 +12,7 @@ struct Holder {
   int64_t device, slot;
 };
 
-/// Of an expert in these shadow slots, by device.
+/// Returns the holders of an expert in these shadow slots, in the order of devices.
 std::vector<Holder> shadow_holders(const Placement& p, int64_t expert, const ShadowRange& range) {
   std::vector<Holder> holders;
   const int64_t residents = p.bounds().residents;
@@ -29,7 +29,7 @@ ExpertPiece piece_of(int64_t expert, int64_t part, int64_t parts, const Holder& 
   return {expert, from.device, from.slot, to.device, to.slot, part, parts, range};
 }
 
-/// The copies of one expert: who has which part when.
+/// The copies of one expert: which device sends which part in which step.
 class Broadcast {
  public:
   Broadcast(int64_t expert, Holder owner, std::vector<Holder> holders, int64_t range,
@@ -58,8 +58,8 @@ class Broadcast {
     return piece_of(expert_, part, parts_, from, to, range_);
   }
 
-  /// The devices of a node take parts from outside in turn. What the owner's node lacks comes from
-  /// the owner: it crosses no NIC.
+  /// The devices of a node take turns in receiving parts from outside. Parts that the owner's node
+  /// lacks come from the owner itself, so they cross no NIC.
   void enter(const std::vector<Holder>& node, ExpertSteps& steps) const {
     const bool owners = node_of(node[0]) == node_of(owner_);
     size_t entered = 0;
@@ -79,12 +79,12 @@ class Broadcast {
 
   int64_t expert_, range_;
   Holder owner_;
-  std::vector<Holder> holders_;  // by device
+  std::vector<Holder> holders_;  // in the order of devices
   int64_t parts_, per_node_;
   std::vector<std::vector<Holder>> nodes_;
 };
 
-/// Every holder passes its part on to all others.
+/// Lets every holder send its own part to all others.
 void spread(int64_t expert, const std::vector<Holder>& holders, std::vector<ExpertPiece>& pieces) {
   const auto parts = static_cast<int64_t>(holders.size());
   for (int64_t i = 0; i < parts; ++i) {

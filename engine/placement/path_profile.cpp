@@ -18,7 +18,7 @@ void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   }
 }
 
-/// A place of a path holds expert + 1, 0 for no choice.
+/// The bits of one layer in a path's code, which holds expert + 1 or 0 for no choice.
 int bits_of(const PathOptions& options) {
   return std::bit_width(static_cast<uint64_t>(options.experts));
 }
@@ -27,7 +27,7 @@ uint64_t mask_of(const PathOptions& options, int64_t length) {
   return (uint64_t{1} << (bits_of(options) * static_cast<int>(length))) - 1;
 }
 
-/// Whether all of the last `length` layers have a choice.
+/// Returns whether each of the last `length` layers has a choice.
 bool is_complete(uint64_t code, int bits, int64_t length) {
   const uint64_t place = (uint64_t{1} << bits) - 1;
   for (int64_t i = 0; i < length; ++i, code >>= bits) {
@@ -48,8 +48,8 @@ void check_choices(std::span<const int32_t> choices, size_t tokens, int64_t k, i
   }
 }
 
-/// Ascending, by counting digits from the lowest up: paths are too mixed for comparisons, half of
-/// which would be mispredicted.
+/// Sorts ascending by radix sort, lowest digit first: keys are so mixed that a comparison sort
+/// would mispredict half of its branches.
 void sort_keys(std::vector<uint64_t>& keys, int key_bits) {
   constexpr int kDigit = 11;
   constexpr size_t kDigits = size_t{1} << kDigit;
@@ -65,7 +65,7 @@ void sort_keys(std::vector<uint64_t>& keys, int key_bits) {
 }
 
 uint64_t hash(uint64_t path) {
-  return path * 0x9E3779B97F4A7C15u;  // its upper bits are well mixed (Fibonacci hashing)
+  return path * 0x9E3779B97F4A7C15u;  // the upper bits are well mixed (Fibonacci hashing)
 }
 
 size_t first_slot(uint64_t path, size_t slots) {
@@ -103,7 +103,8 @@ void TokenPaths::add(std::span<const int32_t> choices, int64_t k) {
 }
 
 void Estimate::add(const Estimate& other) {
-  MOE_CHECK(mass.size() == other.mass.size(), "{} and {} experts", mass.size(), other.mass.size());
+  MOE_CHECK(mass.size() == other.mass.size(), "cannot add estimates of {} and {} experts",
+            mass.size(), other.mass.size());
   for (size_t e = 0; e < mass.size(); ++e) mass[e] += other.mass[e];
   tokens += other.tokens;
   known += other.known;
@@ -126,7 +127,7 @@ std::vector<double> wanted_devices(const Estimate& estimate, int64_t devices, bo
 
 void PathProfile::Table::index(int64_t keep) {
   if (paths.empty()) return;
-  // A quarter full at most: a search that goes on to the next slot costs a mispredicted branch.
+  // At most a quarter full: each search that goes on to the next slot costs a mispredicted branch.
   slots.assign(std::bit_ceil(4 * paths.size()), {});
   for (size_t row = 0; row < paths.size(); ++row) {
     size_t i = first_slot(paths[row], slots.size());
@@ -274,7 +275,8 @@ void PathCounts::keep_most_probable(const Counts& counts, PathProfile::Table& ta
   const auto keep = static_cast<size_t>(options_.keep);
   for (size_t i = 0; i < counts.counted.size();) {
     const uint64_t path = counts.counted[i].first >> bits;
-    std::vector<std::pair<int64_t, int32_t>> next;  // (-count, expert): most frequent first
+    // (-count, expert), so that sorting puts the most frequent first.
+    std::vector<std::pair<int64_t, int32_t>> next;
     int64_t all = 0;
     for (; i < counts.counted.size() && counts.counted[i].first >> bits == path; ++i) {
       const auto [key, count] = counts.counted[i];
@@ -308,8 +310,9 @@ PathProfile PathCounts::profile() const {
 
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
                      ExpertCounts& transitions) {
-  MOE_CHECK(transitions.sources == transitions.experts, "{} x {}", transitions.sources,
-            transitions.experts);
+  MOE_CHECK(transitions.sources == transitions.experts,
+            "transitions have {} sources and {} experts; the numbers must be equal",
+            transitions.sources, transitions.experts);
   check_choices(before, after.size(), 1, transitions.experts);
   check_choices(after, before.size(), 1, transitions.experts);
   for (size_t t = 0; t < before.size(); ++t) {

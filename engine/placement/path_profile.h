@@ -1,8 +1,9 @@
-// How popular each expert of the next MoE layer will be, estimated from the experts that tokens
+// Estimates how popular each expert of the next MoE layer will be, from the experts that tokens
 // chose in the layers before (Lina, USENIX ATC 2023, section 5.1): an offline profile of sample
 // paths, and the sum of Eq. 1 over a batch. A path is a token's first choices in the `path` layers
-// before the estimated one, so the first layer with an estimate is layer `path` (from 0). Masses
-// are whole numbers of 1 / kMassOne: a sum does not depend on how tokens are split among ranks.
+// before the estimated one, so layer `path` (from 0) is the first with an estimate. Invariant:
+// masses are whole numbers of 1 / kMassOne, so sums do not depend on how tokens are split among
+// ranks. Placing by an estimate is in two_phase.h.
 #pragma once
 
 #include <cstdint>
@@ -17,31 +18,32 @@
 namespace moe {
 
 struct PathOptions {
-  int64_t layers = 1;   // MoE layers
-  int64_t experts = 1;  // a layer
-  int64_t path = 3;     // layers of a path
-  int64_t keep = 1;     // probabilities kept a path, the largest ones: k of the gate in the paper
-  /// A token whose path the profile does not know: false, it adds nothing to an estimate (the paper
-  /// does not say); true, the longest end of its path that is known stands for it. Then early
-  /// layers have estimates as well, from shorter paths.
+  int64_t layers = 1;   // number of MoE layers
+  int64_t experts = 1;  // per layer
+  int64_t path = 3;     // number of layers in a path
+  int64_t keep = 1;     // probabilities kept per path, the largest; in the paper k of the gate
+  /// What happens to a token whose path is not in the profile (the paper leaves this open). false:
+  /// it adds nothing to an estimate. true: the longest known end of its path is used instead, so
+  /// that early layers are estimated from shorter paths.
   bool shorter = false;
   bool operator==(const PathOptions&) const = default;
 };
-/// Throws UserError naming "popularity.<field>", the value and what is allowed: a path and the
-/// expert after it are coded in 63 bits, bit_width(experts) a layer.
+/// Throws UserError naming "popularity.<field>", the value and what is allowed. A path and the
+/// expert after it must fit into 63 bits, bit_width(experts) bits per layer.
 void check(const PathOptions& options);
 
-/// The paths of one rank's tokens in one batch, from layer to layer.
+/// The paths of one rank's tokens in one batch, extended layer by layer.
 class TokenPaths {
  public:
-  /// Throws as check(options), and for less than no token.
+  /// Throws like check(options), and when tokens is negative.
   TokenPaths(const PathOptions& options, int64_t tokens);
-  /// A new batch: no token has chosen yet.
+  /// Starts a new batch, in which no token has chosen an expert yet.
   void clear();
-  /// What the tokens chose in the next layer [tokens, k], first choice first; -1: none, then no
+  /// Adds the choices in the next layer [tokens, k], first choice first; with -1 (no choice) no
   /// path goes through that layer. Throws UserError for a wrong length or expert.
   void add(std::span<const int32_t> choices, int64_t k);
-  /// [tokens]: the path of each, the last layer in the lowest bits; 0 where a layer has no choice.
+  /// Returns the code of each token's path [tokens], the last layer in the lowest bits; a layer
+  /// without a choice has 0.
   std::span<const uint64_t> codes() const { return codes_; }
 
  private:
@@ -53,15 +55,15 @@ class TokenPaths {
 
 constexpr int64_t kMassOne = int64_t{1} << 31;
 
-/// Of one batch and layer; of one rank's tokens, or of all after adding them up.
+/// The estimate for one batch and layer: of one rank's tokens, or of all ranks after add().
 struct Estimate {
   std::vector<int64_t> mass;  // [experts], the sum over tokens of their kept probabilities
-  int64_t tokens = 0;         // N_t: all of them
-  int64_t known = 0;          // those with a known path
+  int64_t tokens = 0;         // N_t, the number of all tokens
+  int64_t known = 0;          // the number of tokens whose path is in the profile
   void add(const Estimate& other);
 };
-/// Eq. 1: n_e, how many of the devices each expert should have: devices * mass / tokens. They add
-/// up to at most `devices`; normalise: to exactly that, where there is any mass.
+/// Returns n_e of Eq. 1, the number of devices that each expert should have: devices * mass /
+/// tokens. The sum is at most `devices`; with normalise it is exactly that unless all masses are 0.
 std::vector<double> wanted_devices(const Estimate& estimate, int64_t devices,
                                    bool normalise = false);
 
@@ -74,16 +76,16 @@ class PathProfile {
   };
 
   const PathOptions& options() const { return options_; }
-  /// Whether any path leads to the layer, so that it can be estimated.
+  /// Returns whether any path leads to the layer, so that it can be estimated.
   bool covers(int64_t layer) const;
   int64_t num_paths(int64_t layer) const;
-  /// What is kept for a path, most probable first; empty where it is not known.
+  /// Returns the entries kept for a path, most probable first; empty when the path is not known.
   std::vector<Kept> at(int64_t layer, std::span<const int32_t> path) const;
-  /// The part of Eq. 1 that one rank's tokens make. paths: what they chose before `layer`.
+  /// Returns one rank's part of Eq. 1. paths: the tokens' choices before `layer`.
   Estimate estimate(int64_t layer, const TokenPaths& paths) const;
 
-  /// Text, one line a path; parse(text()) is the same profile. parse throws UserError naming the
-  /// line.
+  /// Returns the profile as text, one line per path; parse(text()) is the same profile. parse
+  /// throws UserError naming the line.
   std::string text() const;
   static PathProfile parse(std::string_view text);
   bool operator==(const PathProfile& other) const;
@@ -91,17 +93,19 @@ class PathProfile {
  private:
   friend class PathCounts;
   struct Slot {
-    uint64_t path = 0;  // 0: empty
-    Kept first;         // of the row
+    uint64_t path = 0;  // 0: empty slot
+    Kept first;         // first entry of the row
     uint32_t row = 0;
   };
-  /// Paths of one length that lead to one layer.
+  /// The paths of one length that lead to one layer.
   struct Table {
     std::vector<uint64_t> paths;  // ascending
     std::vector<Kept> kept;       // [paths, keep]
-    std::vector<Slot> slots;      // open addressing over paths, a power of two; empty: no path
+    /// Hash table over paths with open addressing, of a size that is a power of two; empty when
+    /// there is no path.
+    std::vector<Slot> slots;
     void index(int64_t keep);
-    /// Null for a path that is not there, and for 0.
+    /// Returns null for a path that is not in the table, and for 0.
     const Slot* find(uint64_t path) const;
   };
   explicit PathProfile(const PathOptions& options);
@@ -113,25 +117,25 @@ class PathProfile {
   std::vector<Table> tables_;  // [layers, path]
 };
 
-/// Collects choices of any number of batches for a profile.
+/// Collects choices of any number of batches and makes a profile of them.
 class PathCounts {
  public:
-  /// Throws as check(options).
+  /// Throws like check(options).
   explicit PathCounts(const PathOptions& options);
-  /// What one rank's tokens chose in `layer` [tokens, k], and their paths before. Every choice of a
-  /// token counts alike. Throws as TokenPaths::add, and for a layer out of range.
+  /// Adds the choices of one rank's tokens in `layer` [tokens, k], with their paths before it. All
+  /// k choices of a token count equally. Throws like TokenPaths::add, and for a layer out of range.
   void add(int64_t layer, const TokenPaths& before, std::span<const int32_t> choices, int64_t k);
-  /// Of equal probabilities the lower expert's is kept.
+  /// Makes the profile. Of equal probabilities that of the lower expert is kept.
   PathProfile profile() const;
 
  private:
-  /// (path, expert) -> how often, kept as sorted runs: hashing would be no faster at these sizes.
+  /// Counts of each (path, expert), in sorted runs: a hash table would be no faster at these sizes.
   struct Counts {
     std::vector<std::pair<uint64_t, int64_t>> counted;  // ascending
     std::vector<uint64_t> pending;
-    /// pending becomes part of counted. key_bits: what keys take.
+    /// Merges `pending` into `counted`. key_bits: the number of bits used in a key.
     void flush(int key_bits);
-    /// As many as are counted, so that all merging together moves each key a few times.
+    /// As many pending as counted keys: all merges together then move each key a few times.
     bool is_full() const;
   };
   void keep_most_probable(const Counts& counts, PathProfile::Table& table) const;
@@ -140,13 +144,13 @@ class PathCounts {
   std::vector<Counts> counts_;  // [layers, path]
 };
 
-/// Of tokens by the expert chosen in one layer (source) how many choose each expert in the next
-/// (expert): adds those of one rank and batch. before, after [tokens] first choices; -1: none.
-/// Throws UserError for an expert out of range or lists that differ in length.
+/// Adds, for the tokens of one rank and batch, the transitions from the expert chosen in one layer
+/// (as source) to the expert chosen in the next (as expert). before, after: first choices [tokens];
+/// -1: no choice. Throws UserError for an expert out of range or lists of different length.
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
                      ExpertCounts& transitions);
-/// Lina, figure 9: the share of tokens that go on to one of the `top` experts that are most popular
-/// among the tokens with the same expert before; over all tokens. 0 without tokens.
+/// Lina, figure 9: the share of all tokens whose next expert is among the `top` most popular ones
+/// of the tokens with the same expert before; 0 without tokens.
 double locality(const ExpertCounts& transitions, int64_t top);
 
 }  // namespace moe

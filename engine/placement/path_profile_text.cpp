@@ -1,4 +1,4 @@
-// A PathProfile as text: a header, then of every layer and length its paths, ascending.
+// A PathProfile as text: a header, then for every layer and length its paths in ascending order.
 #include <bit>
 #include <charconv>
 
@@ -10,21 +10,21 @@ namespace {
 
 constexpr std::string_view kMagic = "moebench popularity 1";
 
-/// Reads the lines of a profile; errors name the line, from 1.
+/// Reads the lines of a profile; errors name the number of the line, from 1.
 class Lines {
  public:
   explicit Lines(std::string_view text) : rest_(text) {}
 
   std::string_view next() {
     ++number_;
-    if (rest_.empty()) fail("the text ends here; the last line is 'end'");
+    if (rest_.empty()) fail("the text ends here, but its last line must be 'end'");
     const size_t end = std::min(rest_.find('\n'), rest_.size());
     const std::string_view line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
     return line;
   }
 
-  /// `words` (in order, each before its number; an empty one: a bare number) from lo to hi.
+  /// Reads from `line` first the text `word` (may be empty), then a number from lo to hi.
   int64_t number(std::string_view& line, std::string_view word, int64_t lo, int64_t hi) const {
     if (!line.starts_with(word)) fail(fmt::format("expected '{}' at '{}'", word, line));
     line.remove_prefix(word.size());
@@ -102,7 +102,7 @@ PathProfile PathProfile::parse(std::string_view text) {
     for (int64_t i = 0; i < length; ++i) {
       path = (path << bits) | static_cast<uint64_t>(lines.number(line, "", 0, last) + 1);
     }
-    if (!t.paths.empty() && path <= t.paths.back()) lines.fail("paths are not in order");
+    if (!t.paths.empty() && path <= t.paths.back()) lines.fail("paths are not in ascending order");
     t.paths.push_back(path);
     if (!line.starts_with(":")) lines.fail("expected ':' after the path");
     line.remove_prefix(1);
@@ -116,7 +116,7 @@ PathProfile PathProfile::parse(std::string_view text) {
       }
       t.kept.push_back(kept);
     }
-    if (!line.empty()) lines.fail("more experts than are kept");
+    if (!line.empty()) lines.fail("the path has more experts than 'keep'");
   };
   for (int64_t layer = 0; layer < options.layers; ++layer) {
     for (int64_t length = profile.shortest(); length <= options.path; ++length) {

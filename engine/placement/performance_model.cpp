@@ -90,7 +90,7 @@ double trans_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
 }
 
 double agg_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
-  return copies_s(copies, devices, rates);  // gradients are as large as parameters
+  return copies_s(copies, devices, rates);  // gradients have the size of the parameters
 }
 
 double exposed_trans_s(double trans, const DeviceLoads& loads, const PlacementRates& r) {

@@ -23,7 +23,7 @@ void check(const PlacementBounds& bounds) {
   check_range("residents", bounds.residents, 1, bounds.experts);
   check_range("shadows", bounds.shadows, 0, bounds.experts);
   if (bounds.residents * bounds.devices < bounds.experts) {
-    throw user_error("placement.residents = {} a device: {} devices do not hold {} experts",
+    throw user_error("placement.residents = {} per device: {} devices cannot hold {} experts",
                      bounds.residents, bounds.devices, bounds.experts);
   }
 }
@@ -139,7 +139,7 @@ void Placement::add_shadow(int64_t expert, int64_t device, int64_t shadow) {
     throw user_error(
         "placement: no room for a shadow of expert {} on device {}: its {} shadow slots are in "
         "use{}",
-        expert, device, bounds_.shadows, shadow < 0 ? "" : " there");
+        expert, device, bounds_.shadows, shadow < 0 ? "" : ", or the requested one is");
   }
   codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
 }
@@ -186,8 +186,8 @@ void Placement::swap_owners(int64_t a, int64_t b) {
   if (of_a == of_b) return;
   if (holds(of_a, b) || holds(of_b, a)) {
     throw user_error(
-        "placement: experts {} and {} cannot change places: the owner of one holds "
-        "the other already",
+        "placement: experts {} and {} cannot be swapped: the owner of one already "
+        "holds the other",
         a, b);
   }
   std::swap(codes_[slot_index(of_a, slot_of(a, of_a))], codes_[slot_index(of_b, slot_of(b, of_b))]);
@@ -214,7 +214,8 @@ void Placement::clear_shadows() {
 void Placement::set_residents(std::span<const int64_t> owners,
                               const std::vector<std::vector<int64_t>>& held) {
   MOE_CHECK(owners.size() == index(bounds_.experts) && held.size() == index(bounds_.devices),
-            "{} owners, {} devices", owners.size(), held.size());
+            "{} owners and lists for {} devices do not fit the placement", owners.size(),
+            held.size());
   Placement next = *this;
   next.clear_shadows();
   for (int64_t d = 0; d < bounds_.devices; ++d) {
@@ -236,8 +237,10 @@ void Placement::set_residents(std::span<const int64_t> owners,
 void Placement::set_sharing(int64_t expert, Sharing sharing) {
   check_expert(expert);
   if (sharing == Sharing::kWeighted && !bounds_.weighted) {
-    throw user_error("placement: expert {} is shared by weights, which this plan has no room for",
-                     expert);
+    throw user_error(
+        "placement: expert {} cannot be shared by weights, because this plan was made without "
+        "weights",
+        expert);
   }
   codes_[sharing_index(expert)] = static_cast<int32_t>(sharing);
 }
@@ -245,7 +248,7 @@ void Placement::set_sharing(int64_t expert, Sharing sharing) {
 void Placement::set_weight(int64_t source, int64_t device, int64_t slot, int64_t weight) {
   check_device(source);
   check_device(device);
-  if (!bounds_.weighted) throw user_error("placement: this plan has no room for weights");
+  if (!bounds_.weighted) throw user_error("placement: this plan was made without weights");
   if (slot < 0 || slot >= bounds_.slots() || weight < 0 || weight > kMaxWeight) {
     throw user_error(
         "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots "
@@ -274,7 +277,7 @@ void Placement::check() const {
   }
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {
-      throw user_error("placement: expert {} is lost: device {} owns it and does not hold it", e,
+      throw user_error("placement: expert {} is lost: device {} owns it but does not hold it", e,
                        owner(e));
     }
     const auto code = codes_[sharing_index(e)];
@@ -306,7 +309,8 @@ Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32
 
 std::vector<Move> resident_moves(const Placement& now, const Placement& next) {
   const PlacementBounds& b = next.bounds();
-  MOE_CHECK(now.bounds() == b, "placements of two plans");
+  MOE_CHECK(now.bounds() == b,
+            "the two placements have different bounds, so they belong to different plans");
   std::vector<Move> moves;
   for (int64_t d = 0; d < b.devices; ++d) {
     for (int64_t s = 0; s < b.residents; ++s) {

@@ -1,9 +1,9 @@
-// Placement: which devices hold each expert, and how the tokens of a source are shared among its
-// holders. A value; what planners return and ops read. Every device has `residents` slots for
-// experts that live there (parameters and optimiser state) and `shadows` slots for copies of one
-// step (parameters in, gradients back, no state); slots are numbered through, residents first.
-// Invariants, held by check(): every expert has one owner, which is a resident of it; a device
-// holds an expert once; what is in a slot is an expert or nothing (-1).
+// Placement: the devices that hold each expert, and how the rows of a source are shared among the
+// holders. A value that planners return and ops read. Each device has `residents` slots for experts
+// that live there (parameters and optimizer state) and `shadows` slots for copies of one step
+// (parameters are copied in, gradients return, no state). Slots are numbered with residents first.
+// Invariants (see check()): every expert has one owner, which is one of its residents; a device
+// holds an expert at most once; a slot holds an expert or nothing (-1). Policies are in policy.h.
 #pragma once
 
 #include <cstdint>
@@ -14,19 +14,19 @@
 
 namespace moe {
 
-/// How the tokens that one source sends to an expert are shared among the expert's holders.
-/// kLocal: all to the source's own device where it holds the expert, else to the owner (FasterMoE,
-/// Pro-Prophet). kEven: as many to each (Lina's replicas, EPLB), the first holder another one for
-/// every source. kWeighted: by Placement::weight.
+/// How the rows that one source sends to an expert are shared among the expert's holders. kLocal:
+/// all to the source's own device if it holds the expert, else to the owner (FasterMoE,
+/// Pro-Prophet). kEven: equally many to each holder (Lina's replicas, EPLB), where the first holder
+/// differs between sources. kWeighted: in proportion to Placement::weight.
 enum class Sharing : int32_t { kLocal = 0, kEven = 1, kWeighted = 2 };
 
-/// What a plan has room for; never changed in a run.
+/// The sizes of all placements of a plan; they never change in a run.
 struct PlacementBounds {
   int64_t experts = 1;
   int64_t devices = 1;
   int64_t residents = 1;  // slots per device; residents * devices >= experts
   int64_t shadows = 0;    // slots per device
-  bool weighted = false;  // whether Sharing::kWeighted may be used
+  bool weighted = false;  // whether kWeighted is allowed
   int64_t slots() const { return residents + shadows; }
   bool operator==(const PlacementBounds&) const = default;
 };
@@ -35,54 +35,55 @@ void check(const PlacementBounds& bounds);
 
 class Placement {
  public:
-  /// Expert parallelism: the experts in order, as many on each device (the first ones hold one more
-  /// where they do not divide), sharing kLocal. Throws as check(bounds).
+  /// Plain expert parallelism: the experts in order, equally many on each device (one more on the
+  /// first devices if they do not divide), sharing kLocal. Throws like check(bounds).
   explicit Placement(const PlacementBounds& bounds);
 
   const PlacementBounds& bounds() const { return bounds_; }
   int64_t owner(int64_t expert) const { return codes_[index(expert)]; }
   Sharing sharing(int64_t expert) const;
-  /// The expert in a slot, -1: none.
+  /// Returns the expert in a slot; -1 when the slot is empty.
   int64_t at(int64_t device, int64_t slot) const;
-  /// The slot of the device that holds the expert, -1: none.
+  /// Returns the slot in which the device holds the expert; -1 when it does not hold it.
   int64_t slot_of(int64_t expert, int64_t device) const;
   bool holds(int64_t device, int64_t expert) const { return slot_of(expert, device) >= 0; }
   bool is_resident(int64_t expert, int64_t device) const;
-  /// Devices that hold the expert, ascending.
+  /// Returns the devices that hold the expert, ascending.
   std::vector<int64_t> holders(int64_t expert) const;
   int64_t free_residents(int64_t device) const;
   int64_t free_shadows(int64_t device) const;
-  /// Of kWeighted: the share of source's tokens for the expert of a slot that go there, against the
-  /// other slots that hold it.
+  /// For kWeighted: the relative share of the rows of `source` for the slot's expert that this slot
+  /// takes, compared with the weights of the other slots that hold the expert.
   int64_t weight(int64_t source, int64_t device, int64_t slot) const;
 
-  // Edits. Each throws UserError naming expert, device and what is allowed, and changes nothing
-  // then: numbers out of range, no free slot, a copy that is there already or is not there.
-  /// A copy for one step, in the first free shadow slot or in shadow slot number `shadow` (from 0),
-  /// so that a planner may say what is sent first.
+  // Edits. Each throws UserError, naming expert, device and what is allowed, for a number out of
+  // range, a missing free slot, a copy that exists already, or one that is missing; it then changes
+  // nothing.
+  /// Adds a copy for one step in the first free shadow slot, or in shadow slot number `shadow`
+  /// (from 0), which lets a planner decide what is sent first.
   void add_shadow(int64_t expert, int64_t device, int64_t shadow = -1);
-  /// A second resident: parameters and state are copied there and stay.
+  /// Adds a second resident: parameters and state are copied to the device and stay there.
   void add_resident(int64_t expert, int64_t device);
-  /// The owner's copy moves to the device, with its state; a resident there becomes the owner.
+  /// Moves the owner with its state to the device; a resident there becomes the owner.
   void move_owner(int64_t expert, int64_t device);
-  /// Two owners change places: what move_owner cannot do where no slot is free.
+  /// Swaps two owners, also where move_owner is impossible because no slot is free.
   void swap_owners(int64_t a, int64_t b);
-  /// Takes away a copy that is not the owner's.
+  /// Removes a copy or a resident other than the owner.
   void remove(int64_t expert, int64_t device);
   void clear_shadows();
-  /// All residents at once: owners [experts], and the experts that each device holds, at most
-  /// `residents`; what stays on a device stays in its slot. Clears shadows.
+  /// Sets all residents at once. owners: [experts]. held: the experts of each device, at most
+  /// `residents`; an expert that stays on a device keeps its slot. Clears shadows.
   void set_residents(std::span<const int64_t> owners,
                      const std::vector<std::vector<int64_t>>& held);
   void set_sharing(int64_t expert, Sharing sharing);
   void set_weight(int64_t source, int64_t device, int64_t slot, int64_t weight);
 
-  /// Throws UserError naming expert and device where an invariant does not hold.
+  /// Throws UserError naming expert and device when an invariant does not hold.
   void check() const;
 
-  /// As ops carry it: [code_size(bounds)].
+  /// The encoding that ops pass: [code_size(bounds)].
   std::span<const int32_t> codes() const { return codes_; }
-  /// Throws as check().
+  /// Throws like check().
   static Placement decode(const PlacementBounds& bounds, std::span<const int32_t> codes);
   static int64_t code_size(const PlacementBounds& bounds);
 
@@ -102,39 +103,39 @@ class Placement {
   std::vector<int32_t> codes_;
 };
 
-/// The rows [begin, end) of one source's tokens for an expert that one slot takes.
+/// The rows [begin, end) of one source for an expert that one slot takes.
 struct RowRange {
   int64_t device = 0, slot = 0;
   int64_t begin = 0, end = 0;
 };
-/// How `rows` tokens of a source for an expert fall to its holders: in the order of their devices
-/// (kEven: from holder source % holders on), row r of n to the holder in whose part of [0, 1) r/n
-/// falls; ranges are ascending and cover all rows, empty ones are left out.
+/// Divides `rows` rows of a source for an expert among its holders, in the order of their devices
+/// (for kEven starting at holder number source % holders). Row r of n goes to the holder whose part
+/// of [0, 1) contains r/n. Ranges are ascending and cover all rows; empty ranges are omitted.
 std::vector<RowRange> share_rows(const Placement& placement, int64_t expert, int64_t source,
                                  int64_t rows);
 
-/// Rows that each slot computes for each source: [devices, slots, sources].
-/// Requires: loads of as many sources as devices, and as many experts.
+/// Returns the rows that each slot computes for each source: [devices, slots, sources]. Requires:
+/// loads with the placement's numbers of devices (as sources) and experts.
 std::vector<int64_t> rows_by_slot(const Placement& placement, const ExpertCounts& loads);
 
-/// What the devices do under a placement, by device: inputs computed (H), inputs received from
-/// others (R), in the notation of Pro-Prophet, table II.
+/// For each device the inputs that it computes (H) and those that it receives from other devices
+/// (R), in the notation of Pro-Prophet, table II.
 struct DeviceLoads {
   std::vector<int64_t> computed, received;
 };
 DeviceLoads device_loads(const Placement& placement, const ExpertCounts& loads);
 
-/// A copy of an expert that goes from one device to another.
+/// A transfer of an expert from one device to another.
 struct Move {
   int64_t expert = 0, from = 0, to = 0, slot = 0;  // slot of `to`
   bool operator==(const Move&) const = default;
 };
-/// Residents that `next` has where `now` has not, from the nearest resident of `now` (the owner):
-/// parameters and optimiser state travel. Where an expert stays on a device but in another slot,
-/// from == to.
+/// Returns the moves that create the residents of `next` which `now` lacks, each from the expert's
+/// owner in `now`, with parameters and optimizer state. from == to when an expert only changes its
+/// slot on a device.
 std::vector<Move> resident_moves(const Placement& now, const Placement& next);
-/// Copies that the shadows of a placement need, from their owners, by shadow slot and device:
-/// parameters travel there, gradients back.
+/// Returns the copies that fill the shadows of a placement from the owners, in the order of shadow
+/// slots, then devices. Parameters go this way, gradients go back.
 std::vector<Move> shadow_moves(const Placement& placement);
 
 }  // namespace moe

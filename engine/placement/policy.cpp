@@ -24,7 +24,8 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
   };
   try {
     Placement next = policy(input);
-    if (next.bounds() != input.now.bounds()) throw user_error("a placement of other bounds");
+    if (next.bounds() != input.now.bounds())
+      throw user_error("the policy returned a placement with other bounds than the plan's");
     next.check();
     return next;
   } catch (const UserError& error) {

@@ -1,5 +1,6 @@
-// Placement policies: pure functions from the loads of a layer (and the placement in force) to the
-// next placement. The table of the built-in ones; ops/place runs them by name.
+// Placement policies: pure functions from the loads of a layer and the current placement to the
+// next placement, and the table of the built-in ones. `place` ops run policies by name; the ops
+// that carry out a placement are added in passes/placement, not here.
 #pragma once
 
 #include <functional>
@@ -14,30 +15,32 @@
 
 namespace moe {
 
-/// What planners count with: one device, one MoE layer. Fitted to the cost model in use when the
-/// plan is made (passes/), or given; never copied from a paper.
+/// The rates that planners use, for one device and one MoE layer. They are fitted to the cost model
+/// when the plan is made (passes/), or given; never copied from a paper.
 struct PlacementRates {
   double input_bytes = 0, expert_bytes = 0, state_bytes = 0;
   double a2a_bytes_per_s = 0, copy_bytes_per_s = 0, inputs_per_s = 0;
-  /// Non-expert compute of a block: the fnec_s and bnec_s of Pro-Prophet and of plan texts.
+  /// Time of a block's compute outside experts: fnec_s and bnec_s in Pro-Prophet and in plan texts.
   double forward_other_s = 0, backward_other_s = 0;
 };
 constexpr auto fields_of(const PlacementRates*) {
   using R = PlacementRates;
   return field_table<R>(
-      field("input_bytes", &R::input_bytes, "of one input: hidden * element bytes"),
-      field("expert_bytes", &R::expert_bytes, "parameters of an expert; its gradients alike"),
+      field("input_bytes", &R::input_bytes, "bytes of one input: hidden size * element bytes"),
+      field("expert_bytes", &R::expert_bytes,
+            "bytes of an expert's parameters; its gradients have the same size"),
       field("state_bytes", &R::state_bytes, "optimizer state of an expert"),
-      field("a2a_bytes_per_s", &R::a2a_bytes_per_s, "what a device receives in an all-to-all"),
-      field("copy_bytes_per_s", &R::copy_bytes_per_s, "what it receives while experts are copied"),
-      field("inputs_per_s", &R::inputs_per_s, "inputs through an expert's forward"),
-      field("fnec_s", &R::forward_other_s, "forward compute of a block beside its experts"),
-      field("bnec_s", &R::backward_other_s, "backward compute of a block beside its experts"));
+      field("a2a_bytes_per_s", &R::a2a_bytes_per_s, "received by a device in an all-to-all"),
+      field("copy_bytes_per_s", &R::copy_bytes_per_s,
+            "received by a device while experts are copied"),
+      field("inputs_per_s", &R::inputs_per_s, "inputs through the forward of an expert"),
+      field("fnec_s", &R::forward_other_s, "forward compute of a block outside its experts"),
+      field("bnec_s", &R::backward_other_s, "backward compute of a block outside its experts"));
 }
 
 struct PlaceInput {
   int64_t step = 0;
-  int64_t layer = 0;  // MoE layers from 0
+  int64_t layer = 0;  // counts only MoE layers, from 0
   const ExpertCounts& loads;
   const Placement& now;
   PlacementRates rates;
@@ -45,33 +48,33 @@ struct PlaceInput {
 
 using PlacementFunction = std::function<Placement(const PlaceInput&)>;
 
-/// One call of a policy as runs make it, checked. Requires: `name` is its name, perhaps with '@'
-/// and a hash of its code behind. Throws UserError or RunError, as the policy does, naming policy,
-/// rank, step and layer (from 0), and UserError for a placement of another plan or one that cannot
-/// be.
+/// Calls a policy as runs do and checks the result. Requires: `name` is the policy's name,
+/// optionally followed by '@' and a hash of its code. Throws UserError or RunError, as the policy
+/// does, naming policy, rank, step and layer (from 0), and UserError for an invalid placement or
+/// one with the bounds of another plan.
 Placement ask_policy(const PlacementFunction& policy, const std::string& name, int64_t rank,
                      const PlaceInput& input);
 
 using PolicyOptions = std::map<std::string, double>;
 
-/// What the pass that runs a policy has unless a system says otherwise.
+/// Defaults of the pass that runs a policy.
 struct PlacementDefaults {
-  bool now = false;  // in force in the step whose loads it is made from, not in the next
+  bool now = false;  // used in the step from whose loads it is made, not in the next
   int64_t shadows = 0, extra_residents = 0;
-  const char* pass = nullptr;  // the pass's name; the policy's
+  const char* pass = nullptr;  // name of the pass; null: the policy's name
 };
 
 struct PlacementPolicy {
   const char* name = nullptr;
   const char* doc = nullptr;
-  /// Deterministic: every rank calls it with the same input and must get the same placement.
-  /// Requires options as resolved() gives them. Throws UserError where the plan's bounds or the
-  /// placement in force are none that the policy can work with.
+  /// Must be deterministic: every rank calls it with the same input and must get the same
+  /// placement. Requires: options from resolved(). Throws UserError when the policy does not
+  /// support the plan's bounds or the current placement.
   Placement (*place)(const PlaceInput& input, const PolicyOptions& options) = nullptr;
   std::vector<OptionSpec> options = {};
-  /// Owners may move, and experts may have more residents than their owner.
+  /// Owners may move, and experts may have more than one resident.
   bool moves_residents = false;
-  /// kRates: it counts with PlaceInput::rates, whatever its options are.
+  /// kRates: it uses PlaceInput::rates with any options.
   Reads reads = Reads::kNothing;
   PlacementDefaults defaults = {};
 
@@ -79,10 +82,10 @@ struct PlacementPolicy {
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();
-/// Throws UserError with the nearest name.
+/// Throws UserError with the nearest name when there is none.
 const PlacementPolicy& builtin_policy(std::string_view name);
-/// Every option of the policy, the given ones and the defaults of the others. Throws UserError
-/// "<policy>.<option> = ..., allowed ...", or with the nearest name for one that is unknown.
+/// Returns all options of the policy, with defaults for those not given. Throws UserError
+/// "<policy>.<option> = ..., allowed ...", and with the nearest name for an unknown option.
 PolicyOptions resolved(const PlacementPolicy& policy, const PolicyOptions& given);
 
 }  // namespace moe

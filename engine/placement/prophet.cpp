@@ -13,7 +13,8 @@ size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// H and R of the placement so far, and which experts of a device are still to be tried.
+/// The state of the search: H and R under the copies so far, and the experts of each device that
+/// are still to be tried.
 class Search {
  public:
   Search(const ExpertCounts& loads, std::span<const int64_t> owners, const ProphetOptions& options)
@@ -23,11 +24,12 @@ class Search {
   }
 
   const DeviceLoads& now() const { return now_; }
-  /// The heaviest expert left of the heaviest device, -1: none.
+  /// Returns the heaviest untried expert of the heaviest device; -1 when there is none.
   int64_t next_expert();
-  /// Devices other than the owner that are to get a copy.
+  /// Returns the devices other than the owner that shall get a copy.
   std::vector<int64_t> devices_for(int64_t expert);
-  /// Moves the inputs that stay at home now; returns how many. Of the expert of devices_for().
+  /// Accounts for the inputs that stay on their device because of these copies; returns how many.
+  /// Requires: the expert of the last devices_for().
   int64_t copy(const Selected& selected);
 
  private:
@@ -38,10 +40,10 @@ class Search {
   std::span<const int64_t> owners_;
   const ProphetOptions& options_;
   DeviceLoads now_;
-  std::vector<int64_t> of_expert_;    // [experts], inputs
+  std::vector<int64_t> of_expert_;    // inputs of each expert: [experts]
   std::vector<int64_t> order_;        // experts by owner, heaviest first
-  std::vector<size_t> cursor_, end_;  // [devices], into order_
-  std::vector<int64_t> column_;       // [devices], inputs for the expert of devices_for()
+  std::vector<size_t> cursor_, end_;  // positions in order_: [devices]
+  std::vector<int64_t> column_;       // inputs of each device for the expert of devices_for()
 };
 
 void Search::count_inputs() {
@@ -93,7 +95,7 @@ std::vector<int64_t> Search::devices_for(int64_t expert) {
     if (options_.n != ProphetOptions::kAuto || column_[at(d)] > 0) devices.push_back(d);
   }
   if (options_.n <= 0) return devices;
-  // BottomK, and the rest back in order.
+  // Removes the n devices with the fewest inputs (BottomK) and restores the order of the others.
   const auto rest = devices.begin() + options_.n;
   std::nth_element(devices.begin(), rest - 1, devices.end(), [&](int64_t a, int64_t b) {
     return std::pair(column_[at(a)], a) < std::pair(column_[at(b)], b);
@@ -142,15 +144,15 @@ ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> own
   ProphetPlan plan;
   plan.loads = plan.loads_without = search.now();
   plan.time_s = plan.time_without_s = layer_s(options.equation, search.now(), 0, rates);
-  size_t count = 0;  // of the prefix with the least time
+  size_t count = 0;  // length of the prefix of plan.selected with the least time
   int64_t copies = 0;
   while (static_cast<int64_t>(plan.selected.size()) < options.most &&
          !is_balanced(search.now().computed, options.alpha)) {
     const int64_t expert = search.next_expert();
     if (expert < 0) break;
     Selected selected{expert, search.devices_for(expert)};
-    // Copies that would take no input change nothing and cost; the paper's search, with one expert
-    // per device, picks the same device again next and ends.
+    // Copies that would take no inputs only cost time. (The paper's search, with one expert per
+    // device, picks the same device again in the next round and ends.)
     if (search.copy(selected) == 0) continue;
     copies += static_cast<int64_t>(selected.devices.size()) + 1;
     plan.selected.push_back(std::move(selected));
@@ -173,7 +175,7 @@ void add_copies(const std::vector<Selected>& selected, Placement& placement) {
   }
 }
 
-/// Pro-Prophet's greedy planner (prophet.h): copies of few experts to some devices, for one step.
+/// Pro-Prophet's greedy planner (prophet.h): copies few experts to some devices for one step.
 PlacementPolicy prophet_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "prophet");
@@ -191,15 +193,16 @@ PlacementPolicy prophet_policy() {
   return {"prophet",
           "Pro-Prophet: few experts are copied, each to the devices that have inputs for it",
           place,
-          {number_option(
-               "alpha", 1, 0, 1e6,
-               "balanced enough: most and fewest inputs of a device differ by less than this many "
-               "times their mean (the authors' code: 3)"),
-           integer_option("n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
-                          "devices that go without a copy, fewest inputs first; -1: those without "
-                          "inputs"),
-           integer_option("hidden", 1, 0, 1,
-                          "1: copies are hidden behind compute (equation 8); 0: they block (6)")},
+          {number_option("alpha", 1, 0, 1e6,
+                         "the search ends when the most and fewest inputs of a device differ by "
+                         "less than this many times their mean (the authors' code: 3)"),
+           integer_option(
+               "n", ProphetOptions::kAuto, ProphetOptions::kAuto, 1e6,
+               "number of devices without a copy, those with the fewest inputs; -1: all without "
+               "inputs"),
+           integer_option(
+               "hidden", 1, 0, 1,
+               "1: copies are hidden behind compute (equation 8); 0: they block it (equation 6)")},
           false,
           Reads::kRates,
           {.shadows = 8}};

@@ -1,7 +1,7 @@
 // Pro-Prophet's planner (arXiv 2411.10003, algorithm 1): a greedy search for the few heavy experts
-// that are copied to other devices for one step, judged by the performance model.
-// Never slower, by that model, than no copies. The paper has one expert on each device; with
-// several the next one is the heaviest of the heaviest device's that is not selected yet.
+// that are copied to other devices for one step, judged by performance_model.h. By that model the
+// result is never slower than no copies. The paper has one expert per device; with several, the
+// next candidate is the heaviest expert of the heaviest device that is not yet selected.
 #pragma once
 
 #include <cstdint>
@@ -14,14 +14,15 @@ namespace moe {
 
 struct ProphetOptions {
   static constexpr int64_t kAuto = -1;
-  double alpha = 1;   // of (7): the search ends at max H - min H < alpha * mean of H
-  int64_t n = kAuto;  // devices that go without a selected expert, those with the fewest inputs for
-                      // it, never its owner; kAuto: for each expert those without any
+  double alpha = 1;  // of (7): the search ends when max H - min H < alpha * mean of H
+  // Devices without a copy of a selected expert: those with the fewest inputs for it, never its
+  // owner. kAuto: for each expert the devices without any inputs for it.
+  int64_t n = kAuto;
   TimeEquation equation = TimeEquation::kHidden;
-  int64_t most = int64_t{1} << 20;  // selected experts
+  int64_t most = int64_t{1} << 20;  // the most experts to select
 };
 
-/// An expert and the devices that get a copy, ascending, without its owner.
+/// An expert and the devices that get a copy of it, ascending, without its owner.
 struct Selected {
   int64_t expert = 0;
   std::vector<int64_t> devices;
@@ -34,11 +35,11 @@ struct ProphetPlan {
   DeviceLoads loads, loads_without;
 };
 
-/// owners: [experts], devices from 0. Rows of a device that holds an expert stay there, all others
-/// go to the owner (Sharing::kLocal). Ties go to the lower number. O(E D) to read the loads, then
-/// O(D + E) a selected expert.
-/// Requires: rates as check() wants them; loads of as many sources as devices, not negative.
-/// Throws UserError: an owner out of range, n not kAuto nor 0 to devices - 1, alpha negative.
+/// owners: [experts], devices from 0. Rows of a device that holds the expert stay there, all others
+/// go to the owner (Sharing::kLocal). Ties go to the lower number. Takes O(E D) to read the loads,
+/// then O(D + E) per selected expert. Requires: rates that pass check(); loads that are not
+/// negative, with as many sources as devices. Throws UserError for an owner out of range, for n
+/// other than kAuto or 0 to devices - 1, and for a negative alpha.
 ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> owners,
                          const PlacementRates& rates, const ProphetOptions& options);
 

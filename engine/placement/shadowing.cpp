@@ -6,12 +6,13 @@
 namespace moe {
 namespace {
 
-// What the rates leave open is counted as in the public code: two GEMMs in single precision.
+// Missing rates are computed as in the public code: two GEMMs in single precision.
 ShadowingCosts costs_of(const PlacementRates& r, const PolicyOptions& options) {
   constexpr double kElementBytes = 4;
   const double given_d = options.at("d_model");
   const double input_bytes = r.input_bytes > 0 ? r.input_bytes : given_d * kElementBytes;
-  const double weights = options.at("alpha") * given_d * given_d;  // of one of the two GEMMs
+  // Number of weights in one of the two GEMMs.
+  const double weights = options.at("alpha") * given_d * given_d;
   const double expert_bytes = r.expert_bytes > 0 ? r.expert_bytes : 2 * weights * kElementBytes;
   const double net = options.at("net_gbit_per_s") * 1e9 / 8;
   const double a2a = r.a2a_bytes_per_s > 0 ? r.a2a_bytes_per_s : net;
@@ -40,8 +41,8 @@ std::vector<int64_t> choose_shadowed(const std::vector<int64_t>& inputs,
   return {order.begin(), order.begin() + static_cast<int64_t>(taken)};
 }
 
-/// FasterMoE's dynamic shadowing (He et al., PPoPP 2022; the policy of fastmoe's
-/// fastermoe/shadow_policy.py): copies of the heaviest experts to all devices.
+/// FasterMoE's dynamic shadowing (He et al., PPoPP 2022; the policy in fastmoe's
+/// fastermoe/shadow_policy.py): copies the heaviest experts to all devices.
 PlacementPolicy fastermoe_shadowing_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "fastermoe_shadowing");
@@ -49,17 +50,19 @@ PlacementPolicy fastermoe_shadowing_policy() {
         input.now, choose_shadowed(inputs_of_experts(input.loads), costs_of(input.rates, options),
                                    input.now.bounds().shadows));
   };
-  return {"fastermoe_shadowing",
-          "FasterMoE: the heaviest experts are copied to all devices while its model gains; the "
-          "options stand for rates that the plan does not know",
-          place,
-          {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "what a device receives"),
-           number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6, "what a device computes"),
-           number_option("alpha", 2, 1e-6, 1e6, "width of an expert over d_model"),
-           integer_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
-          false,
-          Reads::kRates,
-          {.now = true, .shadows = 8}};
+  return {
+      "fastermoe_shadowing",
+      "FasterMoE: the heaviest experts are copied to all devices while its model predicts a gain; "
+      "the options replace rates that the plan does not have",
+      place,
+      {number_option("net_gbit_per_s", 50, 1e-6, 1e6, "rate at which a device receives, Gbit/s"),
+       number_option("gemm_tflop_per_s", 11.5, 1e-6, 1e6,
+                     "rate at which a device computes, TFLOP/s"),
+       number_option("alpha", 2, 1e-6, 1e6, "width of an expert divided by d_model"),
+       integer_option("d_model", 2048, 1, 1e9, "width of an input, in elements of 4 bytes")},
+      false,
+      Reads::kRates,
+      {.now = true, .shadows = 8}};
 }
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// FasterMoE's choice of experts that every device gets a copy of (He et al., PPoPP 2022), as the
-// public fastmoe code has it, for counts alone.
+// FasterMoE's choice of the experts that are copied to every device (He et al., PPoPP 2022), as in
+// the public fastmoe code. It depends only on counts and costs; placements are made in
+// shadowing.cpp.
 #pragma once
 
 #include <cstdint>
@@ -8,14 +9,15 @@
 namespace moe {
 
 struct ShadowingCosts {
-  double compute_s = 0;  // an input through an expert's forward
-  double send_s = 0;     // an input to another device
-  double copy_s = 0;     // an expert to all devices
+  double compute_s = 0;  // one input through the forward of an expert
+  double send_s = 0;     // one input to another device
+  double copy_s = 0;     // one expert to all devices
 };
 
-/// The experts, heaviest first, at most `most`: the next one is taken while the step, which lasts
-/// as long as the heaviest of the others computes (3 times its forward) and receives (4
-/// all-to-alls), gets shorter with its copy counted. Never the last expert.
+/// Returns the chosen experts, heaviest first, at most `most`. The next expert is taken as long as
+/// this shortens the step, including the time of the copies. The step takes as long as the heaviest
+/// of the other experts computes (3 times its forward) and receives (4 all-to-alls). The last
+/// expert is never taken.
 std::vector<int64_t> choose_shadowed(const std::vector<int64_t>& inputs,
                                      const ShadowingCosts& costs, int64_t most);
 

@@ -6,11 +6,11 @@
 namespace moe {
 namespace {
 
-/// The holders of one expert, looked up once for all sources.
+/// The holders of one expert, computed once for all sources.
 struct Holders {
   std::vector<int64_t> devices;  // ascending
-  std::vector<int64_t> slots;    // of the same devices
-  size_t owner = 0;              // index of the owner
+  std::vector<int64_t> slots;    // the slot on each of these devices
+  size_t owner = 0;              // position of the owner in `devices`
 
   size_t of(int64_t device) const {
     const auto i = std::lower_bound(devices.begin(), devices.end(), device);
@@ -43,7 +43,7 @@ Holders holders_of(const Placement& placement, int64_t expert) {
   return holders;
 }
 
-/// Calls take(RowRange) for each holder that gets rows.
+/// Calls take(RowRange) for each holder that gets rows of the source.
 template <class Take>
 void share(const Placement& placement, int64_t expert, const Holders& holders, int64_t source,
            int64_t rows, const Take& take) {
@@ -62,11 +62,11 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
   const size_t first = sharing == Sharing::kEven ? static_cast<size_t>(source) % n : 0;
   int64_t sum = 0, before = 0, begin = 0;
   for (size_t i = 0; i < n; ++i) sum += weight_of(i);
-  MOE_CHECK(sum > 0, "expert {} of source {}", expert, source);
+  MOE_CHECK(sum > 0, "no holder of expert {} takes rows of source {}", expert, source);
   for (size_t j = 0; j < n; ++j) {
     const size_t i = (first + j) % n;
     before += weight_of(i);
-    // Rounded up, so that a source with fewer rows than holders gives them to its first ones.
+    // Rounded up, so that a source with fewer rows than holders gives them to the first holders.
     const int64_t end = (rows * before + sum - 1) / sum;
     if (end > begin) take(RowRange{holders.devices[i], holders.slots[i], begin, end});
     begin = end;
@@ -77,8 +77,9 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
 template <class Take>
 void share_all(const Placement& placement, const ExpertCounts& loads, const Take& take) {
   const PlacementBounds& b = placement.bounds();
-  MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts, "loads {} x {}",
-            loads.sources, loads.experts);
+  MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts,
+            "loads of {} sources and {} experts do not fit the placement", loads.sources,
+            loads.experts);
   const std::vector<Holders> holders = all_holders(placement);
   for (int64_t source = 0; source < b.devices; ++source) {
     for (int64_t e = 0; e < b.experts; ++e) {

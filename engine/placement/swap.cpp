@@ -7,10 +7,10 @@ namespace {
 
 struct Swap {
   int64_t heavy = -1, light = -1;
-  int64_t heaviest = 0;  // inputs of the heavier of the two devices afterwards
+  int64_t heaviest = 0;  // inputs of the heavier of the two devices after the swap
 };
 
-// The best change of places with an expert of the heaviest device; ties to the lower numbers.
+// Returns the best swap with an expert of the heaviest device; ties go to the lower numbers.
 Swap best_swap(const std::vector<int64_t>& owners, const std::vector<int64_t>& inputs,
                const std::vector<int64_t>& computed) {
   const auto most = std::max_element(computed.begin(), computed.end());
@@ -37,7 +37,7 @@ Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
   const Placement now = without_shadows(input.now);
   Placement next = now;
   const auto most = static_cast<int64_t>(options.at("swaps"));
-  // Ends: the heavier of two devices gets lighter with every swap, and no load comes back.
+  // The loop ends: every swap makes the heavier of two devices lighter, so no state occurs twice.
   for (int64_t i = 0; most == 0 || i < most; ++i) {
     const Swap swap = best_swap(owners, inputs, computed);
     if (swap.heavy < 0) break;
@@ -55,7 +55,7 @@ Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
 
 }  // namespace
 
-/// As SmartMoE (Zhai et al., ATC 2023): owners change places until devices compute as much.
+/// Like SmartMoE (Zhai et al., ATC 2023): swaps owners until devices compute about as much.
 PlacementPolicy swap_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(

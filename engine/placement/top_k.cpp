@@ -3,18 +3,19 @@
 
 namespace moe {
 
-/// Copies of the k heaviest experts to all devices, every step: top2 and top3 of Pro-Prophet,
-/// figure 15.
+/// Copies the k heaviest experts to all devices in every step: top2 and top3 of Pro-Prophet, figure
+/// 15.
 PlacementPolicy top_k_policy() {
   const auto place = [](const PlaceInput& input, const PolicyOptions& options) {
     require_shadows(input.now, "top_k");
     const auto k = static_cast<int64_t>(options.at("k"));
     if (k > input.now.bounds().shadows) {
-      throw user_error("top_k.k = {}, allowed: 1 to {}, as many as a device has room for copies", k,
+      throw user_error("top_k.k = {}, allowed: 1 to {}, the shadow slots of a device", k,
                        input.now.bounds().shadows);
     }
     std::vector<int64_t> experts = heaviest_first(inputs_of_experts(input.loads));
-    experts.resize(static_cast<size_t>(k));  // never more than there are: shadows <= experts
+    // K is at most the number of experts, since shadows <= experts.
+    experts.resize(static_cast<size_t>(k));
     return with_copies_everywhere(input.now, experts);
   };
   return {"top_k",

@@ -11,16 +11,16 @@
 namespace moe {
 namespace {
 
-// Sums of shares that should be 1 may come out above it.
+// Tolerance for sums of shares that should be 1.
 constexpr double kRounding = 1e-9;
-constexpr double kWeightOne = 1 << 16;  // of Placement's weights, a whole device
+constexpr double kWeightOne = 1 << 16;  // Placement's weight of a whole device
 
 struct Item {
   int64_t expert;
   double weight;
 };
 
-/// Largest first, of equal ones the lower expert.
+/// Sorts the largest first, of equal ones the lower expert first.
 void sort_items(std::vector<Item>& items) {
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return a.weight != b.weight ? a.weight > b.weight : a.expert < b.expert;
@@ -35,7 +35,7 @@ class Allocation {
         on_(static_cast<size_t>(devices)),
         holders_(static_cast<size_t>(experts)) {}
 
-  /// Step 1. Returns what is left of the experts, in their order.
+  /// Step 1 of place_by_popularity. Returns what remains of the experts, in their order.
   std::vector<Item> give_whole_devices(std::span<const double> wanted) {
     std::vector<Item> experts, rest;
     for (size_t e = 0; e < wanted.size(); ++e) {
@@ -54,7 +54,7 @@ class Allocation {
     return rest;
   }
 
-  /// Step 2.
+  /// Step 2 of place_by_popularity.
   void pack(const std::vector<Item>& items) {
     for (const Item& item : items) {
       int64_t device = whole_;
@@ -69,7 +69,7 @@ class Allocation {
     }
   }
 
-  /// Step 3.
+  /// Step 3 of place_by_popularity.
   void spread(std::span<const double> wanted) {
     const int64_t first_free = opened_, free = devices() - opened_;
     int64_t next = 0;
@@ -127,7 +127,7 @@ class Allocation {
     for (const auto& [at, weight] : given_) {
       const auto [expert, device] = at;
       const int64_t slot = placement.slot_of(expert, device);
-      if (slot < 0) continue;  // given up
+      if (slot < 0) continue;  // the replica was given up
       const int64_t units = std::max<int64_t>(1, std::llround(weight * kWeightOne));
       for (int64_t source = 0; source < devices(); ++source) {
         placement.set_weight(source, device, slot, units);
@@ -136,7 +136,7 @@ class Allocation {
     }
   }
 
-  /// With a free slot and without the expert; -1: none.
+  /// Returns the least loaded device with a free slot and without the expert; -1 if none.
   int64_t least_loaded(int64_t expert) const {
     int64_t best = -1;
     for (int64_t d = 0; d < devices(); ++d) {
@@ -156,7 +156,7 @@ class Allocation {
     return some[bits * some.size() >> 24];
   }
 
-  /// All slots are in use, some by replicas, since experts <= cap * devices.
+  /// Frees a slot of a replica. One exists: all slots are in use and experts <= cap * devices.
   int64_t take_slot() {
     size_t most = 0;
     for (size_t e = 1; e < holders_.size(); ++e) {
@@ -171,11 +171,13 @@ class Allocation {
   }
 
   TwoPhaseOptions options_;
-  int64_t whole_ = 0, opened_ = 0;                       // devices [0, whole_) are whole ones
-  std::vector<double> load_;                             // [devices]
-  std::vector<std::vector<int64_t>> on_;                 // [devices] experts
-  std::vector<std::vector<int64_t>> holders_;            // [experts] devices
-  std::map<std::pair<int64_t, int64_t>, double> given_;  // (expert, device), in devices
+  // Devices [0, whole_) hold one expert each that needs a whole device.
+  int64_t whole_ = 0, opened_ = 0;
+  std::vector<double> load_;                   // [devices]
+  std::vector<std::vector<int64_t>> on_;       // [devices] experts
+  std::vector<std::vector<int64_t>> holders_;  // [experts] devices
+  // Share of a device that each (expert, device) got.
+  std::map<std::pair<int64_t, int64_t>, double> given_;
 };
 
 void check_wanted(std::span<const double> wanted, int64_t devices) {
@@ -214,7 +216,7 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
                      devices);
   }
   if ((experts + devices - 1) / devices > options.cap) {
-    throw user_error("place.cap = {} experts per device: {} devices do not hold {} experts",
+    throw user_error("place.cap = {} experts per device: {} devices cannot hold {} experts",
                      options.cap, devices, experts);
   }
   return {.experts = experts,
@@ -266,7 +268,8 @@ Compare compare_named(std::string_view name) {
 
 bool estimate_holds(std::span<const double> wanted, std::span<const int64_t> counts, int64_t k,
                     Compare compare) {
-  MOE_CHECK(wanted.size() == counts.size(), "{} and {} experts", wanted.size(), counts.size());
+  MOE_CHECK(wanted.size() == counts.size(), "an estimate of {} experts, but counts of {}",
+            wanted.size(), counts.size());
   std::vector<int64_t> estimated = top_experts(wanted, 2 * k), actual = top_experts(counts, 2 * k);
   if (compare == Compare::kSet) {
     std::sort(estimated.begin(), estimated.end());

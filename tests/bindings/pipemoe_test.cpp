@@ -44,7 +44,7 @@ TEST_CASE("degrees that cannot be are refused at the recipe's line") {
   CHECK_THAT(message("moe.pipemoe.degree(lines { allowed = {} })"),
              Contains("recipe.lua:9: moe.pipemoe.degree.allowed: the set is empty"));
   CHECK_THAT(message("moe.pipemoe.degree(lines { max_degree = 4, allowed = { 8 } })"),
-             Contains("a degree of 8; 1 to 4 is allowed"));
+             Contains("contains the degree 8; 1 to 4 is allowed"));
   CHECK_THAT(message("moe.pipemoe.degree(lines { max_degree = 0 })"),
              Contains("moe.pipemoe.degree.max_degree: 0 is not allowed"));
   CHECK_THAT(message(R"(moe.pipemoe.simulate { devices = 16, rows = 64, hidden = 8, ffn = 8,

@@ -153,7 +153,7 @@ TEST_CASE("a placement that loses an expert, has two owners or does not fit cann
              Contains("no room for a copy of expert 2 on device 2: its 1 shadow slots"));
   CHECK_THAT(error_of("p:replicate(1, 2) p:migrate(2, 2)"),
              Contains("no room for expert 2 on device 2: its 3 resident slots"));
-  CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"), Contains("cannot change places"));
+  CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"), Contains("cannot be swapped"));
   CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement is in force"));
   for (const char* edit : {"p:migrate(1, 2)", "p:replicate(1, 2)", "p:swap(1, 3)"}) {
     CHECK_THAT(error_of(edit, false), Contains("this policy moves no residents"));
@@ -396,11 +396,11 @@ TEST_CASE("what place() returns is checked at the line where it stands") {
 
 TEST_CASE("two placements, and a placement under model.ep, are refused with their names") {
   CHECK_THAT(message_of(kHead + kTop1 + "train(moe.system 'x' { moe.pass.swap {}, top {} })"),
-             Contains("stage 'swap' has placed the experts already") && Contains("'top'"));
+             Contains("stage 'swap' has already placed the experts") && Contains("'top'"));
   CHECK_THAT(message_of(kHead + kTop1 + R"(
 moe.plan { model = model { ep = 4, experts = 8, routing = false or nil },
   cluster = moe.cluster.p4de { nodes = 1 }, system = moe.system 'x' { top {} } })"),
-             Contains("model.ep and a placement exclude each other"));
+             Contains("exchanges rows among fewer than all ranks (model.ep)"));
 }
 
 TEST_CASE("a placement that ranks do not find is named as such") {

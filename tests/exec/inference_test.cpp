@@ -226,10 +226,11 @@ TEST_CASE("inference beside a cut, a group or another placement is refused by na
   swap.name = "swap";
   CHECK_THROWS_WITH(
       plan_with(inference_spec(2), {swap, lina()}),
-      Catch::Contains("stage 'lina_inference'") && Catch::Contains("is cut or placed already"));
+      Catch::Contains("stage 'lina_inference'") && Catch::Contains("is already cut or placed"));
   PlanSpec grouped = inference_spec(4);
   grouped.model.ep = 2;
-  CHECK_THROWS_WITH(plan_with(grouped, {lina()}), Catch::Contains("exclude each other"));
+  CHECK_THROWS_WITH(plan_with(grouped, {lina()}),
+                    Catch::Contains("either model.ep or a placement"));
 }
 
 }  // namespace

@@ -214,7 +214,7 @@ TEST_CASE("an op without ways is named, with what it needs") {
   }
   SECTION("lengths that no part has in common") {
     p.op("cut", "z", {y}, "6 8", "0 > 0");
-    CHECK_THAT(p.solve().why, Contains("would not be cut at the same places, with a batch of 4"));
+    CHECK_THAT(p.solve().why, Contains("would not be cut at the same places when the batch is 4"));
   }
   CHECK(p.solve().refused == p.ops[1]);
 }
@@ -239,7 +239,7 @@ TEST_CASE("a disagreement names both ops, their tensor and what each allows") {
     const TensorId u = p.op("cut", "u", {x}, "4 8 8", "1 > 2 | 2 > 1");
     p.op("cut", "z", {y, u}, "4 8 8", "1 1 > 1 | 2 2 > 2");
     CHECK(p.solve().why ==
-          "op 'z' (cut) cannot be cut with what the ops before it leave: 'y' along axis 1 or 2, "
+          "op 'z' (cut) cannot be cut in agreement with the ops before it: 'y' along axis 1 or 2, "
           "'u' along axis 1 or 2");
   }
   CHECK(p.solve().refused == p.ops.back());

@@ -128,17 +128,17 @@ TEST_CASE("what rounds cannot carry is refused with the op and the reason") {
              Contains("counted rows (pass used_rows)"));
   const Stage cut = stage("capacity_pipeline", {{"degree", 2.0}});
   CHECK_THAT(refusal(small_spec({cut, rounds(2)}, 4)),
-             Contains("b1.moe.a2a_1.p0") && Contains("part 0 of a cut already"));
+             Contains("b1.moe.a2a_1.p0") && Contains("already part 0 of a cut"));
   CHECK_THAT(refusal(small_spec({rounds(2), cut}, 4)), Contains("part 0"));
   CHECK_THAT(refusal(small_spec({rounds(2), stage("irregular_a2a")}, 4)), Contains("part 0"));
   PlanSpec steps = small_spec({rounds(2), stage("hierarchical_a2a")}, 4);
   steps.cluster.nodes = steps.cluster.devices_per_node = 2;
-  CHECK_THAT(refusal(steps), Contains("goes in rounds between groups of workers"));
+  CHECK_THAT(refusal(steps), Contains("is already cut into rounds between groups of workers"));
   std::swap(steps.system.stages[0], steps.system.stages[1]);
   CHECK_THAT(refusal(steps), Contains("hierarchical_a2a"));
   PlanSpec in_groups = small_spec({rounds(2)}, 4);
   in_groups.model.ep = 2;
-  CHECK_THAT(refusal(in_groups), Contains("among 2 of 4 ranks (model.ep"));
+  CHECK_THAT(refusal(in_groups), Contains("among 2 of 4 ranks (because of model.ep"));
 }
 
 }  // namespace

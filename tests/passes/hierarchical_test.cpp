@@ -133,13 +133,13 @@ TEST_CASE("where there are no two steps the pass says why") {
                                                 Contains("op 'b1.moe.a2a_1'") &&
                                                 Contains("4 ranks of one node"));
   CHECK_THAT(refusal({stage(kPass)}, 4, 1), Contains("a node has one device"));
-  CHECK_THAT(refusal({stage(kPass)}, 2, 4, 2), Contains("2 ranks of one node (of 4 devices)"));
+  CHECK_THAT(refusal({stage(kPass)}, 2, 4, 2), Contains("2 ranks of one node (with 4 devices)"));
   CHECK_THAT(refusal({stage(kPass)}, 4, 3, 4), Contains("4 ranks, which do not fill nodes of 3"));
-  CHECK_THAT(refusal({stage(kPass), stage(kPass)}), Contains("goes in steps already"));
+  CHECK_THAT(refusal({stage(kPass), stage(kPass)}), Contains("is already split into steps"));
   PlanSpec other = on_nodes({stage(kPass)});
   other.cluster.nodes = 4;
   CHECK_THAT(message_of<UserError>([&] { make_plan(other); }),
-             Contains("runs on 4 ranks, the cluster has 8 devices"));
+             Contains("runs on 4 ranks, but the cluster has 8 devices"));
 }
 
 TEST_CASE("without an all-to-all there is nothing to do") {

@@ -280,7 +280,7 @@ TEST_CASE("what is one part of a cut is not cut again") {
   const std::string why = message_of<UserError>([&] {
     make_plan(counted_spec({once, once}, cost));
   });
-  CHECK_THAT(why, Contains("moe.gate.p") && Contains("is one part of a cut already"));
+  CHECK_THAT(why, Contains("moe.gate.p") && Contains("is already one part of a cut op"));
 }
 
 TEST_CASE("parts share one storage, also where only the range itself reads them") {
@@ -315,7 +315,7 @@ TEST_CASE("ranges that cannot be are refused with the option, the value and what
   CHECK_THAT(refused({{"before", 1000.0}, {"after", 0.0}}), Contains("ops before"));
   CHECK_THAT(refused({{"before", 14.0}, {"after", 3.0}, {"parts", 2.0}}),
              Contains("two MoE layers meet"));
-  const std::string too_many = "partition.parts = 5: 0 to 4, the rows of a device's batch";
+  const std::string too_many = "partition.parts = 5: 0 to 4, the samples of a rank's batch";
   CHECK_THAT(refused({{"parts", 5.0}, {"before", 1.0}, {"after", 0.0}}), Contains(too_many));
   CHECK_THAT(refused({{"parts", 5.0}}), Contains(too_many));
   CHECK_THAT(refused({{"parts", 2.5}}), Contains("whole number"));

@@ -194,11 +194,11 @@ TEST_CASE("impossible degrees and lines are refused with field and value") {
   CHECK_THAT(refusal(problem), Contains("pipemoe.max_degree = 0") && Contains("1 or more"));
   problem.max_degree = 8;
   problem.allowed = {0, 2};
-  CHECK_THAT(refusal(problem), Contains("pipemoe.allowed: a degree of 0; 1 to 8"));
+  CHECK_THAT(refusal(problem), Contains("pipemoe.allowed contains the degree 0; 1 to 8"));
   problem.allowed = {2, 16};
-  CHECK_THAT(refusal(problem), Contains("a degree of 16; 1 to 8 is allowed"));
+  CHECK_THAT(refusal(problem), Contains("contains the degree 16; 1 to 8 is allowed"));
   problem.allowed = {4, 2};
-  CHECK_THAT(refusal(problem), Contains("2 stands after 4"));
+  CHECK_THAT(refusal(problem), Contains("2 comes after 4"));
   problem.allowed = std::vector<int64_t>();
   CHECK_THAT(refusal(problem), Contains("pipemoe.allowed: the set is empty"));
   problem.allowed = {};

@@ -237,8 +237,9 @@ TEST_CASE("without a placement, or with one made too late, the scheduler refuses
   const auto message = [](std::vector<Stage> stages, int64_t ranks = 2) {
     return message_of<UserError>([&] { make_plan(small_spec(std::move(stages), ranks)); });
   };
-  CHECK_THAT(message({stage("prophet_schedule")}),
-             Contains("stage 'prophet_schedule': no placement") && Contains("'prophet'"));
+  CHECK_THAT(
+      message({stage("prophet_schedule")}),
+      Contains("stage 'prophet_schedule': the experts are not placed") && Contains("'prophet'"));
   CHECK_THAT(message({stage("top_k"), stage("prophet_schedule")}),
              Contains("stage 'top_k' has use = 'now'") && Contains("allowed: 'next'"));
   CHECK(message({stage("prophet"), stage("prophet_schedule")}, 1).empty());

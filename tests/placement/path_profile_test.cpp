@@ -208,7 +208,7 @@ TEST_CASE("a damaged profile is refused with its line") {
   CHECK_THROWS_WITH(PathProfile::parse(replaced("1 : 2", "1 : 3")),
                     Catch::Contains("line 6: expected a number from 0 to 2"));
   CHECK_THROWS_WITH(PathProfile::parse(replaced("1 : 2", "0 : 2")),
-                    Catch::Contains("line 6: paths are not in order"));
+                    Catch::Contains("line 6: paths are not in ascending order"));
   CHECK_THROWS_WITH(PathProfile::parse(text + "x"), Catch::Contains("nothing after it"));
 }
 

@@ -213,7 +213,8 @@ TEST_CASE("what a policy cannot work with is refused by name") {
   CHECK_THAT(message_of("swap", room, {{"horizon", 5}}), Contains("swap.a2a_bytes_per_s = 0"));
   Placement twice = room;
   twice.add_resident(0, 1);
-  CHECK_THAT(message_of("swap", twice), Contains("expert 0 lives on device 1 beside its owner 0"));
+  CHECK_THAT(message_of("swap", twice),
+             Contains("expert 0 has a resident on device 1 besides its owner 0"));
   CHECK_THROWS_WITH(builtin_policy("prophe"), Contains("Did you mean 'prophet'?"));
 }
 

@@ -105,7 +105,7 @@ TEST_CASE("replicas are given up where all slots are needed for experts") {
   const Placement p = place_by_popularity(wanted, 2);
   for (int64_t e = 0; e < 8; ++e) CHECK(p.holders(e).size() == 1);
   CHECK_THROWS_WITH(place_by_popularity(std::vector<double>(9, 0), 2),
-                    Catch::Contains("2 devices do not hold 9 experts"));
+                    Catch::Contains("2 devices cannot hold 9 experts"));
 }
 
 TEST_CASE("without any estimate the experts lie spread evenly") {

@@ -14,12 +14,13 @@ void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) 
   const bool irregular = attr_int(op, "irregular") != 0;
   if (!irregular && attr_string(op, "rows") != "used") return;
   throw user_error(
-      "stage '{}': op '{}' works on counted rows ({}), and the rows of a part of the capacity are "
-      "not counted; the two exclude each other",
+      "stage '{}': op '{}' works on counted rows ({}), but the rows of a part of the capacity "
+      "are not counted; leave one of the two stages out",
       stage, op.name, counted_by(graph, id));
 }
 
-/// Along the one reader of each tensor to the all-to-all back.
+/// Returns the ops from `first` to the all-to-all back to the source ranks, following the only
+/// reader of each output. Throws UserError when an output has not exactly one reader.
 std::vector<OpId> chain_from(const Graph& graph, OpId first,
                              const std::vector<std::vector<OpId>>& readers,
                              const std::string& stage) {
@@ -28,14 +29,17 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
   do {
     const std::vector<OpId>& next = readers[graph.out(chain.back()).index()];
     if (next.size() != 1) {
-      throw user_error("stage '{}': the rows of op '{}' have {} readers, not one that leads back",
-                       stage, graph.op(chain.back()).name, next.size());
+      throw user_error(
+          "stage '{}': the output of op '{}' has {} readers; a cut along the capacity needs "
+          "exactly one",
+          stage, graph.op(chain.back()).name, next.size());
     }
     if (carries(graph, next[0], Payload::kRows) &&
         attr_string(graph.op(next[0]), "to") == "expert") {
       throw user_error(
-          "stage '{}': op '{}' is followed by '{}', a second step to the experts; the cut stands "
-          "before the stage that makes steps (hierarchical_a2a)",
+          "stage '{}': op '{}' is followed by '{}', a second all-to-all step to the experts; list "
+          "the stage that "
+          "cuts before the stage that makes steps (hierarchical_a2a)",
           stage, graph.op(chain.back()).name, graph.op(next[0]).name);
     }
     chain.push_back(next[0]);

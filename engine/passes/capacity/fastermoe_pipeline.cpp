@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-/// The rounds of one layer's exchange, S, C and R, in the place of its chain.
+/// Replaces the chain of one layer by its rounds: S_j to the experts, C_j the experts, R_j back.
 class Rounds {
  public:
   Rounds(Graph& graph, const CapacityChain& chain, int64_t rounds)
@@ -21,7 +21,7 @@ class Rounds {
     const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
     const OpId split = add(ops::kSplitPeers, first, ".split", {first.inputs[0]}, rounds());
     std::vector<TensorId> parts = graph_.op(split).outputs;
-    // The experts' ops are one stage; transfers stand in the program as S_0..S_n-1, R_0..R_n-1.
+    // The experts' ops are one stage. Order of transfers in the program: S_0..S_n-1, R_0..R_n-1.
     const std::span<const OpId> ops(chain_);
     send(ops.front(), parts);
     for (int64_t j = 0; j < rounds_; ++j) {
@@ -48,7 +48,7 @@ class Rounds {
     return made;
   }
 
-  /// The op in round j, with `part` for its first input and then its output for `part`.
+  /// Adds op `id` for round j. `part` is its first input and is then set to its output.
   void follow(OpId id, int64_t j, TensorId& part, Attrs more = {}) {
     const Op op = graph_.op(id);
     std::vector<TensorId> inputs = op.inputs;
@@ -92,14 +92,15 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
   for (const OpId id : chain.ops) {
     const Op& op = graph.op(id);
     if (op.part >= 0) {
-      throw user_error("stage '{}': op '{}' is part {} of a cut already; an op is cut once", stage,
-                       op.name, op.part);
+      throw user_error(
+          "stage '{}': op '{}' is already part {} of a cut; an op can be cut only once", stage,
+          op.name, op.part);
     }
     const Group group = group_of(graph, op);
     if (carries(graph, id, Payload::kRows) && group.size != graph.num_ranks) {
       throw user_error(
-          "stage '{}': op '{}' goes among {} of {} ranks (model.ep, or a step of hierarchical_a2a);"
-          " groups of workers are cut from all ranks",
+          "stage '{}': op '{}' exchanges rows among {} of {} ranks (because of model.ep or "
+          "hierarchical_a2a); groups of workers need an all-to-all among all ranks",
           stage, op.name, group.size, graph.num_ranks);
     }
   }
@@ -109,13 +110,14 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
 
 /// FasterMoE's smart scheduling (He et al., PPoPP 2022; FastMoE's smart_schedule.h): the
 /// all-to-alls are cut between groups of workers, not along the capacity. In S_j group g sends to
-/// group g + j, modulo `groups`, and receives from g - j; C_j are the experts on the rows of S_j,
-/// R_j the way back. On the wire S_0..S_n-1, then R_0..R_n-1. Works before autodiff, so that the
-/// backward is cut alike, but in the reverse order: round n-1 first, FastMoE's round 0. FastMoE's
-/// default is groups of 4 workers (FMOE_FASTER_GROUP_SIZE), and it needs no copies, where
-/// split_peers and join_peers make one each. Its shadowed experts are not here. Throws UserError
-/// where groups do not divide the ranks, for counted rows, for ops that are cut already and for
-/// transfers that are not among all ranks.
+/// group g + j (modulo `groups`) and receives from group g - j; C_j are the experts on the rows of
+/// S_j, and R_j takes the results back. The comm lane runs S_0..S_n-1, then R_0..R_n-1. The pass
+/// runs before autodiff, so the backward is cut in the same way, but in the reverse order: round
+/// n-1 first, which is FastMoE's round 0. Differences to FastMoE: its default is groups of 4
+/// workers (FMOE_FASTER_GROUP_SIZE), and it needs no memory copies, whereas split_peers and
+/// join_peers copy once each. Its shadowed experts are not part of this pass. Throws UserError when
+/// `groups` does not divide the number of ranks, for counted rows, for ops that are already cut and
+/// for transfers that are not among all ranks.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
   const int64_t groups = groups_of(graph, context);
   if (groups == 1) return graph;

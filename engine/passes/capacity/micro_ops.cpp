@@ -9,9 +9,10 @@
 
 namespace moe {
 
-/// As capacity_pipeline, each MoE layer in as few parts as make the rows that a rank exchanges in a
-/// part at most `bytes`, or one slot per expert (Lina, ATC 2023, section 4.3: an expert computes a
-/// micro-op's tokens as soon as its first all-to-all is over).
+/// Like capacity_pipeline, but cuts each MoE layer into the smallest number of parts for which the
+/// rows that a rank exchanges in one part have at most `bytes` bytes, or which leaves one slot per
+/// expert (Lina, ATC 2023, section 4.3: an expert computes the tokens of a micro-op as soon as the
+/// first all-to-all of that micro-op has ended).
 Graph micro_ops(Graph graph, const PassContext& context) {
   const double bytes = std::get<double>(context.options.at("bytes"));
   double longest = 0;
@@ -29,8 +30,8 @@ Graph micro_ops(Graph graph, const PassContext& context) {
                                         chain.capacity, fmt::join(sizes, ", "))});
   }
   if (longest > 0 && longest <= bytes) {
-    context.skip(fmt::format("no all-to-all is longer than bytes = {:g}; the longest has {:g}",
-                             bytes, longest));
+    context.skip(fmt::format(
+        "no all-to-all is longer than bytes = {:g}; the longest has {:g} bytes", bytes, longest));
   }
   return graph;
 }

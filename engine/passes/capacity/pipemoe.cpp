@@ -1,4 +1,4 @@
-// The pass pipemoe: every MoE layer cut along the capacity at a degree of its own.
+// The pass pipemoe: cuts every MoE layer along the capacity, each layer at its own degree.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -13,13 +13,13 @@
 namespace moe {
 namespace {
 
-/// A degree and how it came about, in words.
+/// A chosen degree, the reason for it, and the fitted lines in words (for the log).
 struct Chosen {
   int64_t degree = 1;
   std::string why, lines;
 };
 
-/// "1,2,4,8". Throws UserError naming the option.
+/// Parses a list of degrees such as "1,2,4,8". Throws UserError naming the option.
 std::vector<int64_t> parse_degrees(const std::string& text, const std::string& stage) {
   std::vector<int64_t> degrees;
   const char *at = text.data(), *end = text.data() + text.size();
@@ -27,7 +27,8 @@ std::vector<int64_t> parse_degrees(const std::string& text, const std::string& s
     int64_t degree = 0;
     const auto [next, error] = std::from_chars(at, end, degree);
     if (error != std::errc() || (next != end && *next != ',')) {
-      throw user_error("{}.degrees = '{}': degrees are expected, as '1,2,4,8'", stage, text);
+      throw user_error("{}.degrees = '{}': a list of degrees such as '1,2,4,8' is allowed", stage,
+                       text);
     }
     degrees.push_back(degree);
     if (next == end) return degrees;
@@ -40,7 +41,7 @@ std::string error_text(const FitError& error) {
                      100 * error.worst);
 }
 
-/// One call of the pass.
+/// The state of one call of the pass.
 class PipeMoe {
  public:
   PipeMoe(const Graph& graph, const PassContext& context)
@@ -73,7 +74,7 @@ class PipeMoe {
     return std::get<std::string>(context_.options.at(name));
   }
 
-  /// The four numbers of the two lines, all or none.
+  /// Reads the four numbers of the two lines; throws UserError unless all or none are given.
   void read_lines() {
     constexpr double kFitted = -1;
     const char* missing = nullptr;
@@ -88,8 +89,9 @@ class PipeMoe {
     }
     if (!has_lines_) return;
     if (missing != nullptr) {
-      throw user_error("{}.{} is missing: give alpha_a, beta_a, alpha_e and beta_e, or none",
-                       context_.stage, missing);
+      throw user_error(
+          "{}.{} is missing: give all of alpha_a, beta_a, alpha_e and beta_e, or none of them",
+          context_.stage, missing);
     }
     check(given_, context_.stage);
   }
@@ -99,11 +101,11 @@ class PipeMoe {
     problem.max_degree = std::min(problem.max_degree, chain.capacity);
     const std::string& name = graph_.op(chain.ops[0]).name;
     if (problem.allowed && problem.allowed->back() > chain.capacity) {
-      throw user_error("{}.degrees: {}, but op '{}' has a capacity of {}, so 1 to {} is allowed",
-                       context_.stage, problem.allowed->back(), name, chain.capacity,
-                       chain.capacity);
+      throw user_error(
+          "{}.degrees contains {}, but op '{}' has a capacity of {}, so 1 to {} is allowed",
+          context_.stage, problem.allowed->back(), name, chain.capacity, chain.capacity);
     }
-    if (problem.max_degree == 1) return {1, "degree 1, there is no other", ""};
+    if (problem.max_degree == 1) return {1, "degree 1, the only one that is allowed", ""};
     LayerFit fit{.model = work_of(graph_, chain)};
     if (!has_lines_) {
       fit = fit_layer(graph_, chain, context_.cost, objective_, problem.max_degree);
@@ -138,18 +140,20 @@ class PipeMoe {
   const Graph& graph_;
   const PassContext& context_;
   const DegreeObjective objective_;
-  LayerModel given_;  // where has_lines_
+  LayerModel given_;  // set only when has_lines_
   bool has_lines_ = false;
   DegreeProblem problem_;
-  std::map<std::string, Chosen> chosen_;  // by signature: equal layers are fitted once
+  // Indexed by signature, so equal layers are fitted only once.
+  std::map<std::string, Chosen> chosen_;
 };
 
 }  // namespace
 
-/// PipeMoE (INFOCOM 2023): as capacity_pipeline, each MoE layer at the degree that is best by its
-/// two straight lines (pipemoe_degree.h), which are given or fitted from the cost model
-/// (pipemoe_fit.h). Throws UserError naming the option for lines given in part or negative, and for
-/// degrees that are none or above the capacity of a layer.
+/// PipeMoE (INFOCOM 2023): like capacity_pipeline, but cuts each MoE layer at the degree that is
+/// best according to the layer's two straight lines (pipemoe_degree.h). The lines are given by
+/// options or fitted from the cost model (pipemoe_fit.h). Throws UserError naming the option when
+/// only some numbers of the lines are given, when a number is negative, and when a degree is not a
+/// whole number of at least 1 or is above the capacity of a layer.
 Graph pipemoe(Graph graph, const PassContext& context) {
   const std::vector<CapacityChain> chains = capacity_chains(graph, context.stage);
   std::vector<Chosen> chosen;

@@ -20,7 +20,7 @@ double layer_time_by_recurrence(const LayerTimes& t, int64_t degree) {
   const auto r = static_cast<double>(degree);
   const double a = t.alpha_a + t.wire / r, e = t.alpha_e + t.work / r;
   double dispatched = 0, computed = 0;
-  std::vector<double> ready;  // the experts of a chunk are over
+  std::vector<double> ready;  // when the experts of each chunk end
   for (int64_t i = 0; i < degree; ++i) {
     dispatched += a;
     computed = std::max(computed, dispatched) + e;
@@ -61,7 +61,8 @@ std::vector<LayerTimes> times_of(const LayerModel& m, DegreeObjective objective)
 }
 
 void check(const DegreeProblem& problem, std::string_view who) {
-  MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2, "{} ways", problem.ways.size());
+  MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2,
+            "the problem has {} ways through the layer; 1 or 2 are allowed", problem.ways.size());
   if (problem.max_degree < 1) {
     throw user_error("{}.max_degree = {}: 1 or more is allowed", who, problem.max_degree);
   }
@@ -72,11 +73,11 @@ void check(const DegreeProblem& problem, std::string_view who) {
   int64_t before = 0;
   for (const int64_t degree : *problem.allowed) {
     if (degree < 1 || degree > problem.max_degree) {
-      throw user_error("{}.allowed: a degree of {}; 1 to {} is allowed", who, degree,
+      throw user_error("{}.allowed contains the degree {}; 1 to {} is allowed", who, degree,
                        problem.max_degree);
     }
     if (degree <= before) {
-      throw user_error("{}.allowed: {} stands after {}; give degrees in ascending order", who,
+      throw user_error("{}.allowed: {} comes after {}; give degrees in ascending order", who,
                        degree, before);
     }
     before = degree;
@@ -91,7 +92,7 @@ double time_of(const DegreeProblem& problem, int64_t degree) {
 
 namespace {
 
-/// The best of the degrees that it is shown.
+/// Keeps the best of the degrees that consider() receives.
 class Best {
  public:
   explicit Best(const DegreeProblem& problem) : problem_(problem) {}
@@ -105,7 +106,7 @@ class Best {
     found_ = true;
   }
 
-  /// The degrees on either side of a real number, as far as they are allowed. NaN has none.
+  /// Considers the nearest allowed degrees below and above the real number x; none when x is NaN.
   void consider_beside(double x) {
     const auto most = static_cast<double>(problem_.max_degree);
     if (std::isnan(x)) return;
@@ -129,8 +130,8 @@ class Best {
   bool found_ = false;
 };
 
-/// Where g = h: the roots of (2 alpha_a - alpha_e) r^2 + (2 wire - work - 2 alpha_a) r - 2 wire, by
-/// the formula that does not cancel. Infinite or NaN where there is none.
+/// The degrees where g = h: the roots of (2 alpha_a - alpha_e) r^2 + (2 wire - work - 2 alpha_a) r
+/// - 2 wire, by the formula that avoids cancellation. Infinite or NaN where there is no root.
 std::array<double, 2> crossings(const LayerTimes& t) {
   const double a = 2 * t.alpha_a - t.alpha_e, b = 2 * t.wire - t.work - 2 * t.alpha_a;
   const double c = -2 * t.wire;
@@ -138,8 +139,8 @@ std::array<double, 2> crossings(const LayerTimes& t) {
   return {q / a, c / q};
 }
 
-/// Where the sum is flat if the ways in `in_compute` (bits) are at their h and the others at their
-/// g. Infinite or NaN where it is nowhere.
+/// The degree where the derivative of the sum is 0 if the ways in `in_compute` (a bit per way) are
+/// at their bound h and the others at their bound g. Infinite or NaN where there is none.
 double flat(const DegreeProblem& problem, unsigned in_compute) {
   double wire = 0, slope = 0;
   for (size_t i = 0; i < problem.ways.size(); ++i) {
@@ -154,8 +155,8 @@ double flat(const DegreeProblem& problem, unsigned in_compute) {
 
 DegreeChoice exact_degree(const DegreeProblem& problem) {
   Best best(problem);
-  // What cutting takes is a step between 1 and the rest, on which the sum is convex: its ends, its
-  // flat places and its kinks hold the minimum.
+  // Above degree 1, cut_s is a constant and the sum is convex. So the minimum is at 1, at an end,
+  // where the derivative is 0, or at a kink (a crossing of g and h).
   best.consider_beside(1.5);
   best.consider_beside(static_cast<double>(problem.max_degree));
   for (const LayerTimes& way : problem.ways) {

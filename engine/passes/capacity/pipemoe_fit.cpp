@@ -9,13 +9,14 @@
 namespace moe {
 namespace {
 
-/// A layer cut at a degree: its first chunk, the longest, and what all cutting takes.
+/// Times of a layer cut at one degree: those of its first chunk, which is the longest, and the
+/// total time of the ops that split and join the rows.
 struct ChunkTimes {
   TimedWork transfer, experts, backward;
   double cut_ns = 0;
 };
 
-/// The graph with this chain cut, and its backward where that is asked for.
+/// Returns the graph with this chain cut and, for the objective kStep, with its backward.
 Graph cut_at(Graph graph, const CapacityChain& chain, DegreeObjective objective, int64_t degree) {
   if (degree > 1) cut_capacity(graph, chain, degree);
   graph = compact(graph);
@@ -75,7 +76,8 @@ LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostM
     cut_ns += times.cut_ns;
     fit.degrees.push_back(r);
   }
-  MOE_CHECK(fit.degrees.size() > 1, "op '{}' has no two sizes of chunks", first.name);
+  MOE_CHECK(fit.degrees.size() > 1,
+            "op '{}': a line needs two sizes of chunks, but only one is allowed", first.name);
   const auto line = [&first](const char* what, const std::vector<TimedWork>& points) {
     return fit_line(fmt::format("{} of '{}'", what, first.name), points);
   };

@@ -1,5 +1,6 @@
-// PipeMoE's two straight lines of an MoE layer from a cost model, and so from measured ops where
-// that is a profile: what the layer's all-to-alls and experts take in chunks of several sizes.
+// Fits PipeMoE's two straight lines of an MoE layer from a cost model: it times the layer's
+// all-to-alls and experts in chunks of several sizes. With a profile as cost model, the lines come
+// from measured ops. The choice of a degree by these lines is in pipemoe_degree.h, not here.
 #pragma once
 
 #include "engine/cost/cost_model.h"
@@ -9,22 +10,23 @@
 
 namespace moe {
 
-/// The work of a layer: n_d, the bytes of a rank's all-to-all; n_e, half the multiply-adds of its
-/// experts' forward. The lines are left at 0.
+/// Returns the work of a layer, with the lines left at 0: n_d, the bytes of a rank's all-to-all,
+/// and n_e, half the multiply-adds of the forward of the rank's experts (one of two equal GEMMs).
 LayerModel work_of(const Graph& forward, const CapacityChain& chain);
 
 struct LayerFit {
   LayerModel model;
   FitError transfer, experts;
-  std::optional<FitError> backward;  // of the experts' backward, where the objective asks for it
-  std::vector<int64_t> degrees;      // at which a chunk was timed
+  std::optional<FitError> backward;  // error of the line of the experts' backward; only for kStep
+  std::vector<int64_t> degrees;      // the degrees at which a chunk was timed
 };
 
-/// The chain's layer cut at degrees 1, 2, 4, 8, 16, as far as capacity and max_degree go: a line
-/// each through the times of a chunk's transfer (the mean of its all-to-alls, over n_d), of its
-/// experts and, for kStep, of their backward (over n_e). cut_s: what splits and joins take, the
-/// mean over the degrees above 1. Requires: at least two degrees. Throws RunError naming the
-/// all-to-all where times do not grow with sizes (fit_line).
+/// Cuts the layer of the chain at degrees 1, 2, 4, 8, 16, as far as its capacity and max_degree
+/// allow, and fits straight lines through the times of a chunk: one for its transfer (the mean of
+/// its all-to-alls, over n_d), one for its experts and, for kStep, one for the experts' backward
+/// (both over n_e). cut_s is the time of the splits and joins, the mean over the degrees above 1.
+/// Requires: at least two degrees. Throws RunError naming the all-to-all when times do not grow
+/// with sizes (see fit_line).
 LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostModel& cost,
                    DegreeObjective objective, int64_t max_degree);
 

@@ -12,20 +12,21 @@
 namespace moe {
 namespace {
 
-/// A real-valued r and its time; infinite where there is no such r.
+/// A real-valued r and its time T(r); the time is infinite when no r satisfies the constraints.
 struct Candidate {
   double r = 2;
   double t = std::numeric_limits<double>::infinity();
 };
 
-/// f_3 or f_4 with their constraints, in units of `scale` seconds, so that tolerances are relative.
+/// One of the two minimization problems, f_3 or f_4 with its constraints. Times are divided by
+/// `scale` seconds, so that tolerances are relative.
 struct Problem {
   LayerTimes times;
   double scale;
-  bool q2;  // f_3, where Q2 holds; or f_4, where it does not
+  bool q2;  // true: f_3, where Q2 holds; false: f_4, where it does not
 };
 
-/// Eq. 34 or Eq. 41.
+/// The function to minimize: Eq. 34 (f_3) or Eq. 41 (f_4).
 double objective(unsigned, const double* x, double* gradient, void* data) {
   const Problem& p = *static_cast<const Problem*>(data);
   const LayerTimes& t = p.times;
@@ -37,7 +38,8 @@ double objective(unsigned, const double* x, double* gradient, void* data) {
   return (p.q2 ? f3 : 2 * t.alpha_a * r + 2 * t.wire) / p.scale;
 }
 
-/// Eq. 35, not Q1: at most 0 where a chunk's transfer is not longer than its experts.
+/// The constraint "not Q1" (Eq. 35): at most 0 where a chunk's transfer is not longer than its
+/// experts.
 double not_q1(unsigned, const double* x, double* gradient, void* data) {
   const Problem& p = *static_cast<const Problem*>(data);
   const LayerTimes& t = p.times;
@@ -46,7 +48,7 @@ double not_q1(unsigned, const double* x, double* gradient, void* data) {
   return (t.alpha_a - t.alpha_e + (t.wire - t.work) / r) / p.scale;
 }
 
-/// Eq. 36, or Eq. 43 with the sign turned.
+/// The constraint Q2 (Eq. 36) for f_3; for f_4 its negation (Eq. 43 with the sign turned).
 double q2(unsigned, const double* x, double* gradient, void* data) {
   const Problem& p = *static_cast<const Problem*>(data);
   const LayerTimes& t = p.times;
@@ -58,7 +60,7 @@ double q2(unsigned, const double* x, double* gradient, void* data) {
 }
 
 Candidate solve(const LayerTimes& times, bool with_q2) {
-  constexpr double kTolerance = 1e-9;  // of constraints, in units of the whole layer's time
+  constexpr double kTolerance = 1e-9;  // of constraints, relative to the time of the uncut layer
   constexpr int kMostEvaluations = 200;
   Problem problem{times, layer_time(times, 1), with_q2};
   const std::unique_ptr<nlopt_opt_s, void (*)(nlopt_opt)> solver(nlopt_create(NLOPT_LD_SLSQP, 1),
@@ -79,7 +81,7 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   return {r, objective(1, &r, nullptr, &problem) * problem.scale};
 }
 
-/// Eq. 28, and f_2 of it.
+/// The case in which Q1 holds: r by Eq. 28 and its time by f_2.
 Candidate where_q1(const LayerTimes& t, PaperVersion version) {
   double r = 2;
   if (version == PaperVersion::kFixed && t.alpha_a <= t.alpha_e) {

@@ -10,14 +10,14 @@
 namespace moe {
 namespace {
 
-/// One of the operands is there only where GELU is in the op.
+/// Returns whether the op can contain GELU: one of its operands exists only with attr gelu=1.
 bool takes_gelu(const std::vector<Operand>& operands) {
   return std::any_of(operands.begin(), operands.end(), [](const Operand& operand) {
     return operand.with != nullptr && operand.with == std::string_view("gelu");
   });
 }
 
-/// What the ops say of the rows that they take.
+/// Returns whether both ops have the same attributes about the rows that they take.
 bool same_rows(const Op& a, const Op& b) {
   const std::pair<const char*, AttrValue> usual[] = {{"rows", std::string("capacity")},
                                                      {"loose", int64_t{0}},
@@ -38,7 +38,7 @@ class Forward {
   explicit Forward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Returns whether anything has changed.
+  /// Fuses what can be fused; returns whether the graph has changed.
   bool run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
@@ -62,7 +62,8 @@ class Forward {
     if (gelu_of_.contains(maker)) return false;
     const Op& op = graph_.op(maker);
     const TensorId bias = input(g, Role::kBias);
-    const size_t axes = graph_.tensor(op.inputs[1]).shape.size() - 1;  // of a bias of the product
+    // The number of axes of the product's own bias.
+    const size_t axes = graph_.tensor(op.inputs[1]).shape.size() - 1;
     return op.outputs.size() == 1 && !input(op, Role::kBias).valid() &&
            !input(op, Role::kAdded).valid() && same_rows(op, g) &&
            input(op, Role::kRecvCounts) == input(g, Role::kRecvCounts) &&
@@ -70,7 +71,9 @@ class Forward {
            (!bias.valid() || graph_.tensor(bias).shape.size() == axes);
   }
 
-  /// Of two that stand in each other's way none may stay, so this is asked until all may.
+  /// Removes one pair whose bias cannot move into the product; returns false when there is none.
+  /// Called again until it returns false, because removing one pair can make another one
+  /// impossible. If two pairs depend on each other and one must go, the other goes too.
   bool drop_one() {
     for (const auto& [product, gelu] : gelu_of_) {
       const TensorId bias = input(graph_.op(gelu), Role::kBias);
@@ -82,7 +85,8 @@ class Forward {
     return false;
   }
 
-  /// The sum t may have the bias in it.
+  /// Returns whether the product may add the bias to its sum t: all readers of t must be fused, add
+  /// the same bias themselves, or join t with sums to which the same applies.
   bool takes_bias(TensorId t, TensorId bias) const {
     const std::vector<OpId>& readers = readers_[t.index()];
     return std::all_of(readers.begin(), readers.end(), [&](OpId reader) {
@@ -98,7 +102,7 @@ class Forward {
            input(op, Role::kSum) == t && input(op, Role::kBias) == bias;
   }
 
-  /// What the op joins t into; invalid: it does something else.
+  /// Returns the tensor into which the op joins t; invalid when the op does not join tensors.
   TensorId joined_by(OpId reader, TensorId t) const {
     for (const Piece& piece : pieces(graph_, graph_.op(reader))) {
       if (piece.piece == t) return piece.whole;
@@ -142,8 +146,8 @@ class Forward {
   Graph& graph_;
   const std::vector<OpId> producer_;
   const std::vector<std::vector<OpId>> readers_;
-  std::map<OpId, OpId> gelu_of_;  // by product
-  std::set<OpId> fused_;          // those of gelu_of_
+  std::map<OpId, OpId> gelu_of_;  // the gelu op of each product
+  std::set<OpId> fused_;          // the gelu ops in gelu_of_
 };
 
 class Backward {
@@ -151,7 +155,7 @@ class Backward {
   explicit Backward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Returns whether anything has changed.
+  /// Fuses what can be fused; returns whether the graph has changed.
   bool run() {
     bool changed = false;
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
@@ -180,7 +184,7 @@ class Backward {
            before(input(g, Role::kSum), maker);
   }
 
-  /// The tensor is there when the op begins, whose place the two take.
+  /// Returns whether t exists before `op` begins. The fused op takes the place of `op`.
   bool before(TensorId t, OpId op) const {
     const OpId made = producer_[t.index()];
     return !made.valid() || made < op;
@@ -203,7 +207,8 @@ class Backward {
 }  // namespace
 
 Graph fuse_gelu(Graph graph) {
-  // A product may stand before what makes GELU's bias, as where experts' slots are joined.
+  // A product may come before the op that makes GELU's bias (for example where experts' slots are
+  // joined); compact() restores a valid order.
   if (Forward(graph).run()) graph = compact(graph);
   if (Backward(graph).run()) graph = compact(graph);
   return graph;

@@ -1,6 +1,7 @@
-// How a device runs the ops that it may run in several variants (OpDef::variants): the last edit of
-// a plan's graph, after all passes and before the schedulers, whose costs are then those of what
-// runs. The usual variant leaves no attribute, so a plan that chooses nothing is the same plan.
+// Chooses how a device runs each op that has several variants of its kernel (OpDef::variants). This
+// is the last edit of a plan's graph, after all passes and before the schedulers, so that the
+// schedulers use the costs of the variants that really run.
+// Invariant: the usual variant has no attribute, so a plan without any choice is unchanged.
 #pragma once
 
 #include <map>
@@ -10,16 +11,17 @@
 
 namespace moe {
 
-/// By attribute (KernelVariants::attribute) the variant that is wanted: ops that have it take it,
-/// others of that attribute stay as they are.
+/// The wanted variant for each attribute (KernelVariants::attribute). Ops that have this variant
+/// take it; other ops with the same attribute stay as they are.
 using WantedVariants = std::map<std::string, std::string>;
 
-/// Requires: every name is one of some op's OpDef::variants.
+/// Sets the wanted variants. Requires: each name is a variant of at least one op (OpDef::variants).
 Graph select_variants(Graph graph, const WantedVariants& wanted);
 
-/// Each op with several variants, of which its attributes name none, takes the one in which it is
-/// over first alone by the cost model; of equal ones the earlier of KernelVariants::names. Ops with
-/// the same signature share the choice, so none is asked for twice.
+/// For each op with several variants whose attributes name none, chooses the variant that ends
+/// first when the op runs alone, according to the cost model; of several equal ones the first in
+/// KernelVariants::names. Attributes in `but_not` are left alone. Ops with the same signature share
+/// the choice, so the cost model is called once per signature.
 Graph autotune_variants(Graph graph, const CostModel& cost, const WantedVariants& but_not = {});
 
 }  // namespace moe

@@ -14,7 +14,7 @@ struct Use {
   size_t input;
 };
 
-/// By tensor, in program order.
+/// Returns the uses of each tensor that is rounded, in program order.
 std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
   std::map<TensorId, std::vector<Use>> uses;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -30,7 +30,8 @@ std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
   return uses;
 }
 
-/// As its first reader is, but for all parts of it.
+/// Adds the op that rounds t. It gets the phase, segment and layer of its first reader, but no
+/// part, because it serves all parts.
 TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
   const OpId id = graph.add_op(ops::kRound, graph.tensor(t).name + ".round", {t}, {}, reader.phase);
   graph.op(id).segment = reader.segment;

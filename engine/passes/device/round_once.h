@@ -1,16 +1,16 @@
-// Parameters (and other float32 operands) rounded to bfloat16 once per step: where kernels store
-// bf16, every matrix product would round such an operand anew. An edit of a plan's graph for a
-// device, after all passes (plan.cpp). Results have the same bits; the copies are tensors of the
-// plan, with a life and bytes of their own.
+// Rounds parameters (and other float32 operands) to bfloat16 once per step. Where kernels store
+// bf16, every matrix product would otherwise round such an operand again. An edit of a plan's graph
+// for a device, after all passes (called by plan.cpp). The results have the same bits. The rounded
+// copies are tensors of the plan with their own lifetime and bytes.
 #pragma once
 
 #include "engine/graph/graph.h"
 
 namespace moe {
 
-/// Every f32 tensor that two or more products would round (OpDef::rounds of ops that store bf16)
-/// gets one `round` op, right before the first of them and of its phase, segment and layer, whose
-/// output they all read.
+/// For every f32 tensor that two or more products would round (OpDef::rounds of ops that store
+/// bf16), adds one `round` op right before the first of these products, with that product's phase,
+/// segment and layer. All these products then read the output of the `round` op.
 Graph round_once(Graph graph);
 
 }  // namespace moe

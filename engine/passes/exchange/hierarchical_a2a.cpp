@@ -9,8 +9,8 @@
 namespace moe {
 namespace {
 
-/// One call of the pass. A rank's number in its all-to-all's group is (node a, place i); slots for
-/// expert e of rank (b, j) lie in block (b, j, e).
+/// The state of one call of the pass. The number of a rank in the group of its all-to-all is
+/// written as (node a, place i); the slots for expert e of rank (b, j) are in block (b, j, e).
 class Hierarchy {
  public:
   Hierarchy(const Graph& graph, const PassContext& context)
@@ -51,26 +51,26 @@ class Hierarchy {
       throw user_error("stage '{}': op '{}' {}", context_.stage, op.name, why);
     };
     if (context_.cluster.num_devices() != given_.num_ranks) {
-      refuse(fmt::format("runs on {} ranks, the cluster has {} devices", given_.num_ranks,
+      refuse(fmt::format("runs on {} ranks, but the cluster has {} devices", given_.num_ranks,
                          context_.cluster.num_devices()));
     }
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
     if (op.attrs.contains("rounds")) {
-      refuse("goes in rounds between groups of workers (fastermoe_pipeline)");
+      refuse("is already cut into rounds between groups of workers (fastermoe_pipeline)");
     }
     if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
-      refuse("goes in steps already");
+      refuse("is already split into steps");
     }
     if (per_node % group.size == 0) {
       refuse(
-          fmt::format("stays among {} ranks of one node (of {} devices), so there is no step "
+          fmt::format("stays among {} ranks of one node (with {} devices), so there is no step "
                       "between nodes",
                       group.size, per_node));
     }
-    if (per_node == 1) refuse("has no step within a node: a node has one device");
+    if (per_node == 1) refuse("has no step within a node, because a node has one device");
     if (group.size % per_node != 0) {
-      refuse(fmt::format("goes among {} ranks, which do not fill nodes of {} devices", group.size,
-                         per_node));
+      refuse(fmt::format("exchanges rows among {} ranks, which do not fill nodes of {} devices",
+                         group.size, per_node));
     }
     return {group.size / per_node, per_node, {per_node, 1}, {group.size / per_node, per_node}};
   }
@@ -81,7 +81,7 @@ class Hierarchy {
     return made.valid() ? made : old;
   }
 
-  /// An op in the place of `of`.
+  /// Adds an op that replaces (a part of) op `of`: it takes segment, layer and part from `of`.
   TensorId add(const OpDef& kind, const Op& of, const char* step, std::vector<TensorId> inputs,
                Attrs attrs) {
     const OpId made = graph_.add_op(kind, of.name + step, std::move(inputs), std::move(attrs));
@@ -106,14 +106,14 @@ class Hierarchy {
     const Steps s = steps_of(id);
     const Op op = graph_.op(id);
     const Attrs by_place = blocks(s.nodes, s.per_node), by_node = blocks(s.per_node, s.nodes);
-    // Of padded slots nobody asks for counts.
+    // Padded slots need no counts, so the inputs stay invalid.
     std::vector<TensorId> near{TensorId()}, far{TensorId()};
     if (attr_int(op, "irregular") != 0) {
       const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
       if (counts == counts_.end()) {
         throw user_error(
-            "stage '{}': op '{}' carries counted rows ({}), and an all-to-all in two steps takes "
-            "counted rows after irregular_a2a alone; leave one of the two stages out",
+            "stage '{}': op '{}' carries counted rows ({}), but an all-to-all in two steps accepts "
+            "counted rows only from irregular_a2a; leave one of the two stages out",
             context_.stage, op.name, counted_by(given_, id));
       }
       near.insert(near.end(), {counts->second.sent, counts->second.in_node});
@@ -162,8 +162,8 @@ class Hierarchy {
                      to_ms(steps_ns), to_ms(whole_ns))});
   }
 
-  /// What the irregular steps count by: the rows by (place, node, expert) that this rank sends, and
-  /// by (node, expert) and place those that meet on it after the step within the node.
+  /// Counts for the irregular steps. sent: rows per (place, node, expert) that this rank sends.
+  /// in_node: rows per (node, expert) and place on this rank after the step within the node.
   struct Counts {
     TensorId sent, in_node;
   };
@@ -171,22 +171,23 @@ class Hierarchy {
   const Graph& given_;
   const PassContext& context_;
   Graph graph_;
-  const std::vector<OpId> producer_;   // by given tensor
-  std::vector<TensorId> replaced_;     // by given tensor
-  std::map<TensorId, Counts> counts_;  // by received counts
+  const std::vector<OpId> producer_;   // indexed by tensor of the given graph
+  std::vector<TensorId> replaced_;     // indexed by tensor of the given graph
+  std::map<TensorId, Counts> counts_;  // indexed by the tensor of received counts
 };
 
 }  // namespace
 
-/// Every all-to-all in two steps: blocks of rows re-ordered in memory by place and node, exchanged
-/// inside each node, then exchanged between the devices at the same place of all nodes; the way
-/// back is the reverse. Fewer and larger messages: n + m - 2 peers instead of n m - 1 on n nodes of
-/// m devices, and as many bytes on the NICs (2DH all-to-all of Tutel, Hwang et al., MLSys 2023;
-/// hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al., ICML 2022). Their second
-/// re-ordering, between the steps, is where the first step puts what it receives. Irregular
-/// all-to-alls stay so, their counts take the same steps. Works before autodiff, so the backward
-/// follows. Results are the same bits. Throws UserError with the reason where an all-to-all stays
-/// in one node, nodes have one device, or its group does not fill nodes.
+/// Replaces every all-to-all by two steps: blocks of rows are reordered in memory by place and
+/// node, exchanged inside each node, then exchanged between the devices at the same place of all
+/// nodes; the way back is the reverse. There are fewer and larger messages: n + m - 2 peers instead
+/// of n m - 1 on n nodes of m devices, with the same bytes on the NICs (2DH all-to-all of Tutel,
+/// Hwang et al., MLSys 2023; hierarchical all-to-all of DeepSpeed-MoE, Rajbhandari et al., ICML
+/// 2022). The second reordering of these papers, between the steps, is not an op here: the first
+/// step writes each block that it receives directly to the right place. Irregular all-to-alls
+/// remain irregular; their counts take the same steps. Runs before autodiff, so the backward
+/// follows. Results have the same bits. Throws UserError with the reason when an all-to-all stays
+/// within one node, when nodes have one device, or when its group is not a whole number of nodes.
 Graph hierarchical_a2a(Graph graph, const PassContext& context) {
   return Hierarchy(graph, context).run();
 }

@@ -5,13 +5,14 @@
 
 namespace moe {
 
-/// All-to-alls carry real rows only (Lancet, section 5.3: counts first, then the rows). Each gets
-/// attr irregular=1 and the received counts of one exchange_counts op per gate; the backward reuses
-/// them. Nothing to do where no rows are exchanged. Throws UserError for an all-to-all that is cut
-/// along the capacity or goes in steps.
+/// Makes all-to-alls carry only real rows, without padding (Lancet, section 5.3: first the counts,
+/// then the rows). Each all-to-all gets attr irregular=1 and, as an input, the received counts,
+/// which one exchange_counts op per gate makes; the backward reuses these counts. Changes nothing
+/// when no rows are exchanged. Throws UserError for an all-to-all that is cut along the capacity or
+/// split into steps.
 Graph irregular_a2a(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
-  size_t done_already = 0;  // a placed exchange carries real rows only
+  size_t done_already = 0;  // all-to-alls of placed layers, which already carry only real rows
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (!carries(graph, id, Payload::kRows)) continue;
@@ -21,8 +22,8 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     }
     if (graph.op(id).part >= 0) {
       throw user_error(
-          "stage '{}': op '{}' carries part {} of the capacity, whose rows are not counted; "
-          "irregular transfers and a cut along the capacity exclude each other",
+          "stage '{}': op '{}' carries part {} of the capacity, whose rows are not counted; use "
+          "either irregular transfers or a cut along the capacity",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.out(id), graph.op(id).name);
@@ -33,8 +34,8 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     set_input(graph, id, Role::kRecvCounts, received);
   }
   if (done_already > 0) {
-    context.skip(fmt::format("{} all-to-alls carry real rows only already, by a stage before it",
-                             done_already));
+    context.skip(fmt::format(
+        "{} all-to-alls already carry only real rows because of an earlier stage", done_already));
   }
   return before_first_readers(graph, num_ops);
 }

@@ -13,12 +13,13 @@ bool of_experts(const Graph& graph, OpId op) {
 
 }  // namespace
 
-/// Experts compute the rows in use only: attr rows="used" and the received counts as an input. The
-/// gradients of their weights then sum the rows source by source, so they may differ in rounding.
-/// Throws UserError for an expert that is cut along the capacity or whose rows come in steps.
+/// Makes experts compute only the rows in use: their ops get attr rows="used" and the received
+/// counts as an input. The gradients of their weights are then sums over the rows of one source
+/// after the other, so they may differ in rounding. Throws UserError for an expert that is cut
+/// along the capacity or whose rows arrive in steps.
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
-  size_t done_already = 0;  // experts behind a placed exchange
+  size_t done_already = 0;  // experts of placed layers
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     const bool gelu = is(graph, id, BasicOp::kGelu) && of_experts(graph, id);
@@ -29,8 +30,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
     }
     if (graph.op(id).part >= 0) {
       throw user_error(
-          "stage '{}': op '{}' computes part {} of the capacity, whose rows are not counted; used "
-          "rows and a cut along the capacity exclude each other",
+          "stage '{}': op '{}' computes part {} of the capacity, whose rows are not counted; use "
+          "either used_rows or a cut along the capacity",
           context.stage, graph.op(id).name, graph.op(id).part);
     }
     const RowsOrigin origin = origin_of_rows(graph, graph.op(id).inputs[0], graph.op(id).name);
@@ -41,8 +42,8 @@ Graph used_rows(Graph graph, const PassContext& context) {
   }
   if (done_already > 0) {
     context.skip(
-        fmt::format("{} ops of experts compute the rows in use only already, by a stage "
-                    "before it",
+        fmt::format("{} ops of experts already compute only the rows in use because of an "
+                    "earlier stage",
                     done_already));
   }
   return before_first_readers(graph, num_ops);

@@ -3,19 +3,19 @@
 
 namespace moe {
 
-/// An all-to-all blocks the compute lane: it waits for the compute op before it in program order,
-/// and the compute op after it waits for it. So do experts that travel, unless experts = false.
-/// All-reduces stay free.
+/// Makes an all-to-all block the compute lane: the all-to-all waits for the compute op before it in
+/// program order, and the compute op after it waits for the all-to-all. The same holds for
+/// transfers of experts, unless the option experts is false. All-reduces are not restricted.
 Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& context) {
   const bool experts = std::get<bool>(context.options.at("experts"));
   const auto blocks = [&](OpId op) {
     const Collective collective = graph.def(op).collective;
     return collective == Collective::kAllToAll || (experts && collective == Collective::kExperts);
   };
-  // Edges to the neighbours are enough: all edges point forward in the program, so lane_orders
-  // keeps each lane in program order, and what is further away follows along the lane.
+  // Edges to the nearest compute ops are enough: all edges point forward in the program, so
+  // lane_orders keeps each lane in program order, and the rest follows along the lane.
   OpId compute;                // the last compute op so far
-  std::vector<OpId> blocking;  // transfers since then
+  std::vector<OpId> blocking;  // blocking transfers after that op
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (blocks(op)) {

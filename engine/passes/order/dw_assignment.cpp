@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-/// Depth-first over the dW, longest first; a branch gives the dW to one all-to-all or to none.
+/// Depth-first over the dW, longest first; each branch assigns the dW to one all-to-all or none.
 class BranchAndBound {
  public:
   explicit BranchAndBound(const OverlapProblem& problem)
@@ -47,9 +47,9 @@ class BranchAndBound {
   }
 
   const OverlapProblem& problem_;
-  std::vector<Nanoseconds> left_;  // uncovered, by all-to-all
+  std::vector<Nanoseconds> left_;  // uncovered time, indexed by all-to-all
   std::vector<size_t> order_;
-  std::vector<Nanoseconds> rest_;  // time of the dW from this depth on
+  std::vector<Nanoseconds> rest_;  // total time of the dW from this depth on
   std::vector<OverlapPick> picks_;
   OverlapAssignment best_;
 };
@@ -73,8 +73,9 @@ class MinCostFlow {
  private:
   Nanoseconds& flow(size_t a, size_t dw) { return flow_[a * supply_.size() + dw]; }
 
-  /// Breadth-first from every dW with supply; a step goes from a dW to an all-to-all that it may
-  /// hide under, or from an all-to-all back to a dW that gives it some. Returns what was added.
+  /// Breadth-first search from every dW that has time left. An edge leads from a dW to an
+  /// all-to-all under which it may hide, or from an all-to-all back to a dW that covers a part of
+  /// it. Returns the flow that was added, 0 when there is no augmenting path.
   Nanoseconds augment() {
     constexpr int64_t kUnseen = -2, kSource = -1;
     std::vector<int64_t> from_a2a(supply_.size(), kUnseen), from_dw(num_a2a_, kUnseen);
@@ -126,7 +127,7 @@ class MinCostFlow {
   std::vector<Nanoseconds> supply_, room_, flow_;
 };
 
-/// The free dW of this all-to-all whose time is nearest to `uncovered`, or -1.
+/// Returns the free dW of this all-to-all whose time is nearest to `uncovered`, -1 if none.
 int64_t best_fit(const OverlapProblem& problem, const std::vector<bool>& open,
                  Nanoseconds uncovered, bool overshoot) {
   int64_t best = -1;

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-/// Puts a dW between what its all-to-all waits for and what waits for the all-to-all.
+/// Orders a dW after what its all-to-all waits for and before what waits for the all-to-all.
 class Binder {
  public:
   Binder(const Graph& graph, const std::vector<OpId>& all_to_alls, Schedule& schedule,
@@ -24,7 +24,7 @@ class Binder {
         reach_(graph, deps_, edges_of(schedule)),
         order_(graph, schedule) {}
 
-  /// False when by the order edges so far the two have become ordered.
+  /// Returns false when the order edges so far already order the all-to-all and the dW.
   bool bind(size_t number, OpId dw) {
     const OpId a2a = all_to_alls_[number];
     if (order_.path(a2a, dw) || order_.path(dw, a2a)) return false;
@@ -36,8 +36,8 @@ class Binder {
   }
 
  private:
-  /// A collective on the gradient must not come first on the lane and hold up the all-to-all, nor
-  /// the ones that follow without waiting for it (the other parts of a pipeline).
+  /// A collective on the gradient must not delay the all-to-all by running before it on the same
+  /// lane, nor the later ones that do not wait for it (the other parts of a pipeline).
   void hold_back(OpId collective, size_t number) {
     for (size_t i = number; i < all_to_alls_.size(); ++i) {
       const OpId a2a = all_to_alls_[i];
@@ -61,7 +61,7 @@ class Binder {
   Schedule& schedule_;
   const PassContext& context_;
   Dependencies deps_;
-  Reachability reach_;  // before this stage's edges
+  Reachability reach_;  // computed before this stage adds edges
   GrowingOrder order_;
 };
 
@@ -105,12 +105,12 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
   return schedule;
 }
 
-/// Why no dW could be assigned.
+/// Returns the reason why no dW could be assigned.
 std::string nothing_free(const DwCandidates& found) {
   if (found.a2a.empty()) return "no rows are exchanged: the graph has no all-to-all";
   if (found.dw.empty()) return "the graph has no weight gradients";
-  return "no weight gradient may run beside an all-to-all: data and the order of the stages before "
-         "it come between";
+  return "no weight gradient may run during an all-to-all: data dependencies and order edges of "
+         "earlier stages forbid it";
 }
 
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
@@ -123,7 +123,7 @@ Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostMode
 
 }  // namespace
 
-/// Lancet's dW scheduling (MLSys 2024, algorithm 1); see dw_schedule.h.
+/// Lancet's dW scheduling (MLSys 2024, algorithm 1); dw_schedule.h describes the problem.
 Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& context) {
   const DwCandidates found = dw_candidates(graph, schedule, context.cost);
   const bool undo = std::get<std::string>(context.options.at("if_slower")) == "undo";
@@ -140,8 +140,9 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
       if (log.empty()) context.skip(nothing_free(found));
       return made;
     }
-    undone = fmt::format("undone ({} overshoot): {:.3f} ms per step, {:.3f} without",
-                         overshoot ? "with" : "without", to_ms(after), to_ms(before));
+    undone =
+        fmt::format("undone ({} overshoot): {:.3f} ms per step, {:.3f} ms without the assignment",
+                    overshoot ? "with" : "without", to_ms(after), to_ms(before));
     if (overshoot) context.log->push_back({context.stage, context.stage, undone});
   }
   context.skip(undone);

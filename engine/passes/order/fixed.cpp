@@ -4,10 +4,10 @@
 namespace moe {
 namespace {
 
-/// The all-to-alls of one layer's backward: to the experts and back, all parts of them.
+/// The all-to-alls of one layer's backward: those to the experts and those back, with all parts.
 struct Pair {
   int32_t layer;
-  OpId first, last;  // in program order, which is that of their lane
+  OpId first, last;  // in program order, which is also the order on their lane
 };
 
 std::vector<Pair> backward_pairs(const Graph& graph) {
@@ -26,14 +26,15 @@ std::vector<Pair> backward_pairs(const Graph& graph) {
 
 }  // namespace
 
-/// All-reduces run between the backward's pairs of all-to-alls only: each after the pair that began
-/// before its gradients were complete, and before the next pair, which waits for it (Lina, "Fixed"
-/// of figure 14). Those that no pair comes before, or after, are free on that side.
+/// Lets all-reduces run only between the backward's pairs of all-to-alls: each all-reduce runs
+/// after the last pair that begins before the all-reduce in program order, and before the next
+/// pair, which waits for it (Lina, "Fixed" of figure 14). An all-reduce before the first or after
+/// the last pair is not restricted on that side.
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<Pair> pairs = backward_pairs(graph);
   if (pairs.empty()) context.skip("the backward has no all-to-alls");
   bool reduces = false;
-  size_t next = 0;  // the first pair that begins after the all-reduce
+  size_t next = 0;  // the first pair that begins after the all-reduce in program order
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (graph.def(op).collective != Collective::kAllReduce) continue;

@@ -1,6 +1,6 @@
-// The order between ops, by data, mutation and order edges, while a scheduler adds edges to it:
-// what it asks before each one, so that no edge closes a cycle. Not a transitive closure: a
-// question is a search, which is cheap while edges are few.
+// The order between ops, by data, mutation and order edges, while a scheduler adds edges: the
+// scheduler calls path() before it adds an edge, so that no edge closes a cycle. It keeps no
+// transitive closure: each call of path() is a search, which is cheap while there are few edges.
 #pragma once
 
 #include <vector>
@@ -23,13 +23,13 @@ class GrowingOrder {
   }
 
   void add(OpId from, OpId to) { deps_.succs[from.index()].push_back(to); }
-  /// By data and mutation, without order edges.
+  /// The ops that must end before `op`, by data and mutation only, without order edges.
   const std::vector<OpId>& preds(OpId op) const { return deps_.preds[op.index()]; }
 
-  /// The same, and order edges.
+  /// The ops that wait for `op`, by data, mutation and order edges.
   const std::vector<OpId>& succs(OpId op) const { return deps_.succs[op.index()]; }
 
-  /// Whether `to` has to come after `from`; false for from == to.
+  /// Returns whether `to` must come after `from`; false for from == to.
   bool path(OpId from, OpId to) const {
     std::vector<bool> seen(deps_.succs.size());
     std::vector<OpId> stack{from};

@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-/// The comm lanes that have ops.
+/// Returns the comm lanes that have at least one op.
 std::vector<LaneId> lanes_in_use(const Schedule& schedule) {
   std::vector<LaneId> found;
   for (size_t l = 0; l < schedule.lanes.size(); ++l) {
@@ -21,8 +21,8 @@ std::vector<LaneId> lanes_in_use(const Schedule& schedule) {
   return found;
 }
 
-/// The gradient of a combine that makes what the all-to-all sends, cut or put together on the way;
-/// invalid where something else does.
+/// Returns the combine_dx op that makes the rows which the all-to-all sends, possibly through split
+/// and concat ops; invalid when another op makes them.
 OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId a2a) {
   OpId op = a2a;
   do {
@@ -33,11 +33,12 @@ OpId combine_before(const Graph& graph, const std::vector<OpId>& producers, OpId
 
 }  // namespace
 
-/// All-to-alls before all-reduces, one transfer at a time, never interrupted (Lina, section 4.2).
-/// Where each has a lane of its own, the lanes become exclusive and run in program order each, two
-/// queues; a single comm lane picks by priority. hold: the begin of the gradient of a layer's
-/// combine announces the all-to-all that follows it, and no all-reduce begins until that is posted.
-/// Throws UserError for a lane that has a discipline already.
+/// Runs all-to-alls before all-reduces, one transfer at a time, and never interrupts a transfer
+/// (Lina, section 4.2). Where the two kinds have lanes of their own, the lanes become exclusive and
+/// each runs in program order (two queues); a single comm lane chooses its next op by priority.
+/// Option hold: when the gradient of a layer's combine begins, it announces the all-to-all that
+/// follows it, and no all-reduce begins until that all-to-all is posted. Throws UserError for a
+/// lane that already has a discipline.
 Schedule priority(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<LaneId> lanes = lanes_in_use(schedule);
   if (lanes.empty()) {
@@ -51,12 +52,13 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   if (!alone) schedule.share_exclusively(lanes, context.stage);
   const bool hold = std::get<bool>(context.options.at("hold"));
   const std::vector<OpId> producers = graph.producers();
-  std::set<int32_t> held, free;  // layers with an all-to-all that is announced, and one that is not
+  // Layers with an all-to-all that is announced (held), and layers with one that is not (free).
+  std::set<int32_t> held, free;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = graph.def(op).collective;
-    // A sum of the forward (of counts, for a loss) is no gradient that can wait: the backward's
-    // all-to-alls wait for it.
+    // An all-reduce of the forward (of counts, for a loss) is not a gradient that can wait: the
+    // backward's all-to-alls depend on it.
     const bool sum = collective == Collective::kAllReduce && graph.op(op).phase == Phase::kForward;
     if (sum) schedule.set_priority(op, 1);
     if (collective != Collective::kAllToAll) continue;
@@ -73,8 +75,9 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   std::erase_if(free, [&](int32_t layer) { return held.contains(layer); });
   if (!free.empty()) {
     context.skip(fmt::format(
-        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the combine "
-        "(another stage's ops stand between), so no all-reduce is held back for it",
+        "hold: in {} of {} MoE layers no all-to-all directly follows the gradient of the "
+        "combine (there are ops of another stage between them), so no all-reduce is held back for "
+        "it",
         free.size(), free.size() + held.size()));
   }
   return schedule;

@@ -11,15 +11,16 @@
 namespace moe {
 namespace {
 
-/// The ops of a block's MoE layer that are ordered, in program order; all-to-alls with all parts.
+/// The ops of a block's MoE layer that this scheduler orders, in program order; the lists of
+/// all-to-alls contain all parts.
 struct Block {
   OpId plan;
   std::vector<OpId> trans, agg;
-  std::vector<OpId> there, back;            // rows to the experts and back
-  std::vector<OpId> grad_there, grad_back;  // the same of the backward
+  std::vector<OpId> there, back;            // all-to-alls of rows to the experts, and back
+  std::vector<OpId> grad_there, grad_back;  // the same two in the backward
 };
 
-/// By layer, ascending.
+/// Returns the blocks with placed experts, by ascending layer.
 std::vector<Block> placed_blocks(const Graph& graph) {
   std::map<int32_t, Block> blocks;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -42,14 +43,15 @@ std::vector<Block> placed_blocks(const Graph& graph) {
   return all;
 }
 
-/// Between all-to-alls: after all of `open`, before all of `close`.
+/// An interval between all-to-alls: after all ops of `open` and before all ops of `close`.
 struct Gap {
   std::vector<OpId> open, close;
   std::string beside;  // for the log
 };
 
-/// Those of a step, as time goes. Forward: before block 1, then of every block the gap of its
-/// experts and the one behind it; backward: the same two of every block from the last to the first.
+/// Returns the gaps of a step in the order of time. Forward: the gap before block 1, then for every
+/// block the gap during its experts and the gap after it. Backward: the same two gaps of every
+/// block, from the last block to the first.
 std::vector<Gap> gaps_of(const std::vector<Block>& blocks) {
   std::vector<Gap> gaps = {{{}, blocks[0].there, "at the start of the step"}};
   const size_t l = blocks.size();
@@ -86,7 +88,7 @@ class Scheduler {
       }
     }
     for (size_t i = l; i-- > 0;) {
-      // The gap behind this block's backward; that of the next one's experts follows.
+      // The gap after this block's backward; the next gap is during the next block's experts.
       const size_t behind = gaps_.size() - 1 - 2 * i;
       for (const OpId agg : blocks_[i].agg) {
         put(agg, behind + (i > 0 && beside_experts(agg) ? 1 : 0), 1);
@@ -107,7 +109,8 @@ class Scheduler {
     context_.log->push_back({graph_.op(op).name, context_.stage, why});
   }
 
-  /// Into that gap or, where it does not fit, the next one in the direction `step`.
+  /// Puts the transfer into the gap number `first` or, when it does not fit there, into the next
+  /// gap in the direction `step` for which it fits. Throws UserError when it fits into no gap.
   void put(OpId transfer, size_t first, int step) {
     schedule_.set_priority(transfer, 1);
     for (size_t g = first; g < gaps_.size(); g += static_cast<size_t>(step)) {
@@ -124,11 +127,13 @@ class Scheduler {
       pass_all_reduces(transfer, gap);
       return log(transfer, gap.beside);
     }
-    throw user_error("op '{}': the order so far leaves it no gap between the all-to-alls",
-                     graph_.op(transfer).name);
+    throw user_error(
+        "op '{}': order edges of earlier stages leave it no gap between the all-to-alls",
+        graph_.op(transfer).name);
   }
 
-  /// All-reduces that the program has inside the gap would stand before the transfer on its lane.
+  /// Puts the transfer before the all-reduces that the program has inside the gap and that share
+  /// its lane, so that they do not run first.
   void pass_all_reduces(OpId transfer, const Gap& gap) {
     const OpId from = gap.open.empty() ? OpId(0) : gap.open.back();
     const OpId to = gap.close.empty() ? OpId(static_cast<int64_t>(graph_.num_ops())) : gap.close[0];
@@ -140,8 +145,8 @@ class Scheduler {
     }
   }
 
-  /// What the transfer reads is made before the compute that it is to run beside. (The views that
-  /// cut the slots' gradients apart stand at the end of the program.)
+  /// Makes the inputs of the transfer ready before the compute during which it shall run. (The
+  /// views that split the gradients of slots come last in the program.)
   void ready_before(OpId transfer, OpId open) {
     const std::vector<OpId> read = order_.preds(transfer), behind = order_.succs(open);
     for (const OpId op : read) {
@@ -155,8 +160,8 @@ class Scheduler {
     }
   }
 
-  /// What reads the transfer's result comes after the compute that it is to run beside. (The views
-  /// that join residents and shadows stand at the begin of the program.)
+  /// Puts the readers of the transfer's result after the compute during which it shall run. (The
+  /// views that join residents and shadows come first in the program.)
   void used_after(OpId transfer, const Gap& gap, OpId end) {
     const std::vector<OpId> readers = order_.succs(transfer), awaited = order_.preds(end);
     for (const OpId reader : readers) {
@@ -175,8 +180,9 @@ class Scheduler {
                                            [&](OpId open) { return order_.path(open, op); });
   }
 
-  /// Nothing of the gap's end has to be over before it, nor compute inside the gap that the end
-  /// waits for: it would hold that up instead of running beside it.
+  /// Returns whether the transfer can run inside the gap: it must not have to wait for an op at the
+  /// end of the gap, and no compute inside the gap that the end waits for may depend on it (the
+  /// transfer would then delay that compute instead of running during it).
   bool fits(OpId transfer, const Gap& gap) const {
     for (const OpId op : gap.open) {
       if (order_.path(transfer, op)) return false;
@@ -190,7 +196,7 @@ class Scheduler {
     });
   }
 
-  /// The last part of an all-to-all has most of the layer's loads behind it.
+  /// Tries the last part of an all-to-all first: most of the layer's loads are known by then.
   void plan_under(const Block& block) {
     for (const auto* all_to_alls : {&block.there, &block.back}) {
       for (size_t i = all_to_alls->size(); i-- > 0;) {
@@ -226,8 +232,8 @@ class Scheduler {
   GrowingOrder order_;
 };
 
-/// Whether rows are exchanged at all. Throws UserError where placements are missing or made too
-/// late.
+/// Returns whether the graph exchanges rows at all. Throws UserError when experts are not placed or
+/// their placements are made too late.
 bool check_placed(const Graph& graph, const std::string& stage) {
   bool exchanges = false, placed = false;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -237,13 +243,14 @@ bool check_placed(const Graph& graph, const std::string& stage) {
     placed = true;
     if (attr_string(graph.op(op), "use") == "next") continue;
     throw user_error(
-        "stage '{}': stage '{}' has use = 'now', so that nothing can be sent before "
+        "stage '{}': stage '{}' has use = 'now', so no expert can be sent before "
         "the layer's own gate; allowed: 'next'",
         stage, attr_string(graph.op(op), "stage"));
   }
   if (exchanges && !placed) {
-    throw user_error("stage '{}': no placement; list a stage that places the experts, as 'prophet'",
-                     stage);
+    throw user_error(
+        "stage '{}': the experts are not placed; list a stage that places them, such as 'prophet'",
+        stage);
   }
   return exchanges;
 }

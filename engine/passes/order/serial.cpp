@@ -2,7 +2,7 @@
 
 namespace moe {
 
-/// Every op waits for the one before it in program order: no overlap at all.
+/// Makes every op wait for the op before it in program order, so that nothing overlaps.
 Schedule serial(const Graph& graph, Schedule schedule, const PassContext& context) {
   for (size_t i = 1; i < graph.num_ops(); ++i) {
     schedule.before(OpId(static_cast<int64_t>(i) - 1), OpId(static_cast<int64_t>(i)), context.stage,

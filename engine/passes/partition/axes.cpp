@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// Values as bits of a set.
+/// Conversion between a value (kRowEnds, kRows, kWhole, axis 0...) and its bit in a set.
 constexpr size_t value_of(int axis) {
   return static_cast<size_t>(axis - kRowEnds);
 }
@@ -26,7 +26,7 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
   for (; bits != 0; bits &= bits - 1) visit(static_cast<size_t>(std::countr_zero(bits)));
 }
 
-/// "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
+/// Returns values in words: "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
 std::string ways_text(uint32_t values) {
   std::string text, axes;
   const auto add = [&text](const std::string& way) { text += (text.empty() ? "" : " or ") + way; };
@@ -44,7 +44,7 @@ std::string op_text(const Graph& graph, OpId id) {
   return fmt::format("op '{}' ({})", graph.op(id).name, graph.def(id).name);
 }
 
-/// visit(tensor, axis) for every input that is there and every output.
+/// Calls visit(tensor, axis) for every input that exists and for every output.
 template <class Visit>
 void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
@@ -54,21 +54,23 @@ void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
 }
 
 void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
-  MOE_CHECK(tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
-            "op {}: a way to cut {} inputs and {} outputs", op.name, tuple.inputs.size(),
-            tuple.outputs.size());
+  MOE_CHECK(
+      tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
+      "op {}: OpDef::axes returns a way for {} inputs and {} outputs, which does not fit the op",
+      op.name, tuple.inputs.size(), tuple.outputs.size());
   for_each_place(op, tuple, [&](TensorId t, int axis) {
     const Tensor& tensor = graph.tensor(t);
     MOE_CHECK(axis >= kRowEnds && axis < static_cast<int>(tensor.shape.size()),
-              "op {}: axis {} of {} {}", op.name, axis, tensor.name, shape_text(tensor.shape));
+              "op {}: OpDef::axes cuts axis {} of tensor {} {}, which has no such axis", op.name,
+              axis, tensor.name, shape_text(tensor.shape));
   });
   MOE_CHECK(std::any_of(tuple.outputs.begin(), tuple.outputs.end(),
                         [](int axis) { return axis != kWhole; }),
-            "op {}: a way to cut it that cuts no output", op.name);
+            "op {}: OpDef::axes returns a way that cuts no output", op.name);
 }
 
-/// One value a tensor, also where the op has it twice; and axes that are cut at the same places:
-/// their lengths are equal, or whole numbers of samples.
+/// Returns whether a way to cut fits the op: a tensor that it has twice gets one value, and axes
+/// are cut at the same places (their lengths are equal or whole numbers of samples).
 bool fits(const Graph& graph, const Op& op, const AxisTuple& tuple, int64_t batch) {
   bool good = true;
   int64_t first = 0;
@@ -118,7 +120,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       touching_[t.index()].push_back(static_cast<uint32_t>(at));
     }
     for (const TensorId t : graph.op(id).outputs) {
-      MOE_CHECK(touching_[t.index()].front() == at, "op {} stands after a reader",
+      MOE_CHECK(touching_[t.index()].front() == at, "op {} comes after a reader of its output",
                 graph.op(id).name);
       made_[t.index()].at = static_cast<int64_t>(at);
     }
@@ -140,7 +142,8 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
   if (graph_.def(op).axes == nullptr || op.part >= 0) return table;
   const std::vector<AxisTuple> tuples = graph_.def(op).axes(graph_, op);
   table.num_rules = tuples.size();
-  MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut", op.name, tuples.size());
+  MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut; at most 64 are allowed", op.name,
+            tuples.size());
   table.supporters.resize(table.tensors.size() * kNumValues);
   for (size_t i = 0; i < tuples.size(); ++i) {
     check_tuple(graph_, op, tuples[i]);
@@ -150,14 +153,16 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
     for_each_place(op, tuples[i], [&](TensorId t, int axis) {
       const auto at = std::find(table.tensors.begin(), table.tensors.end(), t);
       const auto k = static_cast<size_t>(at - table.tensors.begin());
-      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {}", op.name, axis);
+      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {} is too large to be cut", op.name,
+                axis);
       table.supporters[k * kNumValues + value_of(axis)] |= way;
     });
   }
   return table;
 }
 
-/// One range that grows op by op, with what is left: values of each tensor, ways of each op.
+/// The search for one range that grows op by op. It keeps what is still possible: the values of
+/// each tensor and the ways of each op.
 class AxisSearch {
  public:
   AxisSearch(const AxisSolver& solver, size_t begin, int64_t parts, AxisSolution& counts)
@@ -168,8 +173,8 @@ class AxisSearch {
         left_(solver.made_.size()),
         counts_(counts) {}
 
-  /// Takes the ops up to `end` of the program into the range. Returns the first that leaves no way
-  /// for some op, or `end`.
+  /// Takes the ops up to number `end` of the program into the range. Returns the number of the
+  /// first op after which some op has no way left, or `end`.
   size_t grow(size_t end) {
     while (end_ < end) {
       const AxisSolver::Table& table = solver_.tables_[end_];
@@ -184,7 +189,7 @@ class AxisSearch {
     return end;
   }
 
-  /// The first solution of what is left, from op `at` of the program on; false when there is none.
+  /// Finds the first solution that is still possible, from op `at` on; false when there is none.
   bool dive(size_t at) {
     while (at < end_ && std::has_single_bit(ways_[at - begin_])) ++at;
     if (at == end_) return true;
@@ -199,10 +204,10 @@ class AxisSearch {
     return false;
   }
 
-  /// The values of a tensor that are left; 0 when no op of the range has it.
+  /// The values that are still possible for a tensor; 0 when no op of the range has it.
   uint32_t left(TensorId t) const { return left_[t.index()]; }
 
-  /// What a tensor may be, whatever the ops say.
+  /// The values that a tensor may have, regardless of the ops that use it.
   uint32_t limits(TensorId t) const {
     const Shape& shape = solver_.graph_.tensor(t).shape;
     uint32_t values = bit(kWhole);
@@ -264,7 +269,8 @@ class AxisSearch {
     return good;
   }
 
-  /// Arc consistency of one op: ways whose values are left, values that some way needs.
+  /// Arc consistency of one op: removes the ways that need a value which is no longer possible,
+  /// then the values that no remaining way needs.
   bool revise(size_t at) {
     ++counts_.propagations;
     const AxisSolver::Table& table = solver_.tables_[at];
@@ -290,8 +296,8 @@ class AxisSearch {
   const AxisSolver& solver_;
   size_t begin_, end_;
   int64_t parts_;
-  std::vector<uint32_t> left_;  // by tensor: a set of values
-  std::vector<uint64_t> ways_;  // by op of the range: a set of ways
+  std::vector<uint32_t> left_;  // a set of values, indexed by tensor
+  std::vector<uint64_t> ways_;  // a set of ways, indexed by op of the range
   std::vector<uint8_t> queued_;
   std::vector<size_t> queue_;
   std::vector<Change> trail_;
@@ -299,8 +305,8 @@ class AxisSearch {
 };
 
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
-  MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0, "[{}, {}) of {} in {} parts", begin,
-            end, tables_.size(), parts);
+  MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0,
+            "cannot cut ops [{}, {}) of {} into {} parts", begin, end, tables_.size(), parts);
   AxisSolution solution;
   if (batch_ < parts) {
     solution.why = fmt::format("a batch of {} cannot be cut into {} parts", batch_, parts);
@@ -318,7 +324,7 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
     }
     return solution;
   }
-  // [begin, sure) can be cut, [begin, refused + 1) cannot.
+  // Binary search; ops [begin, sure) can be cut, ops [begin, refused + 1) cannot.
   size_t sure = begin, refused = std::min(grown, end - 1);
   for (size_t probe = refused; sure < refused; probe = sure + (refused - sure + 1) / 2) {
     AxisSearch shorter(*this, begin, parts, solution);
@@ -336,11 +342,11 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
 std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) const {
   const Table& table = tables_[refused];
   const std::string who = op_text(graph_, table.op);
-  if (graph_.op(table.op).part >= 0) return who + " is one part of a cut already";
+  if (graph_.op(table.op).part >= 0) return who + " is already one part of a cut op";
   if (graph_.def(table.op).axes == nullptr) return who + " cannot be cut";
   if (table.num_rules == 0) return who + " needs the whole batch";
   if (table.ways == 0) {
-    return fmt::format("{} has axes that would not be cut at the same places, with a batch of {}",
+    return fmt::format("{} has axes that would not be cut at the same places when the batch is {}",
                        who, batch_);
   }
   AxisSolution counts;
@@ -352,7 +358,8 @@ std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) con
   return explain_conflict(begin, table, ways, before);
 }
 
-/// The ways of an op that its tensors allow, whatever other ops say; why it has not the others.
+/// Returns the ways of an op that its tensors allow, regardless of other ops; `reasons` gets why
+/// the other ways are impossible.
 uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
                                  std::string& reasons) const {
   uint64_t ways = table.ways;
@@ -374,7 +381,7 @@ uint64_t AxisSolver::ways_within(const Table& table, const AxisSearch& search,
   return ways;
 }
 
-/// How an op that may be cut in these ways disagrees with those before it in the range.
+/// Explains how an op that may be cut in `ways` conflicts with the ops before it in the range.
 std::string AxisSolver::explain_conflict(size_t begin, const Table& table, uint64_t ways,
                                          const AxisSearch& before) const {
   const std::string who = op_text(graph_, table.op);
@@ -398,7 +405,7 @@ std::string AxisSolver::explain_conflict(size_t begin, const Table& table, uint6
     }
     shared += fmt::format("{}'{}' {}", shared.empty() ? "" : ", ", name, ways_text(given));
   }
-  return fmt::format("{} cannot be cut with what the ops before it leave: {}", who, shared);
+  return fmt::format("{} cannot be cut in agreement with the ops before it: {}", who, shared);
 }
 
 AxisSolution solve_axes(const AxisProblem& problem) {

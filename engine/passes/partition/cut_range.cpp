@@ -85,7 +85,7 @@ struct RangeCutter::Parts {
     graph().op(made).layer = from.layer;
   }
 
-  /// Cuts a tensor that comes from outside, once.
+  /// Cuts a tensor that comes from outside the range; does so only once per tensor.
   void enter(TensorId t, OpId reader) {
     if (axis(t) == kWhole || axis(t) == kRows || made_by.contains(t) || parts.contains(t)) return;
     if (axis(t) == kRowEnds) {
@@ -107,11 +107,11 @@ struct RangeCutter::Parts {
     return graph().op(made).outputs;
   }
 
-  /// The places used up to each part, of a gate outside the range.
+  /// Adds ops that count the used slots up to the end of each part, for a gate outside the range.
   void count_again(TensorId counts) {
     const OpId gate = cutter.producer_[counts.index()];
-    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate), "tensor '{}' is no gate's count",
-              given().tensor(counts).name);
+    MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate),
+              "tensor '{}' is not the counts output of a gate", given().tensor(counts).name);
     const Op& op = given().op(gate);
     const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
     if (!parts.contains(choice_slot)) parts[choice_slot] = split(choice_slot, 0, op);
@@ -128,7 +128,7 @@ struct RangeCutter::Parts {
     }
   }
 
-  /// What part p reads for input t.
+  /// Returns the tensor that part p reads for input t.
   TensorId input(TensorId t, size_t p) {
     if (!t.valid()) return t;
     const auto found = parts.find(t);
@@ -138,7 +138,7 @@ struct RangeCutter::Parts {
     return found->second[p];
   }
 
-  /// The inputs by which a part begins where the one before it ended.
+  /// Adds the inputs by which part p begins where part p - 1 ended.
   void add_begins(const Op& op, size_t p, std::vector<TensorId>& inputs) {
     for (const BeginInput& begin : given().def(op).begins) {
       const auto at = static_cast<size_t>(begin.input);
@@ -185,7 +185,8 @@ struct RangeCutter::Parts {
     return first;
   }
 
-  /// Puts together what others read. Rows that nobody else reads are only joined in one storage.
+  /// Joins the parts of tensors that ops outside the range read. Rows that only ops of the range
+  /// read are joined as a view, so that they share one storage.
   void join_outputs() {
     for (size_t i = range.begin; i < range.end; ++i) {
       for (const TensorId t : given().op(op(i)).outputs) {
@@ -233,16 +234,18 @@ struct RangeCutter::Parts {
 
   RangeCutter& cutter;
   const CutRange& range;
-  std::vector<int64_t> sizes;  // rows of the batch by part
-  size_t before;               // ops of the graph when this began
+  std::vector<int64_t> sizes;  // samples of the batch in each part
+  size_t before;               // number of ops in the graph before this call
   std::map<TensorId, OpId> made_by;
   std::map<TensorId, std::vector<TensorId>> parts;
-  std::map<TensorId, std::vector<std::pair<OpId, size_t>>> clone_of;  // op and output, by part
+  // (op, output) that makes each part.
+  std::map<TensorId, std::vector<std::pair<OpId, size_t>>> clone_of;
 };
 
 std::vector<OpId> RangeCutter::cut(const CutRange& range) {
   MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
-            "range {} to {} of {}", range.begin, range.end, program_.size());
+            "cannot cut ops [{}, {}) of {}: the range is invalid or has no solution", range.begin,
+            range.end, program_.size());
   return Parts(*this, range).run();
 }
 
@@ -253,7 +256,7 @@ void RangeCutter::forget() {
 
 Graph RangeCutter::result(std::span<const CutRange> ranges,
                           std::span<const std::vector<OpId>> made) {
-  std::map<OpId, size_t> first;  // the first op of a range
+  std::map<OpId, size_t> first;  // the range that begins at this op
   std::vector<bool> cut(given_.num_ops());
   for (size_t r = 0; r < ranges.size(); ++r) {
     first[program_[ranges[r].begin]] = r;
@@ -274,7 +277,7 @@ Graph RangeCutter::result(std::span<const CutRange> ranges,
 
 Nanoseconds pipeline_ns(const Graph& graph, std::span<const OpId> ops, const CostModel& cost) {
   std::map<TensorId, size_t> maker;
-  std::map<LaneKind, size_t> last;  // event of each lane kind
+  std::map<LaneKind, size_t> last;  // the last event of each lane kind
   Events events(ops.size(), 1, cost.handoff_ns());
   Nanoseconds end = 0;
   for (size_t i = 0; i < ops.size(); ++i) {

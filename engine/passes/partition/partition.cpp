@@ -31,7 +31,7 @@ std::vector<OpId> forward_ops(const Graph& graph) {
   return ops;
 }
 
-/// One call of the pass.
+/// The state of one call of the pass.
 class Partition {
  public:
   Partition(const Graph& graph, const PassContext& context)
@@ -44,7 +44,7 @@ class Partition {
   Graph run() {
     find_layers();
     if (layers_.empty()) {
-      context_.skip("no MoE layer, nothing to cut");
+      context_.skip("there is no MoE layer, so there is nothing to cut");
       return graph_;
     }
     choose_allowed_parts();
@@ -60,7 +60,7 @@ class Partition {
     }
     search();
     Graph result = rewritten();
-    // The sum of the ranges' times misses what overlaps across their borders.
+    // The sum of the ranges' times would miss the overlap across their borders.
     const Nanoseconds whole_ns = pipeline_ns(graph_, program_, context_.cost);
     const Nanoseconds cut_ns = pipeline_ns(result, forward_ops(result), context_.cost);
     log("partition",
@@ -75,7 +75,7 @@ class Partition {
   }
 
  private:
-  /// From dispatch to combine: what a range without ops before or after holds.
+  /// The ops of an MoE layer from dispatch to combine: the range when `before` and `after` are 0.
   struct Layer {
     size_t begin, end;
   };
@@ -97,7 +97,7 @@ class Partition {
   void choose_allowed_parts() {
     const int64_t given = integer_value(context_, "parts");
     if (given > batch_) {
-      throw user_error("{}.parts = {}: 0 to {}, the rows of a device's batch, is allowed",
+      throw user_error("{}.parts = {}: 0 to {}, the samples of a rank's batch, is allowed",
                        context_.stage, given, batch_);
     }
     const int64_t most = std::min(integer_value(context_, "max_parts"), batch_);
@@ -106,12 +106,12 @@ class Partition {
   }
 
   void take_given(int64_t before, int64_t after) {
-    size_t taken = 0;  // ops that the range before took
+    size_t taken = 0;  // number of ops up to the end of the last range
     for (const Layer& layer : layers_) {
       const auto more_before = static_cast<size_t>(before), more_after = static_cast<size_t>(after);
       if (more_before > layer.begin) {
-        throw user_error("{}.before = {}: the program has {} ops before op '{}'", context_.stage,
-                         before, layer.begin, name(layer.begin));
+        throw user_error("{}.before = {}: the program has only {} ops before op '{}'",
+                         context_.stage, before, layer.begin, name(layer.begin));
       }
       const size_t begin = layer.begin - more_before;
       const size_t end = std::min(layer.end + more_after, first_whole(layer.end));
@@ -124,7 +124,8 @@ class Partition {
     }
   }
 
-  /// The first op from here on that no range can hold (the loss), or the end of the program.
+  /// Returns the first op from `from` on that no range can contain (the loss), or the program's
+  /// end.
   size_t first_whole(size_t from) const {
     while (from < program_.size() && graph_.def(program_[from]).axes != nullptr) ++from;
     return from;
@@ -186,8 +187,8 @@ class Partition {
                                  times_.counts()));
   }
 
-  /// The MoE layers that no range holds, where parts were asked for or nothing is cut: how many,
-  /// and why the first stays whole.
+  /// Reports the MoE layers that no range contains, when the options request parts or when nothing
+  /// is cut: their number, and why the first of them is not cut.
   void say_uncut() {
     if (allowed_parts_.empty()) return;
     if (!ranges_.empty() && integer_value(context_, "parts") == 0) return;
@@ -200,19 +201,20 @@ class Partition {
     if (count == 0) return;
     const Layer& first = *std::find_if(layers_.begin(), layers_.end(), whole);
     context_.skip(fmt::format("{} of {} MoE layers stay whole{}: {}", count, layers_.size(),
-                              count > 1 ? ", the first since" : "", why_uncut(first)));
+                              count > 1 ? "; for the first of them" : "", why_uncut(first)));
   }
 
   std::string why_uncut(const Layer& layer) {
     for (size_t i = layer.begin; i < layer.end; ++i) {
       if (graph_.op(program_[i]).part < 0) continue;
-      return fmt::format("op '{}' is one part of a cut already; an op is cut once", name(i));
+      return fmt::format("op '{}' is already one part of a cut; an op can be cut only once",
+                         name(i));
     }
     const int64_t parts = allowed_parts_.front();
     const CutRange range = times_.cut(layer.begin, layer.end, parts);
     if (!range.axes.found) return range.axes.why;
     return fmt::format(
-        "no range around it is shorter in {}; from dispatch to combine {:.3f} ms, "
+        "no range around it takes less time in {}; from dispatch to combine {:.3f} ms, "
         "whole {:.3f} ms",
         allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
         to_ms(*times_.ns(layer.begin, layer.end, parts)),
@@ -246,10 +248,11 @@ class Partition {
 
 }  // namespace
 
-/// Lancet's operator partition (MLSys 2024, section 5): ranges of the forward around the MoE layers
-/// in parts of the batch, pipelined; which ranges and how many parts by dynamic programming over
-/// groups of ops, or as given. The backward stays whole. Gates of batch scope are never cut. Throws
-/// UserError naming the op that refuses when a given range cannot be cut.
+/// Lancet's operator partition (MLSys 2024, section 5): cuts ranges of the forward around the MoE
+/// layers into parts of the batch and pipelines them. The ranges and the numbers of parts are given
+/// by options, or chosen by dynamic programming over groups of ops. The backward is not cut. Gates
+/// of batch scope are never cut. Throws UserError naming the op that cannot be cut when a given
+/// range cannot be cut.
 Graph partition(Graph graph, const PassContext& context) {
   return Partition(graph, context).run();
 }

@@ -11,11 +11,13 @@ namespace moe {
 RangeResult choose_ranges(const RangeProblem& problem) {
   constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
   RangeResult result;
-  std::vector<Nanoseconds> best(problem.num_groups + 1, kNever);  // T, by groups covered
-  std::vector<RangeChoice> last(problem.num_groups + 1);          // the range that T(n) ends with
+  // T(n), indexed by n, the number of groups covered.
+  std::vector<Nanoseconds> best(problem.num_groups + 1, kNever);
+  // The last range of the best cover of n groups.
+  std::vector<RangeChoice> last(problem.num_groups + 1);
   best[0] = 0;
   for (size_t begin = 0; begin < problem.num_groups; ++begin) {
-    MOE_CHECK(best[begin] != kNever, "no cover of {} groups", begin);
+    MOE_CHECK(best[begin] != kNever, "found no cover of the first {} groups", begin);
     const auto offer = [&](size_t end, int64_t parts) {
       ++result.num_asked;
       const std::optional<Nanoseconds> ns = problem.range_ns(begin, end, parts);
@@ -30,7 +32,7 @@ RangeResult choose_ranges(const RangeProblem& problem) {
     for (size_t end = begin + 1; end <= furthest; ++end) {
       offer(end, 1);
       if (!problem.has_transfer(begin, end)) continue;
-      // What cannot be cut cannot be cut when it is longer, nor into more parts.
+      // A range that cannot be cut can be cut neither when it is longer nor into more parts.
       bool any = false;
       for (const int64_t parts : problem.parts) {
         if (!can_cut || !offer(end, parts)) break;

@@ -9,13 +9,13 @@
 namespace moe {
 namespace {
 
-/// Two independent 64-bit hashes of a sequence of numbers: 2^-100 or so for a mistake in a million
-/// ranges.
+/// Two independent 64-bit hashes of a sequence of numbers: for a million ranges the probability of
+/// a collision is about 2^-100.
 class Hash2 {
  public:
   void add(uint64_t value) {
     for (size_t i = 0; i < 2; ++i) {
-      uint64_t x = state_[i] ^ (value + kSeeds[i]);  // splitmix64's finaliser
+      uint64_t x = state_[i] ^ (value + kSeeds[i]);  // the final mixing step of splitmix64
       x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;
       x = (x ^ (x >> 27)) * 0x94d049bb133111ebull;
       state_[i] = (x ^ (x >> 31)) + kSeeds[i];
@@ -68,8 +68,9 @@ RangeTimes::RangeTimes(const Graph& graph, std::span<const OpId> program, int64_
   }
 }
 
-/// The parts; for every op its class, whether others read what it makes, and what it reads: who
-/// made it within the range and which output, or the how-manieth tensor from outside it is.
+/// The key of a range holds the number of parts and, for every op, its class, whether ops outside
+/// read its outputs, and its inputs: for an input made within the range the op and the output
+/// number, for an input from outside its number in the order of first use.
 RangeTimes::Key RangeTimes::key_of(size_t begin, size_t end, int64_t parts) const {
   Hash2 hash;
   hash.add(static_cast<uint64_t>(parts));

@@ -1,5 +1,5 @@
-// Lina's inference scheduler in the forward graph: experts wait in host memory, and a device gets
-// those that its slots hold in this batch and layer.
+// Lina's inference scheduler in the forward graph: experts are kept in host memory, and a device
+// gets those that its slots hold for this batch and layer.
 #include <algorithm>
 
 #include "engine/base/errors.h"
@@ -45,18 +45,19 @@ class InferencePlacer {
   }
   size_t path() const { return static_cast<size_t>(number("path")); }
 
-  /// Nothing is placed or cut yet, and exchanges are among all ranks.
+  /// Throws UserError when the op is placed or cut, or its exchange is not among all ranks.
   void check_free(OpId id) const {
     const Op& op = graph_.op(id);
     if (graph_.removed(id)) return;
     if (op.part >= 0 || is(graph_, id, MoeOp::kPlace) || op.attrs.contains("residents")) {
-      throw user_error("stage '{}': op '{}' is cut or placed already; this stage stands alone",
-                       context_.stage, op.name);
+      throw user_error(
+          "stage '{}': op '{}' is already cut or placed; this stage allows no other such stage",
+          context_.stage, op.name);
     }
     if (carries(graph_, id, Payload::kRows) && group_of(graph_, op).size != graph_.num_ranks) {
       throw user_error(
-          "stage '{}': all-to-all '{}' is among fewer than all ranks; model.ep "
-          "and a placement exclude each other",
+          "stage '{}': all-to-all '{}' exchanges rows among fewer than all ranks; "
+          "use either model.ep or a placement",
           context_.stage, op.name);
     }
   }
@@ -70,8 +71,8 @@ class InferencePlacer {
     return made;
   }
 
-  /// What all ranks estimate of layer i's loads by the paths that lead there, before the block of
-  /// the layer before exchanges its rows.
+  /// Adds the ops by which all ranks estimate the loads of layer i from the paths of the tokens
+  /// through the layers before it. They run before the layer i - 1 dispatches its rows.
   TensorId expect(size_t i, const std::string& prefix) {
     const ExchangedLayer& layer = layers_[i];
     Attrs attrs = attrs_;
@@ -87,7 +88,7 @@ class InferencePlacer {
         add(ops::kGatherLoads, prefix + "expected", {graph_.out(part)}, {}, layer, early));
   }
 
-  /// A layer's placement in force, and the slots with its experts' weights.
+  /// A placement of a layer and the slots with the weights of its experts.
   struct Placed {
     TensorId placement;
     std::vector<TensorId> slots;
@@ -103,7 +104,7 @@ class InferencePlacer {
     return {placement, graph_.op(swap).outputs};
   }
 
-  /// By the estimate; its copies run beside the experts of the layer before.
+  /// Places experts by the estimate; the copies run during the experts of layer i - 1.
   Placed phase_1(size_t i, TensorId estimates, const std::string& prefix) {
     const OpId later = layers_[i - 1].experts.front();
     const OpId placed =
@@ -111,7 +112,8 @@ class InferencePlacer {
     return swap_in(prefix + "swap_in", graph_.out(placed), weights_, layers_[i], later);
   }
 
-  /// By the gate's counts, unless the estimate holds; without one, whatever they are.
+  /// Places experts by the counts of the gate, unless the estimate is close enough; without an
+  /// estimate always by the counts.
   Placed phase_2(size_t i, TensorId loads, TensorId estimates, const Placed& before,
                  const std::string& prefix) {
     const ExchangedLayer& layer = layers_[i];
@@ -164,7 +166,7 @@ class InferencePlacer {
     send_by_slot(graph_, layer, bounds_, counts, placed.placement, graph_.out(rows));
   }
 
-  /// The parameters of a layer's experts, all of them on every device.
+  /// Returns the parameters of a layer's experts and gives each device the weights of all experts.
   std::vector<TensorId> take_weights(const ExchangedLayer& layer) {
     std::vector<TensorId> weights;
     for (const OpId id : layer.experts) {
@@ -192,22 +194,22 @@ class InferencePlacer {
   std::vector<ExchangedLayer> layers_;
   PlacementBounds bounds_;
   Attrs attrs_;
-  std::vector<TensorId> weights_;          // of the experts of the layer that is placed
-  std::vector<std::vector<OpId>> before_;  // by op of the graph that was given
+  std::vector<TensorId> weights_;  // weights of the experts of the layer that is being placed
+  std::vector<std::vector<OpId>> before_;  // new ops that come before each op of the given graph
 };
 
 }  // namespace
 
-/// Lina's inference scheduler (USENIX ATC 2023, section 5) in a forward without a backward: the
+/// Lina's inference scheduler (USENIX ATC 2023, section 5) for a forward without a backward: the
 /// weights of all experts are on every device, in its host memory. From layer `path` on, the
-/// popularity of a layer's experts is estimated from the paths of the tokens behind the gate of the
-/// layer before, experts are placed by it and their weights copied to slots (phase 1), on a lane of
-/// the host beside that layer's exchange and experts; behind the gate, where its counts say
-/// otherwise, they are placed again and what is missing is copied (phase 2). Earlier layers stay as
-/// expert parallelism has them, unless shorter paths estimate them too. Without estimation every
-/// layer is placed by its counts alone, without fine-tuning phase 1 stands. Weights are copied in
-/// every batch: slots keep nothing. Throws UserError for layers that are cut, placed or
-/// grouped.
+/// popularity of a layer's experts is estimated from the paths of the tokens after the gate of the
+/// layer before. Experts are placed by this estimate and their weights are copied to slots (phase
+/// 1), on a lane of the host, while the layer before exchanges its rows and runs its experts. After
+/// the gate, where its counts differ from the estimate, experts are placed again and the missing
+/// weights are copied (phase 2). Earlier layers use plain expert parallelism, unless the option
+/// shorter estimates them from shorter paths. Without estimation every layer is placed only by its
+/// counts; without fine_tuning phase 1 is final. Weights are copied in every batch: slots keep
+/// nothing. Throws UserError for layers that are cut, placed or not exchanged among all ranks.
 Graph lina_inference(Graph graph, const PassContext& context) {
   return InferencePlacer(std::move(graph), context).run();
 }

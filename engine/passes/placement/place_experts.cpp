@@ -13,7 +13,8 @@
 namespace moe {
 namespace {
 
-/// Shadow slots that one op fills, in sixteenths of slots; what may hide it; suffix: of its name.
+/// The shadow slots that one copy_experts op fills: [begin, end) in sixteenths of a slot. beside:
+/// the compute that may hide the op. suffix: of the op's name.
 struct Copies {
   int64_t begin, end;
   const char *beside, *suffix;
@@ -50,32 +51,33 @@ class Placer {
   const PlacementStage& stage_;
   const PassContext& context_;
   PlacementBounds bounds_;
-  Attrs attrs_;                               // of bounds_
-  int64_t cut_ = 0;                           // sixteenths: hidden_between() of the layer before
-  std::vector<OpId> first_, last_;            // at the begin and at the end of the program
-  std::map<OpId, std::vector<OpId>> before_;  // what goes before an op
+  Attrs attrs_;                               // attributes made of bounds_
+  int64_t cut_ = 0;                           // in sixteenths: hidden_between() of the layer before
+  std::vector<OpId> first_, last_;            // ops at the begin and at the end of the program
+  std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
 
-/// Nothing is placed yet, and exchanges are whole and among all ranks.
+/// Throws UserError when experts are placed, or an exchange is cut or not among all ranks.
 void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
   if (graph_.removed(id)) return;
   if (is(graph_, id, MoeOp::kPlace)) {
     throw user_error(
-        "stage '{}': stage '{}' has placed the experts already; one placement a "
+        "stage '{}': stage '{}' has already placed the experts; at most one placement per "
         "system is allowed",
         context_.stage, attr_string(op, "stage"));
   }
   if (!carries(graph_, id, Payload::kRows)) return;
   const char* why = nullptr;
-  if (op.part >= 0) why = "is a part of one that was cut";
-  if (op.attrs.contains("rounds")) why = "goes in rounds";
+  if (op.part >= 0) why = "is one part of a cut all-to-all";
+  if (op.attrs.contains("rounds")) why = "is cut into rounds";
   if (group_of(graph_, op).size != graph_.num_ranks) {
-    why = "is among fewer than all ranks; model.ep and a placement exclude each other";
+    why = "exchanges rows among fewer than all ranks (model.ep)";
   }
   if (why == nullptr) return;
-  throw user_error("stage '{}': all-to-all '{}' {}; a placement comes before what cuts it",
-                   context_.stage, op.name, why);
+  throw user_error(
+      "stage '{}': all-to-all '{}' {}; a placement needs uncut all-to-alls among all ranks",
+      context_.stage, op.name, why);
 }
 
 PlacementBounds Placer::bounds() const {
@@ -139,7 +141,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// Resident slots as the bounds have them; behind them the shadows', in one storage.
+/// Gives the parameters the resident slots of bounds_; shadow slots follow in one storage.
 void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
                               const std::string& prefix) {
   std::vector<TensorId> parameters;
@@ -174,7 +176,7 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   for (size_t i = 0; i < parameters.size(); ++i) {
     const std::string name = graph_.tensor(parameters[i]).name;
     std::vector<TensorId> parts = {parameters[i]};
-    for (size_t c = copies.size(); c-- > 0;) {  // by slots
+    for (size_t c = copies.size(); c-- > 0;) {  // in ascending order of slots
       const std::vector<ShadowRange> ranges = ops::shadow_ranges(graph_.op(copies[c]));
       for (size_t r = 0; r < ranges.size(); ++r) {
         const TensorId copy = graph_.out(copies[c], r * parameters.size() + i);
@@ -190,8 +192,8 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   }
 }
 
-/// The last slots first: sub-Trans A travels before B, and autodiff, which walks backwards, makes
-/// the gradients of B return first.
+/// Returns the copies with the last slots first: sub-Trans A is sent before B, and autodiff, which
+/// goes backwards, makes the gradients of B return first.
 std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
   constexpr int64_t kWhole = ExpertShare::kWhole;
   const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {
@@ -253,7 +255,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const PlacementPolicy& one) {
     return one.pass() == context.stage;
   });
-  MOE_CHECK(found != all.end(), "stage {}", context.stage);
+  MOE_CHECK(found != all.end(), "stage {} is not a pass of a placement policy", context.stage);
   const PlacementPolicy& policy = *found;
   PlacementStage stage;
   stage.policy = policy.name;
@@ -271,7 +273,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.moves_residents = policy.moves_residents;
   if (now && policy.moves_residents) {
     throw user_error(
-        "{}.use = 'now': experts that move with their state come into force in the "
+        "{}.use = 'now': a placement that moves experts with their state takes effect in the "
         "next step; allowed: 'next'",
         context.stage);
   }

@@ -1,5 +1,5 @@
-// What a placement changes behind the optimiser's updates: gradients summed over residents, experts
-// that move, and the next placement's coming into force.
+// The ops that a placement adds around the optimizer's updates: gradients are summed over
+// residents, experts move, and the next placement takes effect.
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// A layer's `place` op with the tensors that its experts live in.
+/// A layer's `place` op with its placement state and the parameters of its experts.
 struct Placed {
   OpId place;
   TensorId state;
@@ -34,7 +34,7 @@ std::vector<Placed> placed_layers(const Graph& graph) {
   return layers;
 }
 
-/// The update of a parameter: the op of the last phase that overwrites it.
+/// Returns the op of the update phase that overwrites a parameter; throws UserError if none.
 OpId update_of(const Graph& graph, TensorId parameter) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
@@ -43,10 +43,10 @@ OpId update_of(const Graph& graph, TensorId parameter) {
       return op;
     }
   }
-  throw user_error("parameter '{}' has no update", graph.tensor(parameter).name);
+  throw user_error("parameter '{}' has no op that updates it", graph.tensor(parameter).name);
 }
 
-/// Input of an update that is its gradient.
+/// Returns which input of an update is its gradient. Throws UserError when there is none.
 size_t gradient_input(const Graph& graph, OpId update) {
   for (size_t i = 0; i < graph.op(update).inputs.size(); ++i) {
     const TensorId t = graph.op(update).inputs[i];

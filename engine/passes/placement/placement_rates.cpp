@@ -1,4 +1,4 @@
-// What a placement's planner counts with, fitted to the cost model of the plan.
+// The rates that the planner of a placement uses, fitted to the cost model of the plan.
 #include <algorithm>
 #include <cmath>
 
@@ -16,12 +16,12 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// Of all inputs to the device that receives most, where B of equation (1) is fitted: about the
-/// skew of Pro-Prophet's figure 3. Even all-to-alls would not do: where devices share a NIC, one
-/// that receives more than its neighbours has more of it than they.
+/// The share of all inputs that the most loaded device receives when B of equation (1) is fitted:
+/// about the skew of Pro-Prophet's figure 3. Even all-to-alls would give a wrong rate: where
+/// devices share a NIC, the one that receives most gets more of the NIC.
 constexpr double kShareOfMost = 1.0 / 3;
 
-/// Bytes a second that device 0 receives while every device sends about `bytes`.
+/// Returns the bytes per second that device 0 receives while every device sends about `bytes`.
 double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, double bytes) {
   const auto devices = static_cast<size_t>(graph.num_ranks);
   const double others = static_cast<double>(devices - 1);
@@ -42,10 +42,10 @@ double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, d
   return bytes * share * others / std::max(time(2) - time(1), 1e-12);
 }
 
-/// Bytes a second at which one expert reaches all other devices, as copy_experts sends it.
+/// Bytes per second at which copy_experts sends one expert to all other devices.
 double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
   const Cluster* const cluster = context.cost.network();
-  if (cluster == nullptr) {  // scattered to h others, which pass on (h - 1) / h of it
+  if (cluster == nullptr) {  // scattered to h others, each of which passes on (h - 1) / h of it
     const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
     return a2a * h / (2 * h - 1);
   }
@@ -78,7 +78,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   PlacementRates rates;
   const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
   rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
-  if (!context.cost.has_times()) return rates;  // of a policy that reads none
+  if (!context.cost.has_times()) return rates;  // the policy reads no rates
   Nanoseconds experts = 0, between = 0;
   bool inside = false, behind = false;
   for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
@@ -104,9 +104,11 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   }
   const double inputs = static_cast<double>(rows[0] * rows[1]);
   rates.inputs_per_s = inputs / std::max(seconds(experts), 1e-12);
-  rates.state_bytes = rates.expert_bytes;  // of SGD with momentum; add_placement_updates knows
+  // That of SGD with momentum; add_placement_updates uses the optimizer's real state.
+  rates.state_bytes = rates.expert_bytes;
   rates.forward_other_s = seconds(between);
-  rates.backward_other_s = 2 * rates.forward_other_s;  // the backward of a GEMM is two of them
+  // The backward of a GEMM is two GEMMs of the same size.
+  rates.backward_other_s = 2 * rates.forward_other_s;
   rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
   rates.copy_bytes_per_s =
       copy_rate(context, graph.num_ranks, rates.expert_bytes, rates.a2a_bytes_per_s);

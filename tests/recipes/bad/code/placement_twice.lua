@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 7
--- says: stage 'eplb' has placed the experts already; one placement a system is allowed
+-- says: stage 'eplb' has already placed the experts; at most one placement per system is allowed
 local moe = require "moe"
 local m = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
   batch_per_device = 2, experts = 4 }
