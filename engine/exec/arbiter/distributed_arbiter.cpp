@@ -33,8 +33,8 @@ std::string letter_of(const std::vector<T>& notes) {
 
 template <class T>
 std::vector<T> notes_of(const std::string& letter) {
-  MOE_CHECK(!letter.empty() && letter.size() % sizeof(T) == 0, "a letter of {} bytes",
-            letter.size());
+  MOE_CHECK(!letter.empty() && letter.size() % sizeof(T) == 0,
+            "a letter has {} bytes, which is no whole number of notes", letter.size());
   std::vector<T> notes(letter.size() / sizeof(T));
   std::memcpy(notes.data(), letter.data(), letter.size());
   return notes;
@@ -75,7 +75,7 @@ void DistributedArbiter::end_step() {
     const std::string left = all_->under_way();
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
-    if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
+    if (clock_ns() > deadline) throw run_error("{} within {} s after rank 0", left, timeout_s_);
     naps.rest();
   }
   all_->end_step();
@@ -108,7 +108,7 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
-    MOE_CHECK(taken_, "rank {} has no turn", rank);
+    MOE_CHECK(taken_, "rank {} ends a turn that it was not given", rank);
     op = taken_->op;
     const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
     if (over) --posted_[schedule_.lane_of[op.index()].index()];
@@ -133,7 +133,7 @@ void DistributedArbiter::hear(int64_t rank, const std::string& text) {
   if (!all_) {
     for (const TurnNote& note : notes_of<TurnNote>(text)) {
       const std::lock_guard lock(mutex_);
-      MOE_CHECK(!told_ && !taken_, "a turn of op '{}' before the last one is over",
+      MOE_CHECK(!told_ && !taken_, "a turn of op '{}' arrived before the previous turn was over",
                 graph_.op(note.op).name);
       told_ = Turn{note.op, note.chunk, processes_.from_common(note.since)};
     }
@@ -145,8 +145,9 @@ void DistributedArbiter::hear(int64_t rank, const std::string& text) {
     if (note.kind == Note::kBegun) all_->begun(rank, note.op);
     if (note.kind != Note::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[note.op.index()]);
-    MOE_CHECK(turn && turn->op == note.op, "rank {} is through with op '{}', which is not its turn",
-              rank, graph_.op(note.op).name);
+    MOE_CHECK(turn && turn->op == note.op,
+              "rank {} reports the end of op '{}', but it is not that op's turn", rank,
+              graph_.op(note.op).name);
     all_->done(rank, note.time);
   }
   if (!posts.empty()) all_->post(rank, posts);
