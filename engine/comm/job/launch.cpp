@@ -12,12 +12,13 @@ namespace {
 constexpr int64_t kMostProcesses = 4096, kLastPort = 65535;
 constexpr double kLongestConnect_s = 86400;
 
-/// The variables by which MPI's launchers tell a process its number and how many there are. PMIx
-/// (srun --mpi=pmix) tells the second to the library alone; what Slurm sets counts only beside it,
-/// since it stands also in the shell of an allocation.
+/// Environment variables in which MPI's launchers give a process its rank and the number of
+/// processes. With PMIx (srun --mpi=pmix), only the library gets the number of processes; Slurm's
+/// variable counts only together with PMIX_RANK, since it is also set in the shell of an
+/// allocation.
 struct Variables {
   const char* rank;
-  const char* size;  // null: not told
+  const char* size;  // null: the launcher sets none
 };
 constexpr Variables kLaunchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                     {"PMI_RANK", "PMI_SIZE"},
@@ -37,7 +38,7 @@ std::optional<int64_t> rank_by_mpi() {
   return std::nullopt;
 }
 
-/// "" where it is not set.
+/// The value of the variable, "" when it is not set.
 std::string text_of(const char* variable) {
   const char* const text = std::getenv(variable);
   return text != nullptr ? text : "";
@@ -69,7 +70,7 @@ int64_t whole_number(const char* variable, int64_t least, int64_t most) {
   throw user_error("{}={}: a whole number from {} to {} is wanted", variable, text, least, most);
 }
 
-/// FNV-1a 64.
+/// The FNV-1a hash of 64 bits.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037ull;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;

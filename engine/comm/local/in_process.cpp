@@ -43,7 +43,7 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
 
 struct InProcessWorld::Impl {
   class Member;
-  /// Where a group meets on a lane.
+  /// The meeting of one group on one lane.
   struct Room {
     Room(int64_t lane, const Members& members, double timeout_s)
         : lane(lane), meeting(members, timeout_s) {}
@@ -52,7 +52,7 @@ struct InProcessWorld::Impl {
   };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  /// The room of these members on the lane, made where there is none yet.
+  /// Returns the room of these members on the lane; creates it if needed.
   Room& room(int64_t lane, const Members& members);
   CommTimes call(Room& room, int64_t number, const Request& request);
   void abort(const std::string& reason);
@@ -61,12 +61,13 @@ struct InProcessWorld::Impl {
   const int64_t num_ranks;
   const double timeout_s;
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
-  std::mutex mutex;                              // of what follows
+  std::mutex mutex;                              // guards the members below
   std::deque<Room> rooms;
-  std::optional<std::string> aborted;  // the first reason; a new room is then failed too
+  // The first reason of a failure; a room that is created later fails with it too.
+  std::optional<std::string> aborted;
 };
 
-/// The view of one rank on one lane, as member `number` of a room.
+/// The communicator of one rank on one lane, as member `number` of a room.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
   Member(Impl& world, Room& room, int64_t number) : world_(world), room_(room), number_(number) {}

@@ -26,7 +26,7 @@ void LinkTransfers::begin(Channel& channel, uint64_t turn, const NetworkOp& op,
 }
 
 bool LinkTransfers::is_over(Channel& channel, Nanoseconds now) {
-  // Nothing on the wire makes it end sooner than alone.
+  // Other transfers never make a transfer end earlier than alone.
   while (!channel.over && now >= channel.end && wire_.next_ns() <= now) {
     wire_.advance(wire_.next_ns(), ended_);
     for (const Done& done : ended_) {

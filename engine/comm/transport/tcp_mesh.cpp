@@ -19,24 +19,25 @@
 namespace moe {
 namespace {
 
-// What is sent is as it lies in memory: a machine of the other byte order fails at the magic.
+// Structs are sent as they are in memory: a machine of the other byte order fails at the magic
+// number.
 constexpr uint64_t kHelloMagic = 0x6d6f652d68656c31, kAnswerMagic = 0x6d6f652d616e7331;
 constexpr auto kBetweenTries = std::chrono::milliseconds(50);
-// Of a port that a process of an earlier job is about to leave.
+// How long to retry a port that a process of an earlier job may be about to release.
 constexpr Nanoseconds kPortInUse = 1'000'000'000;
-// Rank 0 ends the wait of all; they wait this much longer than it does.
+// Rank 0's timeout ends the wait of all ranks, so the others wait this much longer.
 constexpr Nanoseconds kLater = 5'000'000'000;
 
-/// What a process says first to one that it connects to.
+/// The first message of a process to one that it connects to.
 struct Hello {
   uint64_t magic = kHelloMagic, job = 0, machine = 0;
-  int64_t size = 0, rank = 0, port = 0;  // where it listens
+  int64_t size = 0, rank = 0, port = 0;  // port: where it listens
 };
 struct Answer {
   uint64_t magic = kAnswerMagic, accepted = 1;
   std::array<char, 240> why{};
 };
-/// Where a process listens; "": at the address by which one reaches rank 0.
+/// Where a process listens. An empty address means the address at which rank 0 is reached.
 struct Entry {
   std::array<char, 64> address{};
   int64_t port = 0;
@@ -55,7 +56,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-/// The same for processes that share a clock.
+/// A number that is the same for processes that share a clock.
 uint64_t machine() {
   std::string text;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
@@ -67,7 +68,7 @@ uint64_t machine() {
   return std::hash<std::string>()(text);
 }
 
-/// Takes the connections of the ranks from `first` on.
+/// Accepts the connections of the ranks from `first` on.
 class Door {
  public:
   Door(const TcpJob& job, const Socket& listener, int64_t first)
@@ -78,8 +79,9 @@ class Door {
     std::string address;
     Hello hello;
   };
-  /// By rank, from `first` on. Ends with RunError when the deadline passes, when one of those who
-  /// came goes away, or `rank_0` does (closed: it is this process).
+  /// Returns the connections in rank order, from `first` on. Throws RunError when the deadline
+  /// passes, when a rank that has connected closes its connection, or when rank 0 does (`rank_0` is
+  /// a closed socket when this process is rank 0).
   std::vector<Guest> wait_for_all(Nanoseconds deadline, const Socket& rank_0) {
     guests_.resize(index(job_.size - first_));
     while (!missing().empty()) {
@@ -93,7 +95,7 @@ class Door {
   }
 
  private:
-  /// One who has not said all of its hello.
+  /// A connection that has not sent all of its hello.
   struct Stranger {
     Guest guest;
     size_t said = 0;
@@ -109,7 +111,8 @@ class Door {
   }
 
   void look(Nanoseconds deadline, const Socket& rank_0) {
-    // Strangers and the listener for reading, the others for their end alone.
+    // The listener and the strangers are watched for reading, the guests only for the end of their
+    // connection.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
     const size_t num_strangers = strangers_.size();
@@ -185,7 +188,8 @@ class Door {
 
 constexpr char kWhere[] = "MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1";
 
-/// Says hello and is let in. False: there was no answer.
+/// Sends the hello and reads the answer. Returns false when there was no answer; throws RunError
+/// when this process is rejected.
 bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
             Nanoseconds deadline) {
   Answer answer;
@@ -201,7 +205,7 @@ bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
   return true;
 }
 
-/// Tries again where nobody listens yet, or does not answer.
+/// Connects to a rank; tries again while no process listens there or answers.
 Socket come_to(const std::string& address, int64_t port, const Hello& hello, double seconds) {
   const Nanoseconds deadline = in_seconds(seconds);
   const std::string place = place_of(address, port);
@@ -231,7 +235,7 @@ Socket listen_for_all(const TcpJob& job) {
   }
 }
 
-/// Of the ranks below `end`, how many are on that machine.
+/// How many of the ranks below `end` are on the machine `here`.
 int64_t num_on(uint64_t here, const std::vector<Entry>& table, int64_t end) {
   return std::count_if(table.begin(), table.begin() + end,
                        [&](const Entry& one) { return one.machine == here; });

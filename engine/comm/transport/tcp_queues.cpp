@@ -35,7 +35,7 @@ void TcpOutbox::add(int64_t channel, int tag, TcpRequest& request) {
 }
 
 void TcpOutbox::drop(const TcpRequest& request) {
-  if (from_ == &request) {  // the other end waits for the rest of this frame
+  if (from_ == &request) {  // the other end still needs the rest of this frame
     kept_.assign(body_, size_of(frame_.bytes));
     body_ = kept_.data();
     from_ = nullptr;
@@ -171,8 +171,8 @@ void TcpInbox::begin_frame() {
   }
 }
 
-/// Where the frame's next bytes go. Asked for anew each time: the message may have been posted or
-/// dropped since.
+/// Returns where the frame's next bytes go. It is computed for each read, because the message may
+/// have been posted or dropped in between.
 char* TcpInbox::room(Bytes bytes) {
   const Bytes at = frame_.offset + body_read_;
   if (!stream_->posted.empty() && stream_->posted.front()->moved == at) {

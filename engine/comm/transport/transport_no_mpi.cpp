@@ -1,4 +1,4 @@
-// A build without MPI.
+// Replaces transport_mpi.cpp in a build without MPI.
 #include "engine/base/errors.h"
 #include "engine/comm/transport/transport.h"
 
