@@ -51,7 +51,7 @@ TEST_CASE("a rank that does not post a transfer is named, rank 0 with what it wa
 }
 
 TEST_CASE("a process that is killed or stands still ends others that wait for turns") {
-  ends_badly(4, "turns_stopped", "rank 1 is silent since ");
+  ends_badly(4, "turns_stopped", "rank 1 has been silent for ");
   const JobEnd end = run_case(4, "turns_killed");
   INFO(end.text);
   CHECK(end.status != 0);
@@ -84,7 +84,7 @@ TEST_CASE("a number that is not finite on one rank ends all, with the rank and t
 }
 
 TEST_CASE("a process that stands still in a step is named by the ranks that wait for it") {
-  ends_badly(4, "stopped_in_step", "rank 1 is silent since ");
+  ends_badly(4, "stopped_in_step", "rank 1 has been silent for ");
 }
 
 }  // namespace

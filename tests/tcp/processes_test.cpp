@@ -109,7 +109,7 @@ TEST_CASE("a process over TCP that stands still is named") {
   const JobEnd end = job.wait(1);
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{3, -1, 3});
-  CHECK_THAT(end.text, Contains("0 threw: ") && Contains("rank 1 is silent since "));
+  CHECK_THAT(end.text, Contains("0 threw: ") && Contains("rank 1 has been silent for "));
 }
 
 }  // namespace

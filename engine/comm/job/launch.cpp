@@ -55,8 +55,8 @@ std::string set_variable(const char* variable) {
   const std::string text = text_of(variable);
   if (!text.empty()) return text;
   throw user_error(
-      "{}: not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' start one of several "
-      "processes; set it, or unset these",
+      "{} is not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' say that this is one of "
+      "several processes; set it, or unset these",
       variable, text_of("RANK"), text_of("WORLD_SIZE"), text_of("MASTER_ADDR"));
 }
 
@@ -67,7 +67,7 @@ int64_t whole_number(const char* variable, int64_t least, int64_t most) {
       *value == static_cast<double>(static_cast<int64_t>(*value))) {
     return static_cast<int64_t>(*value);
   }
-  throw user_error("{}={}: a whole number from {} to {} is wanted", variable, text, least, most);
+  throw user_error("{}={}: must be a whole number from {} to {}", variable, text, least, most);
 }
 
 /// The FNV-1a hash of 64 bits.
@@ -95,7 +95,8 @@ TcpJob tcp_job() {
   const std::string rank = set_variable("RANK");
   const std::optional<double> own = parsed(rank);
   if (own && *own >= static_cast<double>(job.size)) {
-    throw user_error("RANK={} of WORLD_SIZE={}: ranks are 0 to {}", rank, job.size, job.size - 1);
+    throw user_error("RANK={}: with WORLD_SIZE={} it must be 0 to {}", rank, job.size,
+                     job.size - 1);
   }
   job.rank = whole_number("RANK", 0, job.size - 1);
   job.address = set_variable("MASTER_ADDR");
@@ -103,7 +104,7 @@ TcpJob tcp_job() {
   if (!text_of("MOEBENCH_PORT").empty()) {
     job.port = whole_number("MOEBENCH_PORT", 1, kLastPort);
   } else if (master_port == kLastPort) {
-    throw user_error("MASTER_PORT={}: there is none above it; set MOEBENCH_PORT to a free port",
+    throw user_error("MASTER_PORT={}: no port above it exists; set MOEBENCH_PORT to a free port",
                      master_port);
   } else {
     job.port = master_port + 1;
@@ -111,7 +112,7 @@ TcpJob tcp_job() {
   if (const std::string seconds = text_of("MOEBENCH_CONNECT_S"); !seconds.empty()) {
     const std::optional<double> value = parsed(seconds);
     if (!value || !(*value > 0 && *value <= kLongestConnect_s)) {
-      throw user_error("MOEBENCH_CONNECT_S={}: seconds are wanted, more than 0 and at most {}",
+      throw user_error("MOEBENCH_CONNECT_S={}: must be seconds, more than 0 and at most {}",
                        seconds, kLongestConnect_s);
     }
     job.connect_s = *value;

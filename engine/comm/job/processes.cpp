@@ -288,8 +288,8 @@ void Processes::pass_on_stop() {
 void Processes::look_for_silent(Nanoseconds now) {
   for (const int64_t r : watched_) {
     if (static_cast<double>(now - heard_[index(r)]) < options_.silence_s * kNsPerSecond) continue;
-    fail(fmt::format("rank {} is silent since {:.1f} s: its process was killed or stands still", r,
-                     static_cast<double>(now - heard_[index(r)]) / kNsPerSecond));
+    fail(fmt::format("rank {} has been silent for {:.1f} s: its process was killed or does not run",
+                     r, static_cast<double>(now - heard_[index(r)]) / kNsPerSecond));
     return;
   }
 }

@@ -35,7 +35,7 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = index(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "pieces of {} ranks and {} groups", num_ranks, pieces.groups);
+            "the lists of pieces do not fit {} ranks and {} groups", num_ranks, pieces.groups);
 }
 
 /// Returns the offset at which a peer's n pieces, from number `first` on, begin, if they follow
@@ -285,7 +285,7 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
 }
 
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
-  MOE_CHECK(root >= 0 && root < size(), "root {}", root);
+  MOE_CHECK(root >= 0 && root < size(), "the root {} is not a member", root);
   const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
                            take_post()};
   CommTimes times = meet(request);

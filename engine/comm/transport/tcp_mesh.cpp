@@ -87,9 +87,11 @@ class Door {
     while (!missing().empty()) {
       look(deadline, rank_0);
       if (clock_ns() < deadline || missing().empty()) continue;
-      throw run_error("{} of {} did not come to rank {} in {} s{} (MOEBENCH_CONNECT_S is more)",
-                      ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
-                      turned_away_.empty() ? "" : "; turned away: " + turned_away_);
+      throw run_error(
+          "{} of {} did not connect to rank {} within {} s{} (to wait longer, set "
+          "MOEBENCH_CONNECT_S)",
+          ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
+          turned_away_.empty() ? "" : "; rejected: " + turned_away_);
     }
     return std::move(guests_);
   }
@@ -161,12 +163,12 @@ class Door {
   std::string objection(const Hello& hello) const {
     if (hello.job != job_.id) {
       return fmt::format(
-          "a process of another job: MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT and "
-          "TORCHELASTIC_RUN_ID are not those of rank {}",
+          "this process belongs to another job: its MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT or "
+          "TORCHELASTIC_RUN_ID differs from rank {}'s",
           job_.rank);
     }
     if (hello.size != job_.size) {
-      return fmt::format("RANK={} has WORLD_SIZE={}, and rank {} has WORLD_SIZE={}", hello.rank,
+      return fmt::format("RANK={} has WORLD_SIZE={}, but rank {} has WORLD_SIZE={}", hello.rank,
                          hello.size, job_.rank, job_.size);
     }
     if (hello.rank < first_ || hello.rank >= job_.size) {
@@ -198,10 +200,11 @@ bool let_in(const Socket& socket, const Hello& hello, const std::string& place,
     return false;
   }
   if (answer.magic != kAnswerMagic) {
-    throw run_error("{}: what listens there is no process of a job ({})", place, kWhere);
+    throw run_error("{}: the program that listens there is not a process of this job ({})", place,
+                    kWhere);
   }
   answer.why.back() = '\0';
-  if (answer.accepted == 0) throw run_error("turned away at {}: {}", place, answer.why.data());
+  if (answer.accepted == 0) throw run_error("rejected at {}: {}", place, answer.why.data());
   return true;
 }
 
@@ -213,11 +216,11 @@ Socket come_to(const std::string& address, int64_t port, const Hello& hello, dou
   for (;;) {
     Socket socket = connect_to(address, port, deadline, why);
     if (socket.open() && let_in(socket, hello, place, deadline)) return socket;
-    if (socket.open()) why = "what listens there does not answer";
+    if (socket.open()) why = "the program that listens there does not answer";
     if (clock_ns() >= deadline) break;
     std::this_thread::sleep_for(kBetweenTries);
   }
-  throw run_error("cannot connect to {} in {} s: {} ({})", place, seconds, why, kWhere);
+  throw run_error("cannot connect to {} within {} s: {} ({})", place, seconds, why, kWhere);
 }
 
 Socket listen_for_all(const TcpJob& job) {
@@ -230,7 +233,7 @@ Socket listen_for_all(const TcpJob& job) {
         std::this_thread::sleep_for(kBetweenTries);
         continue;
       }
-      throw run_error("{} ({}; set MOEBENCH_PORT to a free port)", error.what(), kWhere);
+      throw run_error("{} ({}); set MOEBENCH_PORT to a free port", error.what(), kWhere);
     }
   }
 }
@@ -278,7 +281,7 @@ TcpMesh follow(const TcpJob& job) {
   std::vector<Entry> table(index(job.size));
   if (!read_all(mesh.peers[0], table.data(), table.size() * sizeof(Entry),
                 in_seconds(job.connect_s) + kLater)) {
-    throw run_error("rank 0 at {} ended before all processes had come",
+    throw run_error("rank 0 at {} ended before all processes were connected",
                     place_of(job.address, job.port));
   }
   const std::string beside_rank_0 = address_of_peer(mesh.peers[0]);

@@ -90,8 +90,8 @@ Mpi::Mpi() {
   if (given < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
     throw run_error(
-        "{} gives {}, and each lane of a rank is a thread that calls MPI: a library that was built "
-        "with MPI_THREAD_MULTIPLE is needed",
+        "{} supports only {}, but each lane of a rank is a thread that calls MPI: use a library "
+        "that was built with MPI_THREAD_MULTIPLE",
         mpi_library(), thread_level_name(given));
   }
   MPI_Comm here = MPI_COMM_NULL;

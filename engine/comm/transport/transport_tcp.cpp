@@ -25,7 +25,7 @@
 namespace moe {
 namespace {
 
-constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // moved while a peer's lock is held
+constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // most bytes while a lock is held
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr Nanoseconds kLastWordsOut = 300'000'000, kFarewell = 10'000'000'000;
 
