@@ -1,8 +1,10 @@
-// Communicator: the collectives of one rank on one comm lane, among all ranks or those of a group.
-// Calls of all members must come in the same order; a call returns when this member's result is
-// complete. A member that never comes is named by the watchdog: RunError "rank 1: all_to_all
-// b1.moe.a2a_1: rank 0 did not arrive in 30 s"; ranks in errors are always those of the world.
-// Sums run in rank order for each element.
+// Communicator: the collectives of one rank on one comm lane, among all ranks or within a group.
+// All members must make their calls in the same order; a call returns when this member's result is
+// complete. When a member does not call in time, the watchdog throws a RunError that names it:
+// "rank 1: all_to_all b1.moe.a2a_1: rank 0 did not arrive in 30 s". Errors use the ranks' numbers
+// among all ranks, also within a group. Sums are taken in rank order for each element.
+// Implementations: local/ for threads of one process, transport/ for processes. Devices do not use
+// this interface; theirs is exec/device/comm.h.
 #pragma once
 
 #include <cstdint>
@@ -17,63 +19,67 @@
 
 namespace moe {
 
-/// When a collective's parts happened, on the run's clock.
+/// Times of one collective, on the run's clock.
 struct CommTimes {
-  Nanoseconds post = 0;   // this member called
-  Nanoseconds begin = 0;  // the last member called
-  Nanoseconds end = 0;    // over: by the link model where there is one, else when this call returns
+  Nanoseconds post = 0;   // when this member called
+  Nanoseconds begin = 0;  // when the last member called
+  /// When it ended: by the link model on an emulated link, otherwise when this call returns.
+  Nanoseconds end = 0;
 };
 
 /// What one member of an all-to-all sends and receives.
 struct Pieces {
-  // For peer p and group g (a local expert): the send piece is at send_offset[p * groups + g] bytes
-  // with send_bytes[...] bytes; likewise for receive. Sizes of matching pieces agree between
-  // members, else RunError naming both ranks and both sizes.
+  // The piece that is sent to peer p for group g (a local expert) is send_bytes[p * groups + g]
+  // bytes at offset send_offset[p * groups + g]; receive_offset and receive_bytes are indexed in
+  // the same way. Where the sizes of matching pieces differ between two members, the call throws
+  // RunError, which names both ranks and both sizes.
   int64_t groups = 1;
   std::vector<Bytes> send_offset, send_bytes, receive_offset, receive_bytes;
-  /// Of an exchange in rounds; pieces of peers that do not meet in it are empty.
+  /// For an exchange in rounds: the round. Pieces of peers that do not exchange in this round are
+  /// empty.
   Round round = {};
 };
 
 class Communicator {
  public:
   virtual ~Communicator() = default;
-  /// This rank's number among the members, 0 to size() - 1.
+  /// This rank's number among the members of this communicator, 0 to size() - 1.
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
 
-  /// The communicator of the group that this rank is in, on the same lane; *this where all ranks
-  /// are one group. It lives as long as this one and takes over posted_at(). Called by the lane's
-  /// thread; needs nobody else. Requires: this is the communicator of all ranks.
+  /// Returns the communicator of the group that this rank is in, on the same lane; *this when the
+  /// group is all ranks. It lives as long as this communicator, and takes over the time of
+  /// posted_at(). Called by the lane's thread; does not wait for other members. Requires: this is
+  /// the communicator of all ranks.
   Communicator& group(const Group& group);
 
-  /// `what` names the op in errors.
+  /// Exchanges pieces with all members. `what` names the op in errors, here and below.
   virtual CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                                const Pieces& pieces) = 0;
-  /// In place or not, element type float, double or int64 by T.
+  /// Sums n elements over all members; `out` may be `in`.
   virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
   virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
                                int64_t n) = 0;
   virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
 
-  /// The next call counts as posted at `t` (no later than the call itself): the time when its
-  /// inputs were ready, for a lane's thread that the system woke late. 0: when it is made.
+  /// Sets the post time of the next call to `t`, which must not be after the call: the time when
+  /// its inputs were ready, for a lane whose thread woke up late. 0 means the time of the call.
   void posted_at(Nanoseconds t) { posted_at_ = t; }
 
  protected:
-  /// The post time of the call that is being made.
+  /// Returns the post time of the current call, and resets posted_at().
   Nanoseconds take_post();
 
  private:
-  /// A resolved group of fewer than all.
+  /// Returns the communicator of a resolved group that is smaller than all ranks.
   virtual Communicator& subgroup(const Group& group) = 0;
 
   Nanoseconds posted_at_ = 0;
 };
 
-/// N ranks as threads of one process: rank r's communicator of lane l. abort() wakes every waiting
-/// member with a RunError that carries the reason; it is called when a rank fails.
+/// N ranks that are threads of one process; comm(r, l) is rank r's communicator on lane l. abort()
+/// is called when a rank fails: every waiting member then throws a RunError with `reason`.
 class InProcessWorld {
  public:
   struct Options {
@@ -89,7 +95,7 @@ class InProcessWorld {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The run's clock: steady, nanoseconds.
+/// The run's clock: steady, in nanoseconds.
 Nanoseconds clock_ns();
 
 }  // namespace moe

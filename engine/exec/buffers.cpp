@@ -46,7 +46,7 @@ Storage::Storage(Bytes bytes) : bytes_(bytes) {
   const Bytes alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   const auto size = static_cast<size_t>(round_up(bytes, alignment));
   void* p = std::aligned_alloc(static_cast<size_t>(alignment), size);
-  if (p == nullptr) throw run_error("no memory for {} bytes of tensors", bytes);
+  if (p == nullptr) throw run_error("the system has no memory for {} bytes of tensors", bytes);
   data_.reset(static_cast<std::byte*>(p));
   // Huge pages cause fewer TLB misses; where the kernel refuses the advice, only speed is lost.
   if (alignment == kHugePage) madvise(p, size, MADV_HUGEPAGE);
@@ -72,13 +72,13 @@ RankBuffers::RankBuffers(const Plan& plan, Bytes element_bytes)
     const Bytes needed = tensor_bytes(tensor, element_bytes);
     if (buffer.bytes < needed) {
       throw user_error(
-          "the plan keeps {} bytes for tensor {}, floats of {} bytes need {}: make the "
-          "plan with element_bytes = {}",
+          "the plan reserves {} bytes for tensor {}, but with floats of {} bytes the tensor needs "
+          "{}: make the plan with element_bytes = {}",
           buffer.bytes, tensor.name, element_bytes, needed, element_bytes);
     }
     const Storage& in = buffer.persistent ? persistent_ : arena_;
-    MOE_CHECK(buffer.offset >= 0 && buffer.offset + needed <= in.size(), "tensor {} at {}",
-              tensor.name, buffer.offset);
+    MOE_CHECK(buffer.offset >= 0 && buffer.offset + needed <= in.size(),
+              "tensor {} at offset {} is outside its storage", tensor.name, buffer.offset);
   }
 }
 

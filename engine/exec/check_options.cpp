@@ -10,13 +10,13 @@ namespace {
 
 void check_processes(const Plan& plan, const RunOptions& options) {
   if (options.processes->size() != plan.graph.num_ranks) {
-    throw user_error("ranks: the plan has {}, but {} processes of one rank each were started",
+    throw user_error("ranks: the plan has {} ranks, but {} processes of one rank each were started",
                      plan.graph.num_ranks, options.processes->size());
   }
   if (options.emulate_link) {
     throw user_error(
-        "link: the emulated link is one wire in the memory of one process, and {} were started; "
-        "leave the link away, or start the program without a launcher",
+        "link: the emulated link works within one process only, but {} processes were started; "
+        "omit the link, or start the program without a launcher",
         options.processes->size());
   }
 }
@@ -24,15 +24,17 @@ void check_processes(const Plan& plan, const RunOptions& options) {
 }  // namespace
 
 void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
-  if (!options.data) throw user_error("a run needs data");
-  if (options.steps < 0) throw user_error("steps: {} is negative", options.steps);
+  if (!options.data) throw user_error("data: a run needs data, and none is set");
+  if (options.steps < 0)
+    throw user_error("steps: {} is negative; allowed: 0 or more", options.steps);
   const TrainOptions& train = options.train;
   if (train.eval_batches > 0 && !train.eval_data) {
-    throw user_error("eval_batches = {} without data to evaluate on", train.eval_batches);
+    throw user_error("eval_batches = {} needs data to evaluate on, but eval_data is not set",
+                     train.eval_batches);
   }
   check_popularity(plan, options.infer);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
-    throw user_error("the link's cluster has {} devices for {} ranks",
+    throw user_error("link: its cluster has {} devices, but the plan has {} ranks",
                      plan.spec.cluster.num_devices(), plan.graph.num_ranks);
   }
   if (options.processes != nullptr) check_processes(plan, options);
@@ -41,9 +43,10 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
   const double needed = static_cast<double>(of_host) * static_cast<double>(here);
   const AvailableMemory available = available_memory();
   if (needed > static_cast<double>(available.bytes)) {
-    throw user_error("{} ranks need {:.1f} GiB, this process may take {:.1f} GiB more: {}", here,
-                     needed / 0x1p30, static_cast<double>(available.bytes) / 0x1p30,
-                     available.limited_by);
+    throw user_error(
+        "{} ranks need {:.1f} GiB of host memory, but this process may allocate only {:.1f} GiB "
+        "more, limited by {}",
+        here, needed / 0x1p30, static_cast<double>(available.bytes) / 0x1p30, available.limited_by);
   }
 }
 

@@ -71,7 +71,7 @@ class HashedFile {
   const std::string aside = path + ".corrupt";
   const bool moved = std::rename(path.c_str(), aside.c_str()) == 0;
   throw user_error("checkpoint {}: {}; {}", path, why,
-                   moved ? "set aside as " + aside : "it could not be renamed");
+                   moved ? "it was renamed to " + aside : "it could not be renamed");
 }
 
 [[noreturn]] void damaged(const std::string& path, const std::string& why) {
@@ -95,11 +95,11 @@ void check_header(const std::string& path, const Header& header, Bytes element_b
     throw user_error("checkpoint {}: not a checkpoint of moebench", path);
   }
   if (header.version != kVersion) {
-    throw user_error("checkpoint {}: version {}, this program reads version {}", path,
+    throw user_error("checkpoint {}: its version is {}, but this program reads version {}", path,
                      header.version, kVersion);
   }
   if (header.element_bytes != element_bytes) {
-    throw user_error("checkpoint {}: floats of {} bytes, this run has {}", path,
+    throw user_error("checkpoint {}: its floats have {} bytes, but this run's floats have {}", path,
                      header.element_bytes, element_bytes);
   }
 }
@@ -142,7 +142,7 @@ size_t checked_bytes(const std::string& path, InputFile& in) {
     throw user_error("checkpoint {}: not a checkpoint of moebench", path);
   }
   if (tail.size() != sizeof hash || std::memcmp(tail.data(), &hash, sizeof hash) != 0) {
-    set_aside(path, "corrupt, its checksum does not fit");
+    set_aside(path, "it is corrupt: its checksum is wrong");
   }
   in.rewind();
   return bytes;
@@ -163,7 +163,9 @@ std::optional<Block> block_of(const std::string& path, const std::string& line,
   const bool placement = line.starts_with("placement ");
   const size_t name = line.find(' ') + 1, number = line.rfind(' ') + 1;
   if (!placement && !line.starts_with("tensor ")) {
-    if (line.find('=') == std::string::npos) damaged(path, fmt::format("the line '{}'", line));
+    if (line.find('=') == std::string::npos)
+      damaged(path,
+              fmt::format("the line '{}' is neither a field, a placement nor a tensor", line));
     return std::nullopt;
   }
   int64_t elements = -1;
@@ -187,10 +189,11 @@ class Opened {
     check_header(path, header, element_bytes);
     next_step_ = header.next_step;
     if (next_step_ < 0 || next_step_ > kMostSteps) {
-      damaged(path, fmt::format("next step {}, allowed: 0 to {}", next_step_, kMostSteps));
+      damaged(path, fmt::format("its next step is {}; allowed: 0 to {}", next_step_, kMostSteps));
     }
     if (header.text_bytes > left_) {
-      damaged(path, fmt::format("a text of {} bytes, {} are there", header.text_bytes, left_));
+      damaged(path, fmt::format("it has a text of {} bytes, but only {} are left",
+                                header.text_bytes, left_));
     }
     text_.resize(header.text_bytes);
     read(text_.data(), text_.size());
@@ -208,8 +211,9 @@ class Opened {
 
   /// Reads the next bytes of the blocks, which follow each other without gaps.
   void read(void* to, size_t bytes) {
-    if (bytes > left_) damaged(path_, "cut off");
-    if (in_.read(to, bytes) != bytes) throw user_error("checkpoint {}: changed", path_);
+    if (bytes > left_) damaged(path_, "it ends too early");
+    if (in_.read(to, bytes) != bytes)
+      throw user_error("checkpoint {}: it changed while it was read", path_);
     left_ -= bytes;
   }
 
@@ -222,12 +226,12 @@ class Opened {
       const auto n = static_cast<uint64_t>(block.elements),
                  each = static_cast<uint64_t>(block.each);
       if (n > left / each) {
-        damaged(path_,
-                fmt::format("'{}' has {} elements, {} bytes are there", block.name, n, left));
+        damaged(path_, fmt::format("'{}' has {} elements, but only {} bytes are left", block.name,
+                                   n, left));
       }
       left -= n * each;
     }
-    if (left > 0) damaged(path_, fmt::format("{} bytes behind its last tensor", left));
+    if (left > 0) damaged(path_, fmt::format("it has {} bytes after its last tensor", left));
   }
 
   std::string path_;
@@ -282,7 +286,7 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
     try {
       Placement::decode(layer.bounds, placements.back());
     } catch (const UserError& e) {
-      damaged(path, fmt::format("of block {}: {}", layer.layer, e.what()));
+      damaged(path, fmt::format("the placement of block {}: {}", layer.layer, e.what()));
     }
   }
   std::vector<std::vector<char>> contents;
@@ -324,7 +328,7 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   for (const Persistent& p : all.parameters) {
     const auto found = contents.find(p.name);
     if (found == contents.end() || found->second.size() != storage_bytes(p.size(), element_bytes)) {
-      throw user_error("checkpoint {}: it has no parameter {} of {} elements", path, p.name,
+      throw user_error("checkpoint {}: it has no parameter {} with {} elements", path, p.name,
                        p.size());
     }
   }

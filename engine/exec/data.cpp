@@ -97,7 +97,7 @@ TextCorpus read_text(const std::string& path, int64_t seq) {
   const size_t held_out = text.size() / 10;
   if (held_out < static_cast<size_t>(seq) + 1) {
     throw user_error(
-        "the text '{}' is too short: its last tenth has {} bytes, and a row of seq = {} takes {}",
+        "the text '{}' is too short: its last tenth has {} bytes, but a row of seq = {} needs {}",
         path, held_out, seq, seq + 1);
   }
   TextCorpus corpus;
@@ -124,7 +124,8 @@ std::string default_corpus_path(const std::string& fallback) {
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed) {
   const size_t bytes = (held_out ? corpus->held_out : corpus->train).size();
-  MOE_CHECK(static_cast<int64_t>(bytes) > seq && num_ranks > 0, "{} bytes, seq {}", bytes, seq);
+  MOE_CHECK(static_cast<int64_t>(bytes) > seq && num_ranks > 0,
+            "the text has {} bytes, too few for seq = {}", bytes, seq);
   return [=](int64_t step, int64_t rank, int32_t* ids, int32_t* targets) {
     const std::vector<uint8_t>& text = held_out ? corpus->held_out : corpus->train;
     const uint64_t places = text.size() - static_cast<uint64_t>(seq);
@@ -161,7 +162,8 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
                  const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed) {
   constexpr int64_t kBytes = 256;
   if (model.vocab < kBytes) {
-    throw user_error("model.vocab: {} is too small for bytes of a text", model.vocab);
+    throw user_error("model.vocab: {} is too small for a text, whose bytes need at least 256",
+                     model.vocab);
   }
   const auto part = [&](bool held_out) {
     return text_data(corpus, held_out, model.batch_per_device, num_ranks, model.seq, seed);

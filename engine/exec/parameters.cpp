@@ -29,7 +29,8 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
   }
   if (num_elements(full) != local * holders) {
     throw user_error(
-        "tensor {} of the graph holds {} elements per rank, the model's holds {} in all",
+        "tensor {} has {} elements per rank in the graph, which does not fit its {} elements in "
+        "the model",
         tensor.name, local, num_elements(full));
   }
   return {tensor.name, id, std::move(full), holders, local};
@@ -85,7 +86,7 @@ PersistentTensors persistent_tensors(const Plan& plan) {
   all.placed = placed_layers(graph);
   for (const ParamInfo& info : parameters(plan.spec.model)) {
     const TensorId id = graph.find_tensor(info.name);
-    if (!id.valid()) throw user_error("the graph has no parameter {} of the model", info.name);
+    if (!id.valid()) throw user_error("the graph lacks the model's parameter {}", info.name);
     const int64_t holders =
         info.expert ? plan.spec.model.expert_group(graph.num_ranks).size : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
@@ -96,7 +97,7 @@ PersistentTensors persistent_tensors(const Plan& plan) {
   }
   for (const ParamInfo& info : states(plan.spec.model)) {
     const TensorId id = graph.find_tensor(info.name);
-    if (!id.valid()) throw user_error("the graph has no state {} of the model", info.name);
+    if (!id.valid()) throw user_error("the graph lacks the model's state {}", info.name);
     all.states.push_back(place(graph, id, info.shape, 1, all.placed));
   }
   for (size_t t = 0; t < graph.tensors().size(); ++t) {
@@ -111,8 +112,8 @@ PersistentTensors persistent_tensors(const Plan& plan) {
     };
     if ((tensor.kind == TensorKind::kParam && !known(all.parameters)) ||
         (tensor.kind == TensorKind::kState && !known(all.states))) {
-      throw user_error("{} {} of the graph is not the model's", tensor_kind_name(tensor.kind),
-                       tensor.name);
+      throw user_error("the graph has the {} {}, which the model does not have",
+                       tensor_kind_name(tensor.kind), tensor.name);
     }
   }
   return all;

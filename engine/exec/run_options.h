@@ -49,8 +49,10 @@ constexpr auto fields_of(const Checkpoints*) {
   return field_table<Checkpoints>(
       field("resume_from", &Checkpoints::resume_from,
             "a checkpoint of the same model, in the output folder"),
-      field("checkpoint_to", &Checkpoints::write_to, "a file of the output folder"),
-      field("checkpoint_every", &Checkpoints::every_steps, "steps; 0: at the end").from(0, 1e9));
+      field("checkpoint_to", &Checkpoints::write_to, "a file in the output folder"),
+      field("checkpoint_every", &Checkpoints::every_steps,
+            "steps between checkpoints; 0: only at the end")
+          .from(0, 1e9));
 }
 
 /// Options of training.
@@ -67,7 +69,8 @@ constexpr auto fields_of(const TrainOptions*) {
   return field_table<TrainOptions>(
       inlined("", &TrainOptions::checkpoints),
       field("keep_grad_norms", &TrainOptions::keep_grad_norms),
-      field("eval_batches", &TrainOptions::eval_batches, "held-out batches after training")
+      field("eval_batches", &TrainOptions::eval_batches,
+            "number of held-out batches that are evaluated after training")
           .from(0, 1e6),
       internal(&TrainOptions::eval_data, "a function; set with the run's data"));
 }
@@ -114,10 +117,12 @@ struct NcclSettings {
 constexpr auto fields_of(const NcclSettings*) {
   return field_table<NcclSettings>(
       field("channels", &NcclSettings::channels,
-            "of a collective, a power of two: its blocks on the GPU; as NCCL chooses")
+            "channels of a collective, which are its thread blocks on the GPU; a power of two; "
+            "default: as NCCL chooses")
           .from(1, 32),
       field("channels_per_net_peer", &NcclSettings::channels_per_net_peer,
-            "of a collective to one rank of another machine, a power of two; as NCCL chooses")
+            "channels of a collective to one rank of another machine; a power of two; default: as "
+            "NCCL chooses")
           .from(1, 32));
 }
 
@@ -131,10 +136,11 @@ constexpr auto fields_of(const DeviceSettings*) {
   return field_table<DeviceSettings>(
       field("urgent_comm", &DeviceSettings::urgent_comm),
       field("link_blocks", &DeviceSettings::link_blocks,
-            "cuda: blocks of an emulated transfer, a power of two, each with a multiprocessor to "
-            "itself")
+            "executor cuda: thread blocks of an emulated transfer, each on a multiprocessor of its "
+            "own; a power of two")
           .from(1, 32),
-      field("nccl", &DeviceSettings::nccl, "cuda, one rank per process: how NCCL uses the GPU"));
+      field("nccl", &DeviceSettings::nccl,
+            "executor cuda with one rank per process: how NCCL uses the GPU"));
 }
 
 /// Interference with a real run, for tests.
@@ -182,22 +188,25 @@ constexpr auto fields_of(const RunOptions*) {
   constexpr const char* kFunction = "a function or an object; set by the caller";
   return field_table<RunOptions>(
       field("steps", &RunOptions::steps,
-            "training steps; with resume_from so many after the checkpoint's")
+            "number of training steps; with resume_from, counted from the checkpoint's step")
           .from(1, 1e9),
       field("first_step", &RunOptions::first_step),
       field("precision", &RunOptions::precision,
-            "f64: on cpu; bf16: on cuda, activations in bfloat16, parameters and sums in f32"),
+            "f64 needs the executor cpu; bf16 needs the executor cuda: activations in bfloat16, "
+            "parameters and sums in f32"),
       field("emulate_link", &RunOptions::emulate_link),
-      field("timeout_s", &RunOptions::timeout_s, "how long a collective waits for a peer")
+      field("timeout_s", &RunOptions::timeout_s,
+            "how long a collective waits for another rank, in seconds")
           .from(0.01, 1e6),
       field("check_finite", &RunOptions::check_finite,
-            "stop at the op that made the first NaN or infinity; it reads every result once more"),
+            "stop at the op that produced the first NaN or infinity; for this, every result is "
+            "read once more"),
       field("links_of_step", &RunOptions::links_of_step), inlined("", &RunOptions::train),
       inlined("", &RunOptions::device), internal(&RunOptions::processes, kFunction),
       internal(&RunOptions::data, kFunction), internal(&RunOptions::init, kFunction),
       internal(&RunOptions::record, kFunction), internal(&RunOptions::on_step, kFunction),
       internal(&RunOptions::infer, kFunction), internal(&RunOptions::policies, kFunction),
-      internal(&RunOptions::test, "tests alone have it"));
+      internal(&RunOptions::test, "only tests set it"));
 }
 
 }  // namespace moe

@@ -108,8 +108,8 @@ TEST_CASE("where the cuda executor cannot run, that is said before anything runs
   INFO(o.text);
   CHECK(o.exit == 1);
   CHECK(o.text.find("lancet_gpt2.lua:") != std::string::npos);
-  CHECK(o.text.find("--executor cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: there is no such "
-                    "file") != std::string::npos);
+  CHECK(o.text.find("--executor cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: this file does "
+                    "not exist") != std::string::npos);
   CHECK_FALSE(fs::exists(out + "/results.json"));
   const Outcome calibrate = run(program + " calibrate --device cuda --out " + out + ".lua");
   CHECK(calibrate.exit == 1);

@@ -132,7 +132,7 @@ TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") 
   check(3, "not a checkpoint");
   for (const std::streamoff at : {std::streamoff{8}, std::streamoff{12}, std::streamoff{16},
                                   std::streamoff{40}, size / 2, size - 1}) {
-    check(at, "corrupt, its checksum does not fit");
+    check(at, "it is corrupt: its checksum is wrong");
   }
 }
 
@@ -146,12 +146,12 @@ TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
   };
   copy();
   std::ofstream(file, std::ios::app) << "more";
-  check_refused(file, "corrupt, its checksum does not fit");
+  check_refused(file, "it is corrupt: its checksum is wrong");
   fs::resize_file(file, copy() - 5);
-  check_refused(file, "corrupt, its checksum does not fit");
+  check_refused(file, "it is corrupt: its checksum is wrong");
   copy();
   fs::resize_file(file, 10);
-  check_refused(file, "corrupt, its checksum does not fit");
+  check_refused(file, "it is corrupt: its checksum is wrong");
   copy();
   fs::resize_file(file, 0);
   check_refused(file, "not a checkpoint");
@@ -163,8 +163,7 @@ TEST_CASE("a checkpoint of another model or precision is refused and says what d
   other.hidden = 32;
   check_refused(written(folder, *plan_of(spec_of(other, 2)), 1),
                 "hidden=32 in the file, hidden=16 in this run");
-  check_refused(written(folder, *small_plan(2, Precision::kF64), 1),
-                "floats of 8 bytes, this run has 4");
+  check_refused(written(folder, *small_plan(2, Precision::kF64), 1), "its floats have 8 bytes");
 }
 
 /// A checkpoint with the header and body of a good one, changed, and a checksum that fits.
@@ -245,7 +244,7 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
   };
   for (const int64_t step : {int64_t{-5}, std::numeric_limits<int64_t>::max(),
                              std::numeric_limits<int64_t>::min(), int64_t{10'000'000'001}}) {
-    check([&](Crafted& c) { c.next_step = step; }, fmt::format("next step {}, allowed", step));
+    check([&](Crafted& c) { c.next_step = step; }, fmt::format("next step is {}; allowed", step));
   }
   for (const char* n : {"-1", "-9223372036854775808", "9223372036854775808", "1e3", "", "0x10"}) {
     check([&](Crafted& c) { c.resize(n); }, "the line 'tensor ");
@@ -253,8 +252,8 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
   for (const char* n : {"9223372036854775807", "4611686018427387904", "1000000000000"}) {
     check([&](Crafted& c) { c.resize(n); }, "'wte' has ");
   }
-  check([](Crafted& c) { c.resize("0"); }, fmt::format("{} bytes behind", 4 * 32 * 16));
-  check([](Crafted& c) { c.body += "abcd"; }, "4 bytes behind its last tensor");
+  check([](Crafted& c) { c.resize("0"); }, fmt::format("{} bytes after", 4 * 32 * 16));
+  check([](Crafted& c) { c.body += "abcd"; }, "4 bytes after its last tensor");
   check([](Crafted& c) { c.body.resize(c.body.size() - 4); }, "'");
   check([](Crafted& c) { c.body.clear(); }, "'");
   check([](Crafted& c) { c.text_bytes = c.text.size() + c.body.size() + 1; }, "a text of ");

@@ -50,7 +50,7 @@ TEST_CASE("a NaN in a parameter is told by the first op that reads it, with rank
   const double nan = std::numeric_limits<double>::quiet_NaN();
   options.init = with_one(number_of(*plan, "b0.attn.out.w"), 3, nan);
   const std::string message = message_of(*plan, options);
-  CHECK_THAT(message, Contains("step 0, op b0.attn.out: made the first number"));
+  CHECK_THAT(message, Contains("step 0, op b0.attn.out: this op produced the first number"));
   CHECK_THAT(message, Contains("of b0.attn.out is nan"));
 }
 
@@ -77,7 +77,7 @@ TEST_CASE("a learning rate that overflows is stopped at a later step, with resul
     run_cpu(*plan, options);
     FAIL("it went on");
   } catch (const RunFailed& failed) {
-    CHECK_THAT(failed.what(), Contains("made the first number that is not finite"));
+    CHECK_THAT(failed.what(), Contains("produced the first number that is not finite"));
     const RunResult& kept = *failed.so_far;
     CHECK(kept.stop_reason == failed.what());
     CHECK(kept.stopped);
@@ -202,14 +202,14 @@ TEST_CASE("matrix products of bfloat16 are refused on CPU ranks") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);
   options.precision = Precision::kBF16;
-  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("bf16 is computed on cuda alone"));
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("bf16 needs the executor cuda"));
 }
 
 TEST_CASE("a run without data, or to evaluate without data, is refused") {
   const auto plan = small_plan(1);
   RunOptions options = options_of(*plan, 1);
   options.train.eval_batches = 2;
-  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("without data to evaluate on"));
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("eval_data is not set"));
   options.data = nullptr;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("needs data"));
 }
@@ -219,7 +219,7 @@ TEST_CASE("a rank takes of the host's memory what its executor says") {
   const RunOptions options = options_of(plan, 1);
   plan.memory.arena_bytes = Bytes{1} << 60;
   CHECK_THROWS_WITH(run_cpu(plan, options),
-                    Contains("2 ranks need 2147483648.0 GiB, this process may take "));
+                    Contains("2 ranks need 2147483648.0 GiB of host memory, but this process "));
   CHECK_NOTHROW(check_options(plan, options, plan.memory.persistent_bytes));
 }
 
@@ -229,7 +229,7 @@ TEST_CASE("a link of another number of devices is refused") {
   const auto plan = plan_of(spec);
   RunOptions options = options_of(*plan, 1);
   options.emulate_link = true;
-  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("has 4 devices for 2 ranks"));
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("has 4 devices, but the plan has 2 ranks"));
 }
 
 TEST_CASE("an unknown executor is told with the ones there are") {

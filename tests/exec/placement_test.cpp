@@ -374,8 +374,9 @@ TEST_CASE("ranks that place differently are told before they meet in other trans
       return p;
     };
   };
-  CHECK_THROWS_WITH(run_cpu(*plan, options),
-                    Catch::Contains("ranks 0 and 1 have other placements of block 1's experts"));
+  CHECK_THROWS_WITH(
+      run_cpu(*plan, options),
+      Catch::Contains("ranks 0 and 1 have different placements of block 1's experts"));
 }
 
 TEST_CASE("a run with experts that moved goes on from its checkpoint") {

@@ -56,7 +56,7 @@ TEST_CASE("what fails in one process ends the calls of all, with its reason") {
 }
 
 TEST_CASE("a process that stands still is named") {
-  ends_badly(3, "stopped", "rank 1 is silent since ");
+  ends_badly(3, "stopped", "rank 1 has been silent for ");
 }
 
 TEST_CASE("a process that is killed ends the others") {

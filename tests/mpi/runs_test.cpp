@@ -32,7 +32,7 @@ TEST_CASE("devices of several processes take the turns that rank 0 chose") {
 }
 
 TEST_CASE("on devices of several processes a lane that chooses stands beside no other network") {
-  ends_badly(2, "device_other_lane", "all transfers must begin in one order in all 2 processes");
+  ends_badly(2, "device_other_lane", "transfers must begin in the same order in all 2 processes");
 }
 
 TEST_CASE("a policy that fails ends all processes with rank 0's lane, stage and op") {
@@ -41,16 +41,17 @@ TEST_CASE("a policy that fails ends all processes with rank 0's lane, stage and 
 
 TEST_CASE("a rank that does not post a transfer is named, rank 0 with what it waits for") {
   ends_badly(2, "turns_never_posted",
-             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
-  ends_badly(4, "turns_leader_never_posts",
-             "rank 0, step 2, op b1.moe.a2a_1: rank 0 did not post it in 0.7 s; rank 0 waits for "
-             "b1.moe.dispatch");
+             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post this op within 0.7 s");
+  ends_badly(
+      4, "turns_leader_never_posts",
+      "rank 0, step 2, op b1.moe.a2a_1: rank 0 did not post this op within 0.7 s; rank 0 waits for "
+      "b1.moe.dispatch");
   ends_badly(2, "device_never_posts",
-             "rank 0, step 1, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
+             "rank 0, step 1, op b1.moe.a2a_1: rank 1 did not post this op within 0.7 s");
 }
 
 TEST_CASE("a process that is killed or stands still ends others that wait for turns") {
-  ends_badly(4, "turns_stopped", "rank 1 is silent since ");
+  ends_badly(4, "turns_stopped", "rank 1 has been silent for ");
   const JobEnd end = run_case(4, "turns_killed");
   INFO(end.text);
   CHECK(end.status != 0);
@@ -66,16 +67,16 @@ TEST_CASE("rank 0 stops all processes after the same step") {
 }
 
 TEST_CASE("a process with another plan is named before anything runs") {
-  ends_badly(4, "other_plan", "rank 1 would run another plan than rank 0: ");
+  ends_badly(4, "other_plan", "rank 1 has another plan than rank 0: ");
 }
 
 TEST_CASE("another number of ranks than of processes is refused with both") {
   ends_badly(2, "other_number",
-             "ranks: the plan has 4, but 2 processes of one rank each were started");
+             "ranks: the plan has 4 ranks, but 2 processes of one rank each were started");
 }
 
 TEST_CASE("the emulated link is refused among processes") {
-  ends_badly(2, "with_link", "one wire in the memory of one process, and 2 were started");
+  ends_badly(2, "with_link", "works within one process only, but 2 processes were started");
 }
 
 TEST_CASE("a number that is not finite on one rank ends all, with the rank and the op") {
@@ -83,7 +84,7 @@ TEST_CASE("a number that is not finite on one rank ends all, with the rank and t
 }
 
 TEST_CASE("a process that stands still in a step is named by the ranks that wait for it") {
-  ends_badly(4, "stopped_in_step", "rank 1 is silent since ");
+  ends_badly(4, "stopped_in_step", "rank 1 has been silent for ");
 }
 
 }  // namespace

@@ -160,7 +160,7 @@ TEST_CASE("a calibration in bf16 times what stores bf16, and compute beside tran
   CHECK(calibrate(quick(1)).overlap.source.empty());
   kernels::DeviceTable without = lazy_device();
   without.mixed = nullptr;
-  CHECK_THROWS_WITH(calibrated_on(without, wanted), Catch::Contains("no kernels of bfloat16"));
+  CHECK_THROWS_WITH(calibrated_on(without, wanted), Catch::Contains("no kernels for bfloat16"));
   CHECK(lazy_stats().handles == 0);
 }
 

@@ -62,7 +62,7 @@ TEST_CASE("lanes that choose over TCP do so on rank 0, for all, with the bits of
 TEST_CASE("a policy that fails over TCP ends all processes, and so does who does not post") {
   ends_badly(2, "turns_fail", "rank 0, step 0, op b1.moe.a2a_1: policy 'x': too slow");
   ends_badly(4, "turns_never_posted",
-             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post it in 0.7 s");
+             "rank 0, step 2, op b1.moe.a2a_1: rank 1 did not post this op within 0.7 s");
 }
 
 TEST_CASE("a process over TCP that is killed ends others that wait for turns") {
@@ -82,7 +82,7 @@ TEST_CASE("what fails in one process over TCP ends the calls of all, with its re
 }
 
 TEST_CASE("a plan that differs in one process over TCP is named before anything runs") {
-  ends_badly(4, "other_plan", "rank 1 would run another plan than rank 0: ");
+  ends_badly(4, "other_plan", "rank 1 has another plan than rank 0: ");
 }
 
 TEST_CASE("a process over TCP that is killed is named at once, and ends the others") {
@@ -109,7 +109,7 @@ TEST_CASE("a process over TCP that stands still is named") {
   const JobEnd end = job.wait(1);
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{3, -1, 3});
-  CHECK_THAT(end.text, Contains("0 threw: ") && Contains("rank 1 is silent since "));
+  CHECK_THAT(end.text, Contains("0 threw: ") && Contains("rank 1 has been silent for "));
 }
 
 }  // namespace

@@ -27,17 +27,18 @@ void says(const Variables& set, int status, const std::string& text) {
 }
 
 TEST_CASE("a variable that is wrong is named with its value") {
-  says({{"RANK", "4"}, {"WORLD_SIZE", "4"}}, 1, "RANK=4 of WORLD_SIZE=4: ranks are 0 to 3");
-  says({{"RANK", "-1"}}, 1, "RANK=-1: a whole number from 0 to 1 is wanted");
-  says({{"RANK", "first"}}, 1, "RANK=first: a whole number");
-  says({{"RANK", ""}}, 1, "RANK: not set, but RANK='', WORLD_SIZE='2' and MASTER_ADDR='127.0.0.1'");
-  says({{"WORLD_SIZE", "0"}}, 1, "WORLD_SIZE=0: a whole number from 1 to 4096");
-  says({{"MASTER_ADDR", ""}}, 1, "MASTER_ADDR: not set");
-  says({{"MASTER_PORT", ""}}, 1, "MASTER_PORT: not set");
-  says({{"MASTER_PORT", "http"}}, 1, "MASTER_PORT=http: a whole number from 1 to 65535 is wanted");
-  says({{"MASTER_PORT", "65535"}}, 1, "MASTER_PORT=65535: there is none above it");
-  says({{"MOEBENCH_PORT", "1.5"}}, 1, "MOEBENCH_PORT=1.5: a whole number");
-  says({{"MOEBENCH_CONNECT_S", "soon"}}, 1, "MOEBENCH_CONNECT_S=soon: seconds are wanted");
+  says({{"RANK", "4"}, {"WORLD_SIZE", "4"}}, 1, "RANK=4: with WORLD_SIZE=4 it must be 0 to 3");
+  says({{"RANK", "-1"}}, 1, "RANK=-1: must be a whole number from 0 to 1");
+  says({{"RANK", "first"}}, 1, "RANK=first: must be a whole number");
+  says({{"RANK", ""}}, 1,
+       "RANK is not set, but RANK='', WORLD_SIZE='2' and MASTER_ADDR='127.0.0.1'");
+  says({{"WORLD_SIZE", "0"}}, 1, "WORLD_SIZE=0: must be a whole number from 1 to 4096");
+  says({{"MASTER_ADDR", ""}}, 1, "MASTER_ADDR is not set");
+  says({{"MASTER_PORT", ""}}, 1, "MASTER_PORT is not set");
+  says({{"MASTER_PORT", "http"}}, 1, "MASTER_PORT=http: must be a whole number from 1 to 65535");
+  says({{"MASTER_PORT", "65535"}}, 1, "MASTER_PORT=65535: no port above it exists");
+  says({{"MOEBENCH_PORT", "1.5"}}, 1, "MOEBENCH_PORT=1.5: must be a whole number");
+  says({{"MOEBENCH_CONNECT_S", "soon"}}, 1, "MOEBENCH_CONNECT_S=soon: must be seconds");
 }
 
 TEST_CASE("a variable that is wrong everywhere is told by rank 0 alone") {
@@ -57,7 +58,7 @@ TEST_CASE("other commands of several processes run once, and do not wait for eac
 }
 
 TEST_CASE("processes that do not meet say who is missing, and where they looked") {
-  says({{"RANK", "0"}}, 3, "rank 1 of 2 did not come to rank 0 in 0.3 s");
+  says({{"RANK", "0"}}, 3, "rank 1 of 2 did not connect to rank 0 within 0.3 s");
   const int port = free_port();
   const std::string at = "127.0.0.1:" + std::to_string(port);
   says({{"RANK", "1"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
@@ -112,8 +113,8 @@ TEST_CASE("a port that is in use is named, with the variable that sets another")
   const int port = other.listen();
   says({{"RANK", "0"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
        "cannot listen at 127.0.0.1:" + std::to_string(port) +
-           ": Address already in use (MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1; set "
-           "MOEBENCH_PORT to a free port)");
+           ": Address already in use (MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1); set "
+           "MOEBENCH_PORT to a free port");
 }
 
 TEST_CASE("foreign connections are turned away, and the job comes together") {
@@ -146,11 +147,11 @@ TEST_CASE("a process that does not belong to the job is told why, and who it sto
     });
     INFO(end.text);
     CHECK(end.statuses == std::vector<int>{3, 3});
-    CHECK_THAT(end.text, Contains("rank 1: turned away at 127.0.0.1:") && Contains(why));
-    CHECK_THAT(end.text, Contains("rank 1 of 2 did not come to rank 0 in 1 s; turned away: "));
+    CHECK_THAT(end.text, Contains("rank 1: rejected at 127.0.0.1:") && Contains(why));
+    CHECK_THAT(end.text, Contains("rank 1 of 2 did not connect to rank 0 within 1 s; rejected: "));
   };
-  turned_away({{"WORLD_SIZE", "3"}}, "RANK=1 has WORLD_SIZE=3, and rank 0 has WORLD_SIZE=2");
-  turned_away({{"TORCHELASTIC_RUN_ID", "other"}}, "a process of another job: ");
+  turned_away({{"WORLD_SIZE", "3"}}, "RANK=1 has WORLD_SIZE=3, but rank 0 has WORLD_SIZE=2");
+  turned_away({{"TORCHELASTIC_RUN_ID", "other"}}, "belongs to another job: ");
 }
 
 TEST_CASE("two processes with the same RANK are told so") {
@@ -161,7 +162,7 @@ TEST_CASE("two processes with the same RANK are told so") {
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{3, 3, 3});
   CHECK_THAT(end.text, Contains("RANK=1: another process has it"));
-  CHECK_THAT(end.text, Contains("rank 2 of 3 did not come to rank 0 in 1 s"));
+  CHECK_THAT(end.text, Contains("rank 2 of 3 did not connect to rank 0 within 1 s"));
 }
 
 }  // namespace

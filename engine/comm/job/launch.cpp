@@ -12,12 +12,13 @@ namespace {
 constexpr int64_t kMostProcesses = 4096, kLastPort = 65535;
 constexpr double kLongestConnect_s = 86400;
 
-/// The variables by which MPI's launchers tell a process its number and how many there are. PMIx
-/// (srun --mpi=pmix) tells the second to the library alone; what Slurm sets counts only beside it,
-/// since it stands also in the shell of an allocation.
+/// Environment variables in which MPI's launchers give a process its rank and the number of
+/// processes. With PMIx (srun --mpi=pmix), only the library gets the number of processes; Slurm's
+/// variable counts only together with PMIX_RANK, since it is also set in the shell of an
+/// allocation.
 struct Variables {
   const char* rank;
-  const char* size;  // null: not told
+  const char* size;  // null: the launcher sets none
 };
 constexpr Variables kLaunchers[] = {{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"},
                                     {"PMI_RANK", "PMI_SIZE"},
@@ -37,7 +38,7 @@ std::optional<int64_t> rank_by_mpi() {
   return std::nullopt;
 }
 
-/// "" where it is not set.
+/// The value of the variable, "" when it is not set.
 std::string text_of(const char* variable) {
   const char* const text = std::getenv(variable);
   return text != nullptr ? text : "";
@@ -54,8 +55,8 @@ std::string set_variable(const char* variable) {
   const std::string text = text_of(variable);
   if (!text.empty()) return text;
   throw user_error(
-      "{}: not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' start one of several "
-      "processes; set it, or unset these",
+      "{} is not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' say that this is one of "
+      "several processes; set it, or unset these",
       variable, text_of("RANK"), text_of("WORLD_SIZE"), text_of("MASTER_ADDR"));
 }
 
@@ -66,10 +67,10 @@ int64_t integer_of(const char* variable, int64_t least, int64_t most) {
       *value == static_cast<double>(static_cast<int64_t>(*value))) {
     return static_cast<int64_t>(*value);
   }
-  throw user_error("{}={}: a whole number from {} to {} is wanted", variable, text, least, most);
+  throw user_error("{}={}: must be a whole number from {} to {}", variable, text, least, most);
 }
 
-/// FNV-1a 64.
+/// The FNV-1a hash of 64 bits.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037ull;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;
@@ -94,7 +95,8 @@ TcpJob tcp_job() {
   const std::string rank = set_variable("RANK");
   const std::optional<double> own = parsed(rank);
   if (own && *own >= static_cast<double>(job.size)) {
-    throw user_error("RANK={} of WORLD_SIZE={}: ranks are 0 to {}", rank, job.size, job.size - 1);
+    throw user_error("RANK={}: with WORLD_SIZE={} it must be 0 to {}", rank, job.size,
+                     job.size - 1);
   }
   job.rank = integer_of("RANK", 0, job.size - 1);
   job.address = set_variable("MASTER_ADDR");
@@ -102,7 +104,7 @@ TcpJob tcp_job() {
   if (!text_of("MOEBENCH_PORT").empty()) {
     job.port = integer_of("MOEBENCH_PORT", 1, kLastPort);
   } else if (master_port == kLastPort) {
-    throw user_error("MASTER_PORT={}: there is none above it; set MOEBENCH_PORT to a free port",
+    throw user_error("MASTER_PORT={}: no port above it exists; set MOEBENCH_PORT to a free port",
                      master_port);
   } else {
     job.port = master_port + 1;
@@ -110,7 +112,7 @@ TcpJob tcp_job() {
   if (const std::string seconds = text_of("MOEBENCH_CONNECT_S"); !seconds.empty()) {
     const std::optional<double> value = parsed(seconds);
     if (!value || !(*value > 0 && *value <= kLongestConnect_s)) {
-      throw user_error("MOEBENCH_CONNECT_S={}: seconds are wanted, more than 0 and at most {}",
+      throw user_error("MOEBENCH_CONNECT_S={}: must be seconds, more than 0 and at most {}",
                        seconds, kLongestConnect_s);
     }
     job.connect_s = *value;

@@ -22,8 +22,8 @@ constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
 constexpr Nanoseconds kMessagePoll = 10'000;
 constexpr int kClockRounds = 64;
-constexpr size_t kLongestReason = 2000;       // goes out at once, also where the peer does not look
-constexpr char kBeat[] = ".", kStop[] = "s";  // messages; that of a failure begins with !
+constexpr size_t kLongestReason = 2000;  // short enough to be sent when the peer does not read
+constexpr char kBeat[] = ".", kStop[] = "s";
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -33,7 +33,8 @@ void sleep_ns(Nanoseconds ns) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(ns));
 }
 
-/// From every member so many bytes to every other.
+/// Makes the pieces of one member that sends send[i] bytes to member i and receives receive[i] from
+/// it.
 Pieces pieces_of(const std::vector<Bytes>& send, const std::vector<Bytes>& receive) {
   Pieces pieces;
   Bytes to = 0, from = 0;
@@ -77,7 +78,7 @@ Processes::~Processes() {
 std::vector<Communicator*> Processes::lanes(int64_t n, double timeout_s) {
   while (static_cast<int64_t>(lanes_.size()) < n) {
     control_->barrier(
-        fmt::format("lane {}", lanes_.size()));  // a peer that does otherwise is named
+        fmt::format("lane {}", lanes_.size()));  // a peer that makes another call is named
     lanes_.push_back(std::make_unique<MessageComm>(*this, transport_->open_channel()));
   }
   std::vector<Communicator*> result;
@@ -145,7 +146,7 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
   return text;
 }
 
-/// One after the other, so that rank 0 answers at once.
+/// The ranks measure one after the other, so that rank 0 answers each at once.
 void Processes::find_clock(bool measure) {
   for (int64_t r = 1; measure && r < size(); ++r) {
     if (is_root()) {
@@ -166,7 +167,8 @@ void Processes::find_clock(bool measure) {
   control_->barrier("clock");
 }
 
-/// A question for rank 0's clock, or its answer: what it showed. Nobody works meanwhile.
+/// Sends or answers one request for rank 0's clock; returns the time that the other side sent. No
+/// other thread sends messages during this.
 Nanoseconds Processes::distance_to(int64_t peer) {
   Nanoseconds theirs = 0, mine = 0;
   const auto in = transport_->messages(), out = transport_->messages();
@@ -200,7 +202,7 @@ void Processes::fail(const std::string& reason) {
     if (r == rank()) continue;
     letters_[index(r)]->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
   }
-  // From now on nobody here moves messages.
+  // After this, no thread of this process moves messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
   while (!messages_out() && clock_ns() < until) sleep_ns(kMessagePoll);
 }
@@ -210,7 +212,7 @@ bool Processes::messages_out() {
     try {
       return message->over();
     } catch (const RunError&) {
-      return true;  // whom it was for is lost
+      return true;  // its receiver is lost
     }
   };
   return std::all_of(letters_.begin(), letters_.end(), out);
@@ -265,7 +267,8 @@ void Processes::listen(Nanoseconds now) {
   }
 }
 
-/// While this process stood still, on a machine that did or has too much to do, it heard nobody.
+/// After a time in which this process did not run, on a machine that was suspended or overloaded:
+/// counts that time as not silent, since this process could receive nothing.
 void Processes::forgive(Nanoseconds absent) {
   for (Nanoseconds& heard : heard_) heard += absent;
 }
@@ -286,8 +289,8 @@ void Processes::pass_on_stop() {
 void Processes::look_for_silent(Nanoseconds now) {
   for (const int64_t r : watched_) {
     if (static_cast<double>(now - heard_[index(r)]) < options_.silence_s * kNsPerSecond) continue;
-    fail(fmt::format("rank {} is silent since {:.1f} s: its process was killed or stands still", r,
-                     static_cast<double>(now - heard_[index(r)]) / kNsPerSecond));
+    fail(fmt::format("rank {} has been silent for {:.1f} s: its process was killed or does not run",
+                     r, static_cast<double>(now - heard_[index(r)]) / kNsPerSecond));
     return;
   }
 }
@@ -305,7 +308,7 @@ void Processes::finish() {
 
 void Processes::exit_job(int status, const std::string& last_words) {
   if (!is_root()) {
-    std::signal(SIGTERM, SIG_DFL);  // mpirun's, when rank 0 has left
+    std::signal(SIGTERM, SIG_DFL);  // mpirun sends it when rank 0 has left
     sleep_ns(static_cast<Nanoseconds>(kGrace_s * kNsPerSecond));
   }
   std::fputs(printable(last_words).c_str(), stderr);

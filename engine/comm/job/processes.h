@@ -1,10 +1,12 @@
-// The processes of a job, one rank each: the lanes' communicators, texts that go from rank 0 to all
-// and back, control messages, one clock, and who is alive. What fails in one process ends the calls
-// of all: they throw RunError with its reason, and no call succeeds any more.
-// Calls are collective: all processes make them in the same order, else they fail with both calls
-// named. A process that is silent (killed, stopped, its machine gone) is named within silence_s
-// plus half a second, also while nobody waits for it; at once where the transport loses it.
-// A request to stop (base/stop.h) in any of them is one in rank 0, which decides what it ends.
+// The processes of a job, one rank each: the communicators of the lanes, texts between rank 0 and
+// all, letters, a common clock, and a heartbeat that detects dead processes. A failure in one
+// process ends the calls of all processes: they throw RunError with its reason, and every later
+// call fails too.
+// Calls are collective: all processes make them in the same order, otherwise they fail with an
+// error that names both calls. A process that is silent (killed, stopped, or its machine is gone)
+// is named within silence_s plus half a second, even when no call waits for it, and at once when
+// the transport loses its connection. A request to stop (base/stop.h) in any process is passed on
+// to rank 0, which decides when the run ends. How bytes travel is in transport/, not here.
 #pragma once
 
 #include <atomic>
@@ -27,58 +29,62 @@ class Processes {
  public:
   struct Options {
     double silence_s = 5;
-    /// Tests: finds the distance of clocks by messages where processes share one too.
+    /// For tests: measures the clocks' offset by messages even when the processes share a clock.
     bool measure_clock = false;
   };
-  /// As open_transport().
+  /// Connects the processes; waits and throws as open_transport() does.
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
-  /// Not a way to end well: finish() or exit_job() are.
+  /// Does not end the job in an orderly way; finish() and exit_job() do.
   ~Processes();
 
   int64_t rank() const { return transport_->rank(); }
   int64_t size() const { return transport_->size(); }
-  /// Those on this machine.
+  /// Number of processes on this machine.
   int64_t size_here() const { return transport_->size_here(); }
-  /// This one's place among them, by rank.
+  /// This process's index among them, in rank order.
   int64_t place_here() const { return transport_->place_here(); }
   bool is_root() const { return rank() == 0; }
 
-  /// This rank's communicators of the lanes 0 to n - 1 of a run; the same ones for the next run.
+  /// Returns this rank's communicators of the lanes 0 to n - 1 of a run. The next run gets the same
+  /// ones.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
-  /// Number n, from 0; the same one for the next who asks. Collective as lanes().
+  /// Returns mailbox number n, from 0; later calls get the same one. Collective, as lanes() is.
   ControlChannel& control_channel(int64_t n);
 
-  // `what` names the call in errors. They wait as long as the others live.
-  /// Rank 0's text.
+  // In the next three functions, `what` names the call in errors. They wait for the other processes
+  // as long as these live.
+  /// Returns rank 0's text.
   std::string broadcast(const std::string& what, std::string text);
-  /// On rank 0 everybody's text by rank, elsewhere nothing.
+  /// Returns all ranks' texts in rank order on rank 0, and nothing on other ranks.
   std::vector<std::string> gather(const std::string& what, const std::string& text);
-  /// The text of rank 0's list that is this rank's; the list is read on rank 0 only.
+  /// Returns this rank's entry of rank 0's list `texts`; the list is read on rank 0 only.
   std::string scatter(const std::string& what, const std::vector<std::string>& texts);
 
-  /// Rank 0's clock_ns() at this process's `t`, and back. Exact on rank 0's machine; elsewhere off
-  /// by less than half the shortest round trip seen at the start.
+  /// Converts a time of this process to rank 0's clock, and back. Exact on rank 0's machine; on
+  /// others the error is less than half of the shortest round trip that was measured at the start.
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
-  /// How far to_common() may be off: half of the fastest question and answer; 0 on rank 0, and
-  /// where nothing was asked.
+  /// The largest error of to_common(): half of the shortest round trip; 0 on rank 0, and where no
+  /// clock was measured.
   Nanoseconds clock_error() const { return clock_error_ns_; }
 
-  /// The job has failed here: all calls of all processes end with the reason. Any thread.
+  /// Reports that the job has failed in this process: all calls of all processes end with `reason`.
+  /// Called by any thread.
   void fail(const std::string& reason);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::string reason() const;
-  /// Returns when they are over, the clock has passed `deadline` (0: none), or the job has failed,
-  /// and which of it.
+  /// Waits until the messages are complete, the clock has passed `deadline` (0: none), or the job
+  /// has failed; returns which of these happened.
   enum class Wait : uint8_t { kOver, kLate, kFailed };
   Wait await(Messages& messages, Nanoseconds deadline);
 
-  /// All processes are done and end.
+  /// Called by all processes at the end of an orderly job.
   void finish();
-  /// Ends all processes with this exit status. Rank 0 does so at once; another one gives it
-  /// kGrace_s to save and to tell what there is, then does so with last words on stderr.
+  /// Ends all processes with this exit status. Rank 0 does so at once. Another rank first waits
+  /// kGrace_s, in which rank 0 can save and report the error, then prints `last_words` to stderr
+  /// and ends the processes.
   [[noreturn]] void exit_job(int status, const std::string& last_words = "");
   static constexpr double kGrace_s = 3;
 
@@ -98,23 +104,23 @@ class Processes {
 
   const Options options_;
   const std::unique_ptr<Transport> transport_;
-  const int64_t alive_;  // the monitor's channel
+  const int64_t alive_;  // the channel of the heartbeats
   std::unique_ptr<MessageComm> control_;
   std::vector<std::unique_ptr<MessageComm>> lanes_;
   std::vector<std::unique_ptr<ControlChannel>> control_channels_;
   Nanoseconds ahead_ns_ = 0, clock_error_ns_ = 0;
   std::atomic<bool> failed_{false};
-  mutable std::mutex mutex_;  // of what follows
+  mutable std::mutex mutex_;  // guards the members below
   std::condition_variable changed_;
   std::string reason_, letter_;
   bool over_ = false;
-  // The monitor's.
+  // The following members are used by the monitor thread.
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;
   std::unique_ptr<Messages> stop_letter_;
   bool stop_sent_ = false;
-  std::vector<std::unique_ptr<Messages>> letters_;  // by peer, as one of them may be lost
+  std::vector<std::unique_ptr<Messages>> letters_;  // one per peer, since a peer may be lost
   Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::jthread monitor_;  // last: uses all of the above
 };

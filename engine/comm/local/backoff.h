@@ -1,4 +1,5 @@
-// How a thread waits that must look again and again whether another process has done something.
+// How a thread waits that has to check repeatedly whether another process has done something. Waits
+// for threads of the same process use condition variables (meeting.h).
 #pragma once
 
 #include <algorithm>
@@ -9,13 +10,14 @@
 
 namespace moe {
 
-/// A peer that is at work answers within microseconds; who waits for longer leaves its core to
-/// compute, for an eighth of what it has waited so far: were sleeps longer, two that wait for each
-/// other in turn would find each other asleep every time.
+/// A peer that is working answers within microseconds, so the thread first spins. If it waits
+/// longer, it sleeps between checks, for an eighth of the time that it has waited so far, so that
+/// its core is free for compute. With longer sleeps, two threads that wait for each other in turn
+/// would find each other asleep every time.
 class Backoff {
  public:
   explicit Backoff(Nanoseconds now = clock_ns()) : begin_(now) {}
-  /// Between two looks.
+  /// Called between two checks.
   void rest(Nanoseconds now = clock_ns()) const {
     if (now - begin_ < kSpin) return;
     std::this_thread::sleep_for(

@@ -15,7 +15,8 @@ namespace {
 
 class EmulatedLink final : public Communicator {
  public:
-  /// inner: of a group of the link's devices, resolved; rank: this one's among all.
+  /// `inner` is the communicator of a resolved group of the link's devices; `rank` is this rank's
+  /// number among all ranks.
   EmulatedLink(Communicator& inner, EmulatedWire& wire, int64_t lane, int64_t rank,
                const Group& group)
       : inner_(inner),
@@ -54,12 +55,13 @@ class EmulatedLink final : public Communicator {
     return reduce(what, in, out, n);
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(size() == wire_.link().num_devices(), "a broadcast in a group of {}", size());
+    MOE_CHECK(size() == wire_.link().num_devices(),
+              "a broadcast is possible among all ranks only, not in a group of {}", size());
     inner_.posted_at(take_post());
     return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
                 broadcast_ns(wire_.link(), static_cast<double>(bytes)));
   }
-  /// A barrier carries no bytes and holds no wire.
+  /// A barrier transfers no bytes and does not occupy the wire.
   CommTimes barrier(const std::string& what) override {
     inner_.posted_at(take_post());
     return inner_.barrier(what);
@@ -86,7 +88,7 @@ class EmulatedLink final : public Communicator {
     return *subgroups_.back();
   }
 
-  /// matrix_: what every member sends to every other.
+  /// Fills matrix_ with the bytes that every member sends to every other.
   void exchange_sizes(const std::string& what, const Pieces& pieces) {
     for (size_t peer = 0; peer < row_.size(); ++peer) {
       const auto first = pieces.send_bytes.begin() + static_cast<int64_t>(peer) * pieces.groups;
@@ -96,7 +98,7 @@ class EmulatedLink final : public Communicator {
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
   }
 
-  /// [N, N]: matrix_ among all devices of the link.
+  /// Returns matrix_ as a matrix [N, N] over all devices of the link.
   std::vector<double> bytes() const {
     const int64_t all = wire_.link().num_devices(), n = size();
     std::vector<double> bytes(static_cast<size_t>(all * all));
@@ -109,8 +111,9 @@ class EmulatedLink final : public Communicator {
     return bytes;
   }
 
-  /// All members come to the same begin and end, whenever their threads woke.
-  /// transfer: a NetworkOp, or a length that nothing else on the wire changes.
+  /// Waits until the emulated transfer is over. All members get the same begin and end, whenever
+  /// their threads woke. `transfer` is a NetworkOp, or a duration that other transfers do not
+  /// change.
   template <class T>
   CommTimes hold(const std::string& what, const CommTimes& moved, const T& transfer) {
     try {
@@ -126,14 +129,14 @@ class EmulatedLink final : public Communicator {
   const int64_t lane_, rank_;
   const Group group_;
   EmulatedWire::Channel& channel_;
-  uint64_t turn_ = 0;          // transfers so far
-  Pieces exchange_;            // every member's row to every member
-  std::vector<Bytes> row_;     // [n] from this rank
-  std::vector<Bytes> matrix_;  // [n, n] of the group
+  uint64_t turn_ = 0;          // number of transfers so far
+  Pieces exchange_;            // the exchange in which every member sends its row to all
+  std::vector<Bytes> row_;     // [n]: bytes from this rank
+  std::vector<Bytes> matrix_;  // [n, n]: bytes within the group
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 
-/// This thread's sleeps end on time; where the system refuses, they only end later.
+/// Makes this thread's sleeps end on time; where the system refuses, they end later.
 void sleep_precisely() {
   thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   static_cast<void>(slack_set);
@@ -198,8 +201,9 @@ EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanosec
 }
 
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
-  MOE_CHECK(wire.link().num_devices() == inner.size(), "a link of {} devices for {} ranks",
-            wire.link().num_devices(), inner.size());
+  MOE_CHECK(wire.link().num_devices() == inner.size(),
+            "the link has {} devices, but there are {} ranks", wire.link().num_devices(),
+            inner.size());
   return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
 }
 
@@ -209,7 +213,7 @@ void wait_until_ns(Nanoseconds until) {
   if (clock_ns() < wake) {
     const timespec at{static_cast<time_t>(wake / 1'000'000'000),
                       static_cast<long>(wake % 1'000'000'000)};
-    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. A signal only wakes it early: sleep
+    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. When a signal ends the sleep early, sleep
     // again.
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
     }

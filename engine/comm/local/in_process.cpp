@@ -36,14 +36,14 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = static_cast<size_t>(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "pieces of {} ranks and {} groups", num_ranks, pieces.groups);
+            "the lists of pieces do not fit {} ranks and {} groups", num_ranks, pieces.groups);
 }
 
 }  // namespace
 
 struct InProcessWorld::Impl {
   class Member;
-  /// Where a group meets on a lane.
+  /// The meeting of one group on one lane.
   struct GroupLane {
     GroupLane(int64_t lane, const Members& members, double timeout_s)
         : lane(lane), meeting(members, timeout_s) {}
@@ -52,7 +52,7 @@ struct InProcessWorld::Impl {
   };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  /// The meeting of these members on the lane, made where there is none yet.
+  /// Returns the room of these members on the lane; creates it if needed.
   GroupLane& group_lane(int64_t lane, const Members& members);
   CommTimes call(GroupLane& group_lane, int64_t number, const Request& request);
   void abort(const std::string& reason);
@@ -61,12 +61,13 @@ struct InProcessWorld::Impl {
   const int64_t num_ranks;
   const double timeout_s;
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
-  std::mutex mutex;                              // of what follows
+  std::mutex mutex;                              // guards the members below
   std::deque<GroupLane> group_lanes;
-  std::optional<std::string> aborted;  // the first reason; a new group is then failed too
+  // The first reason of a failure; a room that is created later fails with it too.
+  std::optional<std::string> aborted;
 };
 
-/// The view of one rank on one lane, as member `number` of a group.
+/// The communicator of one rank on one lane, as member `number` of a room.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
   Member(Impl& world, GroupLane& group_lane, int64_t number)
@@ -87,14 +88,15 @@ class InProcessWorld::Impl::Member final : public Communicator {
     return call({CallKind::kAllReduceF64, what, in, out, n});
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(root >= 0 && root < size(), "root {}", root);
+    MOE_CHECK(root >= 0 && root < size(), "the root {} is not a member", root);
     return call({CallKind::kBroadcast, what, data, data, bytes, root});
   }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
 
  private:
   Communicator& subgroup(const Group& group) override {
-    MOE_CHECK(size() == world_.num_ranks, "a group of a group of {}", size());
+    MOE_CHECK(size() == world_.num_ranks,
+              "a group can only be made of all ranks, not of a group of {}", size());
     const Members who = {group.size, group.member(number_, 0), group.stride};
     for (const auto& made : subgroups_) {
       if (made->group_lane_.meeting.members() == who) return *made;
@@ -186,7 +188,8 @@ std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
 
 InProcessWorld::InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options)
     : impl_(std::make_unique<Impl>(num_ranks, num_lanes, options.timeout_s)) {
-  MOE_CHECK(num_ranks > 0 && num_lanes > 0, "{} ranks, {} lanes", num_ranks, num_lanes);
+  MOE_CHECK(num_ranks > 0 && num_lanes > 0,
+            "there must be at least one rank and one lane, not {} and {}", num_ranks, num_lanes);
 }
 
 InProcessWorld::~InProcessWorld() = default;

@@ -11,7 +11,8 @@ LinkTransfers::LinkTransfers(const Cluster& link, bool keep_use)
 
 void LinkTransfers::begin(Channel& channel, uint64_t turn, Nanoseconds length,
                           Nanoseconds earliest) {
-  MOE_CHECK(channel.over, "transfer {} of a lane while {} is on the wire", turn, channel.turn);
+  MOE_CHECK(channel.over, "transfer {} of a lane begins while its transfer {} is on the wire", turn,
+            channel.turn);
   channel.turn = turn;
   channel.begin = std::max(earliest, channel.end);
   channel.end = channel.begin + length;
@@ -26,7 +27,7 @@ void LinkTransfers::begin(Channel& channel, uint64_t turn, const NetworkOp& op,
 }
 
 bool LinkTransfers::is_over(Channel& channel, Nanoseconds now) {
-  // Nothing on the wire makes it end sooner than alone.
+  // Other transfers never make a transfer end earlier than alone.
   while (!channel.over && now >= channel.end && wire_.next_ns() <= now) {
     wire_.advance(wire_.next_ns(), ended_);
     for (const Done& done : ended_) {

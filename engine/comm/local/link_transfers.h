@@ -1,9 +1,9 @@
-// Transfers on the one wire that all ranks and lanes of a world share, by the cluster's rule, one
-// after another in each channel. Time goes on when somebody looks, and only as far as that one has
-// to know, so that a transfer of which the wire is told late still begins when it was posted unless
-// another has ended since. Times are those of network/wire.h, from 0. Not here: threads, clocks and
-// who waits; emulated_link.h has them for ranks on the CPU, exec/device/emulated_link_driver.h for
-// a device.
+// Transfers on the one wire that all ranks and lanes share, by the cluster's sharing rule.
+// Transfers of one channel follow each other. The wire's time advances only when a function needs
+// it to, and only as far as needed; so a transfer that is added late still begins at its post time,
+// unless another transfer has ended after that time. Times are those of network/wire.h, from 0. Not
+// here: threads, clocks and waiting; emulated_link.h has them for CPU ranks,
+// exec/device/emulated_link_driver.h for a device.
 #pragma once
 
 #include <cstdint>
@@ -17,41 +17,43 @@ namespace moe {
 
 class LinkTransfers {
  public:
-  /// The transfers of one lane in one group. Its owner only reads it.
+  /// State of the transfers of one lane within one group. Its owner only reads it.
   struct Channel {
-    uint64_t turn = 0;  // the last that began, from 1
-    size_t op = 0;      // the wire's number
+    uint64_t turn = 0;  // number of the last transfer that began, from 1
+    size_t op = 0;      // its number on the wire
     Nanoseconds begin = 0;
-    Nanoseconds end = 0;  // until it is over: with nothing beside it
-    bool over = true;     // `end` is known
+    /// Its end; while it is not over, the end that it would have alone on the wire.
+    Nanoseconds end = 0;
+    bool over = true;  // whether `end` is final
   };
 
-  /// keep_use: for take_use().
+  /// `keep_use` must be true for take_use().
   explicit LinkTransfers(const Cluster& link, bool keep_use = false);
 
-  /// The channel's transfer `turn` begins: at `earliest`, or when the channel's last one ended, or
-  /// when any other did of which the wire knows. Requires: the last one is over. The channel stays
-  /// where it is until then.
+  /// Begins the channel's transfer `turn` at `earliest`, or at the end of the channel's previous
+  /// transfer, or at the wire's current time, whichever is latest. Requires: the previous transfer
+  /// is over. The channel must not move in memory until the transfer is over.
   void begin(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds earliest);
-  /// The same for a transfer that shares with nobody and lasts so long.
+  /// As above, for a transfer that shares the link with no other and takes `length`.
   void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
-  /// Whether the channel's transfer is over at `now`; time goes on as far as that needs.
+  /// Whether the channel's transfer is over at `now`; advances the wire's time as far as needed.
   bool is_over(Channel& channel, Nanoseconds now);
-  /// When to ask again, of a transfer that is not over: it does not end before.
+  /// For a transfer that is not over: a time before which it does not end, when to call is_over()
+  /// again.
   Nanoseconds next_ns(const Channel& channel);
-  /// Whether it may end then, or something else happens that it needs.
+  /// Whether the transfer may end at next_ns(); if not, another event is next.
   bool may_end_next(const Channel& channel);
 
   const Cluster& link() const { return link_; }
   /// Names and rates of links.
   const Wire& wire() const { return wire_; }
-  /// Wire::take_use().
+  /// Returns Wire::take_use().
   std::vector<LinkUse> take_use() { return wire_.take_use(); }
 
  private:
   const Cluster link_;
   Wire wire_;
-  std::map<size_t, Channel*> on_wire_;  // by the wire's number
+  std::map<size_t, Channel*> on_wire_;  // key: number on the wire
   std::vector<Done> ended_;             // scratch
 };
 

@@ -10,13 +10,13 @@
 namespace moe {
 namespace {
 
-// A wake-up on another core takes 20 to 30 us. A peer that is at work comes sooner than that at the
-// end of a transfer; who is late in arriving is usually late by far more.
+// A wake-up on another core takes 20 to 30 us. At the end of a transfer, a peer that is working
+// finishes sooner than that; a peer that arrives late is usually late by far more.
 constexpr Nanoseconds kArrivalSpin = 5'000;
 constexpr Nanoseconds kFinishSpin = 30'000;
-// Moved by the last to arrive alone, before it wakes anybody.
+// A transfer of up to this size is copied by the last member to arrive, before it wakes the others.
 constexpr Bytes kAloneBytes = 32 << 10;
-constexpr double kLongestTimeout = 1e9;  // seconds; its nanoseconds fit in an int64
+constexpr double kLongestTimeout = 1e9;  // in seconds; in nanoseconds it fits in an int64
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -72,7 +72,7 @@ void Meeting::enter(int64_t member, const Request& request) {
     const std::string why = mismatch(who_.rank(member), request,
                                      who_.rank(static_cast<int64_t>(other)), requests_[other]);
     if (!why.empty()) fail_here(why);
-    break;  // those who are here agree with each other
+    break;  // the members that have arrived agree with each other
   }
   Member& me = members_[index(member)];
   requests_[index(member)] = request;

@@ -1,9 +1,9 @@
-// The meeting place of a group on one lane: every member arrives with a request, the last one opens
-// the transfer, whoever is awake works on it, and all leave when it is done. Waits spin for a
-// moment (a peer that runs comes within microseconds) and then sleep on a condition variable, so
-// that the core is left to compute.
-// Once failed it stays so, and no transfer opens any more. A failure never interrupts a transfer
-// that is open: a member that left early would take away memory which its peers still copy.
+// The meeting of a group on one lane. Every member arrives with a request; the last one opens the
+// transfer; every member that is awake works on it; all leave when it is done. A waiting member
+// spins briefly (a peer that is running comes within microseconds) and then sleeps on a condition
+// variable, so that the core is free for compute. The copying itself is in transfer.h.
+// After a failure no transfer opens any more. A failure never interrupts an open transfer: a member
+// that left early might free memory that its peers still copy.
 #pragma once
 
 #include <atomic>
@@ -22,9 +22,9 @@ class Meeting {
   struct Failure {
     std::string reason;
     bool found_here;               // false: fail() or another member ended the wait
-    std::vector<int64_t> missing;  // found here by the watchdog: the ranks that did not arrive
+    std::vector<int64_t> missing;  // if the watchdog ended it: the ranks that did not arrive
   };
-  /// What a member does here, or did last.
+  /// What a member is doing in this meeting, or did last.
   struct MemberState {
     std::string what;  // "" when it never called
     bool inside = false;
@@ -34,7 +34,8 @@ class Meeting {
   Meeting(const Members& members, double timeout_s);
 
   const Members& members() const { return who_; }
-  /// Throws Failure. Requires: one call at a time for each member; request.pieces fits all of them.
+  /// Takes part in one collective; returns when it is done. Throws Failure. Requires: one call at a
+  /// time for each member; request.pieces has entries for all members.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
   MemberState state_of(int64_t member);
@@ -42,9 +43,9 @@ class Meeting {
  private:
   using Lock = std::unique_lock<std::mutex>;
   struct Member {
-    bool arrived = false;  // for the transfer that opens next
+    bool arrived = false;  // for the next transfer
     Nanoseconds came = 0;
-    std::atomic<Nanoseconds> left{0};  // 0 while inside
+    std::atomic<Nanoseconds> left{0};  // 0 while it is in the meeting
   };
 
   void enter(int64_t member, const Request& request);
@@ -58,16 +59,17 @@ class Meeting {
   const double timeout_s_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_; requests_ also lie still while a transfer is open, and are read by its jobs.
+  // Guarded by mutex_. While a transfer is open, requests_ does not change, and the transfer's jobs
+  // read it without the lock.
   std::vector<Request> requests_;
   std::vector<Member> members_;
   size_t num_arrived_ = 0;
   bool failed_ = false;
   std::string reason_;
-  // Set by the member that opens, before opened_.
+  // Set by the member that opens the transfer, before opened_.
   Transfer transfer_;
   Nanoseconds begin_ = 0;
-  std::atomic<uint64_t> opened_{0};  // turns
+  std::atomic<uint64_t> opened_{0};  // number of transfers opened
   std::atomic<uint64_t> done_{0};
 };
 

@@ -8,10 +8,11 @@
 namespace moe {
 namespace {
 
-// A job is long against taking it from a queue and short against a time slice.
+// The size of one job: long compared with taking it from a queue, and short compared with a time
+// slice.
 constexpr Bytes kCopyBytes = 256 << 10;
 constexpr int64_t kSumElements = 32 << 10;
-// Sums are made in first-level cache and then stored to every member.
+// Sums are computed in the first-level cache and then stored to every member.
 constexpr int64_t kTileElements = 1024;
 
 size_t index(int64_t i) {
@@ -34,8 +35,8 @@ const char* call_name(CallKind kind) {
   return "";
 }
 
-/// out[i] = in of rank 0 + in of rank 1 + ... in this order, for every rank's out. Reads a tile of
-/// every rank before it writes one, so that each rank may sum in place.
+/// For every rank: out[i] = in[i] of rank 0 + in[i] of rank 1 + ..., in this order. All ranks'
+/// inputs for a tile are read before any output of that tile is written, so `out` may be `in`.
 template <class T>
 void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t count) {
   T tile[kTileElements];
@@ -62,7 +63,8 @@ std::string describe(const Request& request) {
 }
 
 std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, const Request& other) {
-  if (other_rank < rank) return mismatch(other_rank, other, rank, mine);  // one text for all
+  // The lower rank comes first, so that all ranks give the same text.
+  if (other_rank < rank) return mismatch(other_rank, other, rank, mine);
   if (mine.kind != other.kind || mine.what != other.what) {
     return fmt::format("rank {} called {} where rank {} called {}", rank, describe(mine),
                        other_rank, describe(other));
@@ -157,7 +159,8 @@ bool Transfer::work(int64_t member) {
       const size_t job = queue.next.fetch_add(1, std::memory_order_relaxed);
       if (job >= queue.end) break;
       run(jobs_[job]);
-      // Release: what this job wrote is seen by whoever finishes last, and by those it wakes.
+      // Release: what this job wrote is visible to the thread that finishes last, and to those that
+      // it wakes.
       finished_last |= unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1;
     }
   }

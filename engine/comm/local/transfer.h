@@ -1,7 +1,7 @@
-// The work of one in-process collective, cut into jobs that any member's thread may run: whoever is
-// awake works, own jobs first, so that a thread which the system wakes late delays nobody. Each job
-// writes memory that no other job touches; the bits do not depend on who runs which.
-// Not here: who waits for whom (meeting.h).
+// The copying and summing of one in-process collective, cut into jobs that any member's thread may
+// run. Every thread that is awake works, on its own jobs first, so that a thread that wakes late
+// delays no other. Each job writes memory that no other job touches; the resulting bits do not
+// depend on which thread runs which job. Not here: how members wait for each other (meeting.h).
 #pragma once
 
 #include <atomic>
@@ -16,7 +16,7 @@ namespace moe {
 
 enum class CallKind : uint8_t { kAllToAll, kAllReduceF32, kAllReduceF64, kBroadcast, kBarrier };
 
-/// Who takes part, by number 0 to size - 1, and which ranks they are.
+/// The members of a collective, numbered 0 to size - 1, and their ranks.
 struct Members {
   int64_t size = 0;
   int64_t first = 0;
@@ -25,7 +25,7 @@ struct Members {
   bool operator==(const Members&) const = default;
 };
 
-/// What one member asks for.
+/// The call of one member.
 struct Request {
   CallKind kind = CallKind::kBarrier;
   std::string what;
@@ -37,11 +37,11 @@ struct Request {
   Nanoseconds post = 0;
 };
 
-/// "all_reduce b0.grads"
+/// Returns the call's kind and name: "all_reduce b0.grads".
 std::string describe(const Request& request);
 
-/// Why the calls of two ranks do not belong together ("" when they do): kind, name, size, root,
-/// groups. The sizes of an all-to-all's pieces are a matter for Transfer::prepare.
+/// Returns why the calls of two ranks do not match in kind, name, size, root or groups; "" when
+/// they match. The sizes of an all-to-all's pieces are compared in Transfer::prepare.
 std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, const Request& other);
 
 class Transfer {
@@ -49,25 +49,25 @@ class Transfer {
   explicit Transfer(const Members& members)
       : members_(members), queues_(static_cast<size_t>(members.size)) {}
 
-  /// Cuts the members' requests into jobs. They stay referenced until the next prepare. Throws
-  /// RunError naming both ranks and both sizes where the pieces of an all-to-all differ. Requires:
-  /// no mismatch between the requests, and no thread in work().
+  /// Cuts the members' requests into jobs, and refers to the requests until the next prepare().
+  /// Throws RunError, which names both ranks and both sizes, when pieces of an all-to-all differ.
+  /// Requires: the requests match, and no thread is in work().
   void prepare(std::span<const Request> requests);
-  /// Runs jobs until none is left to take. Returns whether this call finished the last one; a
-  /// transfer without jobs has nobody who does.
+  /// Runs jobs until no job is left to take. Returns whether this call finished the last job; for a
+  /// transfer without jobs it always returns false.
   bool work(int64_t member);
   bool empty() const { return jobs_.empty(); }
-  /// Bytes to be written.
+  /// Bytes that the jobs write.
   Bytes bytes() const { return bytes_; }
 
  private:
   struct Job {
-    char* to;          // copies
-    const char* from;  // copies
-    int64_t first;     // sums: the first element
-    int64_t count;     // copies: bytes; sums: elements
+    char* to;          // of a copy; null for a sum
+    const char* from;  // of a copy
+    int64_t first;     // of a sum: the first element
+    int64_t count;     // of a copy: bytes; of a sum: elements
   };
-  struct alignas(64) Queue {  // jobs of one member; a cache line each
+  struct alignas(64) Queue {  // jobs of one member, on a cache line of its own
     std::atomic<size_t> next{0};
     size_t end = 0;
   };

@@ -1,6 +1,6 @@
-// Short texts between two processes of a job, on a channel of their own: whoever sends goes on at
-// once, and whoever reads gets what has come, of one sender in the order in which it was sent. Any
-// thread. Not here: collectives (message_comm.h).
+// Short texts between two processes of a job, on a separate channel. The sender does not wait; the
+// reader gets the letters that have arrived, those of one sender in the order of sending. Any
+// thread may call. Not here: collectives (message_comm.h).
 #pragma once
 
 #include <deque>
@@ -18,9 +18,9 @@ class ControlChannel {
   /// Keeps a reference to processes.
   ControlChannel(Processes& processes, int64_t channel);
 
-  // Where a peer is lost the job fails; in a job that has failed nothing goes or comes any more.
+  // When a peer is lost, the job fails. In a job that has failed, send() and read() do nothing.
   void send(int64_t peer, std::string text);
-  /// The next of those that have come, from anybody.
+  /// Returns the next letter that has arrived, from any sender; nothing when there is none.
   std::optional<Transport::ControlMessage> read();
 
  private:
@@ -33,8 +33,8 @@ class ControlChannel {
   Processes& processes_;
   Transport& transport_;
   const int64_t channel_;
-  std::mutex mutex_;       // of sent_
-  std::deque<Sent> sent_;  // under way, oldest first
+  std::mutex mutex_;       // guards sent_
+  std::deque<Sent> sent_;  // not yet delivered, oldest first
 };
 
 }  // namespace moe

@@ -16,7 +16,7 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// FNV-1a 64 over the sizes of a peer's pieces.
+/// The FNV-1a hash (64 bits) of the sizes of a peer's pieces.
 uint64_t hash_of(const Bytes* sizes, int64_t n) {
   uint64_t hash = 14695981039346656037ull;
   for (int64_t i = 0; i < n; ++i) {
@@ -35,11 +35,11 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = index(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "pieces of {} ranks and {} groups", num_ranks, pieces.groups);
+            "the lists of pieces do not fit {} ranks and {} groups", num_ranks, pieces.groups);
 }
 
-/// A peer's pieces, the n from number `first` on, that follow one another: where they begin. -1:
-/// they do not.
+/// Returns the offset at which a peer's n pieces, from number `first` on, begin, if they follow
+/// each other without gaps; else -1.
 Bytes one_stretch(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
                   int64_t n) {
   Bytes begin = 0, end = -1;
@@ -52,7 +52,8 @@ Bytes one_stretch(const std::vector<Bytes>& offset, const std::vector<Bytes>& by
   return begin;
 }
 
-/// body(offset of a piece, its bytes, where it lies among all), of a peer's pieces.
+/// Calls body(offset, bytes, at) for each of a peer's n pieces; `at` is the piece's offset among
+/// these pieces when packed.
 template <class Body>
 void each_piece(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
                 int64_t n, Body body) {
@@ -94,8 +95,8 @@ void MessageComm::set_timeout(double seconds) {
   for (const auto& made : subgroups_) made->set_timeout(seconds);
 }
 
-/// Members meet by messages between two ranks, whose order is that of the lane: a group needs no
-/// channel of its own, and making it nobody else.
+/// Members exchange messages in pairs, in the order of the lane's calls, so a group needs no
+/// channel of its own, and creating it involves no other rank.
 Communicator& MessageComm::subgroup(const Group& group) {
   const Members who = {group.size, group.member(number_, 0), group.stride};
   for (const auto& made : subgroups_) {
@@ -153,7 +154,8 @@ void MessageComm::time_out(const Request& request, const std::vector<int64_t>& m
 }
 
 void MessageComm::compare(const Request& request) const {
-  // As all members see each other: what one calls, by the names that were sent.
+  // Compares the calls as they were sent (names may be cut off), so that all members come to the
+  // same result.
   const auto request_of = [](const Call& call, Pieces& pieces) {
     pieces.groups = call.groups;
     return Request{call.kind,
@@ -248,7 +250,7 @@ CommTimes MessageComm::all_reduce(const std::string& what, const double* in, dou
   return reduce({CallKind::kAllReduceF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
 }
 
-/// Each member sums its part of the elements, in rank order, and sends the sums to all.
+/// Each member sums its share of the elements in rank order, and sends the sums to all.
 template <class T>
 CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
   CommTimes times = meet(request);
@@ -283,7 +285,7 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
 }
 
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
-  MOE_CHECK(root >= 0 && root < size(), "root {}", root);
+  MOE_CHECK(root >= 0 && root < size(), "the root {} is not a member", root);
   const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
                            take_post()};
   CommTimes times = meet(request);

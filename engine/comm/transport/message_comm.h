@@ -1,7 +1,7 @@
-// The Communicator of one rank per process, by messages. Before a collective every member tells
-// every other what it calls, since when, and how much it sends: calls that do not belong together
-// are named before any byte moves, and a peer that says nothing is the one that did not arrive.
-// Sums run in rank order for each element, as among ranks of one process: the same bits.
+// The Communicator of one rank per process, by messages. Before a collective, every member sends
+// every other what it calls, its post time, and how many bytes it sends: calls that do not match
+// are reported before any byte moves, and a peer that sends nothing is reported as not arrived.
+// Sums run in rank order for each element and have the same bits as among ranks of one process.
 #pragma once
 
 #include <memory>
@@ -15,12 +15,13 @@ namespace moe {
 
 class MessageComm final : public Communicator {
  public:
-  /// Among all ranks, on a channel of its own.
+  /// Among all ranks, on a channel that nothing else uses.
   MessageComm(Processes& processes, int64_t channel);
 
   int64_t rank() const override { return number_; }
   int64_t size() const override { return who_.size; }
-  /// The watchdog's, of this one and its groups; 0: waits for peers as long as they live.
+  /// Sets the watchdog's timeout for this communicator and its groups; 0 means no timeout: a call
+  /// waits for its peers as long as they live.
   void set_timeout(double seconds);
 
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
@@ -31,31 +32,32 @@ class MessageComm final : public Communicator {
   CommTimes barrier(const std::string& what) override;
 
  private:
-  /// What a member tells a peer before a collective.
+  /// What a member sends to a peer before a collective.
   struct Call {
     CallKind kind = CallKind::kBarrier;
     char what[199] = "";
     int64_t size = 0, root = 0, groups = 1;
     Bytes bytes = 0;       // to this peer
-    uint64_t pieces = 0;   // hash of their sizes
-    Nanoseconds post = 0;  // common clock
+    uint64_t pieces = 0;   // hash of the pieces' sizes
+    Nanoseconds post = 0;  // on the job's common clock
   };
-  /// One peer's part of an all-to-all: in place, or gathered in a buffer.
+  /// The data for one peer in an all-to-all: sent from where it is, or packed in a buffer.
   struct Part {
     Bytes bytes = 0;
-    Bytes offset = 0;  // where it lies as one, or -1
+    Bytes offset = 0;  // where it is when contiguous, else -1
     std::vector<std::byte> buffer;
   };
 
   MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number);
   Communicator& subgroup(const Group& group) override;
-  /// Returns post and begin.
+  /// Exchanges the calls with all members; returns post and begin.
   CommTimes meet(const Request& request);
   void compare(const Request& request) const;
   void check_sizes(const Request& request) const;
   template <class T>
   CommTimes reduce(const Request& request, const T* in, T* out);
-  /// Waits for the messages of a call that all have begun.
+  /// Waits for the messages of a call that all members have begun. Throws RunError when the job has
+  /// failed.
   void complete(const Request& request);
   [[noreturn]] void time_out(const Request& request, const std::vector<int64_t>& missing);
 
@@ -65,7 +67,7 @@ class MessageComm final : public Communicator {
   const int64_t number_;
   double timeout_s_ = 0;
   const std::unique_ptr<Messages> messages_;
-  std::vector<Call> mine_, theirs_;  // by member
+  std::vector<Call> mine_, theirs_;  // indexed by member
   std::vector<Part> sent_, received_;
   std::vector<std::byte> sums_;
   std::vector<std::unique_ptr<MessageComm>> subgroups_;

@@ -21,12 +21,12 @@ namespace moe {
 namespace {
 
 constexpr Nanoseconds kPerMs = 1'000'000;
-constexpr Nanoseconds kLongestTry = 5'000 * kPerMs;  // of one address
-constexpr int kWaiting = 4096;                       // connections that nobody has accepted yet
+constexpr Nanoseconds kLongestTry = 5'000 * kPerMs;  // for one address
+constexpr int kWaiting = 4096;                       // connections that are not yet accepted
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// null: `why` there is none.
+/// Returns null, and the reason in `why`, when the name has no address.
 Addresses resolve(const char* name, int64_t port, int flags, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;
@@ -51,12 +51,12 @@ std::string digits_of(const sockaddr_storage& address) {
   char text[NI_MAXHOST] = "";
   getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, text, sizeof text,
               nullptr, 0, NI_NUMERICHOST);
-  const std::string digits = text, mapped = "::ffff:";  // IPv4 at a listener of both kinds
+  const std::string digits = text, mapped = "::ffff:";  // an IPv4 peer at a listener for both kinds
   return digits.starts_with(mapped) ? digits.substr(mapped.size()) : digits;
 }
 
-/// A connection to one's own port, which succeeds where nobody listens at a port that the system
-/// gave this end.
+/// Whether the socket is connected to itself. This happens when no process listens at a port and
+/// the system chose that same port for this end.
 bool with_itself(const Socket& socket) {
   sockaddr_storage own{}, other{};
   socklen_t own_length = sizeof own, other_length = sizeof other;
@@ -130,7 +130,7 @@ Socket listen_at(const std::string& address, int64_t port) {
   std::string why;
   const bool own = is_loopback(address);
   const Addresses found = resolve(own ? address.c_str() : nullptr, port, own ? 0 : AI_PASSIVE, why);
-  // Of all addresses, the IPv6 one takes IPv4 as well.
+  // When listening at all addresses, the IPv6 one also accepts IPv4.
   std::vector<const addrinfo*> order;
   for (const addrinfo* a = found.get(); a != nullptr; a = a->ai_next) order.push_back(a);
   std::stable_sort(order.begin(), order.end(), [&](const addrinfo* a, const addrinfo* b) {

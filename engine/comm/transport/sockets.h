@@ -1,6 +1,7 @@
-// TCP connections at the start of a job: who listens, connects and says what within a deadline
-// (clock_ns(); nothing waits beyond it). Sockets never block, close with their object, are not
-// inherited, send small messages at once (TCP_NODELAY), and writing raises no SIGPIPE.
+// TCP sockets for the start of a job: listening, connecting, reading and writing, each until a
+// deadline (of clock_ns(); no function waits longer). Sockets never block, are closed by their
+// destructor, are not inherited, and send small messages at once (TCP_NODELAY); writing raises no
+// SIGPIPE. Messages after the start are in tcp_queues.h.
 #pragma once
 
 #include <string>
@@ -27,27 +28,30 @@ class Socket {
   int descriptor_ = -1;
 };
 
-/// "10.0.0.1:29501", "[::1]:29501".
+/// Returns "10.0.0.1:29501", "[::1]:29501".
 std::string place_of(const std::string& address, int64_t port);
-/// Whether it is this machine's own, which no other can reach: localhost, 127.*, ::1.
+/// Whether the address is one that no other machine can reach: localhost, 127.*, ::1.
 bool is_loopback(const std::string& address);
 
-/// Listens at all of this machine's addresses, or only at its own where `address` is one; port 0:
-/// any that is free. Throws RunError naming the port.
+/// Listens at all of this machine's addresses, or only at the loopback address when `address` is
+/// one; port 0 means any free port. Throws RunError, which names the port.
 Socket listen_at(const std::string& address, int64_t port);
 int64_t port_of(const Socket& listener);
-/// The next connection; closed: there is none now. `address` of who connected.
+/// Returns the next connection and its peer's address; a closed socket when there is none now.
 Socket accept_at(const Socket& listener, std::string& address);
-/// One try at every address of the name; closed: `why` it failed.
+/// Tries every address of the name once. Returns a closed socket, and the reason in `why`, when all
+/// fail.
 Socket connect_to(const std::string& address, int64_t port, Nanoseconds deadline, std::string& why);
-/// Of the other end, as digits.
+/// The address of the other end, in digits.
 std::string address_of_peer(const Socket& socket);
 
-/// All `bytes`; false: the other end closed, or the deadline passed.
+/// Writes or reads all `bytes`. Returns false when the other end closed the connection or the
+/// deadline passed.
 bool write_all(const Socket& socket, const void* data, size_t bytes, Nanoseconds deadline);
 bool read_all(const Socket& socket, void* data, size_t bytes, Nanoseconds deadline);
 
-/// Until one is as `events` of poll() say, or the deadline; those that are.
+/// Waits until at least one descriptor is ready for its `events` (of poll()), or until the
+/// deadline; returns for each whether it is ready.
 struct Watched {
   int descriptor;
   short events;

@@ -19,24 +19,25 @@
 namespace moe {
 namespace {
 
-// What is sent is as it lies in memory: a machine of the other byte order fails at the magic.
+// Structs are sent as they are in memory: a machine of the other byte order fails at the magic
+// number.
 constexpr uint64_t kHelloMagic = 0x6d6f652d68656c31, kAnswerMagic = 0x6d6f652d616e7331;
 constexpr auto kBetweenTries = std::chrono::milliseconds(50);
-// Of a port that a process of an earlier job is about to leave.
+// How long to retry a port that a process of an earlier job may be about to release.
 constexpr Nanoseconds kPortInUse = 1'000'000'000;
-// Rank 0 ends the wait of all; they wait this much longer than it does.
+// Rank 0's timeout ends the wait of all ranks, so the others wait this much longer.
 constexpr Nanoseconds kLater = 5'000'000'000;
 
-/// What a process says first to one that it connects to.
+/// The first message of a process to one that it connects to.
 struct Hello {
   uint64_t magic = kHelloMagic, job = 0, machine = 0;
-  int64_t size = 0, rank = 0, port = 0;  // where it listens
+  int64_t size = 0, rank = 0, port = 0;  // port: where it listens
 };
 struct Answer {
   uint64_t magic = kAnswerMagic, accepted = 1;
   std::array<char, 240> why{};
 };
-/// Where a process listens; "": at the address by which one reaches rank 0.
+/// Where a process listens. An empty address means the address at which rank 0 is reached.
 struct Entry {
   std::array<char, 64> address{};
   int64_t port = 0;
@@ -55,7 +56,7 @@ std::string ranks_text(const std::vector<int64_t>& ranks) {
   return fmt::format("rank{} {}", ranks.size() == 1 ? "" : "s", fmt::join(ranks, ", "));
 }
 
-/// The same for processes that share a clock.
+/// A number that is the same for processes that share a clock.
 uint64_t machine() {
   std::string text;
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), text);
@@ -67,7 +68,7 @@ uint64_t machine() {
   return std::hash<std::string>()(text);
 }
 
-/// Takes the connections of the ranks from `first` on.
+/// Accepts the connections of the ranks from `first` on.
 class Acceptor {
  public:
   Acceptor(const TcpJob& job, const Socket& listener, int64_t first)
@@ -78,22 +79,25 @@ class Acceptor {
     std::string address;
     Hello hello;
   };
-  /// By rank, from `first` on. Ends with RunError when the deadline passes, when one of those who
-  /// came goes away, or `rank_0` does (closed: it is this process).
+  /// Returns the connections in rank order, from `first` on. Throws RunError when the deadline
+  /// passes, when a rank that has connected closes its connection, or when rank 0 does (`rank_0` is
+  /// a closed socket when this process is rank 0).
   std::vector<Connection> wait_for_all(Nanoseconds deadline, const Socket& rank_0) {
     connections_.resize(index(job_.size - first_));
     while (!missing().empty()) {
       poll_once(deadline, rank_0);
       if (clock_ns() < deadline || missing().empty()) continue;
-      throw run_error("{} of {} did not come to rank {} in {} s{} (MOEBENCH_CONNECT_S is more)",
-                      ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
-                      turned_away_.empty() ? "" : "; turned away: " + turned_away_);
+      throw run_error(
+          "{} of {} did not connect to rank {} within {} s{} (to wait longer, set "
+          "MOEBENCH_CONNECT_S)",
+          ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
+          turned_away_.empty() ? "" : "; rejected: " + turned_away_);
     }
     return std::move(connections_);
   }
 
  private:
-  /// A connection whose hello has not come whole.
+  /// A connection that has not sent all of its hello.
   struct Handshake {
     Connection connection;
     size_t bytes_read = 0;
@@ -109,7 +113,8 @@ class Acceptor {
   }
 
   void poll_once(Nanoseconds deadline, const Socket& rank_0) {
-    // Handshakes and the listener for reading, the others for their end alone.
+    // The listener and the strangers are watched for reading, the guests only for the end of their
+    // connection.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
     const size_t num_handshakes = handshakes_.size();
@@ -160,12 +165,12 @@ class Acceptor {
   std::string objection(const Hello& hello) const {
     if (hello.job != job_.id) {
       return fmt::format(
-          "a process of another job: MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT and "
-          "TORCHELASTIC_RUN_ID are not those of rank {}",
+          "this process belongs to another job: its MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT or "
+          "TORCHELASTIC_RUN_ID differs from rank {}'s",
           job_.rank);
     }
     if (hello.size != job_.size) {
-      return fmt::format("RANK={} has WORLD_SIZE={}, and rank {} has WORLD_SIZE={}", hello.rank,
+      return fmt::format("RANK={} has WORLD_SIZE={}, but rank {} has WORLD_SIZE={}", hello.rank,
                          hello.size, job_.rank, job_.size);
     }
     if (hello.rank < first_ || hello.rank >= job_.size) {
@@ -187,7 +192,8 @@ class Acceptor {
 
 constexpr char kWhere[] = "MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1";
 
-/// Sends the hello and reads the answer. False: there was no answer.
+/// Sends the hello and reads the answer. Returns false when there was no answer; throws RunError
+/// when this process is rejected.
 bool shake_hands(const Socket& socket, const Hello& hello, const std::string& place,
                  Nanoseconds deadline) {
   Answer answer;
@@ -196,14 +202,15 @@ bool shake_hands(const Socket& socket, const Hello& hello, const std::string& pl
     return false;
   }
   if (answer.magic != kAnswerMagic) {
-    throw run_error("{}: what listens there is no process of a job ({})", place, kWhere);
+    throw run_error("{}: the program that listens there is not a process of this job ({})", place,
+                    kWhere);
   }
   answer.why.back() = '\0';
-  if (answer.accepted == 0) throw run_error("turned away at {}: {}", place, answer.why.data());
+  if (answer.accepted == 0) throw run_error("rejected at {}: {}", place, answer.why.data());
   return true;
 }
 
-/// Tries again where nobody listens yet, or does not answer.
+/// Connects to a rank; tries again while no process listens there or answers.
 Socket connect_until(const std::string& address, int64_t port, const Hello& hello, double seconds) {
   const Nanoseconds deadline = in_seconds(seconds);
   const std::string place = place_of(address, port);
@@ -215,7 +222,7 @@ Socket connect_until(const std::string& address, int64_t port, const Hello& hell
     if (clock_ns() >= deadline) break;
     std::this_thread::sleep_for(kBetweenTries);
   }
-  throw run_error("cannot connect to {} in {} s: {} ({})", place, seconds, why, kWhere);
+  throw run_error("cannot connect to {} within {} s: {} ({})", place, seconds, why, kWhere);
 }
 
 Socket listen_for_all(const TcpJob& job) {
@@ -228,12 +235,12 @@ Socket listen_for_all(const TcpJob& job) {
         std::this_thread::sleep_for(kBetweenTries);
         continue;
       }
-      throw run_error("{} ({}; set MOEBENCH_PORT to a free port)", error.what(), kWhere);
+      throw run_error("{} ({}); set MOEBENCH_PORT to a free port", error.what(), kWhere);
     }
   }
 }
 
-/// Of the ranks below `end`, how many are on that machine.
+/// How many of the ranks below `end` are on the machine `here`.
 int64_t num_on(uint64_t here, const std::vector<Entry>& table, int64_t end) {
   return std::count_if(table.begin(), table.begin() + end,
                        [&](const Entry& one) { return one.machine == here; });
@@ -276,7 +283,7 @@ TcpMesh connect_other(const TcpJob& job) {
   std::vector<Entry> table(index(job.size));
   if (!read_all(mesh.peers[0], table.data(), table.size() * sizeof(Entry),
                 in_seconds(job.connect_s) + kLater)) {
-    throw run_error("rank 0 at {} ended before all processes had come",
+    throw run_error("rank 0 at {} ended before all processes were connected",
                     place_of(job.address, job.port));
   }
   const std::string beside_rank_0 = address_of_peer(mesh.peers[0]);

@@ -1,7 +1,8 @@
-// The connections of a job without MPI: rank 0 listens, the others come to it and are told of each
-// other, and every two are connected. Whoever does not say what a process of this job says is
-// turned away; one of the job that is not wanted (another WORLD_SIZE, a rank that is there already)
-// is told why. Nobody listens any more once all are connected.
+// The connections of a job without MPI: rank 0 listens, the others connect to it and receive the
+// addresses of all, and every two ranks get connected. A connection that does not begin with the
+// hello of this job is closed. A process of this job that does not fit (another WORLD_SIZE, or a
+// rank that is already connected) is rejected with the reason. No process listens any more once all
+// are connected. Messages over the connections are in transport_tcp.cpp.
 #pragma once
 
 #include <vector>
@@ -12,13 +13,13 @@
 namespace moe {
 
 struct TcpMesh {
-  std::vector<Socket> peers;  // by rank; the own one is closed
+  std::vector<Socket> peers;  // indexed by rank; this rank's own socket is closed
   int64_t size_here = 1;      // processes on this machine
-  int64_t place_here = 0;     // this one's place among them
+  int64_t place_here = 0;     // index of this process among them
 };
 
-/// Waits for all processes, for job.connect_s. Throws RunError naming those that did not come, or
-/// what cannot be reached and how long it was tried.
+/// Connects all processes; waits up to job.connect_s for them. Throws RunError, which names the
+/// ranks that did not connect, or what could not be reached and for how long it was tried.
 TcpMesh connect_all(const TcpJob& job);
 
 }  // namespace moe

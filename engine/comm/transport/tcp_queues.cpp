@@ -22,7 +22,8 @@ bool only_later(int error) {
 }
 
 RunError other_size(Bytes total, Bytes bytes) {
-  return run_error("a message of {} bytes came where one of {} was expected", total, bytes);
+  return run_error("a message of {} bytes arrived where one of {} bytes was expected", total,
+                   bytes);
 }
 
 }  // namespace
@@ -35,7 +36,7 @@ void TcpOutbox::add(int64_t channel, int tag, TcpRequest& request) {
 }
 
 void TcpOutbox::drop(const TcpRequest& request) {
-  if (from_ == &request) {  // the other end waits for the rest of this frame
+  if (from_ == &request) {  // the other end still needs the rest of this frame
     kept_.assign(body_, size_of(frame_.bytes));
     body_ = kept_.data();
     from_ = nullptr;
@@ -159,7 +160,7 @@ void TcpInbox::begin_frame() {
   } else if (frame_.kind != TcpFrame::kData || frame_.bytes <= 0 ||
              frame_.bytes > TcpFrame::kMostBytes || frame_.offset < 0 ||
              frame_.offset > frame_.total - frame_.bytes) {
-    fault_ = "it sent what is no message";
+    fault_ = "it sent bytes that are not a message";
   } else {
     stream_ = &streams_[{frame_.channel, frame_.tag}];
     if (frame_.offset > 0) return;
@@ -171,8 +172,8 @@ void TcpInbox::begin_frame() {
   }
 }
 
-/// Where the frame's next bytes go. Asked for anew each time: the message may have been posted or
-/// dropped since.
+/// Returns where the frame's next bytes go. It is computed for each read, because the message may
+/// have been posted or dropped in between.
 char* TcpInbox::room(Bytes bytes) {
   const Bytes at = frame_.offset + body_read_;
   if (!stream_->posted.empty() && stream_->posted.front()->moved == at) {

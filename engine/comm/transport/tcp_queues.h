@@ -1,6 +1,7 @@
-// What goes over one connection between two processes, both ways: messages cut into frames, so
-// that those of other channels and tags pass a large one. What nobody has asked for yet is kept,
-// and what is left of it goes where it is asked for. No call waits; the caller's lock is held.
+// The messages of one connection between two processes, in both directions. Messages are cut into
+// frames, so that messages of other channels and tags can overtake a large one. A message that
+// arrives before its receive is posted is kept; its remaining frames go directly to the posted
+// memory. No call waits; the caller holds the connection's lock. Connecting is in tcp_mesh.h.
 #pragma once
 
 #include <atomic>
@@ -14,38 +15,40 @@
 
 namespace moe {
 
-/// A message under way. Queues keep its address until it is over or dropped.
+/// A message in progress. The queues keep its address until it is over or dropped.
 struct TcpRequest {
   int64_t peer = 0;
-  char* data = nullptr;  // only read where it is sent
+  char* data = nullptr;  // only read when it is sent
   Bytes bytes = 0, moved = 0;
-  std::atomic<bool> over{false};  // the last that is written to it
+  std::atomic<bool> over{false};  // written after all other members
 };
 
-/// Before each frame, as it lies in memory.
+/// The header of each frame, sent as it is in memory.
 struct TcpFrame {
   enum Kind : int32_t { kData = 0x6d6f6530, kGoodbye, kAbort };
   static constexpr Bytes kMostBytes = Bytes{1} << 18;
   int32_t kind = kData;
-  int32_t tag = 0;  // of an abort: the exit status
+  int32_t tag = 0;  // for kAbort: the exit status
   int64_t channel = 0;
-  Bytes total = 0, offset = 0, bytes = 0;  // of the message; what this frame holds of it
+  /// Total bytes of the message; offset and bytes of this frame within it.
+  Bytes total = 0, offset = 0, bytes = 0;
 };
 
 enum class TcpLink : uint8_t { kOpen, kClosed };
 
 class TcpOutbox {
  public:
-  /// Behind those of its channel and tag.
+  /// Appends a message to the queue of its channel and tag.
   void add(int64_t channel, int tag, TcpRequest& request);
-  /// Its memory is not read any more.
+  /// Removes a message; its memory is not read after this call.
   void drop(const TcpRequest& request);
-  /// When all else is out.
+  /// Sends the goodbye frame when all messages have been sent.
   void say_goodbye() { goodbye_ = true; }
-  /// Instead of all else.
+  /// Drops all messages and sends the abort frame.
   void say_abort(int status);
   bool empty() const;
-  /// Writes what the connection takes, to about `most` bytes. Closed: errno says why.
+  /// Writes as much as the connection accepts, up to about `most` bytes. When it returns kClosed,
+  /// errno has the reason.
   TcpLink flush(int descriptor, Bytes most);
 
  private:
@@ -57,28 +60,30 @@ class TcpOutbox {
   bool begin_frame();
   void end_frame();
 
-  std::list<Stream> streams_;  // each in turn sends a frame
+  std::list<Stream> streams_;  // served in turn, one frame each
   bool goodbye_ = false;
   std::optional<int> abort_;
-  // The frame that is being sent.
+  // The frame that is being sent:
   bool sending_ = false;
   TcpFrame frame_;
-  TcpRequest* from_ = nullptr;  // null: none, or dropped
+  TcpRequest* from_ = nullptr;  // null: the frame has no message, or it was dropped
   const char* body_ = nullptr;
-  size_t sent_ = 0;   // of the frame with its head
-  std::string kept_;  // the body of one that was dropped
+  size_t sent_ = 0;   // bytes sent, header included
+  std::string kept_;  // the body of a frame whose message was dropped
 };
 
 class TcpInbox {
  public:
-  /// Throws RunError where the message that came has another size.
+  /// Posts memory to receive a message. Throws RunError when the message that has arrived has
+  /// another size.
   void post(int64_t channel, int tag, TcpRequest& request);
-  /// Its memory is not written any more.
+  /// Removes a posted receive; its memory is not written after this call.
   void drop(const TcpRequest& request);
-  /// A whole message of the channel that nobody has asked for.
+  /// Returns a complete message of the channel for which no receive was posted; nothing when there
+  /// is none.
   std::optional<std::string> take(int64_t channel);
-  /// Reads what has come, to about `most` bytes. Closed: by the other end
-  /// (errno, 0 where it ended well), or fault().
+  /// Reads what has arrived, up to about `most` bytes. When it returns kClosed, the other end
+  /// closed the connection (errno is the reason, 0 for an orderly end), or fault() is set.
   TcpLink fill(int descriptor, Bytes most);
   const std::string& fault() const { return fault_; }
   bool said_goodbye() const { return goodbye_; }
@@ -86,7 +91,7 @@ class TcpInbox {
 
  private:
   struct ReceivedMessage {
-    std::string text;  // as much as has come
+    std::string text;  // the bytes that have arrived so far
     Bytes total;
   };
   struct Stream {
@@ -101,12 +106,12 @@ class TcpInbox {
   std::string fault_;
   bool goodbye_ = false;
   std::optional<int> abort_;
-  // The frame that is being read.
+  // The frame that is being read:
   TcpFrame frame_;
   size_t head_read_ = 0;
   Bytes body_read_ = 0;
   Stream* stream_ = nullptr;
-  std::string scrap_;  // what goes nowhere
+  std::string scrap_;  // receives bytes that no message needs
 };
 
 }  // namespace moe

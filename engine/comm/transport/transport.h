@@ -1,8 +1,8 @@
-// Messages between the processes of a job. Any thread may call anything but open_transport(),
-// open_channel() and finish(). Nothing here waits for a peer except where it says so, so that
-// whoever waits can look for failures meanwhile.
-// Not here: collectives (message_comm.h), who lives and what failed (processes.h), how the
-// processes were started (launch.h).
+// Messages between the processes of a job. Any thread may call any function except
+// open_transport(), open_channel() and finish(). A function waits for a peer only where its comment
+// says so, so that a waiting caller can check for failures.
+// Not here: collectives (message_comm.h), liveness and failures (processes.h), how the processes
+// were started (launch.h).
 #pragma once
 
 #include <cstdint>
@@ -17,21 +17,22 @@ namespace moe {
 
 struct TcpJob;
 
-/// Messages under way that are waited for together. Memory that is sent or received into stays
-/// with them until over() or give_up(). Messages of one channel, sender, receiver and tag keep
-/// their order. Used by one thread at a time.
+/// A set of messages that are waited for together. Memory that is sent from or received into
+/// belongs to them until over() returns true or give_up(). Messages of one channel, sender,
+/// receiver and tag keep their order. Used by one thread at a time.
 class Messages {
  public:
   virtual ~Messages() = default;
 
-  /// Any number of bytes; none for 0.
+  /// Starts a message of any number of bytes; for 0 bytes there is no message.
   virtual void send(int64_t channel, int64_t peer, int tag, const void* data, Bytes bytes) = 0;
   virtual void receive(int64_t channel, int64_t peer, int tag, void* data, Bytes bytes) = 0;
-  /// Whether all of them are over; makes them go on. Throws RunError naming a peer that is lost.
+  /// Makes progress, and returns whether all messages are complete. Throws RunError, which names
+  /// the peer, when a peer is lost.
   virtual bool over() = 0;
-  /// The peers, ascending, whose messages have not come.
+  /// The peers, ascending, with incomplete messages.
   virtual std::vector<int64_t> missing() const = 0;
-  /// Waits for none of them any more; for a job that has failed.
+  /// Abandons all messages; for a job that has failed.
   virtual void give_up() = 0;
 };
 
@@ -41,40 +42,41 @@ class Transport {
 
   virtual int64_t rank() const = 0;
   virtual int64_t size() const = 0;
-  /// Processes on this machine.
+  /// Number of processes on this machine.
   virtual int64_t size_here() const = 0;
-  /// This one's place among them.
+  /// Index of this process among them, in rank order.
   virtual int64_t place_here() const = 0;
 
-  /// Called by all processes at the same point; may wait for them. Messages of one channel never
-  /// meet those of another.
+  /// Opens a channel and returns its number. Called by all processes at the same point; may wait
+  /// for them. Messages of different channels are never mixed up.
   virtual int64_t open_channel() = 0;
   virtual std::unique_ptr<Messages> messages() = 0;
-  /// A message that has come and that nobody has asked for: reads it. From anybody.
+  /// A message that has arrived without a receive having been posted for it.
   struct ControlMessage {
     int64_t peer;
     std::string text;
   };
-  /// Throws RunError where there is none and a peer is lost, naming it.
+  /// Returns the next letter of the channel, from any process; nothing when there is none. Throws
+  /// RunError, which names the peer, when there is none and a peer is lost.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
-  /// Waits for all processes; nothing may be called afterwards.
+  /// Waits for all processes to finish. No function may be called afterwards.
   virtual void finish() = 0;
-  /// Ends all other processes with this exit status; this one exits next.
+  /// Ends all other processes with this exit status; the caller then exits itself.
   virtual void abort(int status) = 0;
 };
 
-/// As this process was launched: over TCP where torchrun's variables say the job, else by MPI. At
-/// most once in a process's life. Waits for all processes.
+/// Connects the processes: over TCP when torchrun's variables describe the job, otherwise by MPI.
+/// Called at most once in a process. Waits for all processes.
 std::unique_ptr<Transport> open_transport();
 
-/// Throws UserError in a build without MPI, RunError where the library does not let several threads
-/// call it at the same time.
+/// Connects by MPI. Throws UserError in a build without MPI, and RunError when the library does not
+/// let several threads call it at the same time.
 std::unique_ptr<Transport> open_mpi();
-/// "Open MPI v4.1.4", "" in a build without MPI.
+/// Name and version of the MPI library, "Open MPI v4.1.4"; "" in a build without MPI.
 std::string mpi_library();
 
-/// A connection between every two processes. Throws as connect_all().
+/// Connects every two processes by TCP. Throws as connect_all() does.
 std::unique_ptr<Transport> open_tcp(const TcpJob& job);
 
 }  // namespace moe

@@ -1,4 +1,4 @@
-// The one place that calls MPI.
+// The only file that calls MPI.
 #include <fmt/ranges.h>
 #include <mpi.h>
 
@@ -13,7 +13,7 @@
 namespace moe {
 namespace {
 
-// MPI counts in int.
+// MPI's counts are int.
 constexpr Bytes kLongestMessage = Bytes{1} << 30;
 
 const char* thread_level_name(int level) {
@@ -62,7 +62,7 @@ class Mpi final : public Transport {
  private:
   int rank_ = 0, size_ = 1, size_here_ = 1, place_here_ = 0;
   bool finished_ = false;
-  std::mutex mutex_;  // of channels_: threads look one up while another opens one
+  std::mutex mutex_;  // guards channels_: a thread may read it while another opens a channel
   std::deque<MPI_Comm> channels_;
 };
 
@@ -90,8 +90,8 @@ Mpi::Mpi() {
   if (given < MPI_THREAD_MULTIPLE) {
     MPI_Finalize();
     throw run_error(
-        "{} gives {}, and each lane of a rank is a thread that calls MPI: a library that was built "
-        "with MPI_THREAD_MULTIPLE is needed",
+        "{} supports only {}, but each lane of a rank is a thread that calls MPI: use a library "
+        "that was built with MPI_THREAD_MULTIPLE",
         mpi_library(), thread_level_name(given));
   }
   MPI_Comm here = MPI_COMM_NULL;

@@ -1,4 +1,4 @@
-// A build without MPI.
+// Replaces transport_mpi.cpp in a build without MPI.
 #include "engine/base/errors.h"
 #include "engine/comm/transport/transport.h"
 
@@ -10,9 +10,9 @@ std::string mpi_library() {
 
 std::unique_ptr<Transport> open_mpi() {
   throw user_error(
-      "started by an MPI launcher, but this build has no MPI: install libopenmpi-dev and "
-      "openmpi-bin and build again, start it by torchrun or its variables (RANK, WORLD_SIZE, "
-      "MASTER_ADDR, MASTER_PORT), or without a launcher");
+      "this process was started by an MPI launcher, but this build has no MPI: install "
+      "libopenmpi-dev and openmpi-bin and build again, or start it with torchrun or its variables "
+      "(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or without a launcher");
 }
 
 }  // namespace moe

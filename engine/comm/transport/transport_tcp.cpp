@@ -1,4 +1,5 @@
-// Messages over TCP. One thread of the transport moves them, both ways; who sends tries first.
+// Messages over TCP. One thread of the transport sends and receives for all connections; a caller
+// of send() first tries to send directly.
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -24,7 +25,7 @@
 namespace moe {
 namespace {
 
-constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // moved while a peer's lock is held
+constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // most bytes while a lock is held
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr Nanoseconds kLastWordsOut = 300'000'000, kFarewell = 10'000'000'000;
 
@@ -33,12 +34,12 @@ size_t index(int64_t i) {
 }
 
 struct Peer {
-  std::mutex mutex;  // of all but lost
-  Socket socket;     // closed: none, or not any more
+  std::mutex mutex;  // guards all members except `lost`
+  Socket socket;     // closed: no connection, or no longer
   TcpOutbox outbox;
   TcpInbox inbox;
-  std::string why;                // it is lost
-  std::atomic<bool> lost{false};  // after all that came of it
+  std::string why;                // why the peer is lost
+  std::atomic<bool> lost{false};  // set after everything that it sent has been read
 };
 
 class Tcp final : public Transport {
@@ -64,7 +65,7 @@ class Tcp final : public Transport {
   void move(Peer& peer, short events);
   void close(Peer& peer, int error);
   void wake() const;
-  /// Whether `holds` of all peers that are connected.
+  /// Whether `holds` is true for all peers that are connected.
   bool all(bool (*holds)(Peer&));
 
   const int64_t rank_;
@@ -112,7 +113,7 @@ Tcp::~Tcp() {
 
 void Tcp::wake() const {
   const uint64_t one = 1;
-  // Fails only where the thread is woken already.
+  // Fails only when the thread has been woken already.
   [[maybe_unused]] const ssize_t written = write(wake_.descriptor(), &one, sizeof one);
 }
 
@@ -126,7 +127,7 @@ void Tcp::serve() {
       watched[r] = {peers_[r].socket.descriptor(),
                     static_cast<short>(POLLIN | (writes ? POLLOUT : 0)), 0};
     }
-    if (poll(watched.data(), watched.size(), -1) < 0) continue;  // a signal
+    if (poll(watched.data(), watched.size(), -1) < 0) continue;  // interrupted by a signal
     uint64_t times = 0;
     [[maybe_unused]] const ssize_t got = ::read(wake_.descriptor(), &times, sizeof times);
     for (size_t r = 0; r < peers_.size(); ++r) {
@@ -143,11 +144,11 @@ void Tcp::move(Peer& peer, short events) {
     if (const auto status = peer.inbox.said_abort()) std::_Exit(*status);
     if (link == TcpLink::kClosed) return close(peer, errno);
   }
-  // What cannot be written may still have sent what says why: reading finds its end.
+  // When writing fails, the peer may still have sent the reason; reading finds it.
   if ((events & POLLOUT) != 0) peer.outbox.flush(peer.socket.descriptor(), kAtOnce);
 }
 
-/// The lock is held.
+/// Closes a connection and notes why. The caller holds the peer's lock.
 void Tcp::close(Peer& peer, int error) {
   const auto rank =
       std::find_if(peers_.begin(), peers_.end(), [&](const Peer& one) { return &one == &peer; }) -
@@ -211,8 +212,8 @@ void Tcp::finish() {
   for (Peer& one : peers_) one.socket.close();
 }
 
-/// The others end and close their connections; this process goes after them, since what is on its
-/// way to a process may be lost where the connection closes before.
+/// Waits until the others have closed their connections: bytes on their way to a process may be
+/// lost when this side closes first.
 void Tcp::abort(int status) {
   for (Peer& one : peers_) {
     const std::lock_guard lock(one.mutex);
@@ -246,7 +247,8 @@ bool TcpMessages::over() {
   bool all = true;
   for (const TcpRequest& request : requests_) {
     const Peer& peer = tcp_.peer(request.peer);
-    const bool lost = peer.lost.load(std::memory_order_acquire);  // before, as it is set after
+    // Read before `over`, because it is set last.
+    const bool lost = peer.lost.load(std::memory_order_acquire);
     if (request.over.load(std::memory_order_acquire)) continue;
     if (lost) throw RunError(peer.why);
     all = false;

@@ -108,7 +108,7 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
-    MOE_CHECK(taken_, "rank {} has no turn", rank);
+    MOE_CHECK(taken_, "rank {} ends a turn that it was not given", rank);
     op = taken_->op;
     const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
     if (over) --posted_[schedule_.lane_of[op.index()].index()];

@@ -45,7 +45,7 @@ void LocalArbiter::start_step() {
 
 void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a step ended with turns left");
+  MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a step ended while turns were left");
 }
 
 void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
@@ -123,7 +123,7 @@ std::string LocalArbiter::under_way() {
   for (size_t r = 0; r < done_.size(); ++r) {
     if (!done_[r]) ranks.push_back(r);
   }
-  return fmt::format("rank{} {} not through with {}", ranks.size() == 1 ? "" : "s",
+  return fmt::format("rank{} {} did not finish op {}", ranks.size() == 1 ? "" : "s",
                      fmt::join(ranks, ", "), graph_.op(turn_.op).name);
 }
 
@@ -161,8 +161,8 @@ LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
   return oldest;
 }
 
-/// Returns the error turn of an overdue op: "rank 1 did not post it in 30 s; rank 1 waits for
-/// b1.moe.gate".
+/// Returns the error turn of an overdue op: "rank 1 did not post this op within 30 s; rank 1 waits
+/// for b1.moe.gate".
 Turn LocalArbiter::missing(OpId op) {
   std::vector<int64_t> ranks;
   std::string waits;
@@ -173,15 +173,15 @@ Turn LocalArbiter::missing(OpId op) {
     if (!what.empty()) waits += fmt::format("; rank {} waits for {}", r, what);
   }
   const std::string why =
-      fmt::format("rank{} {} did not post it in {} s{}", ranks.size() == 1 ? "" : "s",
+      fmt::format("rank{} {} did not post this op within {} s{}", ranks.size() == 1 ? "" : "s",
                   fmt::join(ranks, ", "), options_.timeout_s, waits);
   return {.op = op, .error = std::make_exception_ptr(RunError(why))};
 }
 
 void LocalArbiter::done(int64_t rank, Nanoseconds end) {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)], "rank {} has no turn",
-            rank);
+  MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)],
+            "rank {} ends a turn that it was not given", rank);
   end_ = std::max(end_, end);
   done_[index(rank)] = true;
   if (!std::all_of(done_.begin(), done_.end(), [](bool done) { return done; })) return;

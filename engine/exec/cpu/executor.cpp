@@ -180,8 +180,8 @@ template <class T>
 void CpuRun<T>::spawn() {
   if (!kernels::reserve_blas_buffers(num_here_)) {
     throw run_error(
-        "no memory for the matrix products of {} ranks: each takes 128 MiB of address space (see "
-        "ulimit -v)",
+        "the matrix products of {} ranks need 128 MiB of address space per rank, which this "
+        "process does not have (see ulimit -v)",
         num_here_);
   }
   for (int64_t r = 0; r < num_here_; ++r) {
@@ -239,7 +239,9 @@ void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
     body();
   } catch (const Aborted&) {  // the thread that failed has reported the reason
   } catch (const std::bad_alloc&) {
-    fail(rank, lane, std::make_exception_ptr(RunError("no more memory beside the plan's buffers")));
+    fail(rank, lane,
+         std::make_exception_ptr(
+             RunError("the process has no more memory, apart from the plan's buffers")));
   } catch (const std::exception&) {
     fail(rank, lane, std::current_exception());
   }
@@ -276,7 +278,8 @@ class CpuExecutor : public Executor {
     try {
       check_options(plan, options, plan.memory.peak_bytes());
       if (options.precision == Precision::kBF16) {
-        throw user_error("precision: bf16 is computed on cuda alone; f32 or f64 on cpu");
+        throw user_error(
+            "precision: bf16 needs the executor cuda; the executor cpu computes in f32 or f64");
       }
       return options.precision == Precision::kF32 ? CpuRun<float>(plan, options).run()
                                                   : CpuRun<double>(plan, options).run();

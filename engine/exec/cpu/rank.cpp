@@ -91,7 +91,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   } else {
     launch.kernel = kernel_of(def, T());
     if (launch.kernel == nullptr)
-      throw user_error("op {}: a {} has no CPU kernel", op.name, def.name);
+      throw user_error("op {}: the op kind {} has no CPU kernel", op.name, def.name);
   }
   if (def.loss != Loss::kNone) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
@@ -307,8 +307,8 @@ void Rank<T>::check(const Launch& launch) const {
     if (at < 0) continue;
     const double value = c.is_double ? static_cast<const double*>(c.data)[at]
                                      : static_cast<double>(static_cast<const float*>(c.data)[at]);
-    throw run_error("made the first number that is not finite: element {} of {} is {}", at,
-                    plan_.graph.tensor(c.tensor).name, value);
+    throw run_error("this op produced the first number that is not finite: element {} of {} is {}",
+                    at, plan_.graph.tensor(c.tensor).name, value);
   }
 }
 

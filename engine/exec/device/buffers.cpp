@@ -97,8 +97,8 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
   if (bytes == 0) return;
   void* const p = where == Where::kDevice ? device.allocate(bytes) : device.allocate_host(bytes);
   if (p == nullptr) {
-    throw run_error("no memory {} for {} bytes of tensors: {}",
-                    where == Where::kDevice ? "on the device" : "to copy through", bytes,
+    throw run_error("{} has no memory for {} bytes of tensors: {}",
+                    where == Where::kDevice ? "the device" : "the host (pinned)", bytes,
                     device.take_error());
   }
   data_.reset(static_cast<std::byte*>(p));
@@ -123,7 +123,7 @@ DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
     const Bytes end = device_offset_[t] + bytes(plan.graph.tensors()[t]);
     if (!program.host_only[t] && end > (buffer.persistent ? persistent_ : arena_).size()) {
       throw user_error(
-          "tensor {}: the plan keeps less than its numbers need in the run's precision",
+          "tensor {}: the plan reserves fewer bytes than the tensor needs in the run's precision",
           plan.graph.tensors()[t].name);
     }
   }

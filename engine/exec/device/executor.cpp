@@ -64,8 +64,8 @@ void check_turns(const Plan& plan) {
     const bool shares = std::find(all[0].begin(), all[0].end(), lane) != all[0].end();
     if (shares || !transfers(plan, l)) continue;
     throw user_error(
-        "lane {}: transfers of lane {} are chosen while the step runs, and on cuda all transfers "
-        "must begin in one order in all {} processes; make the lanes exclusive",
+        "lane {}: the transfers of lane {} are chosen while the step runs, but on cuda all "
+        "transfers must begin in the same order in all {} processes; make the two lanes exclusive",
         plan.schedule.lanes[l].name, plan.schedule.lanes[all[0][0].index()].name,
         plan.graph.num_ranks);
   }
@@ -73,10 +73,11 @@ void check_turns(const Plan& plan) {
 
 void check_supported(const Plan& plan, const RunOptions& options) {
   if (options.precision == Precision::kF64) {
-    throw user_error("precision: f64 is computed on cpu alone; f32 or bf16 on cuda");
+    throw user_error(
+        "precision: f64 needs the executor cpu; the executor cuda computes in f32 or bf16");
   }
   if (options.precision == Precision::kBF16 && plan.spec.model.dtype != DType::kBF16) {
-    throw user_error("precision: bf16, but the plan's model.dtype is {}; give bf16",
+    throw user_error("precision: bf16 needs a plan whose model.dtype is bf16; it is {}",
                      dtype_name(plan.spec.model.dtype));
   }
   if (options.processes != nullptr) check_turns(plan);
@@ -151,8 +152,8 @@ class DeviceRun {
     const kernels::DeviceInfo info = device_.info();
     const Bytes needed = (plan_.memory.peak_bytes() - host_only_bytes(plan_, program_)) * here;
     if (needed <= info.free_bytes) return;
-    throw user_error("{} ranks need {:.1f} GiB, {} has {:.1f} GiB free", here,
-                     static_cast<double>(needed) / 0x1p30, info.name,
+    throw user_error("{} ranks need {:.1f} GiB of device memory, but {} has only {:.1f} GiB free",
+                     here, static_cast<double>(needed) / 0x1p30, info.name,
                      static_cast<double>(info.free_bytes) / 0x1p30);
   }
 
@@ -236,8 +237,8 @@ class DeviceRun {
   OpId stuck() const { return ranks_.empty() ? OpId() : ranks_[0]->stuck(); }
 
   [[noreturn]] void throw_stuck(OpId op) const {
-    throw run_error("rank {}, step {}: the device is at {} for more than {} s", ranks_[0]->rank(),
-                    spec_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
+    throw run_error("rank {}, step {}: the device has not finished {} after {} s",
+                    ranks_[0]->rank(), spec_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
                     options_.timeout_s);
   }
 
@@ -306,7 +307,7 @@ std::string cuda_missing() {
   if (plugin.table == nullptr) return plugin.missing;
   if (plugin.table->num_devices() > 0) return "";
   const std::string why = plugin.table->take_error();
-  return fmt::format("the CUDA plugin sees no GPU{}{}", why.empty() ? "" : ": ", why);
+  return fmt::format("the CUDA plugin finds no GPU{}{}", why.empty() ? "" : ": ", why);
 }
 
 std::string cuda_gpu() {

@@ -75,7 +75,9 @@ kernels::DeviceTable computing_in(bool bf16, kernels::DeviceTable device) {
   if (!bf16) {
     device.mixed = nullptr;
   } else if (device.mixed == nullptr) {
-    throw user_error("precision: bf16: this device has no kernels of bfloat16; give f32");
+    throw user_error(
+        "precision: bf16 is not possible, because this device has no kernels for bfloat16; use "
+        "f32");
   }
   return device;
 }

@@ -36,12 +36,12 @@ CudaPlugin open() {
     break;
   }
   if (const char* const given = std::getenv(kVariable); plugin.path.empty() && given != nullptr) {
-    plugin.missing = std::string(kVariable) + " = " + given + ": there is no such file";
+    plugin.missing = std::string(kVariable) + " = " + given + ": this file does not exist";
     return plugin;
   }
   if (plugin.path.empty()) {
-    plugin.missing = std::string("there is no ") + kLibrary +
-                     " beside the program: it was built without a CUDA compiler";
+    plugin.missing = std::string("the file ") + kLibrary +
+                     " is not next to the program: it was built without a CUDA compiler";
     return plugin;
   }
   // Streams that share one of the device's hardware queues wait for each other's kernels. There are

@@ -48,7 +48,7 @@ class DeviceProcessGroups : public DeviceCommunicator {
   void check() override {
     for (const auto& [key, process_group] : groups_) {
       const std::string trouble = table_.trouble(process_group);
-      if (!trouble.empty()) throw run_error("a collective between processes: {}", trouble);
+      if (!trouble.empty()) throw run_error("a collective between processes failed: {}", trouble);
     }
   }
 
@@ -63,11 +63,12 @@ class DeviceProcessGroups : public DeviceCommunicator {
   kernels::ProcessGroup join(Processes& processes, double timeout_s,
                              const kernels::ProcessGroupSettings& settings) {
     std::string id(kernels::ProcessGroupTable::kIdBytes, '\0');
-    if (processes.is_root() && !table_.make_id(id.data())) fail("the identity of a process group");
+    if (processes.is_root() && !table_.make_id(id.data()))
+      fail("creating the id of a process group failed");
     id = processes.broadcast("process group", id);
     const kernels::ProcessGroup process_group =
         table_.join(id.data(), processes.rank(), num_ranks_, timeout_s, settings);
-    if (process_group == nullptr) fail("joining the other ranks");
+    if (process_group == nullptr) fail("joining the other ranks failed");
     return process_group;
   }
 
@@ -77,7 +78,7 @@ class DeviceProcessGroups : public DeviceCommunicator {
     if (groups_.contains(key)) return;
     const int64_t first = group.member(rank, 0);
     const kernels::ProcessGroup process_group = table_.split(all, first, timeout_s);
-    if (process_group == nullptr) fail("splitting the ranks into groups");
+    if (process_group == nullptr) fail("splitting the ranks into groups failed");
     groups_[key] = process_group;
   }
 
@@ -141,7 +142,8 @@ std::unique_ptr<DeviceCommunicator> device_process_groups(
     const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
     const kernels::ProcessGroupSettings& settings) {
   if (device.process_groups == nullptr) {
-    throw user_error("ranks in several processes need NCCL, which the plugin was built without");
+    throw user_error(
+        "ranks in several processes need NCCL, but the CUDA plugin was built without it");
   }
   return std::make_unique<DeviceProcessGroups>(device, processes, plan, timeout_s, settings);
 }

@@ -142,7 +142,8 @@ class Builder {
         if (--left[next.index()] == 0) add(next);
       }
     }
-    MOE_CHECK(order.size() == steps.size(), "{} of {} ops in order", order.size(), steps.size());
+    MOE_CHECK(order.size() == steps.size(), "only {} of {} ops could be ordered", order.size(),
+              steps.size());
     return order;
   }
 
@@ -181,11 +182,11 @@ class Checker {
 
   void check() {
     for (const DeviceStep& step : program_.steps) {
-      if (!after_[step.op.index()].empty()) throw run_error("op {}: issued twice", name(step.op));
+      if (!after_[step.op.index()].empty()) throw run_error("op {} is issued twice", name(step.op));
       issue(step);
     }
     for (size_t i = 0; i < after_.size(); ++i) {
-      if (after_[i].empty()) throw run_error("op {}: never issued", name(OpId(int64_t(i))));
+      if (after_[i].empty()) throw run_error("op {} is never issued", name(OpId(int64_t(i))));
     }
   }
 
@@ -199,7 +200,7 @@ class Checker {
   const Clock& at_event(OpId op, OpId waiting) const {
     const Clock& clock = after_[op.index()];
     if (clock.empty() || !marked_[op.index()]) {
-      throw run_error("op {}: waits for the event after {}, which is not recorded by then",
+      throw run_error("op {} waits for the event after {}, which is not recorded before",
                       name(waiting), name(op));
     }
     return clock;
@@ -214,15 +215,15 @@ class Checker {
     join(clock, host_);
     for (const OpId op : edges_.deps.preds[step.op.index()]) {
       if (is_over(op, clock)) continue;
-      throw run_error("op {} on lane {} may begin before {} on lane {} is over: {}", name(step.op),
-                      lane(step.op), name(op), lane(op),
+      throw run_error("op {} on lane {} may begin before op {} on lane {} has finished: {}",
+                      name(step.op), lane(step.op), name(op), lane(op),
                       edge_text(plan_.graph, plan_.schedule, op, step.op));
     }
     for (const TensorId t : step.host_reads) {
       const OpId from = uses_.producer[t.index()];
       if (!from.valid() || program_.on_host[from.index()] || is_over(from, host_)) continue;
-      throw run_error("op {}: the host may read {} before {} on lane {} is over", name(step.op),
-                      plan_.graph.tensor(t).name, name(from), lane(from));
+      throw run_error("op {}: the host may read {} before op {} on lane {} has finished",
+                      name(step.op), plan_.graph.tensor(t).name, name(from), lane(from));
     }
     ++clock[chain];
     after_[step.op.index()] = clock;

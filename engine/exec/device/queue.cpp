@@ -169,7 +169,8 @@ void DeviceQueue::move_experts(const DeviceStep& step) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       members.push_back(ranks_[r]->next_exchange(step, at[r]));
       MOE_CHECK((members[r].pieces == nullptr) == (members[0].pieces == nullptr),
-                "op {}: ranks differ in their exchanges", plan_.graph.op(step.op).name);
+                "op {}: the ranks have different numbers of exchanges",
+                plan_.graph.op(step.op).name);
     }
     if (members[0].pieces == nullptr) return;
     const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, members};

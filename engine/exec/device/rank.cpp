@@ -121,7 +121,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
       launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
     }
   } else if (on_host ? def.run_f32 == nullptr : !has_kernel(graph, step.op, device_)) {
-    throw user_error("op {}: a {} has no kernel", op.name, def.name);
+    throw user_error("op {}: the op kind {} has no kernel in this precision", op.name, def.name);
   }
   launch.update = update_of(graph, persistents_, step.op);
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
@@ -253,8 +253,8 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const StepS
     const auto* const x = static_cast<const float*>(device_buffers_.host(t));
     const int64_t at = k.first_nonfinite(x, num_elements(plan_.graph.tensor(t).shape));
     if (at < 0) continue;
-    throw run_error("made the first number that is not finite: element {} of {} is {}", at,
-                    plan_.graph.tensor(t).name, x[at]);
+    throw run_error("this op produced the first number that is not finite: element {} of {} is {}",
+                    at, plan_.graph.tensor(t).name, x[at]);
   }
   if (launch.place && spec.train) {
     report_.placements.push_back(

@@ -164,8 +164,8 @@ class DeviceRanks : public DeviceCommunicator {
         const auto from = static_cast<size_t>(group.place(m.rank) * mine.groups + g);
         const Bytes n = mine.receive_bytes[to];
         if (theirs.send_bytes[from] != n) {
-          throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {}", t.what, peer,
-                          theirs.send_bytes[from], m.rank, n);
+          throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {} bytes", t.what,
+                          peer, theirs.send_bytes[from], m.rank, n);
         }
         if (n == 0) continue;
         if (!bytes.empty() && peer != m.rank) {

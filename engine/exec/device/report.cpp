@@ -107,7 +107,7 @@ void DeviceRank::check_finite() {
       const int64_t at = first[launch.first_check + i];
       if (program_.on_host[step.op.index()] || at == kNoIndex) continue;
       current_ = step.op;
-      throw run_error("made the first number that is not finite: element {} of {}", at,
+      throw run_error("this op produced the first number that is not finite: element {} of {}", at,
                       plan_.graph.tensor(launch.checks[i]).name);
     }
   }

@@ -27,7 +27,7 @@ int64_t path_of(const Plan& plan) {
 
 void check_same(const char* what, int64_t profile, int64_t plan) {
   if (profile == plan) return;
-  throw user_error("popularity.{}: the profile has {}, the plan {}", what, profile, plan);
+  throw user_error("popularity.{}: the profile has {}, but the plan has {}", what, profile, plan);
 }
 
 }  // namespace
@@ -72,7 +72,8 @@ std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>&
     all[layer].rows.clear();
     for (const std::vector<OffloadRecord>& rank : ranks) {
       const OffloadRecord& own = rank.at(layer);
-      MOE_CHECK(own.in_force == all[layer].in_force, "block {}: ranks place apart", own.layer);
+      MOE_CHECK(own.in_force == all[layer].in_force, "block {}: ranks have different placements",
+                own.layer);
       all[layer].rows.insert(all[layer].rows.end(), own.rows.begin(), own.rows.end());
     }
   }

@@ -34,7 +34,7 @@ Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& pe
   const std::vector<std::string> hashes = processes.gather("plan's hash", plan.hash);
   for (size_t r = 0; r < hashes.size(); ++r) {
     if (hashes[r] == plan.hash) continue;
-    throw run_error("rank {} would run another plan than rank 0: {} where rank 0 has {}", r,
+    throw run_error("rank {} has another plan than rank 0: its hash is {}, rank 0's is {}", r,
                     hashes[r], plan.hash);
   }
   agree(true);  // no rank continues before rank 0 has compared the hashes
@@ -88,7 +88,8 @@ void Peers::add_records(const RankReport& own) {
   for (const OpId op : plan_.orders.lanes[0]) {
     if (plan_.graph.def(op).moe == MoeOp::kGate) gates.push_back(op);
   }
-  MOE_CHECK(gates.size() == own.gates.size(), "{} gates, {} records", gates.size(),
+  MOE_CHECK(gates.size() == own.gates.size(),
+            "the plan has {} gates, but the report {} gate records", gates.size(),
             own.gates.size());
   for (size_t r = 1; r < records_.size(); ++r) {
     for (size_t i = records_[r].size(); i < gates.size(); ++i) {
@@ -123,8 +124,9 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
     for (std::vector<int32_t>* list : {&gate->expert, &gate->choice_slot, &gate->counts}) {
       const size_t size = list->size();
       unpacker.get(*list);
-      MOE_CHECK(list->size() == size, "a record of {} from rank {}, here {}", list->size(), rank,
-                size);
+      MOE_CHECK(list->size() == size,
+                "a gate record of {} entries came from rank {}, but here it has {}", list->size(),
+                rank, size);
     }
     unpacker.get(gate->margin);
     report.gates.push_back(gate.get());
@@ -142,7 +144,9 @@ void Peers::gather_persistent() {
       "parameters", processes_.is_root() ? std::string() : text_of(own.persistent()));
   for (size_t r = 1; r < all.size(); ++r) {
     const auto to = buffers_[r]->persistent();
-    MOE_CHECK(all[r].size() == to.size(), "{} bytes from rank {}", all[r].size(), r);
+    MOE_CHECK(all[r].size() == to.size(),
+              "{} bytes of parameters came from rank {}, which is the wrong number", all[r].size(),
+              r);
     std::memcpy(to.data(), all[r].data(), to.size());
   }
 }
@@ -155,7 +159,8 @@ void Peers::spread_persistent() {
   const std::string own = processes_.scatter("parameters", all);
   if (processes_.is_root()) return;
   const auto to = buffers_[static_cast<size_t>(processes_.rank())]->persistent();
-  MOE_CHECK(own.size() == to.size(), "{} bytes from rank 0", own.size());
+  MOE_CHECK(own.size() == to.size(),
+            "{} bytes of parameters came from rank 0, which is the wrong number", own.size());
   std::memcpy(to.data(), own.data(), own.size());
 }
 

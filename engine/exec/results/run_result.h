@@ -33,15 +33,15 @@ struct MoeStats {
 constexpr auto fields_of(const MoeStats*) {
   return field_table<MoeStats>(
       field("layer", &MoeStats::layer, "the block").counted_from_one(),
-      field("capacity", &MoeStats::capacity, "places per expert and rank"),
-      field("dropped", &MoeStats::dropped, "choices without a place"),
-      field("checksum", &MoeStats::checksum, "of all assignments"),
-      field("counts", &MoeStats::counts, "places used, by rank and expert"),
-      field("load", &MoeStats::load, "choices of all ranks before drops, by expert"),
-      field("balance_loss", &MoeStats::balance_loss, "coefficient included"),
-      field("z_loss", &MoeStats::z_loss, "coefficient included"),
+      field("capacity", &MoeStats::capacity, "slots per expert and rank"),
+      field("dropped", &MoeStats::dropped, "choices that found no free slot"),
+      field("checksum", &MoeStats::checksum, "checksum of all assignments"),
+      field("counts", &MoeStats::counts, "used slots per rank and expert"),
+      field("load", &MoeStats::load, "choices of all ranks per expert, before drops"),
+      field("balance_loss", &MoeStats::balance_loss, "load balance loss, with its coefficient"),
+      field("z_loss", &MoeStats::z_loss, "router z-loss, with its coefficient"),
       field("min_margin", &MoeStats::min_margin,
-            "smallest gap between a token's best and next score"));
+            "smallest gap between a token's best and second-best score"));
 }
 
 /// The placement of one MoE layer in a step. Placements are stored as Placement::codes.
@@ -105,22 +105,25 @@ struct RunResult {
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
 };
 constexpr auto fields_of(const RunResult*) {
-  constexpr const char* kNamed = "results have it with the plan's names";
+  constexpr const char* kNamed = "results have these with the plan's names";
   return field_table<RunResult>(
       field("provenance", &RunResult::provenance, "simulated, emulated or measured"),
       field("metrics", &RunResult::metrics, "times of every step"),
       field("losses", &RunResult::losses, "cross entropy of every step, before its update"),
       field("moe", &RunResult::moe, "[step][layer], moe.MoeStats each"),
-      field("eval_loss", &RunResult::eval_loss, "on held-out text"),
-      field("grad_l2", &RunResult::grad_l2, "of the first step, by parameter"),
-      field("grad_projection", &RunResult::grad_projection, "of the first step, by parameter"),
-      field("param_l2", &RunResult::param_l2, "after the last step, by parameter"),
-      field("param_projection", &RunResult::param_projection, "after the last step, by parameter"),
+      field("eval_loss", &RunResult::eval_loss, "mean loss on held-out batches"),
+      field("grad_l2", &RunResult::grad_l2,
+            "L2 norm of each parameter's gradient in the first step"),
+      field("grad_projection", &RunResult::grad_projection,
+            "projection of each parameter's gradient in the first step"),
+      field("param_l2", &RunResult::param_l2, "L2 norm of each parameter after the last step"),
+      field("param_projection", &RunResult::param_projection,
+            "projection of each parameter after the last step"),
       field("digest", &RunResult::digest, "hash of all parameters' bits"),
-      field("peak_bytes", &RunResult::peak_bytes, "that the executor allocated for a rank"),
+      field("peak_bytes", &RunResult::peak_bytes, "bytes that the executor allocated per rank"),
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
-            "what failed in the middle of the run; the steps before are good"),
+            "what failed during the run; the results of the steps before are valid"),
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
       internal(&RunResult::timelines, kNamed), internal(&RunResult::executed, kNamed),
       internal(&RunResult::placements, kNamed),

@@ -19,7 +19,7 @@ void set_sizes(Trace& trace, const std::vector<std::vector<const GateRecord*>>& 
   }
   trace.layers = static_cast<int64_t>(trace.blocks.size());
   if (trace.experts > kNoExpert) {
-    throw user_error("record: a trace has at most {} experts, the model {}", kNoExpert,
+    throw user_error("record: a trace can have at most {} experts, but the model has {}", kNoExpert,
                      trace.experts);
   }
 }
@@ -47,7 +47,8 @@ void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> recor
       }
     }
   }
-  MOE_CHECK(next == trace.choices.size(), "{} choices of {}", next, trace.choices.size());
+  MOE_CHECK(next == trace.choices.size(), "{} choices were recorded where there is room for {}",
+            next, trace.choices.size());
 }
 
 }  // namespace moe

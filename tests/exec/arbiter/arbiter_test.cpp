@@ -274,7 +274,7 @@ TEST_CASE("what one rank posted and another did not is told, but not while a tra
   CHECK(turn.op == p.transfers[2]);
   REQUIRE(turn.error);
   CHECK_THROWS_WITH(std::rethrow_exception(turn.error),
-                    "rank 1 did not post it in 0.1 s; rank 1 waits for op 41");
+                    "rank 1 did not post this op within 0.1 s; rank 1 waits for op 41");
 }
 
 TEST_CASE("of ops that become ready at the same time the one of the highest priority begins") {
@@ -297,7 +297,7 @@ TEST_CASE("whoever watches for all ranks hears of what none of its own posted, a
                         }});
   for (int64_t r = 0; r < 3; ++r) arbiter.post(r, {{p.transfers[0], 1}});
   CHECK(chosen == std::vector<OpId>{p.transfers[0]});
-  CHECK(arbiter.under_way() == "ranks 0, 1, 2 not through with t0");
+  CHECK(arbiter.under_way() == "ranks 0, 1, 2 did not finish op t0");
   for (int64_t r = 0; r < 3; ++r) {
     REQUIRE(arbiter.try_next(r, LaneId(1)));
     arbiter.done(r, 2);
@@ -309,7 +309,8 @@ TEST_CASE("whoever watches for all ranks hears of what none of its own posted, a
   const auto late = arbiter.late();
   REQUIRE(late);
   CHECK(late->op == p.transfers[1]);
-  CHECK_THROWS_WITH(std::rethrow_exception(late->error), "ranks 0, 1 did not post it in 0.1 s");
+  CHECK_THROWS_WITH(std::rethrow_exception(late->error),
+                    "ranks 0, 1 did not post this op within 0.1 s");
 }
 
 TEST_CASE("abort ends every wait for a turn") {

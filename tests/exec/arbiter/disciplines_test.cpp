@@ -244,9 +244,10 @@ TEST_CASE("a rank that does not post is told with what it waits for") {
   options.test.delay_ns = [late](int64_t rank, OpId op, int64_t) -> Nanoseconds {
     return rank == 1 && op == late ? 600'000'000 : 0;
   };
-  CHECK_THROWS_WITH(run_cpu(*plan, options),
-                    Contains("rank 0, step 0, op b1.moe.a2a_1: rank 1 did not post it in 0.2 s; "
-                             "rank 1 waits for b1.moe.dispatch"));
+  CHECK_THROWS_WITH(
+      run_cpu(*plan, options),
+      Contains("rank 0, step 0, op b1.moe.a2a_1: rank 1 did not post this op within 0.2 s; "
+               "rank 1 waits for b1.moe.dispatch"));
 }
 
 TEST_CASE("an op that fails on one rank ends lanes with an arbiter at once") {

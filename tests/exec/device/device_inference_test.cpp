@@ -288,7 +288,7 @@ TEST_CASE("scores that are not numbers end a batch before its choices are estima
       Contains("op b0.moe.gate") && Contains("the scores of token 0 are not numbers"));
   options.check_finite = true;  // what made them so is told
   CHECK_THROWS_WITH(run_lazy(*plan, options, LazyOrder::kRandom, 1),
-                    Contains("op embed: made the first number that is not finite"));
+                    Contains("op embed: this op produced the first number that is not finite"));
 }
 
 TEST_CASE("precisions and profiles that do not fit are refused on a device too") {
@@ -298,9 +298,9 @@ TEST_CASE("precisions and profiles that do not fit are refused on a device too")
   };
   RunOptions options = serving(*plan, 1);
   options.precision = Precision::kF64;
-  CHECK_THROWS_WITH(run(options), Contains("precision: f64 is computed on cpu alone"));
+  CHECK_THROWS_WITH(run(options), Contains("precision: f64 needs the executor cpu"));
   options.precision = Precision::kBF16;
-  CHECK_THROWS_WITH(run(options), Contains("the plan's model.dtype is f32"));
+  CHECK_THROWS_WITH(run(options), Contains("model.dtype is bf16; it is f32"));
   options.precision = Precision::kF32;
   options.infer.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
   CHECK_THROWS_WITH(run(options), Contains("popularity.path: the profile has 3, the plan 2"));

@@ -114,7 +114,7 @@ TEST_CASE("a plan in bfloat16 keeps less memory, and runs in no other precision 
   RunOptions options = options_of(*in_float, 1);
   options.precision = Precision::kBF16;
   CHECK_THROWS_WITH(run_lazy(*in_float, options, LazyOrder::kAsGiven, 1),
-                    Contains("precision: bf16, but the plan's model.dtype is f32"));
+                    Contains("precision: bf16 needs a plan whose model.dtype is bf16; it is f32"));
   options = options_of(*mixed, 1);
   options.precision = Precision::kF32;
   CHECK_THROWS_WITH(run_lazy(*mixed, options, LazyOrder::kAsGiven, 1),
@@ -134,7 +134,7 @@ TEST_CASE("the first number that is not finite is found in bfloat16 as well") {
     return element == 3 && parameter == 0 ? std::numeric_limits<double>::infinity() : 0.5;
   };
   CHECK_THROWS_WITH(run_lazy(*plan, options, LazyOrder::kAsGiven, 1),
-                    Contains("op head: made the first number that is not finite"));
+                    Contains("op head: this op produced the first number that is not finite"));
 }
 
 }  // namespace
