@@ -74,7 +74,7 @@ std::optional<ArbiterState::Transfer> ArbiterState::next() {
     std::erase_if(candidates, [&](OpId op) { return on_lane(op) && op != choice; });
   }
   const auto best = std::max_element(candidates.begin(), candidates.end(), [&](OpId a, OpId b) {
-    return schedule_.priority_of(a) < schedule_.priority_of(b);  // the first of the largest
+    return schedule_.priority_of(a) < schedule_.priority_of(b);  // on a tie the lowest op id
   });
   if (best == candidates.end()) return std::nullopt;
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), *best) - waiting_.begin();

@@ -1,5 +1,6 @@
-// The choices of one arbiter: which posted op its lanes transfer next. State only, without time or
-// threads: the event engine and the executors drive it alike, so that both choose by one rule.
+// The choices of one arbiter, which decides for all ranks which posted op its lanes transfer next.
+// This class is state only, without time or threads. The event engine and the executors both use
+// it, so that simulated and executed steps choose by the same rule.
 #pragma once
 
 #include <optional>
@@ -17,41 +18,44 @@ class ArbiterState {
     int64_t num_chunks;
   };
 
-  /// The arbiter of these lanes. choose: instead of a lane's own; null: the lane's own. Keeps
-  /// references to graph and schedule.
+  /// The arbiter of `lanes`. `choose` returns the policy function of a lane, to be used instead of
+  /// Lane::choose; if it is null, Lane::choose is used. Keeps references to graph and schedule.
   ArbiterState(const Graph& graph, const Schedule& schedule, Arbiter lanes,
                std::function<Choose(LaneId)> choose = nullptr);
 
-  /// A compute op begins, on the first rank that gets there or on any: holds that it announces.
+  /// To be called when compute op `op` begins on the first rank (calls for further ranks do no
+  /// harm). Starts the holds from `op` (see Hold).
   void begun(OpId op);
-  /// Every member has posted the op: all that it waits for is over on every rank and, on a lane
-  /// that runs in order, the op before it.
+  /// To be called when all members have posted `op`: on every rank, all ops that it depends on are
+  /// over, and so is the op before it if its lane runs in order.
   void posted(OpId op);
-  /// Takes up the next transfer: the highest priority, then the lowest op id, of what is posted,
-  /// not over and not held back; nothing while one is in flight or where none may begin. A lane
-  /// that picks by policy enters the one op that its policy names; RunError with lane and stage
-  /// when that op is not among those given.
+  /// Begins and returns the next transfer. Among the ops that are posted, not over and not held
+  /// back, it takes the one with the highest priority, then the lowest op id. Returns nullopt while
+  /// a transfer is in flight or if no op may begin. Of a lane with Pick::kPolicy, only the op that
+  /// its policy returns takes part; throws RunError with lane and stage if that op is not among the
+  /// ops given to the policy.
   std::optional<Transfer> next();
-  /// The transfer in flight is over on every member. Returns whether the op is.
+  /// To be called when the transfer in flight is over on all members. Returns whether its op is
+  /// over too, that is, whether this was its last chunk.
   bool done();
 
   bool busy() const { return in_flight_.has_value(); }
-  /// Posted ops that are not over, for messages.
+  /// Posted ops that are not over. For messages.
   const std::vector<OpId>& waiting() const { return waiting_; }
 
  private:
   bool held_back(OpId op) const;
-  /// Of the lane's candidates the one that its policy names.
+  /// Returns the op that the policy of `lane` chooses among `candidates`.
   OpId named(LaneId lane, const std::vector<OpId>& candidates) const;
 
   const Graph& graph_;
   const Schedule& schedule_;
   Arbiter lanes_;
-  std::vector<Choose> choose_;     // by lane of lanes_
+  std::vector<Choose> choose_;     // indexed as lanes_
   std::vector<const Hold*> mine_;  // holds until ops of these lanes
   std::vector<const Hold*> active_;
-  std::vector<OpId> waiting_;         // ascending by id
-  std::vector<int64_t> chunks_over_;  // of waiting_
+  std::vector<OpId> waiting_;         // posted ops that are not over, in ascending order
+  std::vector<int64_t> chunks_over_;  // number of transferred chunks, indexed as waiting_
   std::optional<Transfer> in_flight_;
 };
 

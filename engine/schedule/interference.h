@@ -1,4 +1,5 @@
-// Which blocks of storage may be in use at the same time, as one bit row per block.
+// Interference: which blocks of storage may be in use at the same time, as a bit matrix with one
+// row per block. Offsets of blocks are chosen in memory.h, not here.
 #pragma once
 
 #include <cstdint>
@@ -10,16 +11,16 @@
 
 namespace moe {
 
-/// Storage that one tensor, or a chain of tensors in place of each other, needs.
+/// Storage for one tensor, or for several tensors that use the same bytes in turn.
 struct Block {
-  OpId start;                 // the op that first writes it
-  std::vector<int32_t> over;  // by chain: ops of it that must be over before it is free
+  OpId start;                 // the op that writes the block first
+  std::vector<int32_t> over;  // per chain: how many of its ops must be over before it is free
   Bytes bytes = 0;
   Bytes offset = 0;
 };
 
-/// Two blocks interfere unless every use of one is over, on any timing, when the other is first
-/// written. O(blocks^2 / 64 + blocks * chains * log(ops)).
+/// Two blocks interfere unless all uses of one are over when the other is first written, whatever
+/// the timing of the run. Time: O(blocks^2 / 64 + blocks * chains * log(ops)).
 class Interference {
  public:
   /// Requires: blocks sorted by (chain, index) of their start.
@@ -33,9 +34,10 @@ class Interference {
 
   std::span<const Block> blocks_;
   size_t num_chains_, words_;
-  std::vector<size_t> first_;       // by chain: its first block; one more at the end
-  std::vector<int32_t> start_;      // by block: index of its start on its chain
-  std::vector<int32_t> free_from_;  // by block and chain: first op of the chain that finds it free
+  std::vector<size_t> first_;   // per chain its first block, then the number of blocks
+  std::vector<int32_t> start_;  // per block: index of its first op on its chain
+  // Per block and chain: index of the first op of the chain that begins after the block is free.
+  std::vector<int32_t> free_from_;
   std::vector<uint64_t> rows_;
 };
 

@@ -12,7 +12,8 @@
 namespace moe {
 namespace {
 
-/// What the checks share: the wording of ops, lanes and stages.
+/// The checks of check_legal(), except those of storage, with the words for ops, lanes and stages
+/// that their messages share.
 class LegalityChecker {
  public:
   LegalityChecker(const Graph& graph, const Schedule& schedule)
@@ -33,7 +34,7 @@ class LegalityChecker {
  private:
   void check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
                   const std::vector<bool>& arbitrated) const;
-  /// Who had a hand in where this op stands.
+  /// Returns the stages that influenced the position of `op`: "stage 's1' 's2'" or "program order".
   std::string stages(OpId op) const;
   OpId routing_of_rows(const std::vector<OpId>& producer, OpId op) const;
   OpId routing_of(const std::vector<OpId>& producer, TensorId indices) const;
@@ -42,7 +43,8 @@ class LegalityChecker {
   const Schedule& schedule_;
 };
 
-/// The row end of all rows that the op joins: its last part's. Invalid where it joins none.
+/// Returns the row ends of the last part that the op joins, which are those of all rows; invalid if
+/// the op joins nothing.
 TensorId end_of_rows(const Graph& graph, const Op& op) {
   const std::vector<Piece> joined = pieces(graph, op);
   return joined.empty() ? TensorId() : joined.back().end;
@@ -85,7 +87,8 @@ void LegalityChecker::check_lanes() const {
   }
 }
 
-/// Lanes that pick are comm lanes, and a lane has one arbiter.
+/// Checks that only comm lanes pick their next op or share a network, and that no lane has two
+/// arbiters.
 void LegalityChecker::check_disciplines() const {
   std::vector<bool> arbitrated(schedule_.lanes.size());
   for (const Arbiter& arbiter : arbiters(schedule_)) {
@@ -123,8 +126,9 @@ void LegalityChecker::check_holds(const LaneOrders& orders) const {
   for (const Hold& hold : schedule_.holds) check_hold(edges, hold, highest, arbitrated);
 }
 
-/// What `until` waits for must not be held back by any hold: all of it that an arbiter may still
-/// have before it when `from` begins has the highest priority of those who hold.
+/// Checks that no hold can block an op that `until` waits for, which would be a deadlock. Ops on
+/// lanes with an arbiter that must run between `from` and `until` need a priority of at least
+/// `highest`, the highest priority of an op for which ops are held back.
 void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
                                  const std::vector<bool>& arbitrated) const {
   const auto lane = [&](OpId op) { return schedule_.lane_of[op.index()].index(); };
@@ -151,7 +155,7 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
           names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name,
           graph_.op(op).name, highest);
     }
-    if (op == hold.from) continue;  // over, or what it waits for is
+    if (op == hold.from) continue;  // has begun, so the ops that it waits for are over
     for (const OpId before : edges.deps.preds[op.index()]) {
       if (!seen[before.index()]) open.push_back(before);
       seen[before.index()] = true;
@@ -221,10 +225,11 @@ void LegalityChecker::check_edges_on_lanes(const LaneOrders& orders, size_t rank
 void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, size_t rank) const {
   for (size_t l = 0; l < schedule_.lanes.size(); ++l) {
     if (schedule_.lanes[l].kind != LaneKind::kComm) continue;
-    if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;  // one choice for all
+    // On a lane that picks, the arbiter chooses the same op for all ranks.
+    if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;
     const std::vector<OpId>&first = ranks[0].lanes[l], &mine = ranks[rank].lanes[l];
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
-    if (a == first.end()) continue;  // each op stands once, so the lanes are equally long
+    if (a == first.end()) continue;  // each op is there once, so the lanes are equally long
     throw run_error(
         "illegal schedule: members meet in different collectives on lane '{}': number {} is op "
         "'{}' on rank 0 and op '{}' on rank {} ({}; {})",
@@ -233,8 +238,9 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
   }
 }
 
-/// The op that made the routing which these indices belong to; ops from indices to indices (an
-/// exchange of counts) pass it on, and of a batch routed in parts it is the first one's.
+/// Returns the op that produced the routing to which `indices` belong. Goes through ops that turn
+/// indices into indices, such as an exchange of counts. For a batch that is routed in parts, it is
+/// the op of the first part.
 OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];
@@ -254,8 +260,8 @@ OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId ind
   return {};
 }
 
-/// The op that made the routing by which the rows of an all-to-all were laid out: from the rows
-/// upwards, the first index map that an op reads.
+/// Returns the op that produced the routing by which the rows of all-to-all `op` were laid out:
+/// goes back from the rows through their producers to the first op that reads an index map.
 OpId LegalityChecker::routing_of_rows(const std::vector<OpId>& producer, OpId op) const {
   for (OpId at = producer[graph_.op(op).inputs[0].index()]; at.valid();) {
     const std::vector<TensorId>& inputs = graph_.op(at).inputs;
@@ -294,8 +300,9 @@ void LegalityChecker::check_counts() const {
   }
 }
 
-/// The whole run as one order: a collective is one event of all ranks. Each rank alone may be in
-/// order while two of them wait for each other across two comm lanes.
+/// Checks all ranks together, where a collective is one event of all ranks, for deadlocks. The
+/// orders of each rank alone may be without a cycle while two ranks wait for each other on two comm
+/// lanes.
 void check_joint_order(const Graph& graph, const Schedule& schedule,
                        std::span<const LaneOrders> ranks) {
   const size_t n = graph.num_ops();

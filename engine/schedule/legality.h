@@ -1,4 +1,5 @@
-// The door that every schedule goes through, built in or Lua's, before it is simulated or executed.
+// The legality check. Every schedule, from a built-in pass or from Lua, must pass it before it is
+// simulated or executed. The checks of storage are in storage.h.
 #pragma once
 
 #include <span>
@@ -8,11 +9,13 @@
 
 namespace moe {
 
-/// ranks: the lane orders of every member (one entry when all are the same). Throws RunError naming
-/// op, lane, edge and stage when: an op is missing, doubled or on a lane of the wrong kind; an edge
-/// (data, mutation, order) is contradicted by the lanes' orders, alone or in a cycle; members would
-/// meet in different collectives on a lane; an irregular collective has no counts or counts from
-/// another routing; a buffer is written while a tensor that shares its storage may still be in use.
+/// `ranks`: the lane orders of each rank (one entry if all ranks have the same). Throws RunError
+/// naming op, lane, edge and stage when:
+/// - an op is missing, is there twice, or is on a lane of the wrong kind;
+/// - the lane orders contradict an edge (data, mutation, order), directly or by a cycle;
+/// - ranks would run different collectives at the same position of a lane;
+/// - an irregular collective has no counts, or counts from another routing;
+/// - a buffer is written while a tensor that shares its storage may still be in use.
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
                  const MemoryPlan& memory);
 

@@ -1,4 +1,5 @@
-// Who writes and who reads each tensor, and for how long it must stay.
+// Which ops write and read each tensor, and how long a tensor must stay in memory. Where tensors
+// are placed is in memory.h.
 #pragma once
 
 #include <vector>
@@ -11,15 +12,15 @@ namespace moe {
 struct TensorUses {
   explicit TensorUses(const Graph& graph);
 
-  std::vector<OpId> producer;              // by tensor, invalid for what a step finds
-  std::vector<std::vector<OpId>> readers;  // by tensor, in program order, without doubles
+  std::vector<OpId> producer;              // per tensor; invalid if it exists before the step
+  std::vector<std::vector<OpId>> readers;  // per tensor, in program order, each op once
 };
 
-/// Parameters, states and inputs: storage of their own, across steps.
+/// Whether the tensor is a parameter, state or input, which has its own storage in all steps.
 bool is_persistent(const Graph& graph, TensorId tensor);
 
-/// What a step returns: one element that nobody reads (the loss). It stays until the step ends;
-/// every other tensor that nobody reads dies where it is made.
+/// Whether the tensor is a result of the step: a single element that no op reads (the loss). A
+/// result stays until the step ends; another tensor without readers is dead once it is written.
 bool is_result(const Graph& graph, const TensorUses& uses, TensorId tensor);
 
 }  // namespace moe

@@ -20,15 +20,16 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// When tensors of a graph under its orders are used last.
+/// The last uses of tensors, for a graph and its lane orders.
 struct Lifetimes {
   const Graph& graph;
   const HappensBefore& hb;
   const TensorUses& uses;
 
-  /// By chain, how many of its ops must be over before the tensor is dead.
+  /// Raises over[c], for each chain c, to the number of its ops that must be over before `t` is
+  /// dead.
   void add_uses(TensorId t, std::vector<int32_t>& over) const {
-    if (is_result(graph, uses, t)) {  // never
+    if (is_result(graph, uses, t)) {  // never dead: more ops than the producer's chain has
       for (size_t c = 0; c < over.size(); ++c) {
         over[c] = static_cast<int32_t>(hb.chains().lanes[c].size());
       }
@@ -42,7 +43,8 @@ struct Lifetimes {
     for (const OpId reader : uses.readers[t.index()]) use(reader);
   }
 
-  /// The op may write over its input t: it reads it once, and everybody else is done with it.
+  /// Whether op may overwrite its input t: op reads t once, and all other readers of t are over
+  /// before op begins.
   bool dies_at(TensorId t, OpId op) const {
     if (is_persistent(graph, t) || !uses.producer[t.index()].valid()) return false;
     const auto& inputs = graph.op(op).inputs;
@@ -53,7 +55,7 @@ struct Lifetimes {
   }
 };
 
-/// Which tensor's storage each tensor takes over, decided op by op.
+/// Sets Buffer::alias_of: decides, op by op, which outputs overwrite which inputs.
 void choose_aliases(const Lifetimes& lifetimes, std::vector<Buffer>& buffers) {
   std::vector<bool> taken(buffers.size());
   for (const OpId id : lifetimes.hb.serial()) {
@@ -79,8 +81,8 @@ std::vector<size_t> places_of(const std::vector<OpId>& serial) {
   return place;
 }
 
-/// The last op of the serial order that on any timing is, or is over before, the first op that
-/// writes one of these.
+/// Returns the last op of the serial order that, whatever the timing, is or comes before all ops
+/// that write `members`. Throws RunError if no op does.
 OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
               const std::vector<TensorId>& members) {
   std::vector<OpId> writers;
@@ -106,8 +108,8 @@ OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
       fmt::join(names, "', '"));
 }
 
-/// The groups of tensors that ops join. Leaves a member's offset relative to its group's block;
-/// set_offsets() adds the block's.
+/// Adds the groups of tensors that ops join. A member's offset is still relative to the block of
+/// its group; set_offsets() adds the offset of the block.
 void add_joined(const Lifetimes& lifetimes, Bytes element_bytes, MemoryPlan& plan) {
   const JoinedTensors joined(lifetimes.graph);
   const std::vector<size_t> place = places_of(lifetimes.hb.serial());
@@ -127,8 +129,8 @@ void add_joined(const Lifetimes& lifetimes, Bytes element_bytes, MemoryPlan& pla
   }
 }
 
-/// Offsets in persistent storage, in the order of tensors; a group stands where its first member
-/// would.
+/// Sets the offsets in persistent storage, in the order of tensors; a joined group is placed at the
+/// position of its first member.
 void place_persistent(const Graph& graph, MemoryPlan& plan) {
   const auto place = [&plan](Bytes bytes) {
     return std::exchange(plan.persistent_bytes, plan.persistent_bytes + bytes);
@@ -147,13 +149,13 @@ void place_persistent(const Graph& graph, MemoryPlan& plan) {
   }
 }
 
-/// Blocks of the arena, sorted by where they start, and which of them each tensor lives in.
+/// Blocks of the arena, sorted by chain and index of their first op, and the block of each tensor.
 struct Blocks {
   std::vector<Block> list;
-  std::vector<int32_t> of;  // by tensor, -1: not in the arena
+  std::vector<int32_t> of;  // index into list per tensor, -1 if the tensor is not in the arena
 };
 
-/// Tensors that begin a block.
+/// A block before lifetimes are known: its first op, and the tensors that it holds from the start.
 struct Root {
   OpId start;
   Bytes bytes;
@@ -191,7 +193,7 @@ Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
     blocks.list.push_back(
         {root.start, std::vector<int32_t>(lifetimes.hb.num_chains()), root.bytes, 0});
   }
-  for (const OpId op : lifetimes.hb.serial()) {  // an alias stands after its source
+  for (const OpId op : lifetimes.hb.serial()) {  // so that an alias comes after its source
     for (const TensorId t : lifetimes.graph.op(op).outputs) {
       const TensorId from = plan.buffers[t.index()].alias_of;
       if (from.valid()) blocks.of[t.index()] = blocks.of[from.index()];
@@ -202,7 +204,7 @@ Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
   return blocks;
 }
 
-/// A block's life in places of the serial order, both ends inclusive.
+/// The first and the last op, as indices in the serial order, that need a block.
 struct Life {
   size_t from, to;
 };
@@ -225,7 +227,7 @@ std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Blo
   return lives;
 }
 
-/// The bytes alive at each place of the serial order.
+/// Returns the bytes that are alive at each op of the serial order.
 std::vector<Bytes> alive_bytes(const std::vector<Block>& blocks, const std::vector<Life>& lives,
                                size_t num_ops) {
   std::vector<Bytes> alive(num_ops + 1);
@@ -237,20 +239,20 @@ std::vector<Bytes> alive_bytes(const std::vector<Block>& blocks, const std::vect
   return alive;
 }
 
-/// Offsets for all blocks: largest first, each at the lowest place that is free of the blocks that
-/// it may meet. Returns the arena's size.
+/// Sets the offsets of all blocks, from the largest block to the smallest: each gets the lowest
+/// offset at which it overlaps no placed block that interferes with it. Returns the arena's size.
 Bytes place_blocks(const Interference& interference, std::vector<Block>& blocks) {
   std::vector<uint32_t> by_size(blocks.size());
   std::iota(by_size.begin(), by_size.end(), 0);
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&blocks](uint32_t a, uint32_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  std::vector<uint32_t> placed;  // by offset
+  std::vector<uint32_t> placed;  // sorted by offset
   Bytes arena = 0;
   for (const uint32_t b : by_size) {
     Block& block = blocks[b];
     Bytes offset = 0;
     for (const uint32_t other : placed) {
-      if (blocks[other].offset >= offset + block.bytes) break;  // the gap before it is enough
+      if (blocks[other].offset >= offset + block.bytes) break;  // fits into the gap before `other`
       if (interference.between(b, other)) {
         offset = std::max(offset, blocks[other].offset + blocks[other].bytes);
       }
@@ -338,7 +340,8 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
       static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
   const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
   const auto smaller = [&bytes](TensorId a, TensorId b) { return bytes(a) < bytes(b); };
-  // Joined tensors are held by the largest, a chain of aliases by the one that was written last.
+  // The tensor by which a block is named: of joined tensors the largest, of aliases the one that
+  // was written last.
   std::vector<TensorId> holder(blocks.list.size());
   for (const JoinedBlock& block : plan.joined) {
     if (block.persistent) continue;

@@ -1,4 +1,4 @@
-// A schedule as bytes for another process of the same program.
+// Packs a schedule into bytes, to send it to another process of the same job.
 #pragma once
 
 #include "engine/base/packing.h"
@@ -7,7 +7,8 @@
 namespace moe {
 
 void put_schedule(const Schedule& schedule, Packer& packer);
-/// Functions that lanes pick by stay where they are: to call one throws RunError naming the lane.
+/// Returns the schedule that put_schedule() packed, without the policy functions of its lanes
+/// (Lane::choose): calling one throws RunError naming the lane.
 Schedule get_schedule(Unpacker& unpacker);
 
 }  // namespace moe

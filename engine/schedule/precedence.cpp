@@ -12,7 +12,8 @@ void connect(Dependencies& deps, OpId from, OpId to) {
   deps.preds[to.index()].push_back(from);
 }
 
-/// The shortest path from `start` back to it inside `open`; empty when there is none.
+/// Returns the shortest path through ops in `open` from `start` back to `start`; empty if there is
+/// none.
 std::vector<OpId> cycle_through(const Dependencies& deps, const std::vector<bool>& open,
                                 OpId start) {
   std::vector<OpId> parent(open.size());
@@ -36,7 +37,7 @@ std::vector<OpId> cycle_through(const Dependencies& deps, const std::vector<bool
   return {};
 }
 
-/// The ops that no order can place: those on a cycle and those behind or between cycles.
+/// Returns, per op, whether no order can contain it: the op is on a cycle or depends on one.
 std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
   const size_t n = graph.num_ops();
   std::vector<size_t> waiting(n);
@@ -57,7 +58,7 @@ std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
   return open;
 }
 
-/// A shortest cycle among the left-over ops, looked for from the first kSources of them on a cycle.
+/// Returns a shortest cycle of those through the first kSources ops that are on a cycle.
 std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
   constexpr int kSources = 256;
   const std::vector<bool> open = ops_left_over(graph, deps);
@@ -111,7 +112,7 @@ Precedence::Precedence(const Graph& graph, const Schedule& schedule, const LaneO
 std::vector<OpId> Precedence::order(const Graph& graph, const Schedule& schedule) const {
   try {
     return topological_order(graph, deps);
-  } catch (const UserError&) {  // a cycle; the graph cannot say which stages made it
+  } catch (const UserError&) {  // a cycle; fail_cycle() also names the stages of its edges
     fail_cycle(graph, schedule, deps);
   }
 }

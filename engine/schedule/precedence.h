@@ -1,4 +1,5 @@
-// The edges that every question about a schedule starts from, and the one wording of a cycle.
+// Precedence: all edges between the ops of a schedule, in one list for every check and every
+// ordering, and the only place where the message about a cycle is made.
 #pragma once
 
 #include <string>
@@ -9,21 +10,22 @@
 
 namespace moe {
 
-/// Data, mutation and order edges; with `orders` also the succession of each lane that runs in
-/// order. An edge may stand in the lists more than once.
+/// Data, mutation and order edges; with `orders`, also an edge from each op to the next op of its
+/// lane, for lanes that run in order. An edge may be in the lists more than once.
 struct Precedence {
-  /// Throws RunError when an order edge names an op that the graph does not have.
+  /// Throws RunError if an order edge names an op that is not in the graph.
   Precedence(const Graph& graph, const Schedule& schedule, const LaneOrders* orders = nullptr);
 
-  /// Every op after its predecessors; the op that stands first in the program where there is a
-  /// choice. Throws RunError naming the ops of a shortest cycle and what each of its edges is.
+  /// Returns all ops so that each comes after its predecessors; among ops that may come next, the
+  /// first in program order is taken. Throws RunError naming the ops of a shortest cycle and the
+  /// reason for each of its edges.
   std::vector<OpId> order(const Graph& graph, const Schedule& schedule) const;
 
   Dependencies deps;
 };
 
-/// What orders `to` after `from`: "data, tensor 't'", "order edge of stage 's': why", "overwrites
-/// what it reads" or "lane 'comm'", the first that holds.
+/// Returns the reason why `to` comes after `from`, the first that applies of: "data, tensor 't'",
+/// "order edge of stage 's': why", "overwrites what it reads", "lane 'comm'".
 std::string edge_text(const Graph& graph, const Schedule& schedule, OpId from, OpId to);
 
 }  // namespace moe

@@ -36,7 +36,7 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
     throw user_error("op '{}': a chunk of {} bytes, 1 to {} (its message) is allowed",
                      graph.op(op).name, bytes, message);
   }
-  constexpr int64_t kMostChunks = 1 << 20;  // each is an event on every rank
+  constexpr int64_t kMostChunks = 1 << 20;  // a limit, since each chunk is an event on every rank
   if (bytes < (message - 1) / kMostChunks + 1) {
     throw user_error("op '{}': chunks of {} bytes cut its {} bytes into more than {} chunks",
                      graph.op(op).name, bytes, message, kMostChunks);
@@ -104,11 +104,11 @@ std::string set_by(const Schedule& schedule, OpId op, Setting::What what) {
 Bytes message_bytes(const Graph& graph, OpId id) {
   const std::vector<TensorId>& inputs = graph.op(id).inputs;
   const Collective collective = graph.def(id).collective;
-  // Experts travel whole: how many, a placement says.
+  // An op that moves experts has no fixed message: the placement decides how many experts it moves.
   if (collective == Collective::kNone || collective == Collective::kExperts || inputs.empty()) {
     return 0;
   }
-  if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // the others are counts
+  if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // other inputs: counts
   Bytes bytes = 0;
   for (const TensorId t : inputs) bytes += graph.bytes(t);
   return bytes;
@@ -158,13 +158,14 @@ LaneOrders lane_orders(const Graph& graph, const Schedule& schedule) {
 
 namespace {
 
-/// The lanes that run in order, then the ops of the others in as few chains as a first fit finds:
-/// each op stands behind one that every execution has over when it begins.
+/// Returns the chains of HappensBefore: first the lanes that run in order, then chains for the ops
+/// of the other lanes, made by first fit. In a chain each op comes after an op that is over in
+/// every execution when it begins.
 LaneOrders chains_of(const Schedule& schedule, const LaneOrders& orders, const Precedence& edges,
                      const std::vector<OpId>& serial) {
   LaneOrders chains = orders;
   const size_t num_ops = schedule.lane_of.size();
-  std::vector<int32_t> number(num_ops, -1);  // of ops on lanes that pick
+  std::vector<int32_t> number(num_ops, -1);  // numbers the ops on lanes that pick; -1 for others
   int32_t count = 0;
   for (const OpId op : serial) {
     if (schedule.picks(schedule.lane_of[op.index()])) number[op.index()] = count++;
@@ -173,7 +174,7 @@ LaneOrders chains_of(const Schedule& schedule, const LaneOrders& orders, const P
   for (size_t l = 0; l < chains.lanes.size(); ++l) {
     if (schedule.picks(LaneId(static_cast<int64_t>(l)))) chains.lanes[l].clear();
   }
-  std::vector<std::vector<bool>> over(num_ops);  // by op: numbered ops that are over when it begins
+  std::vector<std::vector<bool>> over(num_ops);  // per op: numbered ops that are over at its begin
   std::vector<std::vector<OpId>> picked;
   for (const OpId op : serial) {
     std::vector<bool>& mine = over[op.index()];
@@ -235,7 +236,7 @@ std::vector<std::vector<OpId>> cross_lane_waits(const Graph& graph, const Schedu
   std::vector<std::vector<OpId>> waits(graph.num_ops());
   std::vector<OpId> latest(hb.num_chains());
   for (size_t c = 0; c < hb.num_chains(); ++c) {
-    OpId before;  // the op before on this lane: what it waited for is over
+    OpId before;  // the previous op on this lane; all ops that it waited for are over
     for (const OpId op : hb.chains().lanes[c]) {
       const bool in_order = !schedule.picks(schedule.lane_of[op.index()]);
       std::fill(latest.begin(), latest.end(), OpId());

@@ -15,14 +15,15 @@ TensorId tensor_id(size_t t) {
   return TensorId(static_cast<int64_t>(t));
 }
 
-/// Tensors that own bytes together: those that ops join, or one alone.
+/// Numbers the owners of storage: an owner is a group of tensors that ops join, or a single other
+/// tensor.
 class Owners {
  public:
   Owners(const Graph& graph, const JoinedTensors& joined) : joined_(joined) {
     for (size_t t = 0; t < graph.tensors().size(); ++t) tensors_.push_back(tensor_id(t));
   }
 
-  /// -1 is nobody.
+  /// Returns the number of the owner, 0 or more; the users of this class use -1 for no owner.
   int32_t of(TensorId t) const {
     const int32_t group = joined_.group_of[t.index()];
     return group < 0 ? t.value : static_cast<int32_t>(tensors_.size()) + group;
@@ -40,9 +41,10 @@ class Owners {
   std::vector<TensorId> tensors_;
 };
 
-/// Walks the ops one by one and keeps who owns each byte of the arena. A new owner must come after
-/// every use of the last one; by transitivity it then comes after all earlier ones. Joined tensors
-/// own bytes together, and each that writes must come after whom the first of them took over from.
+/// Goes through the ops one by one and tracks which owner has each byte of the arena. A new owner
+/// must be written after all uses of the previous owner; by transitivity it then comes after all
+/// earlier owners too. Joined tensors are one owner, and each write to one of them must come after
+/// all uses of the owner that had the bytes before the group.
 class ArenaWalk {
  public:
   ArenaWalk(const Graph& graph, const Schedule& schedule, const JoinedTensors& joined,
@@ -67,7 +69,7 @@ class ArenaWalk {
   struct Owned {
     Bytes end;
     int32_t by;
-    int32_t before = kNobody;  // whom joined tensors took it over from
+    int32_t before = kNobody;  // for joined tensors, the owner before them
   };
 
   void write(OpId op, size_t output) {
@@ -84,7 +86,7 @@ class ArenaWalk {
     }
     const int32_t owner = owners_.of(t);
     std::vector<std::pair<Bytes, Owned>> mine;
-    Bytes at = begin;  // up to here `mine` is complete
+    Bytes at = begin;  // `mine` is complete up to here
     for (auto it = first_over(begin); it != owned_.end() && it->first < end;) {
       const auto [other_begin, other] = *it;
       const int32_t before = other.by == owner ? other.before : other.by;
@@ -164,10 +166,11 @@ class ArenaWalk {
   const MemoryPlan& memory_;
   TensorUses uses_;
   Owners owners_;
-  std::map<Bytes, Owned> owned_;  // by first byte
+  std::map<Bytes, Owned> owned_;  // first byte of a range -> its end and owner
 };
 
-/// Every member lies where the group's first byte and its place in the group say.
+/// Checks that each member of the group is at its offset from the group's first byte, and that the
+/// group is within its storage.
 void check_group(const Graph& graph, const JoinedTensors& joined, const JoinedTensors::Group& group,
                  const MemoryPlan& memory) {
   const auto buffer = [&memory](TensorId t) { return memory.buffers[t.index()]; };
@@ -211,7 +214,7 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
                    [&](TensorId a, TensorId b) { return buffer(a).offset < buffer(b).offset; });
   const Owners owners(graph, joined);
   Bytes end = 0;
-  int32_t last = -1;  // who has the bytes before `end`
+  int32_t last = -1;  // owner of the bytes before `end`
   for (const TensorId t : kept) {
     const Bytes begin = buffer(t).offset;
     const bool over = begin < end && owners.of(t) != last;

@@ -1,4 +1,5 @@
-// The part of legality that looks at storage: where tensors lie, and who may write over whom.
+// The part of the legality check (legality.h) that is about storage: whether the places of tensors
+// in the memory plan are valid, and whether no op overwrites a tensor that is still needed.
 #pragma once
 
 #include "engine/graph/joined.h"
@@ -7,13 +8,14 @@
 
 namespace moe {
 
-/// Throws RunError naming the tensor when something that persists lies in the arena or the reverse,
-/// when persistent tensors overlap, or when joined tensors do not lie as they are joined.
+/// Throws RunError naming the tensor if a persistent tensor is in the arena or another tensor is in
+/// persistent storage, if persistent tensors overlap, or if joined tensors are not at their offsets
+/// in the storage of their group.
 void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryPlan& memory);
 
-/// Throws RunError naming op, lane, tensors and the other user when an op writes bytes of the arena
-/// that another tensor, or one that is joined with it, may still need on some timing. Joined
-/// tensors share bytes among themselves as check_joined allows.
+/// Throws RunError naming op, lane, both tensors and the op that still needs the old one, if an op
+/// writes bytes of the arena that, with some timing, still hold a tensor in use or one joined with
+/// it. How tensors of one joined group may share bytes is checked by check_joined.
 void check_reuse(const Graph& graph, const Schedule& schedule, const JoinedTensors& joined,
                  const HappensBefore& hb, const MemoryPlan& memory);
 

@@ -14,7 +14,8 @@
 namespace moe {
 namespace {
 
-/// Transfers and GEMMs by their lines; what cuts and joins is free, as in the paper.
+/// Costs of all-to-alls and GEMMs by PipeMoeLines. All other ops, such as those that cut and join
+/// tensors, take no time, as in the paper.
 class LinesCost : public CostModel {
  public:
   explicit LinesCost(const PipeMoeLines& lines) : lines_(lines) {}
@@ -68,7 +69,8 @@ void check(const ChunkedLayer& layer, int64_t degree) {
   check(model_of(layer), "layer");
 }
 
-/// x [E, C, M] -> all_to_all -> fc1 -> fc2 -> all_to_all; the GELU rides on fc1.
+/// Returns the graph x [E, C, M] -> all_to_all -> fc1 -> fc2 -> all_to_all. The GELU has no op of
+/// its own: it is counted as part of fc1.
 Graph layer_graph(const ChunkedLayer& layer) {
   Graph graph(op_table());
   graph.name = "moe_layer";

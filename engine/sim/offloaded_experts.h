@@ -1,6 +1,8 @@
-// OffloadedExperts: what Lina's inference makes of one batch in a plan that has it: the placements
-// of both phases by the very functions of the ops' kernels, the experts that each device copies
-// from host memory, and the records that CPU ranks keep of the same batch. Not here: time.
+// OffloadedExperts: the inference of the paper Lina, whose experts are offloaded to host memory,
+// simulated for one batch. Computes the placements of both phases (the estimate before the gate,
+// and the correction after it) with the same functions that the kernels of the ops call, the number
+// of experts that each device copies from host memory, and the records that CPU ranks would keep of
+// the same batch. Times are not here but in StepReplay.
 #pragma once
 
 #include <optional>
@@ -17,28 +19,32 @@ class OffloadedExperts {
   /// Keeps a reference to the graph.
   OffloadedExperts(const Graph& graph, const std::vector<MoeLayer>& layers);
 
-  /// Takes a batch: kept rows of all ranks and what was estimated (no mass: nothing), by MoE layer;
-  /// the placements of layers whose experts are offloaded go to `in_force`.
+  /// Places the experts for a batch. All arguments are indexed by MoE layer. `kept`: rows of all
+  /// ranks that found a slot. `estimates`: the estimated popularity of the experts; an Estimate
+  /// without mass means that nothing was estimated. Writes the placements of layers with offloaded
+  /// experts to `in_force`.
   void place(const std::vector<ExpertCounts>& kept, const std::vector<Estimate>& estimates,
              std::vector<Placement>& in_force);
 
-  // Of the batch taken last.
+  // The following describe the batch of the last call of place().
 
-  /// By layer whose experts are offloaded.
+  /// One record per layer with offloaded experts.
   const std::vector<OffloadRecord>& records() const { return records_; }
-  /// Null for other ops. Stays where it is until place().
+  /// Returns the work of an op in ops() on `rank`; null for other ops. Valid until the next
+  /// place().
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
-  /// All ranks copy equally many experts.
+  /// Whether all ranks copy the same number of experts.
   bool alike() const { return alike_; }
-  /// Ops whose work the routing changes.
+  /// Ops whose work depends on the routing.
   const std::vector<OpId>& ops() const { return ops_; }
-  /// Layers of the paths that the plan estimates by; nullopt: it estimates nothing.
+  /// Length, in layers, of the token paths from which the plan estimates popularity; nullopt if the
+  /// plan estimates nothing.
   std::optional<int64_t> path() const { return path_; }
 
  private:
-  /// Its ops; invalid: it has none.
+  /// The ops of a layer; an invalid id where the layer has no such op.
   struct Layer {
-    size_t number = 0;  // of MoE layers
+    size_t number = 0;  // index of the layer among the MoE layers
     OpId place, tune, load, load_again;
   };
   void place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
@@ -49,7 +55,7 @@ class OffloadedExperts {
   std::vector<Layer> layers_;
   std::vector<OpId> ops_;
   std::optional<int64_t> path_;
-  std::vector<std::vector<RoutedWork>> works_;  // by op, then rank, or none
+  std::vector<std::vector<RoutedWork>> works_;  // [op][rank]; empty for ops that are not in ops_
   std::vector<OffloadRecord> records_;
   bool alike_ = true;
 };

@@ -7,7 +7,8 @@
 namespace moe {
 namespace {
 
-/// All ranks' tokens in one step of a routing model, layer after layer.
+/// The choices and paths of all ranks' tokens in one step of a routing model. Goes through the
+/// layers in order: route() the layer, then go_on().
 class Tokens {
  public:
   Tokens(const RoutingModel& routing, const RoutingQuery& query, const PathOptions& options)
@@ -22,7 +23,8 @@ class Tokens {
     query_.step = step;
     for (TokenPaths& of_rank : paths_) of_rank.clear();
   }
-  /// Choices of the layer; how often each rank chooses each expert.
+  /// Requests the choices of all tokens in `layer`. Returns how often each rank chooses each
+  /// expert.
   ExpertCounts route(int64_t layer) {
     query_.layer = layer;
     ExpertCounts loads(query_.ranks, query_.experts);
@@ -34,7 +36,7 @@ class Tokens {
     }
     return loads;
   }
-  /// The layer's choices become part of the paths.
+  /// Appends the choices of the layer routed last to the paths of the tokens.
   void go_on() {
     for (size_t rank = 0; rank < paths_.size(); ++rank) paths_[rank].add(choices_[rank], query_.k);
   }
@@ -43,7 +45,8 @@ class Tokens {
       counts.add(query_.layer, paths_[rank], choices_[rank], query_.k);
     }
   }
-  /// Of `layer`, by what was chosen before; every rank's own part, added up.
+  /// Estimates the popularity of the experts of `layer` from the choices in earlier layers: the sum
+  /// of the estimates of all ranks.
   Estimate estimate(const PathProfile& profile, int64_t layer) const {
     Estimate sum = profile.estimate(layer, paths_[0]);
     for (size_t rank = 1; rank < paths_.size(); ++rank) {

@@ -1,7 +1,8 @@
-// What Lina's inference needs of a routing model, batch after batch: how often each rank chooses
-// each expert in each MoE layer, and what the paths of the tokens make expect of the layer
-// (placement/path_profile.h). Does not depend on devices, rates or the system, so that the batches
-// of one routing model serve many simulations.
+// RoutedBatches: the routing of each batch for inference as in the paper Lina. For each batch and
+// MoE layer it holds how often each rank chooses each expert, and the popularity of the experts
+// estimated from the paths of the tokens (their choices in earlier layers,
+// placement/path_profile.h). It does not depend on devices, rates or the system, so the batches of
+// one routing model can be used for many simulations.
 #pragma once
 
 #include <map>
@@ -13,26 +14,27 @@
 
 namespace moe {
 
-/// One batch, by MoE layer.
+/// The routing of one batch; both vectors are indexed by MoE layer.
 struct RoutedBatch {
   std::vector<ExpertCounts> loads;
-  std::vector<Estimate> estimates;  // made before the layer; no mass: none
+  std::vector<Estimate> estimates;  // from earlier layers only; without mass if there is none
 };
 
 class RoutedBatches {
  public:
-  /// sizes: of all batches; step and layer are not looked at. profile: null: nothing is estimated.
-  /// Throws UserError where the profile has another number of layers or experts.
+  /// `sizes` holds for all batches; its step and layer are ignored. If `profile` is null, nothing
+  /// is estimated. Throws UserError if the profile has another number of layers or experts.
   RoutedBatches(std::shared_ptr<const RoutingModel> routing, const RoutingQuery& sizes,
                 int64_t layers, std::shared_ptr<const PathProfile> profile);
   const RoutingQuery& sizes() const { return sizes_; }
   int64_t num_layers() const { return layers_; }
-  /// Layers of the paths by which estimates are made; 0: none are.
+  /// Length, in layers, of the paths from which estimates are made; 0 if nothing is estimated.
   int64_t path() const { return path_; }
-  /// Asks the routing model once for each step, and keeps what it says. Throws what it throws.
+  /// Returns the batch of `step`. Queries the routing model the first time and keeps the result.
+  /// Throws the errors of the routing model.
   const RoutedBatch& at(int64_t step);
-  /// Asks for these steps now; there are no others from then on. A profile may be large, and is not
-  /// kept for them.
+  /// Routes `num` steps from `first` on at once, then releases the routing model and the profile,
+  /// which may be large. From then on at() only accepts steps that are already routed.
   void take(int64_t first, int64_t num);
 
  private:
@@ -43,24 +45,25 @@ class RoutedBatches {
   int64_t layers_;
   int64_t path_ = 0;
   std::shared_ptr<const PathProfile> profile_;
-  std::map<int64_t, RoutedBatch> batches_;  // by step
+  std::map<int64_t, RoutedBatch> batches_;  // step -> batch
 };
 
 struct ProfileSpec {
   RoutingQuery
-      first;  // sizes, and the routing model's step of the first batch; layer is not looked at
-  int64_t layers = 1;  // MoE layers
+      first;  // sizes, and the routing model's step of the first batch; its layer is ignored
+  int64_t layers = 1;  // number of MoE layers
   int64_t batches = 1;
   int64_t path = 3;
-  int64_t keep = 0;  // probabilities a path; 0: k
+  int64_t keep = 0;  // number of probabilities that are kept per path; 0 means k
   bool shorter = false;
 };
-/// The paths of the routing model's batches. Throws UserError naming "inference.<field>", and as
-/// the model and check(PathOptions).
+/// Returns the profile of the token paths in the routing model's batches. Throws UserError naming
+/// "inference.<field>", and the errors of the routing model and of check(PathOptions).
 PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec);
 
-/// Lina, figure 9, of a routing model: add_transitions over the batches, by layer from the second
-/// on.
+/// Counts, for Lina's figure 9, how often the tokens that choose one expert in a layer choose
+/// another expert in the next layer: add_transitions() over all batches, with first choices only.
+/// Element l of the result is for the transition from layer l to layer l + 1.
 std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
                                       int64_t batches, int64_t layers);
 

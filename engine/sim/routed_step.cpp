@@ -20,7 +20,7 @@ bool is_irregular(const Graph& graph, OpId op) {
   return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;
 }
 
-/// Rows of so many columns lie behind one another in the tensor.
+/// Returns the number of rows in the tensor; a row is one index of the last dimension's length.
 int64_t rows_of(const Tensor& tensor) {
   return num_elements(tensor.shape) / tensor.shape.back();
 }
@@ -29,27 +29,29 @@ struct Hop {
   int64_t from, to;
 };
 
-/// Where a row of `source` goes in an all-to-all of this group on its way to `device`. Steps of an
-/// exchange go from small strides to large ones: the parts of a rank's number that are smaller than
-/// the group's stride are the device's already, those that are larger the source's still.
+/// Returns the hop that a row takes in an all-to-all of `group` on its way from rank `source` to
+/// rank `device`. A hierarchical exchange has one all-to-all per group, from small strides to large
+/// ones. Before this one the row is at the rank whose number modulo the stride is that of `device`,
+/// while the rest of the number is still that of `source`.
 Hop to_expert(const Group& group, int64_t source, int64_t device) {
   const int64_t at = source - source % group.stride + device % group.stride;
   return {at, group.member(at, group.place(device))};
 }
 
-/// The way back is the same in reverse.
+/// Returns the hop on the way back, which is that of to_expert() in reverse.
 Hop to_source(const Group& group, int64_t source, int64_t device) {
   const Hop there = to_expert(group, source, device);
   return {there.to, there.from};
 }
 
-/// "rows" tensors that a part of the batch left: [E, ...] lie at the source, [El, P, ...] beside
-/// their experts.
+/// Whether an op that joins the parts of a batch joins rows at the devices of their experts. Its
+/// row ends then have the shape [El, P], for El experts of the device and P source ranks; where
+/// rows are at their source rank, row ends have the shape [E].
 bool joins_at_experts(const Graph& graph, const Op& op) {
   return graph.tensor(op.inputs[0]).shape.size() == 2;
 }
 
-/// Whose rows the op's work follows: what its operands are says so.
+/// Returns whose rows determine the op's work, from the roles of its operands.
 Side side_of(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   bool at_source = false;
@@ -86,7 +88,7 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
     const auto same = [&](const MoeLayer& layer) { return layer.block == op.layer; };
     const auto known = std::find_if(layers.begin(), layers.end(), same);
     if (known != layers.end()) {
-      known->tokens += logits[0];  // a part of the batch
+      known->tokens += logits[0];  // the gate of another part of the batch
       continue;
     }
     layers.push_back(
@@ -175,7 +177,8 @@ int32_t RoutedStep::movement_of(OpId op, size_t layer) {
   return static_cast<int32_t>(movements_.size() - 1);
 }
 
-/// The one place that says which experts travel in which op.
+/// Computes which experts `movement` sends between which ranks, and their bytes. No other function
+/// decides which op moves which experts.
 void RoutedStep::move(Movement& movement, const Placement& now, const Placement& next) const {
   const Op& op = graph_.op(movement.op);
   const Payload carried = graph_.def(op).payload;
@@ -248,7 +251,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.sent.assign(ranks_ * ranks_, 0);
   std::vector<int64_t> of_source(ranks_), of_device(ranks_);
   const int64_t n = holders_.size, slots = placement.bounds().slots();
-  for (size_t r = 0; r < ranks_; ++r) {  // the first rank of each group stands for it
+  for (size_t r = 0; r < ranks_; ++r) {  // once per group of holders, at its first rank
     const auto rank = static_cast<int64_t>(r);
     if (holders_.place(rank) != 0) continue;
     ExpertCounts mine(n, layer.experts);
@@ -275,7 +278,8 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // Of the rows that even routing fills a device with; slots for copies make no difference.
+    // As a fraction of the rows that a device gets under even routing. Slots for copies do not
+    // count.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

@@ -1,8 +1,9 @@
-// RoutedStep: what a routing makes of the ops of one step, by rank: the share of its rows that hold
-// a token, and the bytes of every irregular all-to-all from rank to rank. The rows of a source are
-// those of its choices that find a place; the rows of a device those that a placement gives to its
-// slots; and the experts that placements make travel. Parts of a batch take their share of the
-// rows, spread evenly. Not here: time.
+// RoutedStep: how the routing of one step changes the work of its ops on each rank. It computes
+// which fraction of an op's rows hold a token, the bytes of each irregular all-to-all between each
+// pair of ranks, and the bytes of experts that move because of a placement. The rows of a source
+// rank are its choices that found a slot; the rows of a device are those that the placement assigns
+// to its slots. A part of a batch gets an even share of the rows. Times are not here but in
+// StepReplay.
 #pragma once
 
 #include <vector>
@@ -15,80 +16,83 @@
 
 namespace moe {
 
-/// An MoE layer as its gate has it; sizes of one rank.
+/// An MoE layer as described by its gate op; sizes are per rank.
 struct MoeLayer {
   int32_t block = 0;  // Op::layer
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 0;
-  int64_t capacity = 0;  // places per expert
+  int64_t capacity = 0;  // slots per expert
 };
-/// By block: the layers that routing models count from 0.
+/// Returns the MoE layers in the order of their blocks. Their indices are the layer numbers that
+/// routing models use.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 
-/// What each source keeps of its choices for each expert: at most the capacity.
+/// Returns the choices that find a slot: for each source rank and expert, at most `capacity`.
 ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);
 
-/// Whose rows per op's work follows: those of the rank's own tokens, or of its experts.
+/// Whose rows determine the work of an op: those of the rank's own tokens, or those of its experts.
 enum class Side : uint8_t { kSource, kExperts };
 
 class RoutedStep {
  public:
-  /// holders: ranks that hold all experts together (ModelSpec::expert_group). Keeps a reference to
-  /// the graph.
+  /// `holders`: the group of ranks that together hold all experts (ModelSpec::expert_group). Keeps
+  /// a reference to the graph.
   RoutedStep(const Graph& graph, const Group& holders);
   RoutedStep(const RoutedStep&) = delete;
 
   const std::vector<MoeLayer>& layers() const { return layers_; }
-  /// Expert parallelism as it begins, for every layer.
+  /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 
-  /// Takes a step's routing: kept rows of all ranks, and who holds what in each group of holders,
-  /// by layer, in this step and in the next one. Throws UserError for loads of other sizes.
+  /// Computes the work of a step. All arguments are indexed by MoE layer: rows of all ranks that
+  /// found a slot, and the placement within each group of holders in this step and in the next one.
+  /// Throws UserError for loads of other sizes.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
-  /// Nothing moves to the next step.
+  /// As above, with the same placements in the next step, so that no expert moves.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements) {
     route(kept, placements, placements);
   }
 
-  // Of the routing taken last.
+  // The following describe the routing of the last call of route().
 
-  /// All ranks compute and send the same.
+  /// Whether all ranks have the same work and send the same number of bytes.
   bool alike() const { return alike_; }
-  /// Null for an op that no routing changes. Stays where it is until route().
+  /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
+  /// until the next route().
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
-  /// What a rank sends to others in an irregular all-to-all or a movement of experts. Requires:
-  /// routed_work(op) has bytes or steps.
+  /// Returns the bytes that a rank sends to other ranks in an irregular all-to-all or in an op that
+  /// moves experts. Requires: routed_work(op) has bytes or steps.
   Bytes sent_bytes(OpId op, int32_t rank) const;
-  /// Ops whose work or bytes follow the routing, ascending.
+  /// Ops whose work or bytes depend on the routing, in ascending order.
   const std::vector<OpId>& ops() const { return ops_; }
 
  private:
   struct Rows {
-    std::vector<int64_t> sent;  // [ranks, ranks]: from a source to a device, itself included
-    std::vector<RoutedWork> source, experts;  // by rank
+    std::vector<int64_t> sent;  // [source rank, device], with rows that stay on their rank
+    std::vector<RoutedWork> source, experts;  // indexed by rank
     bool source_used = false, experts_used = false;
   };
-  /// All-to-alls that move the same bytes.
+  /// A set of all-to-all ops that move the same bytes.
   struct Exchange {
     size_t layer;
     Group group;
     bool to_expert;
-    double row_bytes;  // of a part: its share of a row
-    int64_t places;    // rows that the slots of a rank have room for
+    double row_bytes;  // bytes per row; for a part of the batch, its share of them
+    int64_t places;    // number of slots for rows on a rank
     std::vector<double> matrix;
     RoutedWork routed;
-    std::vector<Bytes> sent;  // by rank, to others
+    std::vector<Bytes> sent;  // bytes to other ranks, indexed by rank
   };
-  /// An op that moves experts, step by step.
+  /// An op that moves experts in one or more steps.
   struct Movement {
     OpId op;
     size_t layer;
-    std::vector<double> expert_bytes;  // of all of the op's tensors, by range
+    std::vector<double> expert_bytes;  // bytes per expert in all tensors of the op, per range
     std::vector<std::vector<double>> steps;
     RoutedWork routed;
-    std::vector<Bytes> sent;  // by rank, to others
+    std::vector<Bytes> sent;  // bytes to other ranks, indexed by rank
   };
   struct Entry {
     int32_t layer = -1;
@@ -110,10 +114,10 @@ class RoutedStep {
   const size_t ranks_;
   const Group holders_;
   std::vector<MoeLayer> layers_;
-  std::vector<Rows> rows_;  // by layer
+  std::vector<Rows> rows_;  // indexed by layer
   std::vector<Exchange> exchanges_;
   std::vector<Movement> movements_;
-  std::vector<Entry> entries_;  // by op
+  std::vector<Entry> entries_;  // indexed by op
   std::vector<OpId> ops_;
   bool alike_ = true;
 };

@@ -88,7 +88,8 @@ void StepReplay::check_batches() const {
   }
 }
 
-/// As the place, commit and migrate ops do it.
+/// Chooses the placements of this step and the next one, as the place, commit and migrate ops do
+/// when they are executed.
 void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   if (placing_.empty()) return;
   state_ = next_;
@@ -187,7 +188,7 @@ RoutedWorkOf StepReplay::routed_work() const {
   };
 }
 
-/// Of every op whose work the routing changes, on every rank that is simulated.
+/// Computes the time of each op whose work depends on the routing, on each rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
   const std::vector<OpId>& ops = routed_ops_;
@@ -206,7 +207,8 @@ void StepReplay::cost_loads() {
 
 Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
-  const size_t r = ranks == 1 ? 0 : static_cast<size_t>(rank);  // one stands for all
+  // With one simulated rank, its times hold for all ranks.
+  const size_t r = ranks == 1 ? 0 : static_cast<size_t>(rank);
   const int32_t at = loaded_[op.index()];
   const Nanoseconds ns =
       at < 0 ? plain_ns_[op.index()] : loaded_ns_[static_cast<size_t>(at) * ranks + r];
@@ -224,8 +226,9 @@ Timeline StepReplay::run(bool keep_links) {
   return timeline;
 }
 
-/// What collectives and compute that run beside each other on a rank add to each other, by op and
-/// rank; nothing where they do not meet. A collective takes its share evenly over its time.
+/// Returns, indexed by op * ranks + rank, the time that collectives and compute ops add to each
+/// other because they overlap on a rank; empty if no collective slows compute down. A collective
+/// takes its share of the compute units evenly over its duration.
 std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) const {
   const auto ranks = static_cast<size_t>(timeline.num_ranks);
   const CostModel& cost = *plan_.spec.cost;

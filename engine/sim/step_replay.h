@@ -1,6 +1,6 @@
-// StepReplay: the steps of a plan on the event engine, one after the other. Under a routing model
-// every rank has its own compute and its own bytes; ranks that do the same are simulated once. What
-// does not change from step to step is found out once.
+// StepReplay: simulates the steps of a plan on the event engine, one after the other. With a
+// routing model each rank has its own work and bytes; if all ranks have the same, only one is
+// simulated. Values that do not change between steps are computed once.
 #pragma once
 
 #include <functional>
@@ -20,35 +20,37 @@ namespace moe {
 
 class StepReplay {
  public:
-  /// Keeps a reference to the plan. batches: InferOptions::batches. Throws UserError where those
-  /// are of other sizes than the plan.
+  /// Keeps a reference to the plan. `batches` is InferOptions::batches; throws UserError if they
+  /// have other sizes than the plan.
   explicit StepReplay(const Plan& plan, const RankPlacements& policies = {},
                       std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;
 
-  /// Asks the plan's routing model, where it has one, what the ranks choose in the step, and the
-  /// placement policies, which see the steps in the order in which they are set, what they make of
-  /// it. Throws what the routing model or a policy throws.
+  /// Prepares step `step`: gets the choices of all ranks from the plan's routing model, if it has
+  /// one, and passes them to the placement policies, which return placements. The policies are
+  /// called for the steps in the order of the calls of set_step(). Throws the errors of the routing
+  /// model and of the policies.
   void set_step(int64_t step);
-  /// Of the step that was set, by layer with a placement.
+  /// One record per layer with a placement policy, for the step that was set.
   const std::vector<PlacementRecord>& placements() const { return records_; }
-  /// Of the step that was set, by layer whose experts are offloaded.
+  /// One record per layer with offloaded experts, for the step that was set.
   const std::vector<OffloadRecord>& offloads() const { return offloaded_->records(); }
-  /// By MoE layer, what the step's tokens choose and what of it finds a place. Requires: a routing
-  /// model.
+  /// Returns, indexed by MoE layer, how often the step's tokens choose each expert and how many of
+  /// these choices found a slot. Requires: a routing model.
   std::vector<MoeStats> moe() const;
-  /// Whether the step that was set goes as the one before it.
+  /// Whether the step that was set has the same timeline as the step set before it.
   bool as_before() const { return as_before_; }
-  /// keep_links: Timeline::links are kept.
+  /// Simulates the step that was set. If `keep_links`, Timeline::links is recorded.
   Timeline run(bool keep_links = false);
-  /// The step as run() takes it, without what ops beside each other add to each other; good until
-  /// the next set_step().
+  /// Returns the input that run() gives to the event engine, without the time that overlapping ops
+  /// add to each other. Valid until the next set_step().
   const ReplayInput& input() const { return *input_; }
-  /// For replay_input() of the same ranks under another schedule; null without a routing model.
+  /// Returns the work of ops by rank, to build a replay_input() of the same ranks under another
+  /// schedule; null without a routing model.
   RoutedWorkOf routed_work() const;
 
  private:
-  /// The policy of a layer, from its place op.
+  /// A layer's placement policy, and the place op that names it.
   struct Placing {
     OpId op;
     PlacementFunction policy;
@@ -64,23 +66,23 @@ class StepReplay {
 
   const Plan& plan_;
   std::unique_ptr<RoutedStep> routed_;           // null without a routing model
-  std::unique_ptr<OffloadedExperts> offloaded_;  // the same
-  std::shared_ptr<RoutedBatches> batches_;       // the same
-  std::vector<Placing> placing_;                 // by MoE layer, or empty
-  std::vector<Placement> state_;                 // by MoE layer, as ops find it
+  std::unique_ptr<OffloadedExperts> offloaded_;  // null without a routing model
+  std::shared_ptr<RoutedBatches> batches_;       // may be null
+  std::vector<Placing> placing_;                 // indexed by MoE layer, or empty
+  std::vector<Placement> state_;                 // indexed by MoE layer, before the place ops
   std::vector<Placement> placements_;            // in force in the step
-  std::vector<Placement> next_;                  // in force in the next one
+  std::vector<Placement> next_;                  // in force in the next step
   std::vector<PlacementRecord> records_;
-  std::vector<ExpertCounts> choices_, kept_;  // by MoE layer
+  std::vector<ExpertCounts> choices_, kept_;  // indexed by MoE layer
   bool as_before_ = false;
-  std::vector<Nanoseconds> plain_ns_;                // by op, of those without routed work
-  std::vector<Bytes> plain_bytes_;                   // by op
-  std::vector<OpId> routed_ops_;                     // whose time follows the routing
-  std::vector<int32_t> loaded_;                      // by op: its place there, -1: none
-  std::vector<Nanoseconds> loaded_ns_;               // by that place and rank
-  const std::vector<Nanoseconds>* added_ = nullptr;  // by op and rank; null: nothing
+  std::vector<Nanoseconds> plain_ns_;   // indexed by op, for ops without routed work
+  std::vector<Bytes> plain_bytes_;      // indexed by op, for ops without routed work
+  std::vector<OpId> routed_ops_;        // ops whose time depends on the routing
+  std::vector<int32_t> loaded_;         // indexed by op: its index in routed_ops_, or -1
+  std::vector<Nanoseconds> loaded_ns_;  // indexed by that index * ranks + rank
+  const std::vector<Nanoseconds>* added_ = nullptr;  // indexed by op * ranks + rank; may be null
   std::unique_ptr<ReplayInput> input_;
-  std::unique_ptr<Engine> engine_;  // of input_
+  std::unique_ptr<Engine> engine_;  // runs input_
 };
 
 }  // namespace moe
