@@ -21,7 +21,7 @@ void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> bu
 
 namespace {
 
-/// One call of split_ops.
+/// The state of one call of split_ops.
 class Splitter {
  public:
   Splitter(Graph& graph, std::span<const OpId> ops, std::span<const CutAxis> cuts,
@@ -82,8 +82,9 @@ class Splitter {
     return found == axis_.end() ? -1 : found->second;
   }
 
-  /// A stage is a run of ops of one lane kind: parts follow each other stage by stage, so that the
-  /// next part's transfer does not wait for this part's compute.
+  /// Returns where the run of ops of one lane kind that starts at `begin` ends. Clones of all parts
+  /// are made for one such run before the next, so that in program order the next part's transfer
+  /// is before this part's compute.
   size_t end_of_stage(size_t begin) const {
     size_t end = begin + 1;
     while (end < ops_.size() && graph_.def(ops_[end]).lane == graph_.def(ops_[begin]).lane) ++end;
@@ -179,9 +180,9 @@ class Splitter {
   Graph& graph_;
   std::span<const OpId> ops_;
   std::span<const int64_t> sizes_;
-  std::vector<std::vector<OpId>> clones_;  // by part
+  std::vector<std::vector<OpId>> clones_;  // indexed by part
   std::map<TensorId, int> axis_;
-  std::map<TensorId, OpId> inside_;  // outputs of the chain and their producers
+  std::map<TensorId, OpId> inside_;  // outputs of the chain's ops, and the ops
   std::map<TensorId, std::vector<TensorId>> parts_;
 };
 

@@ -10,7 +10,8 @@
 namespace moe {
 namespace {
 
-/// Union-find whose trees know how far each tensor lies behind its parent.
+/// A union-find of tensors in one storage; behind_ is the distance of a tensor's first element from
+/// its parent's.
 class Places {
  public:
   explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
@@ -28,7 +29,7 @@ class Places {
       place.offset += behind_[place.root];
     }
     int64_t left = place.offset;
-    for (size_t at = t; parent_[at] != at;) {  // hangs the path below the root
+    for (size_t at = t; parent_[at] != at;) {  // makes the root the parent of all on the path
       const size_t next = parent_[at];
       const int64_t step = behind_[at];
       parent_[at] = place.root;
@@ -39,7 +40,8 @@ class Places {
     return place;
   }
 
-  /// b lies `distance` behind a. Returns where b already lies from a when that is elsewhere.
+  /// Records that b begins `distance` elements after a. Returns the distance that is recorded: an
+  /// earlier one, which may differ, where a and b were connected before.
   int64_t join(size_t a, size_t b, int64_t distance) {
     const Place x = find(a), y = find(b);
     if (x.root == y.root) return y.offset - x.offset;
@@ -58,7 +60,7 @@ bool is_source(const Tensor& tensor) {
          tensor.kind == TensorKind::kState;
 }
 
-/// What may be wrong with groups as a whole.
+/// The rules of check_joined that concern whole groups.
 class Checker {
  public:
   explicit Checker(const Graph& graph)
@@ -69,8 +71,9 @@ class Checker {
     }
   }
 
-  /// A piece may be overwritten: dependencies() has those who read the whole go first. A whole may
-  /// not: nobody says so to those who read its pieces.
+  /// Throws UserError where an op overwrites a whole, because dependencies() does not order the
+  /// readers of its pieces before that op. A piece may be overwritten: dependencies() orders the
+  /// readers of the whole first.
   void check_overwritten() const {
     for (const auto& [t, op] : overwritten_) {
       if (!wholes_.contains(t)) continue;
@@ -114,7 +117,8 @@ class Checker {
     }
   }
 
-  /// Made by an op that writes, or there before the step.
+  /// Whether values are written to the tensor itself: its producer is no view, or it is a
+  /// parameter, state or input.
   bool has_values_of_its_own(TensorId t) const {
     const OpId maker = producer_[t.index()];
     return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));
@@ -139,10 +143,11 @@ class Checker {
   const Graph& graph_;
   std::vector<OpId> producer_;
   JoinedTensors joined_;
-  std::map<TensorId, OpId> joined_by_;    // the last op that joins it to another
-  std::map<TensorId, OpId> overwritten_;  // by whom
+  std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
+  std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// Of each tensor that is rows or made of rows, the wholes.
+  /// For each tensor that is a part made of rows, the wholes that it is joined into; for each whole
+  /// made of rows, the whole itself.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
 

@@ -167,7 +167,7 @@ void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
 
 namespace {
 
-/// By its attributes the op has such an operand.
+/// Whether the op has this operand, by Operand::with and the op's attributes.
 bool is_there(const Operand& operand, const Op& op) {
   return operand.with == nullptr || attr_int(op, operand.with) != 0;
 }
@@ -177,7 +177,8 @@ bool is_there(const Operand& operand, const Op& op) {
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
   size_t place = 0;
   for (const Operand& operand : def.inputs) {
-    // Nothing moves up to the last one's place; its attribute is the shape rule's to check.
+    // The last operand keeps its place also where its attribute is absent; the shape rule checks
+    // that attribute.
     const bool there = &operand == &def.inputs.back() || is_there(operand, op);
     const auto most = static_cast<size_t>(there ? operand.most : 0);
     if (i < place + most) return &operand;

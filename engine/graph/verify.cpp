@@ -15,7 +15,7 @@ bool is_source(TensorKind kind) {
   return kind == TensorKind::kInput || kind == TensorKind::kParam || kind == TensorKind::kState;
 }
 
-/// One pass over the program; a member a rule.
+/// Checks all ops in program order; one member function per rule.
 class Verifier {
  public:
   explicit Verifier(const Graph& graph)
