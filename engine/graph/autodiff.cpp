@@ -93,7 +93,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
   check_program_order(graph, producers);
   const OpId loss_op = producers[loss.index()];
   if (!loss_op.valid()) {
-    throw user_error("autodiff: nobody produces the loss '{}'", graph.tensor(loss).name);
+    throw user_error("autodiff: no op produces the loss '{}'", graph.tensor(loss).name);
   }
   std::vector<TensorId> grads(num_tensors);
   for (size_t i = num_forward; i-- > 0;) {
@@ -105,8 +105,8 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
     if (graph.op(id).attrs.contains("share")) {
       throw user_error(
-          "op '{}' is one part of a batch, which has no gradient of its own; cut the "
-          "batch after the backward is there",
+          "op '{}' is one part of a batch (attribute 'share'), for which autodiff has no gradient; "
+          "cut the batch after autodiff",
           graph.op(id).name);
     }
     GradContext context(graph, id, grads, needs);

@@ -77,8 +77,10 @@ class Checker {
   void check_overwritten() const {
     for (const auto& [t, op] : overwritten_) {
       if (!wholes_.contains(t)) continue;
-      throw user_error("op '{}' overwrites tensor '{}', in whose storage others lie",
-                       graph_.op(op).name, graph_.tensor(t).name);
+      throw user_error(
+          "op '{}' overwrites tensor '{}', whose storage contains other tensors; this is not "
+          "allowed",
+          graph_.op(op).name, graph_.tensor(t).name);
     }
   }
 
@@ -106,8 +108,10 @@ class Checker {
       if (!piece.end.valid()) continue;
       const Tensor& tensor = graph_.tensor(piece.piece);
       if (is_source(tensor)) {
-        throw user_error("op '{}' joins rows of tensor '{}' of kind {}, and would clear the rest",
-                         op.name, tensor.name, tensor_kind_name(tensor.kind));
+        throw user_error(
+            "op '{}' joins rows of tensor '{}', a tensor of kind {}, and would clear its unused "
+            "rows",
+            op.name, tensor.name, tensor_kind_name(tensor.kind));
       }
       rows_[piece.piece].push_back(piece.whole);
       if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);
@@ -135,9 +139,9 @@ class Checker {
   }
 
   [[noreturn]] void fail(TensorId a, TensorId b) const {
-    throw user_error("op '{}' puts tensor '{}' where tensor '{}' has values of its own",
-                     graph_.op(joined_by_.at(b)).name, graph_.tensor(b).name,
-                     graph_.tensor(a).name);
+    throw user_error(
+        "op '{}' places tensor '{}' on elements of the storage where tensor '{}' has other values",
+        graph_.op(joined_by_.at(b)).name, graph_.tensor(b).name, graph_.tensor(a).name);
   }
 
   const Graph& graph_;
@@ -162,7 +166,7 @@ JoinedTensors::JoinedTensors(const Graph& graph)
     for (const Piece& p : pieces(graph, op)) {
       const int64_t lies = places.join(p.whole.index(), p.piece.index(), p.offset);
       if (lies != p.offset) {
-        throw user_error("op '{}' wants tensor '{}' at element {} of '{}', where it lies at {}",
+        throw user_error("op '{}' needs tensor '{}' at element {} of '{}', but it is at element {}",
                          op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name,
                          lies);
       }
