@@ -21,7 +21,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
     case Collective::kNone:
       return 0;
     case Collective::kAllToAll:
-    case Collective::kExperts:  // expected, spread over the devices
+    case Collective::kExperts:  // the expected bytes, as if sent evenly to all devices
       return std::llround(payload_bytes(graph, op, context) *
                           static_cast<double>(round.peers(group)) /
                           static_cast<double>(round.members(group)));
@@ -33,7 +33,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 
 namespace {
 
-/// Of all steps together.
+/// Returns the bytes of all steps, summed per pair of devices.
 std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
   std::vector<double> bytes = steps[0];
   for (size_t s = 1; s < steps.size(); ++s) {
@@ -85,7 +85,7 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
   if (routed.steps == nullptr) return alone(network_op(cluster, graph, op, routed));
   TimeSum total;
   for (const std::vector<double>& bytes : *routed.steps) {
-    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // else no rank meets another
+    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // empty steps take no time
   }
   return total.ns([&] {
     return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, routed.steps->size()),

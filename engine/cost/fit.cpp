@@ -30,7 +30,7 @@ FitError fit_error(std::span<const TimedWork> points, std::span<const double> pr
 }
 
 LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
-  // Sums of the normal equations with weights w = 1/t^2 of squares; times enter as w t = 1/t.
+  // Sums for the normal equations; each squared residual has weight 1/t^2.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   for (const TimedWork& p : points) {
     if (!(p.ns > 0)) throw run_error("{}: a time of {} ns at {:g}", what, p.ns, p.x);

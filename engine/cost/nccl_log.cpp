@@ -12,9 +12,10 @@
 namespace moe {
 namespace {
 
-constexpr size_t kResultColumns = 8;  // time, algbw, busbw and errors, out of place and in place
+constexpr size_t kResultColumns = 8;  // time, algbw, busbw, errors: out of place, then in place
 constexpr double kNsPerUs = 1e3;
-constexpr int64_t kMostRanks = 1'000'000;  // threads, and GPUs of a thread; more is a damaged file
+// Largest nThread and nGpus that are accepted; a larger number means a damaged file.
+constexpr int64_t kMostRanks = 1'000'000;
 
 template <class Number>
 std::optional<Number> number_of(const std::string& word) {
@@ -25,7 +26,7 @@ std::optional<Number> number_of(const std::string& word) {
   return value;
 }
 
-/// Words of a line, without the "[1,0]<stdout>:" of mpirun --tag-output.
+/// Returns the words of a line, without the prefix "[1,0]<stdout>:" of mpirun --tag-output.
 std::vector<std::string> words_of(std::string line) {
   const std::string tag = "<stdout>:";
   if (const size_t at = line.find(tag); line.rfind('[', 0) == 0 && at != std::string::npos) {
@@ -89,14 +90,14 @@ class Parser {
     throw user_error("{}:{}: {}", name_, line_, fmt::format(f, std::forward<Args>(args)...));
   }
 
-  // Rank  0 Group  0 Pid ... | Rank  0 Pid ...
+  // Reads a line "Rank  0 Group  0 Pid ..." or "Rank  0 Pid ...".
   void rank(const std::vector<std::string>& words) {
     const std::string group = words.size() > 3 && words[2] == "Group" ? words[3] : "";
     ++ranks_in_group_[group];
     if (words[1] == "0") group_of_rank_0_ = group;
   }
 
-  // nThread 1 nGpus 8 minBytes ...
+  // Reads a line "nThread 1 nGpus 8 minBytes ...".
   void shape(const std::vector<std::string>& words) {
     if (words.size() < 4 || words[2] != "nGpus") return;
     threads_times_gpus_ = count("nThread", words[1]) * count("nGpus", words[3]);
@@ -110,7 +111,7 @@ class Parser {
     return value;
   }
 
-  // size count type redop root time algbw busbw #wrong time ...
+  // Reads the header "size count type redop root time algbw busbw #wrong time ...".
   void columns(const std::vector<std::string>& words) {
     const auto has = [&](const char* word) {
       return std::find(words.begin(), words.end(), word) != words.end();
@@ -127,7 +128,7 @@ class Parser {
   }
 
   void row(const std::vector<std::string>& words) {
-    size_t first = 3;  // result column; size, count and type stand before
+    size_t first = 3;  // first result column, after size, count and type
     std::string redop;
     if (words.size() > first && !number_of<double>(words[first])) redop = words[first++];
     if (has_root_) ++first;

@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// As keys have it.
+/// Returns the occupancy to three decimals, as in cache keys.
 double rounded(double slot_occupancy) {
   return std::round(slot_occupancy * 1000) / 1000;
 }
@@ -73,8 +73,8 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
   if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
     return measured_ns(graph, op, slot_occupancy_);
   }
-  // In the slots of a placed layer there is room for more rows than experts have places; there the
-  // last segment goes on.
+  // With a placement, an op can get more rows than its expected share of slots (attr occupancy), so
+  // slot_occupancy can be above 1; there the last segment is extended.
   const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
   MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9), "op '{}': fill {}",
             graph.op(op).name, slot_occupancy);
