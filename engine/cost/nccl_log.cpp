@@ -55,31 +55,36 @@ class Parser {
     const std::string start = words.size() > 2 ? words[0] + ' ' + words[1] + ' ' + words[2] : "";
     if (start == "Collective test starting:" && words.size() > 3) program_ = words[3];
     if (start == "Out of bounds" && words.size() > 5 && words[5] != "0") {
-      fail("out of bounds values: {}; the run's results are wrong", words[5]);
+      fail(
+          "nccl-tests reports out of bounds values: {}; the log is refused, because the results of "
+          "the run are wrong",
+          words[5]);
     }
     if (start == "Avg bus bandwidth") ended_ = true;
   }
 
   NcclLog finish() {
     if (log_.rows.size() < 2) {
-      throw user_error("{}: {} rows of nccl-tests, must be at least 2 (size count type ... time)",
-                       name_, log_.rows.size());
+      throw user_error(
+          "{}: it has {} rows of nccl-tests (size count type ... time), but needs at least 2",
+          name_, log_.rows.size());
     }
     if (!ended_) {
-      throw user_error("{}: ends without its line 'Avg bus bandwidth'; was the run cut off?",
-                       name_);
+      throw user_error(
+          "{}: the line 'Avg bus bandwidth' at the end is missing; was the run cut off?", name_);
     }
     if (program_ == "all_reduce_perf" || program_ == "alltoall_perf") {
       log_.collective =
           program_ == "alltoall_perf" ? Collective::kAllToAll : Collective::kAllReduce;
     } else if (!program_.empty()) {
-      throw user_error("{}: is of {}; all_reduce_perf and alltoall_perf can be read", name_,
+      throw user_error("{}: it is a log of {}, allowed: all_reduce_perf, alltoall_perf", name_,
                        program_);
     }
     log_.num_ranks =
         ranks_in_group_.empty() ? threads_times_gpus_ : ranks_in_group_[group_of_rank_0_];
     if (log_.num_ranks < 1) {
-      throw user_error("{}: says no number of ranks ('# nThread ...' or '#  Rank  0 ...')", name_);
+      throw user_error("{}: it has no number of ranks (a line '# nThread ...' or '#  Rank  0 ...')",
+                       name_);
     }
     return std::move(log_);
   }
@@ -123,7 +128,7 @@ class Parser {
   double result(const std::string& column, const std::string& word) const {
     const std::optional<double> value = number_of<double>(word);
     if (!value || !std::isfinite(*value) || *value < 0)
-      fail("{} is '{}', must be a number", column, word);
+      fail("{} is '{}', must be a number of at least 0", column, word);
     return *value;
   }
 
@@ -133,21 +138,23 @@ class Parser {
     if (words.size() > first && !number_of<double>(words[first])) redop = words[first++];
     if (has_root_) ++first;
     if (words.size() < first + kResultColumns) {
-      fail("the row ends after {} of {} columns", words.size(), first + kResultColumns);
+      fail("the row ends after {} of {} columns; was the log cut off?", words.size(),
+           first + kResultColumns);
     }
     const double size = result("size", words[0]);
     const double us = result("time", words[first]);
     const std::string& wrong = words[first + 3];
     if (counts_wrong_ && wrong != "N/A" && result("#wrong", wrong) > 0) {
-      fail("#wrong is {} at size {}; the run's results are wrong", wrong, words[0]);
+      fail("#wrong is {} at size {}; the log is refused, because the results of the run are wrong",
+           wrong, words[0]);
     }
     const bool reduces = !redop.empty() && redop != "none";
     const Collective collective = reduces ? Collective::kAllReduce : Collective::kAllToAll;
     if (size == 0) return;
     if (!(us > 0)) fail("time is {} at size {}, must be above 0", words[first], words[0]);
     if (!log_.rows.empty() && size <= log_.rows.back().first) {
-      fail("size {} does not follow {:.0f}; give the log of one sweep of one type", words[0],
-           log_.rows.back().first);
+      fail("size {} is not above the size before, {:.0f}; use the log of one sweep with one type",
+           words[0], log_.rows.back().first);
     }
     log_.collective = collective;
     log_.rows.emplace_back(size, us * kNsPerUs);

@@ -113,7 +113,7 @@ Database open_database(const std::string& path) {
   const std::string schema = query(raw, path, "PRAGMA user_version");
   const bool fresh = empty && id == "0" && schema == "0";
   if (!fresh && (id != std::to_string(kApplicationId) || schema != std::to_string(kSchema))) {
-    throw Unreadable(fmt::format("not a profile cache of schema {}", kSchema));
+    throw Unreadable(fmt::format("it is not a profile cache of schema {}", kSchema));
   }
   execute(raw, path, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
   if (fresh) {
@@ -125,7 +125,7 @@ Database open_database(const std::string& path) {
   prepare(raw, path, "SELECT key, ns, checksum FROM samples");
   // Other tables are refused: a view could run without end, a trigger could change stored rows.
   const std::string tables = query(raw, path, "SELECT group_concat(sql, '; ') FROM sqlite_master");
-  if (tables != kTable) throw Unreadable(fmt::format("its tables are: {}", tables));
+  if (tables != kTable) throw Unreadable(fmt::format("it has other tables: {}", tables));
   const std::string health = query(raw, path, "PRAGMA quick_check(1)");
   if (health != "ok") throw Unreadable(health);
   return db;
@@ -139,8 +139,9 @@ std::string set_aside(const std::string& path) {
   std::error_code error;
   fs::rename(path, aside, error);
   if (error) {
-    throw user_error("profile cache '{}': cannot be set aside as '{}': {}", path, aside,
-                     error.message());
+    throw user_error(
+        "profile cache '{}': the file cannot be used, and cannot be renamed to '{}': {}", path,
+        aside, error.message());
   }
   if (fs::exists(path + "-wal", error)) fs::rename(path + "-wal", aside + "-wal", error);
   fs::remove(path + "-shm", error);
@@ -214,8 +215,9 @@ ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Imp
     impl_->db = open_database(impl_->path);
   } catch (const Unreadable& unreadable) {
     const std::string aside = set_aside(path);
-    impl_->warning = fmt::format("profile cache '{}' was set aside as '{}' and begun anew: {}",
-                                 path, aside, unreadable.what());
+    impl_->warning =
+        fmt::format("profile cache '{}' was renamed to '{}' and a new one was created: {}", path,
+                    aside, unreadable.what());
     impl_->db = open_database(path);
   }
   impl_->find = prepare(impl_->db.get(), path, "SELECT ns, checksum FROM samples WHERE key = ?");
@@ -243,7 +245,7 @@ std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& ke
 }
 
 void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>& samples) {
-  MOE_CHECK(!samples.empty(), "key '{}'", key);
+  MOE_CHECK(!samples.empty(), "key '{}' has no samples to store", key);
   const std::string text = to_text(samples);
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const store = impl_->store.get();

@@ -128,7 +128,7 @@ CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
 
 Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
   MOE_CHECK(false,
-            "how long op '{}' takes is asked for by a pass or policy that does not declare it",
+            "a pass or policy uses the time of op '{}', but does not declare that it reads times",
             graph.op(op).name);
 }
 
