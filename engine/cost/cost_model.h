@@ -23,8 +23,7 @@ namespace moe {
 
 /// The work and bytes of one op under a given routing, for ops that depend on slot occupancy.
 struct RoutedWork {
-  /// Occupancy for the op: of a compute op, on one rank; of an all-to-all, on the rank that sends
-  /// or receives most.
+  /// Occupancy of a compute op's rank; of an all-to-all, the rank that sends or receives most.
   WorkContext work;
   /// AllToAll::bytes of an irregular all-to-all; null: every pair of ranks exchanges the same
   /// number of bytes, which follows from `work`.
@@ -50,16 +49,14 @@ class CostModel {
   virtual ~CostModel() = default;
   /// False: the model has neither measured nor modelled times, and op_ns() throws.
   virtual bool has_times() const { return true; }
-  /// Returns how long the op takes when nothing else runs; 0 for a view. Ops with the same
-  /// op_signature() always take the same time.
+  /// Returns the op's time alone; 0 for a view. It is the same for ops of one op_signature().
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// Returns op_ns() for the given work instead of the work that op_ns() assumes. A model that does
   /// not depend on work returns op_ns().
   virtual Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork&) const {
     return op_ns(graph, op);
   }
-  /// Returns the time to wake a waiting lane: from the end of an op to the begin of an op on
-  /// another lane that was waiting for it.
+  /// Returns the time to wake a lane: from the end of an op to the begin of one that waits for it.
   virtual Nanoseconds handoff_ns() const { return 0; }
   /// Returns the time from an arbiter's choice of a transfer to the begin of the transfer: for
   /// agreement among ranks and waking its lanes.
@@ -105,12 +102,10 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
                                      const RoutedWork& routed);
 
 /// A piecewise linear function through measured points (bytes, ns), like Lancet's communication
-/// table (1 KiB, 2 KiB, 4 KiB, ...). Beyond the ends the nearest segment is extended; results are
-/// never below 0.
+/// table (1 KiB, 2 KiB, ...). Beyond the ends the nearest segment is extended, but not below 0.
 class InterpolatedTable {
  public:
-  /// Throws UserError unless there are at least two points with strictly ascending bytes; names the
-  /// wrong row, counted from 1.
+  /// Throws UserError, naming the row from 1, unless two or more points have ascending bytes.
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
   Nanoseconds at(double bytes) const;
 
@@ -213,8 +208,7 @@ class ProfileCost : public CostModel {
   /// From now on, compute is slowed down while transfers run, by the table's row for transfers of
   /// `blocks` thread blocks.
   void set_overlap(OverlapTable table, int32_t blocks);
-  /// Returns how many ops this object timed because the cache lacked them; measuring_ns: the time
-  /// that this took.
+  /// Returns how many ops this object timed (not in the cache); measuring_ns: the time for that.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
@@ -222,8 +216,7 @@ class ProfileCost : public CostModel {
   /// Returns the op's key in the cache, without the prefix, and the context to measure with.
   std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
                                                    double slot_occupancy) const;
-  /// Returns the median of the op's samples at one of `occupancies_`, from seen_, the cache, or a
-  /// measurement now.
+  /// Returns the op's median at one of `occupancies_`: from seen_, the cache or a measurement.
   Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   /// Returns measured_ns(), interpolated where the occupancy is not in `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;

@@ -1,6 +1,5 @@
 // Straight lines fitted to measured times: a start-up time plus a time per unit of work, as PipeMoE
-// fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV). What is measured
-// is in profile/.
+// fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV).
 #pragma once
 
 #include <span>

@@ -1,6 +1,5 @@
 // In-step factors: how much longer ops take inside a training step than alone. They are measured in
-// executed steps (profile/rehearsal.h); ProfileCost applies them to the times of ops profiled
-// alone.
+// executed steps (profile/rehearsal.h); ProfileCost applies them to ops profiled alone.
 #pragma once
 
 #include <map>
@@ -17,8 +16,7 @@ std::string step_group(const Graph& graph, OpId op);
 
 /// The factors of one model on one machine. Groups are those of step_group().
 struct InStep {
-  /// Where the factors come from, for results: "8 steps of plain expert parallelism, link of 0.5
-  /// GB/s".
+  /// Where the factors come from: "8 steps of plain expert parallelism, link of 0.5 GB/s".
   std::string source;
   /// Duration in a step divided by duration alone, for each group of compute ops.
   std::map<std::string, double> factors;
@@ -38,8 +36,7 @@ struct InStep {
   /// Core time that a collective takes from compute on the same core, in addition to copying its
   /// bytes: waking, waiting for the other ranks, spinning before the end.
   Nanoseconds core_ns = 0;
-  /// How much later than `late` a collective ends while the core computes: its lane waits for the
-  /// core.
+  /// How much later than `late` a collective ends because its lane waits for a core that computes.
   Nanoseconds core_late_ns = 0;
   /// Duration of the measured steps; 0 where the factors were already known.
   Nanoseconds took_ns = 0;

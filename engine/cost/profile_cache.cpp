@@ -152,8 +152,7 @@ std::string to_text(const std::vector<Nanoseconds>& samples) {
   return fmt::format("{}", fmt::join(samples, ","));
 }
 
-/// Returns the samples in the text; nullopt unless it is a list of whole numbers from `least` to
-/// kLongestSample.
+/// Returns the samples in the text; nullopt unless all are numbers from `least` to kLongestSample.
 std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanoseconds least) {
   std::vector<Nanoseconds> samples;
   const char* const end = text.data() + text.size();
@@ -174,8 +173,7 @@ int64_t checksum(const std::string& key, std::string_view samples) {
   return static_cast<int64_t>(fnv1a(of_key, samples.data(), samples.size()));
 }
 
-/// Returns the samples of the current row of a statement "SELECT ns, checksum"; nullopt when the
-/// row is not valid.
+/// Returns the samples of the current row of "SELECT ns, checksum"; nullopt if it is not valid.
 std::optional<std::vector<Nanoseconds>> samples_of(sqlite3_stmt* row, const std::string& key,
                                                    Nanoseconds least) {
   if (sqlite3_column_type(row, 0) != SQLITE_TEXT || sqlite3_column_type(row, 1) != SQLITE_INTEGER) {

@@ -28,9 +28,8 @@ class ProfileCache {
   ProfileCache(const ProfileCache&) = delete;
   ProfileCache& operator=(const ProfileCache&) = delete;
 
-  /// Returns the samples of a key; nullopt when there are none, or when one is not within `least`
-  /// to kLongestSample. Samples of compute are at least 1 ns; those of waiting and copying may be
-  /// 0.
+  /// Returns the samples of a key; nullopt when there are none, or one is not within `least` to
+  /// kLongestSample. Samples of compute are at least 1 ns; those of waits and copies may be 0.
   std::optional<std::vector<Nanoseconds>> find(const std::string& key, Nanoseconds least = 1);
   /// Stores the samples of a key in place of earlier ones. Throws RunError when the file cannot be
   /// written. Requires: at least one sample.
@@ -43,8 +42,7 @@ class ProfileCache {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Returns the middle sample; of an even number, the lower of the two middle ones. Requires: not
-/// empty.
+/// Returns the middle sample (of an even number, the lower middle one). Requires: not empty.
 Nanoseconds median(std::vector<Nanoseconds> samples);
 
 }  // namespace moe

@@ -90,8 +90,7 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
-/// Returns the time that offload_times_ gives for an op on offloaded experts; nullopt when it gives
-/// none.
+/// Returns the time in offload_times_ for an op on offloaded experts; nullopt: it has none.
 std::optional<Nanoseconds> RooflineCost::offload_ns(const Graph& graph, OpId op,
                                                     const WorkContext& context) const {
   switch (graph.def(op).moe) {

@@ -13,8 +13,7 @@ bool passes_gradient(const Graph& graph, const Op& op) {
   return def.gradient != nullptr && (def.differentiable == nullptr || def.differentiable(op));
 }
 
-/// Returns, for each tensor, whether it is a parameter or depends on one through ops that have a
-/// gradient.
+/// Returns, per tensor, whether it is a parameter or depends on one through ops with a gradient.
 std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   std::vector<bool> needs(graph.tensors().size());
   for (size_t t = 0; t < needs.size(); ++t) {

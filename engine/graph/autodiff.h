@@ -1,7 +1,6 @@
 // Reverse-mode differentiation of a graph: visits the forward ops backwards and calls the gradient
 // rule of each OpDef, which emits backward ops. The gradient of a weight (is_dw) and the gradient
-// of an activation are separate ops, so that a schedule can move the first. The rules themselves
-// are in ops/.
+// of an activation are separate ops, so that a schedule can move the first. Rules are in ops/.
 #pragma once
 
 #include <string>
@@ -46,8 +45,7 @@ class GradContext {
 /// Appends the backward of the sum of all losses: `loss` and the first output of every other op
 /// with OpDef::loss. Returns pairs (parameter, its gradient) for every parameter that the losses
 /// depend on, in the order in which the gradients are complete. Throws UserError when no op
-/// produces `loss` or an op is one part of a batch. Requires: ops in program order (call compact()
-/// after an edit).
+/// produces `loss` or an op is one part of a batch. Requires: ops in program order.
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);
 
 }  // namespace moe

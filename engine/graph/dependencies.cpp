@@ -55,8 +55,7 @@ std::map<TensorId, std::vector<TensorId>> overwritten_in(
   return held;
 }
 
-/// Returns a cycle as "a -> b -> a": follows predecessors among the ops that topological_order
-/// could not place (waiting > 0).
+/// Returns a cycle "a -> b -> a" among the ops that topological_order cannot place (waiting > 0).
 std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>& preds,
                        const std::vector<int32_t>& waiting, OpId start) {
   std::vector<OpId> path;

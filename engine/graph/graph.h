@@ -96,8 +96,7 @@ class Graph {
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Number of ranks that run this program together (data parallel; experts are distributed over
-  /// groups of these ranks).
+  /// Ranks that run this program together: data parallel, with experts spread over groups of them.
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }
@@ -114,8 +113,7 @@ class Graph {
   TensorId add_tensor(Tensor tensor);
   /// Appends an op of the kind with this name and creates its outputs by the shape rule. They are
   /// named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation otherwise.
-  /// The caller sets Op's other fields on op(id). Throws UserError for a kind or inputs that are
-  /// not allowed.
+  /// The caller sets Op's other fields on op(id). Throws UserError for wrong inputs.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
   OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
@@ -134,8 +132,7 @@ class Graph {
   /// Returns the op or tensor of this name; an invalid id when there is none.
   OpId find_op(std::string_view name) const;
   TensorId find_tensor(std::string_view name) const;
-  /// Returns, for each tensor, the op that produces it; an invalid id for inputs, parameters and
-  /// states.
+  /// Returns the producer of each tensor; an invalid id for inputs, parameters and states.
   std::vector<OpId> producers() const;
   Bytes bytes(TensorId id) const;
 
@@ -160,8 +157,7 @@ Dependencies dependencies(const Graph& graph);
 using Edge = std::pair<OpId, OpId>;
 
 /// Returns all ops that are not removed, each after its predecessors in `deps` and more_edges.
-/// Among the ops that could be next, takes the first in program order. Throws UserError naming the
-/// ops of a cycle.
+/// Takes the first in program order where several could be next. Throws UserError naming a cycle.
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 

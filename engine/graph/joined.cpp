@@ -10,8 +10,7 @@
 namespace moe {
 namespace {
 
-/// A union-find of tensors in one storage; behind_ is the distance of a tensor's first element from
-/// its parent's.
+/// A union-find of tensors; behind_ is the distance of a tensor's first element from its parent's.
 class Places {
  public:
   explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
@@ -121,8 +120,7 @@ class Checker {
     }
   }
 
-  /// Whether values are written to the tensor itself: its producer is no view, or it is a
-  /// parameter, state or input.
+  /// Whether the tensor itself has values: of a producer that is no view, or as a source tensor.
   bool has_values_of_its_own(TensorId t) const {
     const OpId maker = producer_[t.index()];
     return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));
@@ -150,8 +148,7 @@ class Checker {
   std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
   std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// For each tensor that is a part made of rows, the wholes that it is joined into; for each whole
-  /// made of rows, the whole itself.
+  /// For each part made of rows, the wholes that contain it; for such a whole, the whole itself.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
 

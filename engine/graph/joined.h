@@ -1,6 +1,5 @@
 // Groups of tensors that share one storage because ops join them (OpDef::pieces), and the place of
-// each tensor in the storage of its group. Bytes and addresses are not here: the memory plan gives
-// each group its storage.
+// each tensor in the storage of its group. Addresses are in the memory plan.
 #pragma once
 
 #include <vector>

@@ -55,8 +55,7 @@ enum class MoeOp : uint8_t {
 enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
 /// Which loss the first output of an op is.
 enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
-/// Which rate of a device limits the op at usual sizes. Calibration fits the device's rates to ops
-/// that have a bound.
+/// Which rate of a device limits the op at usual sizes; calibration fits the rate to such ops.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };
 
 /// What the values of an operand mean. In shapes, T = tokens, K = choices per token, E = experts,
@@ -94,8 +93,7 @@ constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Whether an operand of this role holds (or counts) rows at the tokens' rank; lies_at_experts: at
-/// the experts' rank.
+/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: the experts').
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
 }
@@ -135,8 +133,7 @@ struct Work {
 
 /// Assumptions about data, from which the work of a data-dependent op is computed before a run.
 struct WorkContext {
-  /// Expected share of slots that hold a token, 0..1 (1 / capacity factor where routing is
-  /// balanced).
+  /// Expected share of slots that hold a token, 0..1 (balanced routing: 1 / capacity factor).
   double slot_occupancy = 1.0;
   /// Experts that a swap_in copies to one device; negative: the op's usual number.
   double loaded_experts = -1;
@@ -169,8 +166,7 @@ struct BeginInput {
   int input, of_input = -1, of_output = -1;
 };
 
-/// A tensor (`piece`) that is inside the storage of another (`whole`) because an op joins them.
-/// Both have the same dtype.
+/// A tensor (`piece`) in the storage of another of the same dtype (`whole`): an op joins them.
 struct Piece {
   TensorId piece, whole;
   int64_t offset = 0;  // number of elements before the piece's first element in the whole
@@ -211,16 +207,13 @@ struct OpDef {
   Work (*work)(const Graph&, const Op&, const WorkContext&) = nullptr;
   /// The gradient rule: emits the op's backward; null when no gradient flows through this kind.
   void (*gradient)(GradContext&, OpId) = nullptr;
-  /// Returns false when no gradient flows through this op because of its attributes; null: it flows
-  /// through all ops of this kind.
+  /// Returns false when this op's attributes let no gradient through; null: all ops let it through.
   bool (*differentiable)(const Op&) = nullptr;
 
-  /// Not kNone: the first output is a loss [1], and the gradient rule needs no gradient of an
-  /// output.
+  /// Not kNone: output 0 is a loss [1], and the gradient rule needs no gradient of an output.
   Loss loss = Loss::kNone;
 
-  /// Returns all ways to cut the op, preferred ones first (Lancet, section 5.1, without "all
-  /// whole"); null: the op cannot be cut.
+  /// Returns all cuts, preferred ones first (Lancet, section 5.1, less "all whole"); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
   std::vector<BeginInput> begins = {};
   /// Returns the row end of an output that is cut as kRows.
@@ -241,11 +234,9 @@ struct OpDef {
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
   /// The op's pieces are rows of the parts of a cut op, with row ends (Piece::end).
   bool joins_parts = false;
-  /// Returns whether this op only joins tensors in one storage, so that it writes nothing and costs
-  /// nothing; null: no op of this kind does.
+  /// Returns whether this op only joins tensors in one storage, without a copy; null: never.
   bool (*view)(const Op&) = nullptr;
-  /// The op's outputs and the inputs that it overwrites are expert slots; the values of slots that
-  /// hold no expert are undefined.
+  /// What the op writes are expert slots; slots that hold no expert have undefined values.
   bool loose_slots = false;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
@@ -281,8 +272,7 @@ inline bool always(const Graph&, const Op&) {
 bool runs_on_host(const Graph& graph, const Op& op);
 /// Whether an input or output of the op is bf16.
 bool stores_bf16(const Graph& graph, const Op& op);
-/// Returns the present inputs that the op's glue, or the executor for a collective, reads on the
-/// host.
+/// Returns the present inputs that the glue, or for a collective the executor, reads on the host.
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 
 /// All kinds of ops; ops/ops.h has the one of the engine.
@@ -308,8 +298,7 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op);
 
 /// Returns which tensors the op joins in one storage (OpDef::pieces).
 std::vector<Piece> pieces(const Graph& graph, const Op& op);
-/// Whether the op writes nothing, because all of its outputs are in the storage of its inputs or
-/// its inputs in that of its output.
+/// Whether the op writes nothing: its outputs are in its inputs' storage, or the reverse.
 bool is_view(const Graph& graph, const Op& op);
 
 /// Returns the name of output i of an op: "<op>" for output 0, then "<op>:1", ...
@@ -335,12 +324,10 @@ bool carries(const Graph& graph, OpId op, Payload which);
 
 /// Returns the place of the first operand of this role; nullopt when there is none.
 std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role);
-/// Returns the op's input (output_of: output) of this role; an invalid id when the op has none or
-/// the place is empty.
+/// Returns the op's input (output_of: output) of this role; an invalid id when it is absent.
 TensorId input_of(const Graph& graph, const Op& op, Role role);
 TensorId output_of(const Graph& graph, const Op& op, Role role);
-/// Sets the input of this role to `tensor`; an invalid id empties the place. Requires: the op's
-/// kind has an input of this role.
+/// Sets the input of this role; an invalid `tensor` empties it. Requires: the kind has this role.
 void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
 /// Returns the operand to which input i of this op belongs; null when the op takes fewer inputs.
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
@@ -348,12 +335,10 @@ const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is
 /// required is absent or not a tensor of the graph.
 void check_inputs(const Graph& graph, const Op& op);
-/// Checks the declaration of an op that its shape rule has accepted. Throws MOE_CHECK's error
-/// naming the op's kind unless num_outputs outputs, and the roles of its integer inputs, are
-/// declared.
+/// For an op that its shape rule has accepted: throws MOE_CHECK's error naming the kind unless
+/// num_outputs outputs, and the roles of its integer inputs, are declared.
 void check_made(const Graph& graph, const Op& op, size_t num_outputs);
-/// Throws MOE_CHECK's error naming the op when something is missing in its definition or two parts
-/// of it contradict each other.
+/// Throws MOE_CHECK's error naming an op with an incomplete or contradictory definition.
 void check_declared(const OpTable& table);
 
 }  // namespace moe

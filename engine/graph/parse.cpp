@@ -32,8 +32,7 @@ class LineReader {
   void demand(char c) {
     if (!take(c)) fail(fmt::format("'{}'", c));
   }
-  /// Takes and returns a run of characters that are neither space nor punctuation. Fails, naming
-  /// `what` as expected, when there is none.
+  /// Takes a run of characters that are neither space nor punctuation; if none: expected `what`.
   std::string word(std::string_view what) {
     skip_spaces();
     const size_t end = std::min(line_.find_first_of(" \t,=(){}[]", at_), line_.size());
