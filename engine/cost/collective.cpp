@@ -21,7 +21,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
     case Collective::kNone:
       return 0;
     case Collective::kAllToAll:
-    case Collective::kExperts:  // expected, spread over the devices
+    case Collective::kExperts:  // the expected bytes, as if sent evenly to all devices
       return std::llround(payload_bytes(graph, op, context) *
                           static_cast<double>(round.peers(group)) /
                           static_cast<double>(round.members(group)));
@@ -33,7 +33,7 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
 
 namespace {
 
-/// Of all steps together.
+/// Returns the bytes of all steps, summed per pair of devices.
 std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
   std::vector<double> bytes = steps[0];
   for (size_t s = 1; s < steps.size(); ++s) {
@@ -51,8 +51,9 @@ bool is_empty(const std::vector<double>& bytes) {
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
                      const RoutedWork& routed) {
   if (cluster.num_devices() != graph.num_ranks) {
-    throw user_error("cluster '{}' has {} devices, but '{}' runs on {} ranks", cluster.name,
-                     cluster.num_devices(), graph.name, graph.num_ranks);
+    throw user_error(
+        "cluster '{}' has {} devices, but graph '{}' runs on {} ranks; the numbers must be equal",
+        cluster.name, cluster.num_devices(), graph.name, graph.num_ranks);
   }
   const double payload = payload_bytes(graph, op, routed.work);
   const Group group = group_of(graph, graph.op(op));
@@ -70,7 +71,7 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
     case Collective::kNone:
       break;
   }
-  MOE_CHECK(false, "op '{}' is no collective", graph.op(op).name);
+  MOE_CHECK(false, "op '{}' is not a collective", graph.op(op).name);
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
@@ -85,7 +86,7 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
   if (routed.steps == nullptr) return alone(network_op(cluster, graph, op, routed));
   TimeSum total;
   for (const std::vector<double>& bytes : *routed.steps) {
-    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // else no rank meets another
+    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // empty steps take no time
   }
   return total.ns([&] {
     return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, routed.steps->size()),
@@ -103,7 +104,7 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)
     : points_(std::move(points)) {
   if (points_.size() < 2) {
-    throw user_error("table: {} rows of (bytes, ns), must be at least 2", points_.size());
+    throw user_error("table: it has {} rows of (bytes, ns), but needs at least 2", points_.size());
   }
   for (size_t row = 0; row < points_.size(); ++row) {
     const auto [bytes, ns] = points_[row];
@@ -112,8 +113,8 @@ InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> poin
                        bytes, ns);
     }
     if (row > 0 && bytes <= points_[row - 1].first) {
-      throw user_error("table row {}: bytes = {} must be above the row before, {}", row + 1, bytes,
-                       points_[row - 1].first);
+      throw user_error("table row {}: bytes = {} must be above the bytes of the row before, {}",
+                       row + 1, bytes, points_[row - 1].first);
     }
   }
 }

@@ -1,5 +1,7 @@
-// CostModel: op on device -> ns, collective -> ns, each alone. Collectives go by closed form
-// (network/) or by an interpolated table (table.h).
+// CostModel: the time in ns that one op or one collective takes when nothing else runs. Models are
+// RooflineCost (rates of a cluster), ProfileCost (measured ops) and NoTimes.
+// Collectives take their closed form (network/) or an interpolated table of measured times. How
+// transfers that meet share links is not here but in network/.
 #pragma once
 
 #include <functional>
@@ -19,22 +21,24 @@
 
 namespace moe {
 
-/// What a routing gives an op whose work or bytes follow the slot occupancy.
+/// The work and bytes of one op under a given routing, for ops that depend on slot occupancy.
 struct RoutedWork {
-  /// Of a compute op on one rank; of an all-to-all on the rank that sends or receives most.
+  /// Occupancy of a compute op's rank; of an all-to-all, the rank that sends or receives most.
   WorkContext work;
-  /// AllToAll::bytes of an irregular all-to-all; null: as many between every pair as work says.
+  /// AllToAll::bytes of an irregular all-to-all; null: every pair of ranks exchanges the same
+  /// number of bytes, which follows from `work`.
   const std::vector<double>* bytes = nullptr;
-  /// Of Collective::kExperts: AllToAll::bytes of its steps, one after the other.
+  /// For Collective::kExperts: AllToAll::bytes of each step; steps run one after the other.
   const std::vector<std::vector<double>>* steps = nullptr;
 };
 
-/// A collective and its rank's compute while both run. On a CPU its copies and wake-ups use the
-/// core that computes; on a GPU its blocks hold multiprocessors and share the memory's rate.
+/// What a collective and the compute of its rank cost each other while both run. On a CPU, copies
+/// and wake-ups of the collective use the core that computes. On a GPU, the thread blocks of the
+/// collective occupy multiprocessors and share the memory rate.
 struct CoreSharing {
-  Nanoseconds taken = 0;  // from compute, where all of the collective runs beside it
-  Nanoseconds late = 0;   // that the collective ends later where it ends while the core computes
-  OverlapSlowdown slowdown = {};  // of compute as long as the collective runs
+  Nanoseconds taken = 0;          // added to compute if compute runs during the whole collective
+  Nanoseconds late = 0;           // added to the collective if it ends while the core computes
+  OverlapSlowdown slowdown = {};  // factors on compute while the collective runs
   bool none() const {
     return taken == 0 && late == 0 && slowdown.gemm == 1 && slowdown.memory == 1;
   }
@@ -43,67 +47,65 @@ struct CoreSharing {
 class CostModel {
  public:
   virtual ~CostModel() = default;
-  /// False: the model has no times, neither measured nor modelled, and op_ns() throws.
+  /// False: the model has neither measured nor modelled times, and op_ns() throws.
   virtual bool has_times() const { return true; }
-  /// How long the op takes alone; 0 for a view. Same answer for the same op signature, always.
+  /// Returns the op's time alone; 0 for a view. It is the same for ops of one op_signature().
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
-  /// How long it takes alone with this work in place of the one that op_ns() expects; op_ns() of a
-  /// model that knows no other.
+  /// Returns op_ns() for the given work instead of the work that op_ns() assumes. A model that does
+  /// not depend on work returns op_ns().
   virtual Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork&) const {
     return op_ns(graph, op);
   }
-  /// From the end of an op to the begin of an op on another lane that was waiting for it: what
-  /// waking that lane takes.
+  /// Returns the time to wake a lane: from the end of an op to the begin of one that waits for it.
   virtual Nanoseconds handoff_ns() const { return 0; }
-  /// From the choice of a transfer by an arbiter to its begin: what agreeing on it takes, and
-  /// waking its lanes.
+  /// Returns the time from an arbiter's choice of a transfer to the begin of the transfer: for
+  /// agreement among ranks and waking its lanes.
   virtual Nanoseconds pick_ns() const { return handoff_ns(); }
-  /// The cluster whose links its collectives cross; null: nothing is known of links, a collective
-  /// takes op_ns() whatever else is on its way. It lives as long as the model.
+  /// Returns the cluster whose links the collectives cross; valid as long as the model. Null: the
+  /// model has no links, and a collective takes op_ns() whatever other transfers run.
   virtual const Cluster* network() const { return nullptr; }
-  /// What a collective puts on the links of network(); null without links, for other ops, and for a
-  /// collective that takes no time there. On a Wire it takes op_ns() alone when it is scaled by
-  /// op_ns() / alone_ns(*network(), transfer).
+  /// Returns what a collective transfers over the links of network(); nullopt without links, for
+  /// other ops, and for a collective that takes no time on links. Run alone on a Wire (network/)
+  /// and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes op_ns().
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
-  /// What a collective and its rank's compute do to each other while both run.
+  /// Returns what a collective and its rank's compute cost each other; nothing for other ops.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
-  /// One line for results: the model, its source, and its own fit error where it has one.
+  /// Returns one line for results: the model, the source of its numbers, and its fit error if any.
   virtual std::string describe() const = 0;
 };
 
-/// What decides an op's time: kind, ranks, shapes, dtypes, attributes; not its name or place.
+/// Returns all properties of an op that affect its time: kind, ranks, shapes, dtypes, attributes;
+/// not its name or its place in the graph.
 std::string op_signature(const Graph& graph, OpId op);
-/// Whether the op's work follows the slot occupancy: it reads, writes or sends only slots that hold
-/// a token.
+/// Whether the op's work depends on slot occupancy: it reads, writes or sends filled slots only.
 bool work_follows_occupancy(const Graph& graph, OpId op);
 
-/// What a rank brings to a collective, OpDef::work's bytes: of an all-to-all all that it holds, for
-/// itself too; of an all-reduce the tensor.
+/// Returns the bytes that a rank contributes to a collective (Work::bytes of the op): for an
+/// all-to-all its whole send buffer, including the part for itself; for an all-reduce the tensor.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
-/// What a rank puts on the wire: all but its own share of an all-to-all, which of rounds only the
-/// first has; 2 (n-1) chunks of an
-/// all-reduce of n members; 0 for other ops.
+/// Returns the bytes that a rank sends over links: for an all-to-all, the payload without the part
+/// for itself (in an exchange in rounds, only round 0 has such a part); for an all-reduce of n
+/// members, 2 (n-1) chunks of payload / n; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
-/// The collective as a transfer on the cluster, all groups at once: an all-to-all of payload /
-/// members per pair (members of a block, in rounds) or of the routed bytes, an all-reduce of the
-/// payload. An irregular
-/// all-to-all is charged a counts exchange of its own op, not here. Throws UserError when the
-/// cluster has another number of devices than the graph ranks.
+/// Returns the collective as a transfer on the cluster, of all groups at once: an all-to-all with
+/// payload / members bytes per pair (in rounds: members of a block) or with the routed bytes, or an
+/// all-reduce of the payload. The exchange of counts before an irregular all-to-all is a separate
+/// op and not included. Throws UserError unless the cluster has as many devices as the graph ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
-/// The closed form of that transfer.
+/// Returns the time of the transfer network_op() by its closed form; for several steps, their sum.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const RoutedWork& routed);
 
-/// CostModel::transfer of a model whose collectives cross the links of `cluster`.
+/// Implements CostModel::transfer for a model whose collectives cross the links of `cluster`.
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
                                      const RoutedWork& routed);
 
-/// Piecewise linear through measured (bytes, ns) points, as Lancet's communication table (1 KiB,
-/// 2 KiB, 4 KiB, ...); beyond the ends the nearest segment goes on, never below 0. Requires: at
-/// least two points, bytes strictly ascending (UserError otherwise, naming the row from 1).
+/// A piecewise linear function through measured points (bytes, ns), like Lancet's communication
+/// table (1 KiB, 2 KiB, ...). Beyond the ends the nearest segment is extended, but not below 0.
 class InterpolatedTable {
  public:
+  /// Throws UserError, naming the row from 1, unless two or more points have ascending bytes.
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
   Nanoseconds at(double bytes) const;
 
@@ -111,22 +113,23 @@ class InterpolatedTable {
   std::vector<std::pair<double, double>> points_;
 };
 
-/// What Lina's inference takes beside a device's rates; nullopt: what the ops' work takes.
+/// Times of the ops of Lina's inference (USENIX ATC 2023) that a user gives in place of roofline
+/// times; nullopt: the op takes its roofline time.
 struct OffloadTimes {
-  std::optional<Nanoseconds> place_ns;     // a place_expected, phase 1
-  std::optional<Nanoseconds> resume_ns;    // phase 2 where the estimate holds, the loads' exchange
-                                           // included
-  std::optional<Nanoseconds> rerun_ns;     // phase 2 where it places again, the same
-  std::optional<double> host_bytes_per_s;  // experts from host memory, each device for itself
+  std::optional<Nanoseconds> place_ns;     // phase 1: place_expected
+  std::optional<Nanoseconds> resume_ns;    // phase 2 if the estimate was right: fine_tune and the
+                                           // exchange of loads before it
+  std::optional<Nanoseconds> rerun_ns;     // phase 2 if experts are placed again: the same ops
+  std::optional<double> host_bytes_per_s;  // rate of experts from host memory, per device
 };
 
-/// max(flops / rate, bytes / memory rate) + launch; collectives by closed form, or by table (of the
-/// payload a rank) where one is given for the kind: measured among all ranks, it says nothing of
-/// smaller groups and rounds. times: in place of that, for ops on offloaded experts.
-/// Throws UserError for a cluster that check() refuses, a device without rates, and times that make
-/// no sense, naming "inference.<field>".
+/// An op takes max(flops / rate, bytes / memory rate) + launch. A collective takes its closed form,
+/// or, among all ranks and without rounds, the time in the table of its kind (measured, by payload
+/// per rank) if there is one. `times` replaces the roofline for ops on offloaded experts.
 class RooflineCost : public CostModel {
  public:
+  /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
+  /// out of range, naming "inference.<field>".
   RooflineCost(Cluster cluster, WorkContext context,
                std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {});
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
@@ -135,7 +138,7 @@ class RooflineCost : public CostModel {
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
-  /// Cluster::overlap_slowdown.
+  /// Returns Cluster::overlap_slowdown for collectives.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
@@ -149,8 +152,9 @@ class RooflineCost : public CostModel {
   OffloadTimes offload_times_;
 };
 
-/// Of a real run whose plan depends on no time, so that nothing is measured for it. op_ns() throws
-/// an InternalError: a pass or policy asks for times and does not declare it (PassDef::reads).
+/// The cost model of an executed run whose plan needs no times, so that none are measured. op_ns()
+/// throws an InternalError: only a pass or policy that uses times without declaring it
+/// (PassDef::reads) calls it.
 class NoTimes : public CostModel {
  public:
   explicit NoTimes(Cluster cluster) : cluster_(std::move(cluster)) {}
@@ -165,20 +169,22 @@ class NoTimes : public CostModel {
 
 class ProfileCache;
 
-/// Compute ops as timed alone on this machine; collectives as max(closed form on `link`, the time
-/// the bytes take in memory as profiled). A signature that is not in the cache is timed by
-/// `measure` and stored; times already read are kept, so a plan sees one value per op throughout.
-/// Where the op's work follows the slot occupancy, so does its key ("... fill=0.8", to three
-/// decimals), and it is measured with that occupancy; other ops are measured with full slots. Work
-/// at another one is taken from the straight line between its neighbours among that and 0, 1/4,
-/// 1/2, 3/4, 1, so that a run of many loads measures few. For one thread at a time.
+/// Compute ops take the time measured alone on this machine. A collective takes the longer of its
+/// closed form on `link` and the measured time to copy its bytes in memory. A signature that is not
+/// in the cache is timed by `measure` and stored. Times that were read once are kept, so that a
+/// plan uses one value per op. Where an op's work depends on slot occupancy, its cache key has the
+/// occupancy ("... fill=0.8", to three decimals), with which the op is measured; other ops are
+/// measured with full slots. Such an op is measured only at the context's occupancy and at 0, 1/4,
+/// 1/2, 3/4 and 1; in between, its time is interpolated linearly, so that a run with many different
+/// loads needs few measurements. Not thread-safe.
 class ProfileCost : public CostModel {
  public:
   using Measure =
       std::function<std::vector<Nanoseconds>(const Graph&, OpId, const WorkContext& context)>;
   using MeasureHandoff = std::function<std::vector<Nanoseconds>()>;
-  /// key_prefix: what else decides a time: device, kernel set, threads, ranks beside, kernel build.
-  /// measure_handoff null: lanes wake each other in no time.
+  /// key_prefix: everything else that affects times: device, kernel set, threads, number of ranks
+  /// that compute at the same time, kernel build. link: null without links. measure_handoff: null
+  /// means that waking a lane takes no time.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
@@ -186,31 +192,35 @@ class ProfileCost : public CostModel {
   }
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   Nanoseconds handoff_ns() const override;
-  /// With in-step factors: moving the bytes in memory and InStep::core_ns; InStep::core_late_ns.
-  /// With an overlap table: its slowdown by the blocks of the run's transfers.
+  /// With in-step factors: `taken` is the measured time to copy the bytes plus InStep::core_ns,
+  /// `late` is InStep::core_late_ns. With an overlap table: `slowdown` is its row for the number of
+  /// thread blocks of the run's transfers.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
-  /// Times the op alone once more and keeps the samples with the lower median, here and in the
-  /// cache: of an op whose first samples something disturbed.
+  /// For an op whose first samples may have been disturbed: times it alone again and keeps, here
+  /// and in the cache, the samples with the lower median.
   void time_again(const Graph& graph, OpId op) const;
-  /// From now on ops take what they take in a step; with nullopt, as before: alone.
+  /// From now on, ops take their time in a step by these factors; with nullopt, their time alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
-  /// Compute beside transfers of so many blocks is slowed down from now on.
+  /// From now on, compute is slowed down while transfers run, by the table's row for transfers of
+  /// `blocks` thread blocks.
   void set_overlap(OverlapTable table, int32_t blocks);
-  /// Ops timed by this object (not found in the cache), and the time that took.
+  /// Returns how many ops this object timed (not in the cache); measuring_ns: the time for that.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
-  /// What the op's samples are kept under, after the prefix, and what it is measured with.
+  /// Returns the op's key in the cache, without the prefix, and the context to measure with.
   std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
                                                    double slot_occupancy) const;
-  /// The median of the op's samples: as seen before, from the cache, or measured now.
+  /// Returns the op's median at one of `occupancies_`: from seen_, the cache or a measurement.
   Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
+  /// Returns measured_ns(), interpolated where the occupancy is not in `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
+  /// Returns the median of the samples of `signature`, which must be at least `least` ns each.
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 
@@ -220,12 +230,12 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
-  double slot_occupancy_;            // context_'s as keys have it
-  std::vector<double> occupancies_;  // that are measured, ascending
+  double slot_occupancy_;            // context_.slot_occupancy to three decimals, as in keys
+  std::vector<double> occupancies_;  // occupancies at which ops are measured, ascending
   MeasureHandoff measure_handoff_;
   std::optional<InStep> in_step_;
   std::optional<OverlapTable> overlap_;
-  int32_t blocks_ = 0;  // of the run's transfers
+  int32_t blocks_ = 0;  // thread blocks of each of the run's transfers
   mutable std::map<std::string, Nanoseconds> seen_;
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;

@@ -30,10 +30,11 @@ FitError fit_error(std::span<const TimedWork> points, std::span<const double> pr
 }
 
 LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
-  // Sums of the normal equations with weights w = 1/t^2 of squares; times enter as w t = 1/t.
+  // Sums for the normal equations; each squared residual has weight 1/t^2.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   for (const TimedWork& p : points) {
-    if (!(p.ns > 0)) throw run_error("{}: a time of {} ns at {:g}", what, p.ns, p.x);
+    if (!(p.ns > 0))
+      throw run_error("{}: a time is {} ns at size {:g}, but must be above 0", what, p.ns, p.x);
     const double weight = 1 / (p.ns * p.ns);
     w += weight;
     wx += weight * p.x;
@@ -43,14 +44,15 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
   }
   const double determinant = w * wxx - wx * wx;
   if (!(determinant > 1e-12 * w * wxx)) {
-    throw run_error("{}: a line needs two different sizes, have {} points", what, points.size());
+    throw run_error("{}: fitting a line needs two different sizes, but there are {} points", what,
+                    points.size());
   }
   LineFit fit;
   fit.alpha_ns = (wt * wxx - wxt * wx) / determinant;
   fit.beta_ns = (w * wxt - wx * wt) / determinant;
   if (fit.alpha_ns < 0) fit = {.alpha_ns = 0, .beta_ns = wxt / wxx};
   if (!(fit.beta_ns > 0)) {
-    throw run_error("{}: times do not grow with size; is the machine busy?", what);
+    throw run_error("{}: the measured times do not grow with size; is the machine busy?", what);
   }
   std::vector<double> predicted;
   for (const TimedWork& p : points) predicted.push_back(fit.at(p.x));
@@ -59,7 +61,7 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
 }
 
 FitError interpolation_error(std::span<const TimedWork> points) {
-  MOE_CHECK(points.size() >= 3, "{} rows", points.size());
+  MOE_CHECK(points.size() >= 3, "the table has {} rows, but needs at least 3", points.size());
   std::vector<double> between;
   for (size_t i = 1; i + 1 < points.size(); ++i) {
     const TimedWork &low = points[i - 1], &high = points[i + 1];

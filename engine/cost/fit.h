@@ -1,5 +1,5 @@
-// Straight lines through measured times: a start-up time and a time for each unit of work, as
-// PipeMoE fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV).
+// Straight lines fitted to measured times: a start-up time plus a time per unit of work, as PipeMoE
+// fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV).
 #pragma once
 
 #include <span>
@@ -10,38 +10,39 @@
 
 namespace moe {
 
-/// x: the work (flops, bytes); ns: its time.
+/// A measured point: the amount of work x (flops or bytes) and its time in ns.
 struct TimedWork {
   double x = 0;
   double ns = 0;
 };
 
-/// How far predictions are from times: |predicted - measured| / measured.
+/// Errors of predicted times. Median and worst are of |predicted - measured| / measured.
 struct FitError {
   double median = 0;
   double worst = 0;
-  size_t worst_row = 0;  // from 0
-  double r2 = 0;         // of times: 1 - squared residuals / squared distances from the mean
+  size_t worst_row = 0;  // counted from 0
+  double r2 = 0;         // 1 - squared residuals / squared distances of times from their mean
 };
-/// Requires: as many predictions as points, at least one, every ns > 0. r2 is 1 when all times are
-/// equal and met, 0 when they are equal and missed.
+/// Returns the errors of predicted_ns[i] for points[i]. Where all measured times are equal, r2 is 1
+/// if the predictions are exact and 0 otherwise. Requires: one prediction per point, at least one
+/// point, every ns > 0.
 FitError fit_error(std::span<const TimedWork> points, std::span<const double> predicted_ns);
 
 struct LineFit {
   double alpha_ns = 0;  // >= 0
-  double beta_ns = 0;   // for one unit of x, > 0
+  double beta_ns = 0;   // per unit of x, > 0
   FitError error;
   double at(double x) const { return alpha_ns + beta_ns * x; }
 };
 
-/// Least squares with weights 1/t, so that relative errors count: the least sum of
+/// Fits a line by least squares of relative errors: minimizes the sum of
 /// ((alpha + beta x - t) / t)^2 with alpha >= 0. Throws RunError naming `what` when there are
 /// fewer than two different x, a time is not above 0, or times do not grow with x.
 LineFit fit_line(const std::string& what, std::span<const TimedWork> points);
 
-/// How far each row but the first and the last is from the straight line between its neighbours:
-/// what a table that is interpolated may be wrong by between its rows. r2 is that of these rows.
-/// Requires: at least three points, x strictly ascending, every ns > 0.
+/// Estimates the error of linear interpolation between the rows of a table: compares each row
+/// except the first and the last with the line between its two neighbours. r2 is that of these
+/// rows. Requires: at least three points, x strictly ascending, every ns > 0.
 FitError interpolation_error(std::span<const TimedWork> points);
 
 }  // namespace moe

@@ -28,7 +28,7 @@ Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) cons
   const auto known = factors.find(group);
   const double factor = known != factors.end() ? known->second : overall;
   return checked_ns(static_cast<double>(alone) * factor * peers, [&] {
-    return fmt::format("'{}' in a step, {:g} times as long as alone", group, factor * peers);
+    return fmt::format("a '{}' in a step, {:g} times as long as alone,", group, factor * peers);
   });
 }
 
@@ -41,13 +41,13 @@ Nanoseconds InStep::late_of(const std::string& group, double bytes) const {
   const auto seen = late_bytes.find(group);
   const double share = seen != late_bytes.end() && seen->second > 0 ? bytes / seen->second : 1;
   return least + checked_ns(share * static_cast<double>(known->second - least), [&] {
-           return fmt::format("what '{}' of {:g} bytes is late by", group, bytes);
+           return fmt::format("the delay at the end of a '{}' of {:g} bytes", group, bytes);
          });
 }
 
 Nanoseconds InStep::of_collective(const std::string& group, double bytes, Nanoseconds alone) const {
   return checked_ns(std::max<Nanoseconds>(0, alone + late_of(group, bytes)),
-                    [&] { return fmt::format("'{}' in a step", group); });
+                    [&] { return fmt::format("a '{}' in a step", group); });
 }
 
 std::string InStep::describe() const {
@@ -57,9 +57,9 @@ std::string InStep::describe() const {
     text += fmt::format(", {} {:+.0f} us", group, static_cast<double>(ns) / 1e3);
   }
   if (core_ns > 0) {
-    text +=
-        fmt::format(", beside compute {:+.0f} us more and {:.0f} us and its copying from it",
-                    static_cast<double>(core_late_ns) / 1e3, static_cast<double>(core_ns) / 1e3);
+    text += fmt::format(
+        ", during compute {:+.0f} us more, and {:.0f} us plus copying taken from compute",
+        static_cast<double>(core_late_ns) / 1e3, static_cast<double>(core_ns) / 1e3);
   }
   return text;
 }

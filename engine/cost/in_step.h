@@ -1,5 +1,5 @@
-// In-step factors: how much longer ops take inside a training step than alone. Executed steps give
-// them (exec/rehearsal.h); ProfileCost applies them to ops profiled alone.
+// In-step factors: how much longer ops take inside a training step than alone. They are measured in
+// executed steps (profile/rehearsal.h); ProfileCost applies them to ops profiled alone.
 #pragma once
 
 #include <map>
@@ -10,39 +10,42 @@
 
 namespace moe {
 
-/// What an op shares its in-step figure with: "linear forward", kind and phase, of a compute op,
-/// and the kind alone, "all_to_all", of a collective.
+/// Returns the group of ops that share one in-step factor: kind and phase for a compute op ("linear
+/// forward"), the kind for a collective ("all_to_all").
 std::string step_group(const Graph& graph, OpId op);
 
+/// The factors of one model on one machine. Groups are those of step_group().
 struct InStep {
-  /// What they rest on, for results: "8 steps of plain expert parallelism, link of 0.5 GB/s".
+  /// Where the factors come from: "8 steps of plain expert parallelism, link of 0.5 GB/s".
   std::string source;
-  /// Duration in a step over duration alone, by step_group() of compute ops.
+  /// Duration in a step divided by duration alone, for each group of compute ops.
   std::map<std::string, double> factors;
-  /// The same of all compute ops together: what groups that were not seen take.
+  /// The same ratio over all compute ops; used for groups that are not in `factors`.
   double overall = 1;
-  /// Compute of the slowest rank between two collectives over that of the mean rank: ranks whose
-  /// times vary wait for each other. All compute ops take it on top.
+  /// Compute time of the slowest rank between two collectives divided by that of the mean rank:
+  /// ranks whose times vary wait for each other. Multiplies the time of every compute op.
   double peers = 1;
-  /// By step_group() of collectives: from when the model says that it is over to when it is, as
-  /// results are unpacked and checked and a sleeping lane wakes late. Groups that were not seen
-  /// take the least of them.
+  /// For each group of collectives: how much later a collective ends than the cost model computes,
+  /// because results are unpacked and checked and a sleeping lane wakes late. Groups that are not
+  /// here use the smallest value.
   std::map<std::string, Nanoseconds> late;
-  /// Bytes of a message at which a group was late by that, means. What it exceeds the least
-  /// lateness by is in proportion to bytes, as unpacking and checking are; groups without bytes
-  /// here are late by the same whatever their size.
+  /// For each group, the mean message size in bytes of the collectives that `late` was measured on.
+  /// The part of `late` above the smallest value of all groups scales with bytes, as unpacking and
+  /// checking do; for groups that are not here it does not depend on bytes.
   std::map<std::string, double> late_bytes;
-  /// What a collective takes from the core that computes beside it, on top of moving its bytes:
-  /// waking, meeting, spinning before the end.
+  /// Core time that a collective takes from compute on the same core, in addition to copying its
+  /// bytes: waking, waiting for the other ranks, spinning before the end.
   Nanoseconds core_ns = 0;
-  /// How much later than `late` a collective ends under compute: its lane waits for the core.
+  /// How much later than `late` a collective ends because its lane waits for a core that computes.
   Nanoseconds core_late_ns = 0;
-  /// Time that the steps took; 0 where they were known.
+  /// Duration of the measured steps; 0 where the factors were already known.
   Nanoseconds took_ns = 0;
 
-  /// Of a collective of the group with a message of so many bytes; 0 where none was seen.
+  /// Returns the lateness of a collective of the group with a message of `bytes` bytes; 0 where no
+  /// collective was measured.
   Nanoseconds late_of(const std::string& group, double bytes) const;
-  /// Duration in a step of an op that takes `alone`; not below 0.
+  /// Returns the duration in a step of a compute op (of_collective: a collective, at least 0) that
+  /// takes `alone` when it runs alone.
   Nanoseconds of_compute(const std::string& group, Nanoseconds alone) const;
   Nanoseconds of_collective(const std::string& group, double bytes, Nanoseconds alone) const;
   std::string describe() const;

@@ -12,9 +12,10 @@
 namespace moe {
 namespace {
 
-constexpr size_t kResultColumns = 8;  // time, algbw, busbw and errors, out of place and in place
+constexpr size_t kResultColumns = 8;  // time, algbw, busbw, errors: out of place, then in place
 constexpr double kNsPerUs = 1e3;
-constexpr int64_t kMostRanks = 1'000'000;  // threads, and GPUs of a thread; more is a damaged file
+// Largest nThread and nGpus that are accepted; a larger number means a damaged file.
+constexpr int64_t kMostRanks = 1'000'000;
 
 template <class Number>
 std::optional<Number> number_of(const std::string& word) {
@@ -25,7 +26,7 @@ std::optional<Number> number_of(const std::string& word) {
   return value;
 }
 
-/// Words of a line, without the "[1,0]<stdout>:" of mpirun --tag-output.
+/// Returns the words of a line, without the prefix "[1,0]<stdout>:" of mpirun --tag-output.
 std::vector<std::string> words_of(std::string line) {
   const std::string tag = "<stdout>:";
   if (const size_t at = line.find(tag); line.rfind('[', 0) == 0 && at != std::string::npos) {
@@ -54,31 +55,36 @@ class Parser {
     const std::string start = words.size() > 2 ? words[0] + ' ' + words[1] + ' ' + words[2] : "";
     if (start == "Collective test starting:" && words.size() > 3) program_ = words[3];
     if (start == "Out of bounds" && words.size() > 5 && words[5] != "0") {
-      fail("out of bounds values: {}; the run's results are wrong", words[5]);
+      fail(
+          "nccl-tests reports out of bounds values: {}; the log is refused, because the results of "
+          "the run are wrong",
+          words[5]);
     }
     if (start == "Avg bus bandwidth") ended_ = true;
   }
 
   NcclLog finish() {
     if (log_.rows.size() < 2) {
-      throw user_error("{}: {} rows of nccl-tests, must be at least 2 (size count type ... time)",
-                       name_, log_.rows.size());
+      throw user_error(
+          "{}: it has {} rows of nccl-tests (size count type ... time), but needs at least 2",
+          name_, log_.rows.size());
     }
     if (!ended_) {
-      throw user_error("{}: ends without its line 'Avg bus bandwidth'; was the run cut off?",
-                       name_);
+      throw user_error(
+          "{}: the line 'Avg bus bandwidth' at the end is missing; was the run cut off?", name_);
     }
     if (program_ == "all_reduce_perf" || program_ == "alltoall_perf") {
       log_.collective =
           program_ == "alltoall_perf" ? Collective::kAllToAll : Collective::kAllReduce;
     } else if (!program_.empty()) {
-      throw user_error("{}: is of {}; all_reduce_perf and alltoall_perf can be read", name_,
+      throw user_error("{}: it is a log of {}, allowed: all_reduce_perf, alltoall_perf", name_,
                        program_);
     }
     log_.num_ranks =
         ranks_in_group_.empty() ? threads_times_gpus_ : ranks_in_group_[group_of_rank_0_];
     if (log_.num_ranks < 1) {
-      throw user_error("{}: says no number of ranks ('# nThread ...' or '#  Rank  0 ...')", name_);
+      throw user_error("{}: it has no number of ranks (a line '# nThread ...' or '#  Rank  0 ...')",
+                       name_);
     }
     return std::move(log_);
   }
@@ -89,14 +95,14 @@ class Parser {
     throw user_error("{}:{}: {}", name_, line_, fmt::format(f, std::forward<Args>(args)...));
   }
 
-  // Rank  0 Group  0 Pid ... | Rank  0 Pid ...
+  // Reads a line "Rank  0 Group  0 Pid ..." or "Rank  0 Pid ...".
   void rank(const std::vector<std::string>& words) {
     const std::string group = words.size() > 3 && words[2] == "Group" ? words[3] : "";
     ++ranks_in_group_[group];
     if (words[1] == "0") group_of_rank_0_ = group;
   }
 
-  // nThread 1 nGpus 8 minBytes ...
+  // Reads a line "nThread 1 nGpus 8 minBytes ...".
   void shape(const std::vector<std::string>& words) {
     if (words.size() < 4 || words[2] != "nGpus") return;
     threads_times_gpus_ = count("nThread", words[1]) * count("nGpus", words[3]);
@@ -110,7 +116,7 @@ class Parser {
     return value;
   }
 
-  // size count type redop root time algbw busbw #wrong time ...
+  // Reads the header "size count type redop root time algbw busbw #wrong time ...".
   void columns(const std::vector<std::string>& words) {
     const auto has = [&](const char* word) {
       return std::find(words.begin(), words.end(), word) != words.end();
@@ -122,31 +128,33 @@ class Parser {
   double result(const std::string& column, const std::string& word) const {
     const std::optional<double> value = number_of<double>(word);
     if (!value || !std::isfinite(*value) || *value < 0)
-      fail("{} is '{}', must be a number", column, word);
+      fail("{} is '{}', must be a number of at least 0", column, word);
     return *value;
   }
 
   void row(const std::vector<std::string>& words) {
-    size_t first = 3;  // result column; size, count and type stand before
+    size_t first = 3;  // first result column, after size, count and type
     std::string redop;
     if (words.size() > first && !number_of<double>(words[first])) redop = words[first++];
     if (has_root_) ++first;
     if (words.size() < first + kResultColumns) {
-      fail("the row ends after {} of {} columns", words.size(), first + kResultColumns);
+      fail("the row ends after {} of {} columns; was the log cut off?", words.size(),
+           first + kResultColumns);
     }
     const double size = result("size", words[0]);
     const double us = result("time", words[first]);
     const std::string& wrong = words[first + 3];
     if (counts_wrong_ && wrong != "N/A" && result("#wrong", wrong) > 0) {
-      fail("#wrong is {} at size {}; the run's results are wrong", wrong, words[0]);
+      fail("#wrong is {} at size {}; the log is refused, because the results of the run are wrong",
+           wrong, words[0]);
     }
     const bool reduces = !redop.empty() && redop != "none";
     const Collective collective = reduces ? Collective::kAllReduce : Collective::kAllToAll;
     if (size == 0) return;
     if (!(us > 0)) fail("time is {} at size {}, must be above 0", words[first], words[0]);
     if (!log_.rows.empty() && size <= log_.rows.back().first) {
-      fail("size {} does not follow {:.0f}; give the log of one sweep of one type", words[0],
-           log_.rows.back().first);
+      fail("size {} is not above the size before, {:.0f}; use the log of one sweep with one type",
+           words[0], log_.rows.back().first);
     }
     log_.collective = collective;
     log_.rows.emplace_back(size, us * kNsPerUs);

@@ -54,7 +54,7 @@ std::string op_signature(const Graph& graph, OpId id) {
   text += " ->";
   for (const TensorId t : op.outputs) append_tensor(text, graph, t);
   for (const auto& [name, value] : op.attrs) {
-    if (name == "first_token") continue;  // where a part stands, not how long it takes
+    if (name == "first_token") continue;  // the place of a part does not affect its time
     text += ' ';
     text += name;
     text += '=';

@@ -1,6 +1,6 @@
-// How much longer compute takes while transfers run beside it on a GPU, by the blocks that a
-// transfer has there: measured (exec/device_overlap.h), and applied by ProfileCost. Not here: what
-// transfers take from a CPU's core (in_step.h).
+// How much longer compute takes on a GPU while transfers run, by the number of thread blocks of a
+// transfer. It is measured in profile/device_overlap.h and applied by ProfileCost. The core time
+// that transfers take from compute on a CPU is in in_step.h.
 #pragma once
 
 #include <map>
@@ -11,23 +11,24 @@
 
 namespace moe {
 
-/// Whether the op runs on the matrix units; all other compute counts as bound by memory.
+/// Whether the op runs on the matrix units (Work::gemm). All other compute counts as memory-bound.
 bool is_gemm(const Graph& graph, OpId op);
 
 struct OverlapTable {
-  /// What it rests on, for results: "measured: linear b1.qkv, layernorm b1.ln1".
+  /// Where the numbers come from, for results: "measured: linear b1.qkv, layernorm b1.ln1".
   std::string source;
   std::map<int32_t, OverlapSlowdown> by_blocks;
 
-  /// Between two rows on the straight line between them, beyond the ends as at the end; 1 without
-  /// rows.
+  /// Returns the slowdown for transfers of `blocks` blocks: interpolated linearly between rows,
+  /// that of the nearest row beyond the ends, factors of 1 without rows.
   OverlapSlowdown at(int32_t blocks) const;
-  /// "measured: ...; 1 block: GEMMs x1.02, others x1.05; 2 blocks: ..."
+  /// Returns such as "measured: ...; 1 block: GEMMs x1.02, others x1.05; 2 blocks: ...".
   std::string describe() const;
 };
 
-/// One op of each class in a graph: the GEMM with the most flops, and of the others that have a
-/// kernel and do not run on the host the one with the most bytes; invalid where there is none.
+/// The ops of a graph that are used for measuring: the GEMM with the most flops, and the other op
+/// with the most bytes. Both have a kernel and do not run on the host; an invalid id means that
+/// there is no such op.
 struct OverlapOps {
   OpId gemm, memory;
 };

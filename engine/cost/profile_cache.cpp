@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kApplicationId = 0x6d6f6562;  // "moeb"
+constexpr int kApplicationId = 0x6d6f6562;  // "moeb" in ASCII
 constexpr int kSchema = 2;
 constexpr const char* kTable =
     "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, checksum INTEGER NOT "
@@ -39,13 +39,13 @@ struct FinalizeStatement {
 using Database = std::unique_ptr<sqlite3, CloseDatabase>;
 using Statement = std::unique_ptr<sqlite3_stmt, FinalizeStatement>;
 
-/// What the file holds is no cache: the reason to set it aside.
+/// Thrown when the file's content is not a valid cache; what() is the reason to rename the file.
 class Unreadable : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// One process at a time opens, creates or sets aside the file at `path`. A file of its own, for
-/// SQLite's locks on the database are lost when any descriptor of it is closed.
+/// Lets one process at a time open, create or rename the file at `path`. It locks a separate file,
+/// because SQLite's locks on the database are lost when any descriptor of the database is closed.
 class OpeningLock {
  public:
   explicit OpeningLock(const std::string& path)
@@ -65,8 +65,8 @@ class OpeningLock {
   int fd_;
 };
 
-/// A failure while opening: Unreadable when the contents are at fault (SQLITE_ERROR: a table or
-/// column is missing), else UserError.
+/// Throws when `code` is a failure of SQLite: Unreadable when the file's content is wrong
+/// (SQLITE_ERROR means that a table or column is missing), else UserError.
 void expect_opening(int code, sqlite3* db, const std::string& path) {
   const int primary = code & 0xff;
   if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE) return;
@@ -83,7 +83,7 @@ Statement prepare(sqlite3* db, const std::string& path, const char* sql) {
   return Statement(statement);
 }
 
-/// The first column of the first row, as text.
+/// Returns the first column of the first row as text; "" when there is no row.
 std::string query(sqlite3* db, const std::string& path, const char* sql) {
   const Statement statement = prepare(db, path, sql);
   const int code = sqlite3_step(statement.get());
@@ -97,7 +97,7 @@ void execute(sqlite3* db, const std::string& path, const std::string& sql) {
   expect_opening(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), db, path);
 }
 
-/// An open cache of this schema; an empty file becomes one. Throws Unreadable or UserError.
+/// Opens a cache of this schema; an empty file is made into one. Throws Unreadable or UserError.
 Database open_database(const std::string& path) {
   sqlite3* raw = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -113,7 +113,7 @@ Database open_database(const std::string& path) {
   const std::string schema = query(raw, path, "PRAGMA user_version");
   const bool fresh = empty && id == "0" && schema == "0";
   if (!fresh && (id != std::to_string(kApplicationId) || schema != std::to_string(kSchema))) {
-    throw Unreadable(fmt::format("not a profile cache of schema {}", kSchema));
+    throw Unreadable(fmt::format("it is not a profile cache of schema {}", kSchema));
   }
   execute(raw, path, "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL");
   if (fresh) {
@@ -123,15 +123,15 @@ Database open_database(const std::string& path) {
                         kTable, kApplicationId, kSchema));
   }
   prepare(raw, path, "SELECT key, ns, checksum FROM samples");
-  // Nothing else: a view could go on for ever, a trigger change what is stored.
+  // Other tables are refused: a view could run without end, a trigger could change stored rows.
   const std::string tables = query(raw, path, "SELECT group_concat(sql, '; ') FROM sqlite_master");
-  if (tables != kTable) throw Unreadable(fmt::format("its tables are: {}", tables));
+  if (tables != kTable) throw Unreadable(fmt::format("it has other tables: {}", tables));
   const std::string health = query(raw, path, "PRAGMA quick_check(1)");
   if (health != "ok") throw Unreadable(health);
   return db;
 }
 
-/// Renames the file, and its log with it, to the first free "<path>.corrupt-<n>".
+/// Renames the file and its WAL file to the first free "<path>.corrupt-<n>", and returns that name.
 std::string set_aside(const std::string& path) {
   int n = 1;
   while (fs::exists(fmt::format("{}.corrupt-{}", path, n))) ++n;
@@ -139,8 +139,9 @@ std::string set_aside(const std::string& path) {
   std::error_code error;
   fs::rename(path, aside, error);
   if (error) {
-    throw user_error("profile cache '{}': cannot be set aside as '{}': {}", path, aside,
-                     error.message());
+    throw user_error(
+        "profile cache '{}': the file cannot be used, and cannot be renamed to '{}': {}", path,
+        aside, error.message());
   }
   if (fs::exists(path + "-wal", error)) fs::rename(path + "-wal", aside + "-wal", error);
   fs::remove(path + "-shm", error);
@@ -151,7 +152,7 @@ std::string to_text(const std::vector<Nanoseconds>& samples) {
   return fmt::format("{}", fmt::join(samples, ","));
 }
 
-/// Nothing when the text is not a list of whole numbers of least to kLongestSample.
+/// Returns the samples in the text; nullopt unless all are numbers from `least` to kLongestSample.
 std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanoseconds least) {
   std::vector<Nanoseconds> samples;
   const char* const end = text.data() + text.size();
@@ -166,13 +167,13 @@ std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanosec
   }
 }
 
-/// Of a row, as SQLite's whole numbers are.
+/// Returns the checksum of a row as a signed integer, which SQLite stores.
 int64_t checksum(const std::string& key, std::string_view samples) {
   const uint64_t of_key = fnv1a(kFnvStart, key.c_str(), key.size() + 1);
   return static_cast<int64_t>(fnv1a(of_key, samples.data(), samples.size()));
 }
 
-/// The samples of the row that a statement "SELECT ns, checksum" stands on.
+/// Returns the samples of the current row of "SELECT ns, checksum"; nullopt if it is not valid.
 std::optional<std::vector<Nanoseconds>> samples_of(sqlite3_stmt* row, const std::string& key,
                                                    Nanoseconds least) {
   if (sqlite3_column_type(row, 0) != SQLITE_TEXT || sqlite3_column_type(row, 1) != SQLITE_INTEGER) {
@@ -212,8 +213,9 @@ ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Imp
     impl_->db = open_database(impl_->path);
   } catch (const Unreadable& unreadable) {
     const std::string aside = set_aside(path);
-    impl_->warning = fmt::format("profile cache '{}' was set aside as '{}' and begun anew: {}",
-                                 path, aside, unreadable.what());
+    impl_->warning =
+        fmt::format("profile cache '{}' was renamed to '{}' and a new one was created: {}", path,
+                    aside, unreadable.what());
     impl_->db = open_database(path);
   }
   impl_->find = prepare(impl_->db.get(), path, "SELECT ns, checksum FROM samples WHERE key = ?");
@@ -236,12 +238,12 @@ std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& ke
   } else if (code != SQLITE_DONE) {
     impl_->fail();
   }
-  sqlite3_reset(find);  // ends the read transaction, so that the log can be checkpointed
+  sqlite3_reset(find);  // ends the read transaction, so that the WAL can be checkpointed
   return samples;
 }
 
 void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>& samples) {
-  MOE_CHECK(!samples.empty(), "key '{}'", key);
+  MOE_CHECK(!samples.empty(), "key '{}' has no samples to store", key);
   const std::string text = to_text(samples);
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const store = impl_->store.get();

@@ -1,8 +1,9 @@
-// The profile cache: key -> samples in ns, in one SQLite file (WAL), safe under concurrent runs and
-// kills. A file that is not a readable cache of this schema (one of an earlier schema too) is
-// renamed to "<path>.corrupt-<n>", which take_warning() names, and a new one begins; it is never
-// silently used. A row has a checksum over key and samples; one that does not fit it, or whose
-// samples are out of range, is as good as none, so that the key is measured anew and replaced.
+// The profile cache: maps a key to samples in ns, in one SQLite file (WAL) that is safe with
+// concurrent runs and killed processes. A file that is not a readable cache of this schema (also
+// one of an earlier schema) is renamed to "<path>.corrupt-<n>", which take_warning() reports, and a
+// new file is created; bad content is never used silently. A row has a checksum over key and
+// samples. A row with a wrong checksum or samples out of range is ignored, so the key is measured
+// again and the row replaced. What a key contains is in cost_model.h (ProfileCost).
 #pragma once
 
 #include <memory>
@@ -14,24 +15,26 @@
 
 namespace moe {
 
-/// An hour: no op or transfer takes longer, and the sum of so many as a plan has does not overflow.
+/// The largest valid sample, one hour. No op or transfer takes longer, and a sum over all ops of a
+/// plan does not overflow.
 constexpr Nanoseconds kLongestSample = int64_t{3'600} * 1'000'000'000;
 
 class ProfileCache {
  public:
-  /// Opens or creates, folders included. path "" or ":memory:": a cache of this object alone.
-  /// Throws UserError naming the path when the file or its folder cannot be written.
+  /// Opens the file, or creates it with its folders. The paths "" and ":memory:" give a cache in
+  /// memory. Throws UserError naming the path when the file or its folder cannot be written.
   explicit ProfileCache(const std::string& path);
   ~ProfileCache();
   ProfileCache(const ProfileCache&) = delete;
   ProfileCache& operator=(const ProfileCache&) = delete;
 
-  /// Nothing unless all samples are of `least` to kLongestSample. What computes takes time; waiting
-  /// and what only moves may take none.
+  /// Returns the samples of a key; nullopt when there are none, or one is not within `least` to
+  /// kLongestSample. Samples of compute are at least 1 ns; those of waits and copies may be 0.
   std::optional<std::vector<Nanoseconds>> find(const std::string& key, Nanoseconds least = 1);
-  /// Replaces what the key had. Requires: at least one sample. RunError when the disk refuses.
+  /// Stores the samples of a key in place of earlier ones. Throws RunError when the file cannot be
+  /// written. Requires: at least one sample.
   void store(const std::string& key, const std::vector<Nanoseconds>& samples);
-  /// What went wrong on opening, once; "" when nothing did.
+  /// Returns the warning of opening the file, or "" when there is none; a second call returns "".
   std::string take_warning();
 
  private:
@@ -39,7 +42,7 @@ class ProfileCache {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The middle sample (lower middle of an even number). Requires: not empty.
+/// Returns the middle sample (of an even number, the lower middle one). Requires: not empty.
 Nanoseconds median(std::vector<Nanoseconds> samples);
 
 }  // namespace moe

@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// As keys have it.
+/// Returns the occupancy to three decimals, as in cache keys.
 double rounded(double slot_occupancy) {
   return std::round(slot_occupancy * 1000) / 1000;
 }
@@ -47,7 +47,7 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds lea
     samples = measure();
     measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
     ++num_measured_;
-    MOE_CHECK(!samples->empty(), "no samples of '{}'", signature);
+    MOE_CHECK(!samples->empty(), "measuring '{}' gave no samples", signature);
     cache_->store(key, *samples);
   }
   return seen_.emplace(signature, median(std::move(*samples))).first->second;
@@ -66,17 +66,18 @@ Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double slot_oc
   const Nanoseconds least = graph.def(op).collective == Collective::kNone ? 1 : 0;
   return checked_ns(
       median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); }),
-      [&] { return fmt::format("by its profile op '{}'", graph.op(op).name); });
+      [&] { return fmt::format("op '{}', as measured,", graph.op(op).name); });
 }
 
 Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occupancy) const {
   if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
     return measured_ns(graph, op, slot_occupancy_);
   }
-  // In the slots of a placed layer there is room for more rows than experts have places; there the
-  // last segment goes on.
+  // With a placement, an op can get more rows than its expected share of slots (attr occupancy), so
+  // slot_occupancy can be above 1; there the last segment is extended.
   const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
-  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9), "op '{}': fill {}",
+  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
+            "op '{}': the slot occupancy is {}, allowed: 0 to 1 / attribute 'occupancy'",
             graph.op(op).name, slot_occupancy);
   const auto above =
       std::lower_bound(occupancies_.begin() + 1, occupancies_.end() - 1, slot_occupancy);
@@ -85,7 +86,7 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
   const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));
   const double ns = at_lo + (at_hi - at_lo) * (slot_occupancy - lo) / (hi - lo);
   return checked_ns(std::max(ns, 0.0), [&] {
-    return fmt::format("by its profile op '{}' with a slot_occupancy of {:g}", graph.op(op).name,
+    return fmt::format("op '{}', as measured, with a slot_occupancy of {:g}", graph.op(op).name,
                        slot_occupancy);
   });
 }

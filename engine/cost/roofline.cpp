@@ -38,12 +38,12 @@ void check(const OffloadTimes& times) {
   }
 }
 
-/// To do `amount` (flops, bytes) at `per_second`, rounded up to a whole nanosecond.
+/// Returns the time for `amount` (flops, bytes) at the rate `per_second`, rounded up to whole ns.
 double rounded_ns(double amount, double per_second) {
   return std::ceil(amount * kNsPerSecond / per_second);
 }
 
-/// What makes the op slow: of its flops and its bytes those that take longer, and their rate.
+/// Returns, for error messages, the op's flops or its bytes, whichever take longer, and their rate.
 std::string slow_op(const Device& device, const Work& work, const std::string& name) {
   const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
   if (work.bytes / device.memory_bytes_per_s > work.flops / rate) {
@@ -90,7 +90,7 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
-/// Of an op on offloaded experts that offload_times_ says something of.
+/// Returns the time in offload_times_ for an op on offloaded experts; nullopt: it has none.
 std::optional<Nanoseconds> RooflineCost::offload_ns(const Graph& graph, OpId op,
                                                     const WorkContext& context) const {
   switch (graph.def(op).moe) {
@@ -127,7 +127,7 @@ CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
 
 Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
   MOE_CHECK(false,
-            "how long op '{}' takes is asked for by a pass or policy that does not declare it",
+            "a pass or policy uses the time of op '{}', but does not declare that it reads times",
             graph.op(op).name);
 }
 

@@ -13,7 +13,7 @@ bool passes_gradient(const Graph& graph, const Op& op) {
   return def.gradient != nullptr && (def.differentiable == nullptr || def.differentiable(op));
 }
 
-/// Tensors that some parameter lies upstream of, by paths that let gradients through.
+/// Returns, per tensor, whether it is a parameter or depends on one through ops with a gradient.
 std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   std::vector<bool> needs(graph.tensors().size());
   for (size_t t = 0; t < needs.size(); ++t) {
@@ -30,7 +30,7 @@ std::vector<bool> tensors_that_need_gradients(const Graph& graph) {
   return needs;
 }
 
-/// The walk backwards is right only when every op stands after the producers of its inputs.
+/// Checks that every op comes after the producers of its inputs, as the backward visit needs.
 void check_program_order(const Graph& graph, const std::vector<OpId>& producers) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -92,7 +92,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
   check_program_order(graph, producers);
   const OpId loss_op = producers[loss.index()];
   if (!loss_op.valid()) {
-    throw user_error("autodiff: nobody produces the loss '{}'", graph.tensor(loss).name);
+    throw user_error("autodiff: no op produces the loss '{}'", graph.tensor(loss).name);
   }
   std::vector<TensorId> grads(num_tensors);
   for (size_t i = num_forward; i-- > 0;) {
@@ -104,8 +104,8 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
     if (graph.op(id).attrs.contains("share")) {
       throw user_error(
-          "op '{}' is one part of a batch, which has no gradient of its own; cut the "
-          "batch after the backward is there",
+          "op '{}' is one part of a batch (attribute 'share'), for which autodiff has no gradient; "
+          "cut the batch after autodiff",
           graph.op(id).name);
     }
     GradContext context(graph, id, grads, needs);
@@ -118,7 +118,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     graph.tensor(grads[t]).expert = graph.tensor(param).expert;
     result.emplace_back(param, grads[t]);
   }
-  // Backward ops were appended in order, and so were their outputs.
+  // Tensor ids of gradients ascend in the order in which backward ops were appended.
   std::stable_sort(result.begin(), result.end(),
                    [](const auto& a, const auto& b) { return a.second < b.second; });
   return result;

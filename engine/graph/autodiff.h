@@ -1,6 +1,6 @@
-// Reverse-mode differentiation of a graph: walks the forward ops backwards and lets each OpDef's
-// gradient rule emit ops. A weight's gradient is an op of its own (is_dw), apart from the gradient
-// of the activation, so that a schedule may move it.
+// Reverse-mode differentiation of a graph: visits the forward ops backwards and calls the gradient
+// rule of each OpDef, which emits backward ops. The gradient of a weight (is_dw) and the gradient
+// of an activation are separate ops, so that a schedule can move the first. Rules are in ops/.
 #pragma once
 
 #include <string>
@@ -11,8 +11,8 @@
 
 namespace moe {
 
-/// What a gradient rule sees. Ops that it emits inherit segment, layer and part of the forward op
-/// and have phase backward.
+/// The argument of a gradient rule. Ops that the rule emits through it have phase backward and the
+/// segment, layer and part of the forward op.
 class GradContext {
  public:
   GradContext(Graph& graph, OpId current, std::vector<TensorId>& grads,
@@ -21,18 +21,18 @@ class GradContext {
 
   Graph& graph() { return graph_; }
   const Op& op() const { return graph_.op(current_); }
-  /// True when some parameter lies upstream of this tensor (or it is one).
+  /// Whether the tensor needs a gradient: it is a parameter or depends on one.
   bool needs(TensorId tensor) const;
-  /// The gradient of a tensor as far as it is summed up; invalid when none has arrived yet.
+  /// Returns the sum of the tensor's gradients so far; an invalid id when there is none yet.
   TensorId grad(TensorId tensor) const;
   /// Emits a backward op named "<forward op>.<suffix>".
   OpId emit(std::string_view kind, std::string_view suffix, std::vector<TensorId> inputs,
             Attrs attrs = {}, bool is_dw = false);
   OpId emit(const OpDef& def, std::string_view suffix, std::vector<TensorId> inputs,
             Attrs attrs = {}, bool is_dw = false);
-  /// Adds a partial gradient; emits an `add` op where one is already there.
+  /// Adds a partial gradient to the tensor's; emits an `add` op where the tensor already has one.
   void add(TensorId tensor, TensorId partial);
-  /// Replaces the gradient by one that has taken grad(tensor) in as its accumulator.
+  /// Replaces the tensor's gradient by `total`, whose op read grad(tensor) as its accumulator.
   void set(TensorId tensor, TensorId total);
 
  private:
@@ -42,10 +42,10 @@ class GradContext {
   const std::vector<bool>& needs_;
 };
 
-/// Appends the backward of the sum of all losses: `loss` and the outputs of every other op whose
-/// gradient rule starts from nothing (OpDef::loss). Returns (parameter, its gradient)
-/// for every parameter that the losses depend on, in the order in which the gradients become
-/// complete. Requires: ops in program order (compact() after an edit).
+/// Appends the backward of the sum of all losses: `loss` and the first output of every other op
+/// with OpDef::loss. Returns pairs (parameter, its gradient) for every parameter that the losses
+/// depend on, in the order in which the gradients are complete. Throws UserError when no op
+/// produces `loss` or an op is one part of a batch. Requires: ops in program order.
 std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss);
 
 }  // namespace moe

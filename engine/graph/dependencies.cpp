@@ -16,7 +16,7 @@ OpId op_id(size_t i) {
   return OpId(static_cast<int64_t>(i));
 }
 
-/// The ops that overwrite each tensor in place, in program order.
+/// Returns, for each tensor, the ops that overwrite it in place, in program order.
 std::vector<std::vector<OpId>> mutators(const Graph& graph) {
   std::vector<std::vector<OpId>> mutator(graph.tensors().size());
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -29,7 +29,8 @@ std::vector<std::vector<OpId>> mutators(const Graph& graph) {
   return mutator;
 }
 
-/// By whole: the tensors in its storage that ops overwrite. Who reads the whole reads them.
+/// Returns, for each joined tensor (Piece::whole), the tensors in its storage that ops overwrite.
+/// An op that reads the whole also reads these tensors.
 std::map<TensorId, std::vector<TensorId>> overwritten_in(
     const Graph& graph, const std::vector<std::vector<OpId>>& mutator) {
   std::map<TensorId, std::vector<TensorId>> held;
@@ -54,7 +55,7 @@ std::map<TensorId, std::vector<TensorId>> overwritten_in(
   return held;
 }
 
-/// "a -> b -> a": walks predecessors inside the ops that no order could place.
+/// Returns a cycle "a -> b -> a" among the ops that topological_order cannot place (waiting > 0).
 std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>& preds,
                        const std::vector<int32_t>& waiting, OpId start) {
   std::vector<OpId> path;

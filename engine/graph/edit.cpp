@@ -21,7 +21,7 @@ void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> bu
 
 namespace {
 
-/// One call of split_ops.
+/// The state of one call of split_ops.
 class Splitter {
  public:
   Splitter(Graph& graph, std::span<const OpId> ops, std::span<const CutAxis> cuts,
@@ -51,14 +51,14 @@ class Splitter {
  private:
   void check() const {
     if (ops_.empty() || sizes_.empty()) {
-      throw user_error("split of {} ops into {} parts: at least one of each", ops_.size(),
-                       sizes_.size());
+      throw user_error("split of {} ops into {} parts: both numbers must be at least 1",
+                       ops_.size(), sizes_.size());
     }
     for (const OpId id : ops_) {
       const Op& op = graph_.op(id);
       if (op.part >= 0) {
-        throw user_error("op '{}' is already part {} of a split; an op is cut once", op.name,
-                         op.part);
+        throw user_error("op '{}' is already part {} of a split; an op can be cut only once",
+                         op.name, op.part);
       }
     }
     const int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
@@ -82,8 +82,9 @@ class Splitter {
     return found == axis_.end() ? -1 : found->second;
   }
 
-  /// A stage is a run of ops of one lane kind: parts follow each other stage by stage, so that the
-  /// next part's transfer does not wait for this part's compute.
+  /// Returns where the run of ops of one lane kind that starts at `begin` ends. Clones of all parts
+  /// are made for one such run before the next, so that in program order the next part's transfer
+  /// is before this part's compute.
   size_t end_of_stage(size_t begin) const {
     size_t end = begin + 1;
     while (end < ops_.size() && graph_.def(ops_[end]).lane == graph_.def(ops_[begin]).lane) ++end;
@@ -98,8 +99,10 @@ class Splitter {
       for (const TensorId t : graph_.op(id).inputs) {
         if (!inside_.contains(t)) continue;
         if (axis(t) < 0) {
-          throw user_error("split: op '{}' outside the chain reads tensor '{}', which has no axis",
-                           graph_.op(id).name, graph_.tensor(t).name);
+          throw user_error(
+              "split: op '{}' outside the chain reads tensor '{}', for which no axis to cut is "
+              "given",
+              graph_.op(id).name, graph_.tensor(t).name);
         }
         found.push_back(t);
       }
@@ -131,7 +134,7 @@ class Splitter {
     if (at < 0) return;
     const Tensor& tensor = graph_.tensor(part);
     if (tensor.shape[static_cast<size_t>(at)] != sizes_[p]) {
-      throw user_error("split: axis {} of part '{}' {} should have length {}", at, tensor.name,
+      throw user_error("split: axis {} of part '{}' {} must have length {}", at, tensor.name,
                        shape_text(tensor.shape), sizes_[p]);
     }
   }
@@ -142,7 +145,7 @@ class Splitter {
     if (!inside_.contains(t) && !parts_.contains(t)) cut(op, i);
     const std::vector<TensorId>& parts = parts_[t];
     if (p >= parts.size()) {
-      throw user_error("split: op '{}' stands before the producer of its input '{}'", op.name,
+      throw user_error("split: op '{}' is listed before the producer of its input '{}'", op.name,
                        graph_.tensor(t).name);
     }
     return parts[p];
@@ -179,9 +182,9 @@ class Splitter {
   Graph& graph_;
   std::span<const OpId> ops_;
   std::span<const int64_t> sizes_;
-  std::vector<std::vector<OpId>> clones_;  // by part
+  std::vector<std::vector<OpId>> clones_;  // indexed by part
   std::map<TensorId, int> axis_;
-  std::map<TensorId, OpId> inside_;  // outputs of the chain and their producers
+  std::map<TensorId, OpId> inside_;  // outputs of the chain's ops, and the ops
   std::map<TensorId, std::vector<TensorId>> parts_;
 };
 

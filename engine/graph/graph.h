@@ -1,9 +1,9 @@
-// Graph: one rank's SPMD program of one training step. Values only: ids into vectors, no pointers
-// in nodes. Data edges (who reads what) and mutation edges (an op that overwrites a tensor runs
-// after every other reader of it) are the only truth of the graph; order lives in the Schedule.
-// Invariants, held by verify(): every tensor has at most one producer; ops stand in a topological
-// order (the program order); every op satisfies its OpDef's shape rule.
-// Not here: lanes, order, buffers, devices.
+// Graph: the program of one step, the same for every rank (SPMD). It is a value: nodes refer to
+// each other by ids into vectors, not by pointers. It has two kinds of edges: data edges (an op
+// reads a tensor) and mutation edges (an op that overwrites a tensor runs after its other readers).
+// Invariants, checked by verify(): every tensor has at most one producer; ops are in a topological
+// order (the program order); every op satisfies the shape rule of its OpDef (op_def.h).
+// Lanes and the order of execution are in schedule/; buffers and devices are in exec/.
 #pragma once
 
 #include <cstdint>
@@ -22,17 +22,18 @@ namespace moe {
 
 enum class DType : uint8_t { kF16, kBF16, kF32, kF64, kI32 };
 Bytes dtype_bytes(DType dtype);
-/// As it is executed: floats of up to 4 bytes take element_bytes; 0: each its own.
+/// Bytes per element as executed: element_bytes for floats of up to 4 bytes, except that
+/// element_bytes = 0 means the type's own size.
 Bytes dtype_bytes(DType dtype, Bytes element_bytes);
-/// What is kept in f32 where activations of the type are bf16: parameters, their gradients and
-/// states, scores and weights. With f16 all are f16.
+/// Returns the type of parameters, their gradients and states, scores and weights where activations
+/// have type `dtype`: f32 for bf16, otherwise the same type.
 inline DType wide_dtype(DType dtype) {
   return dtype == DType::kBF16 ? DType::kF32 : dtype;
 }
 const char* dtype_name(DType dtype);
 
-/// What a tensor is for. Parameters and states persist across steps; inputs are filled by the
-/// trainer before a step; the rest lives within one step.
+/// What a tensor is for. Parameters and states persist across steps. Inputs are filled by the
+/// trainer before each step. Activations and gradients exist within one step only.
 enum class TensorKind : uint8_t { kInput, kParam, kState, kActivation, kGradient };
 enum class Phase : uint8_t { kForward, kBackward, kUpdate };
 enum class Segment : uint8_t {
@@ -48,12 +49,12 @@ enum class Segment : uint8_t {
 };
 const char* tensor_kind_name(TensorKind kind);
 const char* phase_name(Phase phase);
-/// embed attn gate dispatch expert combine mlp head update
+/// Returns one of: embed attn gate dispatch expert combine mlp head update.
 const char* segment_name(Segment segment);
 
 using Shape = std::vector<int64_t>;
 int64_t num_elements(const Shape& shape);
-/// "[4,128]".
+/// Returns the shape as text, such as "[4,128]".
 std::string shape_text(const Shape& shape);
 
 struct Tensor {
@@ -61,8 +62,8 @@ struct Tensor {
   Shape shape;
   DType dtype = DType::kF32;
   TensorKind kind = TensorKind::kActivation;
-  /// An expert's parameter: ranks hold different experts, so its gradient is summed over those that
-  /// hold the same ones only; and the gradient and state tensors that belong to one.
+  /// True for a parameter of experts, and for its gradient and state tensors. Ranks hold different
+  /// experts, so the gradient is summed only over the ranks that hold the same ones.
   bool expert = false;
 };
 
@@ -76,26 +77,26 @@ struct OpDef;
 using OpKind = Id<struct OpKindTag>;
 
 struct Op {
-  std::string name;              // unique in the graph, as "b1.attn.qkv.dw"
-  OpKind kind;                   // invalid: removed, dropped by compact()
+  std::string name;              // unique in the graph, such as "b1.attn.qkv.dw"
+  OpKind kind;                   // invalid: the op was removed; compact() drops it
   std::vector<TensorId> inputs;  // an invalid id is an optional input that is absent
   std::vector<TensorId> outputs;
   Attrs attrs;
   Phase phase = Phase::kForward;
   Segment segment = Segment::kEmbed;
   int32_t layer = -1;  // block index, -1 outside blocks
-  int32_t part = -1;   // which partition, -1 when the op was not split
-  /// A weight's gradient (or bias, gamma, beta): only all-reduce and update need it.
+  int32_t part = -1;   // which part of a cut, -1 when the op was not cut
+  /// The op computes the gradient of a parameter, which only all-reduce and update read.
   bool is_dw = false;
 };
 
 class Graph {
  public:
-  /// Requires: `table` outlives every copy of the graph (it is static data).
+  /// Requires: `table` outlives every copy of the graph (in practice it is static data).
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Ranks that run this program together (data parallel; experts are spread over groups of them).
+  /// Ranks that run this program together: data parallel, with experts spread over groups of them.
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }
@@ -110,28 +111,28 @@ class Graph {
   size_t num_ops() const { return ops_.size(); }
 
   TensorId add_tensor(Tensor tensor);
-  /// Appends an op by kind name and makes its outputs by the shape rule; they are named
-  /// "<op>", "<op>:1", ... and are gradients in the backward, activations otherwise.
-  /// Fields that are not arguments are set on op(id) by the caller.
+  /// Appends an op of the kind with this name and creates its outputs by the shape rule. They are
+  /// named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation otherwise.
+  /// The caller sets Op's other fields on op(id). Throws UserError for wrong inputs.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
   OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
               Phase phase = Phase::kForward);
-  /// Appends an op as it is, its outputs (tensors of this graph) included.
+  /// Appends an op unchanged; its outputs are existing tensors of this graph.
   OpId append(Op op);
-  /// Drops the ops and tensors appended last, so that these many stay. Requires: none that stays
-  /// names one that goes.
+  /// Drops all but the first num_ops ops and the first num_tensors tensors. Requires: no op that
+  /// stays refers to a dropped tensor.
   void truncate(size_t num_ops, size_t num_tensors);
-  /// Marks the op as removed until compact().
+  /// Marks the op as removed; compact() then drops it.
   void remove(OpId id) { ops_[id.index()].kind = OpKind(); }
   bool removed(OpId id) const { return !ops_[id.index()].kind.valid(); }
 
-  /// The one output of an op with one output, or output i.
+  /// Returns output i of the op, by default its first.
   TensorId out(OpId id, size_t i = 0) const { return ops_[id.index()].outputs[i]; }
-  /// By name; invalid when there is none.
+  /// Returns the op or tensor of this name; an invalid id when there is none.
   OpId find_op(std::string_view name) const;
   TensorId find_tensor(std::string_view name) const;
-  /// The producer of each tensor; invalid for inputs, parameters and states.
+  /// Returns the producer of each tensor; an invalid id for inputs, parameters and states.
   std::vector<OpId> producers() const;
   Bytes bytes(TensorId id) const;
 
@@ -145,7 +146,8 @@ int64_t attr_int(const Op& op, std::string_view key, int64_t default_value = 0);
 double attr_double(const Op& op, std::string_view key, double default_value = 0);
 std::string attr_string(const Op& op, std::string_view key, std::string default_value = "");
 
-/// Direct edges between ops: data edges and mutation edges, each list sorted and without doubles.
+/// Direct edges between ops: data edges and mutation edges. preds and succs are indexed by op; each
+/// list is sorted and without duplicates.
 struct Dependencies {
   std::vector<std::vector<OpId>> preds;
   std::vector<std::vector<OpId>> succs;
@@ -154,18 +156,18 @@ Dependencies dependencies(const Graph& graph);
 
 using Edge = std::pair<OpId, OpId>;
 
-/// All ops that are not removed, before every op its predecessors; among the ops that could be next
-/// the one that stands first in the program. Throws UserError naming the ops of a cycle.
+/// Returns all ops that are not removed, each after its predecessors in `deps` and more_edges.
+/// Takes the first in program order where several could be next. Throws UserError naming a cycle.
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 
-/// For every op the set of ops it can reach, as one bit row per op. Throws UserError naming the ops
-/// of a cycle.
+/// For every op, the set of ops that it reaches along edges, as one row of bits per op. The
+/// constructor throws UserError naming the ops of a cycle.
 class Reachability {
  public:
   Reachability(const Graph& graph, const Dependencies& deps, std::span<const Edge> more_edges = {});
   bool reaches(OpId from, OpId to) const;
-  /// No path in either direction.
+  /// Whether there is no path between a and b in either direction.
   bool independent(OpId a, OpId b) const { return !reaches(a, b) && !reaches(b, a); }
 
  private:
@@ -173,13 +175,13 @@ class Reachability {
   std::vector<uint64_t> bits_;
 };
 
-/// Drops removed ops and unused non-persistent tensors and brings ops into a topological order that
-/// keeps the present order where it can (smallest present index first). Throws UserError naming the
-/// ops of a cycle.
+/// Returns the graph without removed ops and without unused activations and gradients, with its ops
+/// in a topological order that keeps the present order where possible (smallest present index
+/// first). Throws UserError naming the ops of a cycle.
 Graph compact(const Graph& graph);
 
-/// The same program with its ops in this order, less the ops that `order` leaves out and the unused
-/// non-persistent tensors. Requires: no op twice.
+/// Returns the same program with its ops in this order, without the ops that are not in `order` and
+/// without unused activations and gradients. Requires: `order` has no op twice.
 Graph with_order(const Graph& graph, std::span<const OpId> order);
 
 }  // namespace moe

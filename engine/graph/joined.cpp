@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-/// Union-find whose trees know how far each tensor lies behind its parent.
+/// A union-find of tensors; behind_ is the distance of a tensor's first element from its parent's.
 class Places {
  public:
   explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
@@ -28,7 +28,7 @@ class Places {
       place.offset += behind_[place.root];
     }
     int64_t left = place.offset;
-    for (size_t at = t; parent_[at] != at;) {  // hangs the path below the root
+    for (size_t at = t; parent_[at] != at;) {  // makes the root the parent of all on the path
       const size_t next = parent_[at];
       const int64_t step = behind_[at];
       parent_[at] = place.root;
@@ -39,7 +39,8 @@ class Places {
     return place;
   }
 
-  /// b lies `distance` behind a. Returns where b already lies from a when that is elsewhere.
+  /// Records that b begins `distance` elements after a. Returns the distance that is recorded: an
+  /// earlier one, which may differ, where a and b were connected before.
   int64_t join(size_t a, size_t b, int64_t distance) {
     const Place x = find(a), y = find(b);
     if (x.root == y.root) return y.offset - x.offset;
@@ -58,7 +59,7 @@ bool is_source(const Tensor& tensor) {
          tensor.kind == TensorKind::kState;
 }
 
-/// What may be wrong with groups as a whole.
+/// The rules of check_joined that concern whole groups.
 class Checker {
  public:
   explicit Checker(const Graph& graph)
@@ -69,13 +70,16 @@ class Checker {
     }
   }
 
-  /// A piece may be overwritten: dependencies() has those who read the whole go first. A whole may
-  /// not: nobody says so to those who read its pieces.
+  /// Throws UserError where an op overwrites a whole, because dependencies() does not order the
+  /// readers of its pieces before that op. A piece may be overwritten: dependencies() orders the
+  /// readers of the whole first.
   void check_overwritten() const {
     for (const auto& [t, op] : overwritten_) {
       if (!wholes_.contains(t)) continue;
-      throw user_error("op '{}' overwrites tensor '{}', in whose storage others lie",
-                       graph_.op(op).name, graph_.tensor(t).name);
+      throw user_error(
+          "op '{}' overwrites tensor '{}', whose storage contains other tensors; this is not "
+          "allowed",
+          graph_.op(op).name, graph_.tensor(t).name);
     }
   }
 
@@ -103,8 +107,10 @@ class Checker {
       if (!piece.end.valid()) continue;
       const Tensor& tensor = graph_.tensor(piece.piece);
       if (is_source(tensor)) {
-        throw user_error("op '{}' joins rows of tensor '{}' of kind {}, and would clear the rest",
-                         op.name, tensor.name, tensor_kind_name(tensor.kind));
+        throw user_error(
+            "op '{}' joins rows of tensor '{}', a tensor of kind {}, and would clear its unused "
+            "rows",
+            op.name, tensor.name, tensor_kind_name(tensor.kind));
       }
       rows_[piece.piece].push_back(piece.whole);
       if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);
@@ -114,7 +120,7 @@ class Checker {
     }
   }
 
-  /// Made by an op that writes, or there before the step.
+  /// Whether the tensor itself has values: of a producer that is no view, or as a source tensor.
   bool has_values_of_its_own(TensorId t) const {
     const OpId maker = producer_[t.index()];
     return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));
@@ -131,18 +137,18 @@ class Checker {
   }
 
   [[noreturn]] void fail(TensorId a, TensorId b) const {
-    throw user_error("op '{}' puts tensor '{}' where tensor '{}' has values of its own",
-                     graph_.op(joined_by_.at(b)).name, graph_.tensor(b).name,
-                     graph_.tensor(a).name);
+    throw user_error(
+        "op '{}' places tensor '{}' on elements of the storage where tensor '{}' has other values",
+        graph_.op(joined_by_.at(b)).name, graph_.tensor(b).name, graph_.tensor(a).name);
   }
 
   const Graph& graph_;
   std::vector<OpId> producer_;
   JoinedTensors joined_;
-  std::map<TensorId, OpId> joined_by_;    // the last op that joins it to another
-  std::map<TensorId, OpId> overwritten_;  // by whom
+  std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
+  std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// Of each tensor that is rows or made of rows, the wholes.
+  /// For each part made of rows, the wholes that contain it; for such a whole, the whole itself.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
 
@@ -157,7 +163,7 @@ JoinedTensors::JoinedTensors(const Graph& graph)
     for (const Piece& p : pieces(graph, op)) {
       const int64_t lies = places.join(p.whole.index(), p.piece.index(), p.offset);
       if (lies != p.offset) {
-        throw user_error("op '{}' wants tensor '{}' at element {} of '{}', where it lies at {}",
+        throw user_error("op '{}' needs tensor '{}' at element {} of '{}', but it is at element {}",
                          op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name,
                          lies);
       }

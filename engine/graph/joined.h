@@ -1,5 +1,5 @@
-// Which tensors share one storage because ops join them (OpDef::pieces), and where each lies in it.
-// Not here: bytes and addresses; the memory plan gives a group its storage.
+// Groups of tensors that share one storage because ops join them (OpDef::pieces), and the place of
+// each tensor in the storage of its group. Addresses are in the memory plan.
 #pragma once
 
 #include <vector>
@@ -9,24 +9,24 @@
 namespace moe {
 
 struct JoinedTensors {
-  /// Tensors of one dtype in one storage of so many elements.
+  /// Tensors of one dtype that share one storage of num_elements elements.
   struct Group {
     std::vector<TensorId> members;  // ascending
     int64_t num_elements = 0;
   };
 
-  /// Throws UserError naming op and tensor when a tensor would lie at two places.
+  /// Throws UserError naming op and tensor when a tensor would have two places in a storage.
   explicit JoinedTensors(const Graph& graph);
 
-  std::vector<Group> groups;      // by their first member
-  std::vector<int32_t> group_of;  // by tensor; -1: it shares with nobody
-  std::vector<int64_t> offset;    // by tensor: its first element in the group's storage
+  std::vector<Group> groups;      // ordered by their first member
+  std::vector<int32_t> group_of;  // indexed by tensor; -1: the tensor is in no group
+  std::vector<int64_t> offset;    // indexed by tensor: its first element in the group's storage
 };
 
-/// Throws UserError naming op and tensor when a group could not be right on any schedule: a tensor
-/// at two places; two ops that write the same elements, unless one op joins both as rows; rows of
-/// a parameter, state or input, whose unused ones would be cleared; a tensor with others in its
-/// storage that an op overwrites in place.
+/// Throws UserError naming op and tensor when no schedule could make a group correct: a tensor has
+/// two places; two ops write the same elements, unless one op joins both as rows of parts; rows of
+/// a parameter, state or input are joined, so unused rows in it would be cleared; an op overwrites
+/// in place a tensor whose storage contains other tensors.
 void check_joined(const Graph& graph);
 
 }  // namespace moe

@@ -167,7 +167,7 @@ void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
 
 namespace {
 
-/// By its attributes the op has such an operand.
+/// Whether the op has this operand, by Operand::with and the op's attributes.
 bool is_there(const Operand& operand, const Op& op) {
   return operand.with == nullptr || attr_int(op, operand.with) != 0;
 }
@@ -177,7 +177,7 @@ bool is_there(const Operand& operand, const Op& op) {
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
   size_t place = 0;
   for (const Operand& operand : def.inputs) {
-    // Nothing moves up to the last one's place; its attribute is the shape rule's to check.
+    // The last operand keeps its place without its attribute, which the shape rule checks.
     const bool there = &operand == &def.inputs.back() || is_there(operand, op);
     const auto most = static_cast<size_t>(there ? operand.most : 0);
     if (i < place + most) return &operand;
@@ -205,7 +205,7 @@ void check_inputs(const Graph& graph, const Op& op) {
       return user_error("op '{}': input {} of {}{} {}", op.name, i, def.name,
                         operand == nullptr ? "" : fmt::format(" ({})", operand->name), why);
     };
-    if (operand == nullptr) throw refuse("is one too many");
+    if (operand == nullptr) throw refuse("is more than the op takes");
     if (!t.valid()) {
       if (operand->optional) continue;
       throw refuse("is required");
@@ -220,7 +220,7 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     if (!op.inputs[i].valid() || graph.tensor(op.inputs[i]).dtype != DType::kI32) continue;
     const Operand& operand = *input_operand(def, op, i);
     MOE_CHECK(operand.role == Role::kAny || is_index(operand.role),
-              "op {}: what the integers of its input {} ({}) mean is not declared", def.name, i,
+              "op {}: its input {} ({}) has integers, but its role declares floats", def.name, i,
               operand.name);
   }
   size_t fewest = 0, most = 0;
@@ -230,7 +230,7 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     most += static_cast<size_t>(operand.most);
   }
   MOE_CHECK(num_outputs >= fewest && num_outputs <= most,
-            "op {}: {} to {} outputs are declared, and its shape rule makes {}", def.name, fewest,
+            "op {}: {} to {} outputs are declared, but its shape rule returns {}", def.name, fewest,
             most, num_outputs);
 }
 
@@ -241,13 +241,14 @@ void check_operands(const OpDef& def, const char* what, const std::vector<Operan
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& operand = operands[i];
     MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
-              "op {}: {} {} has no name of its own", def.name, what, i);
+              "op {}: {} {} has no name or the name of an earlier one", def.name, what, i);
     MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
-              "op {}: {} '{}' may be there several times and is not the last", def.name, what,
-              operand.name);
+              "op {}: {} '{}' is a list (Operand::most), but only the last may be one", def.name,
+              what, operand.name);
     MOE_CHECK(
         operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
-        "op {}: {} '{}' is required behind one that is not", def.name, what, operand.name);
+        "op {}: {} '{}' is required, but the one before it is optional", def.name, what,
+        operand.name);
   }
 }
 
@@ -273,11 +274,11 @@ void check_declared(const OpTable& table) {
               def.name);
     const bool moves = def.collective != Collective::kNone;
     MOE_CHECK(moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
-              "op {}: lane, collective and payload contradict one another", def.name);
+              "op {}: lane, collective and payload contradict each other", def.name);
     MOE_CHECK(moves || (def.run_f32 != nullptr && def.run_f64 != nullptr),
-              "op {}: its kernel run_f32 or run_f64 is missing", def.name);
-    MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(), "op {}: its loss is not declared",
-              def.name);
+              "op {}: kernels run_f32 and run_f64 must both be given", def.name);
+    MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(),
+              "op {}: it has a loss, but no output is declared", def.name);
     check_operands(def, "input", def.inputs);
     check_operands(def, "output", def.outputs);
     std::vector<int> in = def.mutates, out = def.partly_written;

@@ -1,5 +1,6 @@
-// OpDef: everything the engine knows about one kind of op, declared here, defined one file per op
-// in ops/. Passes ask for properties (lane kind, collective, dw), never for names.
+// OpDef: all properties of one kind of op. The struct is declared here; its values are in ops/, one
+// file per op. Passes test properties (lane kind, collective, is_dw) and never the names of ops.
+// Kernels are in kernels/, what an op needs when it runs is in ops/kernel_call.h.
 #pragma once
 
 #include <optional>
@@ -13,27 +14,29 @@
 
 namespace moe {
 
-/// kHost: what a rank's host does beside compute, placing experts and copying them from its memory.
+/// The kind of lane that an op runs on. kHost: work of a rank's host while the rank computes, such
+/// as placing experts and copying them from host memory.
 enum class LaneKind : uint8_t { kCompute, kComm, kHost };
-/// "compute", "comm", "host".
+/// Returns "compute", "comm" or "host".
 const char* lane_kind_name(LaneKind kind);
-/// kAllToAll: tokens. kAllReduce: gradients. kExperts: experts' parameters, gradients or state move
-/// from device to device, as a placement says.
+/// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
+/// gradients, kExperts moves experts' parameters, gradients or state between devices as a placement
+/// states.
 enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
 /// What a collective carries.
 enum class Payload : uint8_t {
   kNone,
-  kRows,       // tokens in slots, to the ranks of their experts or back
-  kCounts,     // how many rows each rank gets
-  kLoads,      // what every rank says of its tokens, to all ranks
-  kGradients,  // summed over ranks
-  kShadows,    // copies of experts, to the devices that shadow them
-  kShadowGradients,
-  kResidentGradients,  // summed over the devices that hold an expert for good
-  kResidents,          // experts that move for good
+  kRows,               // rows of tokens in slots, to the ranks of their experts or back
+  kCounts,             // how many rows each rank gets
+  kLoads,              // every rank's counts or estimates, to all ranks
+  kGradients,          // gradients, summed over ranks
+  kShadows,            // parameters of experts, to devices that get a copy for one step
+  kShadowGradients,    // gradients of these copies, to the experts' owners
+  kResidentGradients,  // gradients, summed over the devices where an expert is resident
+  kResidents,          // experts that move to another device and stay there
 };
 
-/// What the op does in an MoE layer, where passes and executors have to find it.
+/// The role of the op in an MoE layer, for ops that passes and executors need to find.
 enum class MoeOp : uint8_t {
   kNone,
   kGate,
@@ -42,55 +45,55 @@ enum class MoeOp : uint8_t {
   kCombine,
   kCombineDx,
   kSlotRows,
-  kPlace,          // from loads, by a policy
-  kExpect,         // estimates loads from the layers before
-  kPlaceExpected,  // by such estimates
-  kFineTune,       // by the loads that came, where estimates do not hold
+  kPlace,          // computes a placement from loads, by a policy
+  kExpect,         // estimates loads from the choices in the layers before
+  kPlaceExpected,  // computes a placement from these estimates
+  kFineTune,       // computes a placement from the gate's loads where the estimates were wrong
   kSwapIn,         // copies experts from host memory
 };
-/// Ops that the graph's own functions and passes make, take apart or put together.
+/// Ops that functions of the graph and passes create or replace.
 enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
-/// Which loss the first output is.
+/// Which loss the first output of an op is.
 enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
-/// What limits the op on usual sizes: calibration fits a device's rates to such ops.
+/// Which rate of a device limits the op at usual sizes; calibration fits the rate to such ops.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };
 
-/// What the values of an operand mean. Shapes: T tokens, K choices per token, E experts, El experts
-/// per rank, P ranks that hold all experts together, C slots per expert and rank.
+/// What the values of an operand mean. In shapes, T = tokens, K = choices per token, E = experts,
+/// El = experts per rank, P = ranks that together hold all experts, C = slots per expert and rank.
 enum class Role : uint8_t {
-  kValues,  // floats of no further meaning here
-  kAny,     // floats or integers, which are moved as they are
+  kValues,  // floats without one of the meanings below
+  kAny,     // floats or integers, which the op only moves
   // Floats.
-  kTable,   // a row for each token id
-  kScores,  // a column for each token id
+  kTable,   // one row per token id
+  kScores,  // one column per token id
   kBias,
-  kAdded,  // an accumulator, or a residual
-  kSum,    // what an activation function is applied to
+  kAdded,  // an accumulator or a residual: a tensor that the op adds to its result
+  kSum,    // the input of an activation function
   kQkv,
-  kProbs,   // [T,E] of the gate
-  kWeight,  // [T,K] of the choices
-  kSlots,   // [E,C,..] at the tokens' ranks
+  kProbs,   // [T,E] scores of the gate
+  kWeight,  // [T,K] weights of the choices
+  kSlots,   // [E,C,..] slots at the tokens' ranks
   // Integers.
   kIds,
   kExpert,      // [T,K] the experts that a token chose
-  kChoiceSlot,  // [T,K] the slot of a choice, or none
-  kSlotChoice,  // [E,C] the choice that lies in a slot, or none
-  kCounts,      // [E] rows that this rank sends
-  kRecvCounts,  // [El,P] rows at the experts
-  kUsedBefore,  // [E] places that the parts of the batch before hold
-  kBegin,       // [E] rows that the parts of the batch before hold
-  kRecvBegin,   // [El,P] the same at the experts
-  kLoads,       // [P,E]
+  kChoiceSlot,  // [T,K] the slot of a choice; -1: the choice was dropped
+  kSlotChoice,  // [E,C] the choice in a slot; -1: the slot is empty
+  kCounts,      // [E] rows that this rank sends to each expert
+  kRecvCounts,  // [El,P] rows that each expert gets from each rank
+  kUsedBefore,  // [E] slots that earlier parts of the batch hold
+  kBegin,       // [E] first row of this part, after the rows of earlier parts of the batch
+  kRecvBegin,   // [El,P] like kBegin, at the experts
+  kLoads,       // [P,E] rows per source rank and expert
   kEstimate,
   kPlacement,
   kNextPlacement,
 };
-/// Operands of this role are integers; of kAny they may be.
+/// Whether operands of this role are integers. Operands of role kAny are either.
 constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Its rows, or what it says of rows, are the tokens' rank's, or the experts'.
+/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: the experts').
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
 }
@@ -98,43 +101,43 @@ constexpr bool lies_at_experts(Role role) {
   return role == Role::kRecvCounts || role == Role::kRecvBegin;
 }
 
-/// An input or output of an op, by its place.
+/// An input or output of an op; its index in OpDef::inputs or outputs is its place.
 struct Operand {
   const char* name;
   Role role = Role::kValues;
-  bool optional = false;       // of an input: its place may stay empty
-  int most = 1;                // more than 1: up to this many, as the last operand
-  const char* with = nullptr;  // it is there only where this attribute is given and not 0
+  bool optional = false;       // for an input: its place may be empty
+  int most = 1;                // above 1: a list of 1 to `most` tensors; only for the last operand
+  const char* with = nullptr;  // the operand exists only where this attribute is given and not 0
 };
 constexpr Operand optional(const char* name, Role role = Role::kValues) {
   return {.name = name, .role = role, .optional = true};
 }
-/// 1 to `most` of them.
+/// Returns an operand that is a list of 1 to `most` tensors.
 constexpr Operand several(const char* name, int most, Role role = Role::kValues) {
   return {.name = name, .role = role, .most = most};
 }
-/// It is there where the attribute is given and not 0.
+/// Returns an operand that exists only where the attribute is given and not 0.
 constexpr Operand with(const char* attribute, const char* name, Role role = Role::kValues) {
   return {.name = name, .role = role, .optional = true, .with = attribute};
 }
 
-/// What a step must cost, for cost models. flops counts a multiply-add as two. bytes is memory
-/// traffic with every operand touched once.
+/// The work of one op on one rank, for cost models. flops counts a multiply-add as two. bytes is
+/// memory traffic if each operand is read or written once; for a collective, bytes that a rank
+/// sends.
 struct Work {
   double flops = 0;
   double bytes = 0;
-  bool gemm = false;      // flops run on the matrix units
-  double host_bytes = 0;  // of the bytes, those that come from the host's memory
+  bool gemm = false;      // the flops run on the device's matrix units
+  double host_bytes = 0;  // the share of `bytes` that comes from host memory
 };
 
-/// What the work of a data-dependent op is taken from when nothing has run yet.
+/// Assumptions about data, from which the work of a data-dependent op is computed before a run.
 struct WorkContext {
-  /// Expected share of capacity slots that hold a token, 0..1 (balanced routing:
-  /// 1/capacity_factor).
+  /// Expected share of slots that hold a token, 0..1 (balanced routing: 1 / capacity factor).
   double slot_occupancy = 1.0;
-  /// Experts that a swap_in copies to one device; negative: as many as it usually does.
+  /// Experts that a swap_in copies to one device; negative: the op's usual number.
   double loaded_experts = -1;
-  /// Of a fine_tune: it places again.
+  /// Whether a fine_tune computes a new placement.
   bool again = false;
 };
 
@@ -143,36 +146,36 @@ struct TensorSpec {
   DType dtype;
 };
 
-/// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these.
-/// Rows and row ends are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): the parts of a
-/// rows tensor lie in one storage, part p in the rows from its row end of the part before up to its
-/// own.
-constexpr int kWhole = -1;    // not cut: all parts share it
-constexpr int kRows = -2;     // rows of slots, as many as the gate says
-constexpr int kRowEnds = -3;  // what this part and those before it use; the last part's is all
+/// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these
+/// codes. kRows and kRowEnds are Lancet's irregular axis A_irr (MLSys 2024, section 5.1): all parts
+/// of a kRows tensor are in one storage, and in each block of slots part p has the rows from the
+/// row end of part p-1 to the row end of part p.
+constexpr int kWhole = -1;    // not cut: all parts read the whole tensor
+constexpr int kRows = -2;     // rows of slots; the gate's choices decide how many a part has
+constexpr int kRowEnds = -3;  // per block, the number of rows in this part and all earlier parts
 
-/// One allowed way to cut an op: for each input that it may have and each output an axis, kWhole,
-/// kRows or kRowEnds. What stands for an absent input does not matter.
+/// One allowed way to cut an op: for each possible input and each output an axis, kWhole, kRows or
+/// kRowEnds. The entry of an absent input is ignored.
 struct AxisTuple {
   std::vector<int> inputs, outputs;
 };
 
-/// In the parts after the first, optional input `input` is the row end of the part before: what
-/// that part has as input `of_input`, or makes as output `of_output`.
+/// States that in every part but the first, the optional input `input` is the row end of the
+/// previous part, which is that part's input `of_input` or its output `of_output` (-1: not used).
 struct BeginInput {
   int input, of_input = -1, of_output = -1;
 };
 
-/// A tensor that lies inside another one's storage because an op joins them. Both have one dtype.
+/// A tensor (`piece`) in the storage of another of the same dtype (`whole`): an op joins them.
 struct Piece {
   TensorId piece, whole;
-  int64_t offset = 0;  // in elements, from the whole's first to the piece's first
-  TensorId end = {};   // valid: the piece holds rows of the whole only, up to this row end
+  int64_t offset = 0;  // number of elements before the piece's first element in the whole
+  TensorId end = {};   // if valid: the piece has only some rows of the whole, up to this row end
 };
 
-/// Variants in which a device may run one op: what its attribute may say, first what is meant where
-/// it says nothing. Results are the same but for rounding; fewer than two names: there is no
-/// choice.
+/// Variants of the kernel that a device can run for one op: `names` are the values allowed for the
+/// op's attribute `attribute`, the default first. Results differ only by rounding. Fewer than two
+/// names: there is nothing to choose.
 struct KernelVariants {
   const char* attribute = nullptr;
   std::vector<const char*> names = {};
@@ -194,88 +197,91 @@ struct OpDef {
   MoeOp moe = MoeOp::kNone;
   BasicOp basic = BasicOp::kNone;
   Bound bound = Bound::kNone;
-  /// By place. Those that must be there stand first.
+  /// Operands in the order of their places; required ones come first.
   std::vector<Operand> inputs = {};
   std::vector<Operand> outputs = {};
 
-  /// Shapes and dtypes of the outputs. Throws UserError naming op, tensor and what is allowed.
+  /// The shape rule: returns shapes and dtypes of the outputs. Throws UserError naming op, tensor
+  /// and what is allowed when inputs or attributes are wrong.
   std::vector<TensorSpec> (*infer)(const Graph&, const Op&) = nullptr;
   Work (*work)(const Graph&, const Op&, const WorkContext&) = nullptr;
-  /// Emits the backward; null when no gradient flows through this op.
+  /// The gradient rule: emits the op's backward; null when no gradient flows through this kind.
   void (*gradient)(GradContext&, OpId) = nullptr;
-  /// False when this very op (by its attributes) lets no gradient through; null: never.
+  /// Returns false when this op's attributes let no gradient through; null: all ops let it through.
   bool (*differentiable)(const Op&) = nullptr;
 
-  /// The first output is a loss [1], whose gradient rule starts from nothing.
+  /// Not kNone: output 0 is a loss [1], and the gradient rule needs no gradient of an output.
   Loss loss = Loss::kNone;
 
-  /// All ways to cut the op, preferred first (Lancet, section 5.1, less "all whole"); null: none.
+  /// Returns all cuts, preferred ones first (Lancet, section 5.1, less "all whole"); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
   std::vector<BeginInput> begins = {};
-  /// The row end of an output that is cut as kRows.
+  /// Returns the row end of an output that is cut as kRows.
   TensorId (*rows_end)(const Graph&, const Op&, size_t output) = nullptr;
 
-  /// (output, input): the output may take the input's storage when the input dies here.
-  /// Pairs may name absent inputs and outputs; alias_pairs() gives those of one op.
+  /// Pairs (output, input): the output may use the input's storage if no later op reads the input.
+  /// Pairs may name inputs and outputs that an op lacks; alias_pairs() returns those that it has.
   std::vector<std::pair<int, int>> may_alias = {};
-  /// Every output may take the input with its number.
+  /// Output i may use the storage of input i, for every i.
   bool alias_each = false;
-  /// Inputs that are overwritten in place; they must be parameters or states. An op that overwrites
-  /// one runs after all others that read it and do not, those that do in program order: its update,
-  /// then what moves it to another device (Collective::kExperts).
+  /// Inputs that the op overwrites in place; they must be parameters or states. Such an op runs
+  /// after all ops that only read the tensor. Ops that overwrite the same tensor run in program
+  /// order: the optimizer's update, then a move to another device (Collective::kExperts).
   std::vector<int> mutates = {};
-  int mutates_from = -1;  // 0 or more: every input from this one on, too
-  /// What this very op joins in one storage; null: nothing. Where the pieces lie in their places
-  /// the kernel moves none of them.
+  int mutates_from = -1;  // 0 or more: the op also overwrites every input from this one on
+  /// Returns which tensors this op joins in one storage; null: none. Pieces that already are at
+  /// their place in the whole are not copied by the kernel.
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
-  /// Its pieces are rows of parts, with their row ends.
+  /// The op's pieces are rows of the parts of a cut op, with row ends (Piece::end).
   bool joins_parts = false;
-  /// This very op does nothing but join, so it writes nothing and costs nothing; null: never.
+  /// Returns whether this op only joins tensors in one storage, without a copy; null: never.
   bool (*view)(const Op&) = nullptr;
-  /// Its outputs, and what it overwrites, are slots, and those that hold no expert hold anything.
+  /// What the op writes are expert slots; slots that hold no expert have undefined values.
   bool loose_slots = false;
-  /// Operands of matrix products: where the op stores bf16, its kernels round those of f32 anew in
-  /// every call, and take them as bf16 with the same result.
+  /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
+  /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
   std::vector<int> rounds = {};
-  /// Outputs of which the op writes a part only, and another op the rest.
+  /// Outputs that the op writes only in part; another op writes the rest.
   std::vector<int> partly_written = {};
-  /// Scratch bytes for one call, element size of T = elem_bytes; null: none.
+  /// Returns the scratch bytes for one call with elem_bytes bytes per float; null: none.
   Bytes (*scratch_bytes)(const Graph&, const Op&, Bytes elem_bytes) = nullptr;
 
-  /// Kernel glue; null for collectives (the executor runs them through its Communicator) and for
-  /// ops that are only simulated.
+  /// The kernel glue: the host function that calls kernels for one op. Null for collectives, which
+  /// the executor runs through its Communicator, and for ops that are only simulated.
   void (*run_f32)(const KernelCall<float>&) = nullptr;
   void (*run_f64)(const KernelCall<double>&) = nullptr;
-  /// Where activations are stored in bf16: of ops that have one. Others run as in f32.
+  /// The glue for activations stored in bf16; null: the op runs as in f32.
   void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
 
-  // Where kernels run on a device and their operands lie there, the glue runs on the host.
-  /// Inputs that the glue itself reads, counts and row ends: they must be on the host; null: none.
+  // With a device, kernels run and operands are on the device, and the glue runs on the host:
+  /// Returns the inputs that the glue itself reads (counts, row ends, placements) and that must
+  /// therefore be in host memory; null: none.
   std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
-  /// The glue of this very op does the work itself: its inputs, outputs and scratch must all be on
-  /// the host; null: never.
+  /// Returns whether the glue of this op does the work itself, so that inputs, outputs and scratch
+  /// must all be in host memory; null: no op of this kind does.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Variants of its kernels for this very op; null: one.
+  /// Returns the kernel variants that this op can choose from; null: there is one.
   KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
-/// OpDef::on_host of an op that always is.
+/// OpDef::on_host of an op whose glue always does the work.
 inline bool always(const Graph&, const Op&) {
   return true;
 }
-/// The op's work is done on the host, by its glue.
+/// Whether the op's glue does its work on the host (OpDef::on_host).
 bool runs_on_host(const Graph& graph, const Op& op);
-/// One of its inputs and outputs is of bf16.
+/// Whether an input or output of the op is bf16.
 bool stores_bf16(const Graph& graph, const Op& op);
-/// Inputs that are there and that the op's glue, or who runs the collective, reads on the host.
+/// Returns the present inputs that the glue, or for a collective the executor, reads on the host.
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 
+/// All kinds of ops; ops/ops.h has the one of the engine.
 class OpTable {
  public:
   explicit OpTable(std::vector<const OpDef*> defs) : defs_(std::move(defs)) {}
-  /// Throws UserError with the nearest name when there is none.
+  /// Returns the kind of this name. Throws UserError with the nearest name when there is none.
   OpKind kind(std::string_view name) const;
-  /// Throws MOE_CHECK's error when there is none.
+  /// Returns the op that has OpDef::basic == which. Throws MOE_CHECK's error when there is none.
   const OpDef& basic(BasicOp which) const;
   const OpDef& def(OpKind kind) const { return *defs_[kind.index()]; }
   std::span<const OpDef* const> defs() const { return defs_; }
@@ -284,54 +290,55 @@ class OpTable {
   std::vector<const OpDef*> defs_;
 };
 
-/// The (output, input) pairs of this op that exist and may share storage.
+/// Returns the pairs (output, input) of this op that may share storage, both present.
 std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op);
 
-/// Inputs that are there and that the op overwrites in place.
+/// Returns the present inputs that the op overwrites in place.
 std::vector<int> mutated_inputs(const Graph& graph, const Op& op);
 
-/// What the op joins in one storage.
+/// Returns which tensors the op joins in one storage (OpDef::pieces).
 std::vector<Piece> pieces(const Graph& graph, const Op& op);
-/// The op writes nothing: all of its outputs lie in the storage of its inputs, or the reverse.
+/// Whether the op writes nothing: its outputs are in its inputs' storage, or the reverse.
 bool is_view(const Graph& graph, const Op& op);
 
-/// "<op>", "<op>:1", ...: the name of an op's output.
+/// Returns the name of output i of an op: "<op>" for output 0, then "<op>:1", ...
 std::string output_name(const std::string& op, size_t i);
-/// What the outputs of an op are: gradients in the backward, activations otherwise.
+/// Returns the default kind of an op's outputs: gradient in the backward, else activation.
 TensorKind usual_tensor_kind(Phase phase);
 
-/// Who meets in a collective op: attrs group (members; all ranks unless given) and stride (1).
-/// Throws UserError naming op and attributes unless their product divides the ranks.
+/// Returns the group of ranks in a collective op: attrs group (number of members; default: all
+/// ranks) and stride (default 1). Throws UserError naming op and attributes unless group * stride
+/// divides the number of ranks.
 Group group_of(const Graph& graph, const Op& op);
-/// Which of them: attrs round (0) and rounds (1), as Round has them; to="source" is the way back of
-/// the same round. Throws UserError naming op and attributes where they do not fit the group.
+/// Returns the round of a collective op, from attrs round (default 0) and rounds (default 1), see
+/// Round in base/group.h; with to="source" it is the reverse of that round. Throws UserError naming
+/// op and attributes when they do not fit the group.
 Round round_of(const Graph& graph, const Op& op);
-/// The attributes that say so; none where the group is all ranks.
+/// Returns attrs group and stride for a group; none where the group is all ranks.
 Attrs group_attrs(const Group& group, int64_t num_ranks);
 
-// What an op is. False of one that was removed.
+// Whether an op has this MoeOp, BasicOp or Payload; false for a removed op.
 bool is(const Graph& graph, OpId op, MoeOp which);
 bool is(const Graph& graph, OpId op, BasicOp which);
 bool carries(const Graph& graph, OpId op, Payload which);
 
-/// The place of the first operand of this role; none: nullopt.
+/// Returns the place of the first operand of this role; nullopt when there is none.
 std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role);
-/// The op's input or output of this role; invalid: it has none, or the place is empty.
+/// Returns the op's input (output_of: output) of this role; an invalid id when it is absent.
 TensorId input_of(const Graph& graph, const Op& op, Role role);
 TensorId output_of(const Graph& graph, const Op& op, Role role);
-/// Puts `tensor` (invalid: nothing) in the place of this role. Requires: the op has it.
+/// Sets the input of this role; an invalid `tensor` empties it. Requires: the kind has this role.
 void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
-/// The operand that input i of this very op is; null: it takes fewer.
+/// Returns the operand to which input i of this op belongs; null when the op takes fewer inputs.
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
 
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is
 /// required is absent or not a tensor of the graph.
 void check_inputs(const Graph& graph, const Op& op);
-/// Of an op that its shape rule has passed. Throws MOE_CHECK's error naming the op's kind unless
-/// that many outputs, and what its integer inputs mean, are declared.
+/// For an op that its shape rule has accepted: throws MOE_CHECK's error naming the kind unless
+/// num_outputs outputs, and the roles of its integer inputs, are declared.
 void check_made(const Graph& graph, const Op& op, size_t num_outputs);
-/// Throws MOE_CHECK's error naming the op and what is missing or contradicts itself in its
-/// definition.
+/// Throws MOE_CHECK's error naming an op with an incomplete or contradictory definition.
 void check_declared(const OpTable& table);
 
 }  // namespace moe

@@ -32,7 +32,7 @@ class LineReader {
   void demand(char c) {
     if (!take(c)) fail(fmt::format("'{}'", c));
   }
-  /// A run of characters that are neither space nor punctuation.
+  /// Takes a run of characters that are neither space nor punctuation; if none: expected `what`.
   std::string word(std::string_view what) {
     skip_spaces();
     const size_t end = std::min(line_.find_first_of(" \t,=(){}[]", at_), line_.size());
@@ -105,7 +105,7 @@ class LineReader {
   size_t at_ = 0;
 };
 
-/// The enumerator whose name is `text`, out of the first `count`.
+/// Returns the enumerator whose name is `text`, out of the first `count`; nullopt: there is none.
 template <class E>
 std::optional<E> by_name(const char* (*name)(E), int count, std::string_view text) {
   for (int i = 0; i < count; ++i) {
@@ -116,7 +116,7 @@ std::optional<E> by_name(const char* (*name)(E), int count, std::string_view tex
 
 constexpr int kNumDTypes = 5, kNumTensorKinds = 5, kNumPhases = 3, kNumSegments = 9;
 
-/// Builds the graph line by line, then renumbers its tensors by their labels.
+/// Builds the graph line by line, then numbers its tensors in the order of their labels.
 class GraphParser {
  public:
   explicit GraphParser(const OpTable& table) : table_(table), by_line_(table) {}

@@ -1,4 +1,4 @@
-// Graphs as text, for tests, logs and diffs; parse(print(g)) is g.
+// Graphs as text, for tests, logs and diffs; parse_graph(print(g)) equals g. An example:
 //
 //   graph gpt2_moe ranks=2
 //   %0 param f32 [512,128] wte
@@ -9,8 +9,8 @@
 //
 // '_' is an absent optional input. Output shapes are not printed: the shape rule gives them. An
 // output may be followed by `expert`, by a tensor kind where it is not the usual one of the phase,
-// and by `as NAME` where its name is not made from the op's. '#' starts a line of comment.
-// The numbers are labels: tensors are numbered in their order.
+// and by `as NAME` where its name is not output_name(). A line that starts with '#' is a comment.
+// %N is a label: tensor ids are assigned in ascending order of labels.
 #pragma once
 
 #include <string>

@@ -15,7 +15,7 @@ bool is_source(TensorKind kind) {
   return kind == TensorKind::kInput || kind == TensorKind::kParam || kind == TensorKind::kState;
 }
 
-/// One pass over the program; a member a rule.
+/// Checks all ops in program order; one member function per rule.
 class Verifier {
  public:
   explicit Verifier(const Graph& graph)
@@ -59,7 +59,7 @@ class Verifier {
       }
       if (is_source(tensor.kind) || produced_[t.index()]) continue;
       if (!producers_[t.index()].valid()) {
-        throw user_error("op '{}' reads tensor '{}', which nobody produces", op.name, tensor.name);
+        throw user_error("op '{}' reads tensor '{}', which no op produces", op.name, tensor.name);
       }
       throw user_error("op '{}' reads tensor '{}' before op '{}' produces it", op.name, tensor.name,
                        graph_.op(producers_[t.index()]).name);
@@ -70,7 +70,7 @@ class Verifier {
     const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
     check_made(graph_, op, specs.size());
     if (specs.size() != op.outputs.size()) {
-      throw user_error("op '{}' has {} outputs, its shape rule gives {}", op.name,
+      throw user_error("op '{}' has {} outputs, but its shape rule gives {}", op.name,
                        op.outputs.size(), specs.size());
     }
     for (size_t i = 0; i < specs.size(); ++i) {
@@ -80,13 +80,14 @@ class Verifier {
       }
       const Tensor& tensor = graph_.tensor(t);
       if (tensor.shape != specs[i].shape || tensor.dtype != specs[i].dtype) {
-        throw user_error("op '{}': output '{}' is {} {}, its shape rule gives {} {}", op.name,
+        throw user_error("op '{}': output '{}' is {} {}, but its shape rule gives {} {}", op.name,
                          tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
                          dtype_name(specs[i].dtype), shape_text(specs[i].shape));
       }
       if (is_source(tensor.kind)) {
-        throw user_error("op '{}' produces tensor '{}', which is a {}", op.name, tensor.name,
-                         tensor_kind_name(tensor.kind));
+        throw user_error(
+            "op '{}' produces tensor '{}', but an op must not produce a tensor of kind {}", op.name,
+            tensor.name, tensor_kind_name(tensor.kind));
       }
       if (produced_[t.index()]) {
         throw user_error("tensor '{}' has two producers, op '{}' is the second", tensor.name,
@@ -101,8 +102,9 @@ class Verifier {
       const TensorId t = op.inputs[static_cast<size_t>(m)];
       const Tensor& tensor = graph_.tensor(t);
       if (tensor.kind != TensorKind::kParam && tensor.kind != TensorKind::kState) {
-        throw user_error("op '{}' overwrites tensor '{}', which is not a parameter or state but {}",
-                         op.name, tensor.name, tensor_kind_name(tensor.kind));
+        throw user_error(
+            "op '{}' overwrites tensor '{}' of kind {}; allowed are parameters and states", op.name,
+            tensor.name, tensor_kind_name(tensor.kind));
       }
       if (std::count(op.inputs.begin(), op.inputs.end(), t) > 1) {
         throw user_error("op '{}' overwrites tensor '{}' and reads it as another input", op.name,
@@ -118,7 +120,7 @@ class Verifier {
       bytes += static_cast<double>(graph_.bytes(TensorId(static_cast<int64_t>(i))));
     }
     check_bytes(bytes, [this] {
-      return fmt::format("the whole of its {} tensors", graph_.tensors().size());
+      return fmt::format("all its {} tensors together", graph_.tensors().size());
     });
   }
 

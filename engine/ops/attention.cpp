@@ -50,8 +50,7 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0}, {0, 0}}};
 }
 
-/// Variants on a device in bf16: a library's kernels where it has one for the shape, or this
-/// project's own.
+/// Variants on a device in bf16: a library's kernels (where it has one), or this project's own.
 KernelVariants attention_variants(const Tensor& qkv) {
   return qkv.dtype == DType::kBF16 ? KernelVariants{kKernels, {kLibrary, kOwn}} : KernelVariants();
 }

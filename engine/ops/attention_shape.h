@@ -1,5 +1,4 @@
-// The sizes of an attention op, for the fused ops (attention.cpp) and the unfused ones
-// (attention_unfused.cpp).
+// The sizes of an attention op, for attention.cpp (fused) and attention_unfused.cpp.
 #pragma once
 
 #include "engine/graph/op_def.h"

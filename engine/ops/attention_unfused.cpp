@@ -24,8 +24,7 @@ Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
           .gemm = true};
 }
 
-/// The softmax ops have no input qkv: sizes come from the scores [B, heads, S, S], the head size
-/// from attr head_dim.
+/// The softmax ops have no qkv: sizes are those of the scores, the head size is attr head_dim.
 kernels::AttentionShape softmax_shape(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny, kAny});
   const Shape& score = shape(g, op, 0);

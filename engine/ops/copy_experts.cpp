@@ -50,8 +50,7 @@ double slot_bytes(const Graph& g, std::span<const TensorId> tensors) {
   return bytes;
 }
 
-/// Expected bytes: a device receives an expert in the first attr `expected` shadow slots, and sends
-/// as many gradients back.
+/// Expected bytes: a device gets (or returns) an expert in the first attr `expected` shadow slots.
 Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   const std::vector<double> bytes = bytes_moved(g, op);
   const std::vector<ShadowRange> ranges = shadow_ranges(op);

@@ -9,8 +9,7 @@
 namespace moe::ops {
 namespace {
 
-/// Checks the row tensor (input i), its counts (input `counts`) and attr products, and returns the
-/// shape of input i. Throws UserError.
+/// Returns the shape of the rows, input i. Throws UserError if they, `counts` or attrs are wrong.
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});

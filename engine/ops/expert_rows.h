@@ -31,8 +31,7 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
   return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
 }
 
-/// Throws UserError where attr rows is "used" and input `counts` is absent or does not have one
-/// count per block of input x.
+/// Throws UserError where attr rows is "used" unless input `counts` has one count per block of x.
 inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
   if (!only_used(op)) return;
   if (!has(op, counts)) {
@@ -45,8 +44,7 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
-/// OpDef::host_inputs of an op whose glue reads the inputs kInputs (counts and begins) where attr
-/// rows is "used", and none otherwise.
+/// OpDef::host_inputs where glue reads kInputs (counts, begins) only with attr rows = "used".
 template <size_t... kInputs>
 std::vector<size_t> counted(const Op& op) {
   return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};

@@ -7,8 +7,7 @@
 namespace moe::ops {
 namespace {
 
-/// Throws UserError unless the bias of x [..,n] is [n], or that of x [El,..,n] is [El,n]: one row
-/// for each index of the first axis.
+/// Throws UserError unless the bias is [n], or [El,n] with one row per first index of x [El,..,n].
 void expect_bias(const Graph& g, const Op& op, size_t x, size_t bias) {
   if (!has(op, bias)) return;
   const Shape& have = expect_matrix(g, op, x);
@@ -46,8 +45,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   return rows_work(g, op, context, kGeluDxFlops);
 }
 
-/// Can be cut along any axis (along the last one the bias is cut too); counted rows (rows = "used")
-/// at the gate's row ends.
+/// Can be cut along any axis (the last one with the bias); with rows = "used", along the rows.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
     return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},

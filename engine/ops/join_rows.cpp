@@ -61,8 +61,7 @@ std::vector<Piece> pieces(const Graph&, const Op& op) {
   return pieces;
 }
 
-/// Copies elements [from, to) of a part to the same place in the whole; does nothing where the part
-/// is in the whole's storage.
+/// Copies elements [from, to) of a part to the whole, unless the part is in the whole's storage.
 template <class E, class T>
 void take_rows(const KernelCall<T>& c, E* whole, const void* part, int64_t from, int64_t to) {
   if (part == whole || from == to) return;

@@ -24,8 +24,7 @@ struct RankContext {
   const int64_t* device_step = nullptr;
   /// Global number of this rank's first token in the step.
   int64_t first_token = 0;
-  /// The gate of the MoE layer that a `gate` op belongs to; the executor sets built-in and Lua
-  /// gates.
+  /// The gate of a `gate` op's MoE layer, built-in or from Lua; the executor sets it.
   const Gate* gate = nullptr;
   /// The policy of a `place` op; null: the built-in policy that its attribute names.
   const PlacementFunction* place = nullptr;

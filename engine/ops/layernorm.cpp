@@ -37,8 +37,7 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-/// Can be cut along the batch only: mean and rstd have one flat axis of rows, in which a cut along
-/// another axis of x is not contiguous.
+/// Can be cut along the batch only: in the flat axis of mean and rstd, no other cut is contiguous.
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0, 0, 0}}};
 }

@@ -19,8 +19,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
 }
 
-/// 2 * rows * in * out flops for each of forward, dx and dw. w is [out,in]; the rows are those of
-/// input `i`.
+/// 2 * rows * in * out flops for each of forward, dx and dw; input `i` has the rows, w is [out,in].
 Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w, double gelu_each) {
   return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, i))) *
                        static_cast<double>(num_elements(w)) +
@@ -49,8 +48,7 @@ void gradient(GradContext& c, OpId) {
   if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
 }
 
-/// Can be cut along any row axis of x, or along the columns of y (rows of w). A cut along `in`
-/// would give partial sums of y.
+/// Can be cut along any row axis or the columns of y (rows of w); along `in`, y would be partial.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   const int columns = static_cast<int>(shape(g, op, 0).size()) - 1;
   const auto tuple = [&op](int x, int w, int bias, int y) {

@@ -1,5 +1,4 @@
-// place computes the next placement of a layer from the loads of its experts; commit makes it the
-// current one.
+// place computes the next placement of a layer from its loads; commit makes it the current one.
 #include <algorithm>
 
 #include "engine/ops/defs.h"

@@ -38,8 +38,7 @@ Placement placement_in(const KernelCall<T>& c, size_t i) {
                            {c.in_i32(i), static_cast<size_t>(Placement::code_size(bounds))});
 }
 
-/// The rates and options that the policy of a `place` op uses, read from its attributes and written
-/// as attributes.
+/// Rates and options for the policy of a `place` op, read from attributes or made into them.
 PlacementRates placement_rates(const Op& op);
 Attrs rate_attrs(const PlacementRates& rates);
 PolicyOptions place_options(const Op& op);

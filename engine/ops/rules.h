@@ -59,8 +59,7 @@ kernels::WeightRule weight_rule(const Op& op);
 /// Returns [rows / seq, seq, cols] where the op has attr seq, else [rows, cols]. Throws UserError
 /// when seq does not divide `rows`.
 Shape token_shape(const Op& op, int64_t rows, int64_t cols);
-/// Returns attr seq, with which token_shape gives the gradient this shape again; no attribute for a
-/// shape of two axes.
+/// Returns attr seq, for token_shape, of a gradient of this shape; no attribute for two axes.
 Attrs seq_attr(const Shape& shape);
 
 /// Returns the type of an op's statistics (mean, log-sum-exp): f32 where `dtype` is f16 or bf16.

@@ -8,8 +8,7 @@
 namespace moe::ops {
 namespace {
 
-/// Returns the shape [E/n,C,d] of one block of slots [E,C,d]. Throws UserError unless the ranks of
-/// the group divide E.
+/// Returns the shape [E/n,C,d] of a block of [E,C,d]. Throws UserError unless group.size divides E.
 Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;

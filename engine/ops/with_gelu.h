@@ -28,8 +28,7 @@ inline double gelu_flops(const Graph& graph, const Op& op, double each) {
                        : 0;
 }
 
-/// Adds to each cut (OpDef::axes) that an op with attr gelu=1 cuts its second output like the
-/// first.
+/// Adds the second output of an op with attr gelu=1 to its cuts (OpDef::axes), cut like the first.
 std::vector<AxisTuple> and_gelu(const Op& op, std::vector<AxisTuple> tuples);
 
 }  // namespace moe::ops

@@ -274,7 +274,7 @@ TEST_CASE("a file of the schema before is set aside, and one whose tables are no
     tamper(path,
            sql + fmt::format("; PRAGMA application_id=1836017002; PRAGMA user_version={}", schema));
     ProfileCache cache(path);
-    CHECK_THAT(cache.take_warning(), Catch::Contains("set aside") && Catch::Contains(path));
+    CHECK_THAT(cache.take_warning(), Catch::Contains("was renamed to") && Catch::Contains(path));
     CHECK_FALSE(cache.find("a"));
     cache.store("a", {2});
     CHECK(cache.find("a") == Samples{2});
@@ -295,7 +295,7 @@ TEST_CASE("a file of the schema before is set aside, and one whose tables are no
   }
   tamper(path, "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM samples; END");
   ProfileCache cache(path);
-  CHECK_THAT(cache.take_warning(), Catch::Contains("set aside"));
+  CHECK_THAT(cache.take_warning(), Catch::Contains("was renamed to"));
 }
 
 TEST_CASE("a path that cannot be written is the user's error, with the path") {

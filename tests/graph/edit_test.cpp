@@ -108,7 +108,7 @@ TEST_CASE("split_ops refuses an outside reader of a tensor without an axis") {
   std::vector<CutAxis> cuts = capacity_cuts(graph);
   cuts.erase(cuts.begin() + 2);
   CHECK_THROWS_WITH(split_ops(graph, chain(graph), cuts, std::vector<int64_t>{2, 4}),
-                    Contains("op 'aside' outside the chain reads tensor 'fc', which has no axis"));
+                    Contains("op 'aside' outside the chain reads tensor 'fc', for which no axis"));
 }
 
 TEST_CASE("split_ops refuses a chain that is out of order") {
@@ -116,7 +116,7 @@ TEST_CASE("split_ops refuses a chain that is out of order") {
   std::vector<OpId> ops = chain(graph);
   std::swap(ops[1], ops[2]);
   CHECK_THROWS_WITH(split_ops(graph, ops, capacity_cuts(graph), std::vector<int64_t>{2, 4}),
-                    Contains("op 'act' stands before the producer of its input 'fc'"));
+                    Contains("op 'act' is listed before the producer of its input 'fc'"));
 }
 
 TEST_CASE("split_ops refuses a cut that does not reach the output whole") {

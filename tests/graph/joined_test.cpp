@@ -128,9 +128,9 @@ TEST_CASE("a tensor that two views want at two places is refused") {
 %8 = concat(%5, %6) {axis=0, view=1} first forward mlp
 %9 = concat(%6, %5) {axis=0, view=1} second forward mlp
 )",
-          "op 'second' wants tensor 'a' at element 12 of 'second', where it lies at -12");
+          "op 'second' needs tensor 'a' at element 12 of 'second', but it is at element -12");
   refuses("%8 = concat(%5, %5) {axis=0, view=1} twice forward mlp\n",
-          "op 'twice' wants tensor 'a' at element 12 of 'twice', where it lies at 0");
+          "op 'twice' needs tensor 'a' at element 12 of 'twice', but it is at element 0");
 }
 
 TEST_CASE("a tensor that views put over another one's values is refused") {
@@ -139,16 +139,18 @@ TEST_CASE("a tensor that views put over another one's values is refused") {
 %10 = gelu(%8) over forward mlp
 %11 = concat(%10, %9) {axis=0, view=1} whole forward mlp
 )",
-          "op 'whole' puts tensor 'over' where tensor 'a' has values of its own");
-  refuses(R"(
+          "op 'whole' places tensor 'over' on elements of the storage where tensor 'a' has other "
+          "values");
+  refuses(
+      R"(
 %8 = concat(%5, %6) {axis=0, view=1} first forward mlp
 %9 = concat(%7, %6) {axis=0, view=1} second forward mlp
 )",
-          "op 'second' puts tensor 'c' where tensor 'a' has values of its own");
+      "op 'second' places tensor 'c' on elements of the storage where tensor 'a' has other values");
   refuses(
       "%8 = concat(%2, %5) {axis=0, view=1} first forward mlp\n"
       "%9 = concat(%0, %5) {axis=0, view=1} second forward mlp\n",
-      "has values of its own");
+      "has other values");
 }
 
 TEST_CASE("cut and put together again in the same order is no contradiction") {
@@ -171,14 +173,14 @@ TEST_CASE("rows of one join share their storage, rows of different ones must not
   CHECK(joined.offset[graph.find_tensor("b").index()] == 0);
   CHECK(joined.offset[graph.find_tensor("cut:1").index()] == 6);
   refuses(join + "%9 = join_rows(%3, %4, %5, %7) {parts=2} second forward mlp\n",
-          "where tensor 'b' has values of its own");
+          "where tensor 'b' has other values");
   refuses(join + "%9 = join_rows(%3, %4, %8, %7) {parts=2} second forward mlp\n",
-          "has values of its own");
+          "has other values");
 }
 
 TEST_CASE("rows of an input are refused, for their end would be cleared") {
   refuses("%8 = join_rows(%3, %4, %5, %2) {parts=2} j forward mlp\n",
-          "op 'j' joins rows of tensor 'x' of kind input, and would clear the rest");
+          "op 'j' joins rows of tensor 'x', a tensor of kind input, and would clear");
 }
 
 TEST_CASE("a parameter that an op overwrites is not cut in place") {
@@ -186,7 +188,7 @@ TEST_CASE("a parameter that an op overwrites is not cut in place") {
 %8, %9 = split(%0) {axis=0, sizes="2,2", view=1} cut forward mlp
 sgd(%0, %1, %5) update update update
 )",
-          "op 'update' overwrites tensor 'w', in whose storage others lie");
+          "op 'update' overwrites tensor 'w', whose storage contains other tensors");
 }
 
 }  // namespace

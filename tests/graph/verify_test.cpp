@@ -63,7 +63,7 @@ TEST_CASE("an input that is no tensor of the graph is refused") {
 TEST_CASE("an input that nobody produces is refused") {
   Graph graph = two_gelus();
   graph.remove(graph.find_op("first"));
-  refuses(graph, "op 'second' reads tensor 'first', which nobody produces");
+  refuses(graph, "op 'second' reads tensor 'first', which no op produces");
 }
 
 TEST_CASE("an input that is produced later is refused") {
@@ -75,20 +75,20 @@ TEST_CASE("an input that is produced later is refused") {
 TEST_CASE("an output of another shape than the rule's is refused") {
   Graph graph = two_gelus();
   graph.tensor(graph.find_tensor("second")).shape = {3, 2};
-  refuses(graph, "op 'second': output 'second' is f32 [3,2], its shape rule gives f32 [2,3]");
+  refuses(graph, "op 'second': output 'second' is f32 [3,2], but its shape rule gives f32 [2,3]");
 }
 
 TEST_CASE("an output of another dtype than the rule's is refused") {
   Graph graph = two_gelus();
   graph.tensor(graph.find_tensor("second")).dtype = DType::kF16;
-  refuses(graph, "output 'second' is f16 [2,3], its shape rule gives f32 [2,3]");
+  refuses(graph, "output 'second' is f16 [2,3], but its shape rule gives f32 [2,3]");
 }
 
 TEST_CASE("a missing output is refused") {
   Graph graph = two_gelus();
   named(graph, "second").outputs.clear();
   graph.remove(graph.find_op("update"));
-  refuses(graph, "op 'second' has 0 outputs, its shape rule gives 1");
+  refuses(graph, "op 'second' has 0 outputs, but its shape rule gives 1");
 }
 
 TEST_CASE("two producers of a tensor are refused") {
@@ -100,7 +100,8 @@ TEST_CASE("two producers of a tensor are refused") {
 TEST_CASE("an op that produces a parameter is refused") {
   Graph graph = two_gelus();
   graph.tensor(graph.find_tensor("first")).kind = TensorKind::kParam;
-  refuses(graph, "op 'first' produces tensor 'first', which is a param");
+  refuses(graph,
+          "op 'first' produces tensor 'first', but an op must not produce a tensor of kind param");
 }
 
 TEST_CASE("an op name used twice is refused") {
@@ -124,7 +125,7 @@ TEST_CASE("a name that the text form could not hold is refused") {
 TEST_CASE("overwriting an activation is refused") {
   Graph graph = two_gelus();
   named(graph, "update").inputs[0] = graph.find_tensor("first");
-  refuses(graph, "op 'update' overwrites tensor 'first', which is not a parameter or state");
+  refuses(graph, "op 'update' overwrites tensor 'first' of kind activation; allowed are");
 }
 
 TEST_CASE("reading a parameter after its update is refused") {

@@ -47,11 +47,12 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
   const std::pair<std::function<void(OpDef&)>, const char*> faults[] = {
       {[](OpDef& d) { d.inputs = {}; }, "op mine: no inputs are declared"},
       {[](OpDef& d) { d.work = nullptr; }, "op mine: infer or work is missing"},
-      {[](OpDef& d) { d.run_f64 = nullptr; }, "op mine: its kernel run_f32 or run_f64 is missing"},
+      {[](OpDef& d) { d.run_f64 = nullptr; },
+       "op mine: kernels run_f32 and run_f64 must both be given"},
       {[](OpDef& d) {
          d.inputs = {{"x"}, {"x"}};
        },
-       "op mine: input 1 has no name of its own"},
+       "op mine: input 1 has no name or the name of an earlier one"},
       {[](OpDef& d) {
          d.inputs = {several("x", 4), {"y"}};
        },
@@ -59,16 +60,17 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
       {[](OpDef& d) {
          d.inputs = {optional("x"), {"y"}};
        },
-       "is required behind one that is not"},
+       "is required, but the one before it is optional"},
       {[](OpDef& d) { d.mutates = {1}; }, "names input 1, which is not declared"},
       {[](OpDef& d) {
          d.may_alias = {{1, 0}};
        },
        "names output 1, which is not declared"},
       {[](OpDef& d) { d.begins = {{.input = 2, .of_input = 0}}; }, "names input 2"},
-      {[](OpDef& d) { d.collective = Collective::kAllToAll; }, "contradict one another"},
-      {[](OpDef& d) { d.payload = Payload::kRows; }, "contradict one another"},
-      {[](OpDef& d) { d.loss = Loss::kModel, d.outputs = {}; }, "its loss is not declared"}};
+      {[](OpDef& d) { d.collective = Collective::kAllToAll; }, "contradict each other"},
+      {[](OpDef& d) { d.payload = Payload::kRows; }, "contradict each other"},
+      {[](OpDef& d) { d.loss = Loss::kModel, d.outputs = {}; },
+       "it has a loss, but no output is declared"}};
   for (const auto& [forget, message] : faults) CHECK_THAT(refusal(forget), Contains(message));
   const OpDef def = whole();
   CHECK_THROWS_WITH(check_declared(OpTable({&def, &def})), Contains("two ops are named mine"));
@@ -85,7 +87,7 @@ TEST_CASE(
   };
   CHECK_NOTHROW(make(DType::kF32));
   CHECK_THROWS_WITH(make(DType::kI32), Contains("op mine") && Contains("input 0 (x)") &&
-                                           Contains("mean is not declared"));
+                                           Contains("but its role declares floats"));
   def.outputs = {{"y"}, {"z"}};
   CHECK_THROWS_WITH(make(DType::kF32), Contains("op mine: 2 to 2 outputs are declared"));
 }
