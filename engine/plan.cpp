@@ -19,7 +19,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-/// FNV-1a, 64 bits.
+/// The FNV-1a hash with 64 bits.
 class Hash {
  public:
   void add(std::string_view text) {
@@ -62,7 +62,8 @@ std::string hash_of(const Plan& plan) {
   return hash.text();
 }
 
-/// Collectives on "comm", all-reduces on a lane of their own where the system has one.
+/// Returns the default schedule, with all collectives on the lane "comm"; if the system has a lane
+/// for all-reduces, they are on that lane.
 Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   Schedule schedule = default_schedule(graph);
   if (reduce_lane == ReduceLane::kWithAllToAlls) return schedule;
@@ -75,7 +76,7 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   return schedule;
 }
 
-/// A step of training and a forward alone do not take all the same stages.
+/// Throws UserError for a stage that is for training only in inference, or the reverse.
 void check_stages(const PlanSpec& spec) {
   for (const Stage& stage : spec.system.stages) {
     const bool built_in = !stage.transform && !stage.schedule;
@@ -92,8 +93,9 @@ void check_stages(const PlanSpec& spec) {
   }
 }
 
-/// Behind all passes, which know nothing of it, and before the schedulers, whose costs are then
-/// those of what runs. Variants come last, as they are chosen by the cost of each op as it will be.
+/// Changes the graph for a device. This is done after all passes over the graph, which do not
+/// depend on the device, and before the schedule passes, so that these use the costs of the ops
+/// that will run. Variants are chosen last because the choice depends on the final ops.
 Graph edit_for_device(Graph graph, const PlanSpec& spec) {
   if (spec.lowering.fuse_gelu) graph = fuse_gelu(std::move(graph));
   if (spec.lowering.round_once) graph = round_once(std::move(graph));

@@ -1,5 +1,5 @@
-// Plan: the immutable bundle for one target (model, cluster or ranks, system), made once by
-// make_plan() and never rebuilt in the middle of a run.
+// Plan: graph, schedule and memory for one target (model, cluster or ranks, system). make_plan()
+// creates it once; it never changes afterwards, not even during a run. Plans are executed in run.h.
 #pragma once
 
 #include <memory>
@@ -18,17 +18,17 @@
 
 namespace moe {
 
-/// A mix of techniques under a name.
+/// A named mix of passes with an all-reduce policy.
 struct SystemSpec {
   std::string name;
   std::vector<Stage> stages;
   GradientSync sync;
 };
 
-/// What is changed in a plan's graph for a device, after all passes.
+/// Changes of a plan's graph for a device, made after all passes.
 struct DeviceLowering {
-  bool fuse_gelu = false;   // passes/fuse_gelu.h
-  bool round_once = false;  // passes/round_once.h
+  bool fuse_gelu = false;   // passes/device/fuse_gelu.h
+  bool round_once = false;  // passes/device/round_once.h
 };
 
 struct PlanSpec {
@@ -40,15 +40,15 @@ struct PlanSpec {
   SystemSpec system;
   WorkContext work;
   std::shared_ptr<const CostModel> cost;
-  Bytes element_bytes = 0;  // as plan_memory
-  /// The forward alone: no backward, no update, no optimiser state.
+  Bytes element_bytes = 0;  // as in plan_memory()
+  /// Whether the plan has the forward pass only: no backward, no update, no optimizer state.
   bool inference = false;
-  /// How a device is to run ops that have several variants; and whether ops that this says nothing
-  /// of take the fastest one by `cost`, not the usual one.
+  /// The requested kernel variants, for ops that have several.
   WantedVariants variants;
+  /// Whether ops without a requested variant get the fastest one by `cost` instead of the default.
   bool autotune = false;
   DeviceLowering lowering;
-  /// Which experts tokens choose, in place of the model's gate; null: the gate.
+  /// Chooses the experts of tokens instead of the model's gate; null means the gate.
   std::shared_ptr<const RoutingModel> routing;
 };
 
@@ -57,25 +57,27 @@ struct Plan {
   Graph graph;
   Schedule schedule;
   LaneOrders orders;
-  std::vector<std::vector<OpId>> waits;  // cross_lane_waits
+  std::vector<std::vector<OpId>> waits;  // from cross_lane_waits()
   MemoryPlan memory;
   std::vector<StageReport> stages;
   Nanoseconds plan_ns = 0;  // time that planning took
-  std::string hash;         // of graph text, orders and buffers, 16 hex digits
+  std::string hash;         // of graph text, schedule, orders and buffers, as 16 hex digits
 };
 
-/// Runs the stages in order, verifies after each, and passes the legality door.
-/// Throws UserError or RunError naming the stage.
+/// Makes a plan: runs the stages in order, verifies the graph after each, and checks the legality
+/// of the result. Throws UserError or RunError naming the stage.
 std::shared_ptr<const Plan> make_plan(PlanSpec spec);
 
-/// The same for a graph and a schedule given (tests, Lua scripts): order, waits, memory, legality.
+/// Makes a plan from a given graph and schedule (for tests and Lua scripts): computes orders, waits
+/// and memory, and checks legality.
 std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule);
 
-/// The program of a plan as bytes for another process of the same program: graph, schedule, hash.
-/// Throws UserError naming a lane that picks by a function, which has no bytes.
+/// Packs the graph, schedule and hash of a plan into bytes, for another process of the same job.
+/// Policy functions of lanes (Lane::choose) are not packed.
 std::string packed_program(const Plan& plan);
-/// The plan with that program and this spec: order, waits, memory and legality are made anew.
-/// Throws RunError naming both hashes where the hash of what comes out is another.
+/// Returns the plan with the packed graph and schedule and with `spec`; orders, waits, memory and
+/// legality are computed again. Throws RunError naming both hashes if the result has another hash
+/// than the packed plan.
 std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view packed);
 
 }  // namespace moe

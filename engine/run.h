@@ -1,4 +1,5 @@
-// The one table of executors.
+// The table of executors, and run(), which runs a plan on one of them. The executors themselves are
+// in sim/ and exec/.
 #pragma once
 
 #include <memory>
@@ -11,32 +12,35 @@
 
 namespace moe {
 
-/// What runs a plan. A new one is a row of the table in run.cpp: recipes, the command line, `list`
-/// and checks read it.
+/// A row of the table of executors in run.cpp. An executor is added by a new row only: recipes, the
+/// command line, `list` and checks read the table.
 struct ExecutorDef {
   const char* name;
   const char* doc;
   std::unique_ptr<Executor> (*make)();
-  std::vector<Precision> precisions = {};  // that its ranks compute in; none: nothing is computed
-  bool gpu = false;                        // its ranks' ops run on a GPU
-  /// Why this machine cannot run it, "" where it can; null: every machine can.
+  std::vector<Precision> precisions = {};  // that the executor can compute in; empty: no compute
+  bool gpu = false;                        // whether ops run on a GPU
+  /// Returns why this machine cannot run the executor, or ""; null if every machine can.
   std::string (*missing)() = nullptr;
 };
+/// Returns the table.
 std::span<const ExecutorDef> executors();
-/// Throws UserError with the nearest name and what there is.
+/// Returns the executor called `name`. If there is none, throws UserError with the nearest name and
+/// all names.
 const ExecutorDef& executor_def(std::string_view name);
+/// Returns why this machine cannot run the executor; "" if it can.
 std::string missing(const ExecutorDef& executor);
 
-/// executor: a name of executors(). Throws UserError with the nearest name and what is available,
-/// and for a precision that the executor does not compute in.
+/// Runs the plan on the executor called `executor`. Throws UserError if there is none of that name,
+/// or if the executor does not support options.precision.
 RunResult run(const Plan& plan, std::string_view executor, const RunOptions& options);
 
 struct PartialRun {
   RunResult result;
-  bool ended = true;  // false: the run failed after these steps (RunFailed)
+  bool ended = true;  // false if the run failed after the steps in `result` (RunFailed)
 };
-/// The same, but a run that fails after a step is as good as its steps. Not an inference: half of
-/// one is good for nothing, and its failure goes on.
+/// As run(), but if a training run fails after some steps, returns the result of these steps. A
+/// failed inference run still throws, since a part of its results is of no use.
 PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options);
 
 }  // namespace moe

@@ -12,7 +12,7 @@ namespace {
 
 using Key = std::tuple<OpId, Cause, OpId, OpId, int32_t, std::string>;
 
-/// Distributes the exposed time of one rank.
+/// Assigns the exposed time of one rank to collectives and causes.
 class Account {
  public:
   Account(const Record& record, const Reachability& reach, size_t rank,
@@ -47,7 +47,8 @@ class Account {
   }
 
  private:
-  /// Compute stood still until op began; invalid: until the step was over.
+  /// Accounts for [lo, hi), in which the compute lane was idle until `op` began; an invalid `op`
+  /// means until the end of the step.
   void gap(Nanoseconds lo, Nanoseconds hi, OpId op) {
     if (exposed_.within(lo, hi) == 0) return;
     if (op.valid()) hi = before_op(lo, hi, op);
@@ -64,7 +65,8 @@ class Account {
     hand_over(lo, hi);
   }
 
-  /// The end of the gap, in which the op's data was there. Returns when that began.
+  /// Accounts for the last part of the gap, in which the data of `op` was ready but `op` had not
+  /// begun. Returns when that part begins.
   Nanoseconds before_op(Nanoseconds lo, Nanoseconds hi, OpId op) {
     const Nanoseconds ready = std::clamp(record_.data_ready(op, rank_), lo, hi);
     const Nanoseconds ordered = std::clamp(record_.edges_ready(op, rank_), ready, hi);
@@ -73,13 +75,13 @@ class Account {
     const OrderEdge& edge = *record_.last_ordered(op, rank_);
     if (record_.is_comm(edge.from)) {
       charge({edge.from, Cause::kOrderEdge, edge.from, op, -1, edge.stage}, ready, ordered);
-    } else {  // compute stood still, so a clock is wrong
+    } else {  // edge.from is compute, which was idle: only an inexact clock can cause this
       hand_over(ready, ordered);
     }
     return ready;
   }
 
-  /// [from, hi) of a collective, of which [max(from, lo), hi) lies in the gap.
+  /// Accounts for [from, hi) of a collective, of which [max(from, lo), hi) is in the gap.
   void collective(OpId comm, OpId waiting, Nanoseconds from, Nanoseconds lo, Nanoseconds hi) {
     const std::vector<Exposure> parts = record_.made_of(comm, rank_);
     Nanoseconds at = from;
@@ -95,7 +97,8 @@ class Account {
     hand_over(std::clamp(at, lo, hi), hi);
   }
 
-  /// [a, b) of a transfer that nothing delayed, in a gap that stands open from `since` on.
+  /// Accounts for [a, b) of a transfer without delays. `since` is the begin of the gap, or that of
+  /// the collective if it is later.
   void transfer(OpId comm, OpId waiting, Nanoseconds a, Nanoseconds b, Nanoseconds since) {
     Nanoseconds left = exposed_.within(a, b);
     for (size_t i = next_ + 1; i < compute_.size() && left > 0; ++i) {
@@ -129,8 +132,9 @@ class Account {
     return spend(earlier, most, {comm, Cause::kLaneOrder, earlier, comm, -1, ""});
   }
 
-  /// Neither the collective nor anything that compute has begun needs what the op makes, and what
-  /// comes next does not need it to be sent before.
+  /// Whether `op` could have run during the collective instead of before it: neither the collective
+  /// nor a compute op that has begun needs its output, and the next compute op does not need that
+  /// output to be sent.
   bool could_wait(OpId op, OpId comm) const {
     if (reach_.reaches(op, comm)) return false;
     const Span* next = next_ < compute_.size() ? compute_[next_] : nullptr;
@@ -149,7 +153,8 @@ class Account {
     return ns;
   }
 
-  /// Whatever is in flight, although nothing waits for it: a lane is being woken.
+  /// Accounts for [lo, hi), in which no op was waited for but a lane was being woken: kCoordination
+  /// of the collectives that were in flight.
   void hand_over(Nanoseconds lo, Nanoseconds hi) {
     if (lo >= hi || exposed_.within(lo, hi) == 0) return;
     std::vector<const Span*> spans = record_.comm[rank_];
@@ -183,12 +188,12 @@ class Account {
   const size_t rank_;
   const std::vector<const Span*>& compute_;
   std::map<Key, Nanoseconds>& sums_;
-  size_t next_ = 0;                // in compute_: the op that ends the gap
-  std::vector<Nanoseconds> idle_;  // by op: its time on the lane that hid nothing, not yet spent
+  size_t next_ = 0;                // index in compute_ of the op that ends the gap
+  std::vector<Nanoseconds> idle_;  // per op: time that hid no transfer, less what spend() took
   Times exposed_;
 };
 
-/// Of all ranks, by op.
+/// Returns the times of collectives, summed over ranks and indexed by op.
 std::vector<CollectiveShare> times_of(const Record& record) {
   std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {
@@ -219,7 +224,7 @@ std::vector<CollectiveShare> times_of(const Record& record) {
   return times;
 }
 
-/// What kept the op, hidden or not, over all ranks.
+/// Returns the delays of a collective, hidden or exposed, summed over ranks.
 std::vector<Exposure> delays_of(const Record& record, OpId op) {
   std::vector<Exposure> all;
   for (size_t r = 0; r < record.num_ranks; ++r) {
@@ -239,7 +244,7 @@ std::vector<Exposure> delays_of(const Record& record, OpId op) {
   return all;
 }
 
-/// In the order in which they first began.
+/// Returns the collectives in the order in which they began on rank 0.
 std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
   std::vector<CollectiveShare> times = times_of(record);

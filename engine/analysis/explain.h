@@ -1,16 +1,17 @@
-// Why communication was exposed: every nanosecond of exposed_comm_ns (timeline/metrics.h) of every
-// rank belongs to one collective and one cause, for simulated and executed timelines alike.
+// Why communication was exposed. explain() assigns each nanosecond of exposed_comm_ns
+// (timeline/metrics.h) of each rank to one collective and one cause. It works the same for
+// simulated and executed timelines. What could be changed is in findings.h.
 //
-// The account. Where compute stands still until an op X begins, X waits for the last of its
-// predecessors to end, that one, P, for the last of its own, and so on back to where compute
-// stopped. A stretch belongs to the collective that is waited for in it. P lasts from the end of
-// the last op whose data it needs to its own end, and is made of its transfer, alone on the wire,
-// and of delays (an order edge, a lane, late members, a hold, a hand-over, chunks, contention).
-// Without the delays the transfer alone would have come first; what compute hid of P is therefore
-// taken off the transfer, then off the delays in the order in which they came. What is left of the
-// transfer is inherent (data), unless a compute op could have run meanwhile and did so at another
-// time, in which it hid nothing: then the cause is what kept that op, an order edge or the lane's
-// order. An op accounts for no more than the time that it takes.
+// The method. Say the compute lane is idle until op X begins. X waited for the last of its
+// predecessors to end, call it P; P waited for the last of its own predecessors, and so on back to
+// the time when compute stopped. Each piece of the idle time belongs to the collective that is
+// waited for in it. P lasts from the end of the last op whose data it needs to its own end. This
+// time consists of the transfer as it is alone on the wire, and of delays (an order edge, a lane,
+// late members, a hold, a hand-over, chunks, contention). The time of P that compute hid is
+// subtracted from the transfer first, then from the delays in the order in which they occurred. The
+// rest of the transfer is inherent (kData), unless a compute op could have run during it but ran at
+// a time when it hid no transfer. Then the cause is what kept that op from running: an order edge
+// or the lane's order. A compute op explains at most as much time as it takes.
 #pragma once
 
 #include <string>
@@ -23,27 +24,27 @@
 namespace moe {
 
 enum class Cause : uint8_t {
-  kData,          // `to` needs what `from`, the collective, brings (no `to`: the step's end)
-  kOrderEdge,     // `to` waits for `from` by an order edge alone
-  kLaneOrder,     // `from` stands on a lane before `to`, which does not need it
-  kLaneBusy,      // `to`, the collective, waits while its lane or arbiter carries `from`
-  kMembers,       // posted, but not yet on `late_rank`, which `from` kept
-  kHold,          // held back from `from` until `to` is posted
-  kCoordination,  // handed over between lanes, or chosen
-  kStartUp,       // its chunks take longer than the whole would
-  kContention,    // slower than alone, with `from` on the wire
-  kSlower,        // slower than the cost model says, alone on the wire
+  kData,          // `to` needs data of `from`, the collective (invalid `to`: the step's end)
+  kOrderEdge,     // `to` waits for `from` only because of an order edge
+  kLaneOrder,     // `from` is on a lane before `to`, which does not need it
+  kLaneBusy,      // `to`, the collective, waits while its lane or arbiter transfers `from`
+  kMembers,       // posted here, but not yet by `late_rank`, which waited for `from`
+  kHold,          // held back from the begin of `from` until `to` is posted
+  kCoordination,  // a hand-over between lanes, or the choice of the next op
+  kStartUp,       // its chunks together take longer than one transfer would
+  kContention,    // slower than alone, while `from` used the network too
+  kSlower,        // slower than in the cost model, although alone on the network
 };
-/// "data edge", "order edge", ...
+/// Returns "data edge", "order edge", ...
 const char* cause_name(Cause cause);
 
-/// A share of the exposed time.
+/// A part of the exposed time that has one collective and one cause.
 struct Exposure {
   OpId op;  // the collective
   Cause cause = Cause::kData;
   OpId from, to;
   int32_t late_rank = -1;
-  std::string stage = {};  // that made the edge, the hold, the lane, priority or chunk; "" for none
+  std::string stage = {};  // the stage that set the edge, hold, lane, priority or chunk; or ""
   Nanoseconds ns = 0;      // summed over ranks
 };
 
@@ -51,25 +52,26 @@ struct Exposure {
 struct CollectiveShare {
   OpId op;
   Bytes bytes = 0;
-  Nanoseconds alone_ns = 0;     // what the cost model says for the whole of it
-  Nanoseconds waited_ns = 0;    // from post to begin, of every chunk
-  Nanoseconds transfer_ns = 0;  // from begin to end
-  Nanoseconds hidden_ns = 0;    // the part of transfer_ns under compute
-  Nanoseconds exposed_ns = 0;   // its share of the exposed time
-  std::vector<std::pair<OpId, Nanoseconds>> hidden_by;  // the longest first
-  std::vector<Exposure> delays;  // from when its data was there on, hidden or not
+  Nanoseconds alone_ns = 0;     // its time in the cost model, alone and not cut into chunks
+  Nanoseconds waited_ns = 0;    // from post to begin, over all chunks
+  Nanoseconds transfer_ns = 0;  // from begin to end, over all chunks
+  Nanoseconds hidden_ns = 0;    // the part of transfer_ns during which compute ran
+  Nanoseconds exposed_ns = 0;   // its part of the exposed time
+  std::vector<std::pair<OpId, Nanoseconds>> hidden_by;  // compute ops, the longest time first
+  std::vector<Exposure> delays;  // all delays since its data was ready, hidden or exposed
 };
 
 struct Explanation {
-  std::vector<CollectiveShare> collectives;  // by first begin
+  std::vector<CollectiveShare> collectives;  // in the order of their begins on rank 0
   std::vector<Exposure> exposures;           // the longest first
-  std::vector<Nanoseconds> exposed_ns;       // by rank: exactly the sum of its exposures
+  std::vector<Nanoseconds> exposed_ns;       // per rank; their sum is that of all exposures
   Nanoseconds makespan_ns = 0;
   LowerBound bound;
 };
 
-/// Requires: the timeline has a span of every op on every rank, as replay and executors make it.
-/// input.num_ranks is not read: the timeline knows. O(ops^2 / 64) memory.
+/// Explains the exposed communication of one step. Requires: the timeline has a span of each op on
+/// each rank, as timelines of replay and of executors have. The number of ranks is that of the
+/// timeline. Needs O(ops^2 / 64) memory.
 Explanation explain(const ReplayInput& input, const Timeline& timeline);
 
 }  // namespace moe

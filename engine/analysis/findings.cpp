@@ -10,14 +10,15 @@
 namespace moe {
 namespace {
 
-/// A remedy and what it is for.
+/// A remedy, and the finding that it becomes if it helps.
 struct Trial {
   Remedy remedy;
   Finding finding;
-  const Exposure* last;  // that it is for
+  const Exposure* last;  // the last exposure that the remedy was added for
 };
 
-/// Equal remedies once, with all that they are for.
+/// Returns the remedies of all exposures. Equal remedies are one trial, which sums up their
+/// exposures.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
   for (const Exposure& e : in.explanation.exposures) {
@@ -42,7 +43,7 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
   return trials;
 }
 
-/// How long a step takes; nullopt where the schedule cannot run.
+/// Returns the time of a step; nullopt if the schedule cannot run.
 std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
                                    const MakeReplayInput& make_input) {
   try {
@@ -52,7 +53,7 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
     return end;
   } catch (const Interrupted&) {
     throw;
-  } catch (const RunError&) {  // a cycle, or a hold for ever
+  } catch (const RunError&) {  // the edges form a cycle, or a hold never ends
     return std::nullopt;
   }
 }
@@ -76,9 +77,10 @@ bool same_exposure(const Exposure& a, const Exposure& b) {
   return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
 }
 
-/// Whether b says no more than a of its group: it is another remedy of the same exposure, or one
-/// for a part of the group where one for all of it is worth a tenth more, or one for all where one
-/// for a part is nearly as good.
+/// Whether trial b need not be listed because trial a, of the same group, is listed. If only one of
+/// them is wide (for the whole group), a wide trial must be worth more than 1.1 times the other to
+/// cover it; a narrow trial covers the wide one if 1.1 times its worth is at least that of the wide
+/// one. Otherwise a covers b if both are for the same exposure and a is worth at least as much.
 bool covers(const Trial& a, const Trial& b) {
   if (a.remedy.group != b.remedy.group) return false;
   const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;
@@ -101,7 +103,7 @@ std::vector<Finding> findings(const FindingsInput& input) {
   for (size_t i = 0; i < trials.size(); ++i) {
     bool covered = false;
     for (size_t j = 0; j < trials.size() && !covered; ++j) {
-      const bool both = covers(trials[i], trials[j]);  // then the first of them stays
+      const bool both = covers(trials[i], trials[j]);  // if they cover each other, keep the first
       covered = i != j && covers(trials[j], trials[i]) && (j < i || !both);
     }
     if (!covered) found.push_back(trials[i].finding);

@@ -1,5 +1,6 @@
-// What to do about exposed communication: remedies for the causes that explain() finds, each tried
-// by replaying the schedule with it, the one that gains most first.
+// Findings: what could be done about exposed communication. For the causes that explain() found,
+// each possible remedy is tried by replaying the changed schedule; the list begins with the
+// remedy that makes the step shortest. The remedies are in remedies.h.
 #pragma once
 
 #include <functional>
@@ -12,23 +13,24 @@
 namespace moe {
 
 struct Finding {
-  Exposure exposure;           // the longest of those that the remedy is for
-  Nanoseconds exposed_ns = 0;  // all of them, summed over ranks
-  /// What a step gets shorter by when replayed with the remedy; nullopt: it takes another plan.
+  Exposure exposure;           // the longest of the exposures that the remedy is for
+  Nanoseconds exposed_ns = 0;  // the sum of these exposures over all ranks
+  /// By how much the remedy shortens a replayed step; nullopt for a remedy that needs another plan
+  /// and therefore cannot be replayed.
   std::optional<Nanoseconds> gain_ns;
-  Nanoseconds worth_ns = 0;  // gain_ns, or an estimate of it: the order of the list
-  std::string advice;        // the remedy, with ops, lanes and stages
+  Nanoseconds worth_ns = 0;  // gain_ns, or an estimate of it; the list is sorted by it
+  std::string advice;        // the remedy in words, with ops, lanes and stages
 };
 
-/// What a stage of the plan was told and did not do.
+/// A stage of the plan that did not do, or only partly did, what its options requested.
 struct IdleStage {
   std::string name;
   std::string why;
-  bool cuts = false;       // it would have cut transfers into parts, and changed nothing
-  bool by_option = false;  // its options ask for nothing, or it forbids what nothing does
+  bool cuts = false;       // a stage that cuts transfers into parts, and that changed nothing
+  bool by_option = false;  // its options request no change, or it forbids what no stage does
 };
 
-/// The input of a replay of another schedule of the same graph.
+/// Returns the input to replay another schedule of the same graph.
 using MakeReplayInput = std::function<ReplayInput(const Schedule&, const LaneOrders&)>;
 
 struct FindingsInput {
@@ -40,10 +42,11 @@ struct FindingsInput {
   int max_replays = 128;
 };
 
-/// Those with a gain, or with an estimate of one, the largest first; equals as the exposures stand.
+/// Returns the findings with a gain or an estimate of one, the largest first; equal ones are in the
+/// order of their exposures.
 std::vector<Finding> findings(const FindingsInput& input);
 
-/// A sentence: what was exposed, by which op, edge and stage.
+/// Returns the cause of an exposure in words, with its op, edge and stage.
 std::string cause_text(const Graph& graph, const Schedule& schedule, const Exposure& exposure);
 
 }  // namespace moe

@@ -16,14 +16,14 @@ namespace {
 constexpr std::array<std::string_view, 4> kCutters = {"capacity_pipeline", "pipemoe", "micro_ops",
                                                       "partition"};
 
-/// Gives the op back what it had before the setting.
+/// Sets the lane, priority or chunk size of the op back to its value before `setting`.
 void undo(Schedule& schedule, const Setting& setting) {
   if (setting.what == Setting::kLane) schedule.lane_of[setting.op.index()] = LaneId(setting.before);
   if (setting.what == Setting::kPriority) schedule.set_priority(setting.op, setting.before);
   if (setting.what == Setting::kChunk) schedule.chunk_bytes[setting.op.index()] = setting.before;
 }
 
-/// The schedule less all that the stage made of it and no stage after it replaced.
+/// Returns the schedule without the changes of `stage`, except those that a later stage replaced.
 Schedule without(const Schedule& schedule, const std::string& stage) {
   Schedule less = schedule;
   const auto of_stage = [&](const auto& x) { return x.stage == stage; };
@@ -43,7 +43,7 @@ Schedule without(const Schedule& schedule, const std::string& stage) {
   return less;
 }
 
-/// When each op begins and ends, chunk by chunk.
+/// Simulates a step. Returns {op, chunk, begin, end} of each span, sorted.
 std::vector<std::array<int64_t, 4>> times_of(const Graph& graph, const Schedule& schedule,
                                              const CostModel& cost) {
   const LaneOrders orders = lane_orders(graph, schedule);
@@ -55,7 +55,7 @@ std::vector<std::array<int64_t, 4>> times_of(const Graph& graph, const Schedule&
   return times;
 }
 
-/// Priorities and nothing else, of ops whose lane does not look at them.
+/// Whether the stage only set priorities, and only of ops on lanes that ignore priorities.
 bool sets_idle_priorities(const Schedule& schedule, const StageReport& report) {
   StageChanges others = report.changes;
   others.priorities = 0;
@@ -67,7 +67,7 @@ bool sets_idle_priorities(const Schedule& schedule, const StageReport& report) {
   });
 }
 
-/// Why a scheduler that changed the schedule has no effect; "" where it has one.
+/// Returns why a schedule pass that changed the schedule has no effect; "" if it has an effect.
 std::string no_effect(const Graph& graph, const Schedule& schedule, const CostModel& cost,
                       const StageReport& report) {
   if (sets_idle_priorities(schedule, report)) {
@@ -79,7 +79,7 @@ std::string no_effect(const Graph& graph, const Schedule& schedule, const CostMo
     const Schedule less = without(schedule, report.name);
     if (times_of(graph, less, cost) != times_of(graph, schedule, cost)) return "";
   } catch (const RunError&) {
-    return "";  // what is left deadlocks: it needs the stage
+    return "";  // without the stage the schedule deadlocks, so the stage has an effect
   }
   return "the simulated step is the same without it, op by op";
 }
@@ -91,7 +91,8 @@ bool forbids(const std::string& stage) {
   return pass != passes.end() && pass->forbids;
 }
 
-/// Whether a replay with expected loads says what a step does.
+/// Whether one replay with expected loads holds for all steps: no policy chooses at run time, and
+/// no op places experts.
 bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
   for (const Lane& lane : schedule.lanes) {
     if (lane.pick == Pick::kPolicy) return false;

@@ -1,4 +1,5 @@
-// Stages of a plan without effect: what they were told and did not do, and why.
+// Idle stages: stages of a plan whose options had no effect, or only a part of it, and the reasons.
+// For reports; a pass itself does not use them.
 #pragma once
 
 #include <vector>
@@ -8,11 +9,12 @@
 
 namespace moe {
 
-/// Of the stages that ran (`reports`, Pipeline::reports), in their order: what each was told and
-/// did not do; those that changed nothing; and schedulers whose order, lanes, priorities, chunks
-/// and disciplines leave the simulated step as it would be without them, to the nanosecond, which
-/// is asked only where no lane picks by a function and all steps are alike, and how long
-/// ops take is known: cost is null, or the graph places experts, where steps are not alike.
+/// Returns idle stages in the order of `reports` (Pipeline::reports):
+/// - one entry for each thing that a stage was requested to do and did not do;
+/// - stages that changed nothing because of an option;
+/// - schedule passes without which the simulated step is the same, to the nanosecond. This is
+///   checked only if `cost` is not null and has times, no lane picks by a function and no op places
+///   experts; otherwise one simulated step does not represent all steps.
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
                                    const CostModel* cost, const std::vector<StageReport>& reports);
 

@@ -1,5 +1,5 @@
-// What results say of an executed inference: how good its predictions are, and what became of its
-// experts, batch by batch.
+// Results of an inference run: how often its predictions are right, and per batch which experts
+// were placed where and how many rows they computed. Times of a batch are in served_batch.h.
 #pragma once
 
 #include <cstdint>
@@ -9,24 +9,25 @@
 
 namespace moe {
 
-/// By batch: the share of RunResult::predictions that are the data's target. The batches are those
-/// of the data from first_step on.
+/// Returns, for each batch, the fraction of RunResult::predictions that equal the data's targets.
+/// `predictions` begin with batch `first_step` of the data.
 std::vector<double> accuracy(const std::vector<std::vector<int32_t>>& predictions, int64_t ranks,
                              int64_t tokens_per_rank, const DataSource& data, int64_t first_step);
 
-/// FNV-1a 64 of all predictions in order of batches and ranks.
+/// Returns the FNV-1a 64 hash of all predictions, in the order of batches and ranks.
 uint64_t digest_of(const std::vector<std::vector<int32_t>>& predictions);
 
-/// By rank: rows of tokens, where each expert is on its owner. Requires: ranks that divide experts
-/// or the other way round, without groups of ranks.
+/// Returns, for each rank, the rows that it computes if each expert is on its owner only. Requires:
+/// the number of ranks divides the number of experts or the reverse, and there are no groups of
+/// ranks.
 std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_t experts);
 
-/// What an MoE layer did in a batch.
+/// The experts of one MoE layer in one batch.
 struct ServedLayer {
-  bool fine_tunes = false, placed_again = false;  // OffloadRecord's
-  std::vector<int64_t> rows;                      // by rank: of tokens that its experts computed
+  bool fine_tunes = false, placed_again = false;  // fine_tunes and again of OffloadRecord
+  std::vector<int64_t> rows;                      // per rank: rows that its experts computed
 };
-/// [batch][layer]
+/// Returns the layers of all batches as [batch][layer].
 std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int64_t ranks,
                                                     int64_t experts);
 

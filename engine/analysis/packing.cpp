@@ -6,7 +6,7 @@
 namespace moe {
 namespace {
 
-/// Of one expert in all layers, parameters and momentum.
+/// Returns the bytes of the parameters and momentum of one expert in all layers.
 double bytes_of_expert(const ModelSpec& model) {
   int64_t elements = 0;
   for (const ParamInfo& info : parameters(model)) {
@@ -22,9 +22,11 @@ double packing_exchange_ms(const PlanSpec& spec) {
   const int64_t n = devices / ep;
   const double own = static_cast<double>(spec.model.experts) / static_cast<double>(devices);
   const auto node_of = [&](int64_t d) { return d / spec.cluster.devices_per_node; };
-  std::map<int64_t, double> from_nodes, from_devices;  // experts by node and device that receives
+  // Number of experts that come from other nodes, per receiving node, and from devices of the same
+  // node, per receiving device.
+  std::map<int64_t, double> from_nodes, from_devices;
   for (int64_t d = 0; d < devices; ++d) {
-    const int64_t first = d % ep * n;  // the first owner of its first expert
+    const int64_t first = d % ep * n;  // device that owns the first of d's experts
     for (int64_t owner = first; owner < first + n; ++owner) {
       if (owner == d) continue;
       if (node_of(owner) != node_of(d)) {

@@ -1,14 +1,15 @@
-// What Lina's expert packing moves once, before it pays off: the exchange that brings each device
-// the experts that it is to hold (ATC 2023, section 4.4).
+// The one-time cost of the expert packing of the paper Lina (ATC 2023, section 4.4), in which a
+// device holds several experts: the exchange that sends each device the experts that it will hold.
+// What packing gains per step is not here.
 #pragma once
 
 #include "engine/plan.h"
 
 namespace moe {
 
-/// How long the exchange takes for groups of ModelSpec::ep devices (0: all) with a copy of every
-/// expert each: the busiest NIC, or port inside a node, receives parameters and momentum of all
-/// layers from their first owners, all at once.
+/// Returns the milliseconds that the exchange takes if each group of ModelSpec::ep devices (0 means
+/// all devices) gets all experts: the time in which the NICs of a node, or a port inside a node,
+/// with the largest load receive the parameters and momentum of all layers from the first owners.
 double packing_exchange_ms(const PlanSpec& spec);
 
 }  // namespace moe

@@ -16,8 +16,8 @@
 namespace moe {
 namespace {
 
-/// What a layer's step consists of, as the model sees it; all-to-alls there and back, forward and
-/// backward, one estimate each.
+/// The parts of a layer's step in the performance model. There are four all-to-alls: to the experts
+/// (there) and back, in the forward and in the backward pass; each has its own estimate.
 enum Part : int32_t {
   kThere,
   kBack,
@@ -46,7 +46,7 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// kNumParts: of none.
+/// Returns the part to which an op belongs; kNumParts if it belongs to none.
 Part part_of(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(op);
@@ -62,7 +62,7 @@ Part part_of(const Graph& graph, OpId id) {
   return forward ? kForward : kBackward;
 }
 
-/// The times of a step's parts, by block.
+/// The times of the parts of a step, per block.
 class StepTimes {
  public:
   StepTimes(const Graph& graph, const Timeline& timeline) : graph_(graph) {
@@ -102,8 +102,8 @@ class StepTimes {
   }
 
   const Graph& graph_;
-  std::map<std::tuple<OpId, int32_t>, Transfer> transfers_;            // by op, chunk
-  std::map<std::tuple<int32_t, Part, int32_t>, Nanoseconds> compute_;  // by block, part, rank
+  std::map<std::tuple<OpId, int32_t>, Transfer> transfers_;            // key: op, chunk
+  std::map<std::tuple<int32_t, Part, int32_t>, Nanoseconds> compute_;  // key: block, part, rank
 };
 
 PartTimes estimated(const PlacementRecord& record, const PlacementRates& rates) {
@@ -136,7 +136,7 @@ const char* model_op_name(ModelOp op) {
 }
 
 ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
-  std::map<int64_t, PlacementRates> rates;  // by block
+  std::map<int64_t, PlacementRates> rates;  // key: block
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (plan.graph.removed(id) || plan.graph.def(id).moe != MoeOp::kPlace) continue;

@@ -1,7 +1,8 @@
-// How far Pro-Prophet's performance model (placement/performance_model.h) is from the steps of a
-// run, simulated or executed: what its planners count with, for the very loads and placement of a
-// step, beside what that step's spans say. Its figure 13. Not a judge of placements, and not the
-// prediction of a step's time: the model knows no latency, and nobody else on the wire.
+// The error of the performance model of the paper Pro-Prophet (placement/performance_model.h), as
+// in the paper's figure 13. For each step of a run, simulated or executed, the model's estimates
+// for the loads and the placement of that step are compared with the spans of that step. It does
+// not judge placements and does not predict step times: the model has no latencies and no other
+// traffic on the network.
 #pragma once
 
 #include <array>
@@ -11,40 +12,42 @@
 
 namespace moe {
 
-/// What figure 13 tells apart. For each MoE layer and step, of the ops of its kind (cut ops: the
-/// sum over parts and chunks):
-///   kA2a      (1) beside the transfer of each of the four all-to-alls
-///   kExperts  (2) and (3) beside the experts' compute, forward and backward, on the device that
+/// The kinds of ops of figure 13. For each MoE layer and step, an equation of the paper is compared
+/// with a time of the step (the sum over parts and chunks of ops that are cut):
+///   kA2a      Eq. 1 with the transfer of each of the four all-to-alls
+///   kExperts  Eq. 2 and 3 with the experts' compute, forward and backward, on the device that
 ///             computes longest
-///   kTrans    (4) beside the transfer of the copies of experts
-///   kAgg      (5) beside that of their gradients
-/// A transfer lasts from its begin, when the last device has come, until it is over on the last
-/// one: late devices count for nothing; others on the wire do and, executed, how late a device
-/// wakes at its end.
+///   kTrans    Eq. 4 with the transfer that sends copies of experts
+///   kAgg      Eq. 5 with the transfer of the gradients of these copies
+/// A transfer lasts from its begin, when the last device has posted it, to its end on the last
+/// device. So waiting for late devices does not count, but sharing the network with other transfers
+/// does and, in executed runs, the time until a device wakes after the end.
 enum class ModelOp : int32_t { kA2a, kExperts, kTrans, kAgg };
 constexpr int32_t kNumModelOps = 4;
-/// "a2a", "experts", "trans", "agg"
+/// Returns "a2a", "experts", "trans" or "agg".
 const char* model_op_name(ModelOp op);
 
 struct ModelSample {
-  size_t step = 0;    // of the run, from 0
+  size_t step = 0;    // step of the run, counted from 0
   int64_t layer = 0;  // block index
   Phase phase = Phase::kForward;
   double estimated_s = 0;
-  double real_s = 0;  // by the spans
+  double real_s = 0;  // from the spans
 };
 
 struct ModelError {
-  std::vector<ModelSample> samples;  // by step, then layer, forward first
-  /// Mean of |estimated - real| / real over `count` samples: those of real_s above 0, and of a run
-  /// of several steps not those of the first, as its other times are told. 0 where there are none.
+  std::vector<ModelSample> samples;  // sorted by step, then layer, forward before backward
+  /// Mean of |estimated - real| / real over `count` samples: those with real_s above 0 and, in a
+  /// run of several steps, without the first step, as for other times of a run. 0 if no sample
+  /// counts.
   double mean = 0;
   int64_t count = 0;
 };
-using ModelErrors = std::array<ModelError, kNumModelOps>;  // by ModelOp
+using ModelErrors = std::array<ModelError, kNumModelOps>;  // indexed by ModelOp
 
-/// Of the layers that a policy places; no samples where there is none, and none of kTrans and kAgg
-/// in steps without copies. Requires: the result of a run of this plan.
+/// Returns the errors for all layers with a placement policy. There are no samples without such
+/// layers, and no samples of kTrans and kAgg in steps without copies. Requires: `result` is that of
+/// a run of `plan`.
 ModelErrors planner_errors(const Plan& plan, const RunResult& result);
 
 }  // namespace moe

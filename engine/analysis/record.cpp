@@ -174,7 +174,7 @@ void Record::add_members(std::vector<Exposure>& parts, OpId op, Nanoseconds ns) 
   parts.push_back({op, Cause::kMembers, keeper, op, static_cast<int32_t>(late), "", ns});
 }
 
-/// The chunks on the wire, and the waits before each.
+/// Adds the transfers of the chunks of `op`, and the wait before each chunk.
 void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
                            Nanoseconds posted) const {
   const Spans& spans = chunks[at(op, rank)];
@@ -203,8 +203,8 @@ void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
   if (start_up.ns > 0) parts.push_back(std::move(start_up));
 }
 
-/// [lo, hi) by what stood in the way: a transfer on one of the lanes, a hold, or nothing but the
-/// hand-over.
+/// Adds the wait [lo, hi) of `op`, divided by what it waited for at each time: a transfer on one of
+/// `lanes`, an earlier op of its lane that is not posted, a hold, or else the hand-over.
 void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds lo,
                       Nanoseconds hi, const std::vector<LaneId>& lanes) const {
   if (lo >= hi) return;
@@ -222,7 +222,8 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     if (t > lo && t < hi) cuts.push_back(t);
   };
   const LaneId own = chunks[at(op, rank)][0]->lane;
-  // On a lane that runs in order even what only waits for its members is in the way.
+  // On a lane that runs in order, an earlier op blocks this one from its post on, even while it
+  // waits for members.
   const auto taken_from = [&](const Span& s) {
     return s.lane == own && !schedule.picks(own) ? s.post : s.begin;
   };
@@ -248,7 +249,7 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     if (carrier != busy.end()) {
       const OpId carried = (*carrier)->op;
       parts.push_back({op, Cause::kLaneBusy, carried, op, -1, stage_of_busy(op, carried), ns});
-    } else if (ahead != busy.end()) {  // not even posted, but first by order
+    } else if (ahead != busy.end()) {  // not yet posted, but before `op` in the order of the lane
       const OpId first = (*ahead)->op;
       parts.push_back({op, Cause::kLaneOrder, first, op, -1, stage_of_busy(op, first), ns});
     } else if (hold != nullptr) {
@@ -259,7 +260,7 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
   }
 }
 
-/// The collective on another lane that was on the wire with this one for the longest.
+/// Returns the collective of another lane that overlaps `span` longest; invalid if there is none.
 OpId Record::met(const Span& span) const {
   OpId longest;
   Nanoseconds most = 0;
@@ -293,7 +294,7 @@ const Hold* Record::held(OpId op, Nanoseconds at) const {
   return nullptr;
 }
 
-/// The stage that let `carried` go before op, if one did.
+/// Returns the stage because of which `carried` went before `op`; "" if there is none.
 std::string Record::stage_of_busy(OpId op, OpId carried) const {
   const bool by_priority = schedule.priority_of(carried) > schedule.priority_of(op);
   const auto what = by_priority ? Setting::kPriority : Setting::kLane;

@@ -1,5 +1,5 @@
-// A timeline seen from the schedule that it ran under: when each op was ready, and what each
-// collective waited for. For explain.cpp.
+// Record: a timeline together with its schedule. Returns when each op was ready and what each
+// collective waited for. Only explain.cpp uses it.
 #pragma once
 
 #include <vector>
@@ -8,13 +8,13 @@
 
 namespace moe {
 
-/// A set of times.
+/// A set of times, as disjoint intervals.
 class Times {
  public:
   using Interval = std::pair<Nanoseconds, Nanoseconds>;
   Times() = default;
   explicit Times(std::vector<Interval> intervals);
-  /// How much of [lo, hi) is in the set.
+  /// Returns how many nanoseconds of [lo, hi) are in the set.
   Nanoseconds within(Nanoseconds lo, Nanoseconds hi) const { return before(hi) - before(lo); }
   Nanoseconds total() const { return sums_.empty() ? 0 : sums_.back(); }
   Times without(const Times& other) const;
@@ -22,40 +22,43 @@ class Times {
  private:
   Nanoseconds before(Nanoseconds at) const;
 
-  std::vector<Interval> intervals_;  // ascending, apart from each other
-  std::vector<Nanoseconds> sums_;    // up to the end of each
+  std::vector<Interval> intervals_;  // ascending, with gaps between them
+  std::vector<Nanoseconds> sums_;    // total length of the intervals up to and with each
 };
 
 class Record {
  public:
-  /// Keeps references to both.
+  /// Keeps references to `input` and to the spans of `timeline`.
   Record(const ReplayInput& input, const Timeline& timeline);
 
   bool is_comm(OpId op) const { return graph.def(op).lane == LaneKind::kComm; }
-  /// 0 for an op without a span.
+  /// Return when `op` begins and ends on `rank`; 0 for an op without a span.
   Nanoseconds end(OpId op, size_t rank) const { return ends_[at(op, rank)]; }
   Nanoseconds begin(OpId op, size_t rank) const;
-  /// When the last op whose data it needs was over.
+  /// Returns when the last op whose data `op` needs was over on `rank`.
   Nanoseconds data_ready(OpId op, size_t rank) const;
-  /// And the last that an order edge puts before it.
+  /// Returns when the last op was over that comes before `op` by data or by an order edge.
   Nanoseconds edges_ready(OpId op, size_t rank) const;
-  /// The predecessor that was over last: by data; by order edge, null where there is none.
+  /// Returns the predecessor by data that was over last on `rank`; invalid if there is none.
   OpId last_needed(OpId op, size_t rank) const;
+  /// Returns the order edge into `op` whose first op was over last; null if there is none.
   const OrderEdge* last_ordered(OpId op, size_t rank) const;
 
-  /// A collective from data_ready to its end: first its transfer alone on the wire (kData), then
-  /// its delays as they came. The sum is the whole.
+  /// Splits the time of a collective from data_ready() to its end: first its transfer as if alone
+  /// on the network (kData), then its delays in the order in which they occurred. The parts add up
+  /// to the whole time.
   std::vector<Exposure> made_of(OpId op, size_t rank) const;
-  /// Alone, whole, on the slowest rank.
+  /// Returns the time of `op` in the cost model, alone and not cut into chunks, on the slowest
+  /// rank.
   Nanoseconds alone_ns(OpId op) const;
 
   const Graph& graph;
   const Schedule& schedule;
   const size_t num_ranks;
   const Dependencies deps;                                           // data and mutation edges
-  std::vector<std::vector<const OrderEdge*>> edges_into, edges_out;  // by op
-  std::vector<std::vector<const Span*>> compute, comm;               // by rank, by begin
-  std::vector<std::vector<const Span*>> chunks;                      // by op and rank
+  std::vector<std::vector<const OrderEdge*>> edges_into, edges_out;  // indexed by op
+  std::vector<std::vector<const Span*>> compute, comm;               // per rank, sorted by begin
+  std::vector<std::vector<const Span*>> chunks;                      // indexed by at(op, rank)
 
   size_t at(OpId op, size_t rank) const { return op.index() * num_ranks + rank; }
 
@@ -73,10 +76,10 @@ class Record {
   std::string stage_of_busy(OpId op, OpId carried) const;
 
   const ReplayInput& input_;
-  std::vector<Spans> by_lane_;                        // by rank and lane: comm spans by begin
-  std::vector<std::vector<LaneId>> arbitrated_;       // by lane: the lanes of its arbiter
-  std::vector<Nanoseconds> ends_;                     // by op and rank
-  std::vector<Nanoseconds> last_post_, first_begin_;  // by op, over ranks
+  std::vector<Spans> by_lane_;                   // per rank and lane: comm spans sorted by begin
+  std::vector<std::vector<LaneId>> arbitrated_;  // per lane: all lanes of its arbiter, or empty
+  std::vector<Nanoseconds> ends_;                // indexed by at(op, rank)
+  std::vector<Nanoseconds> last_post_, first_begin_;  // per op, over all ranks
 };
 
 }  // namespace moe

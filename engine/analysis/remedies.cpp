@@ -9,11 +9,11 @@
 namespace moe {
 namespace {
 
-constexpr const char* kStage = "explain";  // of the edges that a remedy adds
+constexpr const char* kStage = "explain";  // the stage of order edges that a remedy adds
 
-/// A transfer that holds up others is tried in so many chunks.
+/// Number of chunks into which a remedy cuts a transfer that blocks other transfers.
 constexpr Bytes kChunks = 8;
-/// So far back a lane's transfers are looked at, when one had to wait for it.
+/// How many transfers of a busy lane, back from the one that blocks, are searched for causes.
 constexpr size_t kCarriers = 64;
 
 void erase_edges(Schedule& schedule, OpId from, OpId to) {
@@ -78,8 +78,8 @@ std::vector<Remedy> Remedies::of(const Exposure& e) const {
   return {};
 }
 
-/// Order edges: without this one, without all of the stage; and the compute op that they move
-/// under the collective.
+/// Remedies against an order edge: remove it, remove all edges of its stage, or remove it and run
+/// the compute op that it delays during the collective.
 std::vector<Remedy> Remedies::of_order_edge(const Exposure& e) const {
   const std::string group = "order " + e.stage;
   std::vector<Remedy> remedies;
@@ -102,7 +102,7 @@ std::vector<Remedy> Remedies::of_order_edge(const Exposure& e) const {
   return remedies;
 }
 
-/// The compute op that could run while the collective does, or none.
+/// Returns the compute op that could run during the collective; invalid if there is none.
 OpId Remedies::movable(const Exposure& e) const {
   const auto free = [&](OpId op) {
     return op.valid() && !is_comm(op) && reach_.independent(op, e.op);
@@ -125,7 +125,7 @@ std::vector<Remedy> Remedies::of_lane_order(const Exposure& e) const {
       try {
         lane_orders(graph_, more);
         s = std::move(more);
-      } catch (const RunError&) {  // against one moved before
+      } catch (const RunError&) {  // a cycle with the edges of an op that was moved before
       }
     }
   };
@@ -135,7 +135,8 @@ std::vector<Remedy> Remedies::of_lane_order(const Exposure& e) const {
            "lane order", true, all}};
 }
 
-/// After what the collective waits for, before what waits for it.
+/// Adds order edges so that `op` runs during `comm`: after all ops that `comm` waits for, and
+/// before all ops that wait for `comm`.
 void Remedies::run_under(Schedule& schedule, OpId op, OpId comm) const {
   const std::string why = "under " + name(comm);
   for (const OpId p : deps_.preds[comm.index()]) schedule.before(p, op, kStage, why);
@@ -192,8 +193,8 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
   return remedies;
 }
 
-/// Of the transfer that is in the way, and of those before it on the lane: what made them late, and
-/// what need not be there.
+/// Remedies for a collective that waits for its lane: for the transfer that blocks it, and for the
+/// causes that made this transfer and those before it on the lane late.
 std::vector<Remedy> Remedies::of_comm_lane(const Exposure& e) const {
   std::vector<Remedy> remedies = of_busy_lane(e);
   const auto add = [&](Exposure cause, std::vector<Remedy> more) {
@@ -234,7 +235,7 @@ Remedy Remedies::not_exclusive(LaneId lane, LaneId other) const {
           }};
 }
 
-/// All collectives of the kind that is in the way, on a lane that they do not share.
+/// Remedy: move all collectives of the kind that blocks to a lane of their own.
 Remedy Remedies::own_lane(const Exposure& e) const {
   const LaneId lane = schedule_.lane_of[e.op.index()];
   const std::string& on = schedule_.lanes[lane.index()].name;
@@ -252,7 +253,7 @@ Remedy Remedies::own_lane(const Exposure& e) const {
           "lane " + on + by_stage(e.stage), true, change};
 }
 
-/// The lane of most collectives of the kind.
+/// Returns the lane that has the most collectives of `kind`.
 LaneId Remedies::lane_for(Collective kind) const {
   std::vector<int> count(schedule_.lanes.size());
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
@@ -296,7 +297,8 @@ Nanoseconds Remedies::work_behind(OpId comm) const {
   return sum;
 }
 
-/// The shortest part of what the collective is a part of.
+/// Returns the time of the shortest of the parts to which the collective belongs; if it is not a
+/// part, its own time.
 Nanoseconds Remedies::shortest_part(OpId comm) const {
   const Op& op = graph_.op(comm);
   Nanoseconds least = alone_ns(comm);
@@ -309,8 +311,8 @@ Nanoseconds Remedies::shortest_part(OpId comm) const {
   return least;
 }
 
-/// What would take another graph: parts, more even parts, smaller buckets. What it is worth is a
-/// guess: that half of what could be hidden will be.
+/// Remedies that need another graph, so they cannot be replayed: cutting into parts, more even
+/// parts, smaller buckets. Their worth is a guess: half of the time that could be hidden.
 std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const Op& op = graph_.op(e.op);
   const auto ranks = static_cast<Nanoseconds>(input_.explanation.exposed_ns.size());

@@ -1,4 +1,5 @@
-// What could be changed about an exposure. For findings.cpp, which tries it.
+// Remedies: changes of the schedule that may shorten an exposure. Only findings.cpp uses them; it
+// tries them out. Nothing is simulated here.
 #pragma once
 
 #include "engine/analysis/findings.h"
@@ -6,17 +7,17 @@
 namespace moe {
 
 struct Remedy {
-  std::string advice;                     // says all: equal advice is one remedy
-  std::string group;                      // remedies of one stage or lane
-  bool wide = false;                      // it is for all of the group
-  std::function<void(Schedule&)> change;  // null: it takes another plan
-  Nanoseconds estimate_ns = 0;            // then: what this exposure adds to its worth
-  Exposure cause = {};  // that it is for, where that is not the exposure asked about but behind it
+  std::string advice;                     // remedies with equal advice are the same remedy
+  std::string group;                      // name shared by remedies of the same stage or lane
+  bool wide = false;                      // whether it changes everything of the group
+  std::function<void(Schedule&)> change;  // null if the remedy needs another plan
+  Nanoseconds estimate_ns = 0;            // if `change` is null: estimated gain for this exposure
+  Exposure cause = {};  // the exposure that it really treats, if that is not the given one
 };
 
 class Remedies {
  public:
-  /// Keeps a reference. What it returns must not outlive it.
+  /// Keeps a reference to `input`. The returned remedies must not outlive this object.
   explicit Remedies(const FindingsInput& input);
 
   std::vector<Remedy> of(const Exposure& exposure) const;
@@ -32,7 +33,8 @@ class Remedies {
   Remedy not_exclusive(LaneId lane, LaneId other) const;
   void run_under(Schedule& schedule, OpId op, OpId comm) const;
   OpId movable(const Exposure& e) const;
-  /// Compute that only waits for this collective: what a part of it could hide the rest under.
+  /// Returns the time of the compute ops of the same layer and phase that follow `comm` without
+  /// another collective between. If `comm` were cut into parts, this compute could hide some.
   Nanoseconds work_behind(OpId comm) const;
   Nanoseconds shortest_part(OpId comm) const;
   LaneId lane_for(Collective kind) const;
@@ -44,9 +46,9 @@ class Remedies {
   const Graph& graph_;
   const Schedule& schedule_;
   const Dependencies deps_;
-  const Reachability reach_;  // by data
+  const Reachability reach_;  // over data and mutation edges
   std::vector<Nanoseconds> alone_;
-  std::vector<const CollectiveShare*> shares_;  // by op, null: no collective
+  std::vector<const CollectiveShare*> shares_;  // indexed by op; null if it is no collective
 };
 
 }  // namespace moe

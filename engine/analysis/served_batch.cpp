@@ -24,7 +24,7 @@ struct SpanBounds {
 struct Layer {
   SpanBounds gate, loads, placed, tuned, there, combine;
   Nanoseconds a2a_ns = 0;
-  std::map<int32_t, SpanBounds> experts;  // by rank
+  std::map<int32_t, SpanBounds> experts;  // key: rank
 
   ServedTimes times() const {
     ServedTimes t = {.layer_ns = SpanBounds{gate.begin, combine.end}.length(), .a2a_ns = a2a_ns};
@@ -84,8 +84,8 @@ class Reader {
 
  private:
   const Graph& graph_;
-  std::vector<bool> gives_loads_;    // by op: the exchange of a layer's counts
-  std::map<int32_t, Layer> layers_;  // by block
+  std::vector<bool> gives_loads_;    // per op: whether it exchanges the counts of a layer
+  std::map<int32_t, Layer> layers_;  // key: block
   Nanoseconds answer_ns_ = 0;
 };
 

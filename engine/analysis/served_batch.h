@@ -1,6 +1,6 @@
-// What a batch of inference spent in its MoE layers, of any plan and timeline of it: the parts that
-// Lina's evaluation tells apart (USENIX ATC 2023, section 7.3). Ranks are taken together: from the
-// first that begins to the last that ends.
+// Times of one batch of inference in its MoE layers, for any plan and a timeline of it, divided as
+// in the evaluation of the paper Lina (USENIX ATC 2023, section 7.3). A time lasts from the first
+// rank that begins to the last rank that ends. Predictions and rows are in inference.h.
 #pragma once
 
 #include <vector>
@@ -12,21 +12,22 @@ namespace moe {
 
 /// One MoE layer of one batch.
 struct ServedTimes {
-  Nanoseconds layer_ns = 0;         // from the gate's begin to the end of what combines rows
-  Nanoseconds a2a_ns = 0;           // both all-to-alls
-  Nanoseconds expert_ns = 0;        // from the end of the first one to the last end of an expert
-  Nanoseconds phase2_ns = 0;        // from the gate's end until the placement in force is known
-  Nanoseconds mapping_wait_ns = 0;  // for phase 1's placement alone, part of phase2_ns
-  Nanoseconds swap_wait_ns = 0;     // by which the experts end later for weights that come
+  Nanoseconds layer_ns = 0;         // from the begin of the gate to the end of the combine
+  Nanoseconds a2a_ns = 0;           // both all-to-alls, on rank 0
+  Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to that of the experts
+  Nanoseconds phase2_ns = 0;        // from the end of the gate until the placement is final
+  Nanoseconds mapping_wait_ns = 0;  // part of phase2_ns: wait for the placement of phase 1
+  Nanoseconds swap_wait_ns = 0;     // delay of the experts' end because weights were not there yet
 };
 
 struct ServedBatch {
-  Nanoseconds answer_ns = 0;        // until all but the loss is over, which an answer does not need
-  std::vector<ServedTimes> layers;  // by MoE layer
+  Nanoseconds answer_ns = 0;        // end of the last op that is not part of the loss
+  std::vector<ServedTimes> layers;  // indexed by MoE layer
 };
 ServedBatch served_batch(const Plan& plan, const Timeline& timeline);
 
-/// The least sample that `share` of them do not exceed; share in (0, 1]. Requires: samples.
+/// Returns the smallest sample that is at least as large as a fraction `share` of all samples, with
+/// share in (0, 1]. Requires: at least one sample.
 Nanoseconds percentile(std::vector<Nanoseconds> samples, double share);
 
 }  // namespace moe

@@ -1,5 +1,6 @@
-// What results say of a plan's steps beside their metrics: the step that stands for a run, where
-// its forward ends, and what ops take alone. Not here: why a step takes what it takes (explain.h).
+// Values about the steps of a plan that results contain in addition to metrics: which step
+// represents a run, when its forward pass ends, and the times of ops that run alone. The reasons
+// why a step takes its time are in explain.h.
 #pragma once
 
 #include <map>
@@ -13,21 +14,22 @@
 
 namespace moe {
 
-/// The step of the median makespan; of an even number the shorter of the middle two, of equals the
-/// earlier one. Requires: at least one.
+/// Returns the index of the step with the median makespan: of an even number of steps the shorter
+/// of the middle two, of equal steps the earlier one. Requires: at least one step.
 size_t median_step(const std::vector<Metrics>& steps);
 
-/// When the last forward op ends on any rank; 0 without one.
+/// Returns when the last forward op ends on any rank; 0 if there is none.
 Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline);
 
-/// Time of a rank's ops, each alone: collectives by kind, the rest by segment.
+/// Returns the summed times of a rank's ops, each running alone: of collectives per op kind, of
+/// other ops per segment.
 std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost);
 
-/// What Lina's packing compares in the forward: the all-to-all to the experts and the experts of an
-/// MoE layer's part, each alone.
+/// The two times of the forward pass that Lina's expert packing compares: of the all-to-all to the
+/// experts and of the experts' compute, for one part of an MoE layer, each running alone.
 struct MicroOpTimes {
   double a2a_ms = 0, ffn_ms = 0;  // means over layers and parts
-  size_t num = 0;                 // layers and parts
+  size_t num = 0;                 // number of (layer, part) pairs
 };
 MicroOpTimes micro_op_times(const Graph& graph, const CostModel& cost);
 

@@ -6,7 +6,7 @@
 namespace moe {
 namespace {
 
-constexpr size_t kMostExact = 24;  // dW
+constexpr size_t kMostExact = 24;  // largest number of dW ops for which the exact search runs
 
 Nanoseconds sum(const std::vector<Nanoseconds>& ns) {
   return std::accumulate(ns.begin(), ns.end(), Nanoseconds{0});

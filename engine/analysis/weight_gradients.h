@@ -1,5 +1,6 @@
-// What weight gradients can hide of a plan's all-to-alls, by its graph alone, whatever its schedule
-// does.
+// How much of a plan's all-to-all time the weight gradients (dW) could hide. This depends on the
+// graph and the cost model only, not on the plan's schedule. What a schedule does hide is in
+// explain.h.
 #pragma once
 
 #include <optional>
@@ -9,16 +10,16 @@
 
 namespace moe {
 
-/// The problem without the all-to-alls that no dW may hide under and the dW that may hide under
-/// none.
+/// Returns the problem without all-to-alls that no dW may overlap and without dW that may overlap
+/// no all-to-all.
 OverlapProblem without_idle(const OverlapProblem& all);
 
 struct WeightGradientOverlap {
-  size_t num_a2a = 0, num_dw = 0;         // that can take part
-  Nanoseconds a2a_ns = 0, dw_ns = 0;      // their sums
-  Nanoseconds greedy_ns = 0;              // Lancet's greedy choice as printed hides this
-  Nanoseconds bound_ns = 0;               // no choice hides more
-  std::optional<Nanoseconds> exact_ns{};  // the best choice, where it is found soon
+  size_t num_a2a = 0, num_dw = 0;         // numbers of ops after without_idle()
+  Nanoseconds a2a_ns = 0, dw_ns = 0;      // summed times of these ops
+  Nanoseconds greedy_ns = 0;              // hidden by the greedy choice printed in the paper Lancet
+  Nanoseconds bound_ns = 0;               // upper bound of the time that any choice hides
+  std::optional<Nanoseconds> exact_ns{};  // hidden by the best choice; nullopt for too many dW
 };
 WeightGradientOverlap weight_gradient_overlap(const Graph& graph, const CostModel& cost);
 

@@ -16,9 +16,9 @@ namespace moe {
 namespace {
 
 constexpr Bytes kMinPayload = 1 << 10;
-constexpr Bytes kMostMemory = Bytes{2} << 30;  // of all ranks' collectives, in and out
+constexpr Bytes kMostMemory = Bytes{2} << 30;  // inputs and outputs of a collective on all ranks
 
-/// A training step whose slots are all full.
+/// Returns the graph of a training step of a small GPT-2 with MoE layers whose slots are all full.
 Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
   ModelSpec model;
   model.vocab = 2048, model.layers = 2, model.hidden = hidden,
@@ -31,7 +31,7 @@ Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
   return graph;
 }
 
-/// One collective of about so many bytes per rank.
+/// Returns the graph of one collective of about `payload` bytes per rank.
 Graph collective_graph(const OpDef& def, Bytes payload, int64_t num_ranks) {
   Graph graph(op_table());
   graph.num_ranks = num_ranks;
@@ -159,7 +159,8 @@ class Calibrator {
     return table;
   }
 
-  /// A port carries all but a rank's own part of its payload, and is traversed out and in.
+  /// Returns the link whose port has the all-to-all's line. A port carries the payload of a rank
+  /// without the part that stays on the rank, and a transfer has the latency of two ports.
   LinkSpec link_of(const LineFit& fit) const {
     const auto ranks = static_cast<double>(options_.num_ranks);
     return {.bytes_per_s = (ranks - 1) / ranks * kNsPerSecond / fit.beta_ns,

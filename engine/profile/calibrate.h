@@ -1,6 +1,7 @@
-// What this machine takes for compute and for collectives between ranks, measured and fitted: rates
-// of a Device, and tables of collectives. Of CPU ranks of one process with the profiler; of GPUs as
-// calibrate_device.h says.
+// Calibration: measures compute and collectives on this machine and fits the rates of a Device and
+// tables of collectives, which the simulator can use as a cluster. By default it measures CPU ranks
+// that are threads of one process; calibrate_device.h has the options for GPUs. Times of the ops of
+// a given plan are not measured here but in predict.h.
 #pragma once
 
 #include <functional>
@@ -14,66 +15,74 @@
 
 namespace moe {
 
-/// One operation of one size: the median of its samples.
+/// The measurement of one op at one size: the median of its samples.
 struct Calibrated {
   std::string what;  // "linear_dx hidden=256", "all_to_all"
-  double x = 0;      // flops of a GEMM, bytes of memory traffic, or a rank's payload in bytes
+  double x = 0;      // flops of a GEMM, bytes of memory traffic, or payload of a rank in bytes
   Nanoseconds ns = 0;
-  double spread = 0;  // between the first and the third quartile, of the median
+  double spread = 0;  // distance of the first and the third quartile, divided by the median
   int64_t num_samples = 0;
 };
 
-/// Operations of one kind and the line t = alpha + beta x through them.
+/// Measurements of one kind of op and the fitted line t = alpha + beta x.
 struct CalibratedLine {
   std::vector<Calibrated> rows;
   LineFit fit;
 };
-/// Rows ascend in x and are interpolated between; the line is that of a link.
+/// A table of a collective: rows in ascending order of x, with interpolation between them. The
+/// fitted line serves as a link.
 struct CalibratedTable : CalibratedLine {
   FitError interpolation;
 };
 
 struct Calibration {
-  std::string machine;  // CalibrateOptions::machine: processor, kernels, build, ranks beside
+  std::string machine;  // from CalibrateOptions::machine: processor, kernels, build, ranks
   CalibratedLine gemm;
   CalibratedLine memory;
-  CalibratedTable all_to_all, all_reduce;  // no rows for one rank
-  /// GEMM and memory rates are the lines' slopes; launch is the smaller of the two lines' starts,
-  /// which every op pays; vector_flops_per_s the highest flops rate of an op that is no GEMM.
+  CalibratedTable all_to_all, all_reduce;  // without rows if there is one rank
+  /// The GEMM and memory rates are the inverse slopes of the two lines. launch_ns is the smaller
+  /// alpha of the two lines, since each op has at least this time. vector_flops_per_s is the
+  /// highest flops rate of an op that is no GEMM.
   Device device;
-  LinkSpec link;         // the all-to-all's line as a port between devices; zeros for one rank
-  FitError roofline;     // RooflineCost on this device against every compute op measured
-  OverlapTable overlap;  // no rows where nothing measures it
-  double spread = 0;     // the median of all rows'
+  LinkSpec link;         // from the line of the all-to-all; zeros if there is one rank
+  FitError roofline;     // error of RooflineCost on `device`, over all measured compute ops
+  OverlapTable overlap;  // without rows if CalibrateOptions::overlap is empty
+  double spread = 0;     // median of the spreads of all measurements
 };
-/// Calibration::spread on a quiet machine, at most.
+/// The largest Calibration::spread that is expected on a machine without other load.
 constexpr double kQuietSpread = 0.15;
 
 struct CalibrateOptions {
   int64_t num_ranks = 2;
-  /// Time and samples for each operation. ranks_beside is num_ranks.
+  /// Time and number of samples per measurement. Its ranks_beside is replaced by num_ranks.
   ProfileOptions profile = {.min_time_s = 0.01};
-  /// Of the steps' activations.
+  /// Type of the activations in the measured steps.
   DType dtype = DType::kF32;
-  /// Hidden sizes of the GPT-2 steps whose ops are measured, and the largest payload.
+  /// Hidden sizes of the GPT-2 steps whose ops are measured.
   std::vector<int64_t> hidden = {128, 256, 768};
+  /// Largest payload of a collective, in bytes per rank.
   Bytes max_payload = 64 << 20;
-  /// Times an op alone, and what it is that does: "<processor>; <kernels>".
+  /// Measures an op alone and returns its samples.
   std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)> time_op =
       profile_op;
+  /// Returns the text for Calibration::machine: "<processor>; <kernels>".
   std::function<std::string(const ProfileOptions&)> machine = profile_key;
-  /// Times compute of the step with the largest hidden size beside transfers; empty: nothing does.
+  /// Measures compute ops of the step with the largest hidden size while transfers run; if empty,
+  /// this is not measured.
   std::function<OverlapTable(const Graph&, const ProfileOptions&)> overlap;
-  /// Told before each operation; may throw to end the calibration.
+  /// Called before each measurement; may throw to end the calibration.
   std::function<void(const std::string& what)> progress = [](const std::string&) {};
 };
 
-/// Times are alone and, of collectives, without the wait for other ranks (profile_op).
-/// Compute: every distinct shape of a GEMM and every size of a memory-bound op in the training
-/// steps of small GPT-2 models with MoE layers, one thread per rank, on num_ranks ranks at the same
-/// time. Collectives: 1 KiB, 2 KiB, 4 KiB ... max_payload a rank (rounded down to whole
-/// elements per peer; less where the ranks would hold more than 2 GiB), as Lancet's communication
-/// table. Throws UserError for less than one rank, RunError where times do not grow with sizes.
+/// Runs the calibration. Ops are measured alone, and collectives without the wait for other ranks
+/// (profile_op).
+/// - Compute: each distinct shape of a GEMM and each size of a memory-bound op in the training
+///   steps of small GPT-2 models with MoE layers, on num_ranks ranks at the same time with one
+///   thread each.
+/// - Collectives: 1 KiB, 2 KiB, 4 KiB, ... max_payload per rank, as in the communication table of
+///   the paper Lancet. Sizes are rounded down to whole elements per peer, and end earlier if the
+///   ranks together would hold more than 2 GiB.
+/// Throws UserError for less than one rank, RunError if times do not grow with sizes.
 Calibration calibrate(const CalibrateOptions& options);
 
 }  // namespace moe

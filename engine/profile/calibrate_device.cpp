@@ -25,12 +25,12 @@ namespace {
 using Where = DeviceStorage::Where;
 using Samples = std::vector<Nanoseconds>;
 
-constexpr double kTimeout_s = 60;  // of joining, and of one collective
+constexpr double kTimeout_s = 60;  // for joining the process group, and for each collective
 constexpr int64_t kWarmUp = 5, kFewestRounds = 20;
 constexpr auto kPoll = std::chrono::microseconds(20);
-constexpr int32_t kByte = 0x3c;  // floats of 0.01: neither zeros nor growing over many sums
+constexpr int32_t kByte = 0x3c;  // makes floats of about 0.01: not zero, and no overflow in sums
 
-/// One rank's end of the collectives that are timed.
+/// The process group in which collectives are timed, seen from one rank.
 class TimedProcessGroup {
  public:
   TimedProcessGroup(Processes& processes, const kernels::DeviceTable& device,
@@ -52,7 +52,7 @@ class TimedProcessGroup {
   TimedProcessGroup(const TimedProcessGroup&) = delete;
   ~TimedProcessGroup() { (broken_ ? table_.abort : table_.destroy)(process_group_); }
 
-  /// Of an all_to_all or an all_reduce of as many bytes as the op has, on this rank.
+  /// Returns samples, on this rank, of an all-to-all or an all-reduce with the payload of `op`.
   Samples time(const Graph& graph, OpId op, int64_t min_samples) {
     const auto bytes = static_cast<Bytes>(std::llround(payload_bytes(graph, op, {})));
     const DeviceStorage in(device_, Where::kDevice, bytes), out(device_, Where::kDevice, bytes);
@@ -82,7 +82,7 @@ class TimedProcessGroup {
   }
 
  private:
-  /// part: bytes for each rank, this one too.
+  /// Queues an all-to-all with `part` bytes for each rank, including this one.
   void exchange(std::byte* in, std::byte* out, Bytes part) {
     std::vector<kernels::Message> sends, receives;
     for (int64_t peer = 0; peer < processes_.size(); ++peer) {
@@ -97,9 +97,9 @@ class TimedProcessGroup {
     table_.exchange(process_group_, sends.data(), count, receives.data(), count, stream_.get());
   }
 
-  /// Returns when all that was queued is over on this rank.
+  /// Waits until all queued work is over on this rank.
   void finish(const std::string& what) {
-    broken_ = true;  // unless this returns
+    broken_ = true;  // stays true if this function throws
     device_.record(over_.get(), stream_.get());
     const auto deadline =
         std::chrono::steady_clock::now() + std::chrono::duration<double>(kTimeout_s);
@@ -127,7 +127,7 @@ class TimedProcessGroup {
   DeviceEvent over_;
   DeviceStorage meeting_;
   kernels::ProcessGroup process_group_ = nullptr;
-  bool broken_ = false;  // something that was queued may never end
+  bool broken_ = false;  // queued work may never end, so the group must be aborted
 };
 
 std::string text_of(const Samples& samples) {
@@ -139,7 +139,7 @@ Samples samples_of(const std::string& text) {
   return samples;
 }
 
-/// Of every round the longest of all ranks, on all ranks.
+/// Returns, on all ranks, the longest time of any rank for each round.
 Samples slowest(Processes& processes, const std::string& what, const Samples& own) {
   Samples worst = own;
   for (const std::string& text : processes.gather(what, text_of(own))) {

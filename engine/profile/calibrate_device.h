@@ -1,5 +1,6 @@
-// What calibrate() measures where the ranks are on a GPU: all of them on one, which copies between
-// them, or one per process, between which NCCL carries the bytes.
+// Options with which calibrate() measures ranks on GPUs: either all ranks on one GPU, where
+// collectives are copies in its memory, or one rank per process, where NCCL transfers the bytes.
+// The calibration itself is in calibrate.h.
 #pragma once
 
 #include "engine/comm/job/processes.h"
@@ -8,27 +9,28 @@
 
 namespace moe {
 
-/// The options with times of the calling thread's device (profile_op_on_device) for those of CPU
-/// ranks: of compute by as many ranks on it as are calibrated, of collectives its copies between
-/// them, and of compute beside transfers (overlap_table). Their dtype is f32 or bf16. Throws
-/// UserError for bf16 on a device without kernels of it.
+/// Returns `options` changed to measure on the calling thread's device instead of the CPU
+/// (profile_op_on_device). All num_ranks ranks are on this device: compute ops run on all ranks at
+/// the same time, and collectives are copies between the ranks. Also sets `overlap` to
+/// overlap_table(). The dtype must be f32 or bf16. Throws UserError for bf16 on a device without
+/// bf16 kernels.
 CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOptions options);
 
-/// The same for one rank per process: compute of one rank on its device, as rank 0 measures it, and
-/// collectives of the plugin's library, each from a meeting of all ranks to its end on the last of
-/// them, by events. All processes calibrate with what this returns at the same time, and all get
-/// the same numbers. The table outlives them. settings: of the library's communicator. Throws
-/// UserError for a plugin without such a library, RunError where ranks cannot join or one of them
-/// fails.
+/// Returns the options for one rank per process. Compute is measured by rank 0 only, with one rank
+/// on its device. Collectives are those of the plugin's library (NCCL), timed by device events from
+/// a synchronization of all ranks to the end on the last rank. All processes must calibrate with
+/// these options at the same time, and all get the same numbers. `device` must outlive the options.
+/// `settings` are for the library's communicator. Throws UserError for a plugin without the
+/// library, RunError if ranks cannot join or a rank fails.
 CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTable& device,
                                   CalibrateOptions options,
                                   const kernels::ProcessGroupSettings& settings = {});
 
-/// For the sizes whose ops are measured on a GPU: smaller ones are all start-up.
+/// CalibrateOptions::hidden for GPUs. With smaller sizes, ops consist almost only of start-up time.
 extern const std::vector<int64_t> kGpuHidden;
 
-/// calibrated_on() or, in a job, calibrated_among() on this machine's GPUs, which its processes
-/// take in turn. Throws UserError where there is none.
+/// Returns calibrated_on() for GPU 0 or, with a job, calibrated_among(), where the processes of a
+/// machine use its GPUs round-robin. Throws UserError if CUDA cannot be used.
 CalibrateOptions calibrated_on_gpu(CalibrateOptions options, Processes* job);
 
 }  // namespace moe

@@ -14,13 +14,14 @@ namespace {
 
 using Where = DeviceStorage::Where;
 
-constexpr Bytes kBuffer = 32 << 20;  // that a transfer reads, over and over, and writes
-// The transfer of which is asked whether anything runs beside it, and how often.
+constexpr Bytes kBuffer = 32 << 20;  // size of a transfer's source and target, used repeatedly
+// Length of the transfer that tests whether compute can run during a transfer, the sleep before it,
+// and the number of tries.
 constexpr Nanoseconds kProbe = 2'000'000, kProbeLead = 200'000;
 constexpr int kProbes = 3;
 
-/// Without this a device that runs one stream after the other would be asked with ever longer
-/// transfers.
+/// Returns whether the device runs other work during a transfer. Without this test, a device that
+/// runs its streams one after the other would be tried with longer and longer transfers.
 bool runs_side_by_side(const kernels::DeviceTable& device) {
   BackgroundTransfers transfer(device, 1, 1, 0);
   const DeviceStream stream(device, false);
@@ -67,7 +68,8 @@ class OverlapProfiler {
   }
 
  private:
-  /// nullopt: the device does not run them side by side.
+  /// Returns the time of `op` during transfers divided by its time alone, at least 1; nullopt if
+  /// the device does not run both at the same time.
   std::optional<double> factor(OpId op, int32_t blocks) {
     const std::optional<Nanoseconds> alone = median_of(op, 0);
     const std::optional<Nanoseconds> beside = alone ? median_of(op, blocks) : std::nullopt;
@@ -75,7 +77,8 @@ class OverlapProfiler {
     return std::max(1.0, static_cast<double>(*beside) / static_cast<double>(*alone));
   }
 
-  /// blocks 0: alone, timed like the others.
+  /// Returns the median time of `op` during transfers of `blocks` thread blocks; 0 means without
+  /// transfers. nullopt if the device does not run both at the same time.
   std::optional<Nanoseconds> median_of(OpId op, int32_t blocks) {
     const std::string key =
         fmt::format("{} | {} ranks beside {} blocks each at {:g} B/s | {}", prefix_,

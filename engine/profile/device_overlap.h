@@ -1,7 +1,7 @@
-// How much longer compute takes on a device while transfers are under way there: ops timed alone
-// and beside paced copies by 1, 2, 4, ... blocks, which stand for a network's transfers (kernels
-// that hold multiprocessors and share the memory's rate). Not here: what that makes of a step
-// (cost/overlap.h, sim/).
+// Measures how much longer compute takes on a device while transfers run there. Ops are timed alone
+// and during paced copies by 1, 2, 4, ... thread blocks. These copies imitate the kernels of a
+// network transfer, which occupy multiprocessors and use memory bandwidth. How the measured factors
+// change the time of a step is in cost/overlap.h and sim/, not here.
 #pragma once
 
 #include <string>
@@ -16,15 +16,18 @@
 
 namespace moe {
 
-/// Transfers of ranks side by side that are under way on the device while ops are timed there.
+/// Transfers, one per rank, that run on the device while ops are timed there.
 class BackgroundTransfers {
  public:
-  /// Each of so many blocks, and as fast. Throws RunError where the device has no room.
+  /// Each transfer uses `blocks` thread blocks and moves `bytes_per_s`. Throws RunError if the
+  /// device has not enough memory.
   BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
                       double bytes_per_s);
-  /// Queues a transfer per rank that begins after the event's last record and lasts so long.
+  /// Queues a transfer per rank that begins when `go`, as last recorded, is over, and that lasts
+  /// for `length`.
   void queue(kernels::Event go, Nanoseconds length);
-  /// When all are over: whether all were under way from `begin` to `end`, timed events.
+  /// Waits until all transfers are over. Returns whether all of them ran during the whole time from
+  /// `begin` to `end`, which must be timed events.
   bool covered(kernels::Event begin, kernels::Event end);
 
  private:
@@ -41,16 +44,18 @@ class BackgroundTransfers {
 
 struct OverlapOptions {
   ProfileOptions profile;
-  /// Of a rank's transfer; the table has a row of each.
+  /// Numbers of thread blocks of a rank's transfer; the table has a row for each.
   std::vector<int32_t> blocks = {1, 2, 4, 8, 16};
-  /// Of a rank's transfer: what it takes from the memory's rate. A GPU's 400 Gb/s NIC.
+  /// Rate of a rank's transfer, which it also takes from the memory bandwidth. The default is that
+  /// of one 400 Gb/s NIC per GPU.
   double bytes_per_s = 45e9;
 };
 
-/// Medians of the ops of overlap_ops() beside transfers over those alone, never below 1: from the
-/// cache, or measured now and kept there, under the key prefix (device_profile_key). Without rows,
-/// and a source that says so, where the device does not run transfers beside compute. Throws what
-/// profile_op_on_device throws.
+/// Returns the slowdowns of the ops of overlap_ops(): the median time during transfers divided by
+/// the median time alone, at least 1. Times are read from the cache, or measured now and stored
+/// there, under keys that begin with `key_prefix` (device_profile_key). If the device does not run
+/// transfers during compute, the table has no rows and its `source` states this. Throws the errors
+/// of profile_op_on_device().
 OverlapTable overlap_table(const Graph& graph, const OverlapOptions& options, ProfileCache& cache,
                            const std::string& key_prefix, const kernels::DeviceTable& device);
 

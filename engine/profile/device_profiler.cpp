@@ -19,28 +19,30 @@ namespace {
 
 using kernels::DeviceTable;
 
-// Clocks and caches settle within this time.
+// Clock rates and caches are in a steady state after this time.
 constexpr Nanoseconds kWarmUp = 4'000'000;
 constexpr int64_t kWarmUpBatches = 2;
-// Long enough that starting a batch is little of its time.
+// Target length of a batch, long compared with the time to start it.
 constexpr Nanoseconds kBatch = 2'000'000;
 constexpr int64_t kMostCalls = 32;
-// What the device sleeps while the host queues a batch. A GPU takes about a thousand launches in
-// advance: a host that has more to queue waits for it, however long it sleeps.
+// How long the device sleeps while the host queues a batch: first value and limit. A GPU's queue
+// holds about a thousand launches; a host that queues more must wait for the GPU, however long the
+// sleep is.
 constexpr Nanoseconds kFirstAhead = 200'000, kMostAhead = 20'000'000;
-// From the time at which transfers may begin to the first call beside them.
+// Time from the begin of background transfers to the first call.
 constexpr Nanoseconds kLead = 50'000;
-// A transfer is to last for as long as the calls beside it, a first guess, and longer by this
-// factor each time that it was too short; so often at most.
+// A background transfer must last as long as the calls. kFirstBeside is the first guess of this
+// time; the transfer is made kLonger times longer each time it was too short, up to kMostShort
+// times in a row.
 constexpr Nanoseconds kFirstBeside = 5'000'000;
 constexpr int64_t kLonger = 2, kMostShort = 6;
-// Samples to keep of an op that is over in no time; they are spread over the whole measurement.
+// Number of samples to keep of a very short op, taken evenly over the whole measurement.
 constexpr size_t kMostSamples = 400;
 
-/// One op's calls by ranks side by side, in batches.
+/// Calls of one op by all ranks at the same time, in batches.
 class DeviceCalls {
  public:
-  /// background: null for none.
+  /// `background`: transfers that run during the calls; null for none.
   DeviceCalls(const Graph& graph, OpId id, const ProfileOptions& options, const DeviceTable& device,
               BackgroundTransfers* background)
       : graph_(graph),
@@ -60,7 +62,7 @@ class DeviceCalls {
       scratch_.emplace_back(device, DeviceStorage::Where::kDevice, scratch);
       nonfinite_.emplace_back(device, DeviceStorage::Where::kDevice,
                               static_cast<Bytes>(checks_.size() * sizeof(int64_t)));
-      streams_.emplace_back(device, collective_);  // as the executor's lanes
+      streams_.emplace_back(device, collective_);  // same kind of stream as the executor's lanes
       over_.emplace_back(device, false);
     }
     for (int64_t c = 0; c < kMostCalls; ++c) {
@@ -77,8 +79,9 @@ class DeviceCalls {
     wait_for(device, over_[0].get(), streams_[0].get(), what_);
   }
 
-  /// None where the host did not stay ahead of the device, or a transfer ended before the calls
-  /// beside it. nullopt: they never run side by side.
+  /// Runs a batch and returns the samples of its calls. Returns an empty vector if the batch is not
+  /// valid, because the host did not queue fast enough or a background transfer ended before the
+  /// calls. Returns nullopt if calls and background transfers never run at the same time.
   std::optional<std::vector<Nanoseconds>> batch() {
     const Nanoseconds queueing = queue_batch();
     for (size_t r = 0; r < streams_.size(); ++r) {
@@ -105,7 +108,7 @@ class DeviceCalls {
   }
 
  private:
-  /// What that took the host.
+  /// Queues a batch. Returns the time that the host needed.
   Nanoseconds queue_batch() {
     device_.sleep(ahead_, {}, streams_[0].get());
     const Nanoseconds begin = clock_ns();
@@ -131,12 +134,12 @@ class DeviceCalls {
   bool stayed_ahead(Nanoseconds queueing) {
     if (queueing <= ahead_) return true;
     if (ahead_ < kMostAhead) return false;
-    if (num_calls_ == 1) return true;  // nothing is left to make shorter
+    if (num_calls_ == 1) return true;  // the batch cannot be made smaller
     most_calls_ = num_calls_ / 2;
     return false;
   }
 
-  /// call: what one takes the device.
+  /// Chooses the size of the next batch. `call`: time of one call on the device.
   void size_next(Nanoseconds queueing, Nanoseconds call) {
     const Nanoseconds twice = 2 * (queueing / num_calls_) + 1;
     const int64_t calls = std::min(kBatch / std::max<Nanoseconds>(call, 1), kMostAhead / twice);
@@ -159,7 +162,8 @@ class DeviceCalls {
     }
   }
 
-  /// Where a placement says what goes where, as much as in a step of balanced routing.
+  /// Queues an exchange whose destinations a placement decides: moves as much as in a step with
+  /// balanced routing.
   void queue_placed(kernels::Event begin, kernels::Event end) {
     const Group group = group_of(graph_, op_);
     const EvenExchange exchange =
@@ -222,7 +226,8 @@ class DeviceCalls {
     }
   }
 
-  /// The look at what rank r's call made; after its sample what it wrote over is put back.
+  /// Queues, after a call of rank r, the check of its outputs for non-finite numbers, the end of
+  /// the sample, and then the restoring of overwritten inputs.
   void finish(size_t r, kernels::Event end) {
     const kernels::Stream stream = streams_[r].get();
     auto* const first = reinterpret_cast<int64_t*>(nonfinite_[r].data());
@@ -237,29 +242,30 @@ class DeviceCalls {
   const Graph& graph_;
   const OpId id_;
   const Op& op_;
-  const std::string what_;  // "op NAME", in errors
+  const std::string what_;  // "op NAME", for errors
   const DeviceTable& device_;
   const bool collective_;
   const WorkContext work_;
   const std::vector<TensorId> checks_;
   BackgroundTransfers* const background_;
   TrialOperands operands_;
-  std::vector<DeviceStorage> scratch_, nonfinite_;  // by rank
-  DeviceStorage step_;                              // number 0, for ops that read it
+  std::vector<DeviceStorage> scratch_, nonfinite_;  // indexed by rank
+  DeviceStorage step_;                              // step number 0, for ops that read it
   std::vector<DeviceStream> streams_;
   std::vector<DeviceEvent> over_;
   DeviceEvent go_;
-  std::vector<DeviceEvent> begins_, ends_;  // by call of a batch, of rank 0
+  std::vector<DeviceEvent> begins_, ends_;  // on rank 0, indexed by call of a batch
   std::unique_ptr<DeviceCommunicator> comm_;
   int64_t num_calls_ = 1, most_calls_ = kMostCalls;
   Nanoseconds ahead_ = kFirstAhead;
-  // Of transfers beside: uncovered batches in a row, how much longer they last for that, and what a
-  // call took with all that is between calls; 0: not known.
+  // For background transfers: the number of batches in a row for which they were too short, and the
+  // factor by which they are made longer because of that.
   int64_t too_short_ = 0, longer_ = 1;
-  Nanoseconds call_ns_ = 0;
+  Nanoseconds call_ns_ = 0;  // time from call to call; 0 if not known yet
 };
 
-/// batch(): some samples, or none; nullopt: there never are any, and so returns sample().
+/// Calls batch() until there are enough samples, and returns them. batch() may return no samples;
+/// if it returns nullopt, there will never be any, and the result is empty.
 template <class Batch>
 std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
   const Nanoseconds created = clock_ns();

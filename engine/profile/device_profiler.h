@@ -1,11 +1,12 @@
-// Times one op of a graph alone on a device, on as many streams side by side as there are ranks on
-// it, with the operands of profiler.h's profile_op: training-like values, and each operand as far
-// away in the caches as its last use lies back in a step.
+// Times one op of a graph alone on a device, on one stream per rank of the device at the same time.
+// Operands are those of profile_op() in profiler.h: values as in training, and in the caches only
+// if they would be there in a step.
 //
-// A sample is the time on the device between events around one call, queued while the device is
-// kept busy, so that what the host takes to queue it is no part of it: what an op takes in a step
-// that is replayed. A step whose host waits for the device cannot be replayed; where the device is
-// faster than its host queues, such a step lasts longer than its ops' samples say.
+// A sample is the device time between events around one call. Calls are queued while the device is
+// busy, so the time that the host needs to queue them is not part of a sample. This is the time of
+// an op in a step that is recorded once and replayed. A step in which the host waits for the device
+// cannot be replayed; if the device is faster than the host can queue, such a step lasts longer
+// than the samples of its ops.
 #pragma once
 
 #include <string>
@@ -18,25 +19,28 @@ namespace moe {
 
 class BackgroundTransfers;  // device_overlap.h
 
-/// Samples in ns on the calling thread's device, f32, at least min_samples, with the executor's
-/// look for numbers that are not finite; what a call wrote over is put back outside of its sample.
-/// - An op of the device: as above, on rank 0's stream.
-/// - An op whose work is on the host: what its rank waits by the host's clock, alone: copies from
-///   the device of what was made there, the glue, copies back.
-/// - A collective: from the meeting of its ranks to the end on rank 0's stream, without a link, all
-///   groups at once. Requires: ranks_beside is the graph's ranks.
-/// - Experts that travel: 0, as profile_op.
-/// background: transfers that are under way around each sample, of an op of the device; no samples
-/// where the device does not run them beside the op.
-/// Throws UserError for an op without a kernel, RunError naming the op where the device fails, has
-/// no room, or does not come to an end. Holds a few times 160 MiB of the device per rank meanwhile.
+/// Returns at least options.min_samples samples in ns on the calling thread's device, in f32. If
+/// options.checked, they include the executor's check for non-finite numbers. Overwritten inputs
+/// are restored outside of the samples. A sample is:
+/// - for an op that the device runs: the time on rank 0's stream, as described above;
+/// - for an op that the host runs: the time by the host's clock for one rank to copy the inputs
+///   that are made on the device to the host, run the op, and copy the outputs back;
+/// - for a collective: the time from the synchronization of its ranks to the end on rank 0's
+///   stream, without a link, with all groups at once; requires that ranks_beside is the number of
+///   ranks of the graph;
+/// - for an op that moves experts: 0, as in profile_op().
+/// `background`: transfers that run during each sample, only for ops that the device runs; there
+/// are no samples if the device does not run the op during transfers.
+/// Throws UserError for an op without a kernel; throws RunError naming the op if the device fails,
+/// has not enough memory, or does not finish. Uses a few times 160 MiB of device memory per rank.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
                                               const ProfileOptions& options,
                                               const kernels::DeviceTable& device,
                                               BackgroundTransfers* background = nullptr);
 
-/// "<device>; <versions>; host <profile_key>": what a profile's key begins with. The versions name
-/// the build of the device's kernels, the host's part that of the ops' glue.
+/// Returns "<device>; <versions>; host <profile_key>", with which the keys of device profiles in
+/// the cache begin. The versions include the build of the device's kernels; the host's part
+/// includes the build of the code that runs ops on the host.
 std::string device_profile_key(const ProfileOptions& options, const kernels::DeviceTable& device);
 
 }  // namespace moe

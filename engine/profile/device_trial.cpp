@@ -19,15 +19,15 @@ namespace {
 using kernels::DeviceTable;
 using Where = DeviceStorage::Where;
 
-// Of an H200; an H100 has 50 MiB.
+// Size of the L2 cache of an H200; an H100 has 50 MiB.
 constexpr Bytes kL2Bytes = 60 << 20;
 static_assert(ProfileOperands::kFarBytes >= 2 * kL2Bytes, "what is far away is not in the L2");
 
 constexpr auto kPoll = std::chrono::microseconds(20);
-constexpr Nanoseconds kSpin = 200'000;  // before a waiting host sleeps between looks
+constexpr Nanoseconds kSpin = 200'000;  // time of busy waiting before the host sleeps in between
 constexpr Nanoseconds kPatience = 60'000'000'000;
 
-/// Of ops that work on the host, which take float32.
+/// Returns the bytes of an operand of an op that the host runs, which is float32.
 Bytes operand_bytes(const Graph& graph, TensorId t) {
   return tensor_bytes(graph.tensor(t), sizeof(float));
 }
@@ -40,7 +40,8 @@ bool contains(const std::vector<TensorId>& list, TensorId t) {
   return std::find(list.begin(), list.end(), t) != list.end();
 }
 
-/// Parameters, and what the plan lets the op's outputs lie on.
+/// Returns the inputs that the op overwrites: parameters that it updates, and inputs whose storage
+/// the plan lets its outputs take over.
 std::vector<size_t> overwritten_inputs(const Graph& graph, OpId op) {
   std::vector<size_t> inputs;
   for (const int i : mutated_inputs(graph, graph.op(op))) inputs.push_back(static_cast<size_t>(i));
@@ -79,7 +80,7 @@ TrialOperands::TrialOperands(const Graph& graph, OpId op, const WorkContext& wor
       host_(graph, op, work, element_bytes(device)),
       inputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.inputs.size())),
       outputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.outputs.size())) {
-  const bool none = runs_on_host(graph, op_);  // and yet it is queued: the device routes it
+  const bool none = runs_on_host(graph, op_);  // an op that is queued because the device routes it
   const std::vector<TensorId> read = none ? std::vector<TensorId>{} : host_inputs(graph, op_);
   for (const TensorId t : op_.inputs) stays_on_host_.push_back(t.valid() && contains(read, t));
   const auto bytes = static_cast<Bytes>(host_.storage().size());
@@ -96,7 +97,7 @@ void TrialOperands::fill(kernels::Stream stream) {
     device_.copy(o.pristine.data(), host_.inputs()[o.input], o.pristine.size(), stream);
   }
   const void* from = host_.storage().data();
-  for (const DeviceStorage& rank : ranks_) {  // from the first to the others: it is nearer
+  for (const DeviceStorage& rank : ranks_) {  // others are copied from rank 0: faster than the host
     device_.copy(rank.data(), from, rank.size(), stream);
     from = ranks_[0].data();
   }
@@ -173,7 +174,8 @@ HostTrial::HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
   check_device(device, what_);
 }
 
-/// An input that lies on an output, or inside it, does so here; all others have room of their own.
+/// Lays out the host's operands and returns their bytes. An input that is in the storage of an
+/// output in operands_ is there here too; all other operands have their own storage.
 Bytes HostTrial::lay_out() {
   operands_.advance();
   Bytes end = 0;
@@ -213,7 +215,7 @@ Nanoseconds HostTrial::call() {
     if (inputs_[i] == nullptr) continue;
     std::memcpy(inputs_[i], operands_.inputs()[i], static_cast<size_t>(in_[i].bytes));
   }
-  copy(fetched_, on_device_.data(), host_.data());  // as they were, whatever the last call pushed
+  copy(fetched_, on_device_.data(), host_.data());  // restores what the last call overwrote
   const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
   const kernels::KernelTable<float>& k = kernels::fast_table();
   const Nanoseconds begin = clock_ns();

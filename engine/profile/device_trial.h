@@ -1,8 +1,10 @@
-// The operands of one op that is timed on a device (device_profiler.h), on memory of its own: of
-// ranks side by side on the device, or of a rank that works on the host and copies to and fro.
+// The operands of one op that is timed on a device (device_profiler.h), in memory of their own:
+// TrialOperands for ops that all ranks run on the device, HostTrial for ops that a rank runs on the
+// host, with copies from and to the device.
 //
-// Values and distances are ProfileOperands'. Its storage, which holds as many copies of an operand
-// as lie between two of its uses in a step, has a copy of itself on the device for each rank.
+// ProfileOperands defines the values, and keeps several copies of each operand so that caches are
+// as cold as in a step. TrialOperands copies the whole storage of a ProfileOperands to the device,
+// once per rank. Timing is not here.
 #pragma once
 
 #include <string>
@@ -18,30 +20,31 @@
 namespace moe {
 
 /// Records the event on the stream and waits on the host until it is over. Throws RunError naming
-/// `what` where the device fails or stands still.
+/// `what` if the device fails or does not finish within a minute.
 void wait_for(const kernels::DeviceTable& device, kernels::Event event, kernels::Stream stream,
               const std::string& what);
 
-/// The op's work is done on the host: by its glue, unless the device routes it.
+/// Whether the host runs the op. Ops that choose experts run on the host unless the device routes.
 bool works_on_host(const Graph& graph, OpId op);
 
-/// By rank, for ops that are queued.
+/// The operands of all ranks, for an op that is queued on the device.
 class TrialOperands {
  public:
-  /// Throws RunError where the device has no room.
+  /// Throws RunError if the device has not enough memory.
   TrialOperands(const Graph& graph, OpId op, const WorkContext& work, int64_t num_ranks,
                 const kernels::DeviceTable& device);
 
-  /// Queues what brings the values to the device. Before all calls, which begin after it.
+  /// Queues the copies that bring the values to the device. To be called before all calls of the
+  /// op, which must begin after these copies.
   void fill(kernels::Stream stream);
-  /// The operands of the next call.
+  /// Switches inputs(), outputs() and at() to the operands of the next call.
   void advance();
-  /// On the device, but for what the op's glue reads on the host.
+  /// Pointers to device memory, except for inputs that the host reads to launch the op.
   std::span<void* const> inputs(size_t rank) const { return inputs_[rank]; }
   std::span<void* const> outputs(size_t rank) const { return outputs_[rank]; }
-  /// An input or output of the op; null for an invalid id.
+  /// Returns the pointer of an input or output of the op; null for an invalid id.
   void* at(size_t rank, TensorId tensor) const;
-  /// Queues, after the call, what makes overwritten inputs as they were before.
+  /// Queues copies that restore the overwritten inputs; to be called after the call of the op.
   void put_back(size_t rank, kernels::Stream stream) const;
 
  private:
@@ -54,18 +57,18 @@ class TrialOperands {
   const Op& op_;
   const kernels::DeviceTable& device_;
   ProfileOperands host_;
-  std::vector<bool> stays_on_host_;  // by input
+  std::vector<bool> stays_on_host_;  // indexed by input
   std::vector<DeviceStorage> ranks_;
   std::vector<Overwritten> overwritten_;
-  std::vector<std::vector<void*>> inputs_, outputs_;  // by rank
+  std::vector<std::vector<void*>> inputs_, outputs_;  // indexed by rank
 };
 
-/// One rank's calls of an op that works on the host, as the executor makes them.
+/// One rank's calls of an op that the host runs, as the executor calls it.
 class HostTrial {
  public:
   HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
             const kernels::DeviceTable& device);
-  /// What it took, with the copies.
+  /// Calls the op once. Returns its time with the copies.
   Nanoseconds call();
 
  private:
@@ -78,10 +81,11 @@ class HostTrial {
   const Graph& graph_;
   const OpId id_;
   const Op& op_;
-  const std::string what_;  // "op NAME", in errors
+  const std::string what_;  // "op NAME", for errors
   const kernels::DeviceTable& device_;
   ProfileOperands operands_;
-  std::vector<Place> in_, out_, fetched_, pushed_;  // inputs, outputs; what is copied
+  // Places of inputs, outputs, operands copied to the host, operands copied to the device.
+  std::vector<Place> in_, out_, fetched_, pushed_;
   std::vector<std::pair<const float*, int64_t>> looks_;
   DeviceStorage host_, on_device_;
   std::vector<void*> inputs_, outputs_;

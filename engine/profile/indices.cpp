@@ -19,7 +19,8 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// Ids at every use of which are rows of the smallest table around.
+/// Returns the number of token ids for the op: the rows of its table or the last dimension of its
+/// scores; 2^15 if it has neither.
 int64_t vocabulary(const Graph& graph, const Op& op) {
   for (const TensorId table :
        {input_of(graph, op, Role::kTable), output_of(graph, op, Role::kTable)}) {
@@ -42,14 +43,14 @@ struct Maps {
   std::vector<int32_t> expert, choice_slot, slot_choice, counts;
 };
 
-/// Places of an expert that hold a token, of this part of the batch.
+/// Returns how many slots of an expert hold a token of this part of the batch.
 int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) {
   return std::llround(attr_double(op, "share", 1) * context.slot_occupancy *
                       static_cast<double>(capacity));
 }
 
-/// Every run of E tokens goes to E different experts, in an order that changes from run to run, as
-/// long as fewer than `used` of an expert's places are taken.
+/// Returns the maps of a balanced routing: each sequence of E tokens goes to E different experts,
+/// in an order that changes between sequences. An expert takes at most `used` rows.
 Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity,
                    int64_t used) {
   Maps m;
@@ -70,7 +71,7 @@ Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t cap
   return m;
 }
 
-/// The shape of the first input that is there and has one of these roles; null: there is none.
+/// Returns the shape of the first present input that has one of the roles; null if there is none.
 const Shape* shape_of(const Graph& graph, const Op& op, std::initializer_list<Role> roles) {
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Operand* const operand = input_operand(graph.def(op), op, i);
@@ -82,7 +83,8 @@ const Shape* shape_of(const Graph& graph, const Op& op, std::initializer_list<Ro
   return nullptr;
 }
 
-/// A gate's maps, as far as the op's other inputs and its attributes say their sizes.
+/// Returns an index map of a gate for an input with this role. Its sizes are taken from the other
+/// inputs and the attributes of the op.
 std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
                                 const WorkContext& context) {
   const Shape& rows = graph.tensor(op.inputs[0]).shape;
@@ -105,8 +107,8 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
   return role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
 }
 
-/// Each of the parts whose rows the op joins ends as far behind the one before, the last where the
-/// balanced routing's rows end. Nothing when the input is not a row end.
+/// Returns the value of a row end of an op that joins parts: parts have equally many rows, and the
+/// last part ends at the last row of the balanced routing. nullopt if the input is no row end.
 std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
                                    const WorkContext& context) {
   const Op& op = graph.op(id);
@@ -121,22 +123,23 @@ std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
   return std::nullopt;
 }
 
-/// Places an expert and source rank that the op's rows provide for.
+/// Returns the slots per expert and source rank in the rows of the op.
 int64_t capacity_of(const Graph& graph, const Op& op) {
   const TensorId made = output_of(graph, op, Role::kSlots);
   const Shape& rows = graph.tensor(made.valid() ? made : op.inputs[0]).shape;
   return rows.size() >= 2 ? rows[rows.size() - 2] : 1;
 }
 
-/// Expert parallelism as it begins. Of n codes; `commit` does not look at them.
+/// Returns the n codes of the placement before the first step (plain expert parallelism); zeros for
+/// a `commit` op, which does not read them.
 std::vector<int32_t> placement_codes(const Op& op, size_t n) {
   if (!op.attrs.contains("residents")) return std::vector<int32_t>(n);
   const Placement placement(ops::bounds_of(op));
   return {placement.codes().begin(), placement.codes().end()};
 }
 
-/// Counts [slots, sources] of the rows that a slot occupancy gives a device, in as few slots as
-/// hold them.
+/// Returns the row counts [slots, sources] of a device at the given slot occupancy. The rows fill
+/// one slot after the other.
 std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t input,
                                    const WorkContext& context) {
   const Shape& blocks = graph.tensor(op.inputs[input]).shape;
@@ -182,7 +185,7 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     case Role::kChoiceSlot:
     case Role::kSlotChoice:
       return map_values(graph, op, role, context);
-    default:  // nothing before, no estimates, and what is only moved
+    default:  // zeros: row begins of the first part, no estimates, and tensors that are only moved
       return std::vector<int32_t>(n);
   }
 }

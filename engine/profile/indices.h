@@ -1,5 +1,6 @@
-// Values for the index tensors of an op that is timed alone: token ids as skewed as a text's, maps
-// and counts of a balanced routing, at a slot occupancy that the caller gives.
+// Values for the index tensors of an op that is timed alone: token ids with a skew as in text, and
+// maps and counts of a balanced routing at a slot occupancy that the caller gives. Values of
+// floating-point tensors are in operands.h.
 #pragma once
 
 #include <vector>
@@ -9,9 +10,9 @@
 
 namespace moe {
 
-/// The elements of input i, an i32 tensor. Zeros for an input that no rule knows. Of an expert's
-/// capacity so many places hold a token as the slot occupancy (0 to 1) says, rounded, or as there
-/// are choices; what finds no place is dropped.
+/// Returns the elements of input number `input`, an i32 tensor; zeros for an input without a rule.
+/// The slot occupancy (0 to 1) is the fraction of an expert's slots that hold a token, rounded to
+/// whole slots; fewer hold one if there are fewer choices. Choices beyond that are dropped.
 std::vector<int32_t> index_values(const Graph& graph, OpId op, size_t input,
                                   const WorkContext& context);
 

@@ -16,7 +16,7 @@ constexpr Bytes kPageBytes = 4096;
 constexpr uint64_t kValueStream = 0xda7a;
 constexpr size_t kNumValues = 1 << 16;
 
-/// Sizes of a graph's tensors, as they are executed.
+/// Bytes of a graph's tensors at the element size of the execution.
 struct Sizes {
   const Graph& graph;
   Bytes element_bytes;
@@ -27,7 +27,7 @@ Bytes padded(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// What one call of the op touches.
+/// Returns the bytes that one call of the op reads and writes, at least 1.
 Bytes traffic(const Sizes& size, const Op& op) {
   Bytes bytes = 0;
   for (const auto* list : {&op.inputs, &op.outputs}) {
@@ -44,9 +44,9 @@ bool lasting(TensorKind kind) {
   return kind == TensorKind::kParam || kind == TensorKind::kState || kind == TensorKind::kInput;
 }
 
-/// What a step has in memory, and so touches before it comes back to the same place; at most
-/// kFarBytes. It follows from the forward: parameters, their momentum and gradients, and
-/// activations.
+/// Returns the bytes that a step touches before it returns to the same address, which is what it
+/// has in memory: parameters, their momentum and gradients, and the activations of the forward
+/// pass. At most kFarBytes.
 Bytes step_bytes(const Sizes& size) {
   Bytes bytes = 0;
   for (const Tensor& t : size.graph.tensors()) {
@@ -60,7 +60,8 @@ Bytes step_bytes(const Sizes& size) {
   return std::min(bytes, ProfileOperands::kFarBytes);
 }
 
-/// Traffic between the input's last use and the op, in program order; at most `far`.
+/// Returns the bytes touched between the previous use of tensor t and the op, in program order;
+/// `far` if they are more, or if t exists across steps.
 Bytes reuse_distance(const Sizes& size, OpId id, TensorId t, Bytes far) {
   const Graph& graph = size.graph;
   if (lasting(graph.tensor(t).kind)) return far;
@@ -74,7 +75,7 @@ Bytes reuse_distance(const Sizes& size, OpId id, TensorId t, Bytes far) {
   return far;
 }
 
-/// Magnitudes in [0.25, 0.75) of both signs.
+/// Values of both signs with magnitudes in [0.25, 0.75).
 const std::vector<float>& sane_values() {
   static const std::vector<float> values = [] {
     std::vector<float> v(kNumValues);
@@ -88,7 +89,7 @@ const std::vector<float>& sane_values() {
   return values;
 }
 
-/// The input as it is before a call.
+/// Writes the value that the input has before a call to `to`.
 void fill(const Sizes& size, OpId id, size_t input, const WorkContext& context, std::byte* to) {
   const Graph& graph = size.graph;
   const Tensor& tensor = graph.tensor(graph.op(id).inputs[input]);
@@ -109,12 +110,13 @@ void fill(const Sizes& size, OpId id, size_t input, const WorkContext& context, 
     std::memcpy(to + at, sane_values().data(), std::min(bytes - at, kNumValues * sizeof(float)));
   }
   if (tensor.kind != TensorKind::kState) return;
-  // A second moment has a root.
+  // States must not be negative: the optimizer takes the square root of a second moment.
   auto* const state = reinterpret_cast<float*>(to);
   for (size_t i = 0; i < bytes / sizeof(float); ++i) state[i] = std::abs(state[i]);
 }
 
-/// A step that visits all of `count` places in an order that no prefetcher follows.
+/// Returns a stride that visits all of `count` copies in an order that a hardware prefetcher does
+/// not recognize.
 int64_t scattering_stride(int64_t count) {
   int64_t stride = std::max<int64_t>(1, count * 618 / 1000);
   while (std::gcd(stride, count) > 1) ++stride;
@@ -153,7 +155,7 @@ std::vector<int64_t> operand_copies(const Graph& graph, OpId id, Bytes element_b
   }
   std::vector<int64_t> counts;
   for (size_t i = 0; i < bytes.size(); ++i) {
-    Bytes fresh = 0;  // what a call touches that comes back no sooner
+    Bytes fresh = 0;  // bytes per call of operands that are not reused sooner than operand i
     for (size_t j = 0; j < bytes.size(); ++j) fresh += distances[j] >= distances[i] ? bytes[j] : 0;
     counts.push_back(bytes[i] == 0 ? 0 : std::max<int64_t>(1, distances[i] / fresh));
   }
@@ -236,7 +238,7 @@ void ProfileOperands::lay_out(const Graph& graph, OpId id) {
     Copies& copies = output_copies_[i];
     copies.first = operands_.data() + offsets[op.inputs.size() + i];
     for (Bytes at = 0; at < copies.pitch * copies.count; at += kPageBytes) {
-      copies.first[at] = std::byte{0};  // makes the page present
+      copies.first[at] = std::byte{0};  // so that the page is mapped before calls are timed
     }
   }
 }

@@ -1,12 +1,12 @@
-// The operands of one op for timing it alone, call after call, as a training step would hand them
-// over: no zeros and no denormals, index maps of a balanced routing, and each operand as far away
-// in the caches as its last use lies back in a step.
+// The operands of one op that is timed alone, call after call, in the state in which a training
+// step would pass them: no zeros and no denormals, index maps of a balanced routing, and cache
+// contents as in a step. Threads and clocks are not here but in profiler.h.
 //
-// Invariant: an operand that comes back in a step after D bytes of other traffic has D / F copies,
-// taken in turn, where F is what a call touches of operands that come back no sooner. What the op
-// before has just written has one copy, and so has a short-lived output, which takes a place just
-// left; an output that is kept lies where nothing was for a whole step.
-// Not here: threads and clocks (profiler.h).
+// Invariant: an operand that a step uses again after D bytes of other traffic has D / F copies,
+// which calls use in turn. F is the number of bytes that a call touches of operands that are not
+// reused sooner. An input that the previous op has just written has one copy. So has a short-lived
+// output, because a step would write it to memory that was just freed. An output that is kept is
+// written to memory that was not used for a whole step.
 #pragma once
 
 #include <optional>
@@ -21,26 +21,26 @@ namespace moe {
 
 class ProfileOperands {
  public:
-  /// context: how many slots hold a token. element_bytes: of floats, 4 or 0 (dtype_bytes()). Memory
-  /// is at most a few times kFarBytes beside one set of operands.
+  /// `context`: how many slots hold a token. `element_bytes`: size of floating-point elements, 4 or
+  /// 0 (see dtype_bytes()). Memory: at most a few times kFarBytes plus one set of operands.
   ProfileOperands(const Graph& graph, OpId op, const WorkContext& context,
                   Bytes element_bytes = sizeof(float));
 
-  /// The operands of the next call. What earlier calls wrote over is put back.
+  /// Switches to the operands of the next call, and restores inputs that earlier calls overwrote.
   void next();
-  /// The same without putting back: for calls on copies of storage() elsewhere. Row ends that
-  /// follow the parts of a cut are current here alone.
+  /// As next(), but restores nothing: for calls on a copy of storage() in other memory. Row ends of
+  /// parts, which change between calls, are updated only here, not in such a copy.
   void advance();
-  /// By input and output of the op; null for an absent input.
+  /// Pointers of the current call, indexed by input or output of the op; null for an absent input.
   std::span<void* const> inputs() const { return inputs_; }
   std::span<void* const> outputs() const { return outputs_; }
   void* scratch() const { return scratch_.data(); }
-  /// What inputs() and outputs() point into.
+  /// The memory into which inputs() and outputs() point.
   std::span<const std::byte> storage() const {
     return {operands_.data(), static_cast<size_t>(operands_.size())};
   }
 
-  /// So much traffic pushes a line out of what one core gets of the caches.
+  /// After this much other traffic, data is no longer in the part of the caches that a core has.
   static constexpr Bytes kFarBytes = 160 << 20;
 
  private:
@@ -48,7 +48,7 @@ class ProfileOperands {
     std::byte* first;
     Bytes pitch;
     int64_t count;
-    int64_t stride;  // from one call's copy to the next's
+    int64_t stride;  // distance, in copies, from one call's copy to that of the next call
     std::byte* at(int64_t call) const { return first + call * stride % count * pitch; }
   };
   struct Overwritten {
@@ -56,16 +56,16 @@ class ProfileOperands {
     Storage pristine;
   };
 
-  /// An input that lies inside an output.
+  /// An input that is inside the storage of an output.
   struct Joined {
     size_t input, output;
     Bytes offset;
   };
 
-  /// Of one part of a cut along rows: calls take turns at the parts' rows, which all lie in one
-  /// tensor, so that a call's rows are as cold as in a step.
+  /// For an op that is one part of a cut along rows. The rows of all parts are in one tensor; calls
+  /// use the rows of one part after the other, so that they are as cold in the caches as in a step.
   struct PartRotation {
-    size_t begin, end;  // inputs
+    size_t begin, end;  // the inputs that hold row begins and row ends
     int64_t num_row_ends, rows, num_parts, calls_a_part;
   };
 
@@ -74,9 +74,9 @@ class ProfileOperands {
   void lay_out(const Graph& graph, OpId op);
   void fill_inputs(const Graph& graph, OpId op, const WorkContext& context);
 
-  std::vector<Copies> input_copies_, output_copies_;  // first == null: absent
+  std::vector<Copies> input_copies_, output_copies_;  // count == 0 without copies of its own
   std::vector<Joined> joined_;
-  std::vector<int> taken_over_;  // by output: the input it lies on, -1 none
+  std::vector<int> taken_over_;  // per output: the input whose storage it takes over, or -1
   std::vector<Overwritten> overwritten_;
   std::optional<PartRotation> rotation_;
   std::vector<void*> inputs_, outputs_;
@@ -85,11 +85,11 @@ class ProfileOperands {
   int64_t call_ = 0;
 };
 
-/// (output, input) pairs of the op that the plan lets share storage: the input has a producer and
-/// no reader after the op.
+/// Returns the pairs (output, input) of the op that a plan may store in the same place: the input
+/// is written in the step and has no reader after the op.
 std::vector<std::pair<int, int>> dying_aliases(const Graph& graph, OpId op);
 
-/// How many copies each input and each output has, in this order; 0 for an absent input.
+/// Returns the number of copies of each input, then of each output; 0 for an absent input.
 std::vector<int64_t> operand_copies(const Graph& graph, OpId op,
                                     Bytes element_bytes = sizeof(float));
 

@@ -17,12 +17,12 @@
 namespace moe {
 namespace {
 
-/// Where ops are timed, and by what.
+/// The functions that time ops on the CPU or on a device, and the prefix of their cache keys.
 struct Profiler {
   ProfileCost::Measure measure;
   std::string key;
   ProfileCost::MeasureHandoff handoff;
-  std::optional<kernels::DeviceTable> device;  // where ops are timed on one
+  std::optional<kernels::DeviceTable> device;  // nullopt for the CPU
 };
 
 template <class Profile>
@@ -45,7 +45,7 @@ Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& opti
   const std::string missing = cuda_missing();
   if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
   const kernels::DeviceTable table = computing_in(predicted.bf16, *cuda_plugin().table);
-  table.use_device(0);  // the executor's
+  table.use_device(0);  // the device that the executor uses
   const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& with) {
     return profile_op_on_device(graph, op, with, table);
   };
@@ -53,7 +53,7 @@ Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& opti
           device_profile_key(options, table) + (predicted.bf16 ? "; bf16" : ""), nullptr, table};
 }
 
-/// What the run's transfers do to compute beside them.
+/// Adds to `cost` how much the run's transfers slow down compute that runs at the same time.
 void add_overlap(ProfileCost& cost, const PlanSpec& spec, const PredictOptions& options,
                  ProfileOptions profile, const Profiler& profiler, ProfileCache& cache) {
   if (options.gpu_of_one) profile.ranks_beside = 1;

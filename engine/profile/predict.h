@@ -1,6 +1,7 @@
-// The times of a real run's ops before it runs: each profiled alone on this machine, what transfers
-// do to compute beside them, and what rehearsed steps say of ops between others. Not here: the plan
-// and the replay that make a step of them.
+// The cost model for predicting an executed run before it runs. It contains the time of each op
+// alone on this machine, the slowdown of compute during transfers, and from rehearsed steps how
+// much longer ops take inside a step than alone. The prediction of a step from these times is not
+// here: a plan is made (plan.h) and replayed (sim/).
 #pragma once
 
 #include <memory>
@@ -12,31 +13,33 @@
 
 namespace moe {
 
-/// The run that is predicted, and where times are kept.
+/// The run to be predicted, and the cache of times.
 struct PredictOptions {
   std::string device = "cpu";  // or "cuda"
   bool bf16 = false;           // Precision::kBF16
-  std::string cache;           // as ProfileCache's path
-  bool emulated = false;       // the plan's cluster is the run's link
+  std::string cache;           // path of the ProfileCache
+  bool emulated = false;       // whether the run emulates the plan's cluster as its link
   bool check_finite = true;
-  int32_t blocks = 0;       // of its transfers on a GPU; 0: none, or not known
-  bool gpu_of_one = false;  // each rank has a GPU to itself, else all share one
-  int64_t rehearse = 0;     // steps that are executed first, on cpu alone
+  int32_t blocks = 0;       // thread blocks of a transfer on a GPU; 0: no transfers, or not known
+  bool gpu_of_one = false;  // whether each rank has its own GPU; else all ranks share one
+  int64_t rehearse = 0;     // number of steps to rehearse; 0 for none; only on "cpu"
   RankGates gate;           // Policies::gate
   RankPlacements place;     // Policies::place
 };
 
 struct Prediction {
   std::shared_ptr<const ProfileCost> cost;
-  std::string warning;  // what was wrong with the cache, "": nothing
+  std::string warning;  // a problem with the cache, or ""
 };
 
-/// For the spec, whose cost is not read. Times that the cache lacks are measured when they are
-/// asked for; those of overlap and rehearsal are measured here. Throws UserError for a device that
-/// is not one or not here, and for steps to rehearse on cuda.
+/// Returns the cost model for a run of `spec`, whose own cost is not read. Times that are not in
+/// the cache are measured when the cost model is first asked for them, except those of overlap and
+/// rehearsal, which are measured here. Throws UserError for a device that is unknown or that this
+/// machine does not have, and for steps to rehearse on cuda.
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options);
 
-/// The plan with ops that take in a step what they take alone, as before anything was rehearsed.
+/// Returns the plan with `cost` without rehearsal, so that each op takes the same time in a step as
+/// alone.
 Plan before_rehearsal(const Plan& plan, const ProfileCost& cost);
 
 }  // namespace moe

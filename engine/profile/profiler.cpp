@@ -22,14 +22,15 @@
 namespace moe {
 namespace {
 
-// Clocks and caches settle within this time.
+// Clock rates and caches are in a steady state after this time.
 constexpr Nanoseconds kWarmUp = 4'000'000;
 constexpr int64_t kWarmUpCalls = 2;
-// Samples to keep of an op that is over in no time; they are spread over the whole measurement.
+// Number of samples to keep of a very short op, taken evenly over the whole measurement.
 constexpr int64_t kMostSamples = 400;
 
-/// A small GEMM before each call: in a step, an op comes after others, at the clock rate that wide
-/// vector units leave behind, with caches and branch history that are not its own.
+/// A small GEMM that runs before each call. In a step, an op runs after other ops: at the clock
+/// rate to which wide vector instructions lower the core, and with caches and branch history of
+/// other code.
 class WarmUpGemm {
  public:
   void run() {
@@ -42,7 +43,7 @@ class WarmUpGemm {
   std::vector<float> a_ = std::vector<float>(kSize * kSize, 0.5f), b_ = a_, c_ = a_;
 };
 
-/// One thread's calls of one compute op.
+/// Calls of one compute op on one thread.
 class KernelCalls {
  public:
   KernelCalls(const Graph& graph, OpId op, const WorkContext& work, bool checked)
@@ -50,7 +51,7 @@ class KernelCalls {
     if (graph.def(op).moe == MoeOp::kGate) gate_ = timed_gate(op_);
     if (!checked) return;
     for (const TensorId t : finite_operands(graph, op_)) {
-      if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss, one number
+      if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss: a single number
       const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
       const auto& list = is_output ? op_.outputs : op_.inputs;
       const auto index = static_cast<size_t>(std::find(list.begin(), list.end(), t) - list.begin());
@@ -89,7 +90,7 @@ class KernelCalls {
   Gate gate_;
 };
 
-/// One rank's calls of one collective, without what it waits for the others.
+/// One rank's calls of one collective. Times do not include the wait for other ranks.
 class CollectiveCalls {
  public:
   CollectiveCalls(const Graph& graph, OpId op, const WorkContext& work, Communicator& all)
@@ -107,7 +108,8 @@ class CollectiveCalls {
 
   Nanoseconds call() {
     operands_.next();
-    if (&comm_ != &all_) all_.barrier(op_.name);  // groups begin together, and make as many calls
+    // All groups begin a call together, so that they make the same number of calls.
+    if (&comm_ != &all_) all_.barrier(op_.name);
     const Nanoseconds begin = clock_ns();
     const CommTimes times = reduces_ ? reduce() : exchange();
     return (clock_ns() - begin) - (times.begin - times.post);
@@ -122,7 +124,7 @@ class CollectiveCalls {
     return times;
   }
 
-  /// Several tensors go as one message, as the executor sends them.
+  /// Sends several tensors as one message, as the executor does.
   CommTimes reduce() {
     const auto in = [&](size_t i) { return static_cast<float*>(operands_.inputs()[i]); };
     const auto out = [&](size_t i) { return static_cast<float*>(operands_.outputs()[i]); };
@@ -142,11 +144,12 @@ class CollectiveCalls {
   Communicator &all_, &comm_;
   ProfileOperands operands_;
   bool reduces_ = false;
-  std::vector<int64_t> elements_;  // by input
+  std::vector<int64_t> elements_;  // indexed by input
   EvenExchange exchange_;
 };
 
-/// When there are enough samples, and which calls to keep of very many.
+/// Collects samples: leaves out the warm-up, decides when there are enough, and of very many calls
+/// keeps only some.
 class Sampler {
  public:
   explicit Sampler(const ProfileOptions& options)
@@ -177,7 +180,8 @@ class Sampler {
   std::vector<Nanoseconds> samples_;
 };
 
-/// Runs body(t) on threads t = 1 .. n-1 besides the calling one until the end of the scope.
+/// Runs body(t) on threads t = 1 .. num_threads - 1, in addition to the calling thread. The result
+/// joins the threads at the end of its scope.
 ThreadGroup other_ranks(int64_t num_threads, const std::function<void(int64_t)>& body) {
   return {num_threads - 1, [](int64_t i) { return fmt::format("rank {} of a measurement", i + 1); },
           [body](int64_t i) { body(i + 1); }};
@@ -195,7 +199,7 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
     throw run_error("no memory to measure '{}' on {} ranks: each takes 128 MiB of address space",
                     graph.op(op).name, options.ranks_beside);
   }
-  // Made here, so that whatever is wrong with the op is thrown here and not on a thread.
+  // Constructed and called once here, so that errors of the op are thrown here and not on a thread.
   std::deque<KernelCalls> calls;
   for (int64_t t = 0; t < options.ranks_beside; ++t)
     calls.emplace_back(graph, op, options.work, options.checked).call();
@@ -222,13 +226,13 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
     calls.emplace_back(graph, op, options.work, world.comm(r, 0));
-  // Rank 0 sets the number before it joins the last round; the others read it after each.
+  // Rank 0 sets the number before it takes part in the last round; others read it after each round.
   std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
   const auto take_part = [&](int64_t rank) {
     try {
       for (int64_t round = 0; round <= last_round; ++round) calls[static_cast<size_t>(rank)].call();
     } catch (const RunError&) {
-      // The world failed; rank 0 throws the same.
+      // The communicators of all ranks failed; rank 0 throws the same error.
     }
   };
   const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
@@ -258,7 +262,8 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const Op& op = graph.op(id);
   const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), element_bytes);
   const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), element_bytes);
-  // The side of the slots has room for more rows than there are; who gathers sends all to all.
+  // The side with the slots may have more slots than there are rows, so the smaller side counts. An
+  // op that gathers sends its whole input to each member and fills its whole output.
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
@@ -284,7 +289,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
             options.ranks_beside, options.min_samples);
   MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
-  // How many experts travel a placement says: the link model has their time.
+  // A placement decides how many experts move; the link model computes the time.
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }
@@ -302,7 +307,7 @@ std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
   const OpId computed(0), moved(1);
   std::deque<Progress> progress;
   for (int64_t r = 0; r < ranks_beside; ++r) progress.emplace_back(2);
-  std::vector<Nanoseconds> samples[2];  // of rank 0: compute to comm, comm to compute
+  std::vector<Nanoseconds> samples[2];  // on rank 0: from compute to comm, from comm to compute
   const auto add = [&](size_t direction, int64_t rank, uint32_t round, Nanoseconds end) {
     if (rank == 0 && round > kWarmUpRounds) samples[direction].push_back(clock_ns() - end);
   };

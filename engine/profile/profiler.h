@@ -1,5 +1,6 @@
-// Times one op of a graph alone on this machine, on as many threads side by side as there are
-// ranks, with inputs that look like training (routing maps filled, no zeros, no denormals).
+// Times one op of a graph alone on this machine's CPU, on one thread per rank at the same time,
+// with inputs as in training (filled routing maps, no zeros, no denormals; see operands.h). Devices
+// are in device_profiler.h.
 #pragma once
 
 #include <vector>
@@ -15,40 +16,41 @@ namespace moe {
 
 struct ProfileOptions {
   int64_t ranks_beside = 1;  // threads that run the same op at the same time
-  double min_time_s = 0.02;  // measure at least this long
+  double min_time_s = 0.02;  // least time of a measurement
   int64_t min_samples = 7;
   WorkContext work = {};  // how many slots hold a token
-  bool checked = true;    // RunOptions::check_finite of the runs that are predicted
+  bool checked = true;    // RunOptions::check_finite of the run that is predicted
 };
 
-/// Samples in ns, each one call in the cache state of a training step, f32, with the executor's
-/// look for numbers that are not finite after it where options.checked; at least min_samples. A
-/// gate that is not built in is timed as top_k. For a collective: the in-process time without a
-/// link and without waiting for the others, among ranks_beside ranks; 0 for experts that travel, of
-/// which a link alone knows. Throws UserError for an op without a CPU kernel. Holds a few times 160
-/// MiB per thread meanwhile.
+/// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches
+/// in the state of a training step; if options.checked, it includes the executor's check of the
+/// results for non-finite numbers. A gate that is not built in is timed as top_k. A collective is
+/// timed between ranks_beside threads, without a link and without the wait for other ranks. An op
+/// that moves experts gets 0, since its time depends on the link only. Throws UserError for an op
+/// without a CPU kernel. Uses a few times 160 MiB of memory per thread.
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
-/// What an all-to-all or a gathering of loads moves in a step of balanced routing, in pieces of one
-/// size for each of `size` members; and what it clears behind that.
+/// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
+/// of the same size for each member, and the bytes of the output behind the pieces that it clears.
 struct EvenExchange {
   Pieces pieces;
-  Bytes used = 0, unused = 0;  // of the output
+  Bytes used = 0, unused = 0;  // bytes of the output that are received and that are cleared
 };
+/// `size`: number of members.
 EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work, int64_t size,
                            Bytes element_bytes = sizeof(float));
 
-/// Samples in ns of how long a lane that waits for another lane of its rank takes to wake, while
-/// ranks_beside ranks compute: half of them a comm lane woken beside compute, half a compute lane
-/// woken by its comm lane.
+/// Returns samples in ns of the time that a lane waiting for another lane of its rank needs to wake
+/// up, while ranks_beside ranks compute. Half of the samples are of a comm lane that its compute
+/// lane wakes, half of a compute lane that its comm lane wakes.
 std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside);
 
-/// The gate that a gate op is timed with: the built-in one that it names, top_k for any other.
+/// Returns the gate with which a gate op is timed: the built-in gate that it names, or top_k.
 Gate timed_gate(const Op& op);
 
-/// "<processor>; openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked":
-/// what a profile's key begins with;
-/// the slot occupancy is not part of it.
+/// Returns the text with which the keys of profiles in the cache begin: "<processor>; openblas
+/// 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c; threads=1 beside=2 checked". The slot occupancy is not
+/// part of it.
 std::string profile_key(const ProfileOptions& options);
 
 }  // namespace moe

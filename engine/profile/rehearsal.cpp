@@ -19,19 +19,21 @@
 namespace moe {
 namespace {
 
-// Slow enough that bytes move in memory within a transfer's time, fast enough to be over soon.
+// Slow enough that copying the bytes in memory takes less time than the emulated transfer, and fast
+// enough for a short rehearsal.
 constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
-constexpr Bytes kBucketBytes = 25 << 20;  // as raf's all-reduces
+constexpr Bytes kBucketBytes = 25 << 20;  // as in the all-reduces of the compiler RAF
 constexpr const char* kPeers = "peers";
 constexpr const char* kCore = "core";
 constexpr const char* kCoreLate = "core late";
 
-/// Comm lanes wake, copy and spin beside compute.
+/// Whether comm lanes take time from the cores of compute lanes: they wake, copy and spin while
+/// compute runs.
 bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
   return options.emulated && plan.graph.num_ranks > 1;
 }
 
-/// Groups of the ops that compute, or of collectives.
+/// Returns the step groups (step_group()) of the collectives, or of the other ops.
 std::set<std::string> groups_of(const Graph& graph, bool collectives) {
   std::set<std::string> groups;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -44,7 +46,8 @@ std::set<std::string> groups_of(const Graph& graph, bool collectives) {
   return groups;
 }
 
-/// The plan with a learning rate of 0: no rate of the target's makes made-up tokens diverge.
+/// Returns the plan with a learning rate of 0, so that training on made-up tokens cannot diverge
+/// whatever learning rate the target has.
 Plan standing_still(const Plan& plan) {
   Plan still = plan;
   for (size_t i = 0; i < still.graph.num_ops(); ++i) {
@@ -54,7 +57,8 @@ Plan standing_still(const Plan& plan) {
   return still;
 }
 
-/// Sums of one step by group.
+/// Returns, for each step group, the sum of its ops' durations in one step on the mean rank; the
+/// duration of a collective is counted from the post of its last member.
 std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& timeline) {
   std::vector<Nanoseconds> posted(graph.num_ops());
   for (const Span& span : timeline.spans) {
@@ -71,13 +75,14 @@ std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& t
   return sums;
 }
 
-/// What a transfer of next to nothing takes of a core whose compute it interrupts, on the
-/// communicators and threads of a run, and how late it ends: samples of rank 0's comm lane.
+/// Measures how much core time a very small transfer takes from the compute that it interrupts, and
+/// how late it ends, with the communicators and threads of a run. Samples are of rank 0's comm
+/// lane.
 void probe_core(int64_t n, StepSamples& samples) {
   constexpr int kRounds = 100, kWarmUpRounds = 10;
-  constexpr Bytes kBytes = 256;  // to each rank
+  constexpr Bytes kBytes = 256;  // bytes to each rank
   constexpr Nanoseconds kPause = 300'000;
-  // Slow, so that lanes sleep through a transfer as they do through a large one.
+  // Slow, so that lanes sleep during the transfer as they do during a large one.
   constexpr LinkSpec kSlow = {.bytes_per_s = 5e5, .latency_ns = 20'000};
   const Cluster link = {.nodes = n, .devices_per_node = 1, .intra = kSlow, .nic = kSlow};
   InProcessWorld world(n, 1, {});
@@ -143,7 +148,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   spec.system = {.name = "rehearsal",
                  .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   spec.work = {};
-  // Ranks that differ by their routing would pass for jitter; the skew is the simulator's to say.
+  // With skewed routing, differences between ranks would be mistaken for jitter. The simulator
+  // accounts for the skew.
   if (spec.routing)
     spec.routing = std::make_shared<const RoutingModel>(workload("balanced", {}, 1));
   spec.element_bytes = sizeof(float);

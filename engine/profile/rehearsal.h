@@ -1,8 +1,8 @@
-// Rehearsal: a few executed steps of the plain program of a target, from which predictions of any
-// system on that target take how much longer ops are in a step than alone (cost/in_step.h).
-// What a rehearsal sees: the target's model, ranks and gate, made-up tokens, parameters that stand
-// still, and, for a target with a link, a link of its own. It never sees the target's link, a
-// system's plan, or the data of the run that is predicted.
+// Rehearsal: a few executed steps of the plain program of a target. They show how much longer ops
+// take inside a step than alone (cost/in_step.h), which the predictions of all systems on that
+// target use. A rehearsal uses the target's model, ranks and gate, made-up tokens, a learning rate
+// of 0 and, if the target has a link, another link. It never uses the target's link, the plan of a
+// system, or the data of the run that is predicted.
 #pragma once
 
 #include <functional>
@@ -17,39 +17,40 @@
 
 namespace moe {
 
-/// The target under plain expert parallelism: no stages, padded all-to-alls, all-reduces in buckets
-/// of 25 MiB after the backward, f32, slots full. `emulated`: over kRehearsalLink, else the ranks'
-/// memory. The caller sets `cost`: ops alone, collectives on this spec's cluster.
+/// Returns the spec of the plain program of `target`: expert parallelism without stages, padded
+/// all-to-alls, all-reduces in buckets of 25 MiB after the backward pass, f32, all slots full. If
+/// `emulated`, ranks are connected by kRehearsalLink, otherwise by memory. The caller must set
+/// `cost` to a model with the times of ops alone, and of collectives on this spec's cluster.
 PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated);
 
 struct RehearsalOptions {
-  int64_t steps = 8;  // after one that touches every page and is dropped; at least 1
+  int64_t steps = 8;  // at least 1; one more step before them touches all pages and is not counted
   bool emulated = false;
   bool check_finite = true;
-  RankGates gate;  // as Policies::gate
-  /// Asked to time an op alone once more, once a signature, where steps take less than kLeastFactor
-  /// of the time alone: an op is hardly faster between others, its profile was disturbed. May be
-  /// null.
+  RankGates gate;  // see Policies::gate
+  /// Called to time an op alone again, once per signature (kind and shapes), if the op took less
+  /// than kLeastFactor of its time alone in the steps. An op is hardly faster inside a step, so its
+  /// measurement alone was probably disturbed. May be null.
   std::function<void(const Graph&, OpId)> time_again;
 };
 constexpr double kLeastFactor = 0.95;
 
-/// Samples in ns, one per step. By step_group(): the sum over its ops of the mean rank's duration,
-/// of a collective from when its last member posted. Under "peers": Metrics::wait_ns. Under "core",
-/// over a link and where ranks meet: samples of InStep::core_ns; under "core late": of how late
-/// such transfers end.
+/// Samples in ns. For the name of a step_group(), one sample per step: the sum over the ops of the
+/// group of their duration on the mean rank; a collective counts from the post of its last member.
+/// For "peers", one sample of Metrics::wait_ns per step. With an emulated link and several ranks,
+/// also for "core", samples of InStep::core_ns, and for "core late", how late such transfers end.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
-/// Executes the steps. Throws what a run throws, RunError when it is interrupted.
+/// Executes the steps. Throws the errors of a run, and Interrupted if the run is stopped.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
-/// Medians of the samples over what plan.spec.cost says of the same ops alone. Requires: samples of
-/// every group of the plan.
+/// Compares the medians of the samples with the times of the same ops alone in plan.spec.cost.
+/// Requires: samples of each group of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
 
-/// The same with samples from the cache; where it lacks some the steps are executed and stored.
-/// They stand under the key prefix, the plan's hash (model, ranks, gate, optimizer), the link and
-/// the number of steps.
+/// As in_step(), with samples from the cache. If the cache lacks some of them, executes the steps
+/// and stores their samples. The keys consist of `key_prefix`, the plan's hash (which depends on
+/// model, ranks, gate and optimizer), the link and the number of steps.
 InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
                  const std::string& key_prefix);
 

@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-/// Inputs and outputs of a gate call of one op's size, with scores that look like a softmax.
+/// Inputs and outputs to call a gate with the sizes of an op, with scores as from a softmax.
 struct GateTrial {
   explicit GateTrial(const Graph& graph, const Op& op) {
     const Shape& scores_shape = graph.tensor(op.outputs[0]).shape;
@@ -53,7 +53,7 @@ struct GateTrial {
   std::vector<int32_t> ids, expert, choice_slot, slot_choice, counts;
 };
 
-// The gate's own time on top of `around`, what the op does beside calling it.
+// Returns samples of the gate's own time plus `around`, the time of the rest of the op.
 std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const Op& op,
                                    Nanoseconds around, const ProfileOptions& options) {
   GateTrial trial(graph, op);
@@ -69,7 +69,8 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
   return samples;
 }
 
-/// The policy's own time of a call, spread over the steps of its period, on top of `around`.
+/// Returns samples of the policy's own time plus `around`, the time of the rest of the op. A policy
+/// that is called every n steps counts with 1/n of the time of a call.
 std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
                                      Nanoseconds around, const ProfileOptions& options) {
   const PlacementBounds bounds = ops::bounds_of(op);
@@ -102,7 +103,7 @@ ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, st
              const Graph& graph, OpId op, const WorkContext& work) {
     const bool is_gate = graph.def(op).moe == MoeOp::kGate;
     if (!is_gate || attr_string(graph.op(op), "gate") != name) return measure(graph, op, work);
-    // It times the op with a built-in gate, which is a small part of it.
+    // measure() times the op with a built-in gate, whose own time is only a small part of it.
     return time_gate(gates(0), graph, graph.op(op), median(measure(graph, op, work)), options);
   };
 }

@@ -1,5 +1,5 @@
-// Ops that call what a recipe defines, timed with it: profile_op times them with something built in
-// in its place, and the calls' own time comes on top.
+// Times of ops that call a function of a recipe (a gate or a placement policy). profile_op() times
+// such an op with a built-in function instead; here the time of the recipe's function is added.
 #pragma once
 
 #include <string>
@@ -10,12 +10,14 @@
 
 namespace moe {
 
-/// `measure`, but a gate op that names `name` takes the time of rank 0's gate's calls on top.
+/// Returns `measure` changed so that for gate ops whose gate is `name` the time of calling rank 0's
+/// gate is added.
 ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, std::string name,
                                const ProfileOptions& options);
 
-/// `measure`, but a place op whose policy is one of rank 0's takes the time of that policy's calls,
-/// a call in `every` steps, on top of what the op does beside.
+/// Returns `measure` changed so that for place ops whose policy is a function of the recipe the
+/// time of that function on rank 0 is added, divided by the number of steps between calls
+/// (attribute `every`).
 ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPlacements policies,
                                    const ProfileOptions& options);
 
