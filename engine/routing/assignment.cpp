@@ -1,4 +1,4 @@
-// What follows from a routing: weights, checksum, drops.
+// What is computed from a routing: weights, checksum, drops.
 #include "engine/base/errors.h"
 #include "engine/routing/gate.h"
 

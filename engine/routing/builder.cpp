@@ -65,7 +65,7 @@ void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
   }
 }
 
-// Requires: t in range and column not negative.
+// Requires: t is in range and column is not negative.
 bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   if (e < 0 || e >= maps_.experts) {
     throw user_error("gate: there is no expert {}, experts = {}", e, maps_.experts);
@@ -104,7 +104,7 @@ void RoutingBuilder::order_by_token() {
 
 namespace {
 
-/// Maps that own their arrays.
+/// Routing maps that own their arrays.
 struct Routed {
   Routed(const GateInput& in, int64_t columns)
       : expert(size(in.tokens * columns)),
@@ -125,7 +125,7 @@ namespace {
 
 using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
 
-/// Tokens [0, cut) and then the rest.
+/// Routes tokens [0, cut) and then the rest; throws if `whole` differs.
 void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
   std::vector<int32_t> used;
   for (const int64_t first : {int64_t{0}, cut}) {

@@ -1,5 +1,6 @@
-// How many choices of each source rank go to each expert in one MoE layer and step.
-// What a gate counts, what a routing model says, what placements are planned from.
+// ExpertCounts: the load of one MoE layer and step, that is how many choices of each source rank go
+// to each expert. Gates count it, routing models return it, and placements are planned from it.
+// Which slot a choice takes is in gate.h, not here.
 #pragma once
 
 #include <cstddef>
@@ -11,10 +12,10 @@ namespace moe {
 
 struct ExpertCounts {
   int64_t sources = 0, experts = 0;
-  std::vector<int64_t> rows;  // [sources, experts], tokens that hold a place, or choices
+  std::vector<int64_t> rows;  // [sources, experts], choices that hold a slot, or all choices
 
   ExpertCounts() = default;
-  /// All 0. Throws RunError naming the sizes where there is no memory for them.
+  /// All 0. Throws RunError naming the sizes when there is not enough memory.
   ExpertCounts(int64_t num_sources, int64_t num_experts);
 
   int64_t& at(int64_t source, int64_t expert) {

@@ -13,7 +13,7 @@ namespace {
 
 using kernels::WeightRule;
 
-// Stream of the random gate, apart from those of parameters and tokens.
+// Random stream of gate random, different from those of parameters and tokens.
 constexpr uint64_t kRandomGateStream = 1000033;
 
 ScoreMatrix scores_of(const GateInput& in) {
@@ -53,7 +53,8 @@ void route_hash(const GateInput& in, RoutingBuilder& out) {
   }
 }
 
-// Draw j is uniform over the experts that draws 0 .. j-1 left, which `sorted` holds in order.
+// Draw j is uniform over the experts that draws 0 .. j-1 have not taken; `sorted` holds the taken
+// ones in order.
 void route_random(const GateInput& in, RoutingBuilder& out) {
   const uint32_t layer = hash32(static_cast<uint64_t>(in.layer), kRandomGateStream);
   const uint32_t step = hash32(static_cast<uint64_t>(in.step), layer);
@@ -72,7 +73,7 @@ void route_random(const GateInput& in, RoutingBuilder& out) {
   }
 }
 
-// `share`: places per expert in units of factor * tokens / experts; k: choices per token.
+// share: slots per expert in units of factor * tokens / experts. k: choices per token.
 int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t tokens,
                     int64_t experts, double factor) {
   if (tokens < 1) throw user_error("gate {}: tokens = {} must be at least 1", gate, tokens);
@@ -94,7 +95,7 @@ int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t t
   return static_cast<int64_t>(places);
 }
 
-// A gate that gives every token fixed_k choices, or the model's k where that is 0.
+// Makes a gate that gives every token fixed_k choices, or k of the model if fixed_k is 0.
 Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule weight,
                  int64_t fixed_k, decltype(Gate::route) route) {
   Gate gate;
@@ -114,13 +115,13 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
   return gate;
 }
 
-/// Capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right, with
-/// this c:
-///   switch         c 1  the best expert, places in token order (Fedus et al. 2021)
-///   top_k          c k  the k best, places in GShard order, weights renormalised (1 where k is 1)
+/// The capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right,
+/// with the c of this list of gates:
+///   switch         c 1  the best expert, slots in token order (Fedus et al. 2021)
+///   top_k          c k  the k best, slots in GShard order, weights renormalized (1 when k is 1)
 ///   top2           c 2  top_k with k = 2 (Lepikhin et al. 2020)
-///   top2_c1        c 1  top2 with half the places
-///   bpr            c 1  switch, places in order of the score, best first (Riquelme et al. 2021)
+///   top2_c1        c 1  top2 with half the slots
+///   bpr            c 1  switch, slots in order of the score, best first (Riquelme et al. 2021)
 ///   expert_choice  c 1  every expert takes the tokens that score best for it (Zhou et al. 2022)
 ///   hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021)
 ///   random         c k  k different experts by (global token, step, layer), weight 1, token order
@@ -140,7 +141,7 @@ std::vector<Gate> make_gates() {
   gates.back().capacity = [](int64_t tokens, int64_t experts, int64_t, double factor) {
     return capacity_of("top2_c1", 1, 2, tokens, experts, factor);
   };
-  gates.back().full_at = 2;  // two choices for each place
+  gates.back().full_at = 2;  // there are two choices for each slot
   gates.push_back(choice_gate("bpr", "the best expert, places in order of the score, best first",
                               GateScope::kBatch, WeightRule::kProb, 1, route_bpr));
   gates.push_back(choice_gate("expert_choice",

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-/// A value within another, which may be nested to any depth.
+/// Returns a value inside another one as text; nested lists and objects are shortened.
 std::string without_content(const json& value) {
   if (!value.is_structured()) return value.dump();
   return value.is_array() ? "[...]" : "{...}";
@@ -47,7 +47,8 @@ std::string shown(const json& value) {
   }
   if (text.size() <= kMostBytes) return text;
   size_t end = kMostBytes;
-  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;  // not within a character
+  // Does not cut inside a UTF-8 character.
+  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return text.substr(0, end) + "...";
 }
 

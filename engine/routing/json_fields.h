@@ -1,4 +1,5 @@
-// Fields of JSON texts that other tools wrote, with errors that name file, line and field.
+// Reads fields of JSON texts that other tools wrote. Errors name the file, line and field, and show
+// at most the beginning of a value. The formats themselves are in trace_formats.h.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,11 +8,11 @@
 
 namespace moe {
 
-/// Throws UserError where the text is no JSON object.
+/// Throws UserError when the text is not a JSON object.
 nlohmann::json json_object(std::string_view text, const std::string& where);
-/// A whole number from 0. Throws UserError where it is missing or something else.
+/// Returns a whole number of at least 0. Throws UserError when the field is missing or invalid.
 int64_t integer_field(const nlohmann::json& object, const char* field, const std::string& where);
-/// The value in a message: its beginning; lists and objects within it as [...] and {...}.
+/// Returns the begin of a value for messages; nested lists and objects appear as [...] and {...}.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace moe

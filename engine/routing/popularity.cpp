@@ -11,7 +11,7 @@
 namespace moe {
 namespace {
 
-/// One query under one setting.
+/// One query for one rank, under one setting of a workload.
 struct SeededQuery {
   const WorkloadSetting& setting;
   const RoutingQuery& query;
@@ -24,11 +24,12 @@ struct SeededQuery {
   uint32_t key(RandomStream stream, std::initializer_list<int64_t> on) const {
     return stream_key(setting.seed, stream, on);
   }
-  /// The layer that what belongs to a class is drawn for.
+  /// The layer in the random keys of a class's properties: always 0 when layers are chained,
+  /// because classes are then the same in all layers.
   int64_t class_layer() const { return setting.chained() ? 0 : query.layer; }
 };
 
-/// Weights of classes before drift; the first num_hot get `share` of all, where num_hot > 0.
+/// Weights of classes before drift. If num_hot > 0, the first num_hot classes get `share` of all.
 struct Shape {
   std::vector<double> weight;
   std::vector<int32_t> expert_of;
@@ -40,7 +41,7 @@ double uniform(uint64_t index, uint64_t stream) {
   return (random24(index, stream) + 0.5) * 0x1p-24;
 }
 
-double normal(uint64_t index, uint64_t stream) {  // Box and Muller
+double normal(uint64_t index, uint64_t stream) {  // Box-Muller
   return std::sqrt(-2 * std::log(uniform(2 * index, stream))) *
          std::cos(2 * std::numbers::pi * uniform(2 * index + 1, stream));
 }
@@ -85,7 +86,7 @@ Shape source_ragged(const SeededQuery& seeded) {
       seeded, seeded.key(RandomStream::kShape, {seeded.class_layer(), seeded.rank + 1}));
 }
 
-/// Makes `hot` the experts of the first classes, which get `share`.
+/// Makes the experts `hot` those of the first classes, which together get `share`.
 Shape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
   Shape shape = even_shape(seeded);
   for (size_t i = 0; i < hot.size(); ++i) {
@@ -106,7 +107,7 @@ Shape hot_expert(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-/// Ranks of a group that holds every expert.
+/// The number of ranks that hold different experts.
 int64_t num_holders(const RoutingQuery& q) {
   return std::min(q.ranks, q.experts);
 }
@@ -126,7 +127,8 @@ Shape hot_rank(const SeededQuery& seeded) {
 
 Shape spread_hot(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
-  std::vector<std::vector<int32_t>> on;  // by holder in a random order, each list in a random order
+  // By holder in random order, the experts on it in random order.
+  std::vector<std::vector<int32_t>> on;
   for (const int32_t d : permutation(num_holders(q), seeded.key(RandomStream::kHot, {q.layer}))) {
     const std::vector<int32_t> held = experts_on(q, d);
     on.emplace_back();
@@ -162,8 +164,8 @@ Shape burst(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(q.experts, key))});
 }
 
-/// Multiplies weights by exp(x), x an AR(1) over steps: the sum of the last 4 * memory innovations,
-/// each phi times what it was a step before. Innovations are uniform with variance 1.
+/// Multiplies weights by exp(x), x an AR(1) process over steps: the sum of the last 4 * memory
+/// innovations, each multiplied by phi per step. Innovations are uniform with variance 1.
 void add_drift(const SeededQuery& seeded, std::vector<double>& weight) {
   const double drift = seeded["drift"], memory = seeded["memory"];
   if (drift == 0) return;
@@ -180,7 +182,7 @@ void add_drift(const SeededQuery& seeded, std::vector<double>& weight) {
   }
 }
 
-/// Scales weights [begin, end) so that they sum to `sum`; to even ones where they are all 0.
+/// Scales weights [begin, end) to the sum `sum`; makes them equal when they are all 0.
 void scale(std::vector<double>& weight, size_t begin, size_t end, double sum) {
   double now = 0;
   for (size_t c = begin; c < end; ++c) now += weight[c];
@@ -202,7 +204,7 @@ OptionSpec share_option(const char* doc) {
   return number_option("share", 0.5, 0, 1, doc);
 }
 
-/// The options of a row, with those that all have.
+/// Returns the options of a row, followed by those that all rows share.
 std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0, double top2 = 0) {
   own.push_back(number_option("drift", 0, 0, 10, "innovation of log popularity a step; 0: none"));
   own.push_back(number_option("memory", 50, 0.1, 1000, "steps over which drift is forgotten"));

@@ -1,4 +1,6 @@
-// How popular experts are under a workload in one step and layer: the rows behind workloads().
+// The popularity of experts under a workload in one step and layer; implements the rows of
+// workloads() (workload.h). Every value is a pure function of setting, query and rank. The tokens'
+// draws by popularity are in sampler.h.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +12,7 @@
 
 namespace moe {
 
-/// Streams of a workload's random numbers.
+/// The random streams of a workload, one per purpose.
 enum class RandomStream : uint64_t {
   kOrder = 1,
   kShape,
@@ -22,41 +24,41 @@ enum class RandomStream : uint64_t {
   kActive
 };
 
-/// A stream's key by seed, what it is for, and what it depends on.
+/// Returns the key of a stream from the seed, the purpose and the numbers `on` it depends on.
 inline uint32_t stream_key(uint64_t seed, RandomStream stream, std::initializer_list<int64_t> on) {
   uint32_t key = hash32(static_cast<uint64_t>(stream), hash32(seed, seed >> 32));
   for (const int64_t value : on) key = hash32(static_cast<uint64_t>(value), key);
   return key;
 }
 
-/// What one rank's tokens choose by.
+/// What the tokens of one rank are drawn by.
 struct Popularity {
-  std::vector<double> share;       // [experts] by class, sums to 1
-  std::vector<int32_t> expert_of;  // [experts] class -> expert
+  std::vector<double> share;       // [experts], indexed by class; sums to 1
+  std::vector<int32_t> expert_of;  // [experts], the expert of each class
 };
 
-/// A workload's row with the values of its options, in the row's order.
+/// A row of workloads() with the values of its options, in the order of the row.
 struct WorkloadSetting {
   size_t row = 0;
   std::vector<double> values;
   uint64_t seed = 0;
 
   double value(std::string_view option) const;
-  /// Whether layers depend on each other.
+  /// Returns whether choices in a layer depend on the layer before.
   bool chained() const { return value("top1") > 0; }
 };
 
-/// A mass of the next expert in layer `layer` >= 1: 1 - (1 - mass) (1 -
-/// rise)^(layer - 1).
+/// Returns a share of tokens (top1 or top2) for the transition to layer `layer` >= 1: 1 - (1 -
+/// mass) (1 - rise)^(layer - 1).
 double risen(double mass, double rise, int64_t layer);
 
 Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);
-/// Whether ranks differ in popularity.
+/// Returns whether ranks differ in popularity.
 bool differs_by_source(const WorkloadSetting& setting);
-/// How many of the rank's tokens choose; the others are at its end.
+/// Returns how many tokens of the rank choose experts; the rank's last tokens do not choose.
 int64_t active_tokens(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);
 
-/// A permutation of 0 .. n-1.
+/// Returns a permutation of 0 .. n-1.
 std::vector<int32_t> permutation(int64_t n, uint32_t key);
 
 }  // namespace moe

@@ -14,8 +14,9 @@ namespace {
   throw run_error("gate: scores of token {} hold a NaN", token);
 }
 
-// A running argmax over a row: four vectors of four, to keep four comparisons in flight. The
-// compiler finds no vector code for the plain loop, hence the vector types.
+// The argmax over a row, block by block: four SIMD vectors of four elements, so that four
+// comparisons run at once. Explicit vector types, because the plain loop is not vectorized. A lane
+// is an element of a vector here.
 class LaneArgmax {
  public:
   static constexpr int kLanes = 4;
@@ -25,7 +26,8 @@ class LaneArgmax {
   LaneArgmax() {
     for (Floats& best : best_) best = Floats{} - std::numeric_limits<float>::infinity();
   }
-  /// Columns first .. first + kBlock - 1. A strict comparison keeps the first of a lane's equals.
+  /// Takes columns first .. first + kBlock - 1. The strict comparison keeps the first of equal
+  /// values in a lane.
   void add(const float* block, int32_t first) {
     for (int v = 0; v < kVectors; ++v) {
       Floats x;
@@ -54,13 +56,13 @@ class LaneArgmax {
   using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
   Floats best_[kVectors];
-  Ints first_[kVectors] = {};  // of the block that holds best_
+  Ints first_[kVectors] = {};  // first column of the block from which best_ is
   Ints nan_ = {};
 };
 
-// Ascending order of keys is descending order of scores, then ascending order of tokens.
+// Ascending keys are descending scores, then ascending tokens.
 uint64_t sort_key(float score, int64_t token) {
-  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // -0 counts as 0
+  const uint32_t bits = std::bit_cast<uint32_t>(score + 0.0f);  // makes -0 equal to 0
   const uint32_t sign = 0x80000000u;
   const uint32_t ascending = (bits & sign) ? ~bits : bits | sign;
   return (static_cast<uint64_t>(~ascending) << 32) | static_cast<uint32_t>(token);
@@ -87,7 +89,8 @@ std::vector<int32_t> argmax_rows(const ScoreMatrix& s) {
   std::vector<int32_t> best(static_cast<size_t>(s.tokens));
   constexpr int64_t kBlock = LaneArgmax::kBlock;
   const int64_t rest = s.experts % kBlock;
-  float last[kBlock];  // the rest of a row, filled up with what never wins
+  // The last block of a row, filled up with -infinity, which never wins.
+  float last[kBlock];
   std::fill_n(last, kBlock, -std::numeric_limits<float>::infinity());
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
@@ -112,8 +115,8 @@ std::vector<int32_t> topk_rows(const ScoreMatrix& s, int64_t k) {
   std::vector<int32_t> best(static_cast<size_t>(s.tokens * k));
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
-    int32_t* top = best.data() + t * k;  // sorted; an equal newcomer goes behind
-    float worst = 0;                     // the lowest score in top
+    int32_t* top = best.data() + t * k;  // sorted; a new equal score goes behind
+    float worst = 0;                     // the lowest score in `top`
     for (int64_t e = 0; e < s.experts; ++e) {
       if (e >= k && row[e] <= worst) continue;
       if (row[e] != row[e]) fail_nan(t);

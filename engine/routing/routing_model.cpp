@@ -17,7 +17,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   gate.capacity = [k, top_k = gate.capacity](int64_t tokens, int64_t experts, int64_t, double f) {
     return top_k(tokens, experts, k, f);
   };
-  if (k == 1) gate.scope = GateScope::kToken;  // first choices come in token order
+  if (k == 1) gate.scope = GateScope::kToken;  // with k = 1, slots are taken in token order
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
     const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
     MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,

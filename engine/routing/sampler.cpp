@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-// Draws of a choice that may hit what is taken.
+// The most draws for a choice whose class may already be taken.
 constexpr uint64_t kMostTries = 16;
 
 uint64_t of_2_32(double part) {
@@ -40,14 +40,14 @@ AliasTable::AliasTable(std::span<const double> share) : cells_(share.size()) {
     large.pop_back();
     small.push_back(from);
   }
-  // What is left is 1 but for rounding.
+  // The remaining probabilities are 1 apart from rounding.
   for (const auto* rest : {&small, &large}) {
     for (const size_t c : *rest) cells_[c] = {uint64_t{1} << 32, static_cast<int32_t>(c)};
   }
 }
 
-/// Counts the two sides of each cell, which are about as likely as those of any other, where a
-/// popular class would wait for its own last count.
+/// Counts the two sides of each cell, which all have similar probabilities. Counting by class would
+/// make a popular class wait for its own previous increment.
 std::vector<int64_t> AliasTable::count(int64_t tokens, uint32_t key) const {
   std::vector<int64_t> sides(2 * cells_.size());
   for (int64_t t = 0; t < tokens; ++t) {
@@ -63,10 +63,10 @@ std::vector<int64_t> AliasTable::count(int64_t tokens, uint32_t key) const {
   return counts;
 }
 
-/// With A the sum of share^2 and B that of share * share of the neighbour, `fresh` leaves
+/// With A the sum of share^2 and B the sum of share * share of the neighbour, `fresh` implies
 ///   top1        = A + same (1 - A) - beside B
 ///   top2 - top1 = B - same B + beside (1 - A)
-/// which is solved for same and beside.
+/// These two equations are solved for same and beside.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2) {
   const auto n = static_cast<int64_t>(share.size());
   const auto beside_of = [&](size_t c) {
@@ -88,7 +88,7 @@ ChainStep chain_step(const std::vector<double>& share, double top1, double top2)
   if (step.beside < 0) step.beside = 0, step.same = a < 1 ? p / (1 - a) : 0;
   if (step.same < 0) step.same = 0, step.beside = a < 1 ? std::max(0.0, q / (1 - a)) : 0;
   step.same = std::clamp(step.same, 0.0, 1.0);
-  // No class gets more from its neighbour than its share holds.
+  // A class must not get more from its neighbour than its share.
   step.beside = std::clamp(step.beside, 0.0, (1 - step.same) / std::max(1.0, most_ratio));
   const double rest = 1 - step.same - step.beside;
   for (size_t c = 0; c < share.size(); ++c) {
@@ -131,8 +131,8 @@ Sampler::Keys Sampler::keys_of(int64_t rank) const {
   return keys;
 }
 
-/// Looks back to the last layer whose class did not follow from the one before it: the classes
-/// since then differ by how often it was the neighbour.
+/// Goes back to the last layer whose class did not follow from the layer before it. The class since
+/// then changes to the neighbour and back with each step to the neighbour.
 void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   const size_t tokens = classes.size() / k;
@@ -141,8 +141,10 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
     for (size_t t = 0; t < tokens; ++t) classes[t * k] = table_.draw(hash32(t, keys.first[0]));
     return;
   }
-  std::vector<uint32_t> open(tokens);      // tokens that follow, so far
-  std::vector<int32_t> beside(tokens, 0);  // by token
+  // Tokens that have followed the layer before in all layers so far.
+  std::vector<uint32_t> open(tokens);
+  // By token: 1 if the class has changed to the neighbour.
+  std::vector<int32_t> beside(tokens, 0);
   std::iota(open.begin(), open.end(), 0u);
   const auto n = static_cast<int32_t>(query_.experts);
   const auto settle = [&](uint32_t t, int32_t c) {
@@ -155,7 +157,7 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
     for (const uint32_t t : open) {
       const uint64_t bits = hash32(t, keys.first[layer]);
       const bool follows = bits < transition.same_or_neighbour;
-      // Where it does not follow, its bits above the limit make 32 new ones.
+      // If the token does not follow, the part of `bits` above the limit gives 32 new random bits.
       settle(t, transition.fresh.draw(static_cast<uint32_t>(
                     ((bits - transition.same_or_neighbour) * transition.stretch) >> 24)));
       open[left] = t;
@@ -167,7 +169,8 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   for (const uint32_t t : open) settle(t, table_.draw(hash32(t, keys.first[0])));
 }
 
-/// The class at u of 1 of the share that is not taken; evenly where nothing has a share.
+/// Returns the class at the fraction u in [0, 1) of the share that is not taken; all free classes
+/// count equally when none has a share.
 int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   const std::vector<double>& share = popularity_.share;
   double left = 0;
@@ -188,7 +191,7 @@ int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   return last;
 }
 
-/// Draws again where a class is taken; after kMostTries what is left is walked.
+/// Draws again when a class is taken; after kMostTries it uses left_class.
 void Sampler::draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   std::vector<uint32_t> open(classes.size() / k);
@@ -231,7 +234,7 @@ void Sampler::count(int64_t rank, int64_t tokens, std::span<int64_t> counts) con
   }
   std::vector<int32_t> classes(static_cast<size_t>(tokens * query_.k));
   draw(rank, classes);
-  // In turns, so that a popular class does not wait for its own last count.
+  // Two counters in turn, so that a popular class does not wait for its own previous increment.
   const size_t n = counts.size();
   std::vector<int64_t> by_class(2 * n);
   for (size_t i = 0; i < classes.size(); ++i)

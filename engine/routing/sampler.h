@@ -1,6 +1,6 @@
-// Draws the experts of one rank's tokens in one layer by popularity, and where layers depend on
-// each other by the chain of first choices (workload.h). A draw depends on keys and the token's
-// number alone.
+// Draws the experts of one rank's tokens in one layer by popularity and, where layers depend on
+// each other, by the chain of first choices (workload.h). Invariant: a draw depends only on keys
+// and the token's number. Popularity itself is in popularity.h.
 #pragma once
 
 #include <cstdint>
@@ -12,12 +12,12 @@
 
 namespace moe {
 
-/// Walker's alias table: a class in proportion to its share from 32 random bits, in constant time.
+/// Walker's alias table: draws a class by its share from 32 random bits, in constant time.
 class AliasTable {
  public:
-  /// share [n], n >= 1, sums to 1.
+  /// share: [n], n >= 1, sums to 1.
   explicit AliasTable(std::span<const double> share);
-  /// Without a branch, which could not be foreseen.
+  /// Has no branch, because it would be unpredictable.
   int32_t draw(uint32_t bits) const {
     const uint64_t at = uint64_t{bits} * cells_.size();
     const auto own = static_cast<int32_t>(at >> 32);
@@ -25,56 +25,57 @@ class AliasTable {
     const int32_t otherwise = -static_cast<int32_t>((at & 0xFFFFFFFF) >= cell.below);
     return own ^ ((own ^ cell.otherwise) & otherwise);
   }
-  /// [n]: how often each class is drawn from hash32(0, key) to hash32(tokens - 1, key).
+  /// Returns how often each class is drawn by hash32(0, key) to hash32(tokens - 1, key): [n].
   std::vector<int64_t> count(int64_t tokens, uint32_t key) const;
 
  private:
   struct Cell {
-    uint64_t below;  // of 2^32: the cell's own class
+    uint64_t below;  // threshold out of 2^32 for the cell's own class
     int32_t otherwise;
   };
   std::vector<Cell> cells_;
 };
 
-/// How the class of a first choice follows from that of the layer before: with probability `same`
-/// it stays, with `beside` it is neighbour(class), else it is drawn by `fresh`, which is such that
-/// popularity stays `share`.
+/// How the class of a first choice follows from the class in the layer before: with probability
+/// `same` it stays, with `beside` it becomes neighbour(class), otherwise it is drawn by `fresh`.
+/// `fresh` is chosen so that the popularity remains `share`.
 struct ChainStep {
   double same = 0, beside = 0;
   std::vector<double> fresh;
 };
-/// Classes in pairs by popularity; the last of an odd number is its own.
+/// Pairs classes in the order of popularity; the last class of an odd number is its own neighbour.
 inline int64_t neighbour(int64_t c, int64_t n) {
   return (c ^ 1) < n ? c ^ 1 : c;
 }
-/// The step whose mass on the same class, as a mean over tokens, is top1 and on it or its neighbour
-/// top2; as near as can be where independent choices give more, or popularity could not stay.
+/// Returns the step for which, on average over tokens, a share top1 keeps its class and a share
+/// top2 keeps it or goes to its neighbour. The nearest possible step when independent choices give
+/// more, or when the popularity could not remain.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
-/// The choices of one layer, for all ranks that share a popularity. Tokens are drawn
-/// together, one layer or column after the other, those that are not settled yet in a list that
-/// shrinks.
+/// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
+/// together, one layer or column after the other; a shrinking list holds those without a class so
+/// far.
 class Sampler {
  public:
   Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popularity popularity);
 
-  /// How often the first `tokens` tokens of a rank choose each expert, into counts [experts].
+  /// Writes how often the first `tokens` tokens of a rank choose each expert into counts [experts].
   void count(int64_t rank, int64_t tokens, std::span<int64_t> counts) const;
-  /// Their choices [tokens, k].
+  /// Writes the choices of a rank's tokens: [tokens, k].
   void choose(int64_t rank, std::span<int32_t> choices) const;
 
  private:
   struct Keys {
-    std::vector<uint32_t> first;  // by layer up to the query's; without a chain the last
-    std::vector<uint32_t> more;   // by choice
+    std::vector<uint32_t> first;  // by layer up to the query's; without a chain only the last
+    std::vector<uint32_t> more;   // by choice number
   };
   struct Transition {
-    uint64_t same, same_or_neighbour;  // of 2^32
-    uint64_t stretch;                  // 2^24 over the rest of 1
+    uint64_t same, same_or_neighbour;  // thresholds out of 2^32
+    uint64_t stretch;                  // 2^24 divided by the remaining probability
     AliasTable fresh;
   };
   Keys keys_of(int64_t rank) const;
-  /// Classes [tokens, k] of a rank's choices.
+  /// Writes the classes of a rank's choices: [tokens, k].
   void draw(int64_t rank, std::span<int32_t> classes) const;
   void draw_first(const Keys& keys, std::span<int32_t> classes) const;
   void draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const;
@@ -84,8 +85,8 @@ class Sampler {
   RoutingQuery query_;
   Popularity popularity_;
   AliasTable table_;
-  std::vector<Transition>
-      transitions_;  // by layer from 1; one for all without `rise`; empty: no chain
+  /// By layer from 1; a single one for all layers when `rise` is 0; empty without a chain.
+  std::vector<Transition> transitions_;
 };
 
 }  // namespace moe

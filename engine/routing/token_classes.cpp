@@ -25,7 +25,7 @@ uint32_t key(const TokenClasses& spec, Purpose purpose, std::initializer_list<in
   return stream_key(own, RandomStream::kTokens, on);
 }
 
-/// Uniform in (0, 1).
+/// Returns a uniform number in (0, 1).
 double uniform(uint64_t index, uint32_t key) {
   return (hash32(index, key) + 0.5) * 0x1p-32;
 }
@@ -35,7 +35,7 @@ void normalise(std::vector<double>& share) {
   for (double& s : share) s /= sum;
 }
 
-/// [classes]; step < 0: without drift.
+/// Returns the share of each class: [classes]. step < 0: without drift.
 std::vector<double> class_shares(const TokenClasses& spec, int64_t step) {
   std::vector<double> share(static_cast<size_t>(spec.classes));
   const uint32_t drift = key(spec, kDriftOf, {step});
@@ -51,8 +51,8 @@ std::vector<double> class_shares(const TokenClasses& spec, int64_t step) {
   return share;
 }
 
-/// [classes] their experts in a layer: in random order, each to an expert drawn in proportion to
-/// what it still lacks.
+/// Returns the expert of each class in `layer`: [classes]. Classes are taken in random order; each
+/// gets an expert drawn in proportion to the share of choices that the expert still lacks.
 std::vector<int32_t> deal(const TokenClasses& spec, int64_t layer, int64_t experts) {
   std::vector<double> lacks(static_cast<size_t>(experts));
   const double steps = std::max<double>(1, static_cast<double>(experts - 1));
@@ -97,7 +97,7 @@ void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
     const auto own =
         static_cast<uint64_t>(expert_of[static_cast<size_t>(table.draw(hash32(t, classes)))]);
     const uint64_t other = hash32(t, ~strays) * experts >> 32;
-    // Without a branch, which could not be foreseen.
+    // Has no branch, because it would be unpredictable.
     const uint64_t strayed = -static_cast<uint64_t>(hash32(t, strays) < stray);
     const uint64_t e = own ^ ((own ^ other) & strayed);
     for (uint64_t j = 0; j < k; ++j) {

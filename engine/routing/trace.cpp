@@ -10,18 +10,19 @@
 namespace moe {
 namespace {
 
-constexpr uint64_t kShuffleSeed = 1;             // of the tokens of a trace of counts
-constexpr int64_t kMostMade = int64_t{1} << 27;  // choices of a layer, made of counts alone
+constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trace with only counts
+// Most choices of a layer that are made from counts.
+constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
-// A trace that was read may have so many counts and places of choices, or so many for each number
-// that its file gives: tokens and experts differ between steps and ranks, but not by more.
+// A trace that was read may have kRoom counts and choices, or kRoomForEach per number in its file:
+// tokens and experts differ between steps and ranks, but not by more.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// Where a rank stands in a trace, for errors.
+/// Returns the position of a rank in a trace as text, for errors.
 std::string place(const Trace& t, int64_t record, int64_t rank) {
   return fmt::format("step {}, layer {}, rank {}", record / t.layers, record % t.layers, rank);
 }
@@ -39,8 +40,8 @@ void check_sizes(const Trace& t, const std::string& source) {
   check("k", t.k, 1, t.experts);
 }
 
-/// Counts the choices of one rank of a record. chosen: by expert, the last choice that was counted
-/// or -1.
+/// Counts the choices of one rank of a record. chosen: for each expert the last choice that was
+/// counted, or -1.
 void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> counts,
            std::vector<int64_t>& chosen, const std::string& source) {
   const int64_t first = (record * t.ranks + rank) * t.tokens * t.k;
@@ -59,7 +60,7 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
   }
 }
 
-/// Counts alone: tokens that choose are those that k choices each make.
+/// Checks a trace with only counts: the counts must be sums of k different choices per token.
 void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const uint32_t> counts,
                   const std::string& source) {
   int64_t sum = 0;
@@ -94,7 +95,7 @@ void put(std::string& out, uint64_t value, int bytes) {
   out.append(text, static_cast<size_t>(bytes));
 }
 
-/// Reads little-endian numbers one after the other. Requires: they are there.
+/// Reads little-endian numbers one after the other. Requires: the bytes exist.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -116,7 +117,7 @@ int choice_bytes(const Trace& t) {
   return t.experts <= 255 ? 1 : 2;
 }
 
-/// Bytes of the whole file, as a double: sizes of a damaged header may be large.
+/// Size of the whole file in bytes; a double, since sizes in a damaged header may be huge.
 double file_bytes(const Trace& t, int bytes_a_choice) {
   const double records = static_cast<double>(t.steps) * static_cast<double>(t.layers);
   const double per_rank = 4.0 * static_cast<double>(t.experts) +
@@ -154,7 +155,7 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
                    i % t.experts, *at.first, *at.second);
 }
 
-/// Choices [ranks * tokens, k] of a record, of counts alone.
+/// Makes the choices of a record [ranks * tokens, k] from counts only.
 std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int64_t record) {
   if (t.ranks * t.tokens > kMostMade / t.k) {
     throw user_error(
@@ -164,7 +165,7 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
   }
   std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
   for (int64_t rank = 0; rank < t.ranks; ++rank) {
-    // Experts as often as they are chosen, in a row: places n apart, n the tokens, differ.
+    // Lists each expert as often as it is chosen: entries that are n apart (n tokens) differ.
     std::vector<uint16_t> row;
     const std::span<const uint32_t> counts = counts_of(t, record, rank);
     for (size_t e = 0; e < counts.size(); ++e) row.insert(row.end(), counts[e], uint16_t(e));
@@ -180,7 +181,7 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
   return choices;
 }
 
-/// The record that answers a query.
+/// Returns the number of the record that answers a query.
 int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
   const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
     throw user_error("{}: has {} {}, asked for {}", name, has, what, asked);
@@ -201,7 +202,7 @@ int64_t record_of(const Trace& t, const std::string& name, bool cycle, const Rou
   return q.step % t.steps * t.layers + q.layer;
 }
 
-/// Choices [ranks * tokens, k] of a record; `made` keeps them where they are made of counts.
+/// Returns the choices of a record [ranks * tokens, k]. `made` keeps those made from counts.
 std::span<const uint16_t> choices_of(const Trace& t, const std::string& name, int64_t record,
                                      std::vector<uint16_t>& made) {
   const size_t n = index(t.ranks * t.tokens * t.k);

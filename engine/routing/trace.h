@@ -1,17 +1,17 @@
-// Recorded routing: the experts that tokens chose, by step, MoE layer, rank and token, as a value,
-// as bytes of our own format, and as a routing model that replays it. Numbers in files and in
-// errors about them count from 0. Other tools' formats: trace_formats.h. Recording:
-// exec/results/trace_record.h.
+// Recorded routing: the experts that tokens chose, indexed by step, MoE layer, rank and token, as a
+// value, as bytes of the project's own format, and as a routing model that replays it. Numbers in
+// files and in errors about files count from 0. Formats of other tools are in trace_formats.h,
+// recording is in exec/results/trace_record.h.
 //
-// The format, little-endian, nothing between the parts:
+// The format, little-endian, without gaps:
 //   "MOETRACE"                          8 bytes
 //   u32 version                         1
-//   u32 bytes of a choice               1 (experts <= 255, 255: none), 2 (65535: none), 0: no
-//                                       choices, counts alone
-//   i64 steps, layers, ranks, tokens (a rank), experts, k
+//   u32 bytes per choice                1 (experts <= 255; 255: none), 2 (65535: none), 0: only
+//                                       counts, no choices
+//   i64 steps, layers, ranks, tokens (per rank), experts, k
 //   i32 blocks[layers]                  the model's block of each MoE layer, ascending from 0
-//   steps * layers records, a step's layers together:
-//     u32 number of the record          from 0: content that is mixed up shows
+//   steps * layers records, the layers of a step together:
+//     u32 number of the record          from 0, to detect content out of order
 //     u32 counts[ranks, experts]        choices of each rank
 //     choices[ranks, tokens, k]         best first
 //   u64 FNV-1a 64 of all bytes before
@@ -32,33 +32,33 @@ constexpr uint16_t kNoExpert = 0xFFFF;
 struct Trace {
   int64_t steps = 0, layers = 0, ranks = 0, tokens = 0, experts = 0, k = 1;
   std::vector<int32_t> blocks;    // [layers]
-  std::vector<uint16_t> choices;  // [steps, layers, ranks, tokens, k]; empty: counts alone
+  std::vector<uint16_t> choices;  // [steps, layers, ranks, tokens, k]; empty: only counts
   std::vector<uint32_t> counts;   // [steps, layers, ranks, experts]
 
   bool operator==(const Trace&) const = default;
 };
 
 /// Sets the counts of a trace with choices. Throws UserError that begins with `source` for sizes
-/// out of range (experts up to 65535), an expert that is not there or that a token chose twice, and
-/// counts alone that no k different choices per token make.
+/// out of range (experts up to 65535), for an expert that does not exist or that a token chose
+/// twice, and for counts alone that cannot be sums of k different choices per token.
 void finish_trace(Trace& trace, const std::string& source);
 
-/// For readers of other formats, before they allocate: throws UserError that begins with `source`
-/// for sizes out of range, and where counts and places of choices, which a trace has for every
-/// step, layer and rank, would be far more than the `known` numbers that the file gives.
+/// For readers of other formats, before they allocate memory. Throws UserError that begins with
+/// `source` for sizes out of range, and when the trace would have far more counts and choices (for
+/// every step, layer and rank) than the `known` numbers in the file.
 void check_room(const Trace& trace, int64_t known, const std::string& source);
 
 std::string trace_bytes(const Trace& trace);
-/// Throws UserError naming the source and what is wrong: another format or version, truncated or
-/// longer than its header says, a record out of place, counts that are not those of the choices,
-/// and as finish_trace; a checksum of other content; blocks that do not ascend.
+/// Throws UserError naming the source and the fault: another format or version, a file shorter or
+/// longer than its header states, a record out of order, counts that are not those of the choices,
+/// a wrong checksum, blocks that do not ascend, and the faults of finish_trace.
 Trace read_trace(std::string_view bytes, const std::string& source);
 
-/// Replays the trace. Asked for another number of ranks, all tokens are dealt out again in order;
-/// the product of ranks and tokens must be the trace's. Where counts alone are known, tokens are
-/// given choices that make them, in a random order by step, layer and rank. A step behind the last:
-/// refused, or with `cycle` from the first on again. Throws UserError naming the trace, what is
-/// asked for and what it has; choices to be made of counts alone are 2^27 in a layer at most.
+/// Returns a routing model that replays the trace. For another number of ranks, all tokens are
+/// distributed again in order; ranks * tokens must be the trace's. If the trace has only counts,
+/// tokens get choices with these counts in a random order by step, layer and rank (at most 2^27
+/// choices per layer). A step after the last is refused or, with `cycle`, starts again at the
+/// first. The model throws UserError naming the trace, the request and what the trace has.
 RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle);
 
 }  // namespace moe

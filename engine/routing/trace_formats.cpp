@@ -21,7 +21,7 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// The choices of one step, layer and rank, and the line that brought the last of them.
+/// The choices of one step, layer and rank; `where` is the line that the last of them came from.
 struct Batch {
   std::vector<int64_t> experts;  // [tokens, k]
   std::string where;
@@ -40,7 +40,7 @@ int64_t number_of(const std::vector<int64_t>& sorted, int64_t value) {
   return std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin();
 }
 
-/// Throws where a layer of a step and rank is missing or has another number of tokens.
+/// Throws UserError when a step and rank lacks a layer or a layer has another number of tokens.
 void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
                   const std::vector<int64_t>& layers, const std::vector<int64_t>& ranks, int64_t k,
                   const std::string& source) {
@@ -68,7 +68,8 @@ void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
   }
 }
 
-/// Steps, layers and ranks as they occur, ascending. experts 0: one more than the highest.
+/// Makes a trace of the steps, layers and ranks that occur, ascending. experts 0: one more than the
+/// highest that occurs.
 Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::string& source) {
   if (batches.empty()) throw user_error("{}: no routing is there", source);
   const std::vector<int64_t> steps = values_of<0>(batches), layers = values_of<1>(batches),
@@ -99,7 +100,7 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   return t;
 }
 
-/// limit: experts, or 0 for as many as a trace may have.
+/// limit: the number of experts; 0: as many as a trace may have.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
@@ -107,7 +108,7 @@ void check_expert(int64_t e, int64_t limit, const std::string& where) {
   }
 }
 
-/// Calls f(line, "file:3") for every line that is not empty.
+/// Calls f(line, "file:3") for every line that is not empty, with its number in the file.
 template <class F>
 void each_line(const NamedText& file, F f) {
   int64_t number = 0;
@@ -121,7 +122,7 @@ void each_line(const NamedText& file, F f) {
   }
 }
 
-/// Appends top_indices to the record's batch.
+/// Appends the choices in the field top_indices to the batch.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   const int64_t tokens = integer_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");
@@ -149,7 +150,8 @@ bool is_text(const json& record, const char* field, const char* wanted) {
   return at == record.end() || *at == wanted;
 }
 
-/// Calls f(first choice) for every token that chooses, in order. Throws where it chooses in part.
+/// Calls f(first choice) for every token that chooses, in order. Throws UserError for fewer than k
+/// choices.
 template <class F>
 void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   if (t.choices.empty() && t.tokens > 0) {
@@ -169,7 +171,7 @@ void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   }
 }
 
-/// The two numbers of a CSV line; false where there are no two.
+/// Reads the two numbers of a CSV line; returns false when the line is not two numbers.
 bool two_numbers(std::string_view line, int64_t& a, int64_t& b) {
   const char* end = line.data() + line.size();
   const auto first = std::from_chars(line.data(), end, a);

@@ -11,7 +11,7 @@ namespace {
 using nlohmann::json;
 using Matrix = std::vector<std::vector<int64_t>>;
 
-constexpr int64_t kMostSlots = 1'000'000'000;  // of an entry
+constexpr int64_t kMostSlots = 1'000'000'000;  // in one entry of a matrix
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
@@ -40,7 +40,7 @@ Matrix matrix(const json& object, const char* field, int64_t rows, int64_t colum
   return at->get<Matrix>();
 }
 
-/// What each expert of a target rank receives in all: the histogram's rows, or even.
+/// Returns what each expert of a target rank receives in sum: by the histogram, or evenly.
 Matrix received(const json& object, const Matrix& slots, int64_t experts,
                 const std::string& source) {
   const auto ranks = static_cast<int64_t>(slots.size());
@@ -65,14 +65,14 @@ Matrix received(const json& object, const Matrix& slots, int64_t experts,
   return rows;
 }
 
-/// Takes n of `left` in proportion to what is left, the largest remainders up. Requires: n is at
-/// most the sum of `left`.
+/// Takes n from `left` in proportion to its values; the largest remainders are rounded up.
+/// Requires: n is at most the sum of `left`.
 std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
   int64_t all = 0, given = 0;
   for (const int64_t l : left) all += l;
   MOE_CHECK(n <= all, "{} of {} slots", n, all);
   std::vector<int64_t> taken;
-  std::vector<std::pair<int64_t, int64_t>> remainders;  // the largest first, then the first expert
+  std::vector<std::pair<int64_t, int64_t>> remainders;  // largest first, then lowest expert
   for (size_t e = 0; e < left.size(); ++e) {
     __extension__ using Wide = __int128;
     const Wide product = static_cast<Wide>(n) * left[e];

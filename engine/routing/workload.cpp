@@ -31,7 +31,7 @@ WorkloadSetting setting_of(std::string_view name, const WorkloadOptions& options
   return setting;
 }
 
-/// The first option, those that are not as by default, and the seed.
+/// Returns the name with the first option, all options that are not defaults, and the seed.
 std::string full_name(const WorkloadSetting& setting) {
   const WorkloadDef& def = workloads()[setting.row];
   std::string text = def.name + "(";
@@ -54,9 +54,9 @@ void check_query(const std::string& name, const RoutingQuery& q) {
   }
 }
 
-/// Choice j of token t of rank r is the expert at place (r tokens + t) k + j of an endless round
-/// over all experts, so that every run of places is even. A token's k experts are turned around
-/// once per round, so that each is its first choice as often as the others.
+/// Choice j of token t of rank r is the expert at position (r tokens + t) k + j of an endless
+/// sequence that repeats all experts, so all runs of positions are balanced. The k experts of a
+/// token are rotated once per repetition, so that each is equally often its first choice.
 class Balanced {
  public:
   Balanced(uint64_t seed, const RoutingQuery& q)

@@ -1,10 +1,11 @@
-// Workloads: routing models by name, options and seed, for systems that are compared under skew.
-// What a token chooses is a function of (name, options, seed, step, layer, ranks, tokens, experts,
-// k, rank, token) alone, by counter-based hashing: no history, no state, any part in any order.
+// Workloads: routing models by name, options and seed, for comparing systems under skew. Invariant:
+// the choice of a token is a function of only (name, options, seed, step, layer, ranks, tokens,
+// experts, k, rank, token), by counter-based hashing. There is no history or state, so any part can
+// be computed in any order.
 //
-// Popularity belongs to classes of experts; a permutation, another one in each layer, says which
-// expert a class is. A token draws its k experts one after the other by popularity, without taking
-// one twice, so that the first is the best.
+// Popularity belongs to classes of experts; a permutation, a different one per layer, maps classes
+// to experts. A token draws its k experts one after the other by popularity without taking one
+// twice; the first is its best choice. Recorded routing is in trace.h.
 #pragma once
 
 #include <cstdint>
@@ -24,38 +25,40 @@ struct WorkloadDef {
   std::vector<OptionSpec> options;
 };
 
-/// What there is:
-///   balanced          every rank's choices spread evenly over the experts; counts of a rank, and
-///                     those of all ranks together, differ by at most one
+/// The workloads:
+///   balanced          a rank's choices are spread evenly over the experts; counts of a rank, and
+///   of
+///                     all ranks together, differ by at most one
 ///   zipf              the i-th expert of a layer is chosen in proportion to i^-s
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
 ///   hot_rank          the experts of one rank get `share` of the choices
-///   hot_expert        one expert gets it
-///   spread_hot        `hot` experts get it evenly, no two on a rank while another has none
-///   source_ragged     every rank has a popularity of its own and from least * tokens to tokens
-///                     tokens that choose, the same in all layers of a step
-///   zero_token_rank   one rank's tokens choose nothing; zipf for the others
-///   rotating_hotspot  a hot expert that moves on every `period` steps
-///   burst             a hot expert in some stretches of `length` steps, even popularity otherwise
+///   hot_expert        one expert gets `share` of the choices
+///   spread_hot        `hot` experts share it evenly, no two on a rank while another rank has none
+///   source_ragged     every rank has its own popularity, and from least * tokens to tokens of its
+///                     tokens choose, the same number in all layers of a step
+///   zero_token_rank   one rank's tokens choose nothing; the other ranks follow zipf
+///   rotating_hotspot  one hot expert, a different one after every `period` steps
+///   burst             one hot expert in some stretches of `length` steps, else even popularity
 ///   markov            layered Markov routing with a given ratio of most to least popular expert
-/// Where a rank's experts count, expert e lies on rank e * D / experts, D = min(ranks, experts).
+/// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks,
+/// experts).
 ///
-/// Options of all but balanced:
-///   drift, memory     log popularity of each class also follows an AR(1) over steps: `drift` is
+/// Options of all workloads except balanced:
+///   drift, memory     log popularity of each class follows an AR(1) process over steps: `drift` is
 ///                     the standard deviation of a step's innovation, exp(-1 / memory) the
-///                     correlation of neighbouring steps; shares of hot experts stay as given
-///   top1, top2, rise  where top1 > 0, the first choice in MoE layer i + 1 depends on that in layer
-///                     i: on average over tokens, top1 of those that chose one expert choose the
-///                     expert of the same class next, and top2 that one or the one beside it in
-///                     popularity (Lina, Fig 9); never less than independent choices would. `rise`
-///                     is the part of what is missing to 1 that each further layer adds.
-///                     Popularity stays as it is without. Classes are the same in all layers then.
+///                     correlation of neighbouring steps; the shares of hot experts do not drift
+///   top1, top2, rise  if top1 > 0, the first choice in MoE layer i + 1 depends on that in layer i:
+///                     on average, a share top1 of the tokens that chose an expert next choose
+///                     the expert of the same class, and a share top2 that one or its neighbour in
+///                     popularity (Lina, Fig 9); never less than independent choices give. `rise`
+///                     is the fraction of the share missing to 1 that each further layer adds.
+///                     Popularity is not changed; classes are the same in all layers.
 const std::vector<WorkloadDef>& workloads();
 
 using WorkloadOptions = std::map<std::string, double>;
 
 /// Throws UserError for an unknown name or option (with the nearest) and for a value out of range.
-/// The routing model throws UserError for k > experts, and zero_token_rank where there is one rank.
+/// The routing model throws UserError for k > experts, and zero_token_rank for a single rank.
 RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed);
 
 }  // namespace moe
