@@ -11,8 +11,8 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0);
   MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
-            "{} tokens of {} choices, {} experts of {} places", maps.tokens, maps.columns,
-            maps.experts, maps.capacity);
+            "{} tokens with {} choices, {} experts with {} slots: too many for 32-bit numbers",
+            maps.tokens, maps.columns, maps.experts, maps.capacity);
   MOE_CHECK(used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts);
   std::fill_n(maps_.counts, maps_.experts, 0);
   for (size_t e = 0; e < used_before.size(); ++e) {
@@ -46,11 +46,11 @@ bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
 void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
                           std::span<const int32_t> order) {
   if (k < 1 || static_cast<int64_t>(choices.size()) != maps_.tokens * k) {
-    throw user_error("gate: {} choices given, tokens = {} times k = {} wanted", choices.size(),
+    throw user_error("gate: {} choices given, but tokens = {} times k = {} needed", choices.size(),
                      maps_.tokens, k);
   }
   if (static_cast<int64_t>(order.size()) > maps_.tokens) {
-    throw user_error("gate: the order names {} tokens, tokens = {}", order.size(), maps_.tokens);
+    throw user_error("gate: the order lists {} tokens, tokens = {}", order.size(), maps_.tokens);
   }
   const int64_t count = order.empty() ? maps_.tokens : static_cast<int64_t>(order.size());
   for (int64_t j = 0; j < k; ++j) {
@@ -145,8 +145,8 @@ void check_parts(const Route& route, const GateInput& input, const Routed& whole
         continue;
       }
       throw user_error(
-          "scope = 'token' is declared, but token {} of {} is routed otherwise when the batch is "
-          "routed in two parts; a gate that looks at the whole batch declares scope = 'batch'",
+          "scope = 'token' is declared, but token {} of {} is routed differently when the batch is "
+          "routed in two parts; declare scope = 'batch' for a gate that needs the whole batch",
           at / columns, input.tokens);
     }
     used = part.counts;

@@ -89,7 +89,7 @@ int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t t
                             : std::ceil(static_cast<double>(share) * factor *
                                         static_cast<double>(tokens) / static_cast<double>(experts));
   if (places * static_cast<double>(experts) > std::numeric_limits<int32_t>::max()) {
-    throw user_error("gate {}: capacity factor = {} makes {} places per expert, too many", gate,
+    throw user_error("gate {}: capacity factor = {} gives {} slots per expert, too many", gate,
                      factor, places);
   }
   return static_cast<int64_t>(places);
@@ -128,21 +128,22 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
 std::vector<Gate> make_gates() {
   const auto route_top2 = [](const GateInput& in, RoutingBuilder& out) { route_top(in, 2, out); };
   std::vector<Gate> gates;
-  gates.push_back(choice_gate("switch", "the best expert, places in token order", GateScope::kToken,
-                              WeightRule::kProb, 1, route_switch));
+  gates.push_back(choice_gate("switch", "each token's best expert, slots in token order",
+                              GateScope::kToken, WeightRule::kProb, 1, route_switch));
   gates.push_back(
       choice_gate("top_k", "the k best experts, all first choices before all second choices",
                   GateScope::kBatch, WeightRule::kRenorm, 0,
                   [](const GateInput& in, RoutingBuilder& out) { route_top(in, in.k, out); }));
   gates.push_back(choice_gate("top2", "top_k with k = 2", GateScope::kBatch, WeightRule::kRenorm, 2,
                               route_top2));
-  gates.push_back(choice_gate("top2_c1", "top2 with half the places", GateScope::kBatch,
+  gates.push_back(choice_gate("top2_c1", "top2 with half the slots", GateScope::kBatch,
                               WeightRule::kRenorm, 2, route_top2));
   gates.back().capacity = [](int64_t tokens, int64_t experts, int64_t, double factor) {
     return capacity_of("top2_c1", 1, 2, tokens, experts, factor);
   };
   gates.back().full_at = 2;  // there are two choices for each slot
-  gates.push_back(choice_gate("bpr", "the best expert, places in order of the score, best first",
+  gates.push_back(choice_gate("bpr",
+                              "each token's best expert, slots in order of the score, best first",
                               GateScope::kBatch, WeightRule::kProb, 1, route_bpr));
   gates.push_back(choice_gate("expert_choice",
                               "every expert takes the tokens that score best for it",
@@ -151,10 +152,10 @@ std::vector<Gate> make_gates() {
   gates.back().chooser = Chooser::kExpert;
   gates.back().full_at = std::numeric_limits<double>::infinity();
   gates.back().columns = [](int64_t, int64_t experts) { return experts; };
-  gates.push_back(choice_gate("hash", "token id modulo experts, places in token order",
+  gates.push_back(choice_gate("hash", "token id modulo experts, slots in token order",
                               GateScope::kToken, WeightRule::kOne, 1, route_hash));
   gates.back().chooser = Chooser::kRule;
-  gates.push_back(choice_gate("random", "k different experts at random, places in token order",
+  gates.push_back(choice_gate("random", "k different experts at random, slots in token order",
                               GateScope::kToken, WeightRule::kOne, 0, route_random));
   gates.back().chooser = Chooser::kRule;
   check_rows("gates", gates);

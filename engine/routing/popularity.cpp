@@ -206,45 +206,52 @@ OptionSpec share_option(const char* doc) {
 
 /// Returns the options of a row, followed by those that all rows share.
 std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0, double top2 = 0) {
-  own.push_back(number_option("drift", 0, 0, 10, "innovation of log popularity a step; 0: none"));
+  own.push_back(number_option(
+      "drift", 0, 0, 10, "standard deviation of the change of log popularity per step; 0: none"));
   own.push_back(number_option("memory", 50, 0.1, 1000, "steps over which drift is forgotten"));
-  own.push_back(number_option("top1", top1, 0, 1,
-                              "mass of the likeliest next expert; 0: layers are independent"));
-  own.push_back(number_option("top2", top2, 0, 1, "mass of the two likeliest; at least top1"));
-  own.push_back(
-      number_option("rise", 0, 0, 1, "part of the missing mass that a further layer adds"));
+  own.push_back(number_option(
+      "top1", top1, 0, 1,
+      "share of tokens that go on to the likeliest next expert; 0: layers are independent"));
+  own.push_back(number_option("top2", top2, 0, 1,
+                              "share that goes on to one of the two likeliest; at least top1"));
+  own.push_back(number_option("rise", 0, 0, 1,
+                              "fraction of the share missing to 1 that each further layer adds"));
   return own;
 }
 
 std::vector<WorkloadDef> make_rows() {
-  const OptionSpec sigma = number_option("sigma", 1, 0, 10, "of log popularity");
+  const OptionSpec sigma = number_option("sigma", 1, 0, 10, "standard deviation of log popularity");
   return {
-      {"balanced", "counts differ by at most one, of each rank and of all", {}},
-      {"zipf", "the i-th expert in proportion to i^-s",
+      {"balanced",
+       "counts of experts differ by at most one, for each rank and for all together",
+       {}},
+      {"zipf", "the i-th expert is chosen in proportion to i^-s",
        with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even")})},
       {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
       {"hot_rank", "one rank's experts get a share of all choices",
-       with_common({share_option("of choices to the rank")})},
+       with_common({share_option("share of choices that go to the rank")})},
       {"hot_expert", "one expert gets a share of all choices",
-       with_common({share_option("of choices to the expert")})},
+       with_common({share_option("share of choices that go to the expert")})},
       {"spread_hot", "hot experts on different ranks",
        with_common({integer_option("hot", 4, 1, 65535, "hot experts"),
                     share_option("of choices to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
-       with_common(
-           {sigma, number_option("least", 0.25, 0, 1, "fewest tokens, over the rank's places")})},
+       with_common({sigma, number_option("least", 0.25, 0, 1,
+                                         "fewest tokens, as a fraction of the tokens per rank")})},
       {"zero_token_rank", "one rank has no tokens, the others choose by zipf",
        with_common({number_option("s", 0, 0, 20, "exponent; 0: even")})},
-      {"rotating_hotspot", "a hot expert that moves on",
-       with_common({integer_option("period", 10, 1, 1e9, "steps that it stays"),
-                    share_option("of choices to the expert")})},
-      {"burst", "a hot expert now and then",
-       with_common({number_option("chance", 0.2, 0, 1, "of a stretch to be a burst"),
-                    integer_option("length", 5, 1, 1e9, "steps of a stretch"),
-                    share_option("of choices to the expert in a burst")})},
-      {"markov", "the expert in a layer depends on that in the layer before",
-       with_common({number_option("ratio", 5.56, 1, 1e6, "most over least popular expert")}, 0.4194,
-                   0.5459)},
+      {"rotating_hotspot", "one hot expert, a different one after each period",
+       with_common({integer_option("period", 10, 1, 1e9, "steps for which an expert stays hot"),
+                    share_option("share of choices that go to the expert")})},
+      {"burst", "one hot expert in some stretches of steps",
+       with_common({number_option("chance", 0.2, 0, 1, "probability that a stretch is a burst"),
+                    integer_option("length", 5, 1, 1e9, "steps per stretch"),
+                    share_option("share of choices that go to the expert in a burst")})},
+      {"markov", "the expert in a layer depends on the expert in the layer before",
+       with_common(
+           {number_option("ratio", 5.56, 1, 1e6,
+                          "popularity of the most divided by that of the least popular expert")},
+           0.4194, 0.5459)},
   };
 }
 

@@ -80,7 +80,7 @@ ScoreMatrix::ScoreMatrix(std::span<const float> all, int64_t num_experts)
     : scores(all), tokens(0), experts(num_experts) {
   const auto size = static_cast<int64_t>(all.size());
   if (experts <= 0 || size % experts != 0 || experts > std::numeric_limits<int32_t>::max()) {
-    throw user_error("gate: {} scores are no matrix with {} experts per row", size, experts);
+    throw user_error("gate: {} scores do not form rows of {} experts", size, experts);
   }
   tokens = size / experts;
 }

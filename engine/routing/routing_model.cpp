@@ -10,7 +10,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   MOE_CHECK(routing != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1);
   Gate gate = builtin_gate("top_k");
   gate.name = routing->name;
-  gate.doc = "experts by a routing model";
+  gate.doc = "experts chosen by a routing model";
   gate.weight = kernels::WeightRule::kProb;
   gate.fixed_k = k;
   gate.columns = [k](int64_t, int64_t) { return k; };
@@ -21,7 +21,8 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
     const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
     MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,
-              "tokens from {} on, {} of them, with k = {}", in.first_token, in.tokens, in.k);
+              "tokens from {} on, {} in number, with k = {}, do not fit the routing model",
+              in.first_token, in.tokens, in.k);
     std::vector<int32_t> choices(static_cast<size_t>(tokens_per_rank * k));
     const RoutingQuery query = {.step = in.step,
                                 .layer = layer_of(in.layer),

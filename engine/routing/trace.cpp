@@ -66,7 +66,7 @@ void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const 
   int64_t sum = 0;
   for (const uint32_t n : counts) sum += n;
   if (sum % t.k != 0 || sum > t.tokens * t.k) {
-    throw user_error("{}: {}: {} choices are not {} of each of at most {} tokens", source,
+    throw user_error("{}: {}: {} choices cannot be {} per token for at most {} tokens", source,
                      place(t, record, rank), sum, t.k, t.tokens);
   }
   for (size_t e = 0; e < counts.size(); ++e) {
@@ -159,7 +159,8 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
 std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int64_t record) {
   if (t.ranks * t.tokens > kMostMade / t.k) {
     throw user_error(
-        "{}: knows counts alone, of {} ranks of {} tokens; at most {} choices (k = {}) are made of "
+        "{}: has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can be made "
+        "from "
         "counts",
         name, t.ranks, t.tokens, kMostMade, t.k);
   }
@@ -184,20 +185,21 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
 /// Returns the number of the record that answers a query.
 int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
   const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
-    throw user_error("{}: has {} {}, asked for {}", name, has, what, asked);
+    throw user_error("{}: has {} {}, but {} are requested", name, has, what, asked);
   };
   if (q.experts != t.experts) refuse("experts", t.experts, q.experts);
   if (q.k != t.k) refuse("choices per token (k)", t.k, q.k);
   if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
   if (q.ranks * q.tokens != t.ranks * t.tokens) {
     throw user_error(
-        "{}: has {} ranks of {} tokens, asked for {} of {}; the product must be the "
+        "{}: has {} ranks of {} tokens, but {} of {} are requested; the product must be the "
         "same",
         name, t.ranks, t.tokens, q.ranks, q.tokens);
   }
   if (q.step >= t.steps && !cycle) {
-    throw user_error("{}: has {} steps, asked for step {}; cycle = true begins again", name,
-                     t.steps, q.step + 1);
+    throw user_error(
+        "{}: has {} steps, but step {} is requested; cycle = true starts again at the first", name,
+        t.steps, q.step + 1);
   }
   return q.step % t.steps * t.layers + q.layer;
 }
@@ -264,8 +266,8 @@ void check_room(const Trace& t, int64_t known, const std::string& source) {
                       (real(t.experts) + real(t.tokens) * real(t.k));
   if (room <= std::max(kRoom, kRoomForEach * real(known))) return;
   throw user_error(
-      "{}: {} steps, {} layers, {} ranks of up to {} tokens and {} experts are {:.0f} counts and "
-      "places of choices, of {} numbers in the file; allowed: {:.0f}, or {:.0f} for each",
+      "{}: {} steps, {} layers, {} ranks of up to {} tokens and {} experts need {:.0f} counts and "
+      "choices, but the file has {} numbers; allowed: {:.0f}, or {:.0f} per number",
       source, t.steps, t.layers, t.ranks, t.tokens, t.experts, room, known, kRoom, kRoomForEach);
 }
 
@@ -294,7 +296,7 @@ std::string trace_bytes(const Trace& t) {
 
 Trace read_trace(std::string_view bytes, const std::string& source) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kHeaderBytes + 8) {
-    throw user_error("{}: is no routing trace, or its header is truncated", source);
+    throw user_error("{}: is not a routing trace, or its header is truncated", source);
   }
   Reader in(bytes.substr(kMagic.size()));
   const uint64_t version = in.next(4), bytes_a_choice = in.next(4);
@@ -312,7 +314,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
   check_sizes(t, source);
   const double expected = file_bytes(t, static_cast<int>(bytes_a_choice));
   if (expected != static_cast<double>(bytes.size())) {
-    throw user_error("{}: is {}: {} bytes, its header says {:.0f}", source,
+    throw user_error("{}: is {}: it has {} bytes, but its header states {:.0f}", source,
                      static_cast<double>(bytes.size()) < expected ? "truncated" : "too long",
                      bytes.size(), expected);
   }
@@ -324,7 +326,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
   finish_trace(t, source);
   check_same_counts(t, read, source);
   if (in.next(8) != fnv1a(kFnvStart, bytes.data(), bytes.size() - 8)) {
-    throw user_error("{}: its checksum is that of other content", source);
+    throw user_error("{}: its checksum does not match its content", source);
   }
   for (size_t l = 0; l < t.blocks.size(); ++l) {
     const int32_t least = l == 0 ? 0 : t.blocks[l - 1] + 1;

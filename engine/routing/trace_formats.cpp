@@ -71,7 +71,7 @@ void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
 /// Makes a trace of the steps, layers and ranks that occur, ascending. experts 0: one more than the
 /// highest that occurs.
 Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::string& source) {
-  if (batches.empty()) throw user_error("{}: no routing is there", source);
+  if (batches.empty()) throw user_error("{}: the file contains no routing", source);
   const std::vector<int64_t> steps = values_of<0>(batches), layers = values_of<1>(batches),
                              ranks = values_of<2>(batches);
   check_layers(batches, steps, layers, ranks, k, source);
@@ -127,7 +127,7 @@ void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   const int64_t tokens = integer_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");
   if (at == record.end() || !at->is_array() || static_cast<int64_t>(at->size()) != tokens) {
-    throw user_error("{}: field 'top_indices' is no list of num_tokens = {} tokens", batch.where,
+    throw user_error("{}: field 'top_indices' is not a list of num_tokens = {} tokens", batch.where,
                      tokens);
   }
   for (const json& row : *at) {
@@ -137,7 +137,8 @@ void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
     }
     for (const json& e : row) {
       if (!e.is_number_integer()) {
-        throw user_error("{}: field 'top_indices' has the entry {}", batch.where, shown(e));
+        throw user_error("{}: field 'top_indices' has the entry {}; allowed: whole numbers",
+                         batch.where, shown(e));
       }
       check_expert(e.get<int64_t>(), experts, batch.where);
       batch.experts.push_back(e.get<int64_t>());
@@ -155,7 +156,7 @@ bool is_text(const json& record, const char* field, const char* wanted) {
 template <class F>
 void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   if (t.choices.empty() && t.tokens > 0) {
-    throw user_error("the trace knows counts alone, this format takes the choices of tokens");
+    throw user_error("the trace has only counts, but this format needs the choices of tokens");
   }
   for (int64_t i = 0; i < t.tokens; ++i) {
     const auto first = t.choices.begin() + ((record * t.ranks + rank) * t.tokens + i) * t.k;
@@ -164,7 +165,7 @@ void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
     if (none > 0) {
       throw user_error(
           "step {}, layer {}, rank {}, token {}: has {} of {} choices, which this format "
-          "cannot say",
+          "cannot express",
           record / t.layers, record % t.layers, rank, i, t.k - none, t.k);
     }
     f(first);
@@ -197,7 +198,8 @@ Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts) {
                          topk, std::max<int64_t>(k, 1));
       }
       const int64_t layer = integer_field(record, "layer", where);
-      if (layer > 1'000'000) throw user_error("{}: field 'layer' is {}", where, layer);
+      if (layer > 1'000'000)
+        throw user_error("{}: field 'layer' is {}; allowed: 0 to 1000000", where, layer);
       Batch& batch = batches[{integer_field(record, "step", where), layer,
                               integer_field(record, "rank", where)}];
       batch.where = where;

@@ -96,7 +96,7 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
   const int64_t experts = integer_field(object, "experts_per_rank", source);
   if (ranks < 1 || experts < 1 || ranks > 65535 || experts > 65535 ||
       ranks * experts >= kNoExpert) {
-    throw user_error("{}: ep_size = {} of experts_per_rank = {} are not allowed; 1 to 65534 in all",
+    throw user_error("{}: ep_size = {} times experts_per_rank = {} is not allowed; 1 to 65534",
                      source, ranks, experts);
   }
   const auto slots = matrix(object, "slot_dispatch_matrix", ranks, ranks, source);
@@ -126,7 +126,7 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
     }
     t.tokens = std::max(t.tokens, row / k);
   }
-  if (t.tokens == 0) throw user_error("{}: no routing is there", source);
+  if (t.tokens == 0) throw user_error("{}: the file contains no routing", source);
   finish_trace(t, source);
   return t;
 }
@@ -137,7 +137,7 @@ std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
                      t.steps, t.layers);
   }
   if (t.experts % t.ranks != 0) {
-    throw user_error("{} experts do not divide over {} ranks, which this format takes", t.experts,
+    throw user_error("{} experts do not divide over {} ranks, as this format requires", t.experts,
                      t.ranks);
   }
   const int64_t held = t.experts / t.ranks;

@@ -27,8 +27,7 @@ struct WorkloadDef {
 
 /// The workloads:
 ///   balanced          a rank's choices are spread evenly over the experts; counts of a rank, and
-///   of
-///                     all ranks together, differ by at most one
+///                     of all ranks together, differ by at most one
 ///   zipf              the i-th expert of a layer is chosen in proportion to i^-s
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
 ///   hot_rank          the experts of one rank get `share` of the choices

@@ -345,7 +345,7 @@ TEST_CASE("a gate shows whether it is of token scope") {
       ++token;
       CHECK_NOTHROW(check());
     } else {
-      CHECK_THROWS_WITH(check(), Catch::Contains("is routed otherwise"));
+      CHECK_THROWS_WITH(check(), Catch::Contains("is routed differently"));
     }
   }
   CHECK(token == 3);

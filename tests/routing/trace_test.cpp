@@ -98,12 +98,13 @@ TEST_CASE("every change of a byte is found, and every truncation") {
   for (size_t size = 0; size < bytes.size(); size += 7) {
     REQUIRE_THAT(error_of(bytes.substr(0, size)), Contains("truncated"));
   }
-  CHECK_THAT(error_of(bytes + "x"), Contains("is too long: 1737 bytes, its header says 1736"));
+  CHECK_THAT(error_of(bytes + "x"),
+             Contains("is too long: it has 1737 bytes, but its header states 1736"));
 }
 
 TEST_CASE("what is wrong in a trace is named") {
   const std::string bytes = trace_bytes(some_trace());
-  CHECK_THAT(error_of("layer,expert\n1,2\n"), Contains("is no routing trace"));
+  CHECK_THAT(error_of("layer,expert\n1,2\n"), Contains("is not a routing trace"));
   CHECK_THAT(error_of(with_number(bytes, 8, 9, 4)),
              Contains("has version 9, this program reads version 1"));
   CHECK_THAT(error_of(with_number(bytes, 16, 0, 8)), Contains("steps = 0 is not allowed; 1 to"));
@@ -186,8 +187,9 @@ TEST_CASE("steps behind the last are refused, or begin again") {
   const RoutingQuery q = {.step = 4, .ranks = 4, .tokens = 10, .experts = 12, .k = 2};
   RoutingQuery first = q;
   first.step = 1;
-  CHECK_THROWS_WITH(routing_of_trace(some_trace()).loads(q),
-                    Contains("t: has 3 steps, asked for step 5; cycle = true begins again"));
+  CHECK_THROWS_WITH(
+      routing_of_trace(some_trace()).loads(q),
+      Contains("t: has 3 steps, but step 5 is requested; cycle = true starts again at the first"));
   const RoutingModel cycled = routing_of_trace(some_trace(), true);
   CHECK(cycled.loads(q) == cycled.loads(first));
 }
@@ -197,13 +199,13 @@ TEST_CASE("a trace of other sizes than the model's is refused with both") {
   const auto refused = [&](RoutingQuery q, const std::string& part) {
     CHECK_THROWS_WITH(routing.loads(q), Contains(part));
   };
-  refused({.ranks = 4, .tokens = 10, .experts = 8, .k = 2}, "has 12 experts, asked for 8");
+  refused({.ranks = 4, .tokens = 10, .experts = 8, .k = 2}, "has 12 experts, but 8 are requested");
   refused({.ranks = 4, .tokens = 10, .experts = 12, .k = 1},
-          "has 2 choices per token (k), asked for 1");
+          "has 2 choices per token (k), but 1 are requested");
   refused({.layer = 2, .ranks = 4, .tokens = 10, .experts = 12, .k = 2},
-          "has 2 MoE layers, asked for 3");
+          "has 2 MoE layers, but 3 are requested");
   refused({.ranks = 3, .tokens = 10, .experts = 12, .k = 2},
-          "has 4 ranks of 10 tokens, asked for 3 of 10");
+          "has 4 ranks of 10 tokens, but 3 of 10 are requested");
 }
 
 TEST_CASE("counts that no choices make are refused") {
@@ -212,7 +214,7 @@ TEST_CASE("counts that no choices make are refused") {
   t.counts = {5, 2, 1};
   CHECK_THROWS_WITH(finish_trace(t, "x"), Contains("expert 0 is chosen 5 times by 4 tokens"));
   t.counts = {3, 2, 2};
-  CHECK_THROWS_WITH(finish_trace(t, "x"), Contains("7 choices are not 2 of each"));
+  CHECK_THROWS_WITH(finish_trace(t, "x"), Contains("7 choices cannot be 2 per token"));
 }
 
 TEST_CASE("Megatron's lines are written and read back") {
@@ -270,11 +272,11 @@ TEST_CASE("bad Megatron records are named by file, line and field") {
   CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + record_of(0, 3, kTwo) + record_of(1, 3, kTwo)),
                     Contains("layer 1 of step 1, rank 0 is missing"));
   CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + "{\"step\": 0, "),
-                    Contains("r0.jsonl:2: is no JSON object"));
+                    Contains("r0.jsonl:2: is not a JSON object"));
   CHECK_THROWS_WITH(megatron("{\"step\": 0}\n"), Contains("r0.jsonl:1: field 'topk' is missing"));
   CHECK_THROWS_WITH(
       megatron(record_of(0, 1, R"("num_tokens": 2, "topk": 1, "top_indices": [[1]])")),
-      Contains("field 'top_indices' is no list of num_tokens = 2 tokens"));
+      Contains("field 'top_indices' is not a list of num_tokens = 2 tokens"));
   CHECK_THROWS_WITH(
       megatron(record_of(0, 1, R"("num_tokens": 1, "topk": 2, "top_indices": [[1]])")),
       Contains("has the row [1]; allowed: topk = 2 experts"));
@@ -282,7 +284,7 @@ TEST_CASE("bad Megatron records are named by file, line and field") {
       megatron(record_of(0, 1, kTwo) +
                record_of(0, 3, R"("num_tokens": 1, "topk": 2, "top_indices": [[1, 2]])")),
       Contains("r0.jsonl:2: field 'topk' is 2; allowed: 1"));
-  CHECK_THROWS_WITH(megatron(""), Contains("no routing is there"));
+  CHECK_THROWS_WITH(megatron(""), Contains("the file contains no routing"));
 }
 
 TEST_CASE("a TensorRT-LLM pattern has the trace's slots, and its sums when it is read back") {
@@ -335,7 +337,7 @@ TEST_CASE("bad CSV lines are named") {
 TEST_CASE("what a format cannot say is refused") {
   Trace counts = some_trace();
   counts.choices.clear();
-  CHECK_THROWS_WITH(megatron_of_trace(counts), Contains("knows counts alone"));
+  CHECK_THROWS_WITH(megatron_of_trace(counts), Contains("has only counts"));
   Trace part = some_trace();
   part.choices[1] = kNoExpert;
   CHECK_THROWS_WITH(csv_of_trace(part), Contains("token 0: has 1 of 2 choices"));
@@ -372,7 +374,7 @@ TEST_CASE("a small file that would make a large trace is refused before anything
   for (int i = 0; i < 4000; ++i) steps += "0,65533\n1,0\n";
   CHECK_THROWS_WITH(trace_of_csv({"t.csv", steps}, 0, 1),
                     Contains("t.csv: 4000 steps, 2 layers") &&
-                        Contains("524280000 counts and places of choices, of"));
+                        Contains("524280000 counts and choices, but the file has"));
   std::string ragged;
   for (int i = 0; i < 20'000; ++i) ragged += "0,0\n";
   for (int i = 0; i < 20'000; ++i) ragged += "1,0\n";
@@ -396,7 +398,7 @@ TEST_CASE("of counts alone as many choices are made as a layer may have, and no 
   RoutingQuery one = q;
   one.ranks = 1;
   one.tokens = 2 * t.tokens;
-  CHECK_THROWS_WITH(routing.loads(one), Contains("t: knows counts alone, of 2 ranks of 1000000000 "
+  CHECK_THROWS_WITH(routing.loads(one), Contains("t: has only counts, of 2 ranks of 1000000000 "
                                                  "tokens; at most 134217728 choices"));
 }
 

@@ -2,7 +2,7 @@
 -- line: 13
 -- says: gate 'best_first'
 -- says: scope = 'token' is declared, but token
--- says: declares scope = 'batch'
+-- says: declare scope = 'batch'
 local moe = require "moe"
 local g = moe.policy.gate {
   name = "best_first", scope = "token", k = 1,
