@@ -81,13 +81,14 @@ void check_stages(const PlanSpec& spec) {
   for (const Stage& stage : spec.system.stages) {
     const bool built_in = !stage.transform && !stage.schedule;
     if (spec.inference && kind_of(stage) == StageKind::kStep) {
-      throw user_error("stage '{}': it edits a step of training; inference is the forward alone",
-                       stage.name);
+      throw user_error(
+          "stage '{}': it edits a training step, but inference has a forward pass only",
+          stage.name);
     }
     if (!spec.inference && built_in && builtin_pass(stage.name).inference_only) {
       throw user_error(
-          "stage '{}': no backward goes through experts that are offloaded; it is for inference "
-          "alone (moe.infer), not for training",
+          "stage '{}': it is for inference only (moe.infer), not for training, because offloaded "
+          "experts have no backward pass",
           stage.name);
     }
   }
@@ -165,7 +166,8 @@ std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view pack
   Schedule schedule = get_schedule(unpacker);
   auto plan = make_plan_of(std::move(spec), parse_graph(text, op_table()), std::move(schedule));
   if (plan->hash == hash) return plan;
-  throw run_error("the plan that was told has hash {}, what comes of it here {}", hash, plan->hash);
+  throw run_error("the received plan has hash {}, but this process computed hash {} for it", hash,
+                  plan->hash);
 }
 
 }  // namespace moe

@@ -31,7 +31,7 @@ std::span<const ExecutorDef> executors() {
   static const bool checked = [] {
     check_rows("executors", kExecutors);
     for (const ExecutorDef& def : kExecutors) {
-      MOE_CHECK(def.make != nullptr, "executor '{}' has no function that makes it", def.name);
+      MOE_CHECK(def.make != nullptr, "executor '{}' has no function `make`", def.name);
     }
     return true;
   }();

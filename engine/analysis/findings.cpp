@@ -60,7 +60,7 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
-  MOE_CHECK(now.has_value(), "the schedule itself cannot run");
+  MOE_CHECK(now.has_value(), "the schedule cannot run even without a remedy");
   int left = in.max_replays;
   for (Trial& trial : trials) {
     if (!trial.remedy.change || left-- <= 0) continue;

@@ -71,9 +71,8 @@ bool sets_idle_priorities(const Schedule& schedule, const StageReport& report) {
 std::string no_effect(const Graph& graph, const Schedule& schedule, const CostModel& cost,
                       const StageReport& report) {
   if (sets_idle_priorities(schedule, report)) {
-    return "priorities count on lanes that have a discipline (pick or exclusive), and these ops "
-           "are "
-           "on lanes that run in order";
+    return "priorities only have an effect on lanes with a discipline (pick or exclusive), but "
+           "these ops are on lanes that run in order";
   }
   try {
     const Schedule less = without(schedule, report.name);

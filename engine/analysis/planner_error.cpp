@@ -143,8 +143,8 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
     rates[plan.graph.op(id).layer] = ops::placement_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();
-  MOE_CHECK(steps == 0 || steps == result.timelines.size(), "{} steps' placements, {} timelines",
-            steps, result.timelines.size());
+  MOE_CHECK(steps == 0 || steps == result.timelines.size(),
+            "{} steps have placements, but {} have timelines", steps, result.timelines.size());
   ModelErrors errors;
   for (size_t step = 0; step < steps; ++step) {
     const auto real = StepTimes(plan.graph, result.timelines[step]).by_block();

@@ -360,19 +360,19 @@ std::string cause_text(const Graph& graph, const Schedule& schedule, const Expos
                          edge_text(graph, schedule, e.from, e.to));
     case Cause::kLaneOrder:
       if (graph.def(e.from).lane == LaneKind::kComm) {
-        return fmt::format("'{}', which it does not need, stands before it on lane '{}'{}",
+        return fmt::format("'{}', which it does not need, comes before it on lane '{}'{}",
                            name(e.from),
                            schedule.lanes[schedule.lane_of[e.from.index()].index()].name, by);
       }
       return e.to == e.op
                  ? fmt::format("'{}', which it does not need, ran before it", name(e.from))
-                 : fmt::format("'{}' was ready, but stands behind '{}'", name(e.to), name(e.from));
+                 : fmt::format("'{}' was ready, but comes after '{}'", name(e.to), name(e.from));
     case Cause::kLaneBusy:
       return fmt::format("lane '{}' carried '{}'{}",
                          schedule.lanes[schedule.lane_of[e.from.index()].index()].name,
                          name(e.from), by);
     case Cause::kMembers:
-      return fmt::format("rank {} came last, from '{}'", e.late_rank, name(e.from));
+      return fmt::format("rank {} posted it last, after '{}'", e.late_rank, name(e.from));
     case Cause::kHold:
       return fmt::format("held from '{}' until '{}'{}", name(e.from), name(e.to), by);
     case Cause::kCoordination:
@@ -380,9 +380,9 @@ std::string cause_text(const Graph& graph, const Schedule& schedule, const Expos
     case Cause::kStartUp:
       return fmt::format("chunks{}", by);
     case Cause::kContention:
-      return fmt::format("shared the wire with '{}'", name(e.from));
+      return fmt::format("shared the network with '{}'", name(e.from));
     case Cause::kSlower:
-      return "longer than its cost, alone on the wire";
+      return "slower than in the cost model, although alone on the network";
   }
   return {};
 }

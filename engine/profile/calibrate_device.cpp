@@ -109,7 +109,7 @@ class TimedProcessGroup {
       if (!trouble.empty()) throw run_error("{} between processes: {}", what, trouble);
       if (processes_.failed()) throw RunError(processes_.reason());
       if (std::chrono::steady_clock::now() > deadline) {
-        throw run_error("{} between processes: not over after {} s", what, kTimeout_s);
+        throw run_error("{} between processes: did not end within {} s", what, kTimeout_s);
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -197,7 +197,8 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
                                   CalibrateOptions options,
                                   const kernels::ProcessGroupSettings& settings) {
   if (device.process_groups == nullptr) {
-    throw user_error("ranks in several processes need NCCL, which the plugin was built without");
+    throw user_error(
+        "ranks in several processes need NCCL, but the CUDA plugin was built without it");
   }
   options.num_ranks = processes.size();
   const CalibrateOptions alone = calibrated_on(device, options);

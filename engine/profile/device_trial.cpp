@@ -61,7 +61,7 @@ void wait_for(const DeviceTable& device, kernels::Event event, kernels::Stream s
     check_device(device, what);
     const Nanoseconds waited = clock_ns() - begin;
     if (waited > kPatience) {
-      throw run_error("{}: the device does not come to its end in {} s", what,
+      throw run_error("{}: the device did not finish it within {} s", what,
                       kPatience / 1'000'000'000);
     }
     if (waited > kSpin) std::this_thread::sleep_for(kPoll);

@@ -40,7 +40,7 @@ Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& opti
             [n = options.ranks_beside] { return profile_handoff(n); }, std::nullopt};
   }
   if (predicted.device != "cuda") {
-    throw user_error("cost.device: '{}' is not allowed; cpu or cuda", predicted.device);
+    throw user_error("cost.device: '{}' is not allowed; give cpu or cuda", predicted.device);
   }
   const std::string missing = cuda_missing();
   if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
@@ -76,8 +76,8 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   profile.checked = options.check_finite;
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
-    throw user_error("cost.rehearse: {} on {}; steps are rehearsed on cpu only", options.rehearse,
-                     options.device);
+    throw user_error("cost.rehearse = {} on {}: steps can be rehearsed on cpu only",
+                     options.rehearse, options.device);
   }
   ProfileCost::Measure measure = profiler.measure;
   RankGates gates = options.gate;

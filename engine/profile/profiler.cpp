@@ -196,8 +196,9 @@ struct SetAtEnd {
 std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
                                         const ProfileOptions& options) {
   if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
-    throw run_error("no memory to measure '{}' on {} ranks: each takes 128 MiB of address space",
-                    graph.op(op).name, options.ranks_beside);
+    throw run_error(
+        "not enough memory to measure '{}' on {} ranks: each needs 128 MiB of address space",
+        graph.op(op).name, options.ranks_beside);
   }
   // Constructed and called once here, so that errors of the op are thrown here and not on a thread.
   std::deque<KernelCalls> calls;
@@ -286,8 +287,8 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
 
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
   const OpDef& def = graph.def(op);
-  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0, "{} ranks beside, {} samples",
-            options.ranks_beside, options.min_samples);
+  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0,
+            "cannot profile {} ranks with {} samples", options.ranks_beside, options.min_samples);
   MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
   // A placement decides how many experts move; the link model computes the time.
   if (def.collective == Collective::kExperts) {

@@ -158,7 +158,7 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
 }
 
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
-  MOE_CHECK(options.steps >= 1, "{} steps", options.steps);
+  MOE_CHECK(options.steps >= 1, "cannot rehearse {} steps", options.steps);
   const ModelSpec& model = plan.spec.model;
   RunOptions run;
   run.steps = options.steps + 1;

@@ -50,12 +50,12 @@ OpId ArbiterState::named(LaneId id, const std::vector<OpId>& candidates) const {
   const Lane& lane = schedule_.lanes[id.index()];
   if (!op.valid()) {
     throw run_error(
-        "lane '{}' (stage '{}'): its pick names no op, although '{}' is ready{}", lane.name,
-        lane.stage, graph_.op(candidates[0]).name,
+        "lane '{}' (stage '{}'): its pick function returned no op, although '{}' is ready{}",
+        lane.name, lane.stage, graph_.op(candidates[0]).name,
         candidates.size() > 1 ? fmt::format(" and {} more", candidates.size() - 1) : "");
   }
-  throw run_error("lane '{}' (stage '{}'): its pick names op '{}', which is not ready", lane.name,
-                  lane.stage, op.index() < graph_.num_ops() ? graph_.op(op).name : "?");
+  throw run_error("lane '{}' (stage '{}'): its pick function returned op '{}', which is not ready",
+                  lane.name, lane.stage, op.index() < graph_.num_ops() ? graph_.op(op).name : "?");
 }
 
 std::optional<ArbiterState::Transfer> ArbiterState::next() {

@@ -69,15 +69,15 @@ std::string LegalityChecker::stages(OpId op) const {
 
 void LegalityChecker::check_lanes() const {
   if (schedule_.lane_of.size() != graph_.num_ops()) {
-    throw run_error("illegal schedule: it gives lanes to {} ops, the graph has {}",
+    throw run_error("illegal schedule: it has lanes for {} ops, but the graph has {} ops",
                     schedule_.lane_of.size(), graph_.num_ops());
   }
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const LaneId lane = schedule_.lane_of[i];
     if (!lane.valid() || lane.index() >= schedule_.lanes.size()) {
-      throw run_error("illegal schedule: op '{}' is on lane {} of {} ({})", graph_.op(op).name,
-                      lane.value, schedule_.lanes.size(), stages(op));
+      throw run_error("illegal schedule: op '{}' is on lane number {}, but there are {} lanes ({})",
+                      graph_.op(op).name, lane.value, schedule_.lanes.size(), stages(op));
     }
     if (schedule_.lanes[lane.index()].kind != graph_.def(op).lane) {
       throw run_error("illegal schedule: op '{}' is on lane '{}', but {} runs on a {} lane ({})",
@@ -97,19 +97,21 @@ void LegalityChecker::check_disciplines() const {
       const Lane& lane = schedule_.lanes[id.index()];
       if (lane.kind != LaneKind::kComm) {
         throw run_error(
-            "illegal schedule: lane '{}' computes; only comm lanes pick or share a "
-            "network (stage '{}')",
+            "illegal schedule: lane '{}' is a compute lane; only comm lanes can pick their next op "
+            "or share a network exclusively (stage '{}')",
             lane.name, lane.stage);
       }
       if (arbitrated[id.index()]) {
-        throw run_error("illegal schedule: lane '{}' shares a network in two ways (stage '{}')",
-                        lane.name, lane.stage);
+        throw run_error(
+            "illegal schedule: lane '{}' is in two groups of exclusive lanes (stage '{}')",
+            lane.name, lane.stage);
       }
       arbitrated[id.index()] = true;
     }
   }
   MOE_CHECK(schedule_.priority.empty() || schedule_.priority.size() == graph_.num_ops(),
-            "{} priorities for {} ops", schedule_.priority.size(), graph_.num_ops());
+            "the schedule has {} priorities for {} ops", schedule_.priority.size(),
+            graph_.num_ops());
 }
 
 void LegalityChecker::check_holds(const LaneOrders& orders) const {
@@ -136,8 +138,8 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
                                         graph_.op(hold.until).name, hold.stage);
   if (!arbitrated[lane(hold.until)] || graph_.def(hold.from).lane != LaneKind::kCompute) {
     throw run_error(
-        "illegal schedule: hold {}: from a compute op to an op of a lane that picks or is "
-        "exclusive is allowed",
+        "illegal schedule: hold {}: it must be from a compute op to an op on a lane that picks its "
+        "next op or is exclusive",
         names);
   }
   std::vector<bool> seen(graph_.num_ops());
@@ -162,29 +164,30 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
     }
   }
   if (!announced) {
-    throw run_error("illegal schedule: hold {}: the first must come before the second", names);
+    throw run_error("illegal schedule: hold {}: the first op must come before the second", names);
   }
 }
 
 void LegalityChecker::check_each_op_once(const LaneOrders& orders, size_t rank) const {
   if (orders.lanes.size() != schedule_.lanes.size()) {
-    throw run_error("illegal schedule: rank {} has {} lanes, the schedule {}", rank,
+    throw run_error("illegal schedule: rank {} has {} lanes, but the schedule has {}", rank,
                     orders.lanes.size(), schedule_.lanes.size());
   }
   std::vector<bool> seen(graph_.num_ops());
   for (size_t l = 0; l < orders.lanes.size(); ++l) {
     for (const OpId op : orders.lanes[l]) {
       if (!op.valid() || op.index() >= graph_.num_ops()) {
-        throw run_error("illegal schedule: lane '{}' of rank {} has op {}, the graph has {}",
-                        schedule_.lanes[l].name, rank, op.value, graph_.num_ops());
+        throw run_error(
+            "illegal schedule: lane '{}' of rank {} has op number {}, but the graph has {} ops",
+            schedule_.lanes[l].name, rank, op.value, graph_.num_ops());
       }
       const char* wrong = nullptr;
       if (seen[op.index()]) wrong = "a second time";
       if (schedule_.lane_of[op.index()].index() != l) wrong = "instead";
       if (wrong != nullptr) {
         throw run_error(
-            "illegal schedule: op '{}', which belongs once on lane '{}', stands on lane '{}' of "
-            "rank {} {} ({})",
+            "illegal schedule: op '{}' must be on lane '{}' once, but is on lane '{}' of rank "
+            "{} {} ({})",
             graph_.op(op).name, lane_name(op), schedule_.lanes[l].name, rank, wrong, stages(op));
       }
       seen[op.index()] = true;
@@ -213,7 +216,7 @@ void LegalityChecker::check_edges_on_lanes(const LaneOrders& orders, size_t rank
           continue;
         }
         throw run_error(
-            "illegal schedule: op '{}' stands before op '{}' on lane '{}' of rank {}, but must "
+            "illegal schedule: op '{}' comes before op '{}' on lane '{}' of rank {}, but must "
             "wait for it ({}; {})",
             graph_.op(op).name, graph_.op(before).name, lane_name(op), rank,
             edge_text(graph_, schedule_, before, op), stages(op));
@@ -231,7 +234,7 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
     if (a == first.end()) continue;  // each op is there once, so the lanes are equally long
     throw run_error(
-        "illegal schedule: members meet in different collectives on lane '{}': number {} is op "
+        "illegal schedule: ranks run different collectives on lane '{}': number {} is op "
         "'{}' on rank 0 and op '{}' on rank {} ({}; {})",
         schedule_.lanes[l].name, a - first.begin() + 1, graph_.op(*a).name, graph_.op(*b).name,
         rank, stages(*a), stages(*b));
@@ -336,8 +339,8 @@ void check_joint_order(const Graph& graph, const Schedule& schedule,
     const OpId op(static_cast<int64_t>(i));
     if (waiting[i] == 0 || graph.def(op).lane != LaneKind::kComm) continue;
     throw run_error(
-        "illegal schedule: ranks wait for each other: op '{}' on lane '{}' never has all members, "
-        "because their orders on the other lanes differ (stage 'lane orders')",
+        "illegal schedule: ranks wait for each other: op '{}' on lane '{}' is never posted by all "
+        "ranks, because the orders of their other lanes differ (stage 'lane orders')",
         graph.op(op).name, schedule.lanes[schedule.lane_of[i].index()].name);
   }
 }

@@ -15,7 +15,7 @@ Schedule get_schedule(Unpacker& unpacker) {
     if (lane.pick != Pick::kPolicy) continue;
     lane.choose = [where = fmt::format("lane {} (stage {})", lane.name, lane.stage)](
                       std::span<const OpId>) -> OpId {
-      throw run_error("{}: its pick is a function of another process", where);
+      throw run_error("{}: its pick function only exists in the process that made the plan", where);
     };
   }
   return schedule;

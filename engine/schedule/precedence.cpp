@@ -77,7 +77,7 @@ std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
 [[noreturn]] void fail_cycle(const Graph& graph, const Schedule& schedule,
                              const Dependencies& deps) {
   const std::vector<OpId> cycle = shortest_cycle(graph, deps);
-  MOE_CHECK(!cycle.empty(), "no order, and no cycle either");
+  MOE_CHECK(!cycle.empty(), "the ops have no order, but also no cycle");
   std::string text;
   for (size_t i = 0; i < cycle.size(); ++i) {
     const OpId from = cycle[i], to = cycle[(i + 1) % cycle.size()];
@@ -95,7 +95,7 @@ Precedence::Precedence(const Graph& graph, const Schedule& schedule, const LaneO
   for (const OrderEdge& edge : schedule.order_edges) {
     if (!exists(edge.from) || !exists(edge.to)) {
       throw run_error(
-          "illegal schedule: an order edge of stage '{}' ({}) joins ops {} and {}, "
+          "illegal schedule: an order edge of stage '{}' ({}) is from op {} to op {}, "
           "but the graph has ops 0 to {}",
           edge.stage, edge.why, edge.from.value, edge.to.value, graph.num_ops() - 1);
     }

@@ -29,22 +29,22 @@ void Schedule::set_priority(OpId op, int64_t value) {
 void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage) {
   const Bytes message = message_bytes(graph, op);
   if (graph.def(op).collective == Collective::kNone) {
-    throw user_error("op '{}' is a {}; only transfers are cut into chunks", graph.op(op).name,
+    throw user_error("op '{}' is a {}; only transfers can be cut into chunks", graph.op(op).name,
                      graph.def(op).name);
   }
   if (bytes <= 0 || bytes > message) {
-    throw user_error("op '{}': a chunk of {} bytes, 1 to {} (its message) is allowed",
+    throw user_error("op '{}': chunks of {} bytes are not allowed; give 1 to {} (its message)",
                      graph.op(op).name, bytes, message);
   }
   constexpr int64_t kMostChunks = 1 << 20;  // a limit, since each chunk is an event on every rank
   if (bytes < (message - 1) / kMostChunks + 1) {
-    throw user_error("op '{}': chunks of {} bytes cut its {} bytes into more than {} chunks",
+    throw user_error("op '{}': chunks of {} bytes would cut its {} bytes into more than {} chunks",
                      graph.op(op).name, bytes, message, kMostChunks);
   }
   chunk_bytes.resize(lane_of.size());
   chunk_stage.resize(lane_of.size());
   if (chunk_bytes[op.index()] != 0) {
-    throw user_error("op '{}' is cut already, into chunks of {} bytes (stages '{}' and '{}')",
+    throw user_error("op '{}' is already cut into chunks of {} bytes (stages '{}' and '{}')",
                      graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
   }
   chunk_bytes[op.index()] = bytes;
@@ -55,7 +55,10 @@ namespace {
 
 void refuse_compute(const Lane& lane) {
   if (lane.kind == LaneKind::kComm) return;
-  throw user_error("lane '{}' computes; only comm lanes pick or share a network", lane.name);
+  throw user_error(
+      "lane '{}' is a compute lane; only comm lanes can pick their next op or share a network "
+      "exclusively",
+      lane.name);
 }
 
 }  // namespace
@@ -64,8 +67,9 @@ void Schedule::set_pick(LaneId id, Pick pick, std::string stage, Choose choose) 
   Lane& lane = lanes[id.index()];
   refuse_compute(lane);
   if (!lane.stage.empty()) {
-    throw user_error("lane '{}' has a discipline already; one per lane (stages '{}' and '{}')",
-                     lane.name, lane.stage, stage);
+    throw user_error(
+        "lane '{}' already has a discipline; a lane can have one (stages '{}' and '{}')", lane.name,
+        lane.stage, stage);
   }
   lane.pick = pick;
   lane.choose = std::move(choose);
@@ -77,12 +81,13 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
     const Lane& lane = lanes[shared[i].index()];
     refuse_compute(lane);
     if (std::count(shared.begin(), shared.end(), shared[i]) > 1) {
-      throw user_error("exclusive: lane '{}' stands there twice", lane.name);
+      throw user_error("exclusive: lane '{}' is listed twice", lane.name);
     }
     for (const Exclusive& other : exclusive) {
       if (std::count(other.lanes.begin(), other.lanes.end(), shared[i]) == 0) continue;
-      throw user_error("exclusive: lane '{}' shares a network already (stages '{}' and '{}')",
-                       lane.name, other.stage, stage);
+      throw user_error(
+          "exclusive: lane '{}' is already in a group of exclusive lanes (stages '{}' and '{}')",
+          lane.name, other.stage, stage);
     }
   }
   exclusive.push_back({std::move(shared), std::move(stage)});
@@ -213,12 +218,13 @@ HappensBefore::HappensBefore(const Graph& graph, const Schedule& schedule, const
   for (size_t c = 0; c < num_chains(); ++c) {
     for (size_t i = 0; i < chains_.lanes[c].size(); ++i, ++placed) {
       const size_t op = chains_.lanes[c][i].index();
-      MOE_CHECK(chain_[op] < 0, "op '{}' twice in the lane orders", graph.ops()[op].name);
+      MOE_CHECK(chain_[op] < 0, "op '{}' is in the lane orders twice", graph.ops()[op].name);
       chain_[op] = static_cast<int32_t>(c);
       index_[op] = static_cast<int32_t>(i);
     }
   }
-  MOE_CHECK(placed == graph.num_ops(), "{} of {} ops have a lane", placed, graph.num_ops());
+  MOE_CHECK(placed == graph.num_ops(), "only {} of {} ops are in the lane orders", placed,
+            graph.num_ops());
   for (const OpId op : serial_) {
     int32_t* mine = &clock_[op.index() * num_chains()];
     for (const OpId p : edges.deps.preds[op.index()]) {

@@ -79,8 +79,8 @@ class ArenaWalk {
     const Bytes begin = buffer.offset, end = buffer.offset + buffer.bytes;
     if (begin < 0 || end > memory_.arena_bytes) {
       throw run_error(
-          "illegal schedule: tensor '{}' of op '{}' on lane '{}' lies at bytes {} to {} of an "
-          "arena of {} (stage 'memory')",
+          "illegal schedule: tensor '{}' of op '{}' on lane '{}' is at bytes {} to {}, but the "
+          "arena has {} bytes (stage 'memory')",
           graph_.tensor(t).name, graph_.op(op).name, lane_name(op), begin, end,
           memory_.arena_bytes);
     }
@@ -188,8 +188,8 @@ void check_group(const Graph& graph, const JoinedTensors& joined, const JoinedTe
       continue;
     }
     throw run_error(
-        "illegal schedule: tensor '{}', which is joined with '{}', does not lie in its place of "
-        "their storage (stage 'memory')",
+        "illegal schedule: tensor '{}', which is joined with '{}', is not at its offset in their "
+        "common storage (stage 'memory')",
         graph.tensor(t).name, graph.tensor(first).name);
   }
 }
@@ -220,8 +220,8 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
     const bool over = begin < end && owners.of(t) != last;
     if (over || begin < 0 || begin + buffer(t).bytes > memory.persistent_bytes) {
       throw run_error(
-          "illegal schedule: persistent tensor '{}' overlaps another one or the end "
-          "(stage 'memory')",
+          "illegal schedule: persistent tensor '{}' overlaps another persistent tensor or is not "
+          "within the persistent storage (stage 'memory')",
           graph.tensor(t).name);
     }
     end = std::max(end, begin + buffer(t).bytes);

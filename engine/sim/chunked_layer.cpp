@@ -56,14 +56,15 @@ void check(const ChunkedLayer& layer, int64_t degree) {
        {Size{"devices", layer.num_ranks, 2}, Size{"experts_per_device", layer.experts_per_rank, 1},
         Size{"rows", layer.rows, 1}, Size{"hidden", layer.hidden, 1}, Size{"ffn", layer.ffn, 1}}) {
     if (size.value >= size.least) continue;
-    throw user_error("layer.{} = {}: {} or more is allowed", size.name, size.value, size.least);
+    throw user_error("layer.{} = {}: must be {} or more", size.name, size.value, size.least);
   }
   const int64_t experts = layer.num_ranks * layer.experts_per_rank;
   if (layer.rows % experts != 0) {
-    throw user_error("layer.rows = {}: do not divide over {} experts", layer.rows, experts);
+    throw user_error("layer.rows = {}: must be a multiple of the number of experts, {}", layer.rows,
+                     experts);
   }
   if (degree < 1 || degree > capacity_of(layer)) {
-    throw user_error("layer.degree = {}: an expert has {} rows of a rank, so 1 to {} is allowed",
+    throw user_error("layer.degree = {}: an expert has {} rows per rank, so 1 to {} is allowed",
                      degree, capacity_of(layer), capacity_of(layer));
   }
   check(model_of(layer), "layer");

@@ -64,12 +64,13 @@ class Tokens {
 
 void check_field(const char* field, int64_t value, int64_t least) {
   if (value < least)
-    throw user_error("inference.{} = {}, allowed: at least {}", field, value, least);
+    throw user_error("inference.{} = {}: must be at least {}", field, value, least);
 }
 
 void check_same(const char* field, int64_t profile, int64_t batches) {
   if (profile == batches) return;
-  throw user_error("popularity.{}: the profile has {}, the batches {}", field, profile, batches);
+  throw user_error("popularity.{}: the profile has {}, but the batches have {}", field, profile,
+                   batches);
 }
 
 }  // namespace
@@ -98,7 +99,7 @@ void RoutedBatches::take(int64_t first, int64_t num) {
 }
 
 RoutedBatch RoutedBatches::routed(int64_t step) const {
-  MOE_CHECK(routing_ != nullptr, "step {} of batches that were taken without it", step);
+  MOE_CHECK(routing_ != nullptr, "step {} was not among the steps of take()", step);
   RoutedBatch batch;
   RoutingQuery query = sizes_;
   query.step = step;

@@ -62,7 +62,7 @@ Side side_of(const Graph& graph, const Op& op) {
     }
   }
   if (def.joins_parts) return joins_at_experts(graph, op) ? Side::kExperts : Side::kSource;
-  MOE_CHECK(at_source, "whose rows op {} follows is not declared by an operand", def.name);
+  MOE_CHECK(at_source, "no operand of op {} declares whose rows determine its work", def.name);
   return Side::kSource;
 }
 
@@ -231,7 +231,7 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
                        const std::vector<Placement>& next) {
   MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
                 next.size() == layers_.size(),
-            "{} loads and {} placements of {} layers", kept.size(), placements.size(),
+            "there are {} loads and {} placements for {} layers", kept.size(), placements.size(),
             layers_.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);

@@ -65,7 +65,7 @@ void StepReplay::add_policies(const RankPlacements& policies) {
   std::sort(placing_.begin(), placing_.end(),
             [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
   MOE_CHECK(placing_.empty() || placing_.size() == routed_->layers().size(),
-            "{} policies of {} layers", placing_.size(), routed_->layers().size());
+            "there are {} policies for {} layers", placing_.size(), routed_->layers().size());
 }
 
 void StepReplay::check_batches() const {
@@ -256,8 +256,9 @@ std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) cons
       Nanoseconds& sum = added[span->op.index() * ranks + r];
       sum =
           checked_ns(static_cast<double>(sum) + std::round(more * static_cast<double>(both)), [&] {
-            return fmt::format("what collectives add to op '{}' (cluster.overlap_slowdown)",
-                               plan_.graph.op(span->op).name);
+            return fmt::format(
+                "the time that collectives add to op '{}' (cluster.overlap_slowdown)",
+                plan_.graph.op(span->op).name);
           });
       if (span->begin < t.end && t.end < span->end) added[t.op.index() * ranks + r] = sharing.late;
     }

@@ -268,7 +268,7 @@ TEST_CASE("an op that could run meanwhile accounts for its own time") {
   CHECK(found[0].exposure.stage == "mine");
   p.schedule.order_edges.clear();
   CHECK(causes(p, p.explained(), sent) == Causes{{"'b' needs it (data, tensor 'sent')", 18},
-                                                 {"'free' was ready, but stands behind 'b'", 12}});
+                                                 {"'free' was ready, but comes after 'b'", 12}});
 }
 
 TEST_CASE("an op that ran before a collective that did not need it accounts for its own time") {
@@ -331,8 +331,8 @@ TEST_CASE("a busy lane, chunks, a hold and late members are told apart") {
   q.add("compute", "b", {sent}, 5);
   q.durations[1] = 17;
   q.two_lanes();
-  CHECK(causes(q, q.explained(), sent) ==
-        Causes{{"'b' needs it (data, tensor 'sent')", 40}, {"rank 1 came last, from 'work'", 7}});
+  CHECK(causes(q, q.explained(), sent) == Causes{{"'b' needs it (data, tensor 'sent')", 40},
+                                                 {"rank 1 posted it last, after 'work'", 7}});
 }
 
 TEST_CASE("a hold that begins long before what it waits for is found") {

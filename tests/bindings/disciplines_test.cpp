@@ -180,13 +180,13 @@ TEST_CASE("a discipline that is wrong is refused at its line") {
   CHECK_THAT(bad_apply("s:discipline('comm', { pick = 3 })"),
              Contains("pick: a number is not allowed; give \"order\", \"priority\" or a function"));
   CHECK_THAT(bad_apply("s:discipline('compute', { pick = 'priority' })"),
-             Contains("recipe.lua:13: lane 'compute' computes"));
+             Contains("recipe.lua:13: lane 'compute' is a compute lane"));
   CHECK_THAT(bad_apply("s:discipline('comm', { exclusive = { 'compute' } })"),
-             Contains("recipe.lua:13: lane 'compute' computes"));
+             Contains("recipe.lua:13: lane 'compute' is a compute lane"));
   CHECK_THAT(bad_apply("s:discipline('comm', { exclusive = { 'comm' } })"),
-             Contains("recipe.lua:13: exclusive: lane 'comm' stands there twice"));
+             Contains("recipe.lua:13: exclusive: lane 'comm' is listed twice"));
   CHECK_THAT(bad_apply("s:discipline('comm', {}) s:discipline('comm', { pick = 'priority' })"),
-             Contains("lane 'comm' has a discipline already") && Contains("'mine' and 'mine'"));
+             Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'mine'"));
   CHECK_THAT(bad_apply("s:discipline('comm', { hold = function() end })"),
              Contains("lane 'comm' runs in order and alone; give pick or exclusive"));
   CHECK_THAT(
@@ -196,9 +196,9 @@ TEST_CASE("a discipline that is wrong is refused at its line") {
   CHECK_THAT(
       bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op, g) return "
                 "g:op { kind = 'sgd' } end })"),
-      Contains("illegal schedule: hold") && Contains("the first must come before the second"));
+      Contains("illegal schedule: hold") && Contains("the first op must come before the second"));
   CHECK_THAT(bad("schedule(function(s) s:discipline('comm', {}) end, moe.pass.priority {})"),
-             Contains("lane 'comm' has a discipline already") && Contains("'mine' and 'priority'"));
+             Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'priority'"));
 }
 
 TEST_CASE("a chunk or a priority that is wrong is refused at its line") {
@@ -209,9 +209,9 @@ TEST_CASE("a chunk or a priority that is wrong is refused at its line") {
                    Contains("is not allowed; give a whole number from 1 to 128"));
   }
   CHECK_THAT(bad_apply(op + "s:chunk(op, 64) s:chunk(op, 32)"),
-             Contains("is cut already, into chunks of 64 bytes (stages 'mine' and 'mine')"));
+             Contains("is already cut into chunks of 64 bytes (stages 'mine' and 'mine')"));
   CHECK_THAT(bad_apply("s:chunk(g:op { kind = 'gelu' }, 64)"),
-             Contains("is a gelu; only transfers are cut into chunks"));
+             Contains("is a gelu; only transfers can be cut into chunks"));
   CHECK_THAT(bad("schedule(function(s, g) " + op +
                  "s:chunk(op, 64) end, moe.pass.chunked { bytes = 100 })"),
              Contains("(stages 'mine' and 'chunked')"));

@@ -128,7 +128,7 @@ assert(late.accuracy[2] == all.accuracy[4])
 TEST_CASE("training and inference refuse each other's systems at the recipe's line") {
   CHECK_THAT(message("train {\n  system = moe.system 'lina_inference' {} }"),
              Contains("recipe.lua:") && Contains("stage 'lina_inference'") &&
-                 Contains("for inference alone"));
+                 Contains("for inference only"));
   CHECK_THAT(message("infer { system = moe.system 's' { moe.pass.partition {} } }"),
              Contains("recipe.lua:") && Contains("'s'"));
 }

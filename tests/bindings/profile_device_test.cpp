@@ -40,7 +40,7 @@ TEST_CASE("ops are timed on the CPU unless the cost names another device") {
 
 TEST_CASE("a device that nothing is timed on is refused") {
   CHECK_THAT(planned("{ kind = 'profile', cache = ':memory:', device = 'tpu' }"),
-             Contains("cost.device: 'tpu' is not allowed; cpu or cuda"));
+             Contains("cost.device: 'tpu' is not allowed; give cpu or cuda"));
 }
 
 TEST_CASE("ops are not timed on a GPU that is not there, nor steps rehearsed on one") {

@@ -61,7 +61,7 @@ TEST_CASE("chunked cuts the transfers that are longer than a chunk, and those of
                make_plan(two_lanes(
                    {stage("chunked", {{"bytes", 500.0}}), stage("chunked", {{"bytes", 100.0}})}));
              }),
-             Contains("is cut already, into chunks of 500 bytes") && Contains("'chunked'"));
+             Contains("is already cut into chunks of 500 bytes") && Contains("'chunked'"));
 }
 
 TEST_CASE("with priority no two transfers overlap, and no all-reduce passes a posted all-to-all") {
@@ -209,7 +209,7 @@ TEST_CASE("a lane has one discipline, and both stages are named") {
   const std::string message = message_of<UserError>([] {
     make_plan(two_lanes({stage("priority"), stage("priority")}));
   });
-  CHECK_THAT(message, Contains("lane 'comm' has a discipline already") && Contains("'priority'"));
+  CHECK_THAT(message, Contains("lane 'comm' already has a discipline") && Contains("'priority'"));
 }
 
 TEST_CASE("one rank has nothing to order") {

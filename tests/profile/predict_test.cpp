@@ -118,7 +118,7 @@ TEST_CASE("nothing is predicted for a device that is not one, or is not here") {
   options.rehearse = 4;
   const std::string missing = cuda_missing();
   CHECK_THROWS_WITH(predicted_cost(target(), options),
-                    Contains(missing.empty() ? "rehearsed on cpu only" : missing));
+                    Contains(missing.empty() ? "can be rehearsed on cpu only" : missing));
 }
 
 }  // namespace

@@ -339,9 +339,9 @@ TEST_CASE("a policy chooses among what is ready, and one that does not is named"
   CHECK(offered == std::vector<size_t>{1, 1});
   lane.choose = [&](std::span<const OpId>) { return s.high; };
   CHECK_THROWS_WITH(s.spans(s.low), Catch::Contains("lane 'comm' (stage 'mine')") &&
-                                        Catch::Contains("names op 'high', which is not ready"));
+                                        Catch::Contains("returned op 'high', which is not ready"));
   lane.choose = [](std::span<const OpId>) { return OpId(); };
-  CHECK_THROWS_WITH(s.spans(s.low), Catch::Contains("names no op, although 'low' is ready"));
+  CHECK_THROWS_WITH(s.spans(s.low), Catch::Contains("returned no op, although 'low' is ready"));
 }
 
 }  // namespace

@@ -96,10 +96,10 @@ TEST_CASE("a piece out of its place is refused by name") {
       c.at(piece).offset += 64;
       c.memory.arena_bytes += 64, c.memory.persistent_bytes += 64;
       CHECK_THAT(c.refusal(), Contains("tensor '" + c.graph.tensor(piece).name + "'") &&
-                                  Contains("does not lie in its place"));
+                                  Contains("is not at its offset"));
       c = good;
       c.at(piece).persistent = !c.at(piece).persistent;
-      CHECK_THAT(c.refusal(), Contains("does not lie in its place"));
+      CHECK_THAT(c.refusal(), Contains("is not at its offset"));
     }
   }
 }

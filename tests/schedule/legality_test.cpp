@@ -76,8 +76,8 @@ TEST_CASE("two ops of a lane against an edge are refused with both, the lane and
       const auto& preds = deps.preds[lane[i].index()];
       if (std::find(preds.begin(), preds.end(), lane[i - 1]) == preds.end()) continue;
       std::swap(lane[i - 1], lane[i]);
-      CHECK_THAT(c.refusal(), Contains(c.name(lane[i - 1]) + " stands before op " +
-                                       c.name(lane[i]) + " on lane 'compute'") &&
+      CHECK_THAT(c.refusal(), Contains(c.name(lane[i - 1]) + " comes before op " + c.name(lane[i]) +
+                                       " on lane 'compute'") &&
                                   (Contains("data, tensor") || Contains("overwrites")));
       break;
     }
@@ -90,7 +90,7 @@ TEST_CASE("lanes against an order edge are refused with its stage and reason") {
   Case c(graph, default_schedule(graph));
   c.schedule.before(b, a, "my_policy", "as it likes");
   CHECK(c.ranks[0].lanes[0] == std::vector<OpId>{a, b});
-  CHECK_THAT(c.refusal(), Contains("op 'a' stands before op 'b' on lane 'compute'") &&
+  CHECK_THAT(c.refusal(), Contains("op 'a' comes before op 'b' on lane 'compute'") &&
                               Contains("stage 'my_policy': as it likes"));
 }
 
@@ -137,7 +137,7 @@ TEST_CASE("ranks each in order but not together are refused") {
   CHECK(c.refusal() == "");
   c.ranks[1].lanes[0] = {q, after_t, p, after_s};
   CHECK_THAT(c.refusal(),
-             Contains("ranks wait for each other") && Contains("never has all members"));
+             Contains("ranks wait for each other") && Contains("never posted by all ranks"));
 }
 
 TEST_CASE("an op on a lane of the wrong kind is refused with op, lane and stage") {
@@ -204,7 +204,7 @@ TEST_CASE("storage of the loss, of two outputs of one op, or beyond the arena is
   CHECK_THAT(c.refusal(), Contains("'two:1'") && Contains("stage 'memory'"));
   c = good;
   c.memory.arena_bytes -= 1;
-  CHECK_THAT(c.refusal(), Contains("of an arena of"));
+  CHECK_THAT(c.refusal(), Contains("but the arena has"));
 }
 
 TEST_CASE("an op may write over an input only where its kind allows it, and only in full") {
@@ -314,22 +314,22 @@ TEST_CASE("a hold that holds back what it waits for is refused with both ops and
 
 TEST_CASE("a hold leads from a compute op to a later op of a lane that picks") {
   HoldCase c;
-  CHECK_THAT(c.refusal(c.low, c.high), Contains("from a compute op to an op of a lane that picks"));
+  CHECK_THAT(c.refusal(c.low, c.high), Contains("from a compute op to an op on a lane that picks"));
   CHECK_THAT(c.refusal(c.first, c.second), Contains("from a compute op"));
   c.schedule.before(c.late, c.second, "test", "");
   CHECK(c.refusal(c.second, c.high).empty());
   HoldCase other;
   other.schedule.set_priority(other.low, 1);
-  CHECK_THAT(other.refusal(other.late, other.high), Contains("the first must come before"));
+  CHECK_THAT(other.refusal(other.late, other.high), Contains("the first op must come before"));
 }
 
 TEST_CASE("compute lanes do not pick, and a lane has one arbiter") {
   HoldCase c;
   c.schedule.lanes[0].pick = Pick::kPriority;
-  CHECK_THAT(Case(c.graph, c.schedule).refusal(), Contains("lane 'compute' computes"));
+  CHECK_THAT(Case(c.graph, c.schedule).refusal(), Contains("lane 'compute' is a compute lane"));
   HoldCase d;
   d.schedule.exclusive = {{{LaneId(1)}, "one"}, {{LaneId(1)}, "two"}};
-  CHECK_THAT(Case(d.graph, d.schedule).refusal(), Contains("lane 'comm' shares a network in two"));
+  CHECK_THAT(Case(d.graph, d.schedule).refusal(), Contains("lane 'comm' is in two groups"));
 }
 
 }  // namespace

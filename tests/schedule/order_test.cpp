@@ -147,7 +147,7 @@ TEST_CASE("a chunk is at least a byte and at most the message, and an op is cut 
   const auto refusal = [&](OpId op, Bytes bytes) {
     return message_of<UserError>([&] { schedule.set_chunk(graph, op, bytes); });
   };
-  CHECK_THAT(refusal(send, 0), Contains("'send': a chunk of 0 bytes, 1 to 64"));
+  CHECK_THAT(refusal(send, 0), Contains("'send': chunks of 0 bytes") && Contains("1 to 64"));
   CHECK_THAT(refusal(send, 65), Contains("65 bytes"));
   CHECK_THAT(refusal(work, 4), Contains("'work' is a work; only transfers"));
   CHECK(num_chunks(graph, schedule, send) == 1);
@@ -155,7 +155,7 @@ TEST_CASE("a chunk is at least a byte and at most the message, and an op is cut 
   CHECK(refusal(reduce, 128).empty());
   CHECK(num_chunks(graph, schedule, send) == 3);
   CHECK(num_chunks(graph, schedule, reduce) == 1);
-  CHECK_THAT(refusal(send, 24), Contains("cut already, into chunks of 24 bytes"));
+  CHECK_THAT(refusal(send, 24), Contains("already cut into chunks of 24 bytes"));
   const OpId many = add(graph, "work", "many", {}, "262145");
   const OpId large = add(graph, "reduce", "large", {graph.out(many)}, "262145");
   CHECK_THAT(refusal(large, 1), Contains("more than 1048576 chunks"));

@@ -76,8 +76,8 @@ TEST_CASE("the function that a lane picks by stays, and the lane says so where i
   CHECK(lane.pick == Pick::kPolicy);
   const std::vector<OpId> ready = {OpId(0)};
   CHECK_THROWS_WITH(lane.choose(ready),
-                    "lane comm (stage mine): its pick is a function of another "
-                    "process");
+                    "lane comm (stage mine): its pick function only exists in the process that "
+                    "made the plan");
 }
 
 }  // namespace

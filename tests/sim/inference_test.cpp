@@ -320,8 +320,9 @@ TEST_CASE("what cannot be simulated is refused by name") {
                     Catch::Contains("inference.layers = 0"));
   const auto paths = std::make_shared<const PathProfile>(
       profile_paths(*routing, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
-  CHECK_THROWS_WITH(RoutedBatches(routing, other, kLayers, paths),
-                    Catch::Contains("popularity.layers: the profile has 3, the batches 6"));
+  CHECK_THROWS_WITH(
+      RoutedBatches(routing, other, kLayers, paths),
+      Catch::Contains("popularity.layers: the profile has 3, but the batches have 6"));
 }
 
 }  // namespace

@@ -225,11 +225,11 @@ std::string message_with(const Choose& choose) {
 TEST_CASE("a policy that names no op, or one that is not ready, ends the run with lane and stage") {
   const OpId first(0);
   CHECK_THAT(message_with([=](auto) { return first; }),
-             Contains("rank 0, step 0, op b1.moe.a2a_1: lane 'comm' (stage 'mine'): its pick names "
-                      "op 'embed', which is not ready"));
+             Contains("rank 0, step 0, op b1.moe.a2a_1: lane 'comm' (stage 'mine'): its pick "
+                      "function returned op 'embed', which is not ready"));
   CHECK_THAT(message_with([](auto) { return OpId(1'000'000); }), Contains("which is not ready"));
   CHECK_THAT(message_with([](auto) { return OpId(); }),
-             Contains("its pick names no op, although 'b1.moe.a2a_1' is ready"));
+             Contains("its pick function returned no op, although 'b1.moe.a2a_1' is ready"));
   CHECK_THAT(message_with([](auto) -> OpId { throw run_error("policy 'x': too slow"); }),
              Contains("rank 0, step 0, op b1.moe.a2a_1: policy 'x': too slow"));
 }

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 10
--- says: lane 'comm' has a discipline already
+-- says: lane 'comm' already has a discipline
 -- says: stages 'broken' and 'broken'
 local moe = require "moe"
 local p = moe.policy.schedule {

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 8
--- says: only transfers are cut into chunks
+-- says: only transfers can be cut into chunks
 local moe = require "moe"
 local p = moe.policy.schedule {
   name = "broken",
