@@ -73,11 +73,11 @@ constexpr auto fields_of(const OverlapSlowdown*) {
 /// How collectives that use a link at the same time share it. Every flow (the bytes of one transfer
 /// from one device to another) gets a weight:
 ///   kPerFlow         1: a collective with more flows gets more of the link
-///   kPerChannel      the channels of its collective: each ring of an all-reduce is one channel; in an
-///                    all-to-all the channels of a sender are divided among its flows
-///   kPerCollective   1 / the number of unfinished flows of its collective on whichever of the flow's
-///                    two links has more of them, so that collectives share a link evenly, in however
-///                    many flows their bytes move
+///   kPerChannel      the channels of its collective: each ring of an all-reduce is one channel; in
+///                    an all-to-all the channels of a sender are divided among its flows
+///   kPerCollective   1 / the number of unfinished flows of its collective on that one of the flow's
+///                    two links that has more of them: collectives share a link evenly, whatever
+///                    the number of their flows
 ///   kStrictPriority  1 within a priority; a lower priority gets only what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
 constexpr std::array<const char*, 4> names_of(Share) {

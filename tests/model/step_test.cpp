@@ -275,7 +275,8 @@ TEST_CASE(
   fails(3, 12, 8, "model.ep = 3, allowed: a divisor of the 8 ranks");
   fails(-1, 8, 8, "model.ep = -1, allowed: 0 to 8");
   fails(16, 16, 8, "model.ep = 16, allowed: 0 to 8");
-  fails(4, 6, 8, "model.experts = 6 cannot be divided evenly over 4 ranks of an expert-parallel group");
+  fails(4, 6, 8,
+        "model.experts = 6 cannot be divided evenly over 4 ranks of an expert-parallel group");
   fails(0, 4, 8, "model.experts = 4 cannot be divided evenly over 8 ranks");
   ModelSpec fits = gpt2(2, 128);
   fits.ep = 2, fits.experts = 2;  // fewer experts than ranks

@@ -496,7 +496,8 @@ TEST_CASE(
 TEST_CASE("wrong workloads, options and queries are named") {
   CHECK_THROWS_WITH(workload("zpif", {}, 1), Contains("Did you mean 'zipf'?"));
   CHECK_THROWS_WITH(workload("zipf", {{"sigm", 1}}, 1), Contains("option of workload zipf 'sigm'"));
-  CHECK_THROWS_WITH(workload("balanced", {{"s", 1}}, 1), Contains("has no options, but 's' was given"));
+  CHECK_THROWS_WITH(workload("balanced", {{"s", 1}}, 1),
+                    Contains("has no options, but 's' was given"));
   CHECK_THROWS_WITH(workload("zipf", {{"s", -1}}, 1),
                     Contains("s = -1 is not allowed; give a number from 0 to 20"));
   CHECK_THROWS_WITH(workload("zipf", {{"s", NAN}}, 1), Contains("s = nan is not allowed"));
