@@ -1,20 +1,23 @@
 -- Checks tables of the recipe against field lists: unknown keys, wrong types, numbers out of range,
--- at any depth. The same lists make the type stubs.
+-- at any depth. The type stubs (moe.stubs) are made from the same lists.
 --
--- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit",
---   complete = function(value, path, at): the checked value of a table, what hangs together in it }
--- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
--- field of an entry; a table of fields; or a class of objects that the library made (M.class). A
--- number may be moe.assumed{...} where a collector stands by (M.collector).
+-- A field list maps names to fields. A field is { type =, default =, required =, lo =, hi =,
+--   enum = { ... }, doc = "meaning, unit",
+--   complete = function(value, path, at) that checks how the entries of a table fit together and
+--     returns the table }.
+-- type is "integer", "number", "string", "boolean", "table", "function" or "any"; "list", where
+-- `of` is the field of an entry; a field list; or the name of a class of objects that the library
+-- makes (M.class). A number may be moe.assumed{...} if the caller passes a collector (M.collector).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
 local M = {}
 
---- class -> { mt =, what = "a model, as moe.model.gpt2_moe {...}" }
+--- Indexed by class name: { mt = metatable, what = "a model, as moe.model.gpt2_moe {...}" }, where
+--- `what` is for error messages.
 M.classes = {}
 
---- Makes a class of objects; returns their metatable.
+--- Defines a class of objects; returns their metatable.
 function M.class(name, what)
   local mt = { __name = name }
   M.classes[name] = { mt = mt, what = what }
@@ -23,7 +26,7 @@ end
 
 local as_made = setmetatable({}, { __mode = "k" })  -- object -> a copy of its fields
 
--- Tables are copied, objects are not.
+-- Returns a deep copy; objects (tables with a metatable) in it are not copied.
 local function copy_of(value)
   if type(value) ~= "table" or getmetatable(value) then return value end
   local out = {}
@@ -31,15 +34,17 @@ local function copy_of(value)
   return out
 end
 
---- An object of the class whose metatable is mt, of its checked fields. It stays as it is: M.field
---- refuses one whose fields were assigned since, which no check has seen.
+--- Makes the table of checked fields an object of the class whose metatable is mt, and returns it.
+--- An object must not be changed afterwards: M.field refuses an object with a field that was
+--- assigned later, since the new value has passed no check.
 function M.object(fields, mt)
   as_made[fields] = copy_of(fields)
   return setmetatable(fields, mt)
 end
 
--- The name of a field that was assigned after the objects in `value` were made, and the class of
--- its object; or nil. made: what `value` was; class: of the object that holds it.
+-- Returns the path of a field that was assigned after the objects in `value` were made, and the
+-- class of the object that holds the field; nil if there is none. made: the value at that time;
+-- class: the class of the object that contains `value`.
 local function assigned_in(value, made, class)
   if type(value) == "table" and as_made[value] and made == value then
     made, class = as_made[value], getmetatable(value).__name
@@ -94,7 +99,7 @@ end
 
 local field_list
 
--- The entry of a field list of a row of the engine's.
+-- Returns the field that corresponds to a row of the engine's field tables (engine/base/field.h).
 local function field_of(row)
   local field = M.merged(row, {})
   field.name, field.fields = nil, nil
@@ -113,25 +118,25 @@ end
 local declared = {}
 for _, row in ipairs(core.table "fields") do declared[row.name] = field_list(row.fields) end
 
---- The fields that the engine declares of what is called so ("cluster"), as a field list.
+--- Returns the engine's field table of this name, for example "cluster", as a field list.
 function M.declared(name) return assert(declared[name], name) end
 
---- The field list with what differs here: changes[name] are entries that replace the field's own,
---- or a field that stands here alone.
+--- Returns a copy of the field list with changes: changes[name] holds entries that replace entries
+--- of the field `name`, or is a whole field if `fields` has none of that name.
 function M.changed(fields, changes)
   local out = M.merged(fields, {})
   for name, change in pairs(changes) do out[name] = M.merged(fields[name] or {}, change) end
   return out
 end
 
---- The field where nothing stands in for a value that is not given.
+--- Returns a copy of the field without its default: a value that is not given stays nil.
 function M.optional(field)
   local out = M.merged(field, {})
   out.default = nil
   return out
 end
 
---- Those fields of a list; each must be in it.
+--- Returns the fields of a field list that have these names; each name must be in the list.
 function M.picked(fields, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -140,13 +145,13 @@ function M.picked(fields, names)
   return out
 end
 
---- Raises "path: value is not allowed; give ...".
+--- Raises the user error "path: value is not allowed; give ...".
 local function refuse(path, value, give, at)
   errors.user(("%s: %s is not allowed; give %s"):format(path, show(value), give), at)
 end
 M.refuse = refuse
 
--- Keys that other frameworks have and this library has not, and what they ask for.
+-- Maps keys of other frameworks that this library does not have to a text on the missing feature.
 local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
@@ -169,28 +174,30 @@ for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } 
     .. "says how many of them hold an expert once"
 end
 
---- "path: unknown key 'capcity'. Did you mean 'capacity'?", or what there is.
+--- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?", or, without a similar name, a
+--- text that lists the valid names.
 function M.unknown_text(path, what, name, names)
   local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
   return text .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
 end
 
---- Raises it.
+--- Raises the user error with the message of M.unknown_text.
 function M.unknown(path, what, name, names, at)
   errors.user(M.unknown_text(path, what, name, names), at,
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 
---- A table of the library's surface: reading another name is an error.
+--- Makes `members` a table of the library's interface: reading a name that it does not have is a
+--- user error.
 function M.namespace(path, what, members)
   return setmetatable(members, { __index = function(_, name)
     M.unknown(path, what, name, keys_of(members), errors.here())
   end })
 end
 
--- Texts go to JSON; the path of the first one that JSON cannot hold. Objects of the library hold
--- texts that were checked when they were made.
+-- Raises a user error for the first text in `value` that is not UTF-8, since results are written
+-- as JSON. Objects of the library are skipped: their texts were checked when they were made.
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)
@@ -203,9 +210,9 @@ local function check_texts(value, path, at, depth)
   end
 end
 
---- Makes __index of a class of objects with methods: reading a name that is no method and no field
---- of the object is an error, but for numbers (lists) and the names in `optional`, which are nil.
---- Methods are defined afterwards.
+--- Makes `class` a class of objects with methods; the caller defines the methods afterwards.
+--- Reading a name that is neither a method nor a field of the object is a user error, except for
+--- numbers (objects may be lists) and for the names in `optional`: these are nil.
 function M.methods(what, class, optional)
   local names, absent = {}, {}
   for _, name in ipairs(optional or {}) do absent[name] = true end
@@ -217,7 +224,7 @@ function M.methods(what, class, optional)
     end
     M.unknown(what, "method", name, names, errors.here())
   end,
-  -- A method gets an object of the class, or says what is missing.
+  -- A method that is not called on an object of the class raises an error that suggests the ':'.
   __newindex = function(_, name, f)
     rawset(class, name, function(self, ...)
       if getmetatable(self) ~= class then
@@ -235,9 +242,10 @@ local function range_text(field)
   return ""
 end
 
---- Collects the moe.assumed constants of a table that is checked as `root`. .found: path -> what
---- the constant is; its name is the path with `as` for the root, the same for all clusters. `ends`:
---- name -> "lo" or "hi", for constants that stand at that end of their band.
+--- Makes a collector of the moe.assumed constants in a table that is checked under the path `root`.
+--- Afterwards .found maps the path of each constant to { name, value, lo, hi, why }. The name is
+--- the path with `as` in place of the root, so the same field has one name in all clusters. `ends`
+--- maps names to "lo" or "hi": such a constant takes that end of its band as its value.
 function M.collector(root, as, ends)
   return { root = root, as = as, ends = ends or {}, found = {} }
 end
@@ -283,7 +291,8 @@ local function check_enum(field, value, path, at)
     .. (guess(value, field.enum) or ""), at)
 end
 
---- The checked value of one field: its default where it is nil.
+--- Checks the value of one field and returns it; returns the field's default if the value is nil.
+--- Raises a user error if it is not allowed, or is missing and required.
 function M.field(field, value, path, at, assumed)
   if value == nil then
     if field.required then
@@ -317,8 +326,8 @@ function M.field(field, value, path, at, assumed)
   return field.enum and check_enum(field, value, path, at) or value
 end
 
---- A new table with the checked values and defaults. `assumed` is a collector of moe.assumed
---- constants; without it they are refused.
+--- Checks a table against a field list; returns a new table with the values and defaults. `assumed`
+--- is a collector (M.collector); without it moe.assumed constants are refused.
 function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
   for key in pairs(value) do
@@ -344,7 +353,8 @@ M.ASSUMED = {
   why = { type = "string", required = true, doc = "why this value" },
 }
 
---- moe.assumed{ value =, lo =, hi =, why = }: a constant without a source.
+--- moe.assumed{ value =, lo =, hi =, why = }: a constant that no data sheet or paper gives, with
+--- the band [lo, hi] in which it is assumed to be.
 function M.assumed(t)
   local at = errors.here()
   local a = M.check(M.ASSUMED, t, "moe.assumed", at)

@@ -1,12 +1,13 @@
--- Lists of numbers as R:get, R:map and R:ratio return them: mean, max, min and median, nil of an
--- empty one; :each() with the run of each.
+-- Lists of numbers, as R:get, R:map and R:ratio return them. mean, max, min and median are nil for
+-- an empty list; :each() iterates over each number and the run that it belongs to.
 local schema = require "moe.base.schema"
 
 local M = {}
 
 local Values = schema.methods("values", {}, { "runs" })
 
---- runs: those that the numbers are of, in their order; may be nil.
+--- Makes such a list of the numbers in `list`. runs[i] is the run that number i belongs to; runs
+--- may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)
@@ -33,7 +34,7 @@ function Values:median()
   return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
 end
 
---- Iterator over value, run.
+--- Returns an iterator over the numbers, each with its run.
 function Values:each()
   local i = 0
   return function()
