@@ -113,7 +113,8 @@ end)
 test("moe.fallback wants one option with a list", function()
   local head = 'local moe = require "moe"\nlocal b = moe.fallback('
   expect.fails(head .. "moe.pass.partition, { max_parts = 8 })", 2, "moe.fallback: give one option")
-  expect.fails(head .. "moe.pass.partition {}, { max_parts = { 8 } })", 2, "a pass's constructor")
+  expect.fails(head .. "moe.pass.partition {}, { max_parts = { 8 } })", 2,
+    "the constructor of a pass")
   expect.fails(head .. "moe.pass.partition, { max_parts = { 8, 99 } })", 2, "from 1 to 64")
 end)
 

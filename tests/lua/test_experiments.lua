@@ -123,7 +123,7 @@ test("an options table beside the entries of run is not passed over", function()
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
   run = { "cpu",
     ranks = 2 } }
-]], 4, "experiment.run: is a list; 'ranks' has no place in it")
+]], 4, "experiment.run: must be a list; the key 'ranks' is not allowed")
   expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
     .. 'run = { "cudo" } }', 3, "unknown executor 'cudo'", "'cuda'?")
 end)

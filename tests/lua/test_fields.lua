@@ -186,7 +186,7 @@ end)
 
 test("an assumed value lies in its band", function()
   expect.fails('local moe = require "moe"\nmoe.assumed { lo = 1, hi = 2,\n value = 3, why = "x" }',
-    3, "value: 3 does not lie between lo = 1 and hi = 2")
+    3, "value: 3 is not between lo = 1 and hi = 2")
 end)
 
 test("built-in clusters resolve, and what differs is replaced", function()
@@ -304,8 +304,8 @@ test("moe.best wants one option with a list", function()
   local head = 'local moe = require "moe"\nlocal b = moe.best('
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = 2 })", 2, "give one option a list")
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = {} })", 2, "give one option a list")
-  expect.fails(head .. "moe.pass.capacity_pipeline, { a = { 1 }, b = { 2 } })", 2, "not two")
+  expect.fails(head .. "moe.pass.capacity_pipeline, { a = { 1 }, b = { 2 } })", 2, "are both lists")
   expect.fails(head .. "moe.pass.capacity_pipeline {}, { degree = { 1 } })", 2,
-    "a pass's constructor")
+    "the constructor of a pass")
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = { 1, 99 } })", 2, "from 1 to 64")
 end)

@@ -16,14 +16,18 @@ local function open_option(what, options, at)
   local name
   for k, v in pairs(options) do
     if type(v) == "table" then
-      if name then errors.user(what .. ": give one option a list of values, not two", at) end
+      if name then
+        errors.user(("%s: options '%s' and '%s' are both lists; give only one option a list of "
+          .. "values"):format(what, name, k), at)
+      end
       name = k
     end
   end
   local values = schema.field({ type = "list", of = { type = "any" }, default = {} },
     name and options[name], ("%s.%s"):format(what, tostring(name)), at)
   if #values == 0 then
-    errors.user(what .. ": give one option a list of values, as { degree = { 1, 2, 4 } }", at)
+    errors.user(what .. ": give one option a list of values, for example { degree = { 1, 2, 4 } }; "
+      .. "no option has a list with values", at)
   end
   return name, values
 end
@@ -33,10 +37,11 @@ local function chooser(kind)
   return function(constructor, options)
     local at = errors.here()
     if type(constructor) ~= "function" then
-      schema.refuse(what, constructor, "a pass's constructor, as moe.pass.capacity_pipeline", at)
+      schema.refuse(what, constructor,
+        "the constructor of a pass, for example moe.pass.capacity_pipeline", at)
     end
     if type(options) ~= "table" then
-      schema.refuse(what, options, "options, one of them a list", at)
+      schema.refuse(what, options, "a table of options, one of which is a list of values", at)
     end
     local name, values = open_option(what, options, at)
     local candidates = {}

@@ -71,7 +71,9 @@ end
 --- rank thread evaluates the recipe only for the policies that are defined before anything runs; in
 --- mode "check" (`moebench check`) nothing is run.
 function M.stop_in(mode)
-  if core.mode == mode then error(core.failure("stop", "the recipe runs something here"), 0) end
+  if core.mode == mode then
+    error(core.failure("stop", "the recipe starts a run or makes a plan here"), 0)
+  end
 end
 
 return M

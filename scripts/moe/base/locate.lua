@@ -104,8 +104,8 @@ local function value_end(tokens, first, last, depth)
   return last
 end
 
--- Returns the index of the first token of entry n in the first list among tokens first to last; the
--- index is returned two times, as find_key returns a key and a value. Nothing without such an entry.
+-- Returns the index of the first token of entry n in the first list among tokens first to last, as
+-- two equal results (find_key returns a key and a value); nothing without such an entry.
 local function find_entry(tokens, n, first, last)
   while first <= last and tokens[first].text ~= "{" do first = first + 1 end
   if first >= last then return end

@@ -170,8 +170,8 @@ for feature, keys in pairs {
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not built" end
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
-  NOT_BUILT[key] = "data parallelism has no key: all ranks share the batch, and the model's ep "
-    .. "says how many of them hold an expert once"
+  NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "
+    .. "group of `ep` ranks (a field of the model) holds every expert once"
 end
 
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?", or, without a similar name, a
@@ -201,7 +201,7 @@ end
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)
-    if byte then errors.user(("%s: is not UTF-8, from byte %d on"):format(path, byte), at) end
+    if byte then errors.user(("%s: is not UTF-8 text from byte %d on"):format(path, byte), at) end
   elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
     for k, v in pairs(value) do
       check_texts(k, path, at, depth + 1)
@@ -228,7 +228,7 @@ function M.methods(what, class, optional)
   __newindex = function(_, name, f)
     rawset(class, name, function(self, ...)
       if getmetatable(self) ~= class then
-        errors.user(("%s: is a ':' missing? write x:%s(...), not x.%s(...)"):format(what, name,
+        errors.user(("%s: is a ':' missing? Write x:%s(...), not x.%s(...)"):format(what, name,
           name), errors.here())
       end
       return f(self, ...)
@@ -272,8 +272,8 @@ local function check_list(field, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
   for key in pairs(value) do
     if type(key) ~= "number" or key < 1 or key > #value or key ~= math.floor(key) then
-      errors.user(("%s: is a list; '%s' has no place in it"):format(path, tostring(key)), at,
-        path .. "." .. tostring(key))
+      errors.user(("%s: must be a list; the key '%s' is not allowed"):format(path, tostring(key)),
+        at, path .. "." .. tostring(key))
     end
   end
   local out = {}
@@ -315,8 +315,8 @@ function M.field(field, value, path, at, assumed)
     if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
     local assigned, class = assigned_in(value, value)
     if assigned then
-      errors.user(("%s%s: was assigned after the %s was made, and is not checked; make another %s")
-        :format(path, assigned, class, class), at)
+      errors.user(("%s%s: was assigned after the %s was made, so its value is not checked; make "
+        .. "a new %s instead"):format(path, assigned, class, class), at)
     end
   elseif kind ~= "any" and type(value) ~= kind then
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
@@ -332,7 +332,7 @@ function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
   for key in pairs(value) do
     if type(key) == "number" then
-      errors.user(("%s: the value at place %g has no name; write name = value, with one of: %s")
+      errors.user(("%s: value number %g has no name; write name = value, with one of the names: %s")
         :format(path, key, table.concat(keys_of(fields), ", ")), at)
     end
     if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
@@ -347,10 +347,10 @@ end
 local assumed_mt = M.class("assumed", "moe.assumed {...}")
 
 M.ASSUMED = {
-  value = { type = "number", required = true, doc = "the value used" },
+  value = { type = "number", required = true, doc = "the value that is used" },
   lo = { type = "number", required = true, doc = "lower end of the band" },
   hi = { type = "number", required = true, doc = "upper end of the band" },
-  why = { type = "string", required = true, doc = "why this value" },
+  why = { type = "string", required = true, doc = "the reason for this value and band" },
 }
 
 --- moe.assumed{ value =, lo =, hi =, why = }: a constant that no data sheet or paper gives, with
@@ -359,8 +359,8 @@ function M.assumed(t)
   local at = errors.here()
   local a = M.check(M.ASSUMED, t, "moe.assumed", at)
   if not (a.lo <= a.value and a.value <= a.hi) then
-    errors.user(("moe.assumed.value: %s does not lie between lo = %s and hi = %s"):format(a.value,
-      a.lo, a.hi), at)
+    errors.user(("moe.assumed.value: %s is not between lo = %s and hi = %s"):format(a.value, a.lo,
+      a.hi), at)
   end
   return setmetatable(a, assumed_mt)
 end
