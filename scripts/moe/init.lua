@@ -1,4 +1,4 @@
--- moe: the library that recipes require. Names and shapes are described in the README.
+-- The module `moe`, which recipes require. scripts/README.md describes its functions.
 local aligned = require "moe.base.aligned"
 local calibrate = require "moe.run.calibrate"
 local choice = require "moe.base.choice"
@@ -55,10 +55,11 @@ local moe = {
   workload = routing.workload,
 }
 
---- For rank threads: the definition of a policy in this state.
+--- Returns the definition of the policy `name` in this Lua state; called by the engine's rank
+--- threads, each of which evaluates the recipe in its own state.
 function moe._policy(kind, name) return policy.registry[kind][name] end
 
--- The experiments that a recipe returned.
+-- Returns the list of experiments that a recipe returned. Raises a user error for another value.
 local function experiments_of(value)
   if schema.is_a("experiment", value) then return { value } end
   local fits = type(value) == "table" and #value > 0
@@ -69,7 +70,8 @@ local function experiments_of(value)
   return value
 end
 
--- Everything but running: a script is checked as far as the first thing that it would run.
+-- Checks a recipe without running anything: its experiments, or, if it calls functions that run
+-- something itself, the part before the first such call.
 local function check(chunk)
   local ok, value = xpcall(chunk, errors.with_traceback)
   if not ok then
@@ -82,8 +84,9 @@ local function check(chunk)
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
---- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil,
---- "calibrate" and "report" with the name of the file to write.
+--- The function that the host (bindings/main.cpp) calls. `argument` depends on the mode: the
+--- recipe's compiled chunk for "run" and "check", a kind or nil for "list", the name of the file to
+--- write for "calibrate" and "report".
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end

@@ -1,13 +1,14 @@
--- Published figures of Lina's schedulers of training and inference (Li et al., USENIX ATC 2023), by
--- id: what was measured, and where it stands. A figure with one number per count of experts (as many as
--- GPUs) has ids that end in it.
+-- Published figures of Lina's schedulers for training and inference (Li et al., USENIX ATC 2023),
+-- indexed by id: the value, what was measured, and where in the paper it is printed. Where a number
+-- is given for several numbers of experts (equal to the numbers of GPUs), the id ends in the number
+-- of experts.
 local figures = {}
 
 local function add(id, figure, value, unit, text)
   figures["lina-" .. id] = { figure = figure, value = value, unit = unit, text = text }
 end
 
--- ids: experts -> value
+-- Adds one figure for each entry of values: number of experts -> value.
 local function by_experts(id, figure, values, unit, text)
   for experts, value in pairs(values) do
     add(("%s-%d"):format(id, experts), figure, value, unit,
@@ -18,7 +19,8 @@ end
 add("002", "figure 10", 1.57, "x", "speed-up of the step, mean over numbers of experts")
 add("005", "section 2.2", 34.1, "%", "all-to-all's share of the time, mean")
 
--- Table 1, training: id of the milliseconds, layers, experts, all-to-all ms, its share of the step.
+-- Table 1, training. Columns: number of the id of the milliseconds, layers, experts, all-to-all ms,
+-- all-to-all's share of the step in % (its id is the next number).
 for _, row in ipairs {
   { 6, 12, 4, 259, 36.7 }, { 10, 24, 4, 589, 35.4 }, { 14, 36, 4, 979, 38.2 },
   { 18, 12, 16, 333, 39.5 }, { 22, 24, 16, 715, 37.6 }, { 26, 36, 16, 1145, 36.8 },
@@ -34,7 +36,8 @@ by_experts("032", "figure 4", { [2] = 33.4, [16] = 44.5 }, "%", "all-to-all's sh
 add("033", "figure 3", 1.83, "x", "all-to-alls beside an all-reduce take longer, median")
 add("033-max", "figure 3", 4.14, "x", "all-to-alls beside an all-reduce take longer, at most")
 
--- One MoE layer's backward. Milliseconds are of a layer that nobody describes; who is faster is.
+-- The backward of one MoE layer. The paper does not describe the layer whose milliseconds it gives,
+-- so only the order of the schedules can be compared; these have the ids ending in -order.
 add("036", "figure 7a", 29.0, "ms", "both all-to-alls of the layer are over: baseline")
 add("037", "figure 7b", 30.9, "ms", "the same, priority without micro-ops")
 add("038", "figure 7c", 24.6, "ms", "the same, all-reduces deferred")
@@ -56,7 +59,8 @@ by_experts("064-bwd", "figure 12", { [2] = 2.41, [8] = 2.32 }, "x", "speed-up of
 by_experts("075", "figure 13", { [4] = 2.21, [8] = 2.39, [16] = 2.31 }, "x",
   "speed-up of the backward's all-to-alls")
 
--- Tables 3 and 4, 16 experts.
+-- Tables 3 and 4, 16 experts. Columns: id, model, pipelining efficiency without and with packing,
+-- GPU utilization without and with packing, peak memory without and with packing; all in %.
 for _, row in ipairs {
   { "xl", "Transformer-XL", 33, 86, 66.2, 83.4, 72.1, 100 },
   { "gpt2", "GPT-2", 36, 85, 62.3, 78.2, 83.8, 100 },
@@ -81,7 +85,8 @@ add("083-small", "figure 15", 1, "yes/no",
   "steps with micro-ops below 10 MB are slower than with 30 MB")
 add("085", "section 7.2.2", 1.7, "%", "all-reduces take longer in micro-ops of 30 MB")
 
--- Inference. Speed-ups are over one expert per device; "of ideal" is over a balanced gate.
+-- Inference. Speed-ups are over the baseline, one expert per device; "of ideal" is the time
+-- divided by that with a balanced gate.
 local XL, BERT = "Transformer-XL", "BERT-Large"
 by_experts("087", "figure 16", { [4] = 1.54, [16] = 1.45 }, "x", XL .. ", median batch, speed-up")
 by_experts("088", "figure 16", { [4] = 1.36, [16] = 1.46 }, "x", BERT .. ", median batch, speed-up")

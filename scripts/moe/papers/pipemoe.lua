@@ -1,5 +1,5 @@
--- Published figures of PipeMoE (Shi et al., INFOCOM 2023), by id. Where a figure has a mean and a
--- greatest value, the latter's id ends in -max.
+-- Published figures of PipeMoE (Shi et al., INFOCOM 2023), indexed by id. Where a mean and a
+-- largest value are given, the id of the largest ends in -max.
 local figures = {}
 
 local function add(id, figure, value, unit, text)
@@ -12,7 +12,8 @@ add("pipemoe-007", "figure 4", 78, "%",
 add("pipemoe-007-max", "figure 4", 102, "%",
   "the worst of degrees 1, 2, 4, 8 takes longer than the best, at most; cluster with the most")
 
--- Table VI: how much less time than Tutel at a fixed degree; degrees 1, 2, 4, 8.
+-- Table VI: by how much a layer is faster than with Tutel at a fixed degree, for degrees 1, 2, 4
+-- and 8. Columns: number of the first id, GPUs, means, largest values; in % of Tutel's time.
 for _, row in ipairs {
   { 32, 16, { 16.8, 11.5, 3.4, 8.6 }, { 43.1, 26.1, 26.0, 35.0 } },
   { 36, 32, { 15.6, 3.5, 6.1, 12.9 }, { 33.8, 9.8, 33.9, 44.4 } },
