@@ -65,7 +65,8 @@ local function experiments_of(value)
   local fits = type(value) == "table" and #value > 0
   for _, e in ipairs(fits and value or {}) do fits = fits and schema.is_a("experiment", e) end
   if not fits then
-    errors.user "a recipe returns an experiment, a list of them, or nothing"
+    errors.user("a recipe returns an experiment, a list of experiments, or nothing; this one "
+      .. "returned something else")
   end
   return value
 end
@@ -76,7 +77,7 @@ local function check(chunk)
   local ok, value = xpcall(chunk, errors.with_traceback)
   if not ok then
     if core.kind_of(value) ~= "stop" then error(value, 0) end
-    return core.say "ok, as far as what the recipe runs first"
+    return core.say "ok up to the first call in the recipe that runs something"
   end
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do
     core.say(("ok: %s, %d plans"):format(e.name, experiment.check(e)))

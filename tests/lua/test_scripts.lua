@@ -330,7 +330,7 @@ moe.run(moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} 
   cluster = moe.cluster.p4de { nodes = 2 } })]] } do
     local w = expect.runs(expect.HEAD .. call .. "\nAFTER = true", {}, "check")
     expect.equal({ #w.plans, #w.executed, w.globals.AFTER or false }, { 1, 0, false })
-    expect.equal(w.output, "ok, as far as what the recipe runs first")
+    expect.equal(w.output, "ok up to the first call in the recipe that runs something")
   end
   expect.failed(world.run(expect.HEAD .. "\nmoe.train { stepz = 1 }", {}, "check"), 3, "'stepz'")
 end)

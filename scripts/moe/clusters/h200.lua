@@ -29,6 +29,6 @@ return function(assumed)
       efficiency = assumed { value = 0.9, lo = 0.7, hi = 0.95,
         why = "achieved share of a NIC's rate by an all-to-all" } },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

@@ -3,7 +3,7 @@
 -- The paper does not say how the GPUs of a node are connected.
 return function(assumed)
   return {
-    doc = "Lina's testbed: 4 A100 40GB a node, one 100 Gb/s InfiniBand NIC",
+    doc = "Lina's testbed: 4 A100 40GB per node, one 100 Gb/s InfiniBand NIC",
     devices_per_node = 4,
     device = {
       name = "A100-40GB",
@@ -22,7 +22,7 @@ return function(assumed)
     -- The all-to-alls of the paper's table 1 are hardly faster on one node than on four (5.4 and
     -- 6.9 ms), so PCIe 4.0 x16 (32 GB/s) is more likely than NVLink 3 (300 GB/s one way).
     intra = { latency_us = 2, bytes_per_s = assumed { value = 20e9, lo = 10e9, hi = 250e9,
-      why = "PCIe or NVLink; not in the paper" } },
+      why = "either PCIe or NVLink; the paper does not say" } },
     nics_per_node = 1,
     nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
@@ -31,8 +31,8 @@ return function(assumed)
     -- paper's figure 3, 4.14 times, is taken as that of an all-to-all that overlaps an all-reduce
     -- all the time, hence 2 / 4.14 = 0.48: this constant is fitted to that figure.
     sharing_efficiency = assumed { value = 0.48, lo = 0.48, hi = 1,
-      why = "of a link's rate while two collectives use it" },
+      why = "share of a link's rate that is left while two collectives use it" },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

@@ -2,7 +2,7 @@
 -- peaks times an assumed achieved share; none is fitted to a published figure.
 return function(assumed)
   return {
-    doc = "Pro-Prophet's testbed: 4 RTX 2080Ti a node on PCIe, 100 Gb/s InfiniBand",
+    doc = "Pro-Prophet's testbed: 4 RTX 2080Ti per node on PCIe, 100 Gb/s InfiniBand",
     devices_per_node = 4,
     device = {
       name = "RTX-2080Ti",
@@ -27,6 +27,6 @@ return function(assumed)
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
         why = "achieved share of a NIC's rate by an all-to-all" } },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

@@ -3,7 +3,7 @@
 -- trials, 0.30 and 0.45, with Lancet's published speed-ups known; they hardly depend on it.
 return function(assumed)
   return {
-    doc = "AWS p3dn.24xlarge: 8 V100 32GB a node, NVLink, 1 x 100 Gb/s NIC",
+    doc = "AWS p3dn.24xlarge: 8 V100 32GB per node, NVLink, 1 x 100 Gb/s NIC",
     devices_per_node = 8,
     device = {
       name = "V100-32GB",
@@ -26,6 +26,6 @@ return function(assumed)
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
         why = "achieved share of a NIC's rate by an all-to-all" } },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

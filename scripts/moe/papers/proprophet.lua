@@ -14,7 +14,7 @@ local function add_range(id, figure, least, most, text)
 end
 
 add("001", "abstract", 2.66, "x", "speed-up of the step over DeepSpeed-MoE, at most")
-add("002", "abstract", 11.01, "x", "device loads evener than with FasterMoE, at most")
+add("002", "abstract", 11.01, "x", "balance of device loads (RB) relative to FasterMoE's, at most")
 add("003", "section I", 1.5, "x", "speed-up of the step over FasterMoE, at most")
 add("004", "figure 3", 50, "%", "inputs of the 3 heaviest of 16 experts, at least")
 add("004-light", "figure 3", 5, "%", "inputs of the 3 lightest of 16 experts, at most")
@@ -28,7 +28,7 @@ for id, row in pairs {
 } do
   local model, all, search, place, reduce = unpack(row)
   local text = ("share of a step of MoE-GPT-%s: "):format(model)
-  add(id, "table I", all, "%", text .. "all of balancing, blocking")
+  add(id, "table I", all, "%", text .. "all parts of balancing, which block the step")
   add(id .. "-search", "table I", search, "%", text .. "search for experts to copy")
   add(id .. "-place", "table I", place, "%", text .. "copies of parameters")
   add(id .. "-reduce", "table I", reduce, "%", text .. "sums of gradients")
@@ -67,7 +67,7 @@ add_range("046", "figure 11", 1.6, 2.25, "speed-up of one layer of MoE-GPT-M ove
 add_range("046-fm", "figure 11", 1.09, 1.49, "speed-up of one layer of MoE-GPT-M over FasterMoE")
 add("047", "figure 12", 1.34, "x",
   "speed-up over FasterMoE, MoE-GPT-M, k = 1, mean of 100 iterations")
-add("051", "figure 13", 1, "yes/no", "the performance model's times are off by less than 5%, mean")
+add("051", "figure 13", 1, "yes/no", "mean error of the performance model's times is below 5%")
 
 -- Figure 14: the gain of each part of Pro-Prophet over the system with the parts before it.
 for k, row in ipairs { { 1.26, 1.14, 1.03 }, { 1.12, 1.01, 1.02 } } do
@@ -84,6 +84,7 @@ add_range("049", "figure 15", 2.04, 2.1, "speed-up of the planner over top3, k =
 add_range("050", "figure 15", 1.38, 1.4, "speed-up of the planner over top2 and top3, k = 2")
 
 add("055", "figure 16", 11.01, "x",
-  "balance of device loads (RB), the planner's over FasterMoE's, layer with the most")
+  "balance of device loads (RB) by the planner divided by FasterMoE's, in the layer where it is "
+    .. "largest")
 
 return figures
