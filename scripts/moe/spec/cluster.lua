@@ -1,5 +1,5 @@
--- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands,
--- with the assumed constants they rest on.
+-- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: checked clusters, with a list of the
+-- assumed constants among their numbers.
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -7,7 +7,7 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- The built-in clusters: files in clusters/.
+--- Names of the built-in clusters, which are the files in clusters/.
 M.files = core.library_files "clusters"
 
 local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
@@ -17,19 +17,20 @@ local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of th
 
 local declared = schema.declared "cluster"
 
---- A link between devices or nodes, as it is achieved, and as it may also be given.
+--- Fields of a link between devices or nodes. PLAIN_LINK has the achieved rate; LINK also accepts
+--- the data-sheet peak with the achieved share of it, as DEVICE does for a device's rates.
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
 M.DEVICE = schema.changed(declared.device.type, {
   peak_gemm_flops_per_s = rate "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
---- What transfers take from compute beside them.
+--- Fields that state how much longer compute takes while a transfer runs.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
---- How links are shared where collectives meet.
+--- The fields that state how collectives share a link that they use at the same time.
 M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 
--- What a plan takes of a cluster.
+-- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
 PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
 
@@ -42,7 +43,8 @@ M.FIELDS = schema.changed(declared, {
     doc = "measured times, instead of closed forms" },
 })
 
--- t[name] is given, or becomes the peak times the achieved share of it.
+-- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part. Raises a
+-- user error if both forms are given, or neither.
 local function achieve(t, name, peak, part, path, at)
   if t[name] and (t[peak] or t[part]) then
     errors.user(("%s: give %s, or %s with %s, not both"):format(path, name, peak, part), at,
@@ -55,7 +57,7 @@ local function achieve(t, name, peak, part, path, at)
   t[peak], t[part] = nil, nil
 end
 
--- ends: as in schema.collector.
+-- Checks the fields and returns the cluster. ends: as in schema.collector.
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
@@ -76,7 +78,8 @@ local function resolve(t, path, at, ends)
   if c.devices_per_node > 1 and not c.intra then
     errors.user(path .. ": intra is missing; more than one device per node needs it", at)
   end
-  -- A link that nothing crosses.
+  -- The core needs both links; a link that is not given carries no transfer (one node, or one
+  -- device per node), so its rate does not matter.
   c.intra = c.intra or c.nic or { bytes_per_s = 1e12, latency_us = 0 }
   c.nic = c.nic or c.intra
   c.devices = c.nodes * c.devices_per_node
@@ -85,7 +88,8 @@ local function resolve(t, path, at, ends)
   return schema.object(c, mt)
 end
 
---- The cluster with some assumed constants at an end of their band.
+--- Returns the cluster with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
 local function load_file(name)
@@ -98,7 +102,7 @@ local function load_file(name)
   return data
 end
 
---- One line about a built-in cluster.
+--- Returns the line of text that describes a built-in cluster.
 function M.doc(name) return load_file(name).doc end
 
 local function named(name)
@@ -115,7 +119,8 @@ end
 local constructors = { custom = function(t) return resolve(t, "cluster", errors.here()) end }
 for _, name in ipairs(M.files) do constructors[name] = named(name) end
 
---- moe.cluster.<name>: functions of { nodes = n, and what is to differ }; custom takes all fields.
+--- moe.cluster.<name>{ nodes = n, ... } returns a built-in cluster; further fields replace its own.
+--- moe.cluster.custom{...} has no values of its own, so all required fields must be given.
 M.constructors = schema.namespace("moe.cluster", "cluster", constructors)
 
 local function fields_of(cluster)
@@ -124,7 +129,8 @@ local function fields_of(cluster)
   return out
 end
 
---- What the core takes of a cluster.
+--- Returns the cluster as the table that the core takes. Raises a user error if the cluster has no
+--- device.
 function M.plain(cluster)
   if not cluster.device then
     errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
@@ -133,7 +139,8 @@ function M.plain(cluster)
   return fields_of(cluster)
 end
 
---- What the core takes of a cluster where only its links matter.
+--- Returns the cluster as the table that the core takes, with a device of rate 0: for uses that
+--- need only the links.
 function M.links(cluster)
   return schema.merged(fields_of(cluster), { device = { gemm_flops_per_s = 0,
     vector_flops_per_s = 0, memory_bytes_per_s = 0 } })

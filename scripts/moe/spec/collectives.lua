@@ -1,4 +1,4 @@
--- moe.collectives{...}: how long collectives take that meet on the links of a cluster.
+-- moe.collectives{...}: simulates how long collectives take that share the links of a cluster.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -18,7 +18,7 @@ local ANY_OP = {
   priority = { type = "integer", lo = -1e6, hi = 1e6, doc = "higher first; strict_priority" },
 }
 
---- Fields of an op by its kind.
+--- Fields of an entry of `ops`, indexed by the collective's kind.
 M.OPS = {
   all_to_all = schema.merged(ANY_OP, {
     bytes_per_pair = schema.merged(BYTES, { doc = "from each rank to each other" }),
@@ -49,7 +49,7 @@ local function check_length(list, n, path, what, at)
   end
 end
 
--- N rows of N numbers.
+-- Checks that the matrix has n rows of n byte counts; returns it.
 local function check_matrix(matrix, n, path, at)
   check_length(matrix, n, path, "rows", at)
   for i, row in ipairs(matrix) do
@@ -75,7 +75,8 @@ local function check_all_to_all(op, n, path, at)
   return op.bytes and check_matrix(op.bytes, n, path .. ".bytes", at)
 end
 
--- An op's checked fields without its matrix, and the matrix or nil.
+-- Checks entry `index` of ops; returns its fields without the matrix of bytes, and that matrix or
+-- nil. c: the checked fields of moe.collectives.
 local function check_op(t, index, c, at)
   local path = ("moe.collectives.ops[%d]"):format(index)
   local kind = schema.field(ANY_OP.kind, t.kind, path .. ".kind", at)
@@ -102,9 +103,10 @@ local function check_op(t, index, c, at)
   return op, matrix
 end
 
---- A list of { begin_ms, end_ms, rank_end_ms }, one per op. With link_use it has .link_use, a list
---- of { link = "nic_out", node, index, begin_ms, end_ms, bytes_per_s }; and .nodes_alike: node 1
---- then stands for every node.
+--- Returns a list of { begin_ms, end_ms, rank_end_ms }, one per entry of ops. With link_use = true
+--- the list has the fields .link_use, a list of { link = "nic_out", node, index, begin_ms, end_ms,
+--- bytes_per_s }, and .nodes_alike: true means that all nodes do the same and only node 1 is
+--- listed.
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

@@ -1,7 +1,8 @@
--- Measured times of collectives, which take the place of a cluster's closed forms:
+-- Measured times of collectives, which replace the formulas that a cluster otherwise uses:
 --   collectives = { all_to_all = { { bytes, us }, ... }, all_reduce = moe.nccl_tests "file.log" }
--- bytes: what a rank brings, its own part of an all-to-all included; us: until the last is done.
--- Between rows times are interpolated; a part of a partitioned all-to-all has its own payload.
+-- bytes: what a rank sends, including what it sends to itself in an all-to-all; us: microseconds
+-- until the last rank is done. Between rows times are interpolated. A part of an all-to-all that is
+-- cut counts as an all-to-all of the part's bytes.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -31,13 +32,15 @@ local function check_rows(rows, path, at)
   return rows
 end
 
---- A table of `kind` that was measured with so many ranks; `source` names its file.
+--- Makes a table of times of the collective `kind` that were measured with `ranks` ranks; `source`
+--- is the name of the file that they come from.
 function M.measured(kind, rows, ranks, source, at)
   return setmetatable({ kind = kind, rows = check_rows(rows, source .. "." .. kind, at),
     ranks = ranks, source = source }, mt)
 end
 
---- moe.nccl_tests "file.log": the out-of-place times of all_reduce_perf or alltoall_perf.
+--- moe.nccl_tests "file.log": a table of times from the output of NVIDIA's all_reduce_perf or
+--- alltoall_perf (nccl-tests); the out-of-place times are taken.
 function M.nccl_tests(file)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
@@ -60,7 +63,8 @@ local function resolve(kind, given, devices, path, at)
   return { rows = given.rows, source = given.source }
 end
 
---- What the core takes: kind -> { rows, source }, checked against the cluster's devices.
+--- Returns the tables as the core takes them: kind -> { rows, source }. Raises a user error if a
+--- table was measured with another number of ranks than the cluster has devices.
 function M.resolve(collectives, devices, path, at)
   local out = {}
   for kind in pairs(M.FIELDS) do

@@ -1,8 +1,9 @@
 -- moe.model.gpt2_moe{...}: a checked model. Sizes that depend on the number of devices (batch or
--- batch_per_device, experts or experts_per_device) are resolved when the target is known.
+-- batch_per_device, experts or experts_per_device) are computed by M.resolve, when the cluster or
+-- the number of ranks is known.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-require "moe.spec.routing"  -- the class of what `routing` takes
+require "moe.spec.routing"  -- defines the class "routing", the type of the field `routing`
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -57,12 +58,14 @@ M.FIELDS = {
     doc = "element type; f16 on a cluster, f32 on CPU ranks; bf16: parameters and gates stay f32" },
 }
 
--- Of each pair one is given; where a model is changed, the new one stands.
+-- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
+-- pair, the other is removed.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
 
--- The row of a built-in gate, or the policy.
+-- Returns the row of core.table("gates") if `gate` is a built-in gate's name, or `gate` itself if
+-- it is a gate policy. Raises a user error for another value.
 local function check_gate(gate, path, at)
   if type(gate) == "string" then
     local names = {}
@@ -78,8 +81,8 @@ local function check_gate(gate, path, at)
     or "a gate's name or a gate policy", at)
 end
 
--- The gate that stands for a routing model: top_k, whose places it takes, with as many choices as
--- the gate that it replaces, where one is given.
+-- Returns the gate of a model whose choices a routing model makes: top_k (slots are then given out
+-- as under top_k), with the k of the gate that the recipe named, if it named one that fixes k.
 local function routed(m, given, gate, path, at)
   if type(m.gate) == "table" then
     errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "
@@ -98,7 +101,7 @@ local function exactly_one(m, a, path, at)
   end
 end
 
--- ends: as in schema.collector.
+-- Checks the fields and returns the model. ends: as in schema.collector.
 local function make(t, path, at, ends)
   local assumed = schema.collector(path, "model", ends)
   local m = schema.check(M.FIELDS, t, path, at, assumed)
@@ -124,14 +127,16 @@ local function make(t, path, at, ends)
   return schema.object(m, mt)
 end
 
---- The model with some assumed constants at an end of their band.
+--- Returns the model with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
 
 function M.gpt2_moe(t)
   return make(t, "model.gpt2_moe", errors.here())
 end
 
---- A copy of the model with some fields replaced.
+--- Returns a copy of the model with the fields of `changes` replaced; the model itself if changes
+--- is nil.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then schema.refuse(path, changes, "a table of what differs", at) end
@@ -146,7 +151,8 @@ function M.override(model, changes, path, at)
   return make(schema.merged(t, changes), path, at)
 end
 
---- The plain table that the core takes, for `devices` devices, and the gate's policy or nil.
+--- Returns the model for `devices` devices as the table that the core takes, and the gate's policy
+--- or nil. dtype: the element type if the model does not give one.
 function M.resolve(model, devices, dtype)
   local function split(total, what, ranks)
     local rows = model[total]
@@ -177,9 +183,10 @@ function M.resolve(model, devices, dtype)
   return resolved, policy
 end
 
---- Share of the capacity slots that hold a token, which says what the simulator sends and computes
---- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity,
---- an expert has a slot for every token of a rank. A gate of the recipe's fills slots as most do.
+--- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
+--- under balanced routing. The simulator uses it where padding is neither sent nor computed.
+--- Without a capacity an expert has one slot for every token of a rank. A gate policy of the recipe
+--- is assumed to fill as many slots as most built-in gates.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1
@@ -193,7 +200,8 @@ end
 
 local lancet = require "moe.models.lancet"(schema.assumed)
 
---- Fields of moe.model.lancet beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.lancet in addition to those of gpt2_moe, which may be given to replace the
+--- paper's values.
 M.LANCET = {
   size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true },
   gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
@@ -201,8 +209,8 @@ M.LANCET = {
   batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
 }
 
--- A model of the Lancet paper; false where its batch is not one of the paper's for that cluster, so
--- that a case which gets it can say that there is no such point.
+-- Returns a model of the Lancet paper, or false if the paper does not use this batch on that
+-- cluster: a case can return false as well to state that there is no such point.
 local function lancet_model(t)
   local at, own, changes = errors.here(), {}, {}
   if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
@@ -220,12 +228,13 @@ end
 
 local lina = require "moe.models.lina"(schema.assumed)
 
---- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.lina in addition to those of gpt2_moe, which may be given to replace the
+--- values in models/lina.lua.
 M.LINA = {
   size = { type = "string", enum = schema.keys_of(lina.sizes), required = true },
 }
 
--- A model of the Lina paper.
+-- Returns a model of the Lina paper.
 local function lina_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
@@ -238,12 +247,13 @@ end
 
 local proprophet = require "moe.models.proprophet"(schema.assumed)
 
---- Fields of moe.model.proprophet beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.proprophet in addition to those of gpt2_moe, which may be given to replace
+--- the values in models/proprophet.lua.
 M.PROPROPHET = {
   size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true },
 }
 
--- A model of the Pro-Prophet paper.
+-- Returns a model of the Pro-Prophet paper.
 local function proprophet_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end
@@ -255,7 +265,7 @@ local function proprophet_model(t)
   return M.override(base, changes, "model.proprophet", at)
 end
 
---- Lines of `moebench list models`.
+--- The lines of `moebench list models`.
 M.docs = { { name = "gpt2_moe", doc = "GPT-2 with MoE FFNs in every other block" },
   { name = "lancet", doc = lancet.doc }, { name = "lina", doc = lina.doc },
   { name = "proprophet", doc = proprophet.doc } }

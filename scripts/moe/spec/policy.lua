@@ -1,13 +1,14 @@
--- moe.policy.gate / pass / schedule / placement: policies written in Lua, and moe.pass: the
--- built-in passes. Each is a constructor: calling it with options makes an instance for a model or
--- a system. Rank threads look gates and placements up by name.
+-- moe.policy.gate / pass / schedule / placement: policies written in Lua; and moe.pass: the
+-- built-in passes. A definition returns a constructor: calling it with options makes an instance
+-- for a model or a system. In a run each rank thread evaluates the recipe in a Lua state of its own
+-- and finds gates and placements in M.registry by name.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
---- kind -> name -> definition, in this Lua state.
+--- The policies that were defined in this Lua state: kind -> name -> checked definition.
 M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
@@ -15,7 +16,7 @@ local instance_mt = {
   pass = schema.class("pass", "a pass; call its constructor, as moe.pass.dw_schedule {}"),
 }
 
--- Fields of all policies, with those of one kind.
+-- Returns the fields that all policies have together with `more`, the fields of one kind.
 local function fields(more)
   return schema.merged({
     name = { type = "string", required = true, doc = "names it in results and errors" },
@@ -24,7 +25,7 @@ local function fields(more)
   }, more)
 end
 
--- Fields of a placement that an instance may change.
+-- Fields of a placement that are also options of its instances.
 local PLACED = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "steps from one placement to the next" },
@@ -67,7 +68,7 @@ M.KINDS = {
   })),
 }
 
--- Options as a field list. Their types are those of the defaults.
+-- Returns a policy's params as a field list; the type of an option is that of its default.
 local function option_fields(params, path, at)
   local out = {}
   for name, default in pairs(params) do
@@ -88,11 +89,12 @@ local function check_name(kind, def, at)
   if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
 end
 
--- Whether a case of an experiment is being made.
+-- Whether the function `case` of an experiment is being called.
 local in_case = false
 
---- Calls f, in which no policy may be defined: rank threads know those that are defined when the
---- recipe is read, and a case is made once per point.
+--- Calls f and returns its result; defining a policy inside f is a user error. f is the function
+--- `case` of an experiment: rank threads evaluate the recipe but never call `case`, so they would
+--- not have the policy.
 function M.without_definitions(f)
   in_case = true
   local results = { xpcall(f, errors.with_traceback) }
@@ -101,7 +103,8 @@ function M.without_definitions(f)
   return results[2]
 end
 
--- The options of a placement's instances: its params, and what of its fields they may change.
+-- Adds to the options of a placement's instances the fields of PLACED, with the definition's values
+-- as defaults; sets and checks def.moves.
 local function placement_options(def, options, path, at)
   for name, field in pairs(PLACED) do
     if options[name] then
@@ -148,7 +151,7 @@ end
 M.constructors = schema.namespace("moe.policy", "kind of policy", { gate = define "gate",
   pass = define "pass", schedule = define "schedule", placement = define "placement" })
 
---- The options of a row of core.table("passes") as a field list.
+--- Returns the options of a built-in pass, a row of core.table("passes"), as a field list.
 function M.pass_options(row)
   local out = {}
   for _, o in ipairs(row.options) do
@@ -171,7 +174,7 @@ end
 local passes = {}
 for _, row in ipairs(core.table("passes")) do passes[row.name] = builtin(row) end
 
---- Built-in passes: moe.pass.<name>{ options }.
+--- The constructors of the built-in passes: moe.pass.<name>{ options }.
 M.passes = schema.namespace("moe.pass", "pass", passes)
 
 return M

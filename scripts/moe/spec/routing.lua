@@ -1,5 +1,6 @@
--- Routing models: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
--- moe.loads{...}, what a routing model says.
+-- Routing models, which state what tokens choose without a gate: moe.workload "name" {...},
+-- moe.trace "file" {...} with the functions moe.trace.*, and moe.loads{...}, which counts the
+-- choices of a routing model.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local outputs = require "moe.run.outputs"
@@ -11,7 +12,7 @@ local mt = schema.class("routing", "a workload or a trace, as moe.workload 'zipf
 
 local SEED = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "of its random numbers; --seed, or 1" }
 
---- The options of a row of core.table("workloads") as a field list.
+--- Returns the options of a workload, a row of core.table("workloads"), as a field list.
 function M.workload_fields(row)
   local out = { seed = SEED }
   for _, o in ipairs(row.options) do
@@ -21,7 +22,8 @@ function M.workload_fields(row)
   return out
 end
 
---- What `routing` takes. handle, name: as the core's functions return them.
+--- Makes an object for the field `routing` of a model. handle, name: as the core's functions return
+--- them; file: of a trace, else nil.
 local function object(handle, name, file)
   return schema.object({ handle = handle, name = name, file = file }, mt)
 end
@@ -36,7 +38,7 @@ local function workload_row(name, at)
   schema.unknown("moe.workload", "workload", name, names, at)
 end
 
---- moe.workload "zipf" { s = 1.2, seed = 3 }: which experts tokens choose, by name and seed.
+--- moe.workload "zipf" { s = 1.2, seed = 3 }: the routing model of this name, options and seed.
 function M.workload(name)
   local row = workload_row(name, errors.here())
   return function(t)
@@ -58,7 +60,7 @@ M.LOADS = {
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
 }
 
---- moe.loads{...}: how many choices of each source go to each expert, [source][expert].
+--- moe.loads{...}: returns the number of choices, indexed by [source rank][expert].
 function M.loads(t)
   local at = errors.here()
   local c = schema.check(M.LOADS, t, "moe.loads", at)
@@ -97,7 +99,8 @@ local function text_of(value, path, at)
   return schema.field({ type = "string", required = true }, value, path, at)
 end
 
--- Fields of a table that only some formats take.
+-- Raises a user error for a given field that the format c.format does not use. fields: name -> set
+-- of the formats that use it.
 local function only(c, fields, path, at)
   for name, formats in pairs(fields) do
     if c[name] and not formats[c.format] then
@@ -106,16 +109,17 @@ local function only(c, fields, path, at)
   end
 end
 
---- moe.trace.read "file": { steps, layers, ranks, tokens, experts, k, blocks, choices = false where
---- counts alone are known }.
+--- moe.trace.read "file": returns { steps, layers, ranks, tokens, experts, k, blocks, choices };
+--- choices is false if the trace has only counts of choices and not the choices of each token.
 local function read(file)
   local at = errors.here()
   return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
 end
 
-local converted = {}  -- name -> what it was made of
+local converted = {}  -- name of a file -> the options with which it was written, as JSON
 
--- The file c.to is made of c.files by moe.trace.`name`; the same may be made of it again.
+-- Claims the output file c.to for moe.trace.`name`. Raises a user error if the recipe already
+-- writes that file, unless with the same options.
 local function claim_output(c, name, at)
   local what = core.json_encode(c)
   outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
@@ -123,7 +127,7 @@ local function claim_output(c, name, at)
   converted[c.to] = what
 end
 
---- Makes a trace of another tool's files; returns its path.
+--- moe.trace.import{...}: converts another tool's files to a trace; returns the trace's path.
 local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
@@ -138,17 +142,18 @@ local function import(t)
   return errors.call(at, core.trace_import, c)
 end
 
---- Writes a trace as another tool's files; returns their paths.
+--- moe.trace.export{...}: converts a trace to another tool's files; returns their paths.
 local function export(t)
   local at, path = errors.here(), "moe.trace.export"
   local c = schema.check(M.EXPORT, t, path, at)
   only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
   claim_output(c, "export", at)
-  return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
+  -- Copied to a plain list, which moe.trace.import accepts as `files`.
+  return schema.merged(errors.call(at, core.trace_export, c), {})
 end
 
---- moe.trace "file" { cycle = false }: the routing that was recorded.
+--- moe.trace "file" { cycle = false }: the routing model that replays the recorded choices.
 M.trace = schema.namespace("moe.trace", "function", { read = read, import = import,
   export = export })
 getmetatable(M.trace).__call = function(_, file)

@@ -1,6 +1,6 @@
--- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes
--- and their all-reduce policy; giving passes replaces the passes. A system of other systems,
--- { of = { ... } }, is the best of them.
+-- moe.system "name" { passes... }: a mix of passes with an all-reduce policy. Known systems
+-- (M.known) have both; passes that are given replace a known system's passes. { of = { ... } }
+-- makes a system of other systems, the fastest of which is taken.
 local choice = require "moe.base.choice"
 local errors = require "moe.base.errors"
 local packing = require "moe.spec.packing"
@@ -13,14 +13,15 @@ local mt = schema.class("system", 'a system, as moe.system "raf" {}')
 
 local MIB = 1024 * 1024
 
--- All-reduce policies. place: "after" the backward or when "ready"; lane: with the all-to-alls
--- ("comm") or of its own ("comm_reduce").
+-- All-reduce policies for gradients. place: "after" the whole backward, or "ready" as soon as a
+-- bucket's gradients are complete; lane: that of the all-to-alls ("comm") or a separate one
+-- ("comm_reduce").
 local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
--- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
+-- As in PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced while the backward runs.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 
--- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce
--- of its own, a bucket of one, on a queue beside the all-to-alls'.
+-- As in Lina (ATC 2023): a micro-op never holds parts of different gradients, so every gradient has
+-- an all-reduce of its own (bucket_bytes = 0), on a lane separate from that of the all-to-alls.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
 M.REDUCE = schema.changed(schema.declared "all_reduce", {
@@ -28,28 +29,32 @@ M.REDUCE = schema.changed(schema.declared "all_reduce", {
   bucket_bytes = { default = AFTER.bucket_bytes },
 })
 
--- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
+-- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits in memory
+-- (paper: section 7).
 local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
 
--- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of
--- all-reduces, + micro-ops of all-to-alls, whose experts begin with the first of them.
+-- The first `steps` passes of Lina's scheduler, as in the ablation of the paper's figure 14: 1 is
+-- priority; 2 adds micro-ops (chunks) of all-reduces; 3 adds micro-ops of all-to-alls, where the
+-- experts begin as soon as the first micro-op arrives.
 local function lina(p, steps)
   local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
   for i = steps + 1, 3 do passes[i] = nil end
   return passes
 end
 
--- Experts placed by a policy under plain expert parallelism, every transfer blocking.
+-- A system with experts placed by a policy under plain expert parallelism: every transfer blocks
+-- compute.
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
 end
 
--- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
--- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
--- the systems that the paper compares with.
+-- The passes of Pro-Prophet (arXiv 2411.10003). options are those of the planner: it counts on
+-- copies that block compute (equation 6, hidden = 0) or that compute hides (equation 8, hidden =
+-- 1). With `scheduled` the paper's scheduler moves the copies under compute. All-to-alls block
+-- compute, as in the systems with which the paper compares.
 local function prophet(p, options, scheduled)
   if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
   return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
@@ -88,7 +93,7 @@ M.known = {
   end },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
-  -- Where lanes share the wire, the baseline's transfers share it fairly.
+  -- The baseline has no priorities: transfers of its two lanes share a link as the cluster states.
   lina_baseline = { doc = "two streams: all-to-alls, and all-reduces in DDP's buckets beside them",
     all_reduce = DDP, passes = function() return {} end },
   lina_fixed = { doc = "all-reduces whole, only between the backward's pairs of all-to-alls",
@@ -99,7 +104,7 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
   lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
-  -- Placement. raf_rows is the same without it.
+  -- Systems with a placement of experts. Without the placement they are raf_rows.
   eplb = placed("EPLB: heavy experts live on several devices, which share their tokens",
     function(p) return p.eplb {} end),
   fastermoe_shadowing = placed("FasterMoE's shadowing: heavy experts are copied to all devices "
@@ -125,7 +130,7 @@ M.known = {
     all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
-  -- No backward goes through experts that are swapped.
+  -- Systems for moe.infer only: experts that are copied from host memory have no backward.
   lina_inference = { doc = "moe.infer: Lina's scheduler, experts from host memory to as many "
       .. "devices as the paths of tokens let expect",
     all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
@@ -139,7 +144,7 @@ M.known = {
     end },
 }
 
--- The fields of a system apart from its list of passes.
+--- The fields of a system apart from its list of passes.
 M.FIELDS = {
   all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
   packing = { type = packing.FIELDS,
@@ -148,7 +153,8 @@ M.FIELDS = {
     doc = "systems or names of known ones; the fastest by simulation is taken" },
 }
 
--- The systems of `of`; each brings its own passes and policy.
+-- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
+-- own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
   if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
@@ -208,7 +214,7 @@ end
 
 function M.system(name)
   local at = errors.here()
-  -- Systems name files of the output.
+  -- Names of systems become parts of the names of output files.
   if type(name) ~= "string" or not name:match("^%w[%w_.+-]*$") then
     schema.refuse("moe.system", name, "a name of letters, digits and _ . + -", at)
   end
@@ -220,9 +226,10 @@ local function candidate_of(system, list)
     all_reduce = system.all_reduce, packing = system.packing }
 end
 
---- What the system may become: a list of alternatives, of which the best is taken, each a list of
---- candidates, of which the first that fits in memory is taken. A candidate is a system that the
---- core takes, with its .choice (a label or nil) and .all_reduce.
+--- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest
+--- is taken. An alternative is a list of candidates, of which the first that fits in memory is
+--- taken. A candidate is a system as the core takes it, with .all_reduce and .choice (a label that
+--- names the chosen options, or nil).
 function M.expand(system)
   local alternatives = {}
   for _, member in ipairs(system.members or {}) do
@@ -241,7 +248,7 @@ function M.expand(system)
   return alternatives
 end
 
---- Names and options of a candidate's stages, for results.
+--- Returns the names, kinds and options of a candidate's stages, for results.json.
 function M.describe(candidate)
   local out = {}
   for i, s in ipairs(candidate.stages) do
