@@ -105,9 +105,10 @@ test("systems of systems are checked", function()
   expect.fails(head .. "{ of = { 'rav' } }", 2, "of[1]: unknown system 'rav'. Did you mean 'raf'?")
   expect.fails(head .. "{ of = { 3 } }", 2, "of[1]: 3 is not allowed; give a system")
   expect.fails(head .. "{ of = 'raf' }", 2, "of: 'raf' is not allowed; give a list")
-  expect.fails(head .. "{ of = { 'raf', 'raf' } }", 2, "'raf' stands there twice")
-  expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2, "give of alone")
-  expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give of alone")
+  expect.fails(head .. "{ of = { 'raf', 'raf' } }", 2, "'raf' is in the list twice")
+  expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2,
+    "give `of` without other fields")
+  expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give `of` without other fields")
 end)
 
 test("moe.fallback wants one option with a list", function()

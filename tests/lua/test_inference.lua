@@ -106,7 +106,7 @@ end)
 test("locality is of recorded choices or of a workload, not of both", function()
   local w = runs "moe.lina.locality { experts = 2, choices = { { 1 }, { 2 } } }"
   expect.equal(w.locality.top, 2)
-  fails("moe.lina.locality { experts = 2 }", 1, "neither is there")
+  fails("moe.lina.locality { experts = 2 }", 1, "neither is given")
 end)
 
 test("devices are placed by popularity, with at most 4 experts each unless said", function()

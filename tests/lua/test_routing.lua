@@ -51,7 +51,8 @@ test("a model's routing reaches the core in place of its gate, on ranks and on a
     expect.equal(w.plans[1].routing, { handle = "handle", name = "zipf(seed=3)" })
     expect.equal({ w.plans[1].model.gate, w.plans[1].model.k }, { "top_k", 1 })
     for _, two in ipairs { ", k = 2", ", gate = 'top2'" } do
-      expect.equal(expect.runs(model(routing .. two) .. "moe.train { model = m }").plans[1].model.k, 2)
+      local run = expect.runs(model(routing .. two) .. "moe.train { model = m }")
+      expect.equal(run.plans[1].model.k, 2)
     end
     w = expect.runs(model(routing) .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
@@ -74,7 +75,7 @@ local moe = require "moe"
 local g = moe.policy.gate { name = "g", scope = "token", route = function() end }
 local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
   experts_per_device = 2, gate = g {}, routing = moe.workload "zipf" {} }]], 4,
-    "routing: takes the gate's place, but gate is the policy 'g'")
+    "routing: replaces the gate, but gate is the policy 'g'")
   expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
 end)
 
@@ -102,9 +103,10 @@ test("other tools' traces are imported and exported with checked fields", functi
     expect.fails(expect.HEAD .. ("moe.trace.%s { to = 'x', %s }"):format(call, fields), 2, ...)
   end
   fails("import", "format = 'cvs', files = { 'a' }", "format: 'cvs' is not allowed")
-  fails("import", "format = 'csv', files = { 'a', 'b' }", "files: 2 files; csv takes one")
-  fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: megatron has no use for it")
-  fails("export", "format = 'csv', trace = 'a', step = 2", "step: csv has no use for it")
+  fails("import", "format = 'csv', files = { 'a', 'b' }",
+    "files: has 2 files, but the format 'csv' takes one")
+  fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: is not used by the format")
+  fails("export", "format = 'csv', trace = 'a', step = 2", "step: is not used by the format")
   fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
 end)
 

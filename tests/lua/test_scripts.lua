@@ -28,7 +28,7 @@ test("fields of moe.train are checked", function()
   expect.fails(train "text = 'a', tokens = 'reference'", 2, "reads no text")
   expect.fails(train "executor = 'gpu'", 2, "moe.train.executor: 'gpu' is not allowed")
   expect.fails('local moe = require "moe"\nmoe.train { model = { layers = 2 } }', 2,
-    "moe.train.model: a table is not allowed; give a model, as moe.model.gpt2_moe {...}")
+    "moe.train.model: a table is not allowed; give a model, for example moe.model.gpt2_moe {...}")
 end)
 
 test("each executor computes in its own precisions, which is said before anything is planned",
@@ -221,9 +221,9 @@ test("an optimizer takes its own fields, with its own defaults", function()
   expect.equal(optimizer "name = 'adamw', beta2 = 0.95",
     { name = "adamw", lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01 })
   expect.fails(train "optimizer = { name = 'adamw', momentum = 0.9 }", 2,
-    "moe.train.optimizer.momentum: is not a field of adamw, which takes: beta1, beta2, eps, lr")
+    "moe.train.optimizer.momentum: is not a field of adamw, which has: beta1, beta2, eps, lr")
   expect.fails(train "optimizer = { weight_decay = 0.1 }", 2,
-    "weight_decay: is not a field of sgd, which takes: lr, momentum")
+    "weight_decay: is not a field of sgd, which has: lr, momentum")
   expect.fails(train "optimizer = { name = 'adamw', beta2 = 1 }", 2,
     "optimizer.beta2: 1 is not allowed; give a number from 0 to")
   expect.fails(train "optimizer = { name = 'adamw', eps = 0 }", 2, "eps: 0 is not allowed")

@@ -10,10 +10,12 @@ local M = {}
 --- Names of the built-in clusters, which are the files in clusters/.
 M.files = core.library_files "clusters"
 
-local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
+local mt = schema.class("cluster", "a cluster, for example moe.cluster.p4de { nodes = 2 }")
 
 local function rate(doc) return { type = "number", lo = 1e-9, hi = 1e18, doc = doc } end
-local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of the peak" } end
+local function share()
+  return { type = "number", lo = 1e-9, hi = 1, doc = "achieved share of the peak" }
+end
 
 local declared = schema.declared "cluster"
 
@@ -38,20 +40,21 @@ M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
-    doc = "in which the device's rates were found, and so of models on it; any" },
+    doc = "element type for which the device's rates were found, and which models on the cluster "
+      .. "must have; default: any" },
   collectives = { type = comm_tables.FIELDS, default = {},
-    doc = "measured times, instead of closed forms" },
+    doc = "measured times of collectives, in place of formulas" },
 })
 
 -- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part. Raises a
 -- user error if both forms are given, or neither.
 local function achieve(t, name, peak, part, path, at)
   if t[name] and (t[peak] or t[part]) then
-    errors.user(("%s: give %s, or %s with %s, not both"):format(path, name, peak, part), at,
-      path .. "." .. name)
+    errors.user(("%s: give either %s, or %s and %s, but not both"):format(path, name, peak, part),
+      at, path .. "." .. name)
   end
   if not t[name] and not (t[peak] and t[part]) then
-    errors.user(("%s: %s is missing (or %s with %s)"):format(path, name, peak, part), at)
+    errors.user(("%s: %s is missing; give it, or %s and %s"):format(path, name, peak, part), at)
   end
   t[name] = t[name] or t[peak] * t[part]
   t[peak], t[part] = nil, nil
@@ -73,10 +76,11 @@ local function resolve(t, path, at, ends)
     end
   end
   if c.nodes > 1 and not c.nic then
-    errors.user(path .. ": nic is missing; more than one node needs it", at)
+    errors.user(path .. ": nic is missing; a cluster of more than one node needs it", at)
   end
   if c.devices_per_node > 1 and not c.intra then
-    errors.user(path .. ": intra is missing; more than one device per node needs it", at)
+    errors.user(path .. ": intra is missing; a cluster with more than one device per node needs it",
+      at)
   end
   -- The core needs both links; a link that is not given carries no transfer (one node, or one
   -- device per node), so its rate does not matter.
@@ -96,8 +100,8 @@ local function load_file(name)
   local file = require("moe.clusters." .. name)
   local data = type(file) == "function" and file(schema.assumed)
   if type(data) ~= "table" or type(data.doc) ~= "string" then
-    error(("clusters/%s.lua: return a function of assumed that gives a table of fields with a doc")
-      :format(name), 0)
+    error(("clusters/%s.lua: return a function of `assumed` that returns a table of fields with a "
+      .. "doc"):format(name), 0)
   end
   return data
 end
@@ -109,7 +113,9 @@ local function named(name)
   return function(t)
     local at = errors.here()
     local path = "cluster." .. name
-    if type(t) ~= "table" then schema.refuse(path, t, "a table, as { nodes = 2 }", at) end
+    if type(t) ~= "table" then
+      schema.refuse(path, t, "a table, for example { nodes = 2 }", at)
+    end
     local data = load_file(name)
     data.doc, data.name = nil, name
     return resolve(schema.merged(data, t), path, at)

@@ -11,26 +11,31 @@ local TIME = { type = "number", lo = 0, hi = 1e9 }
 
 local ANY_OP = {
   kind = { type = "string", enum = { "all_to_all", "all_reduce" }, required = true },
-  start_ms = schema.merged(TIME, { default = 0, doc = "from 0, or from the end of `after`" }),
+  start_ms = schema.merged(TIME, { default = 0,
+    doc = "when the op starts, counted from time 0 or from the end of the ops in `after`" }),
   after = { type = "list", of = { type = "integer", lo = 1 },
-    doc = "earlier ops by number; it waits for all of them" },
-  rank_start_ms = { type = "list", of = TIME, doc = "later by this much, by rank" },
-  priority = { type = "integer", lo = -1e6, hi = 1e6, doc = "higher first; strict_priority" },
+    doc = "numbers of earlier ops, all of which this op waits for" },
+  rank_start_ms = { type = "list", of = TIME,
+    doc = "one entry per rank: how much later than start_ms it starts" },
+  priority = { type = "integer", lo = -1e6, hi = 1e6,
+    doc = "the higher goes first; only under share = 'strict_priority'" },
 }
 
 --- Fields of an entry of `ops`, indexed by the collective's kind.
 M.OPS = {
   all_to_all = schema.merged(ANY_OP, {
-    bytes_per_pair = schema.merged(BYTES, { doc = "from each rank to each other" }),
-    bytes = { type = "table", doc = "instead: N rows of N, from rank to rank" },
+    bytes_per_pair = schema.merged(BYTES, { doc = "bytes from each rank to each other rank" }),
+    bytes = { type = "table",
+      doc = "in place of bytes_per_pair: bytes[source][destination], N rows of N numbers" },
     algorithm = { type = "string", enum = { "direct", "pairwise" }, default = "direct",
-      doc = "all pairs at once, or in N-1 rounds" },
-    channels = { type = "integer", lo = 1, hi = 1024, doc = "of a device; per_channel; 1" },
+      doc = "direct: all pairs of ranks at once; pairwise: in N-1 rounds" },
+    channels = { type = "integer", lo = 1, hi = 1024,
+      doc = "channels of a device; only under share = 'per_channel'; default: 1" },
   }),
   all_reduce = schema.merged(ANY_OP, {
-    bytes = schema.merged(BYTES, { required = true, doc = "of a rank" }),
+    bytes = schema.merged(BYTES, { required = true, doc = "bytes of each rank" }),
     algorithm = { type = "string", enum = { "ring" }, default = "ring" },
-    rings = { type = "integer", lo = 1, hi = 1024, doc = "one per NIC" },
+    rings = { type = "integer", lo = 1, hi = 1024, doc = "number of rings; default: one per NIC" },
   }),
 }
 
@@ -39,7 +44,8 @@ M.FIELDS = {
   ops = { type = "list", of = { type = "table" }, required = true, doc = "the collectives" },
   share = schema.merged(cluster_lib.SHARE, { default = "per_flow" }),
   efficiency = schema.merged(cluster_lib.SHARING_EFFICIENCY, { default = 1 }),
-  link_use = { type = "boolean", default = false, doc = "say when each link carries how much" },
+  link_use = { type = "boolean", default = false,
+    doc = "whether the result has .link_use: the rate on each link over time" },
 }
 
 local function check_length(list, n, path, what, at)
@@ -70,7 +76,7 @@ end
 local function check_all_to_all(op, n, path, at)
   if (op.bytes_per_pair == nil) == (op.bytes == nil) then
     errors.user(("%s: give either bytes_per_pair or bytes, %s"):format(path,
-      op.bytes and "not both" or "neither is there"), at, op.bytes and path .. ".bytes")
+      op.bytes and "not both" or "neither is given"), at, op.bytes and path .. ".bytes")
   end
   return op.bytes and check_matrix(op.bytes, n, path .. ".bytes", at)
 end
@@ -88,8 +94,8 @@ local function check_op(t, index, c, at)
   end
   for field, share in pairs { priority = "strict_priority", channels = "per_channel" } do
     if op[field] and c.share ~= share then
-      errors.user(("%s.%s: only share = '%s' reads it, not '%s'"):format(path, field, share,
-        c.share), at)
+      errors.user(("%s.%s: is only used with share = '%s'; here share is '%s'"):format(path, field,
+        share, c.share), at)
     end
   end
   local n = c.cluster.devices

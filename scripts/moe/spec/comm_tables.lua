@@ -11,7 +11,7 @@ local M = {}
 
 local mt = schema.class("times", 'a list of { bytes, us }, or moe.nccl_tests "file.log"')
 
-local doc = "list of { bytes, us }, or moe.nccl_tests"
+local doc = "a list of { bytes, microseconds }, or moe.nccl_tests"
 M.FIELDS = { all_to_all = { type = "any", doc = doc }, all_reduce = { type = "any", doc = doc } }
 
 M.ROWS = { type = "list", of = { type = "list", of = { type = "number", lo = 0, hi = 1e15 } } }
@@ -22,11 +22,11 @@ local function check_rows(rows, path, at)
   for i, row in ipairs(rows) do
     local place = ("%s[%d]"):format(path, i)
     if #row ~= 2 then
-      errors.user(("%s: has %d numbers; give { bytes, us }"):format(place, #row), at)
+      errors.user(("%s: has %d numbers; give two: { bytes, us }"):format(place, #row), at)
     end
     if i > 1 and row[1] <= rows[i - 1][1] then
-      errors.user(("%s: %g bytes stand after %g; give rows in ascending order"):format(place,
-        row[1], rows[i - 1][1]), at)
+      errors.user(("%s: %g bytes come after %g; give rows in ascending order of bytes"):format(
+        place, row[1], rows[i - 1][1]), at)
     end
   end
   return rows
@@ -54,7 +54,8 @@ local function resolve(kind, given, devices, path, at)
     return { rows = check_rows(given, path, at), source = "the recipe" }
   end
   if given.kind ~= kind then
-    errors.user(("%s: %s holds times of %s"):format(path, given.source, given.kind), at)
+    errors.user(("%s: %s has times of %s; give times of %s"):format(path, given.source, given.kind,
+      kind), at)
   end
   if given.ranks ~= devices then
     errors.user(("%s: %s was measured with %d ranks, but the cluster has %d devices"):format(path,

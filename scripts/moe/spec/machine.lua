@@ -30,12 +30,15 @@ M.FILE = {
 local function load_table(file, at)
   local chunk, why = load(errors.call(at, core.read_file, file), "=" .. file, "t", {})
   local ok, value = pcall(chunk or error, why)
-  if not ok then errors.user(("cannot read %s: %s"):format(file, tostring(value)), at) end
+  if not ok then
+    errors.user(("moe.machine: cannot read %s: %s"):format(file, tostring(value)), at)
+  end
   return value
 end
 
 M.OPTIONS = { blocks = { type = "integer", lo = 1, hi = 1024,
-  doc = "of a transfer on a GPU, one that was measured; without, compute takes no longer beside" } }
+  doc = "CUDA blocks of a transfer, a number that was measured: compute is slowed down while such "
+    .. "a transfer runs; default: compute is not slowed down" } }
 
 -- Returns the measured slowdown of compute while a transfer of `blocks` CUDA blocks runs. Raises a
 -- user error if the file has no measurement with this number of blocks.
@@ -45,8 +48,9 @@ local function slowdown(m, blocks, file, at)
     if row.blocks == blocks then return { gemm = row.gemm, memory = row.memory } end
     measured[i] = tostring(row.blocks)
   end
-  errors.user(("moe.machine.blocks: %d: %s has %s"):format(blocks, file, #measured == 0
-    and "no compute beside transfers" or "those of " .. table.concat(measured, ", ")), at)
+  errors.user(("moe.machine.blocks: %d was not measured; %s has %s"):format(blocks, file,
+    #measured == 0 and "no times of compute during transfers"
+    or "times for blocks = " .. table.concat(measured, ", ")), at)
 end
 
 --- Returns fields for moe.cluster.custom: one node with as many devices as ranks were measured. The

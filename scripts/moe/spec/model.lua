@@ -8,54 +8,62 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("model", "a model, as moe.model.gpt2_moe {...}")
+local mt = schema.class("model", "a model, for example moe.model.gpt2_moe {...}")
 
 M.BALANCE_LOSS = {
   coefficient = { type = "number", lo = 0, hi = 1e6, required = true,
-    doc = "of E * sum of f[e] * P[e], a layer" },
+    doc = "factor of E * sum of f[e] * P[e] in the loss, for each MoE layer" },
   count = { type = "string", enum = { "first", "choices", "kept" }, default = "choices",
-    doc = "what f is the share of: first choices, all k before drops, all k that found a place" },
+    doc = "choices of which f[e] is expert e's share: the tokens' first choices, all k choices "
+      .. "before drops, or those that got a slot" },
   over = { type = "string", enum = { "rank", "all" }, default = "rank",
-    doc = "f and P of each rank's tokens, or of all ranks' (an all-reduce of counts)" },
+    doc = "tokens over which f and P are taken: each rank's own, or those of all ranks (one "
+      .. "all-reduce of counts per layer)" },
 }
 
 M.BIAS_BALANCE = {
-  rate = { type = "number", lo = 0, hi = 1, default = 0.001, doc = "of an expert's bias, a step" },
+  rate = { type = "number", lo = 0, hi = 1, default = 0.001,
+    doc = "change of an expert's bias per step" },
 }
 
 M.FIELDS = {
   name = { type = "string", default = "gpt2_moe" },
-  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
+  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "size of the vocabulary" },
   layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
   hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
-  heads = { type = "integer", lo = 1, hi = 1e5, required = true, doc = "divide hidden" },
+  heads = { type = "integer", lo = 1, hi = 1e5, required = true,
+    doc = "attention heads; must divide hidden" },
   seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per row" },
-  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; 4 * hidden" },
-  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of the whole batch" },
+  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; default: 4 * hidden" },
+  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of all devices together" },
   batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows per device" },
-  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts in all" },
+  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts of a layer" },
   experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts per device" },
   ep = { type = "integer", lo = 1, hi = 1e6,
-    doc = "devices of an expert-parallel group, which holds all experts; all devices" },
+    doc = "devices of an expert-parallel group, which holds every expert once; default: all devices"
+  },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
-    doc = "an MoE FFN in the last of every so many blocks" },
-  gate = { type = "any", default = "switch", doc = "a gate's name or a policy" },
+    doc = "the last block of each group of this many blocks has an MoE FFN" },
+  gate = { type = "any", default = "switch", doc = "a built-in gate's name or a gate policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices per token, where the gate leaves it open; 1" },
+    doc = "choices per token, for gates that do not fix it; default: 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
-    doc = "an expert's places over a rank's tokens per expert; 1.25" },
-  capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
+    doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
+  capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
-    doc = "coefficient of the mean of logsumexp(router logits)^2, a layer" },
-  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias per expert, without a loss" },
+    doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },
+  bias_balance = { type = M.BIAS_BALANCE,
+    doc = "balances experts by a bias per expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
-    doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
+    doc = "share of capacity slots that hold a token in the simulation; default: that of balanced "
+      .. "routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
-    doc = "one kernel, or score, softmax and context through memory" },
+    doc = "fused: one kernel; unfused: scores, softmax and context are written to memory" },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
-    doc = "element type; f16 on a cluster, f32 on CPU ranks; bf16: parameters and gates stay f32" },
+    doc = "element type (with bf16, parameters and gates stay f32); default: f16 on a cluster, f32 "
+      .. "on CPU ranks" },
 }
 
 -- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
@@ -77,7 +85,7 @@ local function check_gate(gate, path, at)
   end
   if schema.is_a("gate", gate) then return gate end
   schema.refuse(path, gate, type(gate) == "function"
-    and "what it returns: call the gate's constructor, as my_gate {}"
+    and "a gate: call the gate's constructor, for example my_gate {}"
     or "a gate's name or a gate policy", at)
 end
 
@@ -85,8 +93,8 @@ end
 -- as under top_k), with the k of the gate that the recipe named, if it named one that fixes k.
 local function routed(m, given, gate, path, at)
   if type(m.gate) == "table" then
-    errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "
-      .. "them"):format(path, gate.name), at)
+    errors.user(("%s.routing: replaces the gate, but gate is the policy '%s'; give only one of "
+      .. "the two"):format(path, gate.name), at)
   end
   m.gate = "top_k"
   local stand_in = check_gate(m.gate, path .. ".gate", at)
@@ -97,7 +105,7 @@ local function exactly_one(m, a, path, at)
   local b = PARTNER[a]
   if (m[a] == nil) == (m[b] == nil) then
     errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
-      m[a] == nil and "neither is there" or "not both"), at, path .. "." .. a)
+      m[a] == nil and "neither is given" or "not both"), at, path .. "." .. a)
   end
 end
 
@@ -118,8 +126,8 @@ local function make(t, path, at, ends)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
   local fixed = gate.k and gate.k > 0 and gate.k or nil
   if fixed and m.k and m.k ~= fixed then
-    errors.user(("%s.k: %d, but the gate '%s' makes %d choices per token"):format(path, m.k,
-      gate.name, fixed), at)
+    errors.user(("%s.k: is %d, but the gate '%s' makes %d choices per token; omit k or change the "
+      .. "gate"):format(path, m.k, gate.name, fixed), at)
   end
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
@@ -139,7 +147,9 @@ end
 --- is nil.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
-  if type(changes) ~= "table" then schema.refuse(path, changes, "a table of what differs", at) end
+  if type(changes) ~= "table" then
+    schema.refuse(path, changes, "a table of the fields that differ", at)
+  end
   local t = schema.merged(model.given, {})
   for key in pairs(changes) do
     if PARTNER[key] then t[PARTNER[key]] = nil end
@@ -158,14 +168,15 @@ function M.resolve(model, devices, dtype)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
     if rows % ranks ~= 0 then
-      errors.user(("%s.%s: %d %s do not divide over %d ranks"):format(model.path, total, rows,
-        what, ranks), model.at)
+      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks"):format(model.path, total,
+        rows, what, ranks), model.at)
     end
     return rows / ranks
   end
   local ep = model.ep or devices
   if devices % ep ~= 0 then
-    errors.user(("%s.ep: %d does not divide %d ranks"):format(model.path, ep, devices), model.at)
+    errors.user(("%s.ep: %d does not divide the number of ranks, %d"):format(model.path, ep,
+      devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
@@ -205,8 +216,9 @@ local lancet = require "moe.models.lancet"(schema.assumed)
 M.LANCET = {
   size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true },
   gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
-    doc = "cluster, which decides the batch" },
-  batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
+    doc = "the cluster, for which the paper states the batch" },
+  batch_per_device = { type = "integer",
+    doc = "a batch that the paper uses for this model and cluster; default: the first of them" },
 }
 
 -- Returns a model of the Lancet paper, or false if the paper does not use this batch on that

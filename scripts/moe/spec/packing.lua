@@ -12,13 +12,15 @@ local M = {}
 
 --- Options of the packing controller.
 M.FIELDS = {
-  most = { type = "integer", lo = 1, hi = 1e6, doc = "n at most; all experts on every device" },
+  most = { type = "integer", lo = 1, hi = 1e6,
+    doc = "largest n, times as many experts per device; default: all experts on every device" },
   begin_step = { type = "integer", lo = 0, hi = 1e9, default = 10,
     doc = "the step that is measured first (paper: 10)" },
   every = { type = "integer", lo = 1, hi = 1e9, default = 4,
     doc = "steps between measurements (paper: 4)" },
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "between a device and its host, one way; PCIe 4.0 x16 less its overhead" },
+    doc = "bytes per second between a device and its host, one way; the default is PCIe 4.0 x16 "
+      .. "without its overhead" },
 }
 
 --- Returns the plan's specification with n times as many experts per device.

@@ -13,15 +13,15 @@ M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
   gate = schema.class("gate", "a gate"),
-  pass = schema.class("pass", "a pass; call its constructor, as moe.pass.dw_schedule {}"),
+  pass = schema.class("pass", "a pass: call its constructor, for example moe.pass.dw_schedule {}"),
 }
 
 -- Returns the fields that all policies have together with `more`, the fields of one kind.
 local function fields(more)
   return schema.merged({
-    name = { type = "string", required = true, doc = "names it in results and errors" },
+    name = { type = "string", required = true, doc = "the policy's name in results and errors" },
     doc = { type = "string", default = "" },
-    params = { type = "table", default = {}, doc = "option -> default" },
+    params = { type = "table", default = {}, doc = "the policy's options: name -> default" },
   }, more)
 end
 
@@ -30,26 +30,27 @@ local PLACED = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "steps from one placement to the next" },
   shadows = { type = "integer", lo = 0, hi = 4096, default = 1,
-    doc = "slots per device for copies of a step; as many memory as that many experts" },
+    doc = "slots per device for copies of one step; each takes the memory of an expert" },
   extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
-    doc = "slots per device for experts that live there, beyond experts / devices" },
+    doc = "slots per device for residents, in addition to experts / devices" },
   expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
-    doc = "that a device receives a step, for plans made before anything ran" },
+    doc = "copies that a device is expected to receive per step, for plans before a run" },
 }
 
 M.KINDS = {
   gate = fields {
     scope = { type = "string", enum = { "token", "batch" }, required = true,
-      doc = "what a token's choice depends on: 'token' or 'batch'" },
+      doc = "whether a choice depends on its 'token' alone or on the whole 'batch'" },
     scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax" },
     weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob" },
-    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; the model's k" },
-    bound = { type = "function", doc = "function(C, o): the largest capacity, for buffers" },
+    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; default: the model's k" },
+    bound = { type = "function",
+      doc = "function(C, o) returning the largest capacity, for buffers" },
     route = { type = "function", required = true, doc = "function(ctx, s, o)" },
   },
   pass = fields {
     at = { type = "string", enum = { "forward", "step" }, required = true,
-      doc = "the graph it edits: 'forward' or the whole 'step'" },
+      doc = "the graph that the pass edits: the 'forward' or the whole 'step'" },
     apply = { type = "function", required = true, doc = "function(g, ctx, o)" },
   },
   schedule = fields {
@@ -57,14 +58,15 @@ M.KINDS = {
   },
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
-      doc = "'step': from a step's counts, in force from the next step on; 'layer': from the "
-        .. "gate's counts of the layer and step in which it is in force" },
+      doc = "'step': made from the counts of a step, used from the next step on; 'layer': made "
+        .. "from the gate's counts of a layer and step, used in that layer and step" },
     moves = { type = "boolean",
-      doc = "whether experts may move or get residents beside their owner; at == 'step'" },
+      doc = "whether experts may move or get further residents; default: true if at = 'step'" },
     weighted = { type = "boolean", default = false,
-      doc = "whether p:share may take a function; memory of devices^2 * slots numbers per layer" },
+      doc = "whether p:share may be given a function; takes memory for devices^2 * slots numbers "
+        .. "per layer" },
     place = { type = "function", required = true,
-      doc = "function(ctx, load, p, o) returning p; the same on all ranks" },
+      doc = "function(ctx, load, p, o) returning the placement, the same on all ranks" },
   })),
 }
 
@@ -84,9 +86,14 @@ end
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
   for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
-    if known.name == def.name then errors.user(path .. "is the name of a built-in one", at) end
+    if known.name == def.name then
+      errors.user(("%sis the name of a built-in %s; give another name"):format(path,
+        kind == "gate" and "gate" or "pass"), at)
+    end
   end
-  if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
+  if M.registry[kind][def.name] then
+    errors.user(path .. "is defined twice; give each policy a name of its own", at)
+  end
 end
 
 -- Whether the function `case` of an experiment is being called.
@@ -108,15 +115,15 @@ end
 local function placement_options(def, options, path, at)
   for name, field in pairs(PLACED) do
     if options[name] then
-      errors.user(("%s.params.%s: is a field of every placement; give it another name"):format(path,
-        name), at)
+      errors.user(("%s.params.%s: every placement has an option of this name; give the option "
+        .. "another name"):format(path, name), at)
     end
     options[name] = schema.merged(field, { default = def[name] })
   end
   if def.moves == nil then def.moves = def.at == "step" end
   if def.moves and def.at == "layer" then
-    errors.user(path .. ".moves: experts that move with their state come into force in the next "
-      .. "step; give at = 'step', or moves = false", at)
+    errors.user(path .. ".moves: experts move with their state only between steps; give "
+      .. "at = 'step' or moves = false", at)
   end
 end
 
@@ -125,8 +132,9 @@ local function define(kind)
     local at = errors.here()
     local path = "moe.policy." .. kind
     if in_case then
-      errors.user(path .. ": stands in a case, which is made once per point and not by the ranks; "
-        .. "define the policy before moe.experiment and use it in the case", at)
+      errors.user(path .. ": the policy is defined inside the function `case`, which the ranks of "
+        .. "a run do not call, so they would not have the policy; define it before moe.experiment "
+        .. "and use it in `case`", at)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)

@@ -8,9 +8,11 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("routing", "a workload or a trace, as moe.workload 'zipf' { s = 1.2 }")
+local mt = schema.class("routing",
+  "a workload or a trace, for example moe.workload 'zipf' { s = 1.2 }")
 
-local SEED = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "of its random numbers; --seed, or 1" }
+local SEED = { type = "integer", lo = 0, hi = 2 ^ 53,
+  doc = "seed of the workload's random numbers; default: --seed, or 1" }
 
 --- Returns the options of a workload, a row of core.table("workloads"), as a field list.
 function M.workload_fields(row)
@@ -52,9 +54,10 @@ end
 
 M.LOADS = {
   routing = { type = "routing", required = true, doc = "moe.workload or moe.trace" },
-  ranks = { type = "integer", lo = 1, hi = 65536, required = true, doc = "sources" },
+  ranks = { type = "integer", lo = 1, hi = 65536, required = true,
+    doc = "number of ranks that hold tokens" },
   tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens per rank" },
-  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts in all" },
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
   k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices per token" },
   step = { type = "integer", lo = 1, hi = 1e9, default = 1 },
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
@@ -70,29 +73,36 @@ function M.loads(t)
 end
 
 M.TRACE = {
-  cycle = { type = "boolean", default = false, doc = "begin again behind the last step" },
+  cycle = { type = "boolean", default = false,
+    doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
 local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, required = true,
-  doc = "lines layer,expert; Megatron-LM's RouterTracer; TensorRT-LLM's slot_dispatch_matrix" }
+  doc = "csv: lines layer,expert; megatron: Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's "
+    .. "slot_dispatch_matrix" }
 
 M.IMPORT = {
   format = FORMAT,
   files = { type = "list", of = { type = "string" }, required = true,
-    doc = "of megatron one per rank, else one" },
-  experts = { type = "integer", lo = 1, hi = 65535, doc = "in all; the highest that occurs" },
+    doc = "files to read: megatron, one per rank; other formats, one file" },
+  experts = { type = "integer", lo = 1, hi = 65535,
+    doc = "experts of a layer; default: the highest expert in the files" },
   k = { type = "integer", lo = 1, hi = 65535,
-    doc = "choices per token, where the file does not say; 1" },
-  to = { type = "string", required = true, doc = "the trace, a file of the output folder" },
+    doc = "choices per token, for formats that do not contain it; default: 1" },
+  to = { type = "string", required = true,
+    doc = "name of the trace to write, a file of the output folder" },
 }
 
 M.EXPORT = {
   format = FORMAT,
   trace = { type = "string", required = true, doc = "a recorded or imported trace" },
   to = { type = "string", required = true,
-    doc = "a file of the output folder; of megatron what their names begin with" },
-  step = { type = "integer", lo = 1, hi = 1e9, doc = "of tensorrt; 1" },
-  layer = { type = "integer", lo = 1, hi = 1e6, doc = "MoE layer, of tensorrt; 1" },
+    doc = "name of the file to write in the output folder; megatron: with what the files' names "
+      .. "begin" },
+  step = { type = "integer", lo = 1, hi = 1e9,
+    doc = "the step to write, for tensorrt only; default: 1" },
+  layer = { type = "integer", lo = 1, hi = 1e6,
+    doc = "the MoE layer to write, for tensorrt only; default: 1" },
 }
 
 local function text_of(value, path, at)
@@ -104,7 +114,8 @@ end
 local function only(c, fields, path, at)
   for name, formats in pairs(fields) do
     if c[name] and not formats[c.format] then
-      errors.user(("%s.%s: %s has no use for it"):format(path, name, c.format), at)
+      errors.user(("%s.%s: is not used by the format '%s'; omit it"):format(path, name, c.format),
+        at)
     end
   end
 end
@@ -134,8 +145,8 @@ local function import(t)
   only(c, { experts = { csv = true, megatron = true }, k = { csv = true, tensorrt = true } }, path,
     at)
   if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
-    errors.user(("%s.files: %d files; %s takes %s"):format(path, #c.files, c.format,
-      c.format == "megatron" and "one per rank" or "one"), at)
+    errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
+      c.format, c.format == "megatron" and "one per rank" or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
   claim_output(c, "import", at)

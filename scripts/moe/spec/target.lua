@@ -24,7 +24,8 @@ M.OPTIMIZER = { name = { type = "string", enum = schema.keys_of(OPTIMIZERS), def
 for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
   for key, field in pairs(OPTIMIZERS[name]) do
     local known = M.OPTIMIZER[key]
-    local doc = ("%s%s; %g"):format(name, field.doc and ", " .. field.doc or "", field.default)
+    local doc = ("%s%s; default: %g"):format(name, field.doc and ", " .. field.doc or "",
+      field.default)
     M.OPTIMIZER[key] = schema.merged(schema.optional(field),
       { doc = known and known.doc .. "; " .. doc or doc })
   end
@@ -36,7 +37,7 @@ local function complete(o, path, at)
   local fields = OPTIMIZERS[o.name]
   for key in pairs(o) do
     if key ~= "name" and not fields[key] then
-      errors.user(("%s.%s: is not a field of %s, which takes: %s"):format(path, key, o.name,
+      errors.user(("%s.%s: is not a field of %s, which has: %s"):format(path, key, o.name,
         table.concat(schema.keys_of(fields), ", ")), at, path .. "." .. key)
     end
   end
@@ -49,7 +50,8 @@ end
 --- The field `optimizer`: of a case or a run, with a default; and of an entry of `run`, where it
 --- replaces the point's optimizer.
 M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete }
-M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of the point's" }
+M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete,
+    doc = "in place of the point's optimizer" }
 
 --- Returns the element type with which a model is simulated on a cluster if the model does not give
 --- one: the type for which the cluster's rates were found, or f16. Raises a user error if the model
@@ -57,8 +59,9 @@ M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of
 function M.dtype_on(model, cluster)
   local rates = cluster.dtype
   if rates and model.dtype and model.dtype ~= rates then
-    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found in %s"):format(
-      model.path, model.dtype, cluster.name, rates), model.at, model.path .. ".dtype")
+    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found with %s; give that "
+      .. "or omit dtype"):format(model.path, model.dtype, cluster.name, rates), model.at,
+      model.path .. ".dtype")
   end
   return rates or "f16"
 end
@@ -93,8 +96,8 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
-    errors.user(("link.devices_per_node: %d does not divide %d ranks"):format(per_node, ranks),
-      model.at)
+    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d"):format(
+      per_node, ranks), model.at)
   end
   return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = ranks,

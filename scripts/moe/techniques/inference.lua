@@ -219,7 +219,7 @@ function M.locality(t)
   local c = schema.check(M.LOCALITY, t, "moe.lina.locality", at)
   if (c.choices == nil) == (c.routing == nil) then
     errors.user(("moe.lina.locality: give either choices or routing, %s"):format(
-      c.choices and "not both" or "neither is there"), at)
+      c.choices and "not both" or "neither is given"), at)
   end
   return errors.call(at, core.lina_locality, c)
 end

@@ -153,7 +153,7 @@ end
 local function spec_of(c, at)
   if (c.cluster == nil) == (c.ranks == nil) then
     errors.user(("moe.pipemoe.fit: give either cluster or ranks, %s"):format(
-      c.ranks and "not both" or "neither is there"), at)
+      c.ranks and "not both" or "neither is given"), at)
   end
   if c.cluster and c.link then
     errors.user("moe.pipemoe.fit.link: only ranks have one; a cluster has its own", at)
