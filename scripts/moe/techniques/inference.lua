@@ -1,5 +1,6 @@
--- Lina's inference scheduler: traces of routing and estimates, what a system makes of them on a
--- cluster, its allocation of devices to experts, and figure 9's statistic of routing.
+-- Lina's inference scheduler (ATC 2023, section 5), as functions of moe.lina: traces of routing
+-- with estimates of the experts' popularity, their simulation under a system on a cluster, the
+-- allocation of devices to experts, and the statistic of routing in the paper's figure 9.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
@@ -99,19 +100,20 @@ M.TOKEN_CLASSES = {
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "--seed, or 1" },
 }
 
--- Section 7.3: what the paper's scheduler takes, communication included.
+-- Durations of the paper's two scheduling phases, communication included (section 7.3).
 local PAPER_MS = { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2 }
 local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to the mapping
 
--- The model on so many devices: sizes, and the built-in gate's choices per token.
+-- Returns the model's sizes on `devices` devices. Raises a user error if its gate is a policy.
 local function resolved(model, devices, path, at)
   local spec, gate = model_lib.resolve(model, devices, "f16")
   if gate then errors.user(path .. ".model: its gate is a policy; give a built-in one", at) end
   return spec
 end
 
---- What each layer's tokens choose, batch after batch, and what their paths let expect; independent
---- of cluster and system, so that one trace serves many. .paths: how many the profile knows.
+--- moe.lina.trace{...}: the choices of tokens in each layer, batch after batch, and the popularity
+--- of experts estimated from the tokens' paths. It does not depend on cluster and system, so that
+--- one trace can be used with many. .paths is the number of paths that the profile contains.
 function M.trace(t)
   local at = errors.here()
   local c = schema.check(M.TRACE, t, "moe.lina.trace", at)
@@ -125,12 +127,14 @@ function M.trace(t)
   local handle, info = errors.call(at, core.lina_trace, query)
   return setmetatable({ handle = handle, model = c.model, devices = c.devices,
     paths = info.paths, path = c.path, shorter = c.shorter, routing = c.routing.name,
-    routing_model = c.routing, -- so much capacity that every token of every batch finds a place
+    routing_model = c.routing,
+    -- At this capacity factor no choice of any batch is dropped.
     capacity_factor = info.most_rows * query.experts / (query.tokens * query.k) * (1 + 1e-9) }, mt)
 end
 
---- The profile that lina_inference estimates with in moe.infer: how often each expert follows each
---- path of a recorded trace. { paths = how many it knows, layers, experts, batches, path }.
+--- moe.lina.popularity{...}: makes the profile from which lina_inference estimates in moe.infer:
+--- how often each expert follows each path in a recorded trace. Returns { paths = number of paths,
+--- layers, experts, batches, path }.
 function M.popularity(t)
   local at = errors.here()
   local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
@@ -146,7 +150,8 @@ function M.popularity(t)
     experts = info.experts, batches = info.batches }, profile_mt)
 end
 
--- Only real rows are sent and computed; one thing after the other, but for what the host does.
+-- Returns the system to simulate: only real rows are sent and computed, and ops run one after the
+-- other, except for the host's work.
 local function system_of(c)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {} }
   if c.system ~= "baseline" and c.system ~= "ideal" then
@@ -158,7 +163,8 @@ local function system_of(c)
   return system_lib.system("inference_" .. c.system)(passes)
 end
 
--- The forward of the trace's model on the cluster, what the phases take with it.
+-- Returns the plan of the forward of the trace's model on the cluster, including the durations of
+-- the two scheduling phases.
 local function plan_of(c, at)
   local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
   local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
@@ -173,12 +179,16 @@ local function plan_of(c, at)
   return target.plan_of(spec, system_lib.expand(system_of(c))[1][1], at)
 end
 
---- Batches of a trace on a cluster, simulated: { median_ms, p95_ms, batch_ms, of MoE layers
---- layer_median_ms, layer_p95_ms, a2a_median_ms, a2a_p95_ms (both all-to-alls), expert_p95_ms;
---- accuracy and accuracy_by_layer (estimated top 2k = actual), fine_tuning (share of estimated
---- layers); a batch's phase2_ms, mapping_wait_ms, swap_wait_ms, swapped experts; resume_ms and
---- rerun_ms, what phase 2 takes where there is one; system, assumed: the cluster's constants by
---- name }.
+--- moe.lina.inference{...}: simulates the batches of a trace on a cluster. Returns
+---   median_ms, p95_ms, batch_ms: times of batches,
+---   layer_median_ms, layer_p95_ms, a2a_median_ms, a2a_p95_ms (both all-to-alls), expert_p95_ms:
+---     times of MoE layers,
+---   accuracy, accuracy_by_layer: share of estimates whose 2k most popular experts are right,
+---   fine_tuning: share of the estimated layers in which phase 2 placed experts again,
+---   phase2_ms, mapping_wait_ms, swap_wait_ms, swapped (experts): per batch,
+---   resume_ms, rerun_ms: durations of phase 2 if the estimate is right, if it is not (only with a
+---     phase 2),
+---   system, assumed: the system, and the cluster's assumed constants indexed by name.
 function M.inference(t)
   local at = errors.here()
   local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
@@ -203,7 +213,8 @@ function M.inference(t)
   return result
 end
 
---- Phase 1: { holders = devices by expert, experts = experts by device }; replicas share evenly.
+--- moe.lina.place{...}: phase 1 of the allocation. Returns { holders = for each expert its devices,
+--- experts = for each device its experts }; the devices of an expert share its tokens evenly.
 function M.place(t)
   local at = errors.here()
   local c = schema.check(M.PLACE, t, "moe.lina.place", at)
@@ -211,9 +222,9 @@ function M.place(t)
   return errors.call(at, core.lina_place, c)
 end
 
---- Of the tokens that chose one expert, the share that goes on to its `top` most popular next
---- experts (figure 9), over all experts: { share = { top 1, top 2, ... }, layers = { { layer, share
---- } }, tokens }.
+--- moe.lina.locality{...}: of the tokens that chose the same expert, the share that choose one of
+--- the `top` most popular experts in the next layer (paper: figure 9), over all experts. Returns {
+--- share = { top 1, top 2, ... }, layers = { { layer, share } }, tokens }.
 function M.locality(t)
   local at = errors.here()
   local c = schema.check(M.LOCALITY, t, "moe.lina.locality", at)
@@ -224,8 +235,8 @@ function M.locality(t)
   return errors.call(at, core.lina_locality, c)
 end
 
---- Made-up routing in which a token's class, kept through the layers, decides: a routing object as
---- of moe.workload.
+--- moe.lina.token_classes{...}: a made-up routing model in which each token keeps a class through
+--- all layers, and the class decides its choices. Returns a routing object like moe.workload's.
 function M.token_classes(t)
   local at = errors.here()
   local c = schema.check(M.TOKEN_CLASSES, t or {}, "moe.lina.token_classes", at)

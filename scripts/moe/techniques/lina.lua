@@ -1,4 +1,4 @@
--- moe.lina: what Lina's scheduler (ATC 2023) decides, as functions.
+-- moe.lina: the decisions of Lina's scheduler (ATC 2023) as functions.
 local errors = require "moe.base.errors"
 local inference = require "moe.techniques.inference"
 local packing = require "moe.spec.packing"
@@ -16,9 +16,10 @@ M.PACKING = schema.merged(packing.FIELDS, {
 
 local functions = {}
 
---- What the packing controller saw, and what it chose: { n = experts per device over those without,
---- ep = devices of a group, settled_step, exchange_ms (once), offload_bytes, offload_ms (a step),
---- trace = { { n, ffn_ms, a2a_ms, peak_bytes, step } } }.
+--- moe.lina.packing{...}: runs the packing controller. Returns what it chose and measured: { n = by
+--- what factor a device holds more experts than without packing, ep = devices of a group,
+--- settled_step, exchange_ms (once), offload_bytes, offload_ms (per step), trace = { { n, ffn_ms,
+--- a2a_ms, peak_bytes, step } } }.
 function functions.packing(t)
   local at = errors.here()
   local c = schema.check(M.PACKING, t, "moe.lina.packing", at)
@@ -37,7 +38,7 @@ functions.popularity = inference.popularity
 functions.token_classes = inference.token_classes
 functions.trace = inference.trace
 
---- moe.lina
+--- The functions of moe.lina.
 M.functions = schema.namespace("moe.lina", "function", functions)
 
 return M

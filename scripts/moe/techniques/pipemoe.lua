@@ -1,5 +1,7 @@
--- moe.pipemoe: PipeMoE's choice of a degree from two straight lines, and the lines. Units: seconds;
--- n_d bytes of a rank's all-to-all, n_e multiply-adds of one of the two GEMMs of its experts.
+-- moe.pipemoe: PipeMoE's choice of a degree (into how many chunks a layer is cut along the
+-- capacity). It uses straight lines: a transfer of n bytes takes alpha_a + beta_a n, the experts of
+-- a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all, n_e
+-- multiply-adds of one of the two GEMMs of a rank's experts.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local paper = require "moe.models.pipemoe"
@@ -80,7 +82,7 @@ M.FIT = {
   objective = OBJECTIVE,
 }
 
---- The best degree: { degree, time_s }.
+--- moe.pipemoe.degree{...}: returns the best degree and its time: { degree, time_s }.
 local function degree(t)
   local at = errors.here()
   local c = schema.check(M.DEGREE, t, "moe.pipemoe.degree", at)
@@ -91,22 +93,24 @@ local function degree(t)
   return errors.call(at, core.pipemoe_degree, c)
 end
 
---- Seconds that a layer takes at a degree.
+--- moe.pipemoe.time{...}: returns the time of a layer at a degree, in seconds.
 local function time(t)
   local at = errors.here()
   return errors.call(at, core.pipemoe_time, schema.check(M.TIME, t, "moe.pipemoe.time", at))
 end
 
---- One layer's forward, planned, and simulated op by op: { time_s }; with spans = true also
---- .spans, a list of { op = "dispatch" | "fc1" | "fc2" | "combine", chunk, lane, begin_s, end_s }.
+--- moe.pipemoe.simulate{...}: plans the forward of one layer and simulates it op by op. Returns
+--- { time_s }; with spans = true also .spans, a list of { op = "dispatch" | "fc1" | "fc2" |
+--- "combine", chunk, lane, begin_s, end_s }.
 local function simulate(t)
   local at = errors.here()
   return errors.call(at, core.pipemoe_simulate,
     schema.check(M.SIMULATE, t, "moe.pipemoe.simulate", at))
 end
 
--- Whether four such layers fit in a GPU (fp32, Adam's four copies, 8 tensors of width M and 4 of
--- width H a routed row, 6 of width M a token): a guess that keeps 522 of 864, as many as the paper.
+-- Returns whether four such layers fit in a GPU's memory. The paper keeps 522 of its 864 layers but
+-- does not give the rule. This guess keeps as many: fp32; four copies of each parameter (Adam); 8
+-- tensors of width M (hidden) and 4 of width H (ffn) per routed row; 6 of width M per token.
 local function fits(l)
   local weights = 8 * l.experts_per_device * l.hidden * l.ffn
   local rows = l.batch * l.seq * (22 * l.hidden + 8 * l.ffn)
@@ -126,8 +130,9 @@ local function layer_of(c, batch, seq, ffn, hidden, experts)
   return l
 end
 
---- The paper's 288 layers on a cluster: { batch, seq, hidden, ffn, experts_per_device, rows,
---- devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = what degree and time take, fits }.
+--- moe.pipemoe.layers{...}: the paper's 288 layers on a cluster, a list of { batch, seq, hidden,
+--- ffn, experts_per_device, rows, devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = fields
+--- for moe.pipemoe.degree and .time, fits = whether the layer fits in memory }.
 local function layers(t)
   local at = errors.here()
   local c = schema.check(M.LAYERS, t, "moe.pipemoe.layers", at)
@@ -149,7 +154,7 @@ local function layers(t)
   return out
 end
 
--- The specification of a plan without passes, on the cluster or on this machine's ranks.
+-- Returns the specification of a plan without passes, on the cluster or on ranks of this machine.
 local function spec_of(c, at)
   if (c.cluster == nil) == (c.ranks == nil) then
     errors.user(("moe.pipemoe.fit: give either cluster or ranks, %s"):format(
@@ -166,9 +171,10 @@ local function spec_of(c, at)
   return spec
 end
 
---- The lines of a model's MoE layers, which are alike: { lines = { alpha_a, ... }, which degree and
---- time take, error = { transfer, experts, backward = { median, worst, r2 } }, degrees: at which
---- chunks were timed, capacity: the highest degree }.
+--- moe.pipemoe.fit{...}: fits the lines to a model's MoE layers, all of which have the same sizes.
+--- Returns { lines = { alpha_a, ... } for moe.pipemoe.degree and .time, error = { transfer,
+--- experts, backward = { median, worst, r2 } }, degrees = the degrees whose chunks were timed,
+--- capacity = the highest possible degree }.
 local function fit(t)
   local at = errors.here()
   local c = schema.check(M.FIT, t, "moe.pipemoe.fit", at)

@@ -1,6 +1,7 @@
--- moe.prophet: Pro-Prophet's planner (Algorithm 1) and its performance model, and the policies that
--- it is compared with, on counts that a recipe gives: no model, no cluster, nothing simulated.
--- Units: seconds, bytes, inputs.
+-- moe.prophet: Pro-Prophet's planner (Algorithm 1) with its performance model, and the placement
+-- policies with which the paper compares it, applied to counts that a recipe gives. There is no
+-- model and no cluster, and nothing is simulated. Units: seconds, bytes, inputs (the paper's word
+-- for routed rows).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -47,7 +48,7 @@ M.PLACE = schema.merged(COUNTS, {
   shadows = { type = "integer", lo = 0, hi = 1e6, doc = "copies on a device; all experts" },
 })
 
--- nil: auto
+-- Returns n, or nil for "auto". Raises a user error for another value.
 local function check_n(n, devices, at)
   if n == "auto" then return nil end
   local fits = type(n) == "number" and n == math.floor(n) and n >= 0 and n < devices
@@ -69,7 +70,7 @@ local function check_routed(routed, path, at)
   return devices
 end
 
--- The checked fields, and the number of devices.
+-- Checks the fields; returns them and the number of devices.
 local function checked(fields, t, path, at)
   local c = schema.check(fields, t, path, at)
   if c.equation ~= 6 and c.equation ~= 8 then
@@ -78,10 +79,11 @@ local function checked(fields, t, path, at)
   return c, check_routed(c.routed, path .. ".routed", at)
 end
 
---- Which experts are copied where, for one step: { selected = { { expert, devices = { ... } } },
---- time_s, time_without_s, computed, received (inputs by device), balance (standard deviation of
---- computed), rb = balance_without / balance }, all from 1. devices: those that get a copy, without
---- the owner. The experts lie on the devices in order, as many on each.
+--- moe.prophet.plan{...}: plans which experts are copied to which devices for one step. Returns {
+--- selected = { { expert, devices = those that get a copy, without the owner } }, time_s,
+--- time_without_s (without copies), computed and received (inputs of each device), balance
+--- (standard deviation of computed), rb = balance without copies / balance }. Experts and devices
+--- count from 1; the experts are owned by the devices in order, equally many by each.
 local function plan(t)
   local at = errors.here()
   local c, devices = checked(M.PLAN, t, "moe.prophet.plan", at)
@@ -89,8 +91,9 @@ local function plan(t)
   return errors.call(at, core.prophet_plan, c)
 end
 
---- What a placement policy makes of the same: { holders = { { owner, device, ... }, ... }, time_s,
---- time_without_s, computed, ... as of plan; move_s and break_even_steps of residents }.
+--- moe.prophet.place{...}: applies a placement policy to the same counts. Returns { holders = { {
+--- owner, device, ... }, ... } for each expert, move_s and break_even_steps of moved residents, and
+--- time_s, time_without_s, computed, ... as moe.prophet.plan }.
 local function place(t)
   local at = errors.here()
   local c = checked(M.PLACE, t, "moe.prophet.place", at)
