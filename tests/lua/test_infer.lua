@@ -74,7 +74,7 @@ test("lina_inference takes a profile of a recorded trace, by its file or as a ro
   expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.batches, w.popularity.step },
     { "other.trace", 3, 4, 2 })
   fails([[moe.lina.popularity { trace = moe.workload "zipf" {} }]], 1, "popularity.trace",
-    "the file of a trace, or moe.trace")
+    "the name of a trace's file, or moe.trace")
 end)
 
 test("a profile stands where something is estimated, and there alone", function()

@@ -98,7 +98,7 @@ end)
 
 test("a trace of other devices and an unknown system are refused", function()
   fails("moe.lina.inference { trace = trace, cluster = moe.cluster.lina { nodes = 2 } }", 1,
-    "8 devices, but the trace is of 16")
+    "has 8 devices, but the trace was made for 16")
   fails("moe.lina.inference { trace = trace, cluster = cluster, system = 'linna' }", 1,
     "Did you mean 'lina'?")
 end)

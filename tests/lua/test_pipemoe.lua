@@ -68,7 +68,7 @@ test("lines are fitted on a cluster or on ranks of this machine, not both", func
   fails("fit", "model = m", "give either cluster or ranks, neither is given")
   fails("fit", "model = m, ranks = 2, cluster = moe.cluster.p4de { nodes = 2 }", "not both")
   fails("fit", "model = m, link = { bytes_per_s = 1e8 }, cluster = moe.cluster.p4de { nodes = 2 }",
-    "moe.pipemoe.fit.link: only ranks have one")
+    "moe.pipemoe.fit.link: is only used with ranks")
 end)
 
 test("claims without runs are judged over their readings", function()

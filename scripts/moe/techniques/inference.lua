@@ -12,40 +12,49 @@ local target = require "moe.spec.target"
 
 local M = {}
 
-local mt = schema.class("inference_trace", "a trace, as moe.lina.trace {...}")
-local profile_mt = schema.class("popularity", "a profile, as moe.lina.popularity {...}")
+local mt = schema.class("inference_trace", "a trace from moe.lina.trace {...}")
+local profile_mt = schema.class("popularity", "a profile from moe.lina.popularity {...}")
 
 local function count(default, doc) return { type = "integer", lo = 1, hi = 1e6, default = default,
   doc = doc } end
 
 M.TRACE = {
   model = { type = "model", required = true, doc = "moe.model" },
-  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of the cluster" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true,
+    doc = "number of devices of the cluster" },
   routing = { type = "routing", required = true, doc = "which experts tokens choose" },
-  batches = count(50, "that are served"),
+  batches = count(50, "number of batches that are served"),
   profile_batches = { type = "integer", lo = 0, hi = 1e6, default = 20,
-    doc = "before them, for the profile of paths" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of routing, the first batch's" },
-  path = { type = "integer", lo = 1, hi = 62, default = 3, doc = "layers of a path" },
+    doc = "number of batches before them from which the profile of paths is made" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing for the first batch" },
+  path = { type = "integer", lo = 1, hi = 62, default = 3,
+    doc = "length of a path: from the choices in this many layers the next layer is estimated" },
   keep = { type = "integer", lo = 1, hi = 65536,
-    doc = "most probable experts kept a path; as many as choices per token" },
+    doc = "number of most probable next experts that are kept for each path; default: choices per "
+      .. "token" },
   shorter = { type = "boolean", default = false,
-    doc = "the known end of an unknown path stands for it, or nothing" },
+    doc = "true: a path that the profile does not contain is replaced by its longest end that it "
+      .. "contains; false: tokens with such a path are not counted" },
 }
 
 M.POPULARITY = {
   trace = { type = "any", required = true, doc = "a recorded trace: its file or moe.trace" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "the first batch's" },
-  batches = { type = "integer", lo = 1, hi = 1e9, doc = "of the trace; all behind the first" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "step of the trace that is the first batch" },
+  batches = { type = "integer", lo = 1, hi = 1e9,
+    doc = "number of batches; default: all from the first one on" },
   path = M.TRACE.path, keep = M.TRACE.keep, shorter = M.TRACE.shorter,
 }
 
 local PLACE = {
-  cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts per device at most" },
+  cap = { type = "integer", lo = 1, hi = 65536, default = 4,
+    doc = "largest number of experts on a device" },
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
-    doc = "of random devices for experts that nobody expects" },
+    doc = "seed for the random devices of experts for which no token is expected" },
   share = { type = "string", enum = { "even", "weighted" }, default = "even",
-    doc = "an expert's tokens among its replicas: evenly (paper), or as phase 1 gave them room" },
+    doc = "how the devices of an expert share its tokens: evenly (paper), or in proportion to what "
+      .. "phase 1 gave each device" },
 }
 
 local function ms(default, doc)
@@ -58,46 +67,54 @@ M.INFERENCE = schema.merged(PLACE, {
   system = { type = "string", default = "lina",
     enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" } },
   schedule = { type = "string", enum = { "paper", "closed_form" }, default = "paper",
-    doc = "what the phases take: 6.2 ms, 1.45 ms where estimates hold; or place_ms and the links" },
-  place_ms = ms(nil, "phase 1 on one device; 6.2, by closed form 0.2"),
-  resume_ms = ms(nil, "phase 2 where the estimate holds"),
-  rerun_ms = ms(nil, "phase 2 where it does not"),
+    doc = "durations of the two phases: paper, 6.2 ms for phase 1, and for phase 2 1.45 ms if the "
+      .. "estimate is right and 6.2 ms if not; closed_form, place_ms and the times on the links" },
+  place_ms = ms(nil, "duration of phase 1 on one device; default: 6.2, with closed_form 0.2"),
+  resume_ms = ms(nil, "duration of phase 2 if the estimate is right"),
+  rerun_ms = ms(nil, "duration of phase 2 if the estimate is wrong"),
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "from host memory to each device; PCIe 4.0 x16 less its overhead" },
+    doc = "bytes per second from host memory to each device; the default is PCIe 4.0 x16 without "
+      .. "its overhead" },
   normalise = { type = "boolean", default = false,
-    doc = "estimates add up to all devices, though only the kept mass is counted" },
+    doc = "whether estimates are scaled so that they add up to all devices; otherwise the "
+      .. "probabilities that were not kept are missing" },
   compare = { type = "string", enum = { "list", "set" }, default = "list",
-    doc = "how phase 2 compares the 2k most popular experts" },
+    doc = "how phase 2 compares the 2k most popular experts: as an ordered list or as a set" },
   ends = { type = "table", default = {},
-    doc = "assumed constants of the cluster by name, at 'lo' or 'hi' of their bands" },
+    doc = "name of an assumed constant of the cluster -> 'lo' or 'hi', the end of its band to "
+      .. "simulate with" },
 })
 
 M.PLACE = schema.merged(PLACE, {
   popularity = { type = "list", of = { type = "number", lo = 0, hi = 1e6 }, required = true,
-    doc = "devices wanted by expert, adding up to the devices at most" },
-  devices = { type = "integer", lo = 1, hi = 65536, required = true },
+    doc = "for each expert how many devices it should have; the sum may be at most `devices`" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of devices" },
 })
 
 M.LOCALITY = {
-  top = count(2, "how many of the next experts"),
-  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of a layer" },
-  choices = { type = "table", doc = "recorded: [layer][token], experts from 1; 0: none" },
-  routing = { type = "routing", doc = "or of a workload" },
-  layers = count(12, "MoE layers of the workload"),
-  ranks = count(1, "of the workload"), tokens = count(4096, "a rank"), k = count(1, "choices"),
-  batches = count(10), step = count(1, "the first batch's"),
+  top = count(2, "number of most popular next experts that are counted"),
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
+  choices = { type = "table",
+    doc = "choices[layer][token]: the chosen expert, from 1; 0 means none" },
+  routing = { type = "routing", doc = "in place of choices: a workload or a trace" },
+  layers = count(12, "MoE layers of the routing"),
+  ranks = count(1, "ranks of the routing"), tokens = count(4096, "tokens per rank"),
+  k = count(1, "choices per token"),
+  batches = count(10, "number of batches"), step = count(1, "step of the first batch"),
 }
 
 M.TOKEN_CLASSES = {
-  classes = count(64, "of tokens, kept through all layers"),
-  skew = { type = "number", lo = 0, hi = 20, default = 1, doc = "class i is i^-skew as popular" },
+  classes = count(64, "number of classes of tokens; a token keeps its class through all layers"),
+  skew = { type = "number", lo = 0, hi = 20, default = 1,
+    doc = "class i is chosen in proportion to i^-skew" },
   ratio = { type = "number", lo = 1, hi = 1e6, default = 4,
-    doc = "of the most to the least popular expert, as classes are dealt out" },
+    doc = "popularity of the most popular expert divided by that of the least popular one, when "
+      .. "classes are assigned to experts" },
   stray = { type = "number", lo = 0, hi = 1, default = 0,
     doc = "share of choices that ignore the class" },
   drift = { type = "number", lo = 0, hi = 20, default = 0,
-    doc = "standard deviation of a class's log popularity, new in each step" },
-  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "--seed, or 1" },
+    doc = "standard deviation of a class's log popularity, drawn again in each step" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "seed; default: --seed, or 1" },
 }
 
 -- Durations of the paper's two scheduling phases, communication included (section 7.3).
@@ -107,7 +124,9 @@ local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to th
 -- Returns the model's sizes on `devices` devices. Raises a user error if its gate is a policy.
 local function resolved(model, devices, path, at)
   local spec, gate = model_lib.resolve(model, devices, "f16")
-  if gate then errors.user(path .. ".model: its gate is a policy; give a built-in one", at) end
+  if gate then
+    errors.user(path .. ".model: its gate is a policy; give a model with a built-in gate", at)
+  end
   return spec
 end
 
@@ -140,7 +159,8 @@ function M.popularity(t)
   local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
   local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
   if type(file) ~= "string" then
-    schema.refuse("moe.lina.popularity.trace", c.trace, "the file of a trace, or moe.trace", at)
+    schema.refuse("moe.lina.popularity.trace", c.trace,
+      "the name of a trace's file, or moe.trace 'file' {}", at)
   end
   errors.stop_in "policies"
   errors.stop_in "check"
@@ -193,8 +213,8 @@ function M.inference(t)
   local at = errors.here()
   local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
   if c.cluster.devices ~= c.trace.devices then
-    errors.user(("moe.lina.inference.cluster: %d devices, but the trace is of %d"):format(
-      c.cluster.devices, c.trace.devices), at)
+    errors.user(("moe.lina.inference.cluster: has %d devices, but the trace was made for %d")
+      :format(c.cluster.devices, c.trace.devices), at)
   end
   local assumed = {}
   for _, a in pairs(c.cluster.assumed) do

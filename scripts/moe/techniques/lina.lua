@@ -11,7 +11,8 @@ local M = {}
 M.PACKING = schema.merged(packing.FIELDS, {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
-  system = { type = "system", doc = "whose micro-ops are measured; lina_pipelining" },
+  system = { type = "system",
+    doc = "the system whose micro-ops are measured; default: lina_pipelining" },
 })
 
 local functions = {}

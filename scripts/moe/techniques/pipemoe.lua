@@ -16,28 +16,29 @@ local function least_0(doc, required)
 end
 
 local OBJECTIVE = { type = "string", enum = { "forward", "step" }, default = "forward",
-  doc = "what is to be short: the forward (paper), or backward included" }
+  doc = "the time to make short: that of the forward (paper), or of the step with its backward" }
 
 local LINES = {
-  alpha_a = least_0("start-up of a transfer", true),
-  beta_a = least_0("seconds per byte", true),
+  alpha_a = least_0("start-up of a transfer, seconds", true),
+  beta_a = least_0("seconds per byte of a transfer", true),
   n_d = least_0("bytes of a rank's all-to-all", true),
-  alpha_e = least_0("start-up of a chunk's experts, both GEMMs", true),
-  beta_e = least_0("seconds a multiply-add of one GEMM, for both", true),
-  n_e = least_0("rows * hidden * ffn", true),
-  alpha_b = least_0 "of the experts' backward; twice alpha_e",
-  beta_b = least_0 "of the experts' backward; twice beta_e",
-  cut_s = least_0 "what cutting takes, once; 0, as in the paper",
+  alpha_e = least_0("start-up of a chunk's experts, both GEMMs together, seconds", true),
+  beta_e = least_0("seconds that both GEMMs take per multiply-add of one of them", true),
+  n_e = least_0("multiply-adds of one GEMM: rows * hidden * ffn", true),
+  alpha_b = least_0 "alpha_e of the experts' backward; default: twice alpha_e",
+  beta_b = least_0 "beta_e of the experts' backward; default: twice beta_e",
+  cut_s = least_0 "seconds that cutting takes, once; default: 0, as in the paper",
   objective = OBJECTIVE,
 }
 
 local DEGREE = { type = "integer", lo = 1, hi = 65536 }
 
 M.DEGREE = schema.merged(LINES, {
-  max_degree = schema.merged(DEGREE, { default = 64, doc = "the most chunks" }),
-  allowed = { type = "list", of = DEGREE, doc = "degrees that may be; all up to max_degree" },
+  max_degree = schema.merged(DEGREE, { default = 64, doc = "the largest degree" }),
+  allowed = { type = "list", of = DEGREE,
+    doc = "degrees among which to choose; default: all up to max_degree" },
   method = { type = "string", enum = { "exact", "brute", "paper", "paper_fixed" },
-    default = "exact", doc = "paper: Algorithm 1 as printed" },
+    default = "exact", doc = "how to find the degree; paper: Algorithm 1 as printed" },
 })
 
 M.TIME = schema.merged(LINES, {
@@ -50,34 +51,38 @@ local function size(doc, required)
 end
 
 M.SIMULATE = {
-  devices = size("ranks; at least 2", true),
-  experts_per_device = schema.merged(size "", { default = 1 }),
-  rows = size("choices per token * tokens, of a rank", true),
-  hidden = size("M", true),
-  ffn = size("H, the inner width", true),
-  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16", doc = "of what is sent" },
+  devices = size("number of ranks; at least 2", true),
+  experts_per_device = schema.merged(size "experts per device", { default = 1 }),
+  rows = size("routed rows of a rank: choices per token * tokens", true),
+  hidden = size("model width (M in the paper)", true),
+  ffn = size("inner width of an expert (H in the paper)", true),
+  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16",
+    doc = "element type of the rows that are sent" },
   alpha_a = LINES.alpha_a, beta_a = LINES.beta_a,
-  alpha_gemm = least_0("start-up of a GEMM", true),
-  beta_gemm = least_0("seconds a multiply-add", true),
+  alpha_gemm = least_0("start-up of a GEMM, seconds", true),
+  beta_gemm = least_0("seconds per multiply-add of a GEMM", true),
   degree = schema.merged(DEGREE, { required = true }),
-  spans = { type = "boolean", default = false, doc = "say what ran when" },
+  spans = { type = "boolean", default = false,
+    doc = "whether the result has .spans: when each op ran" },
 }
 
 M.LAYERS = {
-  devices = { type = "integer", required = true, doc = "GPUs: 16, 32 or 64" },
+  devices = { type = "integer", required = true, doc = "number of GPUs: 16, 32 or 64" },
   alpha_a_16 = { type = "string", enum = { "likely", "printed" }, default = "likely",
-    doc = "start-up on 16 GPUs: 1.72e-4 s, or 1.72e-5 as printed" },
+    doc = "alpha_a on 16 GPUs: likely, 1.72e-4 s; printed, 1.72e-5 s as in the paper" },
   k = { type = "integer", lo = 1, hi = 64, default = paper.k, doc = "choices per token" },
   element_bytes = { type = "integer", lo = 1, hi = 8, default = paper.element_bytes,
-    doc = "1: beta_a counts elements" },
+    doc = "bytes per element; with 1, beta_a is taken as seconds per element" },
   times_experts = { type = "boolean", default = false,
-    doc = "rows times E/P, as lines 2 and 3 of Algorithm 1 have it" },
+    doc = "whether rows are multiplied by E/P (experts per GPU), as in lines 2 and 3 of "
+      .. "Algorithm 1" },
 }
 
 M.FIT = {
   model = { type = "model", required = true, doc = "moe.model" },
-  cluster = { type = "cluster", doc = "moe.cluster; or ranks" },
-  ranks = { type = "integer", lo = 2, hi = 4096, doc = "of this machine, whose ops are measured" },
+  cluster = { type = "cluster", doc = "moe.cluster; give this or ranks" },
+  ranks = { type = "integer", lo = 2, hi = 4096,
+    doc = "number of ranks on this machine, whose ops are then measured" },
   link = { type = train.LINK, doc = "the emulated link of the ranks" },
   objective = OBJECTIVE,
 }
@@ -161,7 +166,7 @@ local function spec_of(c, at)
       c.ranks and "not both" or "neither is given"), at)
   end
   if c.cluster and c.link then
-    errors.user("moe.pipemoe.fit.link: only ranks have one; a cluster has its own", at)
+    errors.user("moe.pipemoe.fit.link: is only used with ranks; a cluster has its own links", at)
   end
   train.check_device("cpu", c, "moe.pipemoe.fit", at)
   local optimizer = schema.field(target.OPTIMIZER_FIELD, nil, "optimizer", at)
