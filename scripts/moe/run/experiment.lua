@@ -1,4 +1,5 @@
--- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and tables.
+-- moe.experiment{...}: checks an experiment (points, systems, targets and claims). M.run executes
+-- it: it writes results.json and traces, and prints tables.
 local band_lib = require "moe.results.band"
 local claims = require "moe.results.claims"
 local core = require "moe.core"
@@ -15,7 +16,7 @@ local train = require "moe.run.train"
 
 local M = {}
 
-local made, ran = {}, false  -- experiments of the recipe; whether one was run
+local made, ran = {}, false  -- all experiments of the recipe; whether any of them was run
 
 local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
 
@@ -39,7 +40,7 @@ for name in pairs(jobs_lib.CASE) do
   M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point" }
 end
 
---- The entry { "cuda", ... } of run.
+--- Fields of the entry { "cuda", ... } of run.
 M.CUDA = schema.merged(train.REAL_RUN, {
   model = { type = "table", doc = "what differs from the point's model on this target" },
   optimizer = target.OTHER_OPTIMIZER,
@@ -47,13 +48,13 @@ M.CUDA = schema.merged(train.REAL_RUN, {
     doc = "names of the systems to execute; all" },
 })
 
---- The entry { "cpu", ... } of run.
+--- Fields of the entry { "cpu", ... } of run.
 M.CPU = schema.merged(M.CUDA, {
   rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
     doc = "steps of the plain program that predictions learn from; 0: ops alone" },
 })
 
---- The entry { "simulate", ... } of run.
+--- Fields of the entry { "simulate", ... } of run.
 M.SIMULATE = {
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "that are simulated, of which the one of the median time is taken; they differ under a "
@@ -62,7 +63,7 @@ M.SIMULATE = {
     doc = "what is changed in the plans' graphs, as for the executor cuda; nothing" },
 }
 
-local ENTRIES = {}  -- by executor
+local ENTRIES = {}  -- fields of an entry, indexed by executor
 for _, row in ipairs(core.table "executors") do
   ENTRIES[row.name] = not train.is_real(row.name) and M.SIMULATE or row.gpu and M.CUDA or M.CPU
 end
@@ -102,15 +103,15 @@ function M.experiment(t)
   return schema.object(e, mt)
 end
 
---- Throws where the recipe made experiments and ran none of them.
+--- Raises a user error if the recipe made experiments and ran none of them.
 function M.check_run()
   if #made == 0 or ran then return end
   errors.user(("experiment '%s': is made and neither run nor returned; return it"):format(
     made[1].name), made[1].at)
 end
 
---- Everything but running: every case is resolved and every system planned for every target.
---- Returns the number of plans.
+--- Checks an experiment without running it: calls `case` for every point and plans every system for
+--- every target. Returns the number of plans.
 function M.check(e)
   local jobs = jobs_lib.all(e, points.after_set(e))
   band_lib.new(e, jobs)
@@ -121,7 +122,8 @@ function M.check(e)
   return #jobs
 end
 
--- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
+-- Runs all jobs, then evaluates the claims. Appends runs to R.runs and verdicts to `verdicts` as
+-- they are complete, so that after an error these hold all complete ones.
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
@@ -146,8 +148,8 @@ local function run_all(e, jobs, R, verdicts)
   end
 end
 
---- Runs an experiment; writes results.json and traces, prints the tables, returns the results. What
---- is complete when a run fails is written and printed, then the error goes on.
+--- Runs an experiment: writes results.json and traces, prints the tables, returns the results. If a
+--- run fails, the complete runs are written and printed, then the error is raised again.
 function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"

@@ -1,5 +1,5 @@
---- plan:explain() as text for people: what is exposed and why, what would help, and what each
---- collective took. Times are means over ranks.
+--- The text of plan:explain(): which communication is exposed and why, what would help, and the
+--- times of each collective. Times are means over ranks.
 local errors = require "moe.base.errors"
 
 local M = {}
@@ -15,7 +15,7 @@ local function summary(lines, e)
   for _, c in ipairs(e.causes) do add(lines, "  %10.3f ms  %s", c.ms, c.cause) end
 end
 
---- One finding in a line.
+--- Returns a finding as one line.
 function M.finding(f)
   local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
@@ -61,7 +61,7 @@ local function collectives(lines, e)
   end
 end
 
---- e: what the engine says, with `decisions`: the passes' log.
+--- Returns the text. e: the engine's explanation, with e.decisions = the log of the passes.
 function M.text(e)
   local lines = {}
   summary(lines, e)
@@ -74,7 +74,8 @@ function M.text(e)
   return table.concat(lines, "\n")
 end
 
---- Of the core's plan, for the call at `at`: of a step of its result, the first unless given.
+--- Explains one step of a result of the core's plan; step: by default the first. Errors name the
+--- line `at`.
 function M.of(plan, at, result, step)
   if type(result) ~= "table" then
     errors.user("explain: is a ':' missing? write result:explain(step)", at)

@@ -1,5 +1,5 @@
--- moe.infer{...}: batches through the forward of a model on real ranks, or simulated on a cluster,
--- its experts where a system puts them.
+-- moe.infer{...}: inference. Batches go through the forward of a model on real ranks, or in a
+-- simulation on a cluster; the system decides on which devices the experts are.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -37,7 +37,8 @@ M.INFER = {
   timeout_s = train.RUN.timeout_s,
 }
 
--- The stages of a system's only candidate, if a forward alone can have them all.
+-- Returns the only candidate of a system. Raises a user error if the system has several, or a stage
+-- that needs a training step.
 local function candidate_of(system, at)
   local alternatives = system_lib.expand(system)
   local function refuse(why)
@@ -69,7 +70,7 @@ local function check_popularity(c, candidate, at)
 end
 
 local function options_of(c, model, at)
-  -- What a run takes beside: none of it is asked for here.
+  -- train.run_options also needs these fields, which inference does not use.
   local fields = schema.merged(c, { steps = c.batches, init = "reference", eval_batches = 0,
     checkpoint_every = 0 })
   local options = train.run_options(c.executor, fields, model, "moe.infer", at)
@@ -80,7 +81,7 @@ local function options_of(c, model, at)
   return options
 end
 
--- What a simulation takes beside executor and cluster.
+-- The fields that a simulation uses.
 local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
   popularity = true, executor = true, cluster = true }
 
@@ -122,10 +123,12 @@ local function simulated(c, candidate, at)
   return out
 end
 
---- Inference on real ranks: { losses and accuracy (next tokens that are right) by batch, digest of
---- all predictions, samples_ms, metrics, moe as moe.train; rows[batch][MoE layer][rank] of tokens;
---- phase_2[MoE layer], whether lina_inference may place again there, and placed_again[batch][MoE
---- layer], whether it did; record }. Simulated: what of that a plan and the model's routing say.
+--- Runs inference on real ranks. Returns losses and accuracy (share of next tokens that are
+--- predicted correctly), indexed by batch; digest of all predictions; samples_ms, metrics and moe
+--- as moe.train; rows[batch][MoE layer][rank], the number of token rows; phase_2[MoE layer],
+--- whether lina_inference may place experts again in that layer; placed_again[batch][MoE layer],
+--- whether it did; record. A simulation returns the fields of these that follow from the plan and
+--- the model's routing.
 function M.infer(t)
   local at = errors.here()
   local c = schema.check(M.INFER, t, "moe.infer", at)

@@ -1,8 +1,9 @@
--- runs.jsonl, the file of lines beside results.json: what is finished stands there at once, also
--- after a kill. The first line is what stands at the top of results.json; each further one is
+-- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
+-- it is not lost when the process is killed. The first line has the fields at the top of
+-- results.json; each further line is
 --   { experiment = info }, { claim = verdict } or { run = number, record = run }
--- of which the last one of a number counts: an executed run is there before it begins, with its
--- frozen prediction, and again when it is over.
+-- The last line with a run's number is valid: an executed run is written before it begins, with its
+-- frozen prediction, and again when it has ended.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
@@ -10,8 +11,8 @@ local M = {}
 
 M.FILE = "runs.jsonl"
 
---- What a session writes: { note = function(line) }. head(): the first line, asked for once. The
---- file of a session before is given up with the first line.
+--- Returns the writer of this process: { note = function(line) }, which appends a line. head() is
+--- called once and returns the first line. Writing the first line replaces an older file.
 function M.writer(head)
   local writer = { lines = 0 }
   local function append(line)
@@ -42,9 +43,9 @@ local function take(data, line, fail)
   end
 end
 
---- What stands in the text of such a file, as results.json has it, and in `lines` how many were
---- read. A last line that was cut off is left out, with a message. An error at `at` names the file
---- and the line that cannot be read.
+--- Parses the text of such a file. Returns a table like that of results.json, whose field `lines`
+--- is the number of lines read. A last line that was cut off is skipped, with a warning. Raises a
+--- user error at `at` that names the file and the first line that cannot be read.
 function M.parse(text, file, at)
   local data, n, from = nil, 0, 1
   while from <= #text do
@@ -75,8 +76,9 @@ local function ended(data)
   return n
 end
 
---- Whether the lines know more than results.json, which is of a session before or was written
---- before the last of them; both as tables.
+--- Returns whether runs.jsonl is newer than results.json: it has lines that were written after
+--- results.json by the same process, or it is from another process and has a run that ended. Both
+--- arguments are tables.
 function M.is_newer(lines, whole)
   if lines.session == whole.session then return lines.lines > (whole.lines or 0) end
   return ended(lines) > 0

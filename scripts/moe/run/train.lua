@@ -1,4 +1,5 @@
--- moe.train{...} and moe.plan{...}: one run or one plan from a script.
+-- moe.train{...} and moe.plan{...}: one run or one plan, outside an experiment. The functions that
+-- check the options of a real run are here too; moe.experiment and moe.infer use them.
 local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -28,7 +29,7 @@ M.LINK = schema.changed(M.INTRA, {
 
 M.NCCL = declared.nccl.type
 
---- What is changed in a plan's graph for a device, after all passes.
+--- Changes of a plan's graph for execution on a device, which are made after all passes.
 M.EDITS = {
   fuse_gelu = { type = "boolean",
     doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
@@ -57,21 +58,22 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
     doc = "cuda: of transfers' streams over compute's; high" },
 })
 
-local executors = {}  -- by name
---- What a real run is executed on.
+local executors = {}  -- rows of core.table "executors", indexed by name
+--- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
   executors[row.name] = row
   if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
 end
 
---- Whether the executor has ranks that compute; one without gives simulated times.
+--- Returns whether the executor has ranks that compute; the other executor gives simulated times.
 function M.is_real(executor) return #executors[executor].precisions > 0 end
 
---- Whether the executor's ranks run their ops on a GPU.
+--- Returns whether the executor's ranks run their ops on a GPU.
 function M.on_gpu(executor) return executors[executor].gpu end
 
---- What a single run writes is not another one's. t: checked fields; `path` names their table.
+--- Claims the output files of a single run, so that no other run of the recipe writes them. t:
+--- checked fields; `path` names their table in errors.
 function M.claim_outputs(t, path, at)
   local who = ("%s in line %s"):format(path, at and at.line or "?")
   outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
@@ -79,13 +81,14 @@ function M.claim_outputs(t, path, at)
   outputs.claim(t.record, who, path .. ".record", at)
 end
 
---- Throws where this machine cannot run that executor; `path` names where it was asked for.
+--- Raises a user error if this machine cannot run the executor; `path` names the field or option
+--- that requests it.
 function M.check_executor(executor, path, at)
   local missing = core.executor_missing(executor)
   if missing then errors.user(("%s: %s"):format(path, missing), at) end
 end
 
--- Throws where the executor does not compute in that precision.
+-- Raises a user error if the executor does not compute in this precision.
 local function check_precision(executor, precision, path, at)
   local others = {}
   for _, name in ipairs(M.EXECUTORS) do
@@ -101,10 +104,12 @@ local function check_precision(executor, precision, path, at)
     at)
 end
 
--- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
+-- Fields of a run that choose the kernels of ops, each with the op attribute that has this choice
+-- in a plan.
 local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
---- What a plan takes of how ops run on the executor; nil: what it finds.
+--- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if it leaves the
+--- choice to the plan. Raises a user error for a choice that the executor does not have.
 function M.variants(executor, t, path, at)
   local variants
   for _, one in ipairs(VARIANTS) do
@@ -126,8 +131,9 @@ function M.variants(executor, t, path, at)
   return variants
 end
 
---- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
---- otherwise; nil: nothing. t: with fields edits and precision.
+--- Returns the changes of a plan's graph for the executor, or nil for none. All changes that are
+--- possible are made unless the recipe sets them to false. t: a table with fields edits and
+--- precision.
 function M.edits(executor, t, path, at)
   local given = t.edits or {}
   if not M.on_gpu(executor) then
@@ -151,7 +157,8 @@ local function check_power_of_two(path, value, at)
   if n ~= 1 then errors.user(("%s: %d is not a power of two"):format(path, value), at, path) end
 end
 
--- Where ranks are threads of one process their bytes do not go through NCCL.
+-- Raises a user error if options for NCCL are wrong or not used: between ranks that are threads of
+-- one process no bytes go through NCCL.
 local function check_nccl(nccl, path, at)
   for _, name in ipairs { "channels", "channels_per_net_peer" } do
     check_power_of_two(path .. "." .. name, nccl[name], at)
@@ -161,7 +168,8 @@ local function check_nccl(nccl, path, at)
     .. "processes, one rank each (start them with mpirun or torchrun, or leave it away)", at, path)
 end
 
---- Throws where a run is told how to use a GPU in a way that it cannot. t: fields of M.REAL_RUN.
+--- Raises a user error if a field on the use of the GPU is not possible for the executor. t: fields
+--- of M.REAL_RUN.
 function M.check_device(executor, t, path, at)
   local link = t.link or {}
   local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
@@ -173,23 +181,25 @@ function M.check_device(executor, t, path, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
 end
 
---- The blocks that a run's transfers have on the GPU: of the emulated link, or NCCL's. nil where
---- nobody says it, and where they have none.
+--- Returns the number of CUDA blocks that a run's transfers use on the GPU: those of the emulated
+--- link, or NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are
+--- used.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
   if t.link then return t.link.blocks or declared.link_blocks.default end
   return t.nccl and t.nccl.channels
 end
 
---- The same with what a run on real ranks is made for.
+--- Fields of a real run together with its ranks and link.
 M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
     doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one per process" },
   link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
 })
 
---- The path of a checkpoint, which is in the output folder; one that is read may be elsewhere under
---- --trust. folder: the output folder where the checkpoint is read, nil where it is written.
+--- Returns the path of a checkpoint, which must be in the output folder; with --trust, one that is
+--- read may be elsewhere. folder: the output folder if the checkpoint is read, nil if it is
+--- written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
@@ -199,8 +209,9 @@ function M.checkpoint(name, folder, path, at)
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end
 
---- What only ranks in one process can have is refused where several were started; also another
---- number of ranks than of processes. ranks: nil where a plan says it.
+--- Raises a user error if several processes were started and the number of ranks differs from the
+--- number of processes, or an emulated link is given, which only ranks of one process can have.
+--- ranks: nil if the plan determines it.
 function M.check_processes(ranks, link, path, at)
   local n = core.processes
   if n and ranks and ranks ~= n then
@@ -213,7 +224,8 @@ function M.check_processes(ranks, link, path, at)
   end
 end
 
---- The core's run options from checked fields; `path` names their table.
+--- Returns the run options that the core takes, made from checked fields; `path` names their table
+--- in errors.
 function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
@@ -247,20 +259,21 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
   executor = { type = "string", enum = M.EXECUTORS, default = "cpu" },
 })
 
--- The result of a run, unless a placement policy failed in it: then a run error, whose result is
--- that of the steps before.
+-- Returns the result of a run, or raises a run error if a placement policy failed during the run;
+-- the error has the result of the steps before.
 local function good(result)
   if not result.stop_reason then return result end
   errors.run(result.stop_reason, result)
 end
 
---- Runs the plan with these options; what: it is called so on a terminal.
+--- Runs the plan with these options and returns the result. what: the word for it on a terminal.
 function M.started(what, plan, options, ranks, at)
   core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
   return errors.call(at, plan.run, plan, options)
 end
 
---- One training run on real ranks. The plan's op times are measured only where the plan needs them.
+--- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan depends on
+--- their times.
 function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)
@@ -305,7 +318,7 @@ local function plan_self(self)
   return self
 end
 
---- Names of the ops of a lane, in order.
+--- p:order(lane): returns the names of the ops of a lane, in order.
 function Plan:order(lane)
   local core_plan = plan_self(self).core
   return errors.call(errors.here(), core_plan.order, core_plan, lane)
@@ -319,8 +332,9 @@ M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), 
   first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
 })
 
---- Times of the step of the median, samples_ms of all, and under a routing model the placements.
---- Without `t` as the plan was simulated when it was made; with it `moebench check` ends here.
+--- p:simulate(t): returns the times of the step with the median time, samples_ms of all steps, and
+--- the placements if the model has a routing model. Without `t` it returns the simulation from when
+--- the plan was made; with `t`, `moebench check` ends at this call.
 function Plan:simulate(t)
   local core_plan = plan_self(self).core
   if t == nil then return self.sim end
@@ -334,9 +348,10 @@ function Plan:simulate(t)
   return sim
 end
 
---- What weight gradients can hide of the all-to-alls, by the graph alone: { num_a2a, num_dw,
---- a2a_ms, dw_ms: sums; greedy_ms: Lancet's choice, bound_ms: no choice hides more, exact_ms: the
---- best one, where there are at most 24 }.
+--- p:overlap(): how much of the all-to-alls' time weight gradients (dW) can hide, from the graph
+--- alone. Returns { num_a2a, num_dw, a2a_ms and dw_ms (sums), greedy_ms (hidden by Lancet's
+--- choice), bound_ms (no choice hides more), exact_ms (hidden by the best choice; only with at most
+--- 24 of them) }.
 function Plan:overlap()
   local core_plan = plan_self(self).core
   return errors.call(errors.here(), core_plan.overlap, core_plan)
@@ -349,8 +364,9 @@ M.SPANS = {
     doc = "not the first alone; without a routing model it stands for all" },
 }
 
--- What has the timeline of that simulated step. Beyond the first one as many steps are simulated
--- as were ever asked for, at least twice as many as before, and kept with the plan.
+-- Returns timelines that include the simulated step `step`. For a step beyond those that the plan
+-- keeps, it simulates again and keeps the result: up to the largest step that was ever requested,
+-- and at least twice as many steps as before.
 local function simulation_with(self, step, at)
   if step > self.held.steps then
     local steps = math.max(step, self.asked, 2 * self.held.steps)
@@ -360,25 +376,27 @@ local function simulation_with(self, step, at)
   return self.held.timelines
 end
 
---- The simulated timeline, by begin: { op, kind, rank, lane, chunk (of a transfer, from 1),
---- post_ms, begin_ms, end_ms } each.
+--- p:spans{...}: returns the simulated timeline, a list in order of begin of { op, kind, rank,
+--- lane, chunk (of a transfer, from 1), post_ms, begin_ms, end_ms }.
 function Plan:spans(t)
   local core_plan = plan_self(self).core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  local step = self.spec.routing and c.step or 1  -- without a routing model one stands for all
+  local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
   return errors.call(at, core_plan.spans, core_plan,
     { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end
 
---- What Lina's packing compares in the forward, means over MoE layers and parts of them, each
---- alone: { a2a_ms: the all-to-all to the experts, ffn_ms: the experts, num: parts }.
+--- p:micro_ops(): returns the forward times that Lina's packing compares, means over the MoE layers
+--- and their parts, with each op alone: { a2a_ms = the all-to-all to the experts, ffn_ms = the
+--- experts, num = number of parts }.
 function Plan:micro_ops()
   local core_plan = plan_self(self).core
   return errors.call(errors.here(), core_plan.micro_ops, core_plan)
 end
 
---- Bytes a device: { peak_bytes, liveness_bytes, arena_bytes, persistent_bytes, holders }.
+--- p:memory(): returns the planned bytes per device: { peak_bytes, liveness_bytes, arena_bytes,
+--- persistent_bytes, holders }.
 function Plan:memory()
   local info, out = plan_self(self).core:info(), {}
   for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
@@ -388,20 +406,24 @@ function Plan:memory()
   return out
 end
 
---- Why communication is exposed, and what would help. Times are ms, means over ranks:
---- { iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... }, causes: their sums;
---- collectives: { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms, exposed_ms,
---- hidden_by, exposed_by, delays } each; exposures: { op, cause, why, ms, from, to, stage } each,
---- in all exposed_ms; findings: the same with advice, gain_ms (by replay) or a guess at it in
---- worth_ms, best first; idle: what stages were told and has no effect, and why; decisions: of the
---- passes;
---- text }. tostring gives text. A result of plan:run has the same as result:explain(step), of a
---- step that ran.
+--- p:explain(): why communication is exposed, and what would help. Times are in ms, means over
+--- ranks. Returns
+---   iteration_ms, exposed_ms, bound = { ms, by, distance_ms, ... },
+---   causes = the exposed time of each cause,
+---   collectives = a list of { op, kind, bytes, alone_ms, waited_ms, transfer_ms, hidden_ms,
+---     exposed_ms, hidden_by, exposed_by, delays },
+---   exposures = a list of { op, cause, why, ms, from, to, stage } that adds up to exposed_ms,
+---   findings = exposures with advice and gain_ms (by replay) or worth_ms (a guess), best first,
+---   idle = stages without effect, and why,
+---   decisions = the log of the passes,
+---   text = all of it as text, which tostring returns too.
+--- A result of p:run has result:explain(step), the same for a step that ran.
 function Plan:explain()
   return explain.of(plan_self(self).core, errors.here(), self.held, 1)
 end
 
---- Runs the plan on real ranks, one per device of its cluster, in the precision that `t` says.
+--- p:run(executor, t): runs the plan on real ranks, one per device of its cluster, with the options
+--- `t`; returns the result.
 function Plan:run(executor, t)
   local at = errors.here()
   plan_self(self)
@@ -411,7 +433,7 @@ function Plan:run(executor, t)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
     variants = M.variants(executor, c, "moe.plan.run", at) }))
-  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
+  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- in place of the simulated plan's edits
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
@@ -429,7 +451,7 @@ function M.plan(t)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
-  local held = { steps = 1, timelines = made.sim.timelines }  -- of steps from the first on
+  local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
