@@ -110,7 +110,8 @@ TEST_CASE("what cannot be planned is refused at the recipe's line") {
              Contains("recipe.lua:23: moe.prophet.plan.routed[1][2]: ") &&
                  Contains("is not allowed; give an integer"));
   CHECK_THAT(message("plan { routed = { { 1, -2 } } }"), Contains("routed[1][2]: -2"));
-  CHECK_THAT(message("plan { routed = {} }"), Contains("moe.prophet.plan.routed: the list is empty"));
+  CHECK_THAT(message("plan { routed = {} }"),
+             Contains("moe.prophet.plan.routed: the list is empty"));
   CHECK_THAT(message("plan { n = 3 }"),
              Contains("moe.prophet.plan.n: 3 is not allowed; give an integer from 0 to 2"));
   CHECK_THAT(message("plan { n = 'all' }"), Contains("n: 'all' is not allowed"));

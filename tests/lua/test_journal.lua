@@ -59,12 +59,12 @@ test("a last line that was cut off is left out, with a message", function()
   files[lines] = files[lines]:sub(1, -20)
   local runs, w = read(files)
   expect.equal(#runs, 6)  -- of the last one there was a line before, without its trace
-  expect.equal(w.warned, { "old/runs.jsonl: its last line was cut off and is left out" })
+  expect.equal(w.warned, { "old/runs.jsonl: the last line is cut off and is skipped" })
 end)
 
 test("a line in the middle that is none is named", function()
-  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: is no line" },
-      { '{"run":9,"record":{}}\n', "line 3: run: 9 stands where 1 to 1 may" } } do
+  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: was not written" },
+      { '{"run":9,"record":{}}\n', "line 3: run: is 9; allowed: 1 to 1" } } do
     local files = folder()
     files["old/results.json"] = nil
     local first, rest = files["old/runs.jsonl"]:match "^([^\n]*\n[^\n]*\n)(.*)$"
@@ -95,7 +95,8 @@ test("of a results.json and lines that differ the one that knows more is read", 
   runs, late = read(both)
   expect.equal(runs, whole)
   expect.equal(late.warned,
-    { "recipe.lua:1: old/runs.jsonl: line 1: is no first line of moebench's; it is left out" })
+    { "recipe.lua:1: old/runs.jsonl: line 1: is not the first line of a file that moebench writes; "
+      .. "it is left out" })
 end)
 
 test("a terminal is shown each finished run and what is expected of the rest", function()

@@ -88,7 +88,7 @@ test("a trace is a model's routing, too", function()
     "moe.trace: unknown key 'cycles'. Did you mean 'cycle'?")
   expect.fails(expect.HEAD .. "moe.trace {}", 2, "moe.trace: a table is not allowed")
   expect.fails(model "" .. "moe.train { model = m, record = '../b.trace' }", 3,
-    "moe.train.record: '../b.trace' leads out of the output folder")
+    "moe.train.record: '../b.trace' is outside the output folder")
 end)
 
 test("other tools' traces are imported and exported with checked fields", function()
@@ -115,10 +115,10 @@ test("two traces are not written to one name; the same one may be made again", f
   expect.runs(expect.HEAD .. import:format("a", "x") .. import:format("a", "x")
     .. import:format("b", "y"))
   expect.fails(expect.HEAD .. import:format("a", "x") .. import:format("b", "./x"), 3,
-    "moe.trace.import.to: './x' is written by moe.trace.import of a already")
+    "moe.trace.import.to: './x' is already written by moe.trace.import of a")
   expect.fails(expect.HEAD .. import:format("a", "x")
     .. "moe.trace.export { format = 'csv', trace = 'y', to = 'x' }", 3, "moe.trace.export.to: 'x'")
-  expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "moebench's own results")
+  expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "is a name that moebench uses")
 end)
 
 test("an executed run of an experiment records into a file of its own", function()

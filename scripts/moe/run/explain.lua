@@ -9,8 +9,8 @@ local MAX_FINDINGS, MAX_CAUSES, MAX_OPS = 8, 3, 2
 local function add(lines, text, ...) lines[#lines + 1] = text:format(...) end
 
 local function summary(lines, e)
-  add(lines, "step %.3f ms, of it %.3f ms exposed communication; no schedule is below "
-    .. "%.3f ms (%s), %.3f ms away",
+  add(lines, "step %.3f ms, of which %.3f ms are exposed communication; no schedule is below "
+    .. "%.3f ms (%s), which is %.3f ms less",
     e.iteration_ms, e.exposed_ms, e.bound.ms, e.bound.by, e.bound.distance_ms)
   for _, c in ipairs(e.causes) do add(lines, "  %10.3f ms  %s", c.ms, c.cause) end
 end
@@ -19,7 +19,7 @@ end
 function M.finding(f)
   local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
-  return ("%s: %s. '%s' is exposed since %s"):format(worth, f.advice, f.op, f.why)
+  return ("%s: %s. '%s' is exposed because %s"):format(worth, f.advice, f.op, f.why)
 end
 
 local function findings(lines, e)
@@ -47,7 +47,7 @@ local function some(list, most, text)
 end
 
 local function collectives(lines, e)
-  add(lines, "collectives, ms: alone, waited, on the wire, hidden, exposed")
+  add(lines, "collectives; columns in ms: time alone, waiting, in transfer, hidden, exposed")
   for _, c in ipairs(e.collectives) do
     add(lines, "  %9.3f %9.3f %9.3f %9.3f %9.3f  %s", c.alone_ms, c.waited_ms, c.transfer_ms,
       c.hidden_ms, c.exposed_ms, c.op)
@@ -78,7 +78,7 @@ end
 --- line `at`.
 function M.of(plan, at, result, step)
   if type(result) ~= "table" then
-    errors.user("explain: is a ':' missing? write result:explain(step)", at)
+    errors.user("explain: is a ':' missing? Write result:explain(step)", at)
   end
   local e = errors.call(at, plan.explain, plan, { timelines = result.timelines, step = step })
   e.decisions = plan:info().log

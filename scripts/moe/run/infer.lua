@@ -14,24 +14,26 @@ for _, name in ipairs(train.EXECUTORS) do EXECUTORS[#EXECUTORS + 1] = name end
 
 M.INFER = {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
-  system = { type = "system", doc = "moe.system; raf_rows, one expert per device" },
+  system = { type = "system",
+    doc = "moe.system; default: raf_rows, where experts stay on their owners" },
   ranks = train.REAL_RUN.ranks,
-  batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
+  batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "number of batches" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
-    doc = "which the first one is; batches are the same in every run" },
+    doc = "number of the first batch; batch i is the same in every run" },
   executor = { type = "string", enum = EXECUTORS, default = "cpu" },
-  cluster = { type = "cluster", doc = "moe.cluster, of the executor simulate" },
+  cluster = { type = "cluster", doc = "moe.cluster, for the executor simulate only" },
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
   attention = train.RUN.attention,
   edits = train.RUN.edits,
   parameters = { type = "string",
-    doc = "a checkpoint of moe.train in the output folder; the initial parameters" },
+    doc = "a checkpoint of moe.train in the output folder; default: the initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from; of a text, from the part that training does not see" },
+    doc = "where tokens come from: text, the part of the text that training does not read; "
+      .. "reference, made-up tokens" },
   text = train.RUN.text,
   popularity = { type = "popularity",
-    doc = "moe.lina.popularity, by which lina_inference estimates" },
+    doc = "moe.lina.popularity, the profile from which lina_inference estimates" },
   link = train.REAL_RUN.link,
   record = train.RUN.record,
   timeout_s = train.RUN.timeout_s,
@@ -45,12 +47,13 @@ local function candidate_of(system, at)
     errors.user(("moe.infer.system: '%s' %s"):format(system.name, why), at)
   end
   if target.reads_times(alternatives) then
-    refuse "has choices that are made by the times of a training step; give one without"
+    refuse("has options that are chosen by the times of training steps; give a system without "
+      .. "such choices")
   end
   for _, stage in ipairs(alternatives[1][1].stages) do
     if stage.kind == "placement" and stage.name ~= "lina_inference" then
-      refuse(("has the pass '%s', which places experts from one training step to the next; "
-        .. "inference has lina_inference"):format(stage.name))
+      refuse(("has the pass '%s', which places experts for the next training step; for inference "
+        .. "give a system with lina_inference"):format(stage.name))
     end
   end
   return alternatives[1][1]
@@ -62,10 +65,11 @@ local function check_popularity(c, candidate, at)
     if stage.name == "lina_inference" then estimates = stage.options.estimation end
   end
   if estimates and not c.popularity then
-    errors.user(("moe.infer.popularity: is missing; '%s' estimates by moe.lina.popularity, unless "
-      .. "estimation = false"):format(c.system.name), at)
+    errors.user(("moe.infer.popularity: is missing; '%s' estimates from moe.lina.popularity; give "
+      .. "it, or estimation = false in the pass"):format(c.system.name), at)
   elseif c.popularity and not estimates then
-    errors.user(("moe.infer.popularity: '%s' estimates nothing"):format(c.system.name), at)
+    errors.user(("moe.infer.popularity: is not used, since the system '%s' makes no estimates; "
+      .. "omit it"):format(c.system.name), at)
   end
 end
 
@@ -88,15 +92,15 @@ local SIMULATED = { model = true, system = true, batches = true, first_batch = t
 local function check_cluster(c, given, at)
   if c.executor ~= "simulate" then
     if not c.cluster then return end
-    errors.user(("moe.infer.cluster: is of the executor simulate, here it is %s"):format(
-      c.executor), at)
+    errors.user(("moe.infer.cluster: is only used with executor = 'simulate'; here it is '%s'")
+      :format(c.executor), at)
   end
   if not c.cluster then
-    errors.user("moe.infer.cluster: is missing; the executor simulate needs moe.cluster", at)
+    errors.user("moe.infer.cluster: is missing; the executor 'simulate' needs a cluster", at)
   end
   for _, key in ipairs(schema.keys_of(given)) do
     if not SIMULATED[key] then
-      errors.user(("moe.infer.%s: a simulation has no use for it; leave it away"):format(key), at)
+      errors.user(("moe.infer.%s: is not used by a simulation; omit it"):format(key), at)
     end
   end
 end
@@ -106,8 +110,9 @@ local function simulated(c, candidate, at)
   spec.inference = true
   for _, stage in ipairs(candidate.stages) do
     if stage.name == "lina_inference" and not spec.routing then
-      errors.user(("moe.infer.model.routing: is missing; '%s' places by what tokens choose, which "
-        .. "moe.trace or moe.workload say in a simulation"):format(c.system.name), at)
+      errors.user(("moe.infer.model.routing: is missing; '%s' places experts by the tokens' "
+        .. "choices, which a simulation takes from moe.trace or moe.workload"):format(
+        c.system.name), at)
     end
   end
   local plan = target.plan_of(spec, candidate, at)
@@ -135,8 +140,8 @@ function M.infer(t)
   errors.stop_in "policies"
   c.system = c.system or system_lib.system "raf_rows" {}
   if c.model.bias_balance then
-    errors.user("moe.infer.model: biases of bias_balance are states of training, which inference "
-      .. "does not have", at)
+    errors.user("moe.infer.model: has bias_balance, whose biases exist only in training; give a "
+      .. "model without it", at)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)

@@ -16,7 +16,7 @@ local M = {}
 --- The fields that `case` returns for a point.
 M.CASE = {
   model = { type = "model", required = true, doc = "moe.model" },
-  cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
+  cluster = { type = "cluster", doc = "moe.cluster; required for simulation" },
   systems = { type = "list", of = { type = "system" }, required = true,
     doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
@@ -33,7 +33,7 @@ local function resolve_case(e, point, params)
   local seen = {}
   for _, s in ipairs(case.systems) do
     if seen[s.name] then
-      errors.user(("%s.systems: '%s' stands there twice; names must differ"):format(e.case_path,
+      errors.user(("%s.systems: '%s' is in the list twice; names must differ"):format(e.case_path,
         s.name), e.at)
     end
     seen[s.name] = true
@@ -63,7 +63,8 @@ end
 
 local function simulate_jobs(e, entry, case)
   if not case.cluster then
-    errors.user(e.case_path .. (': cluster is missing; "%s" needs it'):format(entry.kind), e.at)
+    errors.user(e.case_path .. (': cluster is missing; the executor "%s" needs it'):format(
+      entry.kind), e.at)
   end
   local jobs = {}
   for i, system in ipairs(case.systems) do
@@ -190,7 +191,9 @@ function M.all(e, over, params)
   for _, point in ipairs(points.product(over)) do
     cases[#cases + 1] = resolve_case(e, point, params)
   end
-  if #cases == 0 then errors.user(e.case_path .. ": false for all points, there is none", e.at) end
+  if #cases == 0 then
+    errors.user(e.case_path .. ": returned false for every point, so there is nothing to run", e.at)
+  end
   for _, entry in ipairs(entries_of(e)) do
     local jobs = jobs_of(e, entry, cases)
     claim_checkpoints(jobs)

@@ -27,7 +27,7 @@ function M.writer(head)
 end
 
 local function take(data, line, fail)
-  if type(line) ~= "table" then fail "is no line that moebench writes" end
+  if type(line) ~= "table" then fail "was not written by moebench" end
   if type(line.experiment) == "table" then
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
@@ -35,11 +35,11 @@ local function take(data, line, fail)
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
-      fail(("run: %s stands where 1 to %d may"):format(tostring(n), #data.runs + 1))
+      fail(("run: is %s; allowed: 1 to %d"):format(tostring(n), #data.runs + 1))
     end
     data.runs[n] = line.record
   else
-    fail "is no line that moebench writes"
+    fail "was not written by moebench"
   end
 end
 
@@ -53,14 +53,16 @@ function M.parse(text, file, at)
     local function fail(why) errors.user(("%s: line %d: %s"):format(file, n + 1, why), at) end
     local ok, line = pcall(core.json_decode, text:sub(from, to or -1))
     if not to or not ok and to == #text then
-      core.warn(("%s: its last line was cut off and is left out"):format(file))
+      core.warn(("%s: the last line is cut off and is skipped"):format(file))
       break
     end
     if not ok then fail(type(line) == "table" and line.message or tostring(line)) end
     if data then
       take(data, line, fail)
     else
-      if type(line) ~= "table" or not line.schema then fail "is no first line of moebench's" end
+      if type(line) ~= "table" or not line.schema then
+        fail "is not the first line of a file that moebench writes"
+      end
       data = line
       data.experiments, data.runs, data.claims = {}, {}, {}
     end

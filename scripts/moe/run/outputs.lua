@@ -23,12 +23,12 @@ function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)
   if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d%d%d%-" then
-    errors.user(("%s: '%s' is a name of moebench's own results; give another one"):format(path,
-      name), at)
+    errors.user(("%s: '%s' is a name that moebench uses for its own files; give another name")
+      :format(path, name), at)
   end
   if writers[key] and not again then
-    errors.user(("%s: '%s' is written by %s already, which %s would overwrite; give each a "
-      .. "name of its own (of systems, by an entry of run for each, with systems = { ... })")
+    errors.user(("%s: '%s' is already written by %s, and %s would overwrite it; give each a file "
+      .. "name of its own (for several systems, give each an entry of run with systems = { ... })")
       :format(path, name, writers[key], who), at)
   end
   writers[key] = who
@@ -44,8 +44,8 @@ function M.take_folder(at)
   if not earlier.found then return end
   local recipe, own = earlier.recipe or {}, core.recipe
   if recipe.path == own.path or recipe.hash == own.hash then return end
-  errors.user(("--out %s: holds the results of %s, which would be overwritten; give another "
-    .. "folder"):format(core.out_dir, recipe.path or "something else than moebench"), at)
+  errors.user(("--out %s: the folder has the results of %s, which would be overwritten; give "
+    .. "another folder"):format(core.out_dir, recipe.path or "another program"), at)
 end
 
 --- Called after results.json is written. Removes the traces that the previous results.json named

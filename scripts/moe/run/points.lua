@@ -24,14 +24,17 @@ function M.check(over, params, at)
     local seen = {}
     for i, value in ipairs(list) do
       local label, entry = label_of(value), ("%s[%d]"):format(path, i)
-      if label == nil then schema.refuse(entry, value, "a value or something with a name", at) end
+      if label == nil then
+        schema.refuse(entry, value,
+          "a number, a string, a boolean, or a table or object with a field name", at)
+      end
       if seen[label] then
-        errors.user(("%s: '%s' stands there twice"):format(entry, tostring(label)), at)
+        errors.user(("%s: '%s' is in the list twice"):format(entry, tostring(label)), at)
       end
       seen[label] = true
     end
     if params[name] ~= nil then
-      errors.user(path .. ": also stands in experiment.params; give one of the two", at)
+      errors.user(path .. ": is also in experiment.params; give only one of the two", at)
     end
   end
 end
@@ -48,8 +51,8 @@ local function narrowed(name, list, text, at)
     have[i] = tostring(label_of(value))
   end
   if #kept == 0 then
-    errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(name, text, name,
-      table.concat(have, ", ")), at)
+    errors.user(("--set %s=%s: the value is not in experiment.over.%s, have: %s"):format(name, text,
+      name, table.concat(have, ", ")), at)
   end
   return kept
 end

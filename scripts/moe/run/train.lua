@@ -20,8 +20,9 @@ M.INTRA = schema.changed(cluster.PLAIN_LINK, { bytes_per_s = RATE, latency_us = 
 
 M.LINK = schema.changed(M.INTRA, {
   devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
-    doc = "ranks of a node, which share one such link to other nodes" },
-  intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
+    doc = "ranks per node; the ranks of a node share one such link to other nodes" },
+  intra = { type = M.INTRA,
+    doc = "link of each rank inside its node; default: as the link between nodes" },
   blocks = schema.optional(declared.link_blocks),
   share = schema.optional(cluster.SHARE),
   sharing_efficiency = schema.optional(cluster.SHARING_EFFICIENCY),
@@ -32,30 +33,36 @@ M.NCCL = declared.nccl.type
 --- Changes of a plan's graph for execution on a device, which are made after all passes.
 M.EDITS = {
   fuse_gelu = { type = "boolean",
-    doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
+    doc = "GELU is computed in one op with the matrix product before it, and GELU's gradient in "
+      .. "one op with the product that makes its input" },
   round_once = { type = "boolean",
-    doc = "bf16: what several products would round, as parameters, is rounded once per step" },
+    doc = "bf16: operands that several matrix products would round, for example parameters, are "
+      .. "rounded once per step" },
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batches", "resume_from",
   "checkpoint_to", "checkpoint_every", "check_finite", "timeout_s", "nccl" }), {
   expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
-    doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
-      .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
-      .. "the quickest where ops are profiled, else batch, of used rows streams" },
+    doc = "cuda: how the matrix products of a rank's experts run. batch: one batched call, if all "
+      .. "experts have equally many rows (otherwise as streams); streams: at the same time on "
+      .. "several streams; grouped: one grouped call; each: one after the other. Default: the "
+      .. "fastest if ops are profiled, else batch, or streams if only used rows are computed" },
   attention = { type = "string", enum = { "cudnn", "own" },
-    doc = "cuda in bf16, kernels of fused attention: cudnn, where it is found and has some for the "
-      .. "shape; own; the quickest where ops are profiled, else cudnn" },
-  edits = { type = M.EDITS, doc = "cuda, what is changed in the plan's graph; all" },
+    doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
+      .. "the shape; own: this project's. Default: the fastest if ops are profiled, else cudnn" },
+  edits = { type = M.EDITS, doc = "cuda: changes of the plan's graph; default: all" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from" },
-  text = { type = "string", doc = "a UTF-8 file or folder; a corpus of this machine" },
-  record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
+    doc = "where tokens come from: a text, or made-up reference tokens" },
+  text = { type = "string",
+    doc = "a UTF-8 file, or a folder of such files; default: a corpus found on this machine" },
+  record = { type = "string",
+    doc = "name of a file in the output folder to which the routing is written, as a trace" },
   comm_priority = { type = "string", enum = { "high", "normal" },
-    doc = "cuda: of transfers' streams over compute's; high" },
+    doc = "cuda: priority of the transfers' streams, compared with the streams for compute; "
+      .. "default: high" },
 })
 
 local executors = {}  -- rows of core.table "executors", indexed by name
@@ -99,8 +106,8 @@ local function check_precision(executor, precision, path, at)
       end
     end
   end
-  errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
-    table.concat(others, " or "), table.concat(executors[executor].precisions, " or "), executor),
+  errors.user(("%s: '%s' is only possible on %s; %s computes in %s"):format(path, precision,
+    table.concat(others, " or "), executor, table.concat(executors[executor].precisions, " or ")),
     at)
 end
 
@@ -116,11 +123,12 @@ function M.variants(executor, t, path, at)
     local field, attribute = one[1], one[2]
     local variant = t[field]
     if variant and not M.on_gpu(executor) then
-      errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
+      errors.user(("%s.%s: '%s' is only for the executor cuda, and here it is %s; omit the field")
         :format(path, field, variant, executor), at)
     end
     if field == "attention" and variant == "cudnn" and t.precision ~= "bf16" then
-      errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
+      errors.user(("%s.attention: 'cudnn' is only for precision 'bf16', and here it is '%s'; omit "
+        .. "the field")
         :format(path, t.precision), at)
     end
     if variant then
@@ -138,14 +146,15 @@ function M.edits(executor, t, path, at)
   local given = t.edits or {}
   if not M.on_gpu(executor) then
     for _, name in ipairs(schema.keys_of(given)) do
-      errors.user(("%s.edits.%s: is for the executor cuda, here it is %s; leave it away"):format(
-        path, name, executor), at, path .. ".edits." .. name)
+      errors.user(("%s.edits.%s: is only for the executor cuda, and here it is %s; omit the field")
+        :format(path, name, executor), at, path .. ".edits." .. name)
     end
     return nil
   end
   local bf16 = t.precision == "bf16"
   if given.round_once and not bf16 then
-    errors.user(("%s.edits.round_once: rounds to bf16, and %s.precision is %s; leave it away")
+    errors.user(("%s.edits.round_once: is only for precision 'bf16', and %s.precision is '%s'; "
+      .. "omit the field")
       :format(path, path, t.precision), at, path .. ".edits.round_once")
   end
   return { fuse_gelu = given.fuse_gelu ~= false, round_once = bf16 and given.round_once ~= false }
@@ -154,7 +163,9 @@ end
 local function check_power_of_two(path, value, at)
   local n = value or 1
   while n > 1 and n % 2 == 0 do n = n / 2 end
-  if n ~= 1 then errors.user(("%s: %d is not a power of two"):format(path, value), at, path) end
+  if n ~= 1 then
+    errors.user(("%s: %d is not a power of two; give a power of two"):format(path, value), at, path)
+  end
 end
 
 -- Raises a user error if options for NCCL are wrong or not used: between ranks that are threads of
@@ -164,8 +175,9 @@ local function check_nccl(nccl, path, at)
     check_power_of_two(path .. "." .. name, nccl[name], at)
   end
   if core.processes then return end
-  errors.user(path .. ": ranks of one process copy within its GPU; NCCL carries bytes between "
-    .. "processes, one rank each (start them with mpirun or torchrun, or leave it away)", at, path)
+  errors.user(path .. ": NCCL is only used between processes, but here all ranks are threads of "
+    .. "one process and copy bytes within its GPU; start one process per rank with mpirun or "
+    .. "torchrun, or omit the field", at, path)
 end
 
 --- Raises a user error if a field on the use of the GPU is not possible for the executor. t: fields
@@ -174,8 +186,8 @@ function M.check_device(executor, t, path, at)
   local link = t.link or {}
   local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
   for _, name in ipairs(M.on_gpu(executor) and {} or schema.keys_of(given)) do
-    errors.user(("%s.%s: is of the executor cuda; %s has no GPU"):format(path, name, executor), at,
-      path .. "." .. name)
+    errors.user(("%s.%s: is only for the executor cuda; %s uses no GPU; omit the field"):format(
+      path, name, executor), at, path .. "." .. name)
   end
   check_power_of_two(path .. ".link.blocks", link.blocks, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
@@ -193,8 +205,10 @@ end
 --- Fields of a real run together with its ranks and link.
 M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
-    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one per process" },
-  link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
+    doc = "number of ranks: all in this process (cpu: threads; cuda: on one GPU), or one per "
+      .. "process if several processes are started" },
+  link = { type = M.LINK,
+    doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
 
 --- Returns the path of a checkpoint, which must be in the output folder; with --trust, one that is
@@ -203,8 +217,8 @@ M.REAL_RUN = schema.merged(M.RUN, {
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
-    errors.user(("%s: '%s' leads out of the output folder; give a name in it%s"):format(path, name,
-      folder and ", or --trust" or ""), at)
+    errors.user(("%s: '%s' is outside the output folder; give a name in that folder%s"):format(path,
+      name, folder and ", or run with --trust" or ""), at)
   end
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end
@@ -215,12 +229,14 @@ end
 function M.check_processes(ranks, link, path, at)
   local n = core.processes
   if n and ranks and ranks ~= n then
-    errors.user(("%s.ranks: %d, but %s started, one rank each; give the same number, as --ranks %d "
-      .. "does"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were", n), at)
+    errors.user(("%s.ranks: is %d, but %s started, one per rank; give the same number, for example "
+      .. "by --ranks %d"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were",
+      n), at)
   end
   if n and link then
-    errors.user(("%s.link: the emulated link is one wire in the memory of one process, and %d were "
-      .. "started; leave it away, or start without a launcher"):format(path, n), at)
+    errors.user(("%s.link: an emulated link is only possible if all ranks are in one process, and "
+      .. "%d processes were started; omit the field, or start without a launcher"):format(path, n),
+      at)
   end
 end
 
@@ -232,11 +248,12 @@ function M.run_options(executor, t, model, path, at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   M.check_device(executor, t, path, at)
   if t.tokens == "reference" and t.text then
-    errors.user(field "text" .. ": tokens = 'reference' reads no text; give one of the two", at)
+    errors.user(field "text" .. ": is not used with tokens = 'reference'; give only one of the two",
+      at)
   end
   if t.tokens == "text" and model.vocab < 256 then
-    errors.user(("model.vocab: %d is too small for the bytes of a text; give at least 256, or "
-      .. "tokens = 'reference'"):format(model.vocab), at)
+    errors.user(("model.vocab: %d is too small for a text, whose tokens are bytes; give at least "
+      .. "256, or tokens = 'reference'"):format(model.vocab), at)
   end
   local options = {}
   for name in pairs(declared) do options[name] = t[name] end
@@ -254,7 +271,7 @@ end
 
 M.TRAIN = schema.merged(M.REAL_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
-  system = { type = "system", doc = "moe.system; raf" },
+  system = { type = "system", doc = "moe.system; default: raf" },
   optimizer = target.OPTIMIZER_FIELD,
   executor = { type = "string", enum = M.EXECUTORS, default = "cpu" },
 })
@@ -306,14 +323,14 @@ M.PLAN = {
   system = { type = "system", required = true, doc = "moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
   edits = { type = M.EDITS,
-    doc = "what is changed in the graph, as for the executor cuda; nothing" },
+    doc = "changes of the graph, as for the executor cuda; default: none" },
 }
 
 local Plan = schema.methods("plan", {}, { "choice" })
 
 local function plan_self(self)
   if getmetatable(self) ~= Plan then
-    errors.user "plan: is a ':' missing? write p:order, not p.order"
+    errors.user "plan: is a ':' missing? Write p:order, not p.order"
   end
   return self
 end
@@ -328,8 +345,9 @@ function Plan:info() return plan_self(self).core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
-    doc = "that are simulated; they differ under a routing model" },
-  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
+    doc = "number of steps to simulate; they differ under a routing model" },
+  first_step = { lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing with which the simulation begins" },
 })
 
 --- p:simulate(t): returns the times of the step with the median time, samples_ms of all steps, and
@@ -359,9 +377,10 @@ end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "simulated after those before it; they differ under a routing model" },
+    doc = "the step whose timeline is returned; steps differ only under a routing model" },
   all_ranks = { type = "boolean", default = false,
-    doc = "not the first alone; without a routing model it stands for all" },
+    doc = "whether to return the spans of all ranks, and not only of the first; without a routing "
+      .. "model all ranks do the same" },
 }
 
 -- Returns timelines that include the simulated step `step`. For a step beyond those that the plan
