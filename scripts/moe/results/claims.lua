@@ -1,23 +1,25 @@
--- moe.claim{ id = "lancet-034", value = function(R) ... }: a published figure beside ours. The
--- figures stand in papers/*.lua; the constants that ours rests on, in moe.band.
+-- moe.claim{ id = "lancet-034", value = function(R) ... }: compares a published figure with our
+-- number. The figures are in papers/*.lua; the bands of our numbers come from moe.results.band.
 --
--- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
--- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
--- effect; the effect is a number's distance from it, from 0 where it is not given: 1.05 is near
--- 1.17, but a gain of 5% is not near one of 17%. A number is near the paper's when it is on the
--- same side of neutral and differs by no more than `within` times the paper's effect. The first
--- that holds:
---   not comparable   the recipe says so, and why
---   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
---   undetermined     there is no run to compute ours from
---   undetermined     the band decides: it holds the neutral value, so that even the direction
---                    depends on the constants
+-- Verdicts. `paper` is the published number; `ours` is our number at the values of all assumed
+-- constants; the band [lo, hi] is the range of our number when the constants vary. `neutral` is the
+-- number that means no effect, for example 1 for a speed-up; the effect of a number is its distance
+-- from neutral (from 0 if neutral is not given). So 1.05 and 1.17 are near as numbers, but a gain
+-- of 5% is not near a gain of 17%. A number is near the paper's if it is on the same side of
+-- neutral and differs from it by at most `within` times the paper's effect. The verdict is the
+-- first of these that applies:
+--   not comparable   the recipe states this, with the reason
+--   fitted           the recipe states that a constant was chosen to meet the figure, so nothing
+--                    was predicted
+--   undetermined     there is no run from which our number could be computed
+--   undetermined     the band contains neutral, so that even the direction of the effect depends on
+--                    the assumed constants
 --   reproduced       ours is near the paper's
---   undetermined     the band decides: ours is not near the paper's, but some of the band is
---   direction only   the whole band is on the paper's side of neutral, and the effect comes within
---                    a factor of 3 of the paper's
---   contradicted     all else: the whole band is on the other side of neutral or beyond that
---                    factor; or, without a neutral value, none of it is near
+--   undetermined     ours is not near the paper's, but a part of the band is
+--   direction only   the whole band is on the paper's side of neutral, and a part of it has an
+--                    effect within a factor of 3 of the paper's
+--   contradicted     otherwise: the whole band is on the other side of neutral or beyond that
+--                    factor, or, without neutral, no part of it is near
 local errors = require "moe.base.errors"
 local papers = require "moe.papers"
 local schema = require "moe.base.schema"
@@ -26,7 +28,7 @@ local M = {}
 
 local mt = schema.class("claim", "a claim, as moe.claim {...}")
 
-local FACTOR = 3  -- of effects that still agree in direction
+local FACTOR = 3  -- largest ratio of two effects for the verdict "direction only"
 
 M.FIELDS = {
   id = { type = "string", required = true, doc = "figure id, see `moebench list claims`" },
@@ -44,7 +46,7 @@ M.FIELDS = {
 -- A figure that is a statement: 1 where it holds, 0 where it does not.
 local YES_NO = "yes/no"
 
---- A number of a claim as text, by default with three digits; that of a statement is yes or no.
+--- Returns a number of a claim as text, by default with three digits; for a statement, yes or no.
 function M.number_text(unit, x, format)
   if unit == YES_NO and (x == 0 or x == 1) then return x == 1 and "yes" or "no" end
   return (format or "%.3g"):format(x, unit)
@@ -65,7 +67,7 @@ function M.claim(t)
   return schema.object(c, mt)
 end
 
--- Least and most of the numbers near the paper's.
+-- Returns the interval [lo, hi] of the numbers that are near the paper's.
 local function near_interval(c)
   local paper, n = c.paper.value, c.neutral
   local far = c.within * math.abs(paper - (n or 0))
@@ -79,7 +81,8 @@ local function holds_neutral(c, b)
   return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
 end
 
--- Whether the band, on the paper's side of neutral, comes within FACTOR of the paper's effect.
+-- Returns whether the whole band is on the paper's side of neutral and a part of it has an effect
+-- within FACTOR of the paper's.
 local function agrees_in_direction(c, b)
   if not c.neutral then return false end
   local effect = c.paper.value - c.neutral
@@ -88,8 +91,8 @@ local function agrees_in_direction(c, b)
     and math.min(low, high) <= FACTOR
 end
 
---- The verdict on the band b = { ours, lo, hi } (moe.band): a word of those above and, where the
---- recipe or the lack of runs decides, the reason.
+--- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those above,
+--- and the reason if the recipe or a missing run determines it.
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
@@ -103,7 +106,8 @@ end
 
 local function is_statement(c) return c.paper.unit == YES_NO end
 
--- How far the paper's number lies outside the band; nil within it, and of a statement.
+-- Returns a text on how far the paper's number is outside the band; nil if it is inside, or if the
+-- figure is a statement.
 local function distance(c, b)
   local below, above = b.lo - c.paper.value, c.paper.value - b.hi
   if is_statement(c) or math.max(below, above) <= 0 then return nil end
@@ -111,7 +115,8 @@ local function distance(c, b)
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
--- That, and what moves ours most; nil where there is neither.
+-- Returns a text with that distance and the constant that changes our number most; nil if there is
+-- neither.
 local function difference(c, b)
   local parts, s = { distance(c, b) }, b.sensitivity[1]
   local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end
@@ -131,8 +136,8 @@ local function checked(c, ours)
   return ours
 end
 
---- The claim beside the results, in the band: { id, label, figure, text, unit, paper, ours, lo, hi,
---- verdict, reason, note, sensitivity }.
+--- Evaluates the claim over the band. Returns { id, label, figure, text, unit, paper, ours, lo, hi,
+--- verdict, reason, note, sensitivity }, as results.json has it.
 function M.evaluate(c, band)
   local b = band:of(function(R) return checked(c, c.value(R)) end)
   local word, reason = M.verdict(c, b)

@@ -1,4 +1,5 @@
--- moe.judge{...}: claims about numbers that a recipe computes itself, without an experiment's runs.
+-- moe.judge{...}: evaluates claims about numbers that a recipe computes itself, without runs of an
+-- experiment.
 local claims = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -23,7 +24,8 @@ M.FIELDS = {
       .. "values, in order" },
 }
 
--- As moe.band: a number over all readings' values.
+-- Returns an object like a band of moe.results.band, whose range is that over the values of all
+-- readings.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])
@@ -36,8 +38,8 @@ local function band_over(values)
   end }
 end
 
---- Measures all readings, evaluates and prints the claims; they stand in results.json. Returns the
---- verdicts.
+--- Measures all readings, evaluates the claims, prints them and writes them to results.json.
+--- Returns the verdicts.
 function M.judge(t)
   local at = errors.here()
   local j = schema.check(M.FIELDS, t, "moe.judge", at)

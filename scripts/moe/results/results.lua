@@ -1,19 +1,22 @@
--- Results: a list of runs with selectors. A run is a plain table, as in results.json.
+-- Results: a list of runs with methods that select and combine them. A run is a plain table, as in
+-- results.json.
 --   R:where{ system = "lancet", gpu = { "p4de", "p3dn" }, nodes = function(n) return n > 2 end }
---                                            runs whose field, or coordinate, is equal, is in
---                                            the list or pleases the function; false: also none
+--                                            runs whose field or coordinate equals the value, is in
+--                                            the list, or for which the function returns true;
+--                                            false also selects runs without the field
 --   R:each()                                 iterator over runs
 --   R:by "gpu", R:by { "gpu", "nodes" }      iterator over value (or list of values), its results
 --   R:get "iteration_ms"                     values
---   R:map(function(run) return x end)        values; runs that give nil are left out
+--   R:map(function(run) return x end)        values; runs for which it returns nil are omitted
 --   R:best{ "iteration_ms", among = { "raf", "tutel" } }
---                                            results with the run of the least value per point
+--                                            results with the run of the smallest value per point
 --   R:ratio{ "iteration_ms", of = "lancet", to = { "raf", "tutel" } }
---                                            a value per point: least of `to` divided by `of`
---   :mean() :max() :min() :median() :each()  of values; each iterates over value, run
+--                                            one value per point: the smallest value of the systems
+--                                            `to` divided by the value of the system `of`
+--   :mean() :max() :min() :median() :each()  methods of values; each iterates over value, run
 --   R:table{ rows = { "gpu", "nodes" }, cols = "system", cell = function(run) return text end }
--- best and ratio pass over runs that are out of memory (run.oom): their times are of plans that no
--- device can hold. get, map and table show all; leave them out with where { oom = false }.
+-- best and ratio ignore runs that are out of memory (run.oom), since no device could run their
+-- plans. get, map and table include them; where { oom = false } removes them.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -26,7 +29,7 @@ local M = {}
 
 M.SCHEMA = 1
 
---- Fields of a run and what they hold.
+--- Fields of a run and their meaning.
 M.FIELDS = {
   experiment = "its name", entry = "which of the experiment's run", system = "its name",
   model = "its name", cluster = "its name",
@@ -75,7 +78,7 @@ M.FIELDS = {
   unigram_entropy = "of the text, nats",
 }
 for _, row in ipairs(core.table "metrics") do M.FIELDS[row.name] = row.doc end
---- What a record takes as it is of a run's options, and of what the run left.
+--- Names of the fields that a record copies from the entry of `run`, and from the result of a run.
 M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl" }
 M.OF_RESULT = { "provenance", "losses", "digest", "eval_loss", "metrics", "stop_reason", "stopped" }
 for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
@@ -84,7 +87,7 @@ for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
   end
 end
 
---- Raises an error that names a field of the record which FIELDS does not have.
+--- Raises an error that names a field of the record if FIELDS does not have it.
 function M.check_record(run)
   for key in pairs(run) do
     assert(M.FIELDS[key], ("'%s' stands in a record and not in results.FIELDS"):format(key))
@@ -100,7 +103,8 @@ local function field(run, key)
   return run.point and run.point[key]
 end
 
--- A key must be a field of runs or a coordinate of these ones.
+-- Raises a user error unless the key is a field of runs or a coordinate of these runs' points;
+-- returns it.
 local function check_key(R, key, path, at)
   if #R.runs == 0 or M.FIELDS[key] then return key end
   local names = schema.merged(M.FIELDS, {})
@@ -156,7 +160,7 @@ function Results:get(key)
   return self:map(function(run) return field(run, key) end)
 end
 
---- Lists of the runs with equal key(run), in order of appearance.
+--- Returns the lists of runs with equal key(run), in order of first appearance.
 function Results:groups(key)
   local order, by_key = {}, {}
   for _, run in ipairs(self.runs) do
@@ -170,13 +174,14 @@ function Results:groups(key)
   return order
 end
 
--- Fields that say what was run, apart from its system.
+-- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
   "check_finite", "expert_products", "attention" }
 
---- What was run apart from the system, by field; the same of runs that differ in the system only.
+--- Returns the fields that describe what was run, except for the system. They are equal for runs
+--- that differ only in the system.
 function M.case_of(run)
   local case = {}
   for _, name in ipairs(CASE) do case[name] = run[name] end
@@ -214,7 +219,8 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- The run of the least value among some systems (all, where nil) of a group.
+-- Returns the run with the smallest value of `key` among some systems of a group (all systems if
+-- `among` is nil).
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
@@ -289,7 +295,8 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
---- The value in a JSON file; an error at `at`, which names the file, where there is none.
+--- Returns the value in a JSON file. Raises a user error at `at` that names the file if it cannot
+--- be read.
 function M.json(name, at)
   local text = errors.call(at, core.read_file, name)
   local ok, value = pcall(core.json_decode, text)
@@ -304,7 +311,7 @@ local function check_schema(data, file, at)
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 
--- What the lines of a folder say; nil where there are none.
+-- Returns the content of runs.jsonl, or nil if there is no such file or it has no line.
 local function load_lines(file, at)
   local found, text = pcall(core.read_file, file)
   local data = found and journal.parse(text, file, at)
@@ -312,8 +319,8 @@ local function load_lines(file, at)
   return data
 end
 
--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
--- the file.
+-- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
+-- of the file.
 local function load_newest(dir, at)
   local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
   local whole = pcall(core.read_file, name)
@@ -331,22 +338,22 @@ local function load_newest(dir, at)
   return data, name
 end
 
---- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
---- the file; an error at `at` where this program cannot read it, or did not write it.
+--- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
+--- of the file. Raises a user error if the file cannot be read or was not written by moebench.
 function M.load(dir, at)
   local data, name = load_newest(dir, at)
   result_shape.check(data, name)
   return data, name
 end
 
---- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
+--- moe.results "dir": returns the results of an earlier run, without runs that did not end.
 function M.read(dir)
   local at = errors.here()
   if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
   return M.ended((M.load(dir, at)).runs)
 end
 
---- Results of those of the runs that ended.
+--- Returns the results of the runs that have ended.
 function M.ended(runs)
   local out = {}
   for _, run in ipairs(runs) do

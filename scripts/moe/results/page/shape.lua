@@ -1,6 +1,6 @@
--- Whether data from a file has the fields that are read from it. A shape is the name of a type; a
--- list { shape } of one, with least = n of them; or a table of fields, where a name that ends in
--- "?" may be missing. Other fields may be there.
+-- Checks that data from a file has the fields that are read from it. A shape is the name of a type;
+-- { shape, least = n }, a list of at least n entries of this shape; or a table of fields, in which
+-- a field whose name ends in "?" may be missing. The data may have other fields.
 local errors = require "moe.base.errors"
 
 local M = {}
