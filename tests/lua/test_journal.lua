@@ -86,7 +86,8 @@ test("of a results.json and lines that differ the one that knows more is read", 
     ["old/runs.jsonl"] = later["old/runs.jsonl"]:gsub("[^\n]*\n[^\n]*\n[^\n]*\n$", "") }
   local runs, late = read(both)
   assert(#runs < #whole and #runs > 0)
-  expect.equal(late.warned, { "old/results.json is older than old/runs.jsonl, which is read" })
+  expect.equal(late.warned,
+    { "old/results.json is older than old/runs.jsonl, which is read instead" })
   -- It had finished nothing.
   both["old/runs.jsonl"] = later["old/runs.jsonl"]:match "^[^\n]*\n[^\n]*\n"
   expect.equal(read(both), whole)
@@ -96,7 +97,7 @@ test("of a results.json and lines that differ the one that knows more is read", 
   expect.equal(runs, whole)
   expect.equal(late.warned,
     { "recipe.lua:1: old/runs.jsonl: line 1: is not the first line of a file that moebench writes; "
-      .. "it is left out" })
+      .. "the file is ignored" })
 end)
 
 test("a terminal is shown each finished run and what is expected of the rest", function()

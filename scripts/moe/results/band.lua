@@ -52,8 +52,8 @@ function M.new(e, jobs)
   local constants = e.band ~= "none" and #e.claims > 0 and constants_of(jobs) or {}
   local names = schema.keys_of(constants)
   if e.band == "corners" and #names > MAX_CORNERS then
-    errors.user(("experiment.band: 'corners' of %d assumed constants are %d simulations of every "
-      .. "run; give 'each'"):format(#names, 2 ^ #names), e.at)
+    errors.user(("experiment.band: 'corners' with %d assumed constants needs %d simulations of "
+      .. "every run; give 'each'"):format(#names, 2 ^ #names), e.at)
   end
   for _, name in ipairs(names) do
     for _, part in ipairs(ENDS) do

@@ -26,24 +26,27 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("claim", "a claim, as moe.claim {...}")
+local mt = schema.class("claim", "a claim from moe.claim {...}")
 
 local FACTOR = 3  -- largest ratio of two effects for the verdict "direction only"
 
 M.FIELDS = {
-  id = { type = "string", required = true, doc = "figure id, see `moebench list claims`" },
+  id = { type = "string", required = true,
+    doc = "id of the published figure, see `moebench list claims`" },
   value = { type = "function", required = true,
-    doc = "function(results) returning our number; called for every end of the band" },
+    doc = "function(results) returning our number; called again for each end of the band" },
   within = { type = "number", lo = 0, hi = 10, default = 0.1,
-    doc = "distance that still counts as reproduced, over the paper's effect" },
-  neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
-  not_comparable = { type = "string", doc = "the reason, when the set-up is another" },
-  fitted = { type = "string", doc = "the constant that was chosen to meet it" },
-  label = { type = "string", doc = "of which results, where a figure is evaluated on several" },
-  note = { type = "string", doc = "what would explain a difference; shown where there is one" },
+    doc = "largest difference for the verdict reproduced, as a share of the paper's effect" },
+  neutral = { type = "number", doc = "the number that means no effect (1 for a speed-up)" },
+  not_comparable = { type = "string",
+    doc = "why our set-up cannot be compared with the paper's, if it cannot" },
+  fitted = { type = "string", doc = "the constant that was chosen to meet the figure, if any" },
+  label = { type = "string",
+    doc = "names the results, if one figure is compared with several" },
+  note = { type = "string", doc = "an explanation that is shown if our number differs" },
 }
 
--- A figure that is a statement: 1 where it holds, 0 where it does not.
+-- The unit of a figure that is a statement: its value is 1 if the statement is true, 0 if not.
 local YES_NO = "yes/no"
 
 --- Returns a number of a claim as text, by default with three digits; for a statement, yes or no.
@@ -61,7 +64,8 @@ function M.claim(t)
   end
   if c.paper.unit == YES_NO then c.neutral = 0 end
   if c.neutral == c.paper.value then
-    errors.user(("moe.claim.neutral: %g is the paper's number itself"):format(c.neutral), at)
+    errors.user(("moe.claim.neutral: %g is equal to the paper's number; give another number or "
+      .. "omit neutral"):format(c.neutral), at)
   end
   c.at = at
   return schema.object(c, mt)
@@ -96,7 +100,7 @@ end
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
-  if b.ours == nil then return "undetermined", "no run to compute it from" end
+  if b.ours == nil then return "undetermined", "there is no run from which to compute it" end
   if holds_neutral(c, b) then return "undetermined" end
   local lo, hi = near_interval(c)
   if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
@@ -130,8 +134,8 @@ end
 local function checked(c, ours)
   if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
-    errors.user(("moe.claim.value: returned %s; give a number, or nil without a run"):format(
-      tostring(ours)), c.at)
+    errors.user(("moe.claim.value: returned %s; return a number, or nil if there is no run")
+      :format(tostring(ours)), c.at)
   end
   return ours
 end

@@ -14,9 +14,10 @@ local MAX_TIMELINES = 6  -- largest number of timelines for a folder
 local MAX_OPEN = 40      -- with more runs than this, tables and charts are folded
 
 local PROVENANCE = {
-  { "simulated", "the event engine with a cost model; nothing ran" },
-  { "emulated", "real tensors, gating and gradients; the wire's time comes from a link model" },
-  { "measured", "ran for real, nothing modelled" },
+  { "simulated", "computed by the event engine with a cost model; nothing ran" },
+  { "emulated", "executed with real tensors, gating and gradients; times of transfers come from a "
+    .. "link model" },
+  { "measured", "executed, with nothing modelled" },
 }
 
 local function load(dir)
@@ -173,8 +174,8 @@ local function executed_section(runs, differs)
     paragraphs(report.lines.executed(runs, differs)), html.p { report.MEDIANS },
     html.grid(report.rows.times(runs)), paragraphs(report.lines.errors(runs)),
     charts.BAR_LEGEND, executed_bars(runs),
-    html.p { "The parts of a bar are medians of their own and need not add up to the median step, "
-      .. "which stands to the right." },
+    html.p { "Each part of a bar is a median over steps, so the parts need not add up to the "
+      .. "median step, which is printed to the right." },
     losses_grid(runs), paragraphs(report.lines.closing(runs)),
     html.div { class = "charts",
       charts.lines("Loss by step, " .. provenance, curves(runs, "losses")),
@@ -241,10 +242,10 @@ local function timelines_section(data, R)
       item.trace, longest[item.group])
   end
   return { html.h3 { "Timelines" },
-    html.p { "A row per lane of a rank; runs of one point share the length of their axis. Ctrl + "
-      .. "wheel, buttons or + - 0 zoom." },
+    html.p { "One row per lane of a rank; runs of the same point have axes of equal length. Zoom "
+      .. "by Ctrl + wheel, the buttons, or the keys + - 0." },
     timeline.legend(), figures,
-    #left_out > 0 and html.p { "Left out here, for Perfetto or chrome://tracing: ",
+    #left_out > 0 and html.p { "Not shown here; open in Perfetto or chrome://tracing: ",
       table.concat(left_out, ", ") } or "" }
 end
 
@@ -287,8 +288,8 @@ local function claims_section(data)
   end
   return { html.h3 { "Claims" },
     html.p { "Our numbers over the bands of the assumed constants",
-      next(settings_of(data)) and "; with --set, over what that leaves" or "",
-      "; every row has an axis of its own" },
+      next(settings_of(data)) and "; only for the points that --set leaves" or "",
+      "; each row has its own axis" },
     charts.BAND_LEGEND, html.grid(rows), html.dl { notes } }
 end
 
@@ -307,7 +308,7 @@ local function experiment_section(e, all, id)
   local differs = report.differences(executed)
   for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, differs[g]) end
   if #unfinished > 0 then
-    out[#out + 1] = html.p { "Without an end: ", table.concat(unfinished, ", ") }
+    out[#out + 1] = html.p { "Not finished: ", table.concat(unfinished, ", ") }
   end
   return { html.h3 { id = id, e.name, (e.title or "") ~= "" and ": " .. e.title or "" }, out }
 end

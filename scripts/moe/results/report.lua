@@ -377,7 +377,7 @@ local function print_claims(claims)
   core.say "\nClaims, ours over the bands of the assumed constants"
   core.say(aligned.text(claims_rows(claims)))
   if next(core.args.set or {}) then
-    core.say "With --set: over what that leaves, which may not be what the claims are about"
+    core.say "With --set, only for the points that it leaves, which may not be those of the claims"
   end
   core.say ""
   for _, c in ipairs(claims) do

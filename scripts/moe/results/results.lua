@@ -31,51 +31,61 @@ M.SCHEMA = 1
 
 --- Fields of a run and their meaning.
 M.FIELDS = {
-  experiment = "its name", entry = "which of the experiment's run", system = "its name",
-  model = "its name", cluster = "its name",
-  cluster_parameters = "its rates, resolved", devices = "how many",
-  executor = "simulate, cpu or cuda", device_name = "the GPU and its versions, of cuda",
-  point = "coordinates of a simulated run", points = "all points that an executed run stands for",
-  parameters = "the model's, resolved", gate_options = "of a gate policy",
-  record = "the file of its routing",
+  experiment = "name of the experiment", entry = "number of the entry in the experiment's run",
+  system = "name of the system", model = "name of the model", cluster = "name of the cluster",
+  cluster_parameters = "the cluster's fields as the plan used them", devices = "number of devices",
+  executor = "simulate, cpu or cuda", device_name = "cuda: the GPU and versions of its software",
+  point = "coordinates of a simulated run",
+  points = "coordinates of all points for which an executed run is valid",
+  parameters = "the model's fields as the plan used them",
+  gate_options = "options of a gate policy",
+  record = "name of the file with the recorded routing",
   routing = "the workload or trace that tokens follow, with options and seed",
-  optimizer = "its parameters", stages = "passes with their options",
-  without_effect = "what stages were told and did not do: stage and reason of each",
-  all_reduce = "the policy", choice = "what moe.best, moe.fallback or a system of systems chose",
-  candidates = "what it chose from, and why",
-  degrees = "that pipemoe chose, by MoE layer",
-  packing = "Lina's: experts per device over those without, what the controller saw, what it costs",
-  fill = "expected share of capacity slots in use", assumed = "constants without a source, by path",
-  forward_ms = "until the forward's last op ends",
-  alone_ms = "a rank's ops, each alone: collectives by kind, the rest by segment",
-  lower_bound_ms = "no schedule of the plan's ops is faster: the larger of the next two",
-  busiest_lane_ms = "sum of a lane's ops", critical_path_ms = "longest path of dependencies",
-  overlap = "what weight gradients can hide of the all-to-alls: greedy_ms, exact_ms, bound_ms",
-  log = "what the passes did; of schedulers what concerns the whole step",
-  samples_ms = "every step",
-  peak_bytes = "a device, planned", liveness_bytes = "a device, alive at the peak",
-  oom = "true where the peak is beyond the device: no such run can be",
-  holders = "what holds the peak, where it is beyond the device",
-  memory_bytes = "of a device, where it is known", plan_ms = "time to plan",
-  plan_hash = "of graph, orders and buffers", num_ops = "of a rank",
-  simulate_ms = "time to simulate",
-  init = "of the parameters", tokens = "text or reference", text = "its path",
-  expert_products = "the variant of experts' products where the recipe says it",
-  attention = "the kernels of fused attention where the recipe says it",
-  edits = "what is changed in the plan's graph for a device; nothing where it is not there",
-  comm_priority = "of transfers' streams over compute's, where the recipe says it",
-  link = "the emulated link", prediction = "frozen before the run",
-  drops = "every step",
-  executed_peak_bytes = "a rank, executed; nothing where the run failed",
-  trace = "its file",
-  placements = "by step and layer: moves of residents since the step before, copies and replicas; "
-    .. "max_load, mean_load: rows of a device; max_load_plain: of plain expert parallelism",
-  planner_error = "Pro-Prophet's performance model beside the executed spans, by op (a2a, experts, "
-    .. "trans, agg): error, the mean of |estimated - real| / real over num samples, all but those "
-    .. "of the first step; every sample",
-  processes = "that were started for a rank each; none where ranks are threads",
-  ranks = "by rank: medians of what it counts in a step",
-  unigram_entropy = "of the text, nats",
+  optimizer = "the optimizer's fields", stages = "the passes with their options",
+  without_effect = "stages that did not do what their options request: stage and reason of each",
+  all_reduce = "the all-reduce policy",
+  choice = "what moe.best, moe.fallback or a system of systems chose",
+  candidates = "what that choice was made from: label, time and memory of each candidate",
+  degrees = "the degrees that pipemoe chose, one per MoE layer",
+  packing = "Lina's packing: the factor by which a device holds more experts, the controller's "
+    .. "measurements and its costs",
+  fill = "expected share of capacity slots that hold a token",
+  assumed = "the assumed constants, indexed by path",
+  forward_ms = "time until the forward's last op ends",
+  alone_ms = "times of a rank's ops, each alone: collectives by kind, other ops by segment",
+  lower_bound_ms = "a time below which no schedule of the plan's ops is: the larger of "
+    .. "busiest_lane_ms and critical_path_ms",
+  busiest_lane_ms = "sum of the times of the busiest lane's ops",
+  critical_path_ms = "longest path of dependent ops",
+  overlap = "time of all-to-alls that weight gradients can hide: greedy_ms, exact_ms, bound_ms",
+  log = "what the passes did; of schedule passes only lines on the whole step",
+  samples_ms = "time of each step",
+  peak_bytes = "planned peak memory of a device",
+  liveness_bytes = "bytes of a device that are in use at the peak",
+  oom = "true if the peak is above the device's memory, so that the run is not possible",
+  holders = "the tensors that hold most bytes at the peak, if oom",
+  memory_bytes = "memory of a device, if it is known", plan_ms = "time to make the plan",
+  plan_hash = "hash of graph, orders and buffers", num_ops = "number of ops of a rank",
+  simulate_ms = "time to simulate the plan",
+  init = "how parameters are initialized", tokens = "text or reference",
+  text = "path of the text",
+  expert_products = "how experts' matrix products run, if the recipe states it",
+  attention = "the kernels of fused attention, if the recipe states them",
+  edits = "changes of the plan's graph for a device; absent if there are none",
+  comm_priority = "priority of the transfers' streams, if the recipe states it",
+  link = "the emulated link", prediction = "the prediction, frozen before the run",
+  drops = "number of drops in each step",
+  executed_peak_bytes = "peak memory of a rank in the run; absent if the run failed",
+  trace = "name of the trace file",
+  placements = "indexed by step and layer: moves of residents since the step before, copies and "
+    .. "replicas; max_load and mean_load, rows per device; max_load_plain, the largest number of "
+    .. "rows under plain expert parallelism",
+  planner_error = "errors of Pro-Prophet's performance model against the executed spans, indexed "
+    .. "by op (a2a, experts, trans, agg): error, the mean of |estimated - real| / real over num "
+    .. "samples (all steps but the first), and the samples",
+  processes = "number of started processes, one per rank; absent if ranks are threads",
+  ranks = "one entry per rank: medians over steps of its statistics",
+  unigram_entropy = "unigram entropy of the text, in nats",
 }
 for _, row in ipairs(core.table "metrics") do M.FIELDS[row.name] = row.doc end
 --- Names of the fields that a record copies from the entry of `run`, and from the result of a run.
@@ -90,7 +100,7 @@ end
 --- Raises an error that names a field of the record if FIELDS does not have it.
 function M.check_record(run)
   for key in pairs(run) do
-    assert(M.FIELDS[key], ("'%s' stands in a record and not in results.FIELDS"):format(key))
+    assert(M.FIELDS[key], ("'%s' is in a record but not in results.FIELDS"):format(key))
   end
 end
 
@@ -126,7 +136,9 @@ end
 
 function Results:where(t)
   local at = errors.here()
-  if type(t) ~= "table" then schema.refuse("where", t, 'a table, as { system = "raf" }', at) end
+  if type(t) ~= "table" then
+    schema.refuse("where", t, 'a table, for example { system = "raf" }', at)
+  end
   for key in pairs(t) do check_key(self, key, "where", at) end
   local out = {}
   for _, run in ipairs(self.runs) do
@@ -257,8 +269,8 @@ function Results:ratio(t)
     if mine and other and field(mine, t[1]) ~= 0 then
       out[#out + 1], runs[#runs + 1] = field(other, t[1]) / field(mine, t[1]), mine
       if runs[1].provenance ~= mine.provenance then
-        errors.user(("ratio: %s and %s runs do not mix; choose with where { executor = ... }")
-          :format(runs[1].provenance, mine.provenance), at)
+        errors.user(("ratio: the results have %s and %s runs, which cannot be mixed; select some "
+          .. "with where { executor = ... }"):format(runs[1].provenance, mine.provenance), at)
       end
     end
   end
@@ -266,8 +278,9 @@ function Results:ratio(t)
 end
 
 local TABLE = {
-  rows = { type = "any", required = true, doc = "a field or a list of fields" },
-  cols = { type = "string", required = true, doc = "a field" },
+  rows = { type = "any", required = true,
+    doc = "a field or a list of fields; one row for each of their values" },
+  cols = { type = "string", required = true, doc = "a field; one column for each of its values" },
   cell = { type = "function", required = true, doc = "function(run) returning a text" },
 }
 
@@ -307,7 +320,7 @@ end
 
 local function check_schema(data, file, at)
   if type(data) == "table" and data.schema == M.SCHEMA then return end
-  errors.user(("%s: has schema %s, this program reads %d"):format(file,
+  errors.user(("%s: has the schema version %s, but this program reads version %d"):format(file,
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 
@@ -330,9 +343,9 @@ local function load_newest(dir, at)
   local data = M.json(name, at)
   check_schema(data, name, at)
   if not readable then
-    core.warn(("%s; it is left out"):format(lines.message))
+    core.warn(("%s; the file is ignored"):format(lines.message))
   elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
-    core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
+    core.warn(("%s is older than %s, which is read instead"):format(name, name_of_lines))
     return lines, name_of_lines
   end
   return data, name

@@ -19,8 +19,8 @@ M.PATTERNS = html.svg { width = 0, height = 0, class = "patterns", ["aria-hidden
 
 -- The parts of a step in the order in which a bar shows them; page.css gives their classes colours.
 local PARTS = {
-  { class = "compute", doc = "compute, no communication beside it" },
-  { class = "hidden", doc = "compute with communication hidden beside it" },
+  { class = "compute", doc = "compute without communication" },
+  { class = "hidden", doc = "compute that hides communication" },
   { class = "exposed", doc = "exposed communication" },
   { class = "wait", doc = "waiting" },
 }
@@ -87,7 +87,7 @@ end
 --- The legend of charts with bars.
 M.BAR_LEGEND = M.legend { PARTS[1], PARTS[2], PARTS[3], PARTS[4],
   { mark = line_at(11, 0, 11, 12, "bound"),
-    doc = "lower bound: no schedule of the plan's ops is simulated faster" },
+    doc = "lower bound: no schedule of the plan's ops can be faster" },
   { mark = html.circle { cx = 11, cy = 6, r = 3, class = "sample" }, doc = "one executed step" },
 }
 

@@ -6,8 +6,8 @@ local errors = require "moe.base.errors"
 local M = {}
 
 local function fail(file, path, why)
-  errors.user(("%s: %s%s; did moebench write it?"):format(file, path == "" and "" or path .. ": ",
-    why))
+  errors.user(("%s: %s%s; was the file written by moebench?"):format(file,
+    path == "" and "" or path .. ": ", why))
 end
 
 --- Raises a user error that names the file and the path of the first field that does not fit.
@@ -17,7 +17,7 @@ function M.check(value, shape, file, path)
   local wanted = is_name and shape or "table"
   if type(value) ~= wanted then
     fail(file, path, value == nil and "is missing"
-      or ("a %s stands where a %s is read"):format(type(value), wanted))
+      or ("is a %s, but must be a %s"):format(type(value), wanted))
   end
   if is_name then return end
   if #value < (shape.least or 0) then fail(file, path, "is empty") end
