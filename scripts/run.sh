@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# run.sh RECIPE [option...]: installs what is missing (Debian 12), builds moebench in build/release,
-# and runs the recipe. The status is that of `moebench run`.
+# run.sh RECIPE [option...]: installs missing packages (on Debian 12), builds moebench in
+# build/release, and runs the recipe. The exit status is that of `moebench run`.
 set -euo pipefail
 if [ $# -eq 0 ]; then
   echo "usage: $0 RECIPE.lua [--set key=value] [--executor NAME] [--ranks N] [--out DIR] ..." >&2

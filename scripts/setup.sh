@@ -1,11 +1,12 @@
 # shellcheck shell=bash
-# Sourced by run.sh and test.sh: finds or installs what the build needs, and builds. Its messages go
-# to stderr, since stdout belongs to the program that is run.
+# Sourced by run.sh and test.sh: finds or installs the packages that the build needs, and builds.
+# Messages go to stderr, since stdout is for the output of the program that is run.
 
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 build=$root/build/release
 
-# Debian package, and how to see without dpkg that the thing is there ('-': nice to have).
+# Names of Debian packages, each with a check for systems without dpkg (see has_probe); '-' means
+# that the package is useful but not required there.
 build_needs=(
   "g++ command:g++" "cmake command:cmake" "ninja-build command:ninja" "ccache -"
   "pkg-config command:pkg-config" "libluajit-5.1-dev module:luajit"
@@ -27,7 +28,8 @@ has_package() {
   [ "$(dpkg-query -W -f '${db:Status-Status}' "$1" 2>/dev/null)" = installed ]
 }
 
-# has_probe command:NAME | module:NAME | header:PATH | -
+# has_probe CHECK: whether the command, pkg-config module or header is installed. CHECK is
+# command:NAME, module:NAME, header:PATH, or - (always true).
 has_probe() {
   case $1 in
     command:*) command -v "${1#*:}" >/dev/null ;;
@@ -37,7 +39,8 @@ has_probe() {
   esac
 }
 
-# install PACKAGE...: apt-get, and once more with fresh package lists where that fails.
+# install PACKAGE...: installs packages by apt-get; if that fails, refreshes the package lists and
+# tries once more.
 install() {
   local apt=(env DEBIAN_FRONTEND=noninteractive apt-get)
   if [ "$(id -u)" -ne 0 ]; then
@@ -54,7 +57,8 @@ install() {
   "${apt[@]}" install -y --no-install-recommends "$@" >&2
 }
 
-# ensure_needs NEED...: afterwards all of them are there, or the status is 1 and the reason printed.
+# ensure_needs NEED...: NEED is an entry of the lists above. Installs missing packages on Debian 12.
+# If some are still missing, prints which and returns 1.
 ensure_needs() {
   local need missing=() all=()
   local debian=false
@@ -82,7 +86,7 @@ ensure_needs() {
 ensure_build_needs() { ensure_needs "${build_needs[@]}"; }
 ensure_test_needs() { ensure_needs "${build_needs[@]}" "${test_needs[@]}"; }
 
-# build_release TARGET: configures and builds in build/release.
+# build_release TARGET: configures and builds the target in build/release.
 build_release() {
   (cd "$root" && cmake --preset release) >&2
   cmake --build "$build" --parallel "$(nproc)" --target "$1" >&2

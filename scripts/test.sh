@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# test.sh [ctest option...]: installs what is missing (Debian 12), builds everything in
-# build/release, and runs all tests. The status is that of ctest.
+# test.sh [ctest option...]: installs missing packages (on Debian 12), builds everything in
+# build/release, and runs all tests. The exit status is that of ctest.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"

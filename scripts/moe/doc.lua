@@ -1,5 +1,5 @@
--- `moebench doc [topic]`: fields, methods and functions on a terminal of 100 columns. Everything is
--- read from moe.topics and the lists of what is built in.
+-- `moebench doc [topic]`: prints the docs of fields, methods and functions for a terminal of 100
+-- columns. The content is from moe.topics and moe.list, not from here.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local list = require "moe.list"
@@ -11,11 +11,12 @@ local M = {}
 
 local WIDTH = 100
 
--- Lists of what is built in whose rows are topics, and what one of them is called.
+-- Kinds of `moebench list` whose entries are topics -> the first part of the topics' names.
 local BUILT_IN = { gates = "gate", systems = "system", workloads = "workload", ops = "op",
   executors = "executor", claims = "claim" }
 
--- The words in lines of at most `width`, all but the first behind `indent`.
+-- Returns the text broken into lines of at most `width` characters; all lines except the first
+-- begin with `indent`, which does not count.
 local function wrapped(text, width, indent)
   local lines, line = {}, ""
   for word in text:gmatch "%S+" do
@@ -29,7 +30,7 @@ local function wrapped(text, width, indent)
   return table.concat(lines, "\n" .. indent)
 end
 
--- "integer, ms, 1 to 8"
+-- Returns type, unit and range of a member, for example "integer, ms, 1 to 8".
 local function kind_text(m)
   return table.concat({ m.type, m.unit or m.range, m.unit and m.range }, ", ")
 end
@@ -39,7 +40,8 @@ local function doc_text(m)
   return m.default and ("%s (default %s)"):format(m.doc, m.default) or m.doc
 end
 
--- Rows of fields in three columns; what is too wide for its column pushes the rest a line down.
+-- Appends one row per field in three columns: name, kind, doc. If name and kind are too wide for
+-- their columns, the doc begins on the next line.
 local function fields_text(lines, members)
   local widths = { 8, 8 }
   for _, m in ipairs(members) do
@@ -61,6 +63,7 @@ local function fields_text(lines, members)
   end
 end
 
+-- Appends the signature and the doc of each method.
 local function methods_text(lines, as, members)
   for _, m in ipairs(members) do
     local call = m.name == "()" and as .. m.type or ("%s:%s%s"):format(as, m.name, m.type)
@@ -69,12 +72,12 @@ local function methods_text(lines, as, members)
   end
 end
 
--- How a function is called.
+-- Returns a line on how the function of a topic is called.
 local function call_text(t)
   return ("moe.%s%s: %s"):format(t.name, t.takes or " { fields }", t.call.gives)
 end
 
--- Names of the topics of the types that the topic mentions.
+-- Returns the names of the topics of the types that occur in the topic, sorted.
 local function mentioned(t)
   local text, names = { t.call and call_text(t) or "" }, {}
   for _, m in ipairs(t.members) do text[#text + 1] = m.type end
@@ -109,7 +112,7 @@ local function gate_doc(row)
     row.weight, row.k > 0 and "k = " .. row.k or "k of the model")
 end
 
--- What is built in, as topics.
+-- Returns the entries of the kinds in BUILT_IN as topics.
 local function built_in()
   local out = {}
   for _, kind in ipairs(schema.keys_of(BUILT_IN)) do
@@ -131,7 +134,8 @@ local function every_topic()
   return out
 end
 
--- One line each, those of what is built in, and the passes, as one line of their kind.
+-- Returns the topics for the overview, sorted by name. The topics of each kind in BUILT_IN are
+-- replaced by one row, and so are those of the passes.
 local function overview()
   local rows, kinds = {}, {}
   for _, t in ipairs(every_topic()) do
@@ -156,8 +160,9 @@ local function overview_text(lines, rows)
   end
 end
 
--- How well the topic is what is asked for, 1 best: by its name or class, as examples call it, by
--- the last part of its name, as a part of what is asked for; nil: not at all.
+-- Returns how well the topic matches the name `asked`: 1 for the topic's name or class, 2 for the
+-- name of such a value in examples, 3 for the last part of the topic's name, 4 for the first part;
+-- nil if it does not match.
 local function rank_of(t, asked)
   local class, name = (t.class or ""):lower(), "moe." .. asked:lower()
   if t.name == asked or class == name or class == name .. "fields" then
@@ -169,7 +174,8 @@ local function rank_of(t, asked)
   return (next_char == "." or next_char == "_") and 4 or nil
 end
 
--- The topics that are shown whole, those of the best rank, and those that are named.
+-- Returns the topics that are printed in full, which match best, and the topics of which only the
+-- line of the overview is printed.
 local function found(asked)
   local best, by_rank, also, whole, rest = 4, { {}, {}, {}, {} }, {}, {}, {}
   for _, t in ipairs(every_topic()) do
@@ -197,7 +203,7 @@ local function refuse(topic)
     near ~= "" and (". Did you mean '%s'?"):format(near) or ""))
 end
 
---- Prints what there is on the topic, or the list of topics.
+--- Prints the docs of a topic, or the list of topics if it is nil.
 function M.doc(topic)
   local lines = {}
   if not topic then

@@ -1,4 +1,4 @@
--- moe: the library that recipes require. `moebench doc` describes all of it.
+-- The module `moe`, which recipes require. `moebench doc` describes its functions.
 local aligned = require "moe.base.aligned"
 local calibrate = require "moe.run.calibrate"
 local choice = require "moe.base.choice"
@@ -28,41 +28,45 @@ local train = require "moe.run.train"
 
 local moe = schema.functions("moe", "name", {
   assumed = { schema.assumed, schema.ASSUMED, "moe.Assumed",
-    "a constant without a source, with the band that it lies in" },
+    "a constant that no source gives, with the band in which it is assumed to be" },
   best = { choice.best, "(constructor: (fun(t?: table): moe.Pass), options: table)", "moe.Best",
-    "a pass with a list as one option: the value with the fastest simulated step that fits" },
+    "a pass with a list as one option: takes the value with the fastest simulated step that fits" },
   claim = { claims.claim, claims.FIELDS, "moe.Claim",
-    "a paper's number, and how ours is computed" },
+    "a published figure, and the function that computes our number" },
   collectives = { collectives.collectives, collectives.FIELDS, "moe.CollectiveTimes",
-    "how long collectives take that meet on the links of a cluster" },
+    "times of collectives that share the links of a cluster" },
   experiment = { experiment.experiment, experiment.FIELDS, "moe.Experiment",
-    "points, systems and what they are simulated or run on; a recipe returns it" },
+    "points, systems, and how they are run; a recipe returns the experiment" },
   fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",
-    "moe.Fallback", "a pass with a list as one option: the first value whose plan fits in memory" },
+    "moe.Fallback",
+    "a pass with a list as one option: takes the first value whose plan fits in memory" },
   infer = { infer.infer, infer.INFER, "moe.InferResult",
-    "batches through the forward of a model, on real ranks or simulated" },
+    "runs batches through a model's forward, on real ranks or simulated" },
   judge = { judge.judge, judge.FIELDS, "moe.Verdict[]",
-    "claims about numbers that a recipe computes itself" },
+    "evaluates claims about numbers that a recipe computes itself" },
   loads = { routing.loads, routing.LOADS, "integer[][]",
-    "how many choices of each source go to each expert, [source][expert]" },
+    "number of choices of a routing model, indexed by [source rank][expert]" },
   machine = { machine.machine, "(file: string, options?: moe.MachineOptions)", "moe.ClusterFields",
-    "what `moebench calibrate` measured, for moe.cluster.custom: a node with a device per rank" },
+    "fields for moe.cluster.custom from a file of `moebench calibrate`: one node, a device per "
+      .. "rank" },
   nccl_tests = { comm_tables.nccl_tests, "(file: string)", "moe.Times",
-    "times in the output of all_reduce_perf or alltoall_perf, for a cluster's collectives" },
+    "reads times from the output of all_reduce_perf or alltoall_perf, for a cluster's "
+      .. "collectives" },
   plan = { train.plan, train.PLAN, "moe.Plan",
-    "a step of a model on a cluster, planned and simulated" },
+    "plans and simulates a step of a model on a cluster" },
   results = { results.read, "(folder: string)", "moe.Results",
-    "results of an earlier run, of its results.json" },
+    "reads the results of an earlier run from the folder of its results.json" },
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
     "runs an experiment: writes results.json and traces, prints tables" },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
-    "a list of passes with an all-reduce policy: {} a known one, else the passes given",
+    "a list of passes with an all-reduce policy: without fields, the known system of this name",
     fields = system.FIELDS },
   table = { aligned.text, "(rows: (string|number)[][])", "string",
-    "aligned columns; the first row is the header, one without cells an empty line" },
-  train = { train.train, train.TRAIN, "moe.TrainResult", "one training run on real ranks" },
+    "a table as text; the first row is the header, a row without cells is an empty line" },
+  train = { train.train, train.TRAIN, "moe.TrainResult", "runs one training on real ranks" },
   workload = { routing.workload, "(name: string)", "fun(t?: moe.WorkloadFields): moe.Routing",
-    "which experts tokens choose, by the law of that name", fields = routing.options() },
+    "the routing model of this name, which states the experts that tokens choose",
+    fields = routing.options() },
 }, {
   version = core.version,
   cluster = cluster.constructors,
@@ -76,26 +80,29 @@ local moe = schema.functions("moe", "name", {
 })
 schema.check_methods()
 
---- For rank threads: the definition of a policy in this state.
+--- Returns the definition of the policy `name` in this Lua state; called by the engine's rank
+--- threads, each of which evaluates the recipe in its own state.
 function moe._policy(kind, name) return policy.registry[kind][name] end
 
--- The experiments that a recipe returned.
+-- Returns the list of experiments that a recipe returned. Raises a user error for another value.
 local function experiments_of(value)
   if schema.is_a("experiment", value) then return { value } end
   local fits = type(value) == "table" and #value > 0
   for _, e in ipairs(fits and value or {}) do fits = fits and schema.is_a("experiment", e) end
   if not fits then
-    errors.user "a recipe returns an experiment, a list of them, or nothing"
+    errors.user("a recipe returns an experiment, a list of experiments, or nothing; this one "
+      .. "returned something else")
   end
   return value
 end
 
--- Everything but running: a script is checked as far as the first thing that it would run.
+-- Checks a recipe without running anything: its experiments, or, if it calls functions that run
+-- something itself, the part before the first such call.
 local function check(chunk)
   local ok, value = xpcall(chunk, errors.with_traceback)
   if not ok then
     if core.kind_of(value) ~= "stop" then error(value, 0) end
-    return core.say "ok, as far as what the recipe runs first"
+    return core.say "ok up to the first call in the recipe that runs something"
   end
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do
     core.say(("ok: %s, %d plans"):format(e.name, experiment.check(e)))
@@ -103,8 +110,9 @@ local function check(chunk)
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
---- The host's door. mode: "run" or "check" with the recipe's chunk, "list" with a kind or nil,
---- "doc" with a topic or nil, "calibrate" and "report" with the name of the file to write.
+--- The function that the host (bindings/main.cpp) calls. `argument` depends on the mode: the
+--- recipe's compiled chunk for "run" and "check", a kind or nil for "list", a topic or nil for
+--- "doc", the name of the file to write for "calibrate" and "report".
 function moe._main(mode, argument)
   if mode == "list" then return list.list(argument) end
   if mode == "doc" then return doc.doc(argument) end

@@ -11,7 +11,7 @@ local system = require "moe.spec.system"
 
 local M = {}
 
--- The functions of a part of the library, in their order.
+-- Returns the functions of a part of the library (the name before the dot), in order.
 local function functions_of(part)
   local out = {}
   for _, call in ipairs(schema.calls) do
@@ -75,7 +75,7 @@ for _, kind in ipairs { "gates", "passes", "placements", "executors", "metrics",
   LISTS[kind] = function() return core.table(kind) end
 end
 
---- What is listed of a kind: { name, doc, ... } each.
+--- Returns the entries that `moebench list <kind>` shows: a list of { name, doc, ... }.
 function M.rows(kind) return LISTS[kind]() end
 
 local function say_list(kind)

@@ -1,4 +1,4 @@
--- Published figures of all papers, by id: papers/*.lua.
+-- The published figures of all papers (papers/*.lua), indexed by id.
 local figures = {}
 
 for _, paper in ipairs { "lancet", "lina", "pipemoe", "proprophet" } do

@@ -1,11 +1,12 @@
--- Type stubs for lua-language-server, of the same tables as the checks and `moebench doc`:
--- `moebench list stubs > moe.lua`, in a folder that the editor's workspace.library names.
+-- Type stubs for lua-language-server, made from the same field lists as the checks and `moebench
+-- doc`. Write them with `moebench list stubs > moe.lua` to a folder that is listed in the editor's
+-- setting workspace.library.
 local schema = require "moe.base.schema"
 local topics = require "moe.topics"
 
 local M = {}
 
--- What the table of fields, or the value, is to the editor: a line for each member.
+-- Appends the class of a topic to the lines `out`, with one line per member.
 local function class(out, t)
   out[#out + 1] = ("---@class %s %s"):format(t.class, t.doc)
   for _, m in ipairs(t.members) do
@@ -24,11 +25,12 @@ local function class(out, t)
   out[#out + 1] = ""
 end
 
+-- Returns the type of the function of a topic.
 local function signature(t)
   return ("fun%s: %s"):format(t.takes or ("(t: %s)"):format(t.class), t.call.gives)
 end
 
---- The text of the stub file.
+--- Returns the text of the stub file.
 function M.text()
   local out, classes, calls, tables = { "---@meta moe", "-- Made by `moebench list stubs`.\n" }, {},
     {}, {}
@@ -45,7 +47,7 @@ function M.text()
   end
   out[#out + 1] = "\n---@class moe\n---@field version string\nlocal moe = {}\n"
   tables[""] = nil
-  for _, name in ipairs(schema.keys_of(tables)) do  -- one of them is a function, too
+  for _, name in ipairs(schema.keys_of(tables)) do  -- a name may also be that of a function
     out[#out + 1] = "---@class moe." .. name
     if calls[name] then out[#out + 1] = "---@overload " .. signature(calls[name]) end
     out[#out + 1] = ("moe.%s = {}\n"):format(name)

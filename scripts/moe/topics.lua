@@ -1,7 +1,7 @@
--- What `moebench doc` and the type stubs are made of: every table of fields that the library
--- checks, every function, and every type that recipes get, under the name by which it is asked for.
--- Not here: the rows, which stand beside what they describe (schema.functions, schema.record and
--- schema.methods, new_type of the bindings).
+-- The topics of `moebench doc` and of the type stubs: every field list that the library checks,
+-- every function, and every type of values that recipes get, each under its topic name. The docs
+-- themselves are not here but next to what they describe: in calls of schema.functions,
+-- schema.record and schema.methods, and of new_type in the bindings.
 local cluster = require "moe.spec.cluster"
 local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
@@ -18,47 +18,51 @@ local train = require "moe.run.train"
 
 local M = {}
 
--- Tables of fields inside those of functions: class, fields, doc, whether numbers may be assumed.
+-- Field lists of tables inside the tables that functions take: { class, field list, doc, whether
+-- numbers may be moe.assumed }.
 local TABLES = {
   { "Device", cluster.DEVICE, "a cluster's devices", true },
   { "ClusterLink", cluster.LINK, "a cluster's links", true },
-  { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "what transfers take from compute", true },
+  { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "by how much transfers slow down compute", true },
   { "Collectives", comm_tables.FIELDS, "measured times of a cluster's collectives" },
   { "MachineOptions", machine.OPTIONS, "options of moe.machine" },
   { "BalanceLoss", model.BALANCE_LOSS, "a model's balance_loss" },
   { "BiasBalance", model.BIAS_BALANCE, "a model's bias_balance" },
-  { "Optimizer", target.OPTIMIZER, "what makes updates of gradients" },
+  { "Optimizer", target.OPTIMIZER, "the optimizer, which updates the parameters" },
   { "AllReduce", system.REDUCE, "a system's all_reduce: how gradients are reduced" },
   { "SystemPacking", packing.FIELDS, "a system's packing" },
   { "Link", train.LINK, "the emulated link of ranks" },
   { "LinkInside", train.INTRA, "the emulated link inside a node" },
-  { "Nccl", train.NCCL, "how NCCL uses the GPU" },
-  { "Edits", train.EDITS, "what is changed in a plan's graph for a device" },
-  { "RunFields", train.RUN, "what plan:run takes" },
-  { "SimulateFields", train.SIMULATE, "what plan:simulate takes" },
-  { "SpansFields", train.SPANS, "what plan:spans takes" },
+  { "Nccl", train.NCCL, "settings of NCCL" },
+  { "Edits", train.EDITS, "changes of a plan's graph for a device" },
+  { "RunFields", train.RUN, "options of plan:run" },
+  { "SimulateFields", train.SIMULATE, "options of plan:simulate" },
+  { "SpansFields", train.SPANS, "options of plan:spans" },
   { "Case", jobs.CASE, "what an experiment's case returns" },
-  { "SimulateEntryFields", experiment.SIMULATE, 'an experiment\'s run, { "simulate", ... }' },
-  { "CpuRunFields", experiment.CPU, 'an experiment\'s run, { "cpu", ... }' },
-  { "CudaRunFields", experiment.CUDA, 'an experiment\'s run, { "cuda", ... }' },
+  { "SimulateEntryFields", experiment.SIMULATE,
+    'an entry of an experiment\'s run, { "simulate", ... }' },
+  { "CpuRunFields", experiment.CPU, 'an entry of an experiment\'s run, { "cpu", ... }' },
+  { "CudaRunFields", experiment.CUDA, 'an entry of an experiment\'s run, { "cuda", ... }' },
   { "AllToAllOp", collectives.OPS.all_to_all, 'an op of moe.collectives, kind = "all_to_all"' },
   { "AllReduceOp", collectives.OPS.all_reduce, 'an op of moe.collectives, kind = "all_reduce"' },
 }
 
---- "gate context" and "all_reduce" as parts of names of classes: "GateContext", "AllReduce".
+--- Returns the part of a class name for a type or field: "GateContext" for "gate context",
+--- "AllReduce" for "all_reduce".
 function M.camel(name)
   return (name:gsub("(%l)(%w*)[ _]?", function(first, rest) return first:upper() .. rest end))
 end
 
--- "moe.lina.PackingFields" of the function "lina.packing".
+-- Returns the class name of the table that a function takes: "moe.lina.PackingFields" for the
+-- function "lina.packing".
 local function class_of(call)
   local path, name = call.name:match "^(.-)([^.]*)$"
   return call.class or "moe." .. path .. M.camel(name) .. "Fields"
 end
 
-local classes = {}  -- field list -> its class
+local classes = {}  -- field list -> the name of its class
 
---- The type of a field as the stubs write it.
+--- Returns the type of a field in the notation of the stubs.
 function M.type_of(field)
   local kind = field.type
   if field.as then return field.as end
@@ -86,7 +90,7 @@ local function number_text(x)
   return ((tonumber(short) == x and short or ("%.17g"):format(x)):gsub("e%+?(%-?)0*(%d)", "e%1%2"))
 end
 
--- Which values are allowed, and the default.
+-- Returns a text on the allowed range and a text on the default; each is nil if there is none.
 local function bounds_of(field)
   local default = field.default
   if type(default) == "number" then default = number_text(default) end
@@ -100,7 +104,7 @@ local function bounds_of(field)
   return range, default ~= nil and tostring(default) or nil
 end
 
--- Endings of names, and the unit that they stand for.
+-- Patterns of field names, and the unit of the fields that match.
 local UNITS = { { "_bytes_per_s$", "bytes/s" }, { "^bytes_per_s$", "bytes/s" },
   { "_flops_per_s$", "flop/s" }, { "inputs_per_s$", "inputs/s" }, { "_ms$", "ms" },
   { "_us$", "us" }, { "_s$", "s" }, { "_bytes$", "bytes" }, { "^bytes", "bytes" },
@@ -113,8 +117,10 @@ local function unit_of(name, type_text)
   end
 end
 
---- The members of a field list, in order. where: its name in an error; given: all are there, but
---- those that are `maybe`.
+--- Returns the members of a field list, sorted by name. where: the name of the field list for error
+--- messages; assumed: numbers may be moe.assumed; given: the fields are those of a value that
+--- recipes get, so that only fields with `maybe` can be absent. Raises an error for a field without
+--- a doc.
 local function members_of(fields, where, assumed, given)
   local out = {}
   for i, key in ipairs(schema.keys_of(fields)) do
@@ -173,9 +179,11 @@ end
 
 local made
 
---- All topics: { name, doc, as = what examples call it, also = another name, class, members = {
---- name, type, doc, unit, range, default, required, method } each; of a function call, and takes
---- where that is no table }. Raises an error that names a field without a doc.
+--- Returns all topics, a list of { name, doc, as = name of such a value in examples, also = another
+--- name of the topic, class = name of its type, members = a list of { name, type, doc, unit, range,
+--- default, required, method } }. A topic of a function also has call, an entry of schema.calls,
+--- and takes, the signature if the function does not take a table. Raises an error that names a
+--- field without a doc.
 function M.all()
   made = made or all()
   return made

@@ -91,7 +91,7 @@ TEST_CASE("a log of other ranks, of another collective, or of nothing is refused
   CHECK_THAT(message("all_to_all", "a2a.log"),
              Contains("cluster.collectives.all_to_all: a2a.log was measured with 16 ranks, but the "
                       "cluster has 4 devices"));
-  CHECK_THAT(message("all_to_all", "ar.log"), Contains("ar.log holds times of all_reduce"));
+  CHECK_THAT(message("all_to_all", "ar.log"), Contains("ar.log has times of all_reduce"));
   CHECK_THAT(message("all_reduce", "cut.log"), Contains("recipe.lua:19: cut.log:34: the row ends"));
   CHECK_THAT(message("all_reduce", "none.log"), Contains("cannot read none.log"));
 }

@@ -104,13 +104,14 @@ assert(place("fixed").rb == 1 and place("fixed").break_even_steps == 0)
 
 TEST_CASE("what cannot be planned is refused at the recipe's line") {
   CHECK_THAT(message("plan { routed = { { 1, 2 }, { 3 } } }"),
-             Contains("moe.prophet.plan.routed[2]: 1 numbers, where routed[1] has 2"));
+             Contains("moe.prophet.plan.routed[2]: has 1 numbers, but routed[1] has 2"));
   CHECK_THAT(message("moe.prophet.plan { input_bytes = 1, expert_bytes = 1, bytes_per_s = 1,\n"
                      "inputs_per_s = 1, routed = {\n  { 1, 0 / 0 } } }"),
              Contains("recipe.lua:23: moe.prophet.plan.routed[1][2]: ") &&
                  Contains("is not allowed; give an integer"));
   CHECK_THAT(message("plan { routed = { { 1, -2 } } }"), Contains("routed[1][2]: -2"));
-  CHECK_THAT(message("plan { routed = {} }"), Contains("moe.prophet.plan.routed: no experts"));
+  CHECK_THAT(message("plan { routed = {} }"),
+             Contains("moe.prophet.plan.routed: the list is empty"));
   CHECK_THAT(message("plan { n = 3 }"),
              Contains("moe.prophet.plan.n: 3 is not allowed; give an integer from 0 to 2"));
   CHECK_THAT(message("plan { n = 'all' }"), Contains("n: 'all' is not allowed"));

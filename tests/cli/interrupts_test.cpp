@@ -244,7 +244,7 @@ TEST_CASE("after a kill the report is made of the lines, also where the last one
   std::ofstream(program.out("runs.jsonl"), std::ios::app) << R"({"run":3,"rec)";
   program.start({"report", program.out()});
   CHECK(program.wait() == 0);
-  CHECK_THAT(program.log(), Contains("runs.jsonl: its last line was cut off and is left out"));
+  CHECK_THAT(program.log(), Contains("runs.jsonl: the last line is cut off and is skipped"));
   CHECK_THAT(content(program.out("report.html")), Contains("Executed"));
 }
 

@@ -105,15 +105,17 @@ test("systems of systems are checked", function()
   expect.fails(head .. "{ of = { 'rav' } }", 2, "of[1]: unknown system 'rav'. Did you mean 'raf'?")
   expect.fails(head .. "{ of = { 3 } }", 2, "of[1]: 3 is not allowed; give a system")
   expect.fails(head .. "{ of = 'raf' }", 2, "of: 'raf' is not allowed; give a list")
-  expect.fails(head .. "{ of = { 'raf', 'raf' } }", 2, "'raf' stands there twice")
-  expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2, "give of alone")
-  expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give of alone")
+  expect.fails(head .. "{ of = { 'raf', 'raf' } }", 2, "'raf' is in the list twice")
+  expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2,
+    "give `of` without other fields")
+  expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give `of` without other fields")
 end)
 
 test("moe.fallback wants one option with a list", function()
   local head = 'local moe = require "moe"\nlocal b = moe.fallback('
   expect.fails(head .. "moe.pass.partition, { max_parts = 8 })", 2, "moe.fallback: give one option")
-  expect.fails(head .. "moe.pass.partition {}, { max_parts = { 8 } })", 2, "a pass's constructor")
+  expect.fails(head .. "moe.pass.partition {}, { max_parts = { 8 } })", 2,
+    "the constructor of a pass")
   expect.fails(head .. "moe.pass.partition, { max_parts = { 8, 99 } })", 2, "from 1 to 64")
 end)
 

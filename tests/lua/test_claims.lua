@@ -176,7 +176,7 @@ moe.run(moe.experiment { name = "x", model = moe.model.gpt2_moe { hidden = 32, h
   cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} },
   band = "corners", claims = { moe.claim { id = "lancet-034", value = print } } })
 ]])
-  expect.failed(w, 7, "experiment.band: 'corners' of 15 assumed constants are 32768 simulations")
+  expect.failed(w, 7, "experiment.band: 'corners' with 15 assumed constants needs 32768")
   expect.equal(#w.plans, 0)
 end)
 
@@ -203,7 +203,7 @@ test("an executed number and one without a run have no band", function()
     moe.claim { id = "lancet-041", value = function() end } ]]).results.claims
   expect.equal({ c[1].lo == c[1].ours, c[1].hi == c[1].ours, #c[1].sensitivity }, { true, true, 0 })
   expect.equal({ c[2].verdict, c[2].reason, c[2].lo or "none" },
-    { "undetermined", "no run to compute it from", "none" })
+    { "undetermined", "there is no run from which to compute it", "none" })
 end)
 
 test("the table shows the band, and below it by how much the paper's lies outside", function()
@@ -219,7 +219,7 @@ end)
 
 test("a claim's neutral value is not the paper's number", function()
   expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-034", value = print,\n'
-    .. "neutral = 1.17 }", 3, "moe.claim.neutral: 1.17 is the paper's number itself")
+    .. "neutral = 1.17 }", 3, "moe.claim.neutral: 1.17 is equal to the paper's number")
 end)
 
 local function statement(value, more)

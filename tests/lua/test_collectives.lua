@@ -66,7 +66,7 @@ end)
 
 test("bytes_per_pair and bytes: one of the two", function()
   fails("ops = { { kind = 'all_to_all' } }", 6, "ops[1]: give either bytes_per_pair or bytes, ",
-    "neither is there")
+    "neither is given")
   fails("ops = { { kind = 'all_to_all', bytes_per_pair = 1,\n bytes = {} } }", 7, "not both")
 end)
 
@@ -88,9 +88,9 @@ end)
 
 test("what only another sharing rule reads is refused", function()
   fails("ops = { { kind = 'all_reduce', bytes = 1, priority = 1 } }", 6,
-    "ops[1].priority: only share = 'strict_priority' reads it, not 'per_flow'")
+    "ops[1].priority: is only used with share = 'strict_priority'; here share is 'per_flow'")
   fails("share = 'strict_priority', ops = { { kind = 'all_to_all', bytes_per_pair = 1, "
-    .. "channels = 2 } }", 6, "ops[1].channels: only share = 'per_channel' reads it")
+    .. "channels = 2 } }", 6, "ops[1].channels: is only used with share = 'per_channel'")
   runs "share = 'strict_priority', ops = { { kind = 'all_reduce', bytes = 1, priority = 1 } }"
 end)
 

@@ -48,7 +48,7 @@ test("a misspelt method is answered with the nearest or with all", function()
   expect.fails(expect.HEAD .. "local p = moe.plan { model = m, system = moe.system 'raf' {},\n"
     .. "  cluster = moe.cluster.p4de { nodes = 2 } }\np:ordr 'compute'", 4,
     "plan: unknown method 'ordr'. Did you mean 'order'?")
-  expect.fails(head .. "R:get('iteration_ms').mean()", 7, "values: is a ':' missing? write x:mean")
+  expect.fails(head .. "R:get('iteration_ms').mean()", 7, "values: is a ':' missing? Write x:mean")
   local w = expect.runs(head .. "V = R:get 'iteration_ms'\n")
   local V = w.globals.V
   expect.equal(V[#V + 1], nil)

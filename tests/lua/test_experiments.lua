@@ -66,7 +66,7 @@ return moe.experiment { name = "x", over = { nodes = { 2, 4, 8 } }, case = funct
   end
   local runs = expect.runs(over_nodes "p.nodes ~= 4").results.runs
   expect.equal({ #runs, runs[1].devices, runs[2].devices }, { 2, 16, 64 })
-  expect.fails(over_nodes "false", 2, "experiment.case: false for all points")
+  expect.fails(over_nodes "false", 2, "experiment.case: returned false for every point")
 end)
 
 test("moe.best takes the fastest by simulation and records what it chose from", function()
@@ -97,7 +97,7 @@ end)
 test("a system given twice, none, and an unknown one to execute are refused", function()
   local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
   expect.fails(head .. 'systems = { moe.system "raf" {}, moe.system "raf" {} } }', 3,
-    "experiment.systems: 'raf' stands there twice")
+    "experiment.systems: 'raf' is in the list twice")
   expect.fails(head .. "systems = {} }", 3, "systems: the list is empty")
   expect.fails(head .. 'systems = { moe.system "raf" {} },\n'
     .. 'run = { { "cpu", systems = { "rav" } } } }', 4, "run[1].systems[1]: unknown system 'rav'")
@@ -105,9 +105,9 @@ end)
 
 test("case and model together, over without case, simulate without cluster are refused", function()
   local head = expect.HEAD .. 'return moe.experiment { name = "x", '
-  expect.fails(head .. "model = m,\ncase = function() end }", 3, "give case, or model")
+  expect.fails(head .. "model = m,\ncase = function() end }", 3, "give either case or model")
   expect.fails(head .. 'model = m, systems = { moe.system "raf" {} },\nover = { a = { 1 } } }', 3,
-    "needs case")
+    "has no effect without case")
   expect.fails(head .. 'model = m, systems = { moe.system "raf" {} } }', 2, "cluster is missing")
   expect.fails(head .. "case = function() end }", 2, "experiment.case: nil is not allowed")
   expect.fails(head .. "case = function() return { model = m, sytems = {} } end }", 2,
@@ -115,7 +115,7 @@ test("case and model together, over without case, simulate without cluster are r
   expect.fails(head .. 'over = {\n a = {} }, case = function() end }', 3,
     "over.a: the list is empty")
   expect.fails(head .. 'over = { a = { 1 } }, params = { a = 1 }, case = function() end }', 2,
-    "also stands in experiment.params")
+    "is also in experiment.params")
 end)
 
 test("an options table beside the entries of run is not passed over", function()
@@ -123,7 +123,7 @@ test("an options table beside the entries of run is not passed over", function()
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
   run = { "cpu",
     ranks = 2 } }
-]], 4, "experiment.run: is a list; 'ranks' has no place in it")
+]], 4, "experiment.run: must be a list; the key 'ranks' is not allowed")
   expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
     .. 'run = { "cudo" } }', 3, "unknown executor 'cudo'", "'cuda'?")
 end)
@@ -290,7 +290,7 @@ end)
 test("a recipe returns experiments or nothing", function()
   for _, value in ipairs { "42", "{}", "{ 1 }", "'x'", "false" } do
     expect.fails("local moe = require 'moe'\nreturn " .. value, 2,
-      "a recipe returns an experiment, a list of them, or nothing")
+      "a recipe returns an experiment, a list of experiments, or nothing")
   end
   expect.equal(expect.runs("local x = 1", {}, "check").output,
     "ok: the recipe runs nothing")
@@ -304,7 +304,7 @@ return moe.experiment { name = "x", over = { wide = %s }, case = function(p)
 ]]
   local w = expect.runs(text:format "{ true, false }", { set = { wide = "false" } })
   expect.equal({ #w.results.runs, w.results.runs[1].devices }, { 1, 16 })
-  expect.fails(text:format "{ true, true }", 2, "over.wide[2]: 'true' stands there twice")
+  expect.fails(text:format "{ true, true }", 2, "over.wide[2]: 'true' is in the list twice")
   expect.fails(text:format "{ {} }", 2, "over.wide[1]: a table is not allowed")
 end)
 

@@ -14,12 +14,12 @@ end
 test("batch and batch_per_device: one of the two", function()
   expect.fails(model "batch = 2, batch_per_device = 2, experts = 2", 2,
     "give either batch or batch_per_device, not both")
-  expect.fails(model "experts = 2", 2, "batch or batch_per_device, neither is there")
+  expect.fails(model "experts = 2", 2, "batch or batch_per_device, neither is given")
 end)
 
 test("experts and experts_per_device: one of the two", function()
   expect.fails(model "batch = 2, experts_per_device = 2, experts = 2", 2, "not both")
-  expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is there")
+  expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is given")
 end)
 
 test("the Lancet paper's models come with its batches; false for one that it has not", function()
@@ -54,9 +54,10 @@ test("numbers that are no numbers, fractions and texts are refused with what is 
 end)
 
 test("the whole batch and all experts divide over the ranks", function()
-  expect.fails(train "batch = 3, experts = 2", 2, "model.batch: 3 rows do not divide over 2 ranks")
+  expect.fails(train "batch = 3, experts = 2", 2,
+    "model.batch: 3 rows cannot be spread evenly over")
   expect.fails(train "batch = 2, experts = 3", 2,
-    "model.experts: 3 experts do not divide over 2 ranks")
+    "model.experts: 3 experts cannot be spread evenly over")
   local w = expect.runs(train "batch = 6, experts_per_device = 3")
   expect.equal(w.plans[1].model.batch_per_device, 3)
   expect.equal(w.plans[1].model.experts, 6)
@@ -67,7 +68,7 @@ test("the gate's own number of choices stands, and contradicting it is refused",
   expect.equal(expect.runs(train "batch = 2, experts = 4, gate = 'top_k', k = 3").plans[1].model.k,
     3)
   expect.fails(train "batch = 2, experts = 4, gate = 'top2', k = 3", 2,
-    "model.gpt2_moe.k: 3, but the gate 'top2' makes 2 choices per token")
+    "model.gpt2_moe.k: is 3, but the gate 'top2' makes 2 choices per token")
 end)
 
 test("losses of the router and bias balancing reach the core, with their defaults", function()
@@ -156,7 +157,7 @@ test("a rate is given as achieved, or as a peak and the achieved share of it", f
   expect.equal(device.vector_flops_per_s, 50)
   expect.equal(device.peak_gemm_flops_per_s, nil)
   expect.fails(cluster("device = { memory_bytes_per_s = 7 }, " .. LINKS), 4,
-    "cluster.device: gemm_flops_per_s is missing (or peak_gemm_flops_per_s with gemm_efficiency)")
+    "gemm_flops_per_s is missing; give it, or peak_gemm_flops_per_s and gemm_efficiency")
   expect.fails(cluster("device = { gemm_flops_per_s = 1, gemm_efficiency = 0.5, "
     .. "memory_bytes_per_s = 7 }, " .. LINKS), 4, "not both")
   expect.fails(cluster("device = { peak_gemm_flops_per_s = 1, memory_bytes_per_s = 7 }, " .. LINKS),
@@ -186,7 +187,7 @@ end)
 
 test("an assumed value lies in its band", function()
   expect.fails('local moe = require "moe"\nmoe.assumed { lo = 1, hi = 2,\n value = 3, why = "x" }',
-    3, "value: 3 does not lie between lo = 1 and hi = 2")
+    3, "value: 3 is not between lo = 1 and hi = 2")
 end)
 
 test("built-in clusters resolve, and what differs is replaced", function()
@@ -237,7 +238,7 @@ test("the ranks of an emulated link may share nodes, with wires of their own ins
   c = cluster_of "{ bytes_per_s = 1e8, latency_us = 3, devices_per_node = 4 }"
   expect.equal({ c.nodes, c.intra.bytes_per_s, c.intra.latency_us }, { 1, 1e8, 3 })
   expect.fails(train(sizes, "ranks = 4, link = { bytes_per_s = 1e8, devices_per_node = 3 }"), nil,
-    "link.devices_per_node: 3 does not divide 4 ranks")
+    "link.devices_per_node: 3 does not divide the number of ranks, 4")
 end)
 
 test("expert-parallel groups: experts per device are those of a group over its devices", function()
@@ -251,9 +252,9 @@ test("expert-parallel groups: experts per device are those of a group over its d
   m = model_of("batch = 8, experts = 2, ep = 2", 8)
   expect.equal({ m.ep, m.experts, m.batch_per_device }, { 2, 2, 1 })
   expect.fails(train("batch = 8, experts = 8, ep = 3", "ranks = 4"), nil,
-    "ep: 3 does not divide 4 ranks")
+    "ep: 3 does not divide the number of ranks, 4")
   expect.fails(train("batch = 8, experts = 6, ep = 4", "ranks = 4"), nil,
-    "experts: 6 experts do not divide over 4 ranks")
+    "experts: 6 experts cannot be spread evenly over 4 ranks")
 end)
 
 test("systems: unknown names and keys, entries that are no passes", function()
@@ -265,7 +266,7 @@ test("systems: unknown names and keys, entries that are no passes", function()
   expect.fails(head .. 'local s = moe.system "raf" { all_reduce = { lane = "com" } }', 2,
     "all_reduce.lane: 'com' is not allowed; give one of: comm, comm_reduce")
   expect.fails(head .. 'local s = moe.system "x" { moe.pass.serial }', 2,
-    "[1]: a function is not allowed; give a pass; call its constructor")
+    "[1]: a function is not allowed; give a pass: call its constructor")
   expect.fails(head .. 'local s = moe.system "a/b" {}', 2, "a name of letters")
   expect.fails(expect.HEAD .. 'local s = moe.system "raf"\nmoe.train { model = m, system = s }', 3,
     "moe.train.system: a function is not allowed; give a system")
@@ -304,8 +305,8 @@ test("moe.best wants one option with a list", function()
   local head = 'local moe = require "moe"\nlocal b = moe.best('
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = 2 })", 2, "give one option a list")
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = {} })", 2, "give one option a list")
-  expect.fails(head .. "moe.pass.capacity_pipeline, { a = { 1 }, b = { 2 } })", 2, "not two")
+  expect.fails(head .. "moe.pass.capacity_pipeline, { a = { 1 }, b = { 2 } })", 2, "are both lists")
   expect.fails(head .. "moe.pass.capacity_pipeline {}, { degree = { 1 } })", 2,
-    "a pass's constructor")
+    "the constructor of a pass")
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = { 1, 99 } })", 2, "from 1 to 64")
 end)

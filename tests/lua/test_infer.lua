@@ -56,12 +56,12 @@ test("a forward runs on a GPU, in its precisions", function()
   expect.equal(run.spec.edits, { fuse_gelu = false, round_once = true })
   expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
   fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,
-    "moe.infer.precision: f64 is computed on cpu alone; f32 or bf16 on cuda")
+    "moe.infer.precision: 'f64' is only possible on cpu; cuda computes in f32 or bf16")
   fails([[moe.infer { model = m, precision = "bf16" }]], 1,
-    "moe.infer.precision: bf16 is computed on cuda alone")
+    "moe.infer.precision: 'bf16' is only possible on cuda")
   fails([[moe.infer { model = m, executor = "gpu" }]], 1, "moe.infer.executor: 'gpu'")
   fails([[moe.infer { model = m, expert_products = "each" }]], 1,
-    "moe.infer.expert_products: 'each' is for the executor cuda")
+    "moe.infer.expert_products: 'each' is only for the executor cuda")
 end)
 
 test("lina_inference takes a profile of a recorded trace, by its file or as a routing", function()
@@ -74,7 +74,7 @@ test("lina_inference takes a profile of a recorded trace, by its file or as a ro
   expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.batches, w.popularity.step },
     { "other.trace", 3, 4, 2 })
   fails([[moe.lina.popularity { trace = moe.workload "zipf" {} }]], 1, "popularity.trace",
-    "the file of a trace, or moe.trace")
+    "the name of a trace's file, or moe.trace")
 end)
 
 test("a profile stands where something is estimated, and there alone", function()
@@ -83,7 +83,7 @@ test("a profile stands where something is estimated, and there alone", function(
   fails([[moe.infer { model = m, system = moe.system "lina_no_fine_tuning" {} }]], 1,
     "moe.infer.popularity: is missing")
   fails([[moe.infer { model = m, system = moe.system "lina_no_estimation" {},
-    popularity = p }]], 2, "'lina_no_estimation' estimates nothing")
+    popularity = p }]], 2, "'lina_no_estimation' makes no estimates")
   fails([[moe.infer { model = m, popularity = "p" }]], 1, "moe.lina.popularity")
   runs [[moe.infer { model = m, system = moe.system "lina_no_estimation" {} }]]
 end)
@@ -91,7 +91,7 @@ end)
 test("systems of training are refused by name", function()
   fails([[moe.infer { model = m, system = moe.system "lancet" {} }]], 1, "'lancet'", "times")
   fails([[moe.infer { model = m, system = moe.system "s" { moe.pass.swap {} } }]], 1, "'swap'",
-    "one training step to the next")
+    "for the next training step")
   fails([[moe.infer { model = m, steps = 3 }]], 1, "unknown key 'steps'")
   fails([[moe.infer { model = m, first_batch = 0 }]], 1, "moe.infer.first_batch: 0")
   fails([[moe.infer { model = m, parameters = "../a" }]], 1, "moe.infer.parameters")
@@ -115,7 +115,8 @@ test("a simulation takes a cluster, and nothing that only real ranks have a use 
   fails([[moe.infer { model = m, executor = "simulate", cluster = moe.cluster.p4de { nodes = 1 },
     system = moe.system "lina_no_estimation" {} }]], 1, "moe.infer.model.routing: is missing")
   fails([[moe.infer { model = m, cluster = moe.cluster.p4de { nodes = 1 } }]], 1,
-    "moe.infer.cluster: is of the executor simulate, here it is cpu")
+    "moe.infer.cluster: is only used with executor = 'simulate'; here it is 'cpu'")
   fails([[moe.infer { model = m, executor = "simulate", record = "r.trace",
-    cluster = moe.cluster.p4de { nodes = 1 } }]], 1, "moe.infer.record: a simulation has no use")
+    cluster = moe.cluster.p4de { nodes = 1 } }]], 1,
+    "moe.infer.record: is not used by a simulation")
 end)

@@ -98,7 +98,7 @@ end)
 
 test("a trace of other devices and an unknown system are refused", function()
   fails("moe.lina.inference { trace = trace, cluster = moe.cluster.lina { nodes = 2 } }", 1,
-    "8 devices, but the trace is of 16")
+    "has 8 devices, but the trace was made for 16")
   fails("moe.lina.inference { trace = trace, cluster = cluster, system = 'linna' }", 1,
     "Did you mean 'lina'?")
 end)
@@ -106,7 +106,7 @@ end)
 test("locality is of recorded choices or of a workload, not of both", function()
   local w = runs "moe.lina.locality { experts = 2, choices = { { 1 }, { 2 } } }"
   expect.equal(w.locality.top, 2)
-  fails("moe.lina.locality { experts = 2 }", 1, "neither is there")
+  fails("moe.lina.locality { experts = 2 }", 1, "neither is given")
 end)
 
 test("devices are placed by popularity, with at most 4 experts each unless said", function()

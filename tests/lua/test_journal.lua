@@ -59,12 +59,12 @@ test("a last line that was cut off is left out, with a message", function()
   files[lines] = files[lines]:sub(1, -20)
   local runs, w = read(files)
   expect.equal(#runs, 6)  -- of the last one there was a line before, without its trace
-  expect.equal(w.warned, { "old/runs.jsonl: its last line was cut off and is left out" })
+  expect.equal(w.warned, { "old/runs.jsonl: the last line is cut off and is skipped" })
 end)
 
 test("a line in the middle that is none is named", function()
-  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: is no line" },
-      { '{"run":9,"record":{}}\n', "line 3: run: 9 stands where 1 to 1 may" } } do
+  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: was not written" },
+      { '{"run":9,"record":{}}\n', "line 3: run: is 9; allowed: 1 to 1" } } do
     local files = folder()
     files["old/results.json"] = nil
     local first, rest = files["old/runs.jsonl"]:match "^([^\n]*\n[^\n]*\n)(.*)$"
@@ -86,7 +86,8 @@ test("of a results.json and lines that differ the one that knows more is read", 
     ["old/runs.jsonl"] = later["old/runs.jsonl"]:gsub("[^\n]*\n[^\n]*\n[^\n]*\n$", "") }
   local runs, late = read(both)
   assert(#runs < #whole and #runs > 0)
-  expect.equal(late.warned, { "old/results.json is older than old/runs.jsonl, which is read" })
+  expect.equal(late.warned,
+    { "old/results.json is older than old/runs.jsonl, which is read instead" })
   -- It had finished nothing.
   both["old/runs.jsonl"] = later["old/runs.jsonl"]:match "^[^\n]*\n[^\n]*\n"
   expect.equal(read(both), whole)
@@ -95,7 +96,8 @@ test("of a results.json and lines that differ the one that knows more is read", 
   runs, late = read(both)
   expect.equal(runs, whole)
   expect.equal(late.warned,
-    { "recipe.lua:1: old/runs.jsonl: line 1: is no first line of moebench's; it is left out" })
+    { "recipe.lua:1: old/runs.jsonl: line 1: is not the first line of a file that moebench writes; "
+      .. "the file is ignored" })
 end)
 
 test("a terminal is shown each finished run and what is expected of the rest", function()

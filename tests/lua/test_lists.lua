@@ -54,7 +54,7 @@ test("the stubs are Lua, and know every field that is checked", function()
   end
   expect.equal(type(stub.pass.capacity_pipeline), "function")
   for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
-    '---@field scope "token"|"batch"', "---@field degree? number parts; 1 leaves ",
+    '---@field scope "token"|"batch"', "---@field degree? number number of parts; 1 leaves ",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
     "---@field systems moe.System[]",
     "---@field bytes_per_s number achieved bytes per second" } do
@@ -117,14 +117,14 @@ test("what is not documented is refused with its name", function()
   expect.equal(message(function() function lamp:shine() end end),
     "the method lamp:shine has no doc")
   expect.equal(message(schema.check_methods),
-    "the method lamp:glow is documented and not there")
+    "the method lamp:glow is documented but not defined")
   table.remove(schema.types)
   expect.equal(message(function()
     schema.record("lamp", "lamp", "a light", { { "glow", "()" } })
-  end), "'glow' of a lamp has no type or no doc")
+  end), "the member 'glow' of the type lamp has no type or no doc")
   expect.equal(message(function()
     schema.functions("moe", "name", { glow = { print, "()", "nil" } })
-  end), "moe.glow has no doc, or does not say what it takes and gives")
+  end), "moe.glow: give the function, what it takes, what it gives and a doc")
   expect.equal(message(function()
     require("moe.topics").members_of({ watts = { type = "number" } }, "lamp")
   end), "the field 'watts' of lamp has no doc")

@@ -137,7 +137,7 @@ test("a timeline has a row per lane, and every span says op, time and bytes", fu
     "a2a: 2.000 ms from 1.000; all_to_all forward &lt;dispatch&gt;; 1.00 MiB; waited 0.250 ms",
     'class="s-attn"', 'class="s-other"', "qkv: 1.000 ms from 0.000; linear forward attn")
   expect.equal(count(page, '<figure class="timeline">'), 6)
-  has(page, "Left out here", "trace-008-deepspeed-executed.json")
+  has(page, "Not shown here", "trace-008-deepspeed-executed.json")
 end)
 
 test("runs of the same bits share a curve", function()
@@ -167,7 +167,7 @@ test("a plan that no device holds has no bar, and a run without an end is named"
     w.peak_bytes = function(spec) return spec.ranks == 16 and 2 ^ 40 or 2 ^ 30 end
     w.fails_in = "deepspeed"
   end)))
-  has(page, "OOM: gpt2_moe, raf on p4de: 1024.0 GiB do not fit", "Without an end: deepspeed")
+  has(page, "OOM: gpt2_moe, raf on p4de: 1024.0 GiB do not fit", "Not finished: deepspeed")
   expect.equal(count(page, "16 devices, simulated</figcaption>"), 0)
   expect.equal(count(page, "32 devices, simulated</figcaption>"), 1)
 end)
@@ -190,17 +190,17 @@ test("files that cannot be read as results are named, with the field", function(
     change(data)
     return world.encode(data)
   end
-  refused(results, '{"schema":7}', results, "schema 7", "reads 1")
+  refused(results, '{"schema":7}', results, "schema version 7", "reads version 1")
   refused(results, '{"schema":', results)
   refused(results, with(function(d) d.machine = nil end), results, "machine: is missing")
   refused(results, with(function(d) d.runs[2].iteration_ms = "<b>" end), results,
-    "runs[2].iteration_ms: a string stands where a number is read")
+    "runs[2].iteration_ms: is a string, but must be a number")
   refused(results, with(function(d) d.runs[7].losses = {} end), results, "runs[7].losses: is empty")
   refused(results, with(function(d) d.claims[1].lo = nil end), results, "claims[1].lo: is missing")
   refused(trace, nil, "cannot read " .. trace)
   refused(trace, "[", trace)
   refused(trace, "{}", trace, "traceEvents: is missing")
-  refused(trace, TRACE:gsub('"dur":1000', '"dur":"x"'), trace, "traceEvents[4].dur: a string")
+  refused(trace, TRACE:gsub('"dur":1000', '"dur":"x"'), trace, "traceEvents[4].dur: is a string")
 end)
 
 test("ticks are round and no more than asked for", function()

@@ -65,10 +65,10 @@ test("lines are fitted on a cluster or on ranks of this machine, not both", func
   w = runs("fit", "model = m, cluster = moe.cluster.p4de { nodes = 2 }, objective = 'step'")
   expect.equal({ w.asked.spec.cost.kind, w.asked.spec.ranks, w.asked.more },
     { "roofline", 16, "step" })
-  fails("fit", "model = m", "give either cluster or ranks, neither is there")
+  fails("fit", "model = m", "give either cluster or ranks, neither is given")
   fails("fit", "model = m, ranks = 2, cluster = moe.cluster.p4de { nodes = 2 }", "not both")
   fails("fit", "model = m, link = { bytes_per_s = 1e8 }, cluster = moe.cluster.p4de { nodes = 2 }",
-    "moe.pipemoe.fit.link: only ranks have one")
+    "moe.pipemoe.fit.link: is only used with ranks")
 end)
 
 test("claims without runs are judged over their readings", function()

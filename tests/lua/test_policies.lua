@@ -47,7 +47,7 @@ test("definitions are checked", function()
   expect.fails(head .. 'gate { name = "x", scope = "tokens", route = function() end }', 2,
     "Did you mean 'token'?")
   expect.fails(head .. 'gate { name = "switch", scope = "token", route = function() end }', 2,
-    "'switch' is the name of a built-in one")
+    "'switch' is the name of a built-in gate")
   expect.fails(head .. 'pass { name = "serial", at = "step", apply = function() end }', 2,
     "built-in")
   expect.fails(head .. 'schedule { name = "x" }', 2, "apply: is missing")
@@ -86,7 +86,8 @@ return moe.experiment { name = "x", case = function()
   local p = moe.policy.]] .. kind .. [[ {
     name = "mine" }
 end }
-]], 3, ("moe.policy.%s: stands in a case"):format(kind), "before moe.experiment")
+]], 3, ("moe.policy.%s: the policy is defined inside the function `case`"):format(kind),
+    "before moe.experiment")
   end
 end)
 
@@ -117,7 +118,7 @@ moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 }, system = moe.sys
   expect.fails(expect.HEAD .. [[
 local p = moe.policy.placement { name = "mine", at = "layer",
   moves = true, place = function() end }
-]], 3, "moves: experts that move with their state come into force in the next step")
+]], 3, "moves: experts move with their state only between steps")
 end)
 
 test("a placement's definition and options are checked", function()
@@ -126,11 +127,12 @@ test("a placement's definition and options are checked", function()
   expect.fails(head .. "every = 1.5 }", 2, "every: 1.5 is not allowed")
   expect.fails(head .. "evry = 2 }", 2, "unknown key 'evry'", "Did you mean 'every'?")
   expect.fails(head .. "at = 'steps' }", 2, "Did you mean 'step'?")
-  expect.fails(head .. "params = { shadows = 2 } }", 2, "params.shadows: is a field of every")
+  expect.fails(head .. "params = { shadows = 2 } }", 2,
+    "params.shadows: every placement has an option of this name")
   expect.fails('local moe = require "moe"\nmoe.policy.placement { name = "x" }', 2,
     "place: is missing")
   expect.fails('local moe = require "moe"\nmoe.policy.placement { name = "prophet", '
-    .. "place = print }", 2, "'prophet' is the name of a built-in one")
+    .. "place = print }", 2, "'prophet' is the name of a built-in pass")
   local used = 'local moe = require "moe"\n' .. PLACEMENT
   expect.fails(used .. "p { shadow = 1 }", 4, "unknown key 'shadow'", "Did you mean 'shadows'?")
   expect.fails(used .. "p { every = 0 }", 4, "mine.every: 0 is not allowed")

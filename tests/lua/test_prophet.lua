@@ -29,8 +29,8 @@ test("a plan is asked for with the paper's one rate, blocking copies and n chose
 end)
 
 test("fields of a plan that cannot be are refused", function()
-  fails("routed = { { 1, 2 }, { 3, 4, 5 } }", "routed[2]: 3 numbers, where routed[1] has 2")
-  fails("routed = { {}, {} }", "moe.prophet.plan.routed[1]: no devices")
+  fails("routed = { { 1, 2 }, { 3, 4, 5 } }", "routed[2]: has 3 numbers, but routed[1] has 2")
+  fails("routed = { {}, {} }", "moe.prophet.plan.routed[1]: the list is empty")
   fails("routed = { { 1.5 } }", "moe.prophet.plan.routed[1][1]: 1.5 is not allowed")
   fails("routed = { 1, 2 }", "moe.prophet.plan.routed[1]: 1 is not allowed; give a list")
   fails("routed = { { 1, 2 } }, n = 2", "give an integer from 0 to 1, or 'auto'")

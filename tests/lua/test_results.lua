@@ -128,7 +128,7 @@ end)
 
 test("a ratio does not mix simulated and executed runs", function()
   expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_dw", to = "raf" }', 8,
-    "simulated and measured runs do not mix")
+    "simulated and measured runs, which cannot be mixed")
 end)
 
 test("results on disk read back as they were", function()
@@ -142,7 +142,7 @@ test("results on disk read back as they were", function()
   w = world.run('local moe = require "moe"\nmoe.results "old"', {}, "run", function(new)
     new.files["old/results.json"] = '{"schema":7}'
   end)
-  expect.failed(w, 2, "schema 7")
+  expect.failed(w, 2, "schema version 7")
 end)
 
 test("what moebench did not write into results.json is refused at the recipe's line", function()
@@ -155,10 +155,10 @@ test("what moebench did not write into results.json is refused at the recipe's l
     end), 2, "old/results.json: ", ...)
   end
   refused(function(d) d.runs = nil end, "runs: is missing")
-  refused(function(d) d.runs = 7 end, "runs: a number stands where a table is read")
-  refused(function(d) d.runs[1] = "x" end, "runs[1]: a string stands where a table is read")
-  refused(function(d) d.runs[1].iteration_ms = "x" end, "runs[1].iteration_ms: a string")
-  refused(function(d) d.runs[1].system = 1 end, "runs[1].system: a number")
+  refused(function(d) d.runs = 7 end, "runs: is a number, but must be a table")
+  refused(function(d) d.runs[1] = "x" end, "runs[1]: is a string, but must be a table")
+  refused(function(d) d.runs[1].iteration_ms = "x" end, "runs[1].iteration_ms: is a string")
+  refused(function(d) d.runs[1].system = 1 end, "runs[1].system: is a number")
 end)
 
 local function claim(fields)

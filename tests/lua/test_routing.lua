@@ -76,7 +76,7 @@ local moe = require "moe"
 local g = moe.policy.gate { name = "g", scope = "token", route = function() end }
 local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
   experts_per_device = 2, gate = g {}, routing = moe.workload "zipf" {} }]], 4,
-    "routing: takes the gate's place, but gate is the policy 'g'")
+    "routing: replaces the gate, but gate is the policy 'g'")
   expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
 end)
 
@@ -89,7 +89,7 @@ test("a trace is a model's routing, too", function()
     "moe.trace: unknown key 'cycles'. Did you mean 'cycle'?")
   expect.fails(expect.HEAD .. "moe.trace {}", 2, "moe.trace: a table is not allowed")
   expect.fails(model "" .. "moe.train { model = m, record = '../b.trace' }", 3,
-    "moe.train.record: '../b.trace' leads out of the output folder")
+    "moe.train.record: '../b.trace' is outside the output folder")
 end)
 
 test("other tools' traces are imported and exported with checked fields", function()
@@ -104,9 +104,10 @@ test("other tools' traces are imported and exported with checked fields", functi
     expect.fails(expect.HEAD .. ("moe.trace.%s { to = 'x', %s }"):format(call, fields), 2, ...)
   end
   fails("import", "format = 'cvs', files = { 'a' }", "format: 'cvs' is not allowed")
-  fails("import", "format = 'csv', files = { 'a', 'b' }", "files: 2 files; csv takes one")
-  fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: megatron has no use for it")
-  fails("export", "format = 'csv', trace = 'a', step = 2", "step: csv has no use for it")
+  fails("import", "format = 'csv', files = { 'a', 'b' }",
+    "files: has 2 files, but the format 'csv' takes one")
+  fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: is not used by the format")
+  fails("export", "format = 'csv', trace = 'a', step = 2", "step: is not used by the format")
   fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
 end)
 
@@ -126,10 +127,10 @@ test("two traces are not written to one name; the same one may be made again", f
   expect.runs(expect.HEAD .. import:format("a", "x") .. import:format("a", "x")
     .. import:format("b", "y"))
   expect.fails(expect.HEAD .. import:format("a", "x") .. import:format("b", "./x"), 3,
-    "moe.trace.import.to: './x' is written by moe.trace.import of a already")
+    "moe.trace.import.to: './x' is already written by moe.trace.import of a")
   expect.fails(expect.HEAD .. import:format("a", "x")
     .. "moe.trace.export { format = 'csv', trace = 'y', to = 'x' }", 3, "moe.trace.export.to: 'x'")
-  expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "moebench's own results")
+  expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "is a name that moebench uses")
 end)
 
 test("an executed run of an experiment records into a file of its own", function()

@@ -25,10 +25,10 @@ test("fields of moe.train are checked", function()
   expect.fails(train "stepz = 3", 2, "moe.train: unknown key 'stepz'")
   expect.fails(train "link = { latency_us = 3 }", 2, "moe.train.link.bytes_per_s: is missing")
   expect.fails(train "optimizer = { name = 'adam' }", 2, "optimizer.name: 'adam' is not allowed")
-  expect.fails(train "text = 'a', tokens = 'reference'", 2, "reads no text")
+  expect.fails(train "text = 'a', tokens = 'reference'", 2, "is not used with tokens = 'reference'")
   expect.fails(train "executor = 'gpu'", 2, "moe.train.executor: 'gpu' is not allowed")
   expect.fails('local moe = require "moe"\nmoe.train { model = { layers = 2 } }', 2,
-    "moe.train.model: a table is not allowed; give a model, as moe.model.gpt2_moe {...}")
+    "moe.train.model: a table is not allowed; give a model, for example moe.model.gpt2_moe {...}")
 end)
 
 test("each executor computes in its own precisions, which is said before anything is planned",
@@ -50,16 +50,16 @@ local c = moe.cluster.p4de { nodes = 2 }
     local entry = 'return moe.experiment { name = "x", model = m, systems = s, run = { { "cpu", '
       .. 'precision = "bf16" } } }'
     for _, case in ipairs {
-      { train "precision = 'bf16'", 2, 0, "moe.train.precision: bf16 is computed on cuda alone; "
-        .. "f32 or f64 on cpu" },
+      { train "precision = 'bf16'", 2, 0, "moe.train.precision: 'bf16' is only possible on cuda; "
+        .. "cpu computes in f32 or f64" },
       { train "executor = 'cuda', precision = 'f64'", 2, 0,
-        "moe.train.precision: f64 is computed on cpu alone; f32 or bf16 on cuda" },
+        "moe.train.precision: 'f64' is only possible on cpu; cuda computes in f32 or bf16" },
       { expect.HEAD .. "moe.infer { model = m, precision = 'bf16' }", 2, 0,
-        "moe.infer.precision: bf16 is computed on cuda alone" },
-      { head .. entry, 4, 0, "experiment.run[1].precision: bf16 is computed on cuda alone" },
+        "moe.infer.precision: 'bf16' is only possible on cuda" },
+      { head .. entry, 4, 0, "experiment.run[1].precision: 'bf16' is only possible on cuda" },
       { head .. 'local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
         .. 'p:run("cpu", { precision = "bf16" })', 5, 1,
-        "moe.plan.run.precision: bf16 is computed on cuda alone" } } do
+        "moe.plan.run.precision: 'bf16' is only possible on cuda" } } do
       expect.equal(#expect.fails(case[1], case[2], case[4]).plans, case[3])
     end
   end)
@@ -88,10 +88,11 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(train "executor = 'cuda', expert_products = 'stream'", 2,
       "moe.train.expert_products: 'stream' is not allowed; give one of: batch, "
       .. "streams, grouped, each. Did you mean 'streams'?")
-    expect.fails(train "expert_products = 'batch'", 2, "moe.train.expert_products: 'batch' is for "
-      .. "the executor cuda, here it is cpu; leave it away")
-    expect.fails(entry "cpu", 4, "experiment.run[1].expert_products: 'each' is for")
-    expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is for")
+    expect.fails(train "expert_products = 'batch'", 2,
+      "moe.train.expert_products: 'batch' is only for "
+      .. "the executor cuda, and here it is cpu; omit the field")
+    expect.fails(entry "cpu", 4, "experiment.run[1].expert_products: 'each' is only for")
+    expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is only for")
   end)
 
 test("kernels of attention are said for bf16 on the executor cuda, and reach its plan", function()
@@ -102,9 +103,9 @@ test("kernels of attention are said for bf16 on the executor cuda, and reach its
     .. "expert_products = 'each'")), { kernels = "cudnn", products = "each" })
   expect.equal(variants(train "executor = 'cuda', attention = 'own'"), { kernels = "own" })
   expect.fails(train "executor = 'cuda', attention = 'cudnn'", 2,
-    "moe.train.attention: 'cudnn' is for precision 'bf16', here it is f32; leave it away")
+    "moe.train.attention: 'cudnn' is only for precision 'bf16', and here it is 'f32'")
   expect.fails(train "attention = 'own'", 2,
-    "moe.train.attention: 'own' is for the executor cuda, here it is cpu; leave it away")
+    "moe.train.attention: 'own' is only for the executor cuda, and here it is cpu")
   expect.fails(train "executor = 'cuda', attention = 'flash'", 2,
     "moe.train.attention: 'flash' is not allowed; give one of: cudnn, own")
 end)
@@ -141,14 +142,14 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.equal({ w.plans[1].edits, w.executed[1].spec.edits == nil },
       { { fuse_gelu = true }, true })
     expect.equal(edits(planned("cuda", "", bf16)), all)
-    expect.fails(train "edits = { fuse_gelu = false }", 2, "moe.train.edits.fuse_gelu: is for the "
-      .. "executor cuda, here it is cpu; leave it away")
+    expect.fails(train "edits = { fuse_gelu = false }", 2, "moe.train.edits.fuse_gelu: is only for "
+      .. "the executor cuda, and here it is cpu; omit the field")
     expect.fails(train "executor = 'cuda', edits = { round_once = true }", 2,
-      "moe.train.edits.round_once: rounds to bf16, and moe.train.precision is f32; leave it away")
+      "edits.round_once: is only for precision 'bf16', and moe.train.precision is 'f32'")
     expect.fails(train "executor = 'cuda', edits = { round = true }", 2,
       "moe.train.edits: unknown key 'round', have: fuse_gelu, round_once")
     expect.fails(entry '"cpu", edits = { round_once = true }', 4,
-      "experiment.run[1].edits.round_once: is for the executor cuda")
+      "experiment.run[1].edits.round_once: is only for the executor cuda")
   end)
 
 test("how a run uses a GPU reaches the executor and the profiler, with its defaults", function()
@@ -174,14 +175,14 @@ test("what only a GPU, or only NCCL, can be told is refused elsewhere, and so ar
     for field, key in pairs { ["nccl = { channels = 4 }"] = "nccl",
       ["comm_priority = 'high'"] = "comm_priority",
       ["link = { bytes_per_s = 1e9, blocks = 8 }"] = "link.blocks" } do
-      expect.fails(train(field), 2, "moe.train." .. key .. ": is of the executor cuda")
+      expect.fails(train(field), 2, "moe.train." .. key .. ": is only for the executor cuda")
       expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m, '
         .. 'systems = { moe.system "raf" {} }, run = { { "cpu", ' .. field .. " } } }", 2,
-        "experiment.run[1]." .. key .. ": is of the executor cuda")
+        "experiment.run[1]." .. key .. ": is only for the executor cuda")
     end
     local cuda = "executor = 'cuda', ranks = 2, "
     expect.fails(train(cuda .. "nccl = { channels = 4 }"), 2,
-      "moe.train.nccl: ranks of one process copy within its GPU")
+      "moe.train.nccl: NCCL is only used between processes")
     expect.fails(train(cuda .. "nccl = { channels = 6 }"), 2,
       "moe.train.nccl.channels: 6 is not a power of two")
     expect.fails(train(cuda .. "nccl = { channels = 64 }"), 2,
@@ -194,7 +195,7 @@ test("what only a GPU, or only NCCL, can be told is refused elsewhere, and so ar
     expect.fails(train(cuda .. "link = { bytes_per_s = 1e9, blocks = 12 }"), 2,
       "moe.train.link.blocks: 12 is not a power of two")
     expect.fails(expect.HEAD .. "moe.pipemoe.fit { model = m, ranks = 2, "
-      .. "link = { bytes_per_s = 1e9, blocks = 8 } }", 2, "moe.pipemoe.fit.link.blocks: is of")
+      .. "link = { bytes_per_s = 1e9, blocks = 8 } }", 2, "fit.link.blocks: is only for")
   end)
 
 test("what transfers do to compute is profiled by the blocks that the run's transfers have",
@@ -221,9 +222,9 @@ test("an optimizer takes its own fields, with its own defaults", function()
   expect.equal(optimizer "name = 'adamw', beta2 = 0.95",
     { name = "adamw", lr = 1e-3, beta1 = 0.9, beta2 = 0.95, eps = 1e-8, weight_decay = 0.01 })
   expect.fails(train "optimizer = { name = 'adamw', momentum = 0.9 }", 2,
-    "moe.train.optimizer.momentum: is not a field of adamw, which takes: beta1, beta2, eps, lr")
+    "moe.train.optimizer.momentum: is not a field of adamw, which has: beta1, beta2, eps, lr")
   expect.fails(train "optimizer = { weight_decay = 0.1 }", 2,
-    "weight_decay: is not a field of sgd, which takes: lr, momentum")
+    "weight_decay: is not a field of sgd, which has: lr, momentum")
   expect.fails(train "optimizer = { name = 'adamw', beta2 = 1 }", 2,
     "optimizer.beta2: 1 is not allowed; give a number from 0 to")
   expect.fails(train "optimizer = { name = 'adamw', eps = 0 }", 2, "eps: 0 is not allowed")
@@ -241,13 +242,13 @@ test("checkpoints are in the output folder; --trust reads others", function()
   for _, name in ipairs { "/tmp/a", "../a", "b/../../a", ".." } do
     for _, field in ipairs { "checkpoint_to", "resume_from" } do
       expect.fails(train(("steps = 1,\n%s = '%s'"):format(field, name)), 3,
-        ("moe.train.%s: '%s' leads out of the output folder"):format(field, name))
+        ("moe.train.%s: '%s' is outside the output folder"):format(field, name))
     end
   end
   o = options_of("resume_from = '/tmp/b'", { trust = true })
   expect.equal(o.resume_from, "/tmp/b")
   expect.failed(world.run(train "checkpoint_to = '/tmp/a'", { trust = true }), 2,
-    "moe.train.checkpoint_to: '/tmp/a' leads out of the output folder; give a name in it")
+    "moe.train.checkpoint_to: '/tmp/a' is outside the output folder; give a name in that folder")
 end)
 
 test("op times are measured only where the plan needs them", function()
@@ -291,8 +292,9 @@ local e = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   system = moe.system "tutel" {} }:explain()
 S = tostring(e)
 ]])
-  for _, part in ipairs { "5.000 ms exposed", "below 80.000 ms (the critical path), 10.000 ms away",
-    "data edge", "1. 2.000 ms per step, by simulation: c. 'a' is exposed since 'b' needs it",
+  for _, part in ipairs { "5.000 ms are exposed",
+    "below 80.000 ms (the critical path), which is 10.000 ms less",
+    "data edge", "1. 2.000 ms per step, by simulation: c. 'a' is exposed because 'b' needs it",
     "t: no MoE layer" } do
     assert(w.globals.S:find(part, 1, true), w.globals.S)
   end
@@ -330,7 +332,7 @@ moe.run(moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} 
   cluster = moe.cluster.p4de { nodes = 2 } })]] } do
     local w = expect.runs(expect.HEAD .. call .. "\nAFTER = true", {}, "check")
     expect.equal({ #w.plans, #w.executed, w.globals.AFTER or false }, { 1, 0, false })
-    expect.equal(w.output, "ok, as far as what the recipe runs first")
+    expect.equal(w.output, "ok up to the first call in the recipe that runs something")
   end
   expect.failed(world.run(expect.HEAD .. "\nmoe.train { stepz = 1 }", {}, "check"), 3, "'stepz'")
 end)

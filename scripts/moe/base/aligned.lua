@@ -1,18 +1,18 @@
--- Rows of cells as text in aligned columns.
+-- Formats rows of cells as text in aligned columns.
 local M = {}
 
 local function is_numeric(cell)
   return cell == "" or cell == "-" or cell == "OOM" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
 end
 
--- A cell is one line: names may hold line ends.
+-- The text of a cell on one line: a name may contain line breaks, which become "\n".
 local function text_of(cell)
   local text = tostring(cell):gsub("\n", "\\n")
   return text
 end
 
---- Columns of numbers stand to the right. The first row is the header; a row without cells is an
---- empty line.
+--- Returns the rows as text. Columns of numbers are right-aligned. The first row is the header; a
+--- row without cells becomes an empty line.
 function M.text(rows)
   local widths, right = {}, {}
   for r, row in ipairs(rows) do

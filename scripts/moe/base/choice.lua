@@ -1,5 +1,6 @@
--- moe.best and moe.fallback: passes with one option left open. The best is the candidate with the
--- fastest simulated step; a fall-back is the first candidate whose plan fits in a device's memory.
+-- moe.best and moe.fallback: a pass with a list of values for one option. Each value makes a
+-- candidate. moe.best takes the candidate with the fastest simulated step; moe.fallback takes the
+-- first candidate whose plan fits in a device's memory.
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
@@ -10,19 +11,23 @@ local mt = {
   fallback = schema.class("fallback", "moe.fallback(...)"),
 }
 
--- The option that is given a list of values, and the list.
+-- Returns the name of the option whose value is a list, and that list.
 local function open_option(what, options, at)
   local name
   for k, v in pairs(options) do
     if type(v) == "table" then
-      if name then errors.user(what .. ": give one option a list of values, not two", at) end
+      if name then
+        errors.user(("%s: options '%s' and '%s' are both lists; give only one option a list of "
+          .. "values"):format(what, name, k), at)
+      end
       name = k
     end
   end
   local values = schema.field({ type = "list", of = { type = "any" }, default = {} },
     name and options[name], ("%s.%s"):format(what, tostring(name)), at)
   if #values == 0 then
-    errors.user(what .. ": give one option a list of values, as { degree = { 1, 2, 4 } }", at)
+    errors.user(what .. ": give one option a list of values, for example { degree = { 1, 2, 4 } }; "
+      .. "no option has a list with values", at)
   end
   return name, values
 end
@@ -32,10 +37,11 @@ local function chooser(kind)
   return function(constructor, options)
     local at = errors.here()
     if type(constructor) ~= "function" then
-      schema.refuse(what, constructor, "a pass's constructor, as moe.pass.capacity_pipeline", at)
+      schema.refuse(what, constructor,
+        "the constructor of a pass, for example moe.pass.capacity_pipeline", at)
     end
     if type(options) ~= "table" then
-      schema.refuse(what, options, "options, one of them a list", at)
+      schema.refuse(what, options, "a table of options, one of which is a list of values", at)
     end
     local name, values = open_option(what, options, at)
     local candidates = {}
@@ -48,15 +54,15 @@ local function chooser(kind)
   end
 end
 
---- moe.best(constructor, { option = { values } }): the value with the fastest simulated step among
---- those that fit in memory; the fastest of all where none does.
+--- moe.best(constructor, { option = { values } }): takes the value with the fastest simulated step
+--- among those whose plans fit in memory; the fastest of all values when no plan fits.
 M.best = chooser "best"
 
---- moe.fallback(constructor, { option = { values } }): the first value whose plan fits in memory;
---- the last one where none does.
+--- moe.fallback(constructor, { option = { values } }): takes the first value whose plan fits in
+--- memory; the last value when no plan fits.
 M.fallback = chooser "fallback"
 
--- Each list of stages, followed by each of the choices.
+-- Returns, for each list of stages and each choice, that list with the choice's stage appended.
 local function followed(lists, choices)
   local longer = {}
   for _, list in ipairs(lists) do
@@ -71,8 +77,9 @@ local function followed(lists, choices)
   return longer
 end
 
---- What a list of passes may become: alternatives (one a candidate of each moe.best), each a list
---- of { stages, label } in the order of its fall-backs.
+--- Expands a list of passes. Returns a list of alternatives, one for each combination of candidates
+--- of the moe.best passes. An alternative is a list of { stages, label }, one for each combination
+--- of candidates of the moe.fallback passes, in the order in which they are to be tried.
 function M.alternatives(passes)
   local all = { { { stages = {} } } }
   for _, pass in ipairs(passes) do

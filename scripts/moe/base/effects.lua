@@ -1,7 +1,8 @@
--- What stages of systems were told and has no effect, as lines under a table.
+-- The lines under a table of runs that name the stages without effect: stages that changed nothing,
+-- or less than their options request, and why.
 local M = {}
 
--- The reasons that a run's stages have, by stage in their order: { { stage, text }, ... }.
+-- Returns { { stage, text }, ... } in the order of the run's stages; text joins a stage's reasons.
 local function by_stage(run)
   local out, at = {}, {}
   for _, e in ipairs(run.without_effect or {}) do
@@ -16,8 +17,8 @@ local function by_stage(run)
   return out
 end
 
---- One line for each stage of each system, with the reason of the first run and how many runs of
---- the system have one.
+--- Returns one line for each stage without effect of each system: the reason from the first such
+--- run, and in how many runs of the system the stage had no effect, unless in all.
 function M.lines(runs)
   local order, by_key, total = {}, {}, {}
   for _, run in ipairs(runs) do

@@ -1,6 +1,8 @@
--- Errors of the user's making: one table {kind="user", message=...} that the core makes (a table of
--- the recipe's own has no kind, whatever it says), at the recipe's own line; or
--- kind="command", where the command line is wrong. kind="run": a run failed.
+-- Errors as tables { kind =, message = }, which only core.failure makes: a table that a recipe
+-- raises has no kind, whatever fields it has. kind is "user" for a mistake in the recipe (the
+-- message then begins with the recipe's file and line), "command" for a wrong command line, "run"
+-- for a run that failed, "lua" for an error of Lua code with its traceback, and "stop" for the end
+-- of an evaluation that was to go no further (M.stop_in).
 local core = require "moe.core"
 local locate = require "moe.base.locate"
 
@@ -11,8 +13,8 @@ local function text_of(source)
   return ok and text or ""
 end
 
---- The recipe's line that called into the library: { source, name, line }, or nil without a recipe.
---- Take it before anything else: it is a place on the stack.
+--- Returns the recipe's line that called into the library, { source, name, line }, or nil without a
+--- recipe. Functions of the library call M.here first, since it looks for the line on the stack.
 function M.here()
   local source, line = core.caller()
   if not source and core.recipe then  -- "return moe.experiment {...}" is a tail call
@@ -22,9 +24,9 @@ function M.here()
   return source and { source = source, name = core.display_name(source), line = line }
 end
 
---- Raises a user error. A message starts with the path of the field at fault, which is looked up in
---- the call at the place `at` (from M.here(); now, unless given); `where` is the path to look up
---- where it is another.
+--- Raises a user error at the line of the recipe that sets the field at fault. That field's path is
+--- `where`, or by default the beginning of the message; it is searched in the call that starts at
+--- `at`, a place from M.here() (by default, M.here() is called now).
 function M.user(message, at, where)
   local place = at or M.here()
   if place then
@@ -40,14 +42,16 @@ function M.command(message)
   error(core.failure("command", message), 0)
 end
 
---- Raises the error of a run that failed; result: what was complete before, or nil.
+--- Raises the error of a run that failed. result: the run's result up to the last complete step, or
+--- nil.
 function M.run(message, result)
   local failure = core.failure("run", message)
   failure.result = result
   error(failure, 0)
 end
 
---- Calls a function of the core and gives its UserError the recipe's line.
+--- Returns what f(...) returns. f is a function of the core; an error that it throws as text (a
+--- UserError in C++) becomes a user error at the recipe's line `at`.
 function M.call(at, f, ...)
   local results = { pcall(f, ...) }
   if results[1] then return unpack(results, 2, table.maxn(results)) end
@@ -56,16 +60,20 @@ function M.call(at, f, ...)
   M.user(tostring(e), at)
 end
 
---- A handler for xpcall: a Lua error keeps its traceback when it is raised again.
+--- A handler for xpcall that adds the traceback to a Lua error, so that the traceback is still
+--- there when the error is raised again.
 function M.with_traceback(err)
   if type(err) == "table" then return err end
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
 end
 
---- In this mode the evaluation of the recipe ends here. "policies": a rank's state, which wants the
---- policies that are defined before anything runs; "check": nothing is run.
+--- Ends the evaluation of the recipe here if the Lua state is in this mode. In mode "policies" a
+--- rank thread evaluates the recipe only for the policies that are defined before anything runs; in
+--- mode "check" (`moebench check`) nothing is run.
 function M.stop_in(mode)
-  if core.mode == mode then error(core.failure("stop", "the recipe runs something here"), 0) end
+  if core.mode == mode then
+    error(core.failure("stop", "the recipe starts a run or makes a plan here"), 0)
+  end
 end
 
 return M

@@ -1,13 +1,14 @@
--- Where a field stands in a recipe's text: the line of "experiment.run[2].link.bytes_per_s" in the
--- call that starts on a known line. It reads brackets and keys, no more; what it cannot find it
--- leaves at the last line that it did find.
+-- Finds the line of a recipe's text on which a field is set: for example the line of
+-- "experiment.run[2].link.bytes_per_s" in the call that starts on a known line. The search uses
+-- only brackets and keys, not Lua's grammar. Where a part of the path is not found, the result is
+-- the line of the last part that was found.
 local M = {}
 
 local OPENS = { ["{"] = true, ["("] = true, ["["] = true, ["function"] = true, ["do"] = true,
   ["if"] = true, ["repeat"] = true }
 local CLOSES = { ["}"] = true, [")"] = true, ["]"] = true, ["end"] = true, ["until"] = true }
 
--- The end of the quoted text that starts at i.
+-- Returns the index of the last character of the quoted text that starts at i.
 local function quoted_end(text, i)
   local quote = text:sub(i, i)
   local j = i + 1
@@ -23,7 +24,8 @@ local function quoted_end(text, i)
   return j
 end
 
--- End, kind and text of the token that starts at i; no kind for white space and comments.
+-- Returns the index of the last character, the kind ("text", "name" or "sign") and the text of the
+-- token that starts at i. White space and comments have no kind (nil).
 local function token_at(text, i)
   local dashes, level = text:match("^(%-?%-?)%[(=*)%[", i)
   if level and dashes ~= "-" then
@@ -44,8 +46,8 @@ local function token_at(text, i)
   return e, "sign", text:sub(i, e)
 end
 
--- Tokens of the text: { kind, text, line, depth }. An opening token and its closing one have the
--- depth of what stands around them.
+-- Returns the tokens of the text: { kind, text, line, depth }. depth counts the brackets around a
+-- token; an opening token and its closing token have the depth outside that pair.
 local function tokens_of(text)
   local tokens, line, depth, i = {}, 1, 0, 1
   while i <= #text do
@@ -61,7 +63,8 @@ local function tokens_of(text)
   return tokens
 end
 
--- First and last token of `line` and of what it opens.
+-- Returns the indices of the first token of `line` and of the last token that belongs to it: the
+-- end of the brackets that are opened on `line`.
 local function region_of(tokens, line)
   local first, base, opened
   for i, t in ipairs(tokens) do
@@ -74,7 +77,8 @@ local function region_of(tokens, line)
   return first or 1, first and #tokens or 0
 end
 
--- The token where `key` is set, as `key =` or `["key"] =`.
+-- Returns the index of the token where `key` is set (as `key =` or `["key"] =`) and the index of
+-- the first token of its value; nothing if tokens first to last do not set it.
 local function find_key(tokens, key, first, last)
   for i = first, last do
     local t, after = tokens[i], tokens[i + 1]
@@ -88,7 +92,8 @@ local function find_key(tokens, key, first, last)
   end
 end
 
--- The last token of the expression that starts at token `first`, no deeper than `depth`.
+-- Returns the index of the last token of the expression that starts at token `first`: it ends
+-- before a comma or semicolon at `depth`, or before a token outside `depth`.
 local function value_end(tokens, first, last, depth)
   for i = first, last do
     local t = tokens[i]
@@ -99,7 +104,8 @@ local function value_end(tokens, first, last, depth)
   return last
 end
 
--- Entry number n of the first list in the region.
+-- Returns the index of the first token of entry n in the first list among tokens first to last, as
+-- two equal results (find_key returns a key and a value); nothing without such an entry.
 local function find_entry(tokens, n, first, last)
   while first <= last and tokens[first].text ~= "{" do first = first + 1 end
   if first >= last then return end
@@ -112,8 +118,8 @@ local function find_entry(tokens, n, first, last)
   return at, at
 end
 
---- The line of the field that `path` names in the call on `line`. Parts of the path that are not
---- in the text (its root, a value that came through a variable) are passed over.
+--- Returns the line of the field that `path` names in the call that starts on `line`. Parts of the
+--- path that the call does not contain (its root, a value from a variable) are skipped.
 function M.line(text, line, path)
   local tokens = tokens_of(text)
   local first, last = region_of(tokens, line)
@@ -132,14 +138,15 @@ function M.line(text, line, path)
     end
   end
   if found or depth < 2 then return found or line end
-  -- Not in the call: perhaps its table was made elsewhere, by a helper or in a variable.
+  -- The field is not in the call: its table may have been made elsewhere, by a helper or in a
+  -- variable. If the whole recipe sets the path's last key only once, that line is meant.
   local key, value = find_key(tokens, part, 1, #tokens)
   if key and not find_key(tokens, part, value, #tokens) then return tokens[key].line end
   return line
 end
 
---- The line of the last statement outside all functions where it is a return, or nil. A call made
---- there leaves no frame of the recipe on the stack.
+--- Returns the line of the recipe's last `return` outside all functions, or nil. A call in that
+--- statement is a tail call, which leaves no frame of the recipe on the stack.
 function M.last_return(text)
   local line
   for _, t in ipairs(tokens_of(text)) do

@@ -1,6 +1,7 @@
--- Functions of C in Lua's libraries that call Lua, held to the C stack: `check` raises an error
--- where little of it is left. Run once by the host for each state, before recipes get the
--- libraries. The calls are tail calls, so that errors name the caller's line.
+-- Guards the functions of Lua's libraries that are written in C and call Lua again: before each
+-- call, `check` raises an error when little of the C stack is left. The host runs this file once in
+-- each Lua state, before the recipe. The guarded calls are tail calls, so that an error names the
+-- caller's line.
 local check = ...
 
 local function held(f)

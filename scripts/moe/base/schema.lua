@@ -1,39 +1,46 @@
 -- Checks tables of the recipe against field lists: unknown keys, wrong types, numbers out of range,
--- at any depth. The same lists make the type stubs.
+-- at any depth. The type stubs (moe.stubs) are made from the same lists.
 --
--- A field: { type =, default =, required =, lo =, hi =, enum = { ... }, doc = "what, unit",
---   complete = function(value, path, at): the checked value of a table, what hangs together in it }
--- type: "integer", "number", "string", "boolean", "table", "function", "any"; "list", with of = the
--- field of an entry; a table of fields; or a class of objects that the library made (M.class). as =
--- its type where documents say more. A number may be moe.assumed{...} where a collector stands by
--- (M.collector).
+-- A field list maps names to fields. A field is { type =, default =, required =, lo =, hi =,
+--   enum = { ... }, doc = "meaning, unit",
+--   as = "its type for documents and stubs, if `type` is too coarse for them",
+--   complete = function(value, path, at) that checks how the entries of a table fit together and
+--     returns the table }.
+-- type is "integer", "number", "string", "boolean", "table", "function" or "any"; "list", where
+-- `of` is the field of an entry; a field list; or the name of a class of objects that the library
+-- makes (M.class). A number may be moe.assumed{...} if the caller passes a collector (M.collector).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
 local M = {}
 
---- class -> { mt =, what = "a model, as moe.model.gpt2_moe {...}" }
+--- Indexed by class name: { mt = metatable, what = "a model, as moe.model.gpt2_moe {...}" }, where
+--- `what` is for error messages.
 M.classes = {}
 
---- Makes a class of objects; returns their metatable.
+--- Defines a class of objects; returns their metatable.
 function M.class(name, what)
   local mt = { __name = name, __tostring = function() return "moe." .. name end }
   M.classes[name] = { mt = mt, what = what }
   return mt
 end
 
---- What recipes call and what they get, for `moebench doc` and the type stubs. calls: { name,
---- takes = its fields or its signature, gives, doc, ... }; types: as core.table "types" has them.
+--- The functions that recipes call and the types of the values that these return, for `moebench
+--- doc` and the type stubs. calls: a list of { name, takes = a field list or a signature, gives =
+--- the type of the result, doc, ... }; types: a list in the form of core.table "types".
 M.calls, M.types = {}, {}
 
---- A type of what recipes get; `as`: what examples call it. rows: { name, type, doc } each, a
---- method's type its signature, as "(lane: string): string[]". fields: a field list whose fields
---- it has too, or nil. Returns the type; its `also` is another name that it is asked for by.
+--- Documents a type of values that recipes get, and returns its description. as: the name of such
+--- a value in examples; rows: a list of { name, type, doc }, one per member, where the type of a
+--- method is its signature, for example "(lane: string): string[]"; fields: nil, or a field list
+--- with further members. The caller may set `also` in the description: another topic name of
+--- `moebench doc` under which the type is shown.
 function M.record(name, as, doc, rows, fields)
   local made = { name = name, as = as, doc = doc, fields = fields or {}, members = {} }
   for i, row in ipairs(rows) do
     if not (row[2] and row[3]) then
-      error(("'%s' of a %s has no type or no doc"):format(tostring(row[1]), name), 0)
+      error(("the member '%s' of the type %s has no type or no doc"):format(tostring(row[1]), name),
+        0)
     end
     made.members[i] = { name = row[1], type = row[2], doc = row[3] }
   end
@@ -43,7 +50,7 @@ end
 
 local as_made = setmetatable({}, { __mode = "k" })  -- object -> a copy of its fields
 
--- Tables are copied, objects are not.
+-- Returns a deep copy; objects (tables with a metatable) in it are not copied.
 local function copy_of(value)
   if type(value) ~= "table" or getmetatable(value) then return value end
   local out = {}
@@ -51,15 +58,17 @@ local function copy_of(value)
   return out
 end
 
---- An object of the class whose metatable is mt, of its checked fields. It stays as it is: M.field
---- refuses one whose fields were assigned since, which no check has seen.
+--- Makes the table of checked fields an object of the class whose metatable is mt, and returns it.
+--- An object must not be changed afterwards: M.field refuses an object with a field that was
+--- assigned later, since the new value has passed no check.
 function M.object(fields, mt)
   as_made[fields] = copy_of(fields)
   return setmetatable(fields, mt)
 end
 
--- The name of a field that was assigned after the objects in `value` were made, and the class of
--- its object; or nil. made: what `value` was; class: of the object that holds it.
+-- Returns the path of a field that was assigned after the objects in `value` were made, and the
+-- class of the object that holds the field; nil if there is none. made: the value at that time;
+-- class: the class of the object that contains `value`.
 local function assigned_in(value, made, class)
   if type(value) == "table" and as_made[value] and made == value then
     made, class = as_made[value], getmetatable(value).__name
@@ -114,7 +123,7 @@ end
 
 local field_list
 
--- The entry of a field list of a row of the engine's.
+-- Returns the field that corresponds to a row of the engine's field tables (engine/base/field.h).
 local function field_of(row)
   local field = M.merged(row, {})
   field.name, field.fields = nil, nil
@@ -134,25 +143,25 @@ local declared = {}
 for _, row in ipairs(core.table "fields") do declared[row.name] = field_list(row.fields) end
 declared.metrics = field_list(core.table "metrics")
 
---- The fields that the engine declares of what is called so ("cluster"), as a field list.
+--- Returns the engine's field table of this name, for example "cluster", as a field list.
 function M.declared(name) return assert(declared[name], name) end
 
---- The field list with what differs here: changes[name] are entries that replace the field's own,
---- or a field that stands here alone.
+--- Returns a copy of the field list with changes: changes[name] holds entries that replace entries
+--- of the field `name`, or is a whole field if `fields` has none of that name.
 function M.changed(fields, changes)
   local out = M.merged(fields, {})
   for name, change in pairs(changes) do out[name] = M.merged(fields[name] or {}, change) end
   return out
 end
 
---- The field where it may be left out, and nothing stands in for it.
+--- Returns a copy of the field that may be omitted and has no default: its value is then nil.
 function M.optional(field)
   local out = M.merged(field, {})
   out.default, out.required = nil, nil
   return out
 end
 
---- Those fields of a list; each must be in it.
+--- Returns the fields of a field list that have these names; each name must be in the list.
 function M.picked(fields, names)
   local out = {}
   for _, name in ipairs(names) do
@@ -161,13 +170,13 @@ function M.picked(fields, names)
   return out
 end
 
---- Raises "path: value is not allowed; give ...".
+--- Raises the user error "path: value is not allowed; give ...".
 local function refuse(path, value, give, at)
   errors.user(("%s: %s is not allowed; give %s"):format(path, show(value), give), at)
 end
 M.refuse = refuse
 
--- Keys that other frameworks have and this library has not, and what they ask for.
+-- Maps keys of other frameworks that this library does not have to a text on the missing feature.
 local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
@@ -186,24 +195,26 @@ for feature, keys in pairs {
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not built" end
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
-  NOT_BUILT[key] = "data parallelism has no key: all ranks share the batch, and the model's ep "
-    .. "says how many of them hold an expert once"
+  NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "
+    .. "group of `ep` ranks (a field of the model) holds every expert once"
 end
 
---- "path: unknown key 'capcity'. Did you mean 'capacity'?", or what there is.
+--- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?", or, without a similar name, a
+--- text that lists the valid names.
 function M.unknown_text(path, what, name, names)
   local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
   return text .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
 end
 
---- Raises it.
+--- Raises the user error with the message of M.unknown_text.
 function M.unknown(path, what, name, names, at)
   errors.user(M.unknown_text(path, what, name, names), at,
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 
---- A table of the library's surface: reading another name is an error.
+--- Makes `members` a table of the library's interface: reading a name that it does not have is a
+--- user error.
 function M.namespace(path, what, members)
   return setmetatable(members, { __tostring = function() return path end,
     __index = function(_, name)
@@ -211,12 +222,12 @@ function M.namespace(path, what, members)
     end })
 end
 
--- Texts go to JSON; the path of the first one that JSON cannot hold. Objects of the library hold
--- texts that were checked when they were made.
+-- Raises a user error for the first text in `value` that is not UTF-8, since results are written
+-- as JSON. Objects of the library are skipped: their texts were checked when they were made.
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)
-    if byte then errors.user(("%s: is not UTF-8, from byte %d on"):format(path, byte), at) end
+    if byte then errors.user(("%s: is not UTF-8 text from byte %d on"):format(path, byte), at) end
   elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
     for k, v in pairs(value) do
       check_texts(k, path, at, depth + 1)
@@ -225,16 +236,18 @@ local function check_texts(value, path, at, depth)
   end
 end
 
---- A table of functions of the library. rows: name = { function, takes, gives, doc } each, where
---- takes is a field list or a signature; fields = those of the table that what it gives takes,
---- class = the name of the fields' type, assumed = whether numbers may be moe.assumed. others: what
---- else is there.
+--- Makes a table of functions of the library's interface and documents them. rows: name = {
+--- function, takes, gives, doc, ... }, where takes is a field list or a signature. If the function
+--- returns a function that takes a table of fields, `fields` is their field list; `class` is the
+--- name of the type of the table of fields; `assumed` means that numbers in it may be moe.assumed.
+--- others: members of the table that are not functions of this kind.
 function M.functions(path, what, rows, others)
   local members = M.merged(others or {}, {})
   for name, row in pairs(rows) do
     local f, takes, gives, doc = unpack(row)
     if not (f and takes and gives and doc) then
-      error(("%s.%s has no doc, or does not say what it takes and gives"):format(path, name), 0)
+      error(("%s.%s: give the function, what it takes, what it gives and a doc"):format(path, name),
+        0)
     end
     M.calls[#M.calls + 1] = { name = (path .. "." .. name):gsub("^moe%.", ""), takes = takes,
       gives = gives, doc = doc, fields = row.fields, class = row.class, assumed = row.assumed }
@@ -243,8 +256,9 @@ function M.functions(path, what, rows, others)
   return M.namespace(path, what, members)
 end
 
---- The metatable of objects with the methods and fields of a type, as M.record: reading another
---- name is an error, but for numbers (lists). Methods are defined afterwards, those of the rows.
+--- Documents a type as M.record does, and returns the metatable of its objects. The caller defines
+--- all methods of `rows` afterwards, and no others. Reading a name that is neither a method nor a
+--- field of the type is a user error, except for numbers, since objects may be lists.
 function M.methods(name, as, doc, rows)
   local class, made, known, names = {}, M.record(name, as, doc, rows), {}, {}
   made.class = class
@@ -258,14 +272,14 @@ function M.methods(name, as, doc, rows)
     if type(key) ~= "string" or known[key] == "field" or key:sub(1, 2) == "__" then return nil end
     M.unknown(name, "method", key, names, errors.here())
   end,
-  -- A method gets an object of the class, or says what is missing.
+  -- A method that is not called on an object of the class raises an error that suggests the ':'.
   __newindex = function(_, key, f)
     if known[key] ~= "method" then
       error(("the method %s:%s has no doc"):format(name, tostring(key)), 0)
     end
     rawset(class, key, function(self, ...)
       if getmetatable(self) ~= class then
-        errors.user(("%s: is a ':' missing? write x:%s(...), not x.%s(...)"):format(name, key, key),
+        errors.user(("%s: is a ':' missing? Write x:%s(...), not x.%s(...)"):format(name, key, key),
           errors.here())
       end
       return f(self, ...)
@@ -273,12 +287,12 @@ function M.methods(name, as, doc, rows)
   end })
 end
 
---- Raises an error that names a method which is documented and not defined.
+--- Raises an error that names the first method that is documented but not defined, if any.
 function M.check_methods()
   for _, made in ipairs(M.types) do
     for _, m in ipairs(made.class and made.members or {}) do
       if m.type:sub(1, 1) == "(" and not rawget(made.class, m.name) then
-        error(("the method %s:%s is documented and not there"):format(made.name, m.name), 0)
+        error(("the method %s:%s is documented but not defined"):format(made.name, m.name), 0)
       end
     end
   end
@@ -290,9 +304,10 @@ local function range_text(field)
   return ""
 end
 
---- Collects the moe.assumed constants of a table that is checked as `root`. .found: path -> what
---- the constant is; its name is the path with `as` for the root, the same for all clusters. `ends`:
---- name -> "lo" or "hi", for constants that stand at that end of their band.
+--- Makes a collector of the moe.assumed constants in a table that is checked under the path `root`.
+--- Afterwards .found maps the path of each constant to { name, value, lo, hi, why }. The name is
+--- the path with `as` in place of the root, so the same field has one name in all clusters. `ends`
+--- maps names to "lo" or "hi": such a constant takes that end of its band as its value.
 function M.collector(root, as, ends)
   return { root = root, as = as, ends = ends or {}, found = {} }
 end
@@ -319,8 +334,8 @@ local function check_list(field, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
   for key in pairs(value) do
     if type(key) ~= "number" or key < 1 or key > #value or key ~= math.floor(key) then
-      errors.user(("%s: is a list; '%s' has no place in it"):format(path, tostring(key)), at,
-        path .. "." .. tostring(key))
+      errors.user(("%s: must be a list; the key '%s' is not allowed"):format(path, tostring(key)),
+        at, path .. "." .. tostring(key))
     end
   end
   local out = {}
@@ -338,7 +353,8 @@ local function check_enum(field, value, path, at)
     .. (guess(value, field.enum) or ""), at)
 end
 
---- The checked value of one field: its default where it is nil.
+--- Checks the value of one field and returns it; returns the field's default if the value is nil.
+--- Raises a user error if it is not allowed, or is missing and required.
 function M.field(field, value, path, at, assumed)
   if value == nil then
     if field.required then
@@ -361,8 +377,8 @@ function M.field(field, value, path, at, assumed)
     if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
     local assigned, class = assigned_in(value, value)
     if assigned then
-      errors.user(("%s%s: was assigned after the %s was made, and is not checked; make another %s")
-        :format(path, assigned, class, class), at)
+      errors.user(("%s%s: was assigned after the %s was made, so its value is not checked; make "
+        .. "a new %s instead"):format(path, assigned, class, class), at)
     end
   elseif kind ~= "any" and type(value) ~= kind then
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
@@ -372,13 +388,13 @@ function M.field(field, value, path, at, assumed)
   return field.enum and check_enum(field, value, path, at) or value
 end
 
---- A new table with the checked values and defaults. `assumed` is a collector of moe.assumed
---- constants; without it they are refused.
+--- Checks a table against a field list; returns a new table with the values and defaults. `assumed`
+--- is a collector (M.collector); without it moe.assumed constants are refused.
 function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
   for key in pairs(value) do
     if type(key) == "number" then
-      errors.user(("%s: the value at place %g has no name; write name = value, with one of: %s")
+      errors.user(("%s: value number %g has no name; write name = value, with one of the names: %s")
         :format(path, key, table.concat(keys_of(fields), ", ")), at)
     end
     if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
@@ -393,19 +409,20 @@ end
 local assumed_mt = M.class("assumed", "moe.assumed {...}")
 
 M.ASSUMED = {
-  value = { type = "number", required = true, doc = "the value used" },
+  value = { type = "number", required = true, doc = "the value that is used" },
   lo = { type = "number", required = true, doc = "lower end of the band" },
   hi = { type = "number", required = true, doc = "upper end of the band" },
-  why = { type = "string", required = true, doc = "why this value" },
+  why = { type = "string", required = true, doc = "the reason for this value and band" },
 }
 
---- moe.assumed{ value =, lo =, hi =, why = }: a constant without a source.
+--- moe.assumed{ value =, lo =, hi =, why = }: a constant that no data sheet or paper gives, with
+--- the band [lo, hi] in which it is assumed to be.
 function M.assumed(t)
   local at = errors.here()
   local a = M.check(M.ASSUMED, t, "moe.assumed", at)
   if not (a.lo <= a.value and a.value <= a.hi) then
-    errors.user(("moe.assumed.value: %s does not lie between lo = %s and hi = %s"):format(a.value,
-      a.lo, a.hi), at)
+    errors.user(("moe.assumed.value: %s is not between lo = %s and hi = %s"):format(a.value, a.lo,
+      a.hi), at)
   end
   return setmetatable(a, assumed_mt)
 end

@@ -1,18 +1,20 @@
--- Lists of numbers as R:get, R:map and R:ratio return them.
+-- Lists of numbers, as R:get, R:map and R:ratio return them.
 local schema = require "moe.base.schema"
 
 local M = {}
 
-local Values = schema.methods("values", "values", "numbers of runs, a list", {
-  { "runs", "moe.Run[]?", "the runs that the numbers are of, in order" },
-  { "mean", "(): number?", "their mean; nil of an empty list, as the next three" },
-  { "max", "(): number?", "the largest" },
-  { "min", "(): number?", "the smallest" },
-  { "median", "(): number?", "the one in the middle, or the mean of the two there" },
-  { "each", "(): (fun(): number, moe.Run?)", "iterates over each number and its run" },
+local Values = schema.methods("values", "values", "a list of numbers, each of a run", {
+  { "runs", "moe.Run[]?", "the run of each number" },
+  { "mean", "(): number?", "mean of the numbers; nil if the list is empty" },
+  { "max", "(): number?", "largest number; nil if the list is empty" },
+  { "min", "(): number?", "smallest number; nil if the list is empty" },
+  { "median", "(): number?", "median of the numbers; nil if the list is empty" },
+  { "each", "(): (fun(): number, moe.Run?)",
+    "returns an iterator over the numbers, each with its run" },
 })
 
---- runs: those that the numbers are of, in their order; may be nil.
+--- Returns a list object with the numbers in `list`. runs[i] is the run that number i belongs to;
+--- runs may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)

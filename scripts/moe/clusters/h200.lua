@@ -1,6 +1,7 @@
--- Nodes of 8 NVIDIA H200 (HGX). The shares of the peaks of GEMMs and memory lie around what one
--- such card was measured at apart from this project: 4.3 of 4.8 TB/s by a copy, 770 to 800 of 989
--- TFLOP/s by a bf16 GEMM of 8192^3. All about links is from data sheets; nothing is fitted.
+-- Nodes of 8 NVIDIA H200 (HGX). The assumed shares of the GEMM and memory peaks are chosen around
+-- measurements of one such card outside this project: a copy reaches 4.3 of 4.8 TB/s, a bf16 GEMM
+-- of 8192^3 reaches 770 to 800 of 989 TFLOP/s. Rates of links are from data sheets; nothing is
+-- fitted.
 return function(assumed)
   return {
     doc = "8 H200 per node, NVLink 4, a 400 Gb/s InfiniBand NIC per GPU",
@@ -18,16 +19,16 @@ return function(assumed)
       launch_us = assumed { value = 3, lo = 1, hi = 8, why = "kernel launch in a recorded graph" },
       memory_bytes = 141e9,
     },
-    -- NVLink 4: 900 GB/s a GPU both ways together (data sheet).
+    -- NVLink 4: 900 GB/s per GPU, both directions together (data sheet).
     intra = { peak_bytes_per_s = 450e9, latency_us = 1,
       efficiency = assumed { value = 0.8, lo = 0.65, hi = 0.9,
         why = "achieved share of NVLink by an all-to-all" } },
-    -- A ConnectX-7 of 400 Gb/s a GPU (HGX H200 reference).
+    -- One ConnectX-7 of 400 Gb/s per GPU (HGX H200 reference).
     nics_per_node = 8,
     nic = { peak_bytes_per_s = 50e9, latency_us = 2.5,
       efficiency = assumed { value = 0.9, lo = 0.7, hi = 0.95,
         why = "achieved share of a NIC's rate by an all-to-all" } },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

@@ -1,8 +1,8 @@
--- HPWNV nodes of Pro-Prophet (arXiv 2411.10003, section VI). Rates: peaks times an achieved
--- fraction; none is fitted to a figure.
+-- The HPWNV nodes of the Pro-Prophet paper (arXiv 2411.10003, section VI). Rates are data-sheet
+-- peaks times an assumed achieved share; none is fitted to a published figure.
 return function(assumed)
   return {
-    doc = "Pro-Prophet's testbed: 4 RTX 3090 a node on PCIe, 100 Gb/s InfiniBand",
+    doc = "Pro-Prophet's testbed: 4 RTX 3090 per node on PCIe, 100 Gb/s InfiniBand",
     devices_per_node = 4,
     device = {
       name = "RTX-3090",
@@ -17,16 +17,16 @@ return function(assumed)
       launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
       memory_bytes = 24e9,
     },
-    -- PCI-Express 3.0 x16, 15.75 GB/s one way (PCI-SIG).
+    -- PCI Express 3.0 x16: 15.75 GB/s one way (PCI-SIG).
     intra = { peak_bytes_per_s = 15.75e9, latency_us = 2,
       efficiency = assumed { value = 0.75, lo = 0.5, hi = 0.85,
         why = "achieved share of PCIe between GPUs of a node" } },
-    -- One 100 Gb/s InfiniBand NIC a node.
+    -- One 100 Gb/s InfiniBand NIC per node.
     nics_per_node = 1,
     nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
         why = "achieved share of a NIC's rate by an all-to-all" } },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

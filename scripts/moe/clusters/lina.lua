@@ -1,9 +1,9 @@
--- Lina's testbed (Li et al., USENIX ATC 2023, section 7.1): 4 nodes of 4 A100 40GB, 100 Gb/s
--- InfiniBand a node. Rates are data-sheet peaks times an achieved fraction; what a node's GPUs are
--- connected by is not in the paper.
+-- The testbed of the Lina paper (Li et al., USENIX ATC 2023, section 7.1): 4 nodes, each with 4
+-- A100 40GB and 100 Gb/s InfiniBand. Rates are data-sheet peaks times an assumed achieved share.
+-- The paper does not say how the GPUs of a node are connected.
 return function(assumed)
   return {
-    doc = "Lina's testbed: 4 A100 40GB a node, one 100 Gb/s InfiniBand NIC",
+    doc = "Lina's testbed: 4 A100 40GB per node, one 100 Gb/s InfiniBand NIC",
     devices_per_node = 4,
     device = {
       name = "A100-40GB",
@@ -19,19 +19,20 @@ return function(assumed)
       launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
       memory_bytes = 40e9,
     },
-    -- Table 1's all-to-alls are hardly faster on one node than on four (5.4 and 6.9 ms), so rather
-    -- PCIe 4.0 x16 (32 GB/s) than NVLink 3 (300 GB/s one way).
+    -- The all-to-alls of the paper's table 1 are hardly faster on one node than on four (5.4 and
+    -- 6.9 ms), so PCIe 4.0 x16 (32 GB/s) is more likely than NVLink 3 (300 GB/s one way).
     intra = { latency_us = 2, bytes_per_s = assumed { value = 20e9, lo = 10e9, hi = 250e9,
-      why = "PCIe or NVLink; not in the paper" } },
+      why = "either PCIe or NVLink; the paper does not say" } },
     nics_per_node = 1,
     nic = { peak_bytes_per_s = 12.5e9, latency_us = 2.5,
       efficiency = assumed { value = 0.8, lo = 0.6, hi = 0.95,
         why = "achieved share of a NIC's rate by a collective" } },
-    -- Two collectives that share evenly take twice as long; the worst of figure 3, x4.14, is taken
-    -- to be an all-to-all that an all-reduce accompanied all the way: 2 / 4.14. Fitted to it.
+    -- Two collectives that share a link evenly take twice as long each. The worst slowdown in the
+    -- paper's figure 3, 4.14 times, is taken as that of an all-to-all that overlaps an all-reduce
+    -- all the time, hence 2 / 4.14 = 0.48: this constant is fitted to that figure.
     sharing_efficiency = assumed { value = 0.48, lo = 0.48, hi = 1,
-      why = "of a link's rate while two collectives use it" },
+      why = "share of a link's rate that is left while two collectives use it" },
     a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up a peer" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
   }
 end

@@ -1,7 +1,7 @@
--- The models of Pro-Prophet (arXiv 2411.10003, table III): every FFN is an MoE layer with as many
--- experts as GPUs, no capacity. Layers, width and FFN are the paper's; heads, vocabulary, tokens per
--- row and element type it does not give. The authors' launcher trains 64 rows of 256 tokens on 16
--- GPUs, in single precision.
+-- The models of the Pro-Prophet paper (arXiv 2411.10003, table III): every FFN is an MoE layer with
+-- as many experts as GPUs and without a capacity. The paper gives layers, width and FFN width, but
+-- not heads, vocabulary, tokens per row or element type. The authors' launcher script trains 64
+-- rows of 256 tokens on 16 GPUs in single precision; these values are taken here.
 return function(assumed)
   return {
     doc = "MoE-GPT-S, M, L, DS and DM of the Pro-Prophet paper",

@@ -1,12 +1,12 @@
-// Zooms timelines: buttons, Ctrl + wheel, the keys + - 0. Says what the span under the pointer is.
-// Opens what is folded when the page is printed.
+// The script of the report page: zooms timelines (by buttons, Ctrl + wheel, or the keys + - 0),
+// shows the text of the span under the pointer, and opens folded parts when the page is printed.
 "use strict";
-const NEAREST = 128, NEAR = 8, CLOSE = 32;  // from the last two on, smaller labels show
+const NEAREST = 128, NEAR = 8, CLOSE = 32;  // largest zoom; zooms at which smaller labels appear
 
 function makeZoom(timeline) {
   const view = timeline.querySelector(".view"), svg = view.querySelector("svg");
   let zoom = 1;
-  // Zooms by a factor; what is at x px of the view stays there.
+  // Zooms by a factor; the point of the timeline at x px of the view does not move.
   const by = (factor, x = view.clientWidth / 2) => {
     const next = Math.min(NEAREST, Math.max(1, zoom * factor));
     const place = (view.scrollLeft + x) * next / zoom - x;

@@ -1,13 +1,14 @@
--- Published figures of Lina's schedulers of training and inference (Li et al., USENIX ATC 2023), by
--- id: what was measured, and where it stands. A figure with one number per count of experts (as many as
--- GPUs) has ids that end in it.
+-- Published figures of Lina's schedulers for training and inference (Li et al., USENIX ATC 2023),
+-- indexed by id: the value, what was measured, and where in the paper it is printed. Where a number
+-- is given for several numbers of experts (equal to the numbers of GPUs), the id ends in the number
+-- of experts.
 local figures = {}
 
 local function add(id, figure, value, unit, text)
   figures["lina-" .. id] = { figure = figure, value = value, unit = unit, text = text }
 end
 
--- ids: experts -> value
+-- Adds one figure for each entry of values: number of experts -> value.
 local function by_experts(id, figure, values, unit, text)
   for experts, value in pairs(values) do
     add(("%s-%d"):format(id, experts), figure, value, unit,
@@ -18,7 +19,8 @@ end
 add("002", "figure 10", 1.57, "x", "speed-up of the step, mean over numbers of experts")
 add("005", "section 2.2", 34.1, "%", "all-to-all's share of the time, mean")
 
--- Table 1, training: id of the milliseconds, layers, experts, all-to-all ms, its share of the step.
+-- Table 1, training. Columns: number of the id of the milliseconds, layers, experts, all-to-all ms,
+-- all-to-all's share of the step in % (its id is the next number).
 for _, row in ipairs {
   { 6, 12, 4, 259, 36.7 }, { 10, 24, 4, 589, 35.4 }, { 14, 36, 4, 979, 38.2 },
   { 18, 12, 16, 333, 39.5 }, { 22, 24, 16, 715, 37.6 }, { 26, 36, 16, 1145, 36.8 },
@@ -31,16 +33,19 @@ end
 
 add("030", "figure 2", 74.9, "%", "all-to-all's share of one MoE layer's forward")
 by_experts("032", "figure 4", { [2] = 33.4, [16] = 44.5 }, "%", "all-to-all's share of the step")
-add("033", "figure 3", 1.83, "x", "all-to-alls beside an all-reduce take longer, median")
-add("033-max", "figure 3", 4.14, "x", "all-to-alls beside an all-reduce take longer, at most")
+add("033", "figure 3", 1.83, "x", "slowdown of all-to-alls while an all-reduce runs, median")
+add("033-max", "figure 3", 4.14, "x", "slowdown of all-to-alls while an all-reduce runs, at most")
 
--- One MoE layer's backward. Milliseconds are of a layer that nobody describes; who is faster is.
-add("036", "figure 7a", 29.0, "ms", "both all-to-alls of the layer are over: baseline")
-add("037", "figure 7b", 30.9, "ms", "the same, priority without micro-ops")
-add("038", "figure 7c", 24.6, "ms", "the same, all-reduces deferred")
+-- The backward of one MoE layer. The paper does not describe the layer whose milliseconds it gives,
+-- so only the order of the schedules can be compared; these have the ids ending in -order.
+add("036", "figure 7a", 29.0, "ms", "end of both all-to-alls of the layer: baseline")
+add("037", "figure 7b", 30.9, "ms",
+  "end of both all-to-alls of the layer: priority without micro-ops")
+add("038", "figure 7c", 24.6, "ms", "end of both all-to-alls of the layer: all-reduces deferred")
 add("037-order", "figure 7", 1, "yes/no", "priority without micro-ops is slower than the baseline")
 add("038-order", "figure 7", 1, "yes/no", "deferring all-reduces makes all-to-alls faster")
-add("040", "figure 8a", 21.7, "%", "the all-reduce ends earlier with micro-ops than deferred")
+add("040", "figure 8a", 21.7, "%",
+  "by how much earlier the all-reduce ends with micro-ops than when it is deferred")
 add("040-order", "figure 8a", 1, "yes/no", "micro-ops do not prolong the all-to-alls")
 
 add("060", "section 7.2", 2, "experts", "experts per device that packing chooses")
@@ -56,7 +61,8 @@ by_experts("064-bwd", "figure 12", { [2] = 2.41, [8] = 2.32 }, "x", "speed-up of
 by_experts("075", "figure 13", { [4] = 2.21, [8] = 2.39, [16] = 2.31 }, "x",
   "speed-up of the backward's all-to-alls")
 
--- Tables 3 and 4, 16 experts.
+-- Tables 3 and 4, 16 experts. Columns: id, model, pipelining efficiency without and with packing,
+-- GPU utilization without and with packing, peak memory without and with packing; all in %.
 for _, row in ipairs {
   { "xl", "Transformer-XL", 33, 86, 66.2, 83.4, 72.1, 100 },
   { "gpt2", "GPT-2", 36, 85, 62.3, 78.2, 83.8, 100 },
@@ -66,22 +72,24 @@ for _, row in ipairs {
   local function named(text) return ("%s, %s"):format(text, name) end
   add("076-" .. id, "table 3", without, "%", named "pipelining efficiency without packing")
   add("077-" .. id, "table 3", with, "%", named "pipelining efficiency with packing")
-  add("067-" .. id, "table 4", high - low, "points", named "gain of GPU utilisation")
-  add("068-" .. id, "table 4", packed - memory, "points", named "growth of peak memory")
+  add("067-" .. id, "table 4", high - low, "points", named "increase of GPU utilization by packing")
+  add("068-" .. id, "table 4", packed - memory, "points",
+    named "increase of peak memory by packing")
 end
-add("079", "table 3", 2.43, "x", "packing raises pipelining efficiency, mean")
+add("079", "table 3", 2.43, "x", "factor by which packing raises pipelining efficiency, mean")
 
 add("080", "figure 14", 1.24, "x", "speed-up of the step by priority alone, mean")
 by_experts("081", "figure 14", { [2] = 1.36, [4] = 1.36, [8] = 1.41, [16] = 1.42 }, "x",
   "speed-up of the step by priority and micro-ops")
-add("080-fixed", "figure 14", 1, "yes/no", "fixed is the slowest of the four schedules")
+add("080-fixed", "figure 14", 1, "yes/no", "the schedule 'fixed' is the slowest of the four")
 add("082", "figure 15", 30, "MB", "size of a micro-op with the fastest step")
 add("083", "figure 15", 1, "yes/no", "steps with micro-ops above 50 MB are slower than with 30 MB")
 add("083-small", "figure 15", 1, "yes/no",
   "steps with micro-ops below 10 MB are slower than with 30 MB")
-add("085", "section 7.2.2", 1.7, "%", "all-reduces take longer in micro-ops of 30 MB")
+add("085", "section 7.2.2", 1.7, "%", "by how much longer all-reduces take in micro-ops of 30 MB")
 
--- Inference. Speed-ups are over one expert per device; "of ideal" is over a balanced gate.
+-- Inference. Speed-ups are over the baseline, one expert per device; "of ideal" is the time
+-- divided by that with a balanced gate.
 local XL, BERT = "Transformer-XL", "BERT-Large"
 by_experts("087", "figure 16", { [4] = 1.54, [16] = 1.45 }, "x", XL .. ", median batch, speed-up")
 by_experts("088", "figure 16", { [4] = 1.36, [16] = 1.46 }, "x", BERT .. ", median batch, speed-up")
@@ -91,15 +99,15 @@ by_experts("090", "figure 17", { [8] = 1.87, [16] = 1.77 }, "x",
   XL .. ", 95th percentile MoE layer, speed-up")
 by_experts("091", "figure 17", { [8] = 1.58, [16] = 1.81 }, "x",
   BERT .. ", 95th percentile MoE layer, speed-up")
-add("092", "figure 18", 1.96, "x", "95th percentile all-to-alls of a layer, speed-up, mean")
-add("092-max", "figure 18", 2.5, "x", "the same, at most")
+add("092", "figure 18", 1.96, "x", "95th percentile of a layer's all-to-alls, speed-up, mean")
+add("092-max", "figure 18", 2.5, "x", "95th percentile of a layer's all-to-alls, speed-up, at most")
 for _, row in ipairs { { "xl", XL, 24.0, 26.7 }, { "bert", BERT, 18.6, 33.1 } } do
   add("093-" .. row[1], "figure 16", row[3], "%",
-    row[2] .. ", 16 experts, median without estimation, longer by")
+    row[2] .. ", 16 experts, increase of the median batch time without estimation")
   add("094-" .. row[1], "figure 16", row[4], "%",
-    row[2] .. ", 16 experts, 95th percentile without fine-tuning, longer by")
+    row[2] .. ", 16 experts, increase of the 95th percentile batch time without fine-tuning")
 end
-add("096", "section 7.3.1", 23, "%", "layers in which phase 2 places again")
+add("096", "section 7.3.1", 23, "%", "layers in which phase 2 places experts again")
 for _, row in ipairs {
   { 98, XL, 1, 1.41, 1.32, 76.5, 31.6 }, { 99, XL, 3, 1.16, 1.04, 25.7, 60.4 },
   { 100, XL, 6, 1.19, 1.11, 22.5, 71.4 }, { 101, BERT, 1, 1.34, 1.35, 71.3, 28.3 },
@@ -110,12 +118,13 @@ for _, row in ipairs {
     add(("%03d-%s"):format(id, what), "table 5", value, unit,
       ("%s, path length %d: %s"):format(model, path, text))
   end
-  path_figure("median", median, "x", "median batch of ideal")
-  path_figure("tail", tail, "x", "95th percentile batch of ideal")
-  path_figure("tuned", tuned, "%", "layers in which phase 2 places again")
-  path_figure("accuracy", accuracy, "%", "estimates with the right most popular experts")
+  path_figure("median", median, "x", "median batch time over that with a balanced gate")
+  path_figure("tail", tail, "x", "95th percentile batch time over that with a balanced gate")
+  path_figure("tuned", tuned, "%", "layers in which phase 2 places experts again")
+  path_figure("accuracy", accuracy, "%", "estimates that name the most popular experts correctly")
 end
-add("099-order", "table 5", 1, "yes/no", "paths of 3 layers estimate better than those of 1")
-add("100-order", "table 5", 1, "yes/no", "batches take longer with paths of 6 layers than of 3")
+add("099-order", "table 5", 1, "yes/no", "paths of 3 layers give better estimates than paths of 1")
+add("100-order", "table 5", 1, "yes/no",
+  "batches take longer with paths of 6 layers than with paths of 3")
 
 return figures

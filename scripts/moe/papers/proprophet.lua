@@ -1,6 +1,7 @@
--- Published figures of Pro-Prophet (arXiv 2411.10003), by id: what was measured, and where it
--- stands. Speed-ups of its tables have one id per row, ending in -fm for FasterMoE and -pp for
--- Pro-Prophet, both over DeepSpeed-MoE; ranges end in -min and -max.
+-- Published figures of Pro-Prophet (arXiv 2411.10003), indexed by id: the value, what was measured,
+-- and where in the paper it is printed. A row of speed-ups in a table has two ids, ending in -fm
+-- for FasterMoE and -pp for Pro-Prophet, both relative to DeepSpeed-MoE. A range has two ids,
+-- ending in -min and -max.
 local figures = {}
 
 local function add(id, figure, value, unit, text)
@@ -13,13 +14,13 @@ local function add_range(id, figure, least, most, text)
 end
 
 add("001", "abstract", 2.66, "x", "speed-up of the step over DeepSpeed-MoE, at most")
-add("002", "abstract", 11.01, "x", "device loads evener than with FasterMoE, at most")
+add("002", "abstract", 11.01, "x", "balance of device loads (RB) relative to FasterMoE's, at most")
 add("003", "section I", 1.5, "x", "speed-up of the step over FasterMoE, at most")
 add("004", "figure 3", 50, "%", "inputs of the 3 heaviest of 16 experts, at least")
 add("004-light", "figure 3", 5, "%", "inputs of the 3 lightest of 16 experts, at most")
 
--- Table I: shares of a step of a system that copies experts to all devices and waits for it. Those
--- of MoE-GPT-M add up to 28.2 where 29.2 is printed.
+-- Table I: shares of a step in a system that copies experts to all devices and waits for the
+-- copies. For MoE-GPT-M the three parts add up to 28.2, where the printed sum is 29.2.
 for id, row in pairs {
   ["005"] = { "S", 29.9, 6.8, 11.6, 11.5 }, ["006"] = { "M", 29.2, 3.2, 12.5, 12.5 },
   ["007"] = { "L", 34.5, 2.6, 14.2, 17.7 }, ["008"] = { "DS", 33.8, 6.1, 13.8, 13.9 },
@@ -27,13 +28,14 @@ for id, row in pairs {
 } do
   local model, all, search, place, reduce = unpack(row)
   local text = ("share of a step of MoE-GPT-%s: "):format(model)
-  add(id, "table I", all, "%", text .. "all of balancing, blocking")
+  add(id, "table I", all, "%", text .. "all parts of balancing, which block the step")
   add(id .. "-search", "table I", search, "%", text .. "search for experts to copy")
   add(id .. "-place", "table I", place, "%", text .. "copies of parameters")
   add(id .. "-reduce", "table I", reduce, "%", text .. "sums of gradients")
 end
 
--- Tables IV and V: FasterMoE and Pro-Prophet over DeepSpeed-MoE; k choices per token.
+-- Adds rows of tables IV and V: the speed-ups of FasterMoE and of Pro-Prophet relative to
+-- DeepSpeed-MoE, with k choices per token. first: the number of the first row's id.
 local function add_table(figure, gpus, k, first, rows)
   for i, row in ipairs(rows) do
     local model, faster, prophet = unpack(row)
@@ -54,7 +56,7 @@ add_table("table V", OLDER, 1, 36, { { "S", 1.2, 1.3 }, { "M", 1.02, 1.18 },
 add_table("table V", OLDER, 2, 40, { { "S", 1.56, 1.91 }, { "M", 1.29, 1.94 },
   { "DS", 1.44, 1.64 }, { "DM", 1.25, 1.58 } })
 
--- Figure 10: 16 and 32 RTX 3090 over PCIe.
+-- Figure 10: 16 and 32 RTX 3090 that are connected by PCIe inside a node.
 add_range("023", "figure 10", 1.47, 2.66, "speed-up over DeepSpeed-MoE, k = 1")
 add("024", "figure 10", 1.19, "x", "speed-up over FasterMoE, k = 1, mean")
 add("024-max", "figure 10", 1.31, "x", "speed-up over FasterMoE, k = 1, at most")
@@ -65,9 +67,9 @@ add_range("046", "figure 11", 1.6, 2.25, "speed-up of one layer of MoE-GPT-M ove
 add_range("046-fm", "figure 11", 1.09, 1.49, "speed-up of one layer of MoE-GPT-M over FasterMoE")
 add("047", "figure 12", 1.34, "x",
   "speed-up over FasterMoE, MoE-GPT-M, k = 1, mean of 100 iterations")
-add("051", "figure 13", 1, "yes/no", "the performance model's times are off by less than 5%, mean")
+add("051", "figure 13", 1, "yes/no", "mean error of the performance model's times is below 5%")
 
--- Figure 14: each part over the one before it.
+-- Figure 14: the gain of each part of Pro-Prophet over the system with the parts before it.
 for k, row in ipairs { { 1.26, 1.14, 1.03 }, { 1.12, 1.01, 1.02 } } do
   local of = (", MoE-GPT-M, k = %d"):format(k)
   add("052-" .. k, "figure 14", row[1], "x", "planner alone over the baseline" .. of)
@@ -75,12 +77,14 @@ for k, row in ipairs { { 1.26, 1.14, 1.03 }, { 1.12, 1.01, 1.02 } } do
   add("054-" .. k, "figure 14", row[3], "x", "both combined over the scheduler" .. of)
 end
 
--- Figure 15: against copies of the 2 or 3 heaviest experts on all devices.
+-- Figure 15: the planner compared with top2 and top3, which copy the 2 or 3 experts with most
+-- tokens to all devices.
 add_range("048", "figure 15", 1.77, 1.82, "speed-up of the planner over top2, k = 1")
 add_range("049", "figure 15", 2.04, 2.1, "speed-up of the planner over top3, k = 1")
 add_range("050", "figure 15", 1.38, 1.4, "speed-up of the planner over top2 and top3, k = 2")
 
 add("055", "figure 16", 11.01, "x",
-  "balance of device loads (RB), the planner's over FasterMoE's, layer with the most")
+  "balance of device loads (RB) by the planner divided by FasterMoE's, in the layer where it is "
+    .. "largest")
 
 return figures

@@ -1,7 +1,7 @@
--- The band of a claim's value: what it is when the assumed constants of an experiment are not at
--- their values but anywhere in their bands. The simulated runs are done again with constants at the
--- ends of their bands; executed runs stay what they are. Constants of one name (the same field of
--- two clusters) move together, each to the end of its own band.
+-- The band of a claim's value: the range that it takes when the assumed constants of an experiment
+-- vary over their bands. The simulated runs are repeated with constants at the ends of their bands;
+-- executed runs do not change. Constants of the same name (the same field of two clusters) are
+-- changed together, each to the end of its own band.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
@@ -11,20 +11,21 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- What the experiment's field `band` may be. "each": every constant alone at both its ends, and
---- the two corners that these point to, a claim's most and least (2 n + 2 simulations of every
---- run that a claim reads). "corners": all 2^n corners as well. "none": the values alone.
+--- Values of the experiment's field `band`. "each": every constant by itself at both its ends, and
+--- the two combinations of ends that should give a claim's largest and smallest value (2 n + 2
+--- simulations of every run that a claim reads). "corners": all 2^n combinations of ends as well.
+--- "none": only the constants' values.
 M.KINDS = { "each", "corners", "none" }
 
-local MAX_CORNERS = 8  -- constants; 256 simulations of every run
+local MAX_CORNERS = 8  -- largest number of constants for "corners": 256 simulations of every run
 
 local ENDS = { "lo", "hi" }
 
--- Fields of a simulated run that no constant moves, whether it has them or not.
+-- Fields of a simulated run that do not depend on the assumed constants.
 local UNMOVED = { "experiment", "system", "model", "cluster", "devices", "executor", "provenance",
   "device_name", "point", "points", "link", "optimizer", "gate_options", "routing" }
 
--- name -> the constant where it stands first, over all jobs that are simulated.
+-- Returns the assumed constants of all simulated jobs: name -> the first constant of that name.
 local function constants_of(jobs)
   local constants = {}
   for _, job in ipairs(jobs) do
@@ -45,14 +46,14 @@ end
 local Band = {}
 Band.__index = Band
 
---- The band of an experiment over its jobs. What the model or the cluster cannot be at an end of a
---- constant's band is an error here, before anything runs.
+--- Makes the band of an experiment with these jobs. Raises a user error before anything runs if the
+--- model or the cluster is not valid with a constant at an end of its band.
 function M.new(e, jobs)
   local constants = e.band ~= "none" and #e.claims > 0 and constants_of(jobs) or {}
   local names = schema.keys_of(constants)
   if e.band == "corners" and #names > MAX_CORNERS then
-    errors.user(("experiment.band: 'corners' of %d assumed constants are %d simulations of every "
-      .. "run; give 'each'"):format(#names, 2 ^ #names), e.at)
+    errors.user(("experiment.band: 'corners' with %d assumed constants needs %d simulations of "
+      .. "every run; give 'each'"):format(#names, 2 ^ #names), e.at)
   end
   for _, name in ipairs(names) do
     for _, part in ipairs(ENDS) do
@@ -65,11 +66,12 @@ function M.new(e, jobs)
   return setmetatable({ e = e, constants = constants, names = names, by_ends = {} }, Band)
 end
 
---- The results that bands start from; job_of: run -> its job, for runs that were simulated.
+--- Sets the results at the constants' values, from which the band starts. job_of: simulated run ->
+--- its job.
 function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 
--- The run with constants at those ends. It is simulated when something is read that they may move,
--- so that claims pay for what they look at.
+-- Returns the run with constants at these ends. The simulation is done only when a field is read
+-- that the constants may change, so that runs that no claim reads cost nothing.
 local function run_at(e, job, run, ends)
   local spec = jobs_lib.simulated_spec(job.case, ends, job.spec.edits)
   local lazy = { parameters = spec.model, cluster_parameters = spec.cluster, fill = spec.fill }
@@ -83,7 +85,7 @@ local function run_at(e, job, run, ends)
   end })
 end
 
--- The results with some constants at an end of their bands.
+-- Returns the results with some constants at an end of their bands. ends: as in schema.collector.
 function Band:results(ends)
   local key = core.json_encode(ends)
   if self.by_ends[key] then return self.by_ends[key] end
@@ -96,7 +98,7 @@ function Band:results(ends)
   return self.by_ends[key]
 end
 
--- All choices of an end for every one of the names.
+-- Returns all combinations that set each of the names to "lo" or "hi".
 local function corners_of(names)
   local all = { {} }
   for _, name in ipairs(names) do
@@ -109,7 +111,8 @@ local function corners_of(names)
   return all
 end
 
--- Of each constant that moves the value: it, its band, the value at its ends.
+-- Returns { constant, lo, hi, at_lo, at_hi, moves } for each constant that changes the value: its
+-- name, its band, the value at both ends and their largest difference; the largest first.
 local function sensitivity_of(self, value, ours)
   local all = core.array {}
   for _, name in ipairs(self.names) do
@@ -128,7 +131,8 @@ local function sensitivity_of(self, value, ours)
   return all
 end
 
--- The two corners where each constant is at the end that raises, or lowers, the value.
+-- Returns two combinations of ends: each constant at the end that raises the value, and each at the
+-- end that lowers it.
 local function extremes_of(sensitivity)
   local most, least = {}, {}
   for _, s in ipairs(sensitivity) do
@@ -138,10 +142,10 @@ local function extremes_of(sensitivity)
   return { most, least }
 end
 
---- ours: value(results) at the values of all constants; lo and hi: its least and most over the
---- band; sensitivity: { constant, lo, hi, at_lo, at_hi, moves }, what moves it most first; a
---- constant of several clusters with the band that it has in the first. Where value gives nil there
---- is none.
+--- Returns { ours, lo, hi, sensitivity } of the function value(results): ours is its value at the
+--- values of all constants (nil if it returns nil), lo and hi its smallest and largest value over
+--- the band, sensitivity as sensitivity_of returns it. A constant of several clusters is listed
+--- with the band that it has in the first.
 function Band:of(value)
   local ours = value(self.R)
   if ours == nil or #self.names == 0 then

@@ -1,50 +1,55 @@
--- moe.claim{ id = "lancet-034", value = function(R) ... }: a published figure beside ours. The
--- figures stand in papers/*.lua; the constants that ours rests on, in moe.band.
+-- moe.claim{ id = "lancet-034", value = function(R) ... }: compares a published figure with our
+-- number. The figures are in papers/*.lua; the bands of our numbers come from moe.results.band.
 --
--- Verdicts. `paper` is the published number; `ours` our number at the values of all assumed
--- constants; the band [lo, hi] what ours is over their bands. `neutral` is the number that means no
--- effect; the effect is a number's distance from it, from 0 where it is not given: 1.05 is near
--- 1.17, but a gain of 5% is not near one of 17%. A number is near the paper's when it is on the
--- same side of neutral and differs by no more than `within` times the paper's effect. The first
--- that holds:
---   not comparable   the recipe says so, and why
---   fitted           the recipe says which constant was chosen to meet it: nothing was predicted
---   undetermined     there is no run to compute ours from
---   undetermined     the band decides: it holds the neutral value, so that even the direction
---                    depends on the constants
+-- Verdicts. `paper` is the published number; `ours` is our number at the values of all assumed
+-- constants; the band [lo, hi] is the range of our number when the constants vary. `neutral` is the
+-- number that means no effect, for example 1 for a speed-up; the effect of a number is its distance
+-- from neutral (from 0 if neutral is not given). So 1.05 and 1.17 are near as numbers, but a gain
+-- of 5% is not near a gain of 17%. A number is near the paper's if it is on the same side of
+-- neutral and differs from it by at most `within` times the paper's effect. The verdict is the
+-- first of these that applies:
+--   not comparable   the recipe states this, with the reason
+--   fitted           the recipe states that a constant was chosen to meet the figure, so nothing
+--                    was predicted
+--   undetermined     there is no run from which our number could be computed
+--   undetermined     the band contains neutral, so that even the direction of the effect depends on
+--                    the assumed constants
 --   reproduced       ours is near the paper's
---   undetermined     the band decides: ours is not near the paper's, but some of the band is
---   direction only   the whole band is on the paper's side of neutral, and the effect comes within
---                    a factor of 3 of the paper's
---   contradicted     all else: the whole band is on the other side of neutral or beyond that
---                    factor; or, without a neutral value, none of it is near
+--   undetermined     ours is not near the paper's, but a part of the band is
+--   direction only   the whole band is on the paper's side of neutral, and a part of it has an
+--                    effect within a factor of 3 of the paper's
+--   contradicted     otherwise: the whole band is on the other side of neutral or beyond that
+--                    factor, or, without neutral, no part of it is near
 local errors = require "moe.base.errors"
 local papers = require "moe.papers"
 local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("claim", "a claim, as moe.claim {...}")
+local mt = schema.class("claim", "a claim from moe.claim {...}")
 
-local FACTOR = 3  -- of effects that still agree in direction
+local FACTOR = 3  -- largest ratio of two effects for the verdict "direction only"
 
 M.FIELDS = {
-  id = { type = "string", required = true, doc = "figure id, see `moebench list claims`" },
+  id = { type = "string", required = true,
+    doc = "id of the published figure, see `moebench list claims`" },
   value = { type = "function", required = true, as = "fun(R: moe.Results): number|boolean?",
-    doc = "our number; called for every end of the band" },
+    doc = "returns our number; called again for each end of the band" },
   within = { type = "number", lo = 0, hi = 10, default = 0.1,
-    doc = "distance that still counts as reproduced, over the paper's effect" },
-  neutral = { type = "number", doc = "the value that means no effect (1 for a speed-up)" },
-  not_comparable = { type = "string", doc = "the reason, when the set-up is another" },
-  fitted = { type = "string", doc = "the constant that was chosen to meet it" },
-  label = { type = "string", doc = "of which results, where a figure is evaluated on several" },
-  note = { type = "string", doc = "what would explain a difference; shown where there is one" },
+    doc = "largest difference for the verdict reproduced, as a share of the paper's effect" },
+  neutral = { type = "number", doc = "the number that means no effect (1 for a speed-up)" },
+  not_comparable = { type = "string",
+    doc = "why our set-up cannot be compared with the paper's, if it cannot" },
+  fitted = { type = "string", doc = "the constant that was chosen to meet the figure, if any" },
+  label = { type = "string",
+    doc = "names the results, if one figure is compared with several" },
+  note = { type = "string", doc = "an explanation that is shown if our number differs" },
 }
 
--- A figure that is a statement: 1 where it holds, 0 where it does not.
+-- The unit of a figure that is a statement: its value is 1 if the statement is true, 0 if not.
 local YES_NO = "yes/no"
 
---- A number of a claim as text, by default with three digits; that of a statement is yes or no.
+--- Returns a number of a claim as text, by default with three digits; for a statement, yes or no.
 function M.number_text(unit, x, format)
   if unit == YES_NO and (x == 0 or x == 1) then return x == 1 and "yes" or "no" end
   return (format or "%.3g"):format(x, unit)
@@ -59,13 +64,14 @@ function M.claim(t)
   end
   if c.paper.unit == YES_NO then c.neutral = 0 end
   if c.neutral == c.paper.value then
-    errors.user(("moe.claim.neutral: %g is the paper's number itself"):format(c.neutral), at)
+    errors.user(("moe.claim.neutral: %g is equal to the paper's number; give another number or "
+      .. "omit neutral"):format(c.neutral), at)
   end
   c.at = at
   return schema.object(c, mt)
 end
 
--- Least and most of the numbers near the paper's.
+-- Returns the interval [lo, hi] of the numbers that are near the paper's.
 local function near_interval(c)
   local paper, n = c.paper.value, c.neutral
   local far = c.within * math.abs(paper - (n or 0))
@@ -79,7 +85,8 @@ local function holds_neutral(c, b)
   return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
 end
 
--- Whether the band, on the paper's side of neutral, comes within FACTOR of the paper's effect.
+-- Returns whether the whole band is on the paper's side of neutral and a part of it has an effect
+-- within FACTOR of the paper's.
 local function agrees_in_direction(c, b)
   if not c.neutral then return false end
   local effect = c.paper.value - c.neutral
@@ -88,12 +95,12 @@ local function agrees_in_direction(c, b)
     and math.min(low, high) <= FACTOR
 end
 
---- The verdict on the band b = { ours, lo, hi } (moe.band): a word of those above and, where the
---- recipe or the lack of runs decides, the reason.
+--- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those above,
+--- and the reason if the recipe or a missing run determines it.
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
-  if b.ours == nil then return "undetermined", "no run to compute it from" end
+  if b.ours == nil then return "undetermined", "there is no run from which to compute it" end
   if holds_neutral(c, b) then return "undetermined" end
   local lo, hi = near_interval(c)
   if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
@@ -103,7 +110,8 @@ end
 
 local function is_statement(c) return c.paper.unit == YES_NO end
 
--- How far the paper's number lies outside the band; nil within it, and of a statement.
+-- Returns a text on how far the paper's number is outside the band; nil if it is inside, or if the
+-- figure is a statement.
 local function distance(c, b)
   local below, above = b.lo - c.paper.value, c.paper.value - b.hi
   if is_statement(c) or math.max(below, above) <= 0 then return nil end
@@ -111,7 +119,8 @@ local function distance(c, b)
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
--- That, and what moves ours most; nil where there is neither.
+-- Returns a text with that distance and the constant that changes our number most; nil if there is
+-- neither.
 local function difference(c, b)
   local parts, s = { distance(c, b) }, b.sensitivity[1]
   local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end
@@ -125,29 +134,29 @@ end
 local function checked(c, ours)
   if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
-    errors.user(("moe.claim.value: returned %s; give a number, or nil without a run"):format(
-      tostring(ours)), c.at)
+    errors.user(("moe.claim.value: returned %s; return a number, or nil if there is no run")
+      :format(tostring(ours)), c.at)
   end
   return ours
 end
 
-schema.record("verdict", "verdict", "a claim beside the results, as results.json has it", {
-  { "id", "string", "the figure's" }, { "figure", "string", "in its paper" },
-  { "text", "string", "what the figure says" }, { "unit", "string", "of the numbers" },
-  { "label", "string?", "of which results" },
+schema.record("verdict", "verdict", "an evaluated claim, as in results.json", {
+  { "id", "string", "id of the figure" }, { "figure", "string", "the figure's name in its paper" },
+  { "text", "string", "what the figure states" }, { "unit", "string", "unit of the numbers" },
+  { "label", "string?", "names the results that the figure is compared with" },
   { "paper", "number", "the paper's number" },
-  { "ours", "number?", "our number; nil without a run" },
+  { "ours", "number?", "our number; nil if there is no run" },
   { "lo", "number?", "lower end of our band" }, { "hi", "number?", "upper end of our band" },
   { "verdict", "string", "reproduced, direction only, contradicted, undetermined, fitted or not "
     .. "comparable" },
-  { "reason", "string?", "why it is that" },
-  { "note", "string?", "the claim's, where there is a difference" },
+  { "reason", "string?", "the reason of the verdict" },
+  { "note", "string?", "the claim's note, if our number differs" },
   { "sensitivity",
     "{ constant: string, lo: number, hi: number, at_lo?: number, at_hi?: number }[]",
-    "what ours is at the ends of each constant" },
+    "our number at both ends of each assumed constant" },
 })
 
---- The claim beside the results, in the band: a verdict.
+--- Evaluates the claim over the band; returns a record of the type "verdict".
 function M.evaluate(c, band)
   local b = band:of(function(R) return checked(c, c.value(R)) end)
   local word, reason = M.verdict(c, b)

@@ -1,4 +1,5 @@
--- moe.judge{...}: claims about numbers that a recipe computes itself, without an experiment's runs.
+-- moe.judge{...}: evaluates claims about numbers that a recipe computes itself, without runs of an
+-- experiment.
 local claims = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -9,21 +10,22 @@ local schema = require "moe.base.schema"
 local M = {}
 
 M.FIELDS = {
-  name = { type = "string", required = true, doc = "names it in results" },
-  title = { type = "string", default = "", doc = "of its claims" },
+  name = { type = "string", required = true, doc = "the name of the judgement in results" },
+  title = { type = "string", default = "", doc = "title above its claims" },
   claims = { type = "list", of = { type = "claim" }, required = true,
-    doc = "list of moe.claim, whose value is a function of a reading" },
+    doc = "list of moe.claim; a claim's `value` is called with the measured value of a reading" },
   readings = { type = "list", of = { type = "any" }, required = true,
-    doc = "what value gets, or what measure takes: ours first, then others, which make the band" },
+    doc = "list of readings: the first gives our numbers, all together give the band" },
   measure = { type = "function",
-    doc = "function(reading) returning what value gets; without it readings are that themselves. "
-      .. "`moebench check` calls it for ours alone, as far as the first :simulate {...}" },
+    doc = "function(reading) returning its measured value; default: the reading itself. `moebench "
+      .. "check` calls it only for the first reading, up to the first :simulate {...}" },
   show = { type = "function",
-    doc = "function(values) that prints tables of its own ahead of the claims; all readings' "
-      .. "values, in order" },
+    doc = "function(values) that prints tables before the claims; values are the measured values "
+      .. "of all readings, in order" },
 }
 
--- As moe.band: a number over all readings' values.
+-- Returns an object like a band of moe.results.band, whose range is that over the values of all
+-- readings.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])
@@ -36,8 +38,8 @@ local function band_over(values)
   end }
 end
 
---- Measures all readings, evaluates and prints the claims; they stand in results.json. Returns the
---- verdicts.
+--- Measures all readings, evaluates the claims, prints them and writes them to results.json.
+--- Returns the verdicts.
 function M.judge(t)
   local at = errors.here()
   local j = schema.check(M.FIELDS, t, "moe.judge", at)

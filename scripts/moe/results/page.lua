@@ -1,5 +1,5 @@
--- `moebench report`: one HTML page of the results in one or several folders. It loads nothing; what
--- comes from recipes is text in it.
+-- `moebench report`: writes one HTML page of the results in one or several folders. The page loads
+-- no other file, and strings that come from recipes are escaped, so they are only text in it.
 local charts = require "moe.results.page.charts"
 local core = require "moe.core"
 local effects = require "moe.base.effects"
@@ -10,13 +10,14 @@ local timeline = require "moe.results.page.timeline"
 
 local M = {}
 
-local MAX_TIMELINES = 6  -- of a folder
-local MAX_OPEN = 40      -- runs whose tables and charts stand open
+local MAX_TIMELINES = 6  -- largest number of timelines for a folder
+local MAX_OPEN = 40      -- with more runs than this, tables and charts are folded
 
 local PROVENANCE = {
-  { "simulated", "the event engine with a cost model; nothing ran" },
-  { "emulated", "real tensors, gating and gradients; the wire's time comes from a link model" },
-  { "measured", "ran for real, nothing modelled" },
+  { "simulated", "computed by the event engine with a cost model; nothing ran" },
+  { "emulated", "executed with real tensors, gating and gradients; times of transfers come from a "
+    .. "link model" },
+  { "measured", "executed, with nothing modelled" },
 }
 
 local function load(dir)
@@ -35,7 +36,7 @@ local function paragraphs(lines)
   return out
 end
 
--- What --set said; the same for all experiments of a folder.
+-- Returns the values of --set, which are the same for all experiments of a folder.
 local function settings_of(data)
   return data.experiments[1] and data.experiments[1].set or {}
 end
@@ -59,7 +60,7 @@ local function facts(data)
   return html.dl { out }
 end
 
--- "p4de, 16 devices; gate = top2": the point of a simulated run.
+-- Returns the point of a simulated run as text: "p4de, 16 devices; gate = top2".
 local function point_text(run, names)
   local parts = { ("%s, %d devices"):format(run.cluster, run.devices) }
   for _, name in ipairs(names) do
@@ -85,7 +86,8 @@ local function assumed_table(R)
     html.grid(rows) }
 end
 
--- What is long is there on a click; printing opens it (page.js).
+-- Returns the content, folded behind a title if it has many runs. A click opens it, and printing
+-- does too (page.js).
 local function folded(what, R, content)
   if #R.runs <= MAX_OPEN then return content end
   return html.details { html.summary { ("%s, %d runs"):format(what, #R.runs) }, content }
@@ -118,7 +120,7 @@ local function simulated_section(R)
     folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end
 
--- Samples after the first, as the medians have them.
+-- Returns the samples after the first step; medians are taken over the same steps.
 local function samples_of(run)
   local out = {}
   for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
@@ -138,7 +140,8 @@ local function executed_bars(runs)
     .. "below"):format(runs[1].provenance), groups)
 end
 
--- Curves of a field of every step; systems that computed the same bits are one.
+-- Returns the curves of a field that has a value per step. Systems with equal digests and values
+-- share one curve.
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)
@@ -153,7 +156,8 @@ local function curves(runs, key)
   return series
 end
 
--- Systems in front of their losses; their digests stand below the curves.
+-- Returns the table of losses with the systems in the first column and without the digests, which
+-- are in the legend below the curves.
 local function losses_grid(runs)
   local rows = report.rows.losses(runs)
   for _, row in ipairs(rows) do
@@ -170,16 +174,16 @@ local function executed_section(runs, differs)
     paragraphs(report.lines.executed(runs, differs)), html.p { report.MEDIANS },
     html.grid(report.rows.times(runs)), paragraphs(report.lines.errors(runs)),
     charts.BAR_LEGEND, executed_bars(runs),
-    html.p { "The parts of a bar are medians of their own and need not add up to the median step, "
-      .. "which stands to the right." },
+    html.p { "Each part of a bar is a median over steps, so the parts need not add up to the "
+      .. "median step, which is printed to the right." },
     losses_grid(runs), paragraphs(report.lines.closing(runs)),
     html.div { class = "charts",
       charts.lines("Loss by step, " .. provenance, curves(runs, "losses")),
       charts.lines("Dropped choices by step, " .. provenance, curves(runs, "drops"), true) } }
 end
 
--- The runs with a trace, those to look at first in front: of each point the first system and the
--- fastest, executed before simulated.
+-- Returns the runs that have a trace, the most interesting ones first: the first and the fastest
+-- system of each point, executed runs before simulated ones.
 local function traced(R)
   local list = {}
   for g, group in ipairs(R:groups(results.case_of)) do
@@ -202,7 +206,7 @@ local function traced(R)
   return list
 end
 
--- What stands above the timeline of a run of R: run -> text.
+-- Returns the captions of timelines: run -> text.
 local function captions(R)
   local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local names, out = report.coordinates(R:where { provenance = "simulated" }, true), {}
@@ -238,14 +242,15 @@ local function timelines_section(data, R)
       item.trace, longest[item.group])
   end
   return { html.h3 { "Timelines" },
-    html.p { "A row per lane of a rank; runs of one point share the length of their axis. Ctrl + "
-      .. "wheel, buttons or + - 0 zoom." },
+    html.p { "One row per lane of a rank; runs of the same point have axes of equal length. Zoom "
+      .. "by Ctrl + wheel, the buttons, or the keys + - 0." },
     timeline.legend(), figures,
-    #left_out > 0 and html.p { "Left out here, for Perfetto or chrome://tracing: ",
+    #left_out > 0 and html.p { "Not shown here; open in Perfetto or chrome://tracing: ",
       table.concat(left_out, ", ") } or "" }
 end
 
--- Ends of an axis that holds a claim's numbers, also those at the ends of its constants.
+-- Returns the ends of an axis that contains all numbers of a claim, including those at the ends of
+-- its constants' bands.
 local function axis_of(claim)
   local list = { claim.paper, claim.ours, claim.lo, claim.hi }
   local lo, hi = claim.paper, claim.paper
@@ -283,8 +288,8 @@ local function claims_section(data)
   end
   return { html.h3 { "Claims" },
     html.p { "Our numbers over the bands of the assumed constants",
-      next(settings_of(data)) and "; with --set, over what that leaves" or "",
-      "; every row has an axis of its own" },
+      next(settings_of(data)) and "; only for the points that --set leaves" or "",
+      "; each row has its own axis" },
     charts.BAND_LEGEND, html.grid(rows), html.dl { notes } }
 end
 
@@ -303,12 +308,13 @@ local function experiment_section(e, all, id)
   local differs = report.differences(executed)
   for g, group in ipairs(executed) do out[#out + 1] = executed_section(group, differs[g]) end
   if #unfinished > 0 then
-    out[#out + 1] = html.p { "Without an end: ", table.concat(unfinished, ", ") }
+    out[#out + 1] = html.p { "Not finished: ", table.concat(unfinished, ", ") }
   end
   return { html.h3 { id = id, e.name, (e.title or "") ~= "" and ": " .. e.title or "" }, out }
 end
 
--- A folder's section, and the links to it and its experiments.
+-- Returns the section of a folder, the links to it and its experiments, and the number of the links
+-- to experiments.
 local function folder_section(data, id)
   local experiments, links, said = {}, {}, {}
   for i, e in ipairs(data.experiments) do
@@ -353,7 +359,7 @@ local function page_of(folders)
       sections, html.script { resource "page.js" } } }
 end
 
---- Writes the page of the folders on the command line into the file `name` of the output folder.
+--- Writes the page for the folders of the command line to the file `name` in the output folder.
 function M.report(name)
   local folders = {}
   for i, dir in ipairs(core.args.folders) do folders[i] = load(dir) end

@@ -1,4 +1,5 @@
--- The tables on stdout. Their rows, as aligned.text takes them, serve the page too.
+-- The tables that are printed to stdout. The page (moe.results.page) uses the same rows, which have
+-- the form that aligned.text takes.
 local aligned = require "moe.base.aligned"
 local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
@@ -9,22 +10,22 @@ local values = require "moe.base.values"
 
 local M = {}
 
-local MAX_LOSSES = 12  -- columns of losses
-local WIDE = 0.1       -- spread of samples, of the median, that is marked
+local MAX_LOSSES = 12  -- largest number of steps in the table of losses
+local WIDE = 0.1       -- a spread of samples above this share of the median is marked
 
 local function ms(v)
   if not v then return "-" end
   return ("%." .. (v >= 100 and 0 or v >= 10 and 1 or 2) .. "f"):format(v)
 end
 
--- "4", or "4,2,4" where layers differ.
+-- Returns "4", or "4,2,4" if layers have different degrees.
 local function degrees_text(degrees)
   local same = true
   for _, degree in ipairs(degrees) do same = same and degree == degrees[1] end
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- The system, and what its passes and its packing chose.
+-- Returns the system's name with the options that its passes and its packing chose.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
@@ -32,15 +33,17 @@ local function system_text(run)
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 
-local ENTRY = "run[]"  -- a coordinate: the entry of the experiment's run, where several simulate
+-- The name of a coordinate for the number of the entry in the experiment's `run`, used if several
+-- entries simulate.
+local ENTRY = "run[]"
 
 local function coordinate(run, name)
   if name == ENTRY then return tostring(run.entry) end
   return tostring(run.point[name])
 end
 
--- Names of the coordinates of the points. Nodes are left out where the number of devices tells
--- them, unless `all`.
+-- Returns the names of the coordinates of the runs' points. "nodes" is omitted if it follows from
+-- the number of devices, unless `all` is true.
 local function coordinates(R, all)
   local names, nodes, entry = {}, {}, R.runs[1] and R.runs[1].entry
   for run in R:each() do
@@ -53,7 +56,8 @@ local function coordinates(R, all)
   return schema.keys_of(names)
 end
 
--- First cells of a row about the point of a run; empty ones where it was said before.
+-- Returns the first cells of a row, which name the point of a run; they are empty if `said`, since
+-- the row above is of the same point.
 local function point_cells(run, names, said)
   local cells = {}
   for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
@@ -61,7 +65,7 @@ local function point_cells(run, names, said)
   return cells
 end
 
--- Times of a step; of a plan that no device can hold there are none.
+-- The text of a step's time, and of a part of it. A plan that does not fit in memory has no times.
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
 local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
@@ -91,7 +95,8 @@ local function simulated_rows(groups, names)
   return rows
 end
 
--- Points down, systems across.
+-- Returns a table of speed-ups with one row per point and one column per system, and the name of
+-- the system to which the others are compared.
 local function speedup_rows(groups, names, R)
   local systems = R:groups(function(run) return { run.system } end)
   local rows = { append({ unpack(names) }, { "GPUs" }) }
@@ -108,7 +113,8 @@ local function speedup_rows(groups, names, R)
   return rows, systems[1][1].system
 end
 
--- Of every model and system that no device can hold, where it is worst: how much, and what.
+-- Returns one line for each model and system that does not fit in a device's memory: the largest
+-- number of bytes, and what holds most of them.
 local function out_of_memory_lines(R)
   local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end
@@ -151,7 +157,8 @@ local function print_simulated(e, R)
   say_all(effects.lines(R.runs))
 end
 
--- Least and most of the samples after the first, and whether that is wide.
+-- Returns the smallest and largest of the samples after the first as text, and whether their
+-- difference is above the share WIDE of the median.
 local function spread(run)
   local samples = values.new {}
   for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
@@ -174,7 +181,7 @@ local function times_rows(runs)
   return rows
 end
 
--- About MAX_LOSSES steps, evenly spread, the first and the last among them.
+-- Returns up to MAX_LOSSES steps, evenly spread, including the first and the last.
 local function some_steps(count)
   local steps, n = {}, math.min(count, MAX_LOSSES)
   for i = 1, n do
@@ -183,7 +190,8 @@ local function some_steps(count)
   return steps
 end
 
--- A line for all systems that computed the same bits; of a run that failed nobody knows.
+-- Returns the table of losses. Systems with equal digests and losses share a row; a run that failed
+-- has no digest and gets a row of its own.
 local function losses_rows(runs)
   local groups = results.new(runs):groups(function(run)
     return { run.digest or run.system, run.losses }
@@ -205,7 +213,7 @@ local function losses_rows(runs)
   return rows
 end
 
--- The coordinates that all points of a run share.
+-- Returns the coordinates that have the same value in all points of a run.
 local function shared_point(run)
   local out = {}
   for name, value in pairs(run.points[1]) do
@@ -217,7 +225,8 @@ local function shared_point(run)
   return out
 end
 
--- Coordinates in which the groups of runs differ, for each group: "gate = top2".
+-- Returns for each group of runs a text of the coordinates in which the groups differ: "gate =
+-- top2".
 local function point_differences(groups)
   local shared, texts = {}, {}
   for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
@@ -233,7 +242,7 @@ local function point_differences(groups)
   return texts
 end
 
--- What every heading says of a run, by path.
+-- Paths of the fields of a run that every heading of executed runs shows.
 local SAID = { device_name = true, devices = true, routing = true, ["link.bytes_per_s"] = true,
   ["link.latency_us"] = true }
 for _, name in ipairs { "layers", "hidden", "seq", "batch_per_device", "experts", "gate",
@@ -241,12 +250,12 @@ for _, name in ipairs { "layers", "hidden", "seq", "batch_per_device", "experts"
   SAID["parameters." .. name] = true
 end
 
--- A number so that no other one has this text.
+-- Returns a value as text; different numbers give different texts.
 local function exact(value)
   return type(value) == "number" and core.json_encode(value) or tostring(value)
 end
 
--- path -> text of all that a value holds.
+-- Adds path -> text to `out` for each plain value that `value` contains; returns out.
 local function leaves(value, path, out)
   if type(value) ~= "table" then
     out[path] = exact(value)
@@ -258,7 +267,8 @@ local function leaves(value, path, out)
   return out
 end
 
--- What the headings of the groups do not say and differs, for each: "optimizer.lr = 0.1".
+-- Returns for each group of runs a text of the fields in which the groups differ and that the
+-- headings do not show: "optimizer.lr = 0.1".
 local function case_differences(groups)
   local cases, all, texts = {}, {}, {}
   for g, runs in ipairs(groups) do
@@ -280,7 +290,7 @@ local function case_differences(groups)
   return texts
 end
 
---- Lines for each group of executed runs on what sets it apart from the others.
+--- Returns for each group of executed runs the lines that state in what it differs from the others.
 local function differences(groups)
   local points, cases, lines = point_differences(groups), case_differences(groups), {}
   for g in ipairs(groups) do
@@ -291,7 +301,8 @@ local function differences(groups)
   return lines
 end
 
--- What ran: machine and link, model, points.
+-- Returns the lines of a heading for executed runs: ranks and link, model, and differences from
+-- other groups.
 local function executed_lines(runs, differs)
   local first = runs[1]
   local p = first.parameters
@@ -307,7 +318,7 @@ local function executed_lines(runs, differs)
       p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)
 end
 
--- How far off the predictions were, and which samples are wide.
+-- Returns lines on the errors of the predictions and on the mark for a large spread of samples.
 local function error_lines(runs)
   local off, wide, lines = values.new {}, false, {}
   for i, run in ipairs(runs) do
@@ -320,7 +331,8 @@ local function error_lines(runs)
   return lines
 end
 
--- What else is to be said of executed runs.
+-- Returns the lines below the tables of executed runs: stages without effect, interrupted runs, and
+-- the loss on held-out text.
 local function closing_lines(runs)
   local first, lines = runs[1], effects.lines(runs)
   for _, run in ipairs(runs) do
@@ -366,7 +378,7 @@ local function print_claims(claims)
   core.say "\nClaims, ours over the bands of the assumed constants"
   core.say(aligned.text(claims_rows(claims)))
   if next(core.args.set or {}) then
-    core.say "With --set: over what that leaves, which may not be what the claims are about"
+    core.say "With --set, only for the points that it leaves, which may not be those of the claims"
   end
   core.say ""
   for _, c in ipairs(claims) do
@@ -378,7 +390,8 @@ end
 
 M.print_claims = print_claims
 
---- What the page (moe.page) shares: rows of tables, with their header; lines of text.
+--- Functions that the page (moe.results.page) uses too: rows of tables with their header, and lines
+--- of text.
 M.rows = { simulated = simulated_rows, speedup = speedup_rows, times = times_rows,
   losses = losses_rows, claims = claims_rows }
 M.lines = { out_of_memory = out_of_memory_lines, executed = executed_lines, errors = error_lines,

@@ -1,4 +1,5 @@
--- What results.json holds of what is read from it. Other fields may be there.
+-- The fields of results.json that this program reads, with their types; "?" after a name marks a
+-- field that may be absent. The file may have further fields.
 local schema = require "moe.base.schema"
 local shape = require "moe.results.page.shape"
 
@@ -45,7 +46,8 @@ local function check_run(run, file, path)
   end
 end
 
---- Raises a user error that names the file and the first field that is not as moebench writes it.
+--- Raises a user error that names the file and the first field that does not have the form in which
+--- moebench writes it.
 function M.check(data, file)
   shape.check(data, FOLDER, file)
   for i, run in ipairs(data.runs) do check_run(run, file, ("runs[%d]"):format(i)) end

@@ -1,7 +1,7 @@
--- Results: a list of runs with selectors (`moebench doc results`). A run is a plain table, as in
--- results.json. best and ratio pass over runs that are out of memory (run.oom): their times are of
--- plans that no device can hold. get, map and table show all; leave them out with
--- where { oom = false }.
+-- Results: a list of runs with methods that select and combine them (`moebench doc results`). A run
+-- is a plain table, as in results.json. best and ratio ignore runs that are out of memory
+-- (run.oom), since no device could run their plans. get, map and table include them;
+-- where { oom = false } removes them.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -14,75 +14,79 @@ local M = {}
 
 M.SCHEMA = 1
 
---- Fields of a run.
+--- Fields of a run: { name, type, doc } each.
 local ROWS = {
-  { "experiment", "string", "its name" },
-  { "entry", "integer", "which of the experiment's run" },
-  { "system", "string", "its name" }, { "model", "string", "its name" },
-  { "cluster", "string", "its name" },
-  { "cluster_parameters", "moe.ClusterFields", "its rates, resolved" },
-  { "devices", "integer", "how many" },
-  { "executor", '"simulate"|"cpu"|"cuda"', "that simulated or ran it" },
-  { "device_name", "string?", "the GPU and its versions, of cuda" },
+  { "experiment", "string", "name of the experiment" },
+  { "entry", "integer", "number of the entry in the experiment's run" },
+  { "system", "string", "name of the system" }, { "model", "string", "name of the model" },
+  { "cluster", "string", "name of the cluster" },
+  { "cluster_parameters", "moe.ClusterFields", "the cluster's fields as the plan used them" },
+  { "devices", "integer", "number of devices" },
+  { "executor", '"simulate"|"cpu"|"cuda"', "the executor that simulated or ran the plan" },
+  { "device_name", "string?", "cuda: the GPU and versions of its software" },
   { "point", "table<string, any>?", "coordinates of a simulated run" },
-  { "points", "table<string, any>[]?", "all points that an executed run stands for" },
-  { "parameters", "moe.ModelFields", "the model's, resolved" },
-  { "gate_options", "table?", "of a gate policy" },
-  { "record", "string?", "the file of its routing" },
+  { "points", "table<string, any>[]?",
+    "coordinates of all points for which an executed run is valid" },
+  { "parameters", "moe.ModelFields", "the model's fields as the plan used them" },
+  { "gate_options", "table?", "options of a gate policy" },
+  { "record", "string?", "name of the file with the recorded routing" },
   { "routing", "string?", "the workload or trace that tokens follow, with options and seed" },
-  { "optimizer", "moe.Optimizer", "its parameters" },
-  { "stages", "{ name: string, kind: string, options: table }[]", "passes with their options" },
+  { "optimizer", "moe.Optimizer", "the optimizer's fields" },
+  { "stages", "{ name: string, kind: string, options: table }[]", "the passes with their options" },
   { "without_effect", "{ stage: string, reason: string }[]?",
-    "what stages were told and did not do" },
-  { "all_reduce", "moe.AllReduce", "the policy" },
+    "stages that did not do what their options request: stage and reason of each" },
+  { "all_reduce", "moe.AllReduce", "the all-reduce policy" },
   { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
-  { "candidates", "table[]?", "what it chose from, and why" },
-  { "degrees", "integer[]?", "that pipemoe chose, by MoE layer" },
-  { "packing", "moe.Packing?", "what Lina's packing chose" },
-  { "fill", "number", "expected share of capacity slots in use" },
-  { "assumed", "table<string, moe.AssumedFields>?", "constants without a source, by path" },
-  { "forward_ms", "number?", "until the forward's last op ends" },
+  { "candidates", "table[]?",
+    "what that choice was made from: label, time and memory of each candidate" },
+  { "degrees", "integer[]?", "the degrees that pipemoe chose, one per MoE layer" },
+  { "packing", "moe.Packing?", "what Lina's packing controller chose and measured" },
+  { "fill", "number", "expected share of capacity slots that hold a token" },
+  { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
+  { "forward_ms", "number?", "time until the forward's last op ends" },
   { "alone_ms", "table<string, number>",
-    "a rank's ops, each alone: collectives by kind, the rest by segment" },
-  { "lower_bound_ms", "number",
-    "no schedule of the plan's ops is faster: the larger of the next two" },
-  { "busiest_lane_ms", "number", "sum of a lane's ops" },
-  { "critical_path_ms", "number", "longest path of dependencies" },
-  { "overlap", "moe.Overlap?", "what weight gradients can hide of the all-to-alls" },
-  { "log", "string[]", "what the passes did; of schedulers what concerns the whole step" },
-  { "samples_ms", "number[]", "every step" },
-  { "peak_bytes", "integer", "a device, planned" },
-  { "liveness_bytes", "integer", "a device, alive at the peak" },
-  { "oom", "boolean?", "true where the peak is beyond the device: no such run can be" },
-  { "holders", "string[]?", "what holds the peak, where it is beyond the device" },
-  { "memory_bytes", "integer?", "of a device, where it is known" },
-  { "plan_ms", "number", "time to plan" },
-  { "plan_hash", "string", "of graph, orders and buffers" },
-  { "num_ops", "integer", "of a rank" },
-  { "simulate_ms", "number?", "time to simulate" },
-  { "init", "string?", "of the parameters" }, { "tokens", "string?", "text or reference" },
-  { "text", "string?", "its path" },
-  { "expert_products", "string?", "the variant of experts' products where the recipe says it" },
-  { "attention", "string?", "the kernels of fused attention where the recipe says it" },
-  { "edits", "moe.Edits?",
-    "what is changed in the plan's graph for a device; nothing where it is not there" },
-  { "comm_priority", "string?",
-    "of transfers' streams over compute's, where the recipe says it" },
+    "times of a rank's ops, each alone: collectives by kind, other ops by segment" },
+  { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is: the larger "
+    .. "of busiest_lane_ms and critical_path_ms" },
+  { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
+  { "critical_path_ms", "number", "longest path of dependent ops" },
+  { "overlap", "moe.Overlap?", "time of all-to-alls that weight gradients can hide" },
+  { "log", "string[]", "what the passes did; of schedule passes only lines on the whole step" },
+  { "samples_ms", "number[]", "time of each step" },
+  { "peak_bytes", "integer", "planned peak memory of a device" },
+  { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+  { "oom", "boolean?",
+    "true if the peak is above the device's memory, so that the run is not possible" },
+  { "holders", "string[]?", "the tensors that hold most bytes at the peak, if oom" },
+  { "memory_bytes", "integer?", "memory of a device, if it is known" },
+  { "plan_ms", "number", "time to make the plan" },
+  { "plan_hash", "string", "hash of graph, orders and buffers" },
+  { "num_ops", "integer", "number of ops of a rank" },
+  { "simulate_ms", "number?", "time to simulate the plan" },
+  { "init", "string?", "how parameters are initialized" },
+  { "tokens", "string?", "text or reference" }, { "text", "string?", "path of the text" },
+  { "expert_products", "string?",
+    "how experts' matrix products run, if the recipe states it" },
+  { "attention", "string?", "the kernels of fused attention, if the recipe states them" },
+  { "edits", "moe.Edits?", "changes of the plan's graph for a device; absent if there are none" },
+  { "comm_priority", "string?", "priority of the transfers' streams, if the recipe states it" },
   { "link", "moe.Link?", "the emulated link" },
-  { "prediction", "moe.Prediction?", "of an executed run, frozen before it" },
-  { "drops", "integer[]?", "choices without a slot, by step" },
-  { "executed_peak_bytes", "integer?", "a rank, executed; nothing where the run failed" },
-  { "trace", "string?", "its file" },
-  { "placements", "moe.RunPlacement[][]?", "by step and layer" },
-  { "planner_error", "table<string, moe.PlannerError>?",
-    "Pro-Prophet's performance model beside the spans, by op: a2a, experts, trans, agg" },
-  { "processes", "integer?", "that were started for a rank each; none where ranks are threads" },
-  { "ranks", "moe.RankStats[]?", "by rank: medians of what it counts in a step" },
-  { "unigram_entropy", "number?", "of the text, nats" },
+  { "prediction", "moe.Prediction?", "prediction of an executed run, frozen before the run" },
+  { "drops", "integer[]?", "number of drops in each step" },
+  { "executed_peak_bytes", "integer?",
+    "peak memory of a rank in the run; absent if the run failed" },
+  { "trace", "string?", "name of the trace file" },
+  { "placements", "moe.RunPlacement[][]?", "placement of experts, indexed by step and layer" },
+  { "planner_error", "table<string, moe.PlannerError>?", "errors of Pro-Prophet's performance "
+    .. "model against the executed spans, indexed by op (a2a, experts, trans, agg)" },
+  { "processes", "integer?", "number of started processes, one per rank; absent if ranks are "
+    .. "threads" },
+  { "ranks", "moe.RankStats[]?", "one entry per rank: medians over steps of its statistics" },
+  { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
 }
 local METRICS = schema.declared "metrics"
-local declared = schema.merged(METRICS, {})  -- what the engine declares of a run's fields
---- What a record takes as it is of a run's options, and of what the run left.
+local declared = schema.merged(METRICS, {})  -- the fields of a run that the engine declares
+--- Names of the fields that a record copies from the entry of `run`, and from the result of a run.
 M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl" }
 M.OF_RESULT = { "provenance", "losses", "digest", "eval_loss", "metrics", "stop_reason", "stopped" }
 for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
@@ -92,83 +96,88 @@ for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
 end
 declared.metrics = schema.merged(declared.metrics, { as = "moe.Metrics[]" })
 schema.record("metrics", "metrics", "times of a step", {}, METRICS)
-schema.record("run", "run", "a run, as results.json and R:each() have it", ROWS, declared).also =
+schema.record("run", "run", "a run, as in results.json and from R:each()", ROWS, declared).also =
   "results"
 
---- Its fields by name.
+--- The fields of a run, indexed by name.
 M.FIELDS = schema.merged(declared, {})
 for _, row in ipairs(ROWS) do M.FIELDS[row[1]] = true end
 
-schema.record("prediction", "run.prediction", "what was expected before a run, and how", {
-  { "frozen", "true", "it was on disk before the run began" },
-  { "basis", "string", "what the times of ops come from" },
+schema.record("prediction", "run.prediction", "the prediction of an executed run, made before it", {
+  { "frozen", "true", "always true: the prediction was written to disk before the run began" },
+  { "basis", "string", "the source of the ops' times" },
   { "profile_ms", "number", "time to measure ops" },
-  { "rehearsal_ms", "number", "time to rehearse" },
-  { "ops_alone", "table<string, number>?", "metrics of ops alone, before anything was rehearsed" },
-  { "error", "number", "iteration_ms of the run over the predicted one, less 1" },
+  { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "ops_alone", "table<string, number>?",
+    "the metrics predicted from ops that run alone, before the rehearsal" },
+  { "error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
 }, METRICS)
 
-schema.record("planner error", "error", "Pro-Prophet's performance model beside a run's spans", {
-  { "error", "number?", "mean of |estimated - real| / real; nil without samples" },
-  { "num", "integer", "samples in error: of all steps but the first" },
+schema.record("planner error", "error",
+  "error of Pro-Prophet's performance model against a run's spans", {
+  { "error", "number?", "mean of |estimated - real| / real; nil if there are no samples" },
+  { "num", "integer", "number of samples in `error`: those of all steps except the first" },
   { "samples", "{ step: integer[], layer: integer[], phase: string[], estimated_ms: number[], "
-    .. "real_ms: number[] }", "every sample" },
+    .. "real_ms: number[] }", "all samples: entry i of each list belongs to sample i" },
 })
 
-schema.record("run placement", "placement", "where experts were, of a layer in a step", {
-  { "layer", "integer", "the block" },
-  { "moves", "integer", "residents that have come since the step before" },
-  { "copies", "integer", "of experts, for the step" },
-  { "replicas", "integer", "residents beside their owner" },
+schema.record("run placement", "placement", "where the experts of a layer were in a step", {
+  { "layer", "integer", "number of the block" },
+  { "moves", "integer", "residents that were moved to a device since the step before" },
+  { "copies", "integer", "number of copies of experts for this step" },
+  { "replicas", "integer", "residents on devices other than the expert's owner" },
   { "max_load", "integer", "rows of the busiest device" },
-  { "mean_load", "number", "rows of a device" },
-  { "max_load_plain", "integer", "the busiest device under plain expert parallelism" },
-  { "log", "string[]?", "what the policy said" },
+  { "mean_load", "number", "mean number of rows per device" },
+  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "log lines of the policy" },
 })
 
-schema.record("results file", "results.json", "what a run of a recipe leaves in its folder", {
-  { "schema", "integer", "of this file" },
-  { "version", "string", "of moebench" },
-  { "date", "string", "when it began, UTC" },
-  { "session", "string", "one process, or the job, that wrote it" },
-  { "recipe", "{ name: string, path: string, hash: string }", "that was run" },
+schema.record("results file", "results.json",
+  "the file that a run of a recipe writes to its folder", {
+  { "schema", "integer", "version of the file's format" },
+  { "version", "string", "version of moebench" },
+  { "date", "string", "when the run began, in UTC" },
+  { "session", "string", "id of the process or job that wrote the file" },
+  { "recipe", "{ name: string, path: string, hash: string }", "the recipe that was run" },
   { "machine", "{ cpu: string, cores: integer, kernel_set: string, git?: string }",
-    "that it ran on" },
-  { "seed", "integer", "--seed" },
-  { "lines", "integer", "of runs.jsonl, which has the same line by line" },
+    "the machine on which the recipe ran" },
+  { "seed", "integer", "the value of --seed" },
+  { "lines", "integer", "number of lines of runs.jsonl, which has the same content line by line" },
   { "experiments", "{ name: string, title: string, over: table, params: table, set?: table }[]",
-    "that were run" },
-  { "runs", "moe.Run[]", "of all experiments" },
-  { "claims", "moe.Verdict[]", "of all experiments" },
+    "the experiments that were run" },
+  { "runs", "moe.Run[]", "runs of all experiments" },
+  { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
 }).also = "results"
 
---- Raises an error that names a field of the record which FIELDS does not have.
+--- Raises an error that names a field of the record if FIELDS does not have it.
 function M.check_record(run)
   for key in pairs(run) do
-    assert(M.FIELDS[key], ("'%s' stands in a record and not in results.FIELDS"):format(key))
+    assert(M.FIELDS[key], ("'%s' is in a record but not in results.FIELDS"):format(key))
   end
 end
 
-local Results = schema.methods("results", "R", "runs, as moe.run and moe.results give them", {
+local Results = schema.methods("results", "R",
+  "a list of runs, as moe.run and moe.results return it", {
   { "runs", "moe.Run[]", "the runs" },
   { "where", "(fields: table<string, any>): moe.Results",
-    "runs whose field, or coordinate, is equal, is in the list or pleases the function; false: "
-      .. "also none" },
-  { "each", "(): (fun(): moe.Run?)", "iterates over the runs" },
+    "runs whose field or coordinate equals the value, is in the list, or for which the function "
+      .. "returns true; false also selects runs without the field" },
+  { "each", "(): (fun(): moe.Run?)", "returns an iterator over the runs" },
   { "by", "(fields: string|string[]): (fun(): any, moe.Results)",
-    "iterates over each value, or list of values, and its results" },
-  { "get", "(field: string): moe.Values", "the field of each run that has it" },
+    "returns an iterator over each value, or list of values, and the results that have it" },
+  { "get", "(field: string): moe.Values", "the values of the field, of the runs that have it" },
   { "map", "(f: fun(run: moe.Run): number?): moe.Values",
-    "f of each run; those that give nil are left out" },
+    "the values of f(run); runs for which it returns nil are omitted" },
   { "best", "(t: { [1]: string, among?: string[] }): moe.Results",
-    "the run with the least value of the field, among these systems, of each point" },
+    "for each point the run with the smallest value of the field, among these systems" },
   { "ratio", "(t: { [1]: string, of: string, to: string|string[] }): moe.Values",
-    "of each point the least value of the systems `to` over that of the system `of`" },
+    "for each point the smallest value of the systems `to` divided by the value of the system "
+      .. "`of`" },
   { "groups", "(key: fun(run: moe.Run): any): moe.Run[][]",
-    "lists of the runs with equal keys, in order of appearance" },
+    "lists of the runs with equal key(run), in order of first appearance" },
   { "table", "(t: { rows: string|string[], cols: string, cell: fun(run: moe.Run): string }): "
     .. "string",
-    "a table as text: a row and a column for each value of the fields" },
+    "a table as text, with a row and a column for each value of the fields" },
 })
 
 function M.new(runs) return setmetatable({ runs = runs }, Results) end
@@ -178,7 +187,8 @@ local function field(run, key)
   return run.point and run.point[key]
 end
 
--- A key must be a field of runs or a coordinate of these ones.
+-- Raises a user error unless the key is a field of runs or a coordinate of these runs' points;
+-- returns it.
 local function check_key(R, key, path, at)
   if #R.runs == 0 or M.FIELDS[key] then return key end
   local names = schema.merged(M.FIELDS, {})
@@ -200,7 +210,9 @@ end
 
 function Results:where(t)
   local at = errors.here()
-  if type(t) ~= "table" then schema.refuse("where", t, 'a table, as { system = "raf" }', at) end
+  if type(t) ~= "table" then
+    schema.refuse("where", t, 'a table, for example { system = "raf" }', at)
+  end
   for key in pairs(t) do check_key(self, key, "where", at) end
   local out = {}
   for _, run in ipairs(self.runs) do
@@ -247,13 +259,14 @@ function Results:groups(key)
   return order
 end
 
--- Fields that say what was run, apart from its system.
+-- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
   "check_finite", "expert_products", "attention" }
 
---- What was run apart from the system, by field; the same of runs that differ in the system only.
+--- Returns the fields that describe what was run, except for the system. They are equal for runs
+--- that differ only in the system.
 function M.case_of(run)
   local case = {}
   for _, name in ipairs(CASE) do case[name] = run[name] end
@@ -291,7 +304,8 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- The run of the least value among some systems (all, where nil) of a group.
+-- Returns the run with the smallest value of `key` among some systems of a group (all systems if
+-- `among` is nil).
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
@@ -328,15 +342,15 @@ function Results:ratio(t)
     if mine and other and field(mine, t[1]) ~= 0 then
       out[#out + 1], runs[#runs + 1] = field(other, t[1]) / field(mine, t[1]), mine
       if runs[1].provenance ~= mine.provenance then
-        errors.user(("ratio: %s and %s runs do not mix; choose with where { executor = ... }")
-          :format(runs[1].provenance, mine.provenance), at)
+        errors.user(("ratio: the results have %s and %s runs, which cannot be mixed; select some "
+          .. "with where { executor = ... }"):format(runs[1].provenance, mine.provenance), at)
       end
     end
   end
   return values.new(out, runs)
 end
 
--- A coordinate, or one of these fields, in which runs differ.
+-- Returns the name of the first coordinate or field in which the runs differ; nil if there is none.
 local function difference_of(runs)
   local keys = schema.keys_of(schema.merged(runs[1].point or {}, {}))
   for _, key in ipairs { "system", "executor", "experiment", "entry" } do keys[#keys + 1] = key end
@@ -347,7 +361,8 @@ local function difference_of(runs)
   end
 end
 
--- The run of a cell, or nil. Several are an error: all but one would be missing in the table.
+-- Returns the run of a cell, or nil if there is none. Raises a user error if there are several,
+-- since a cell shows only one.
 local function only_run(runs, keys, at)
   if #runs < 2 then return runs[1] end
   local cell = {}
@@ -357,8 +372,9 @@ local function only_run(runs, keys, at)
 end
 
 local TABLE = {
-  rows = { type = "any", required = true, doc = "a field or a list of fields" },
-  cols = { type = "string", required = true, doc = "a field" },
+  rows = { type = "any", required = true,
+    doc = "a field or a list of fields; one row for each of their values" },
+  cols = { type = "string", required = true, doc = "a field; one column for each of its values" },
   cell = { type = "function", required = true, doc = "function(run) returning a text" },
 }
 
@@ -387,7 +403,8 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
---- The value in a JSON file; an error at `at`, which names the file, where there is none.
+--- Returns the value in a JSON file. Raises a user error at `at` that names the file if it cannot
+--- be read.
 function M.json(name, at)
   local text = errors.call(at, core.read_file, name)
   local ok, value = pcall(core.json_decode, text)
@@ -398,11 +415,11 @@ end
 
 local function check_schema(data, file, at)
   if type(data) == "table" and data.schema == M.SCHEMA then return end
-  errors.user(("%s: has schema %s, this program reads %d"):format(file,
+  errors.user(("%s: has the schema version %s, but this program reads version %d"):format(file,
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 
--- What the lines of a folder say; nil where there are none.
+-- Returns the content of runs.jsonl, or nil if there is no such file or it has no line.
 local function load_lines(file, at)
   local found, text = pcall(core.read_file, file)
   local data = found and journal.parse(text, file, at)
@@ -410,8 +427,8 @@ local function load_lines(file, at)
   return data
 end
 
--- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
--- the file.
+-- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
+-- of the file.
 local function load_newest(dir, at)
   local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
   local whole = pcall(core.read_file, name)
@@ -421,30 +438,30 @@ local function load_newest(dir, at)
   local data = M.json(name, at)
   check_schema(data, name, at)
   if not readable then
-    core.warn(("%s; it is left out"):format(lines.message))
+    core.warn(("%s; the file is ignored"):format(lines.message))
   elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
-    core.warn(("%s is older than %s, which is read"):format(name, name_of_lines))
+    core.warn(("%s is older than %s, which is read instead"):format(name, name_of_lines))
     return lines, name_of_lines
   end
   return data, name
 end
 
---- What stands in results.json of a folder, or in runs.jsonl where that knows more, and the name of
---- the file; an error at `at` where this program cannot read it, or did not write it.
+--- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
+--- of the file. Raises a user error if the file cannot be read or was not written by moebench.
 function M.load(dir, at)
   local data, name = load_newest(dir, at)
   result_shape.check(data, name)
   return data, name
 end
 
---- moe.results "dir": the results of an earlier run. Runs that did not end are left out.
+--- moe.results "dir": returns the results of an earlier run, without runs that did not end.
 function M.read(dir)
   local at = errors.here()
   if type(dir) ~= "string" then schema.refuse("moe.results", dir, "a folder", at) end
   return M.ended((M.load(dir, at)).runs)
 end
 
---- Results of those of the runs that ended.
+--- Returns the results of the runs that have ended.
 function M.ended(runs)
   local out = {}
   for _, run in ipairs(runs) do

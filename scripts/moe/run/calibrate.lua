@@ -1,4 +1,4 @@
--- `moebench calibrate`: measures this machine, prints what it takes and how far the fits are off,
+-- `moebench calibrate`: measures this machine, prints the fitted times and the errors of the fits,
 -- and writes the machine file that moe.machine reads.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
@@ -14,7 +14,7 @@ local TABLES = { "all_to_all", "all_reduce" }
 local function percent(share) return ("%.1f%%"):format(100 * share) end
 local function us(value) return ("%.2f"):format(value) end
 
--- What a row of a line is called.
+-- Returns the name of a measured row of a fitted line: the op, or the number of bytes.
 local function label(row)
   return row.what:match "=" and row.what or ("%d bytes"):format(row.x)
 end
@@ -64,7 +64,7 @@ local function tables_text(c)
   return aligned.text(rows)
 end
 
--- A value as Lua text. Tables of plain values stand on one line.
+-- Returns a value as Lua text. Tables without tables in them are written on one line.
 local function lua_text(value, indent)
   if type(value) == "string" then return ("%q"):format(value) end
   if type(value) ~= "table" then
@@ -81,17 +81,17 @@ local function lua_text(value, indent)
   return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
 end
 
--- Compute beside transfers.
+-- Returns the table of how much longer compute takes while a transfer runs, or why there is none.
 local function overlap_text(overlap)
-  local rows = { { "beside transfers of blocks", "GEMMs", "other compute" } }
+  local rows = { { "during transfers of blocks", "GEMMs", "other compute" } }
   for i, row in ipairs(overlap.rows) do
     rows[i + 1] = { row.blocks, ("x%.3f"):format(row.gemm), ("x%.3f"):format(row.memory) }
   end
   if #rows > 1 then return aligned.text(rows) .. "\n" .. overlap.source end
-  return "compute beside transfers: " .. overlap.source
+  return "compute during transfers: " .. overlap.source
 end
 
--- { work, us, spread, n } a row, and the name of a compute op.
+-- Returns a fitted line with its rows as { work, us, spread, n } and, for a compute op, its name.
 local function residuals_of(line)
   local out = schema.merged(line, { rows = {} })
   for i, row in ipairs(line.rows) do
@@ -101,7 +101,8 @@ local function residuals_of(line)
   return out
 end
 
---- The machine file's table: what moe.machine reads, and under residuals how it was found.
+--- Returns the table of the machine file: the fields that moe.machine reads, and under `residuals`
+--- the measurements behind them.
 function M.file_of(c)
   local out = { machine = c.machine, provenance = "measured", ranks = c.ranks, dtype = c.dtype,
     device = c.device, intra = c.intra,
@@ -123,40 +124,42 @@ end
 
 local HEAD = [[
 -- Measured by `moebench calibrate`; %s, %s.
--- In a recipe beside this file:
+-- In a recipe in the same folder:
 --   cluster = moe.cluster.custom(moe.machine "%s")
--- collectives: { bytes per rank, us }. overlap: what a transfer of so many blocks makes of the
--- times of compute beside it. residuals: of the lines t = alpha_us + work / per_s; rows are { flops
--- or bytes, us, spread between quartiles, samples, op }; worst_row counts from 1.
+-- collectives: rows { bytes per rank, us }. overlap: the factors by which compute takes longer
+-- while a transfer of `blocks` CUDA blocks runs. residuals: measurements behind the fitted lines
+-- t = alpha_us + work / per_s; a row is { flops or bytes, us, spread between quartiles, number of
+-- samples, op }; worst_row counts from 1.
 return %s
 ]]
 
--- What a rank computed on, in the file's head.
+-- Returns the text in the head of the file on what a rank computed on.
 local function where(c)
   if c.executor ~= "cuda" then return "one thread per rank" end
   return core.processes and "one GPU per rank, collectives by NCCL"
-    or "all ranks on one GPU, which copies between them"
+    or "all ranks on one GPU, with copies between their buffers"
 end
 
--- How many ranks; where processes were started, one each.
+-- Returns the number of ranks to measure: one per process if several were started, else --ranks.
 local function num_ranks()
   local n, asked = core.processes, core.args.ranks
   if n and asked and asked ~= n then
-    errors.user(("--ranks %d: but %d processes were started, one rank each"):format(asked, n))
+    errors.user(("--ranks %d: differs from the number of started processes, %d, each of which is "
+      .. "one rank; omit --ranks"):format(asked, n))
   end
   return n or asked or DEFAULT_RANKS
 end
 
---- Measures, prints, and writes `file` in the output folder.
+--- Measures this machine, prints the results and writes `file` into the output folder.
 function M.calibrate(file)
   if core.args.precision == "bf16" and core.args.device ~= "cuda" then
-    errors.user("--precision bf16: on --device cuda alone; the CPU computes in f32")
+    errors.user("--precision bf16: is only possible with --device cuda; the CPU computes in f32")
   end
   local missing = core.args.device == "cuda" and core.executor_missing "cuda"
   if missing then errors.user("--device cuda: " .. missing) end
   local c = core.calibrate(num_ranks())
-  core.say(("%s\n%d rank%s; spread: between the quartiles of an operation's samples, of their "
-    .. "median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s side by side"))
+  core.say(("%s\n%d rank%s; spread: distance between the quartiles of an operation's samples, over "
+    .. "their median"):format(c.machine, c.ranks, c.ranks == 1 and "" or "s at the same time"))
   core.say("\n" .. fits_text(c))
   if c.all_to_all then core.say("\n" .. tables_text(c)) end
   if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end

@@ -1,4 +1,5 @@
--- moe.experiment{...}: points, systems and targets; run() makes results.json, traces and tables.
+-- moe.experiment{...}: checks an experiment (points, systems, targets and claims). M.run executes
+-- it: it writes results.json and traces, and prints tables.
 local band_lib = require "moe.results.band"
 local claims = require "moe.results.claims"
 local core = require "moe.core"
@@ -15,56 +16,59 @@ local train = require "moe.run.train"
 
 local M = {}
 
-local made, ran = {}, false  -- experiments of the recipe; whether one was run
+local made, ran = {}, false  -- all experiments of the recipe; whether any of them was run
 
-local mt = schema.class("experiment", "an experiment, as moe.experiment {...}")
+local mt = schema.class("experiment", "an experiment, for example moe.experiment {...}")
 
 M.FIELDS = {
-  name = { type = "string", required = true, doc = "names it in results" },
-  title = { type = "string", default = "", doc = "of its tables and page" },
-  over = { type = "table", default = {}, doc = "name -> list; the product makes the points" },
+  name = { type = "string", required = true, doc = "the experiment's name in results" },
+  title = { type = "string", default = "", doc = "title of the experiment's tables and page" },
+  over = { type = "table", default = {},
+    doc = "name -> list of values; all combinations are the points" },
   params = { type = "table", default = {}, doc = "name -> value, which --set may replace" },
   case = { type = "function", as = "fun(point: table): moe.Case|false",
-    doc = "the model, cluster and systems of a point; false where there is no such point" },
+    doc = "returns the model, cluster and systems of a point, or false if there is no such point" },
   run = { type = "list", of = { type = "any" }, default = { "simulate" },
     as = "(string|moe.SimulateEntryFields|moe.CpuRunFields|moe.CudaRunFields)[]",
-    doc = '"simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, model = {...}, link = '
-      .. '{...} }, { "cuda", the same }' },
+    doc = 'a list of "simulate" or { "simulate", steps = }, { "cpu", ranks =, steps =, '
+      .. 'model = {...}, link = {...} }, { "cuda", fields as for cpu }' },
   claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
   show = { type = "function", as = "fun(R: moe.Results)",
-    doc = "prints tables of its own instead of the usual simulated ones" },
+    doc = "prints tables in place of the usual ones for simulated runs" },
   band = { type = "string", enum = band_lib.KINDS, default = "each",
-    doc = "where claims are evaluated: every assumed constant's ends, all corners, or no band" },
+    doc = "where claims are evaluated: each, at both ends of each assumed constant; corners, also "
+      .. "at all combinations of ends; none, only at the constants' values" },
 }
 for name in pairs(jobs_lib.CASE) do
-  M.FIELDS[name] = { type = "any", doc = "instead of case, where there is one point",
+  M.FIELDS[name] = { type = "any", doc = "in place of case, for an experiment with one point",
     as = name == "systems" and "moe.System[]" or "moe." .. name:gsub("^%l", string.upper) }
 end
 
---- The entry { "cuda", ... } of run.
+--- Fields of the entry { "cuda", ... } of run.
 M.CUDA = schema.merged(train.REAL_RUN, {
-  model = { type = "table", doc = "what differs from the point's model on this target" },
+  model = { type = "table", doc = "fields that replace those of the point's model on this target" },
   optimizer = target.OTHER_OPTIMIZER,
   systems = { type = "list", of = { type = "string" },
-    doc = "names of the systems to execute; all" },
+    doc = "names of the systems to execute; default: all" },
 })
 
---- The entry { "cpu", ... } of run.
+--- Fields of the entry { "cpu", ... } of run.
 M.CPU = schema.merged(M.CUDA, {
   rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
-    doc = "steps of the plain program that predictions learn from; 0: ops alone" },
+    doc = "steps of the program without overlap that are run first and from which predictions "
+      .. "learn; 0: predict from the times of single ops only" },
 })
 
---- The entry { "simulate", ... } of run.
+--- Fields of the entry { "simulate", ... } of run.
 M.SIMULATE = {
   steps = { type = "integer", lo = 1, hi = 1e6,
-    doc = "that are simulated, of which the one of the median time is taken; they differ under a "
-      .. "routing model. 1, or 8 where a system places experts" },
+    doc = "number of steps to simulate; the step with the median time is reported (steps differ "
+      .. "under a routing model). Default: 1, or 8 if a system places experts" },
   edits = { type = train.EDITS,
-    doc = "what is changed in the plans' graphs, as for the executor cuda; nothing" },
+    doc = "changes of the plans' graphs, as for the executor cuda; default: none" },
 }
 
-local ENTRIES = {}  -- by executor
+local ENTRIES = {}  -- fields of an entry, indexed by executor
 for _, row in ipairs(core.table "executors") do
   ENTRIES[row.name] = not train.is_real(row.name) and M.SIMULATE or row.gpu and M.CUDA or M.CPU
 end
@@ -90,12 +94,13 @@ function M.experiment(t)
   local direct = {}
   for name in pairs(jobs_lib.CASE) do
     if e.case and e[name] ~= nil then
-      errors.user("experiment.case: give case, or model, cluster and systems, not both", at)
+      errors.user(("experiment.case: give either case or %s, not both"):format(name), at)
     end
     direct[name] = e[name]
   end
   if not e.case and next(e.over) then
-    errors.user("experiment.over: needs case = function(point) to make use of it", at)
+    errors.user("experiment.over: has no effect without case = function(point); give `case` too",
+      at)
   end
   e.case_path = e.case and "experiment.case" or "experiment"
   e.case = e.case or function() return direct end
@@ -104,15 +109,15 @@ function M.experiment(t)
   return schema.object(e, mt)
 end
 
---- Throws where the recipe made experiments and ran none of them.
+--- Raises a user error if the recipe made experiments and ran none of them.
 function M.check_run()
   if #made == 0 or ran then return end
-  errors.user(("experiment '%s': is made and neither run nor returned; return it"):format(
-    made[1].name), made[1].at)
+  errors.user(("experiment '%s': was made but neither run nor returned; return it from the recipe")
+    :format(made[1].name), made[1].at)
 end
 
---- Everything but running: every case is resolved and every system planned for every target.
---- Returns the number of plans.
+--- Checks an experiment without running it: calls `case` for every point and plans every system for
+--- every target. Returns the number of plans.
 function M.check(e)
   local jobs = jobs_lib.all(e, points.after_set(e))
   band_lib.new(e, jobs)
@@ -123,7 +128,8 @@ function M.check(e)
   return #jobs
 end
 
--- Does all jobs, then evaluates the claims; both are in R.runs and in `verdicts` as far as it came.
+-- Runs all jobs, then evaluates the claims. Appends runs to R.runs and verdicts to `verdicts` as
+-- they are complete, so that after an error these hold all complete ones.
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
@@ -148,8 +154,8 @@ local function run_all(e, jobs, R, verdicts)
   end
 end
 
---- Runs an experiment; writes results.json and traces, prints the tables, returns the results. What
---- is complete when a run fails is written and printed, then the error goes on.
+--- Runs an experiment: writes results.json and traces, prints the tables, returns the results. If a
+--- run fails, the complete runs are written and printed, then the error is raised again.
 function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"

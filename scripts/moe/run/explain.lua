@@ -1,53 +1,60 @@
---- plan:explain() as text for people: what is exposed and why, what would help, and what each
---- collective took. Times are means over ranks.
+--- The text of plan:explain(): which communication is exposed and why, what would help, and the
+--- times of each collective. Times are means over ranks.
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
 local EXPOSURE = {
-  { "op", "string", "the collective" }, { "cause", "string", "as in causes" },
-  { "why", "string", "in words" }, { "ms", "number", "mean over ranks" },
-  { "from", "string?", "the op that was waited for" }, { "to", "string?", "the op that waited" },
-  { "stage", "string?", "that ordered them" }, { "late_rank", "integer?", "the last to come" },
+  { "op", "string", "the collective" },
+  { "cause", "string", "one of the causes of the explanation" },
+  { "why", "string", "the cause as a sentence" }, { "ms", "number", "time, mean over ranks" },
+  { "from", "string?", "the op that made `to` or the collective wait" },
+  { "to", "string?", "the op that waited" },
+  { "stage", "string?",
+    "the pass or schedule that made the order edge, lane order, priority or chunk" },
+  { "late_rank", "integer?", "the rank that posted the collective last" },
 }
 schema.record("exposure", "exposure", "time in which a rank's compute waits for a collective",
   EXPOSURE)
 
-schema.record("finding", "finding", "an exposure, and what would help", {
-  { "advice", "string", "what to do" },
-  { "gain_ms", "number?", "what a step gains by it, by simulation" },
-  { "worth_ms", "number", "a guess at it" }, unpack(EXPOSURE) })
+schema.record("finding", "finding", "an exposure, and advice on it", {
+  { "advice", "string", "what would shorten the step" },
+  { "gain_ms", "number?", "by how much the step gets shorter, found by simulation" },
+  { "worth_ms", "number", "by how much the step gets shorter, as a guess" }, unpack(EXPOSURE) })
 
-schema.record("collective share", "share", "what became of a collective; means over ranks",
-  {
-    { "op", "string", "its name" }, { "kind", "string", "one of `moebench list ops`" },
-    { "bytes", "number", "of a rank" }, { "alone_ms", "number", "what it takes alone" },
-    { "waited_ms", "number", "posted and not begun" }, { "transfer_ms", "number", "on the wire" },
-    { "hidden_ms", "number", "beside compute" }, { "exposed_ms", "number", "beside no compute" },
-    { "hidden_by", "{ op: string, ms: number }[]", "the compute beside it" },
-    { "exposed_by", "moe.Exposure[]", "why it is exposed" },
-    { "delays", "moe.Exposure[]", "what made it begin late" },
-  })
+schema.record("collective share", "share", "the times of a collective, means over ranks", {
+  { "op", "string", "name of the op" }, { "kind", "string", "one of `moebench list ops`" },
+  { "bytes", "number", "bytes of a rank" },
+  { "alone_ms", "number", "time of the collective if it runs alone" },
+  { "waited_ms", "number", "time from post to begin, of all chunks" },
+  { "transfer_ms", "number", "time in which bytes are on the links" },
+  { "hidden_ms", "number", "the part of transfer_ms while compute runs" },
+  { "exposed_ms", "number", "share of this collective in the exposed time" },
+  { "hidden_by", "{ op: string, ms: number }[]", "the compute ops that run at the same time" },
+  { "exposed_by", "moe.Exposure[]", "the exposures of this collective" },
+  { "delays", "moe.Exposure[]", "why the collective began late" },
+})
 
-schema.record("explanation", "e", "why communication is exposed; tostring gives its text",
-  {
-    { "iteration_ms", "number", "time of the step" },
-    { "exposed_ms", "number", "communication beside no compute, mean over ranks" },
-    { "bound", "{ ms: number, by: string, busiest_lane_ms: number, critical_path_ms: number, "
-      .. "distance_ms: number }", "no schedule is faster; distance_ms: how far off the step is" },
-    { "causes", "{ cause: string, ms: number }[]", "sums of exposures, the largest first" },
-    { "exposures", "moe.Exposure[]", "which add up to exposed_ms" },
-    { "collectives", "moe.CollectiveShare[]", "in order" },
-    { "findings", "moe.Finding[]", "best first" },
-    { "idle", "{ stage: string, why: string }[]", "what stages were told and has no effect" },
-    { "decisions", "moe.Decision[]", "of the passes" },
-    { "text", "string", "all of it, for people" },
-  })
+schema.record("explanation", "e", "why communication is exposed; tostring returns `text`", {
+  { "iteration_ms", "number", "time of the step" },
+  { "exposed_ms", "number", "time of communication while no compute runs, mean over ranks" },
+  { "bound", "{ ms: number, by: string, busiest_lane_ms: number, critical_path_ms: number, "
+    .. "distance_ms: number }",
+    "a time below which no schedule is, and what determines it; distance_ms: step minus bound" },
+  { "causes", "{ cause: string, ms: number }[]", "the exposed time of each cause, largest first" },
+  { "exposures", "moe.Exposure[]", "all exposures; their sum is exposed_ms" },
+  { "collectives", "moe.CollectiveShare[]", "the collectives, in order" },
+  { "findings", "moe.Finding[]", "exposures with advice, best first" },
+  { "idle", "{ stage: string, why: string }[]", "stages without effect, and why" },
+  { "decisions", "moe.Decision[]", "decisions of the passes" },
+  { "text", "string", "all of it as text" },
+})
 
-schema.record("decision", "decision", "what a pass or schedule decided", {
-  { "op", "string", "about which op" }, { "stage", "string", "which pass or schedule" },
-  { "why", "string", "its reason" },
+schema.record("decision", "decision", "a decision of a pass or schedule", {
+  { "op", "string", "the op that the decision is about" },
+  { "stage", "string", "name of the pass or schedule" },
+  { "why", "string", "reason of the decision" },
 })
 
 local MAX_FINDINGS, MAX_CAUSES, MAX_OPS = 8, 3, 2
@@ -55,17 +62,17 @@ local MAX_FINDINGS, MAX_CAUSES, MAX_OPS = 8, 3, 2
 local function add(lines, text, ...) lines[#lines + 1] = text:format(...) end
 
 local function summary(lines, e)
-  add(lines, "step %.3f ms, of it %.3f ms exposed communication; no schedule is below "
-    .. "%.3f ms (%s), %.3f ms away",
+  add(lines, "step %.3f ms, of which %.3f ms are exposed communication; no schedule is below "
+    .. "%.3f ms (%s), which is %.3f ms less",
     e.iteration_ms, e.exposed_ms, e.bound.ms, e.bound.by, e.bound.distance_ms)
   for _, c in ipairs(e.causes) do add(lines, "  %10.3f ms  %s", c.ms, c.cause) end
 end
 
---- One finding in a line.
+--- Returns a finding as one line.
 function M.finding(f)
   local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
-  return ("%s: %s. '%s' is exposed since %s"):format(worth, f.advice, f.op, f.why)
+  return ("%s: %s. '%s' is exposed because %s"):format(worth, f.advice, f.op, f.why)
 end
 
 local function findings(lines, e)
@@ -93,7 +100,7 @@ local function some(list, most, text)
 end
 
 local function collectives(lines, e)
-  add(lines, "collectives, ms: alone, waited, on the wire, hidden, exposed")
+  add(lines, "collectives; columns in ms: time alone, waiting, in transfer, hidden, exposed")
   for _, c in ipairs(e.collectives) do
     add(lines, "  %9.3f %9.3f %9.3f %9.3f %9.3f  %s", c.alone_ms, c.waited_ms, c.transfer_ms,
       c.hidden_ms, c.exposed_ms, c.op)
@@ -107,7 +114,7 @@ local function collectives(lines, e)
   end
 end
 
---- e: what the engine says, with `decisions`: the passes' log.
+--- Returns the text. e: the engine's explanation, with e.decisions = the log of the passes.
 function M.text(e)
   local lines = {}
   summary(lines, e)
@@ -120,10 +127,11 @@ function M.text(e)
   return table.concat(lines, "\n")
 end
 
---- Of the core's plan, for the call at `at`: of a step of its result, the first unless given.
+--- Explains one step of a result of the core's plan; step: by default the first. Errors name the
+--- line `at`.
 function M.of(plan, at, result, step)
   if type(result) ~= "table" then
-    errors.user("explain: is a ':' missing? write result:explain(step)", at)
+    errors.user("explain: is a ':' missing? Write result:explain(step)", at)
   end
   local e = errors.call(at, plan.explain, plan, { timelines = result.timelines, step = step })
   e.decisions = plan:info().log

@@ -1,5 +1,5 @@
--- moe.infer{...}: batches through the forward of a model on real ranks, or simulated on a cluster,
--- its experts where a system puts them.
+-- moe.infer{...}: inference. Batches go through the forward of a model on real ranks, or in a
+-- simulation on a cluster; the system decides on which devices the experts are.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -14,42 +14,47 @@ for _, name in ipairs(train.EXECUTORS) do EXECUTORS[#EXECUTORS + 1] = name end
 
 M.INFER = {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
-  system = { type = "system", doc = "moe.system; raf_rows, one expert per device" },
+  system = { type = "system",
+    doc = "moe.system; default: raf_rows, where experts stay on their owners" },
   ranks = train.REAL_RUN.ranks,
-  batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "that are served" },
+  batches = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "number of batches" },
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
-    doc = "which the first one is; batches are the same in every run" },
-  executor = { type = "string", enum = EXECUTORS, default = "cpu", doc = "what its ranks are" },
-  cluster = { type = "cluster", doc = "moe.cluster, of the executor simulate" },
+    doc = "number of the first batch; batch i is the same in every run" },
+  executor = { type = "string", enum = EXECUTORS, default = "cpu",
+    doc = "whether ranks are threads (cpu), GPUs (cuda) or simulated" },
+  cluster = { type = "cluster", doc = "moe.cluster, for the executor simulate only" },
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,
   attention = train.RUN.attention,
   edits = train.RUN.edits,
   parameters = { type = "string",
-    doc = "a checkpoint of moe.train in the output folder; the initial parameters" },
+    doc = "a checkpoint of moe.train in the output folder; default: the initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from; of a text, from the part that training does not see" },
+    doc = "where tokens come from: text, the part of the text that training does not read; "
+      .. "reference, made-up tokens" },
   text = train.RUN.text,
   popularity = { type = "popularity",
-    doc = "moe.lina.popularity, by which lina_inference estimates" },
+    doc = "moe.lina.popularity, the profile from which lina_inference estimates" },
   link = train.REAL_RUN.link,
   record = train.RUN.record,
   timeout_s = train.RUN.timeout_s,
 }
 
--- The stages of a system's only candidate, if a forward alone can have them all.
+-- Returns the only candidate of a system. Raises a user error if the system has several, or a stage
+-- that needs a training step.
 local function candidate_of(system, at)
   local alternatives = system_lib.expand(system)
   local function refuse(why)
     errors.user(("moe.infer.system: '%s' %s"):format(system.name, why), at)
   end
   if target.reads_times(alternatives) then
-    refuse "has choices that are made by the times of a training step; give one without"
+    refuse("has options that are chosen by the times of training steps; give a system without "
+      .. "such choices")
   end
   for _, stage in ipairs(alternatives[1][1].stages) do
     if stage.kind == "placement" and stage.name ~= "lina_inference" then
-      refuse(("has the pass '%s', which places experts from one training step to the next; "
-        .. "inference has lina_inference"):format(stage.name))
+      refuse(("has the pass '%s', which places experts for the next training step; for inference "
+        .. "give a system with lina_inference"):format(stage.name))
     end
   end
   return alternatives[1][1]
@@ -61,15 +66,16 @@ local function check_popularity(c, candidate, at)
     if stage.name == "lina_inference" then estimates = stage.options.estimation end
   end
   if estimates and not c.popularity then
-    errors.user(("moe.infer.popularity: is missing; '%s' estimates by moe.lina.popularity, unless "
-      .. "estimation = false"):format(c.system.name), at)
+    errors.user(("moe.infer.popularity: is missing; '%s' estimates from moe.lina.popularity; give "
+      .. "it, or estimation = false in the pass"):format(c.system.name), at)
   elseif c.popularity and not estimates then
-    errors.user(("moe.infer.popularity: '%s' estimates nothing"):format(c.system.name), at)
+    errors.user(("moe.infer.popularity: is not used, since the system '%s' makes no estimates; "
+      .. "omit it"):format(c.system.name), at)
   end
 end
 
 local function options_of(c, model, at)
-  -- What a run takes beside: none of it is asked for here.
+  -- train.run_options also needs these fields, which inference does not use.
   local fields = schema.merged(c, { steps = c.batches, init = "reference", eval_batches = 0,
     checkpoint_every = 0 })
   local options = train.run_options(c.executor, fields, model, "moe.infer", at)
@@ -80,22 +86,22 @@ local function options_of(c, model, at)
   return options
 end
 
--- What a simulation takes beside executor and cluster.
+-- The fields that a simulation uses.
 local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
   popularity = true, executor = true, cluster = true }
 
 local function check_cluster(c, given, at)
   if c.executor ~= "simulate" then
     if not c.cluster then return end
-    errors.user(("moe.infer.cluster: is of the executor simulate, here it is %s"):format(
-      c.executor), at)
+    errors.user(("moe.infer.cluster: is only used with executor = 'simulate'; here it is '%s'")
+      :format(c.executor), at)
   end
   if not c.cluster then
-    errors.user("moe.infer.cluster: is missing; the executor simulate needs moe.cluster", at)
+    errors.user("moe.infer.cluster: is missing; the executor 'simulate' needs a cluster", at)
   end
   for _, key in ipairs(schema.keys_of(given)) do
     if not SIMULATED[key] then
-      errors.user(("moe.infer.%s: a simulation has no use for it; leave it away"):format(key), at)
+      errors.user(("moe.infer.%s: is not used by a simulation; omit it"):format(key), at)
     end
   end
 end
@@ -105,8 +111,9 @@ local function simulated(c, candidate, at)
   spec.inference = true
   for _, stage in ipairs(candidate.stages) do
     if stage.name == "lina_inference" and not spec.routing then
-      errors.user(("moe.infer.model.routing: is missing; '%s' places by what tokens choose, which "
-        .. "moe.trace or moe.workload say in a simulation"):format(c.system.name), at)
+      errors.user(("moe.infer.model.routing: is missing; '%s' places experts by the tokens' "
+        .. "choices, which a simulation takes from moe.trace or moe.workload"):format(
+        c.system.name), at)
     end
   end
   local plan = target.plan_of(spec, candidate, at)
@@ -122,35 +129,38 @@ local function simulated(c, candidate, at)
   return out
 end
 
-schema.record("infer result", "result", "served batches; simulated: what of it a plan and the "
-  .. "model's routing say", {
-    { "losses", "number[]?", "by batch" },
-    { "accuracy", "number[]?", "share of next tokens that are right, by batch" },
-    { "digest", "string?", "of all predictions" },
-    { "parameters_digest", "string?", "of the parameters" },
-    { "samples_ms", "number[]", "time of every batch" },
-    { "metrics", "moe.Metrics[]", "times of every batch" },
-    { "moe", "moe.MoeStats[][]", "by batch and layer" },
+schema.record("infer result", "result", "the result of inference; a simulation has the fields "
+  .. "that follow from the plan and the model's routing", {
+    { "losses", "number[]?", "loss of each batch" },
+    { "accuracy", "number[]?", "share of next tokens that are predicted correctly, of each batch" },
+    { "digest", "string?", "digest of all predictions" },
+    { "parameters_digest", "string?", "digest of the parameters" },
+    { "samples_ms", "number[]", "time of each batch" },
+    { "metrics", "moe.Metrics[]", "times of each batch, with their parts" },
+    { "moe", "moe.MoeStats[][]", "statistics of MoE layers, indexed by batch and layer" },
     { "provenance", "string", "simulated, emulated or measured" },
-    { "rows", "integer[][][]?", "of tokens: by batch, MoE layer and rank" },
-    { "phase_2", "boolean[]", "by MoE layer: whether lina_inference may place again there" },
-    { "placed_again", "boolean[][]", "by batch and MoE layer: whether it did" },
+    { "rows", "integer[][][]?", "number of token rows, indexed by batch, MoE layer and rank" },
+    { "phase_2", "boolean[]",
+      "for each MoE layer: whether lina_inference may place experts again in it" },
+    { "placed_again", "boolean[][]",
+      "indexed by batch and MoE layer: whether lina_inference placed experts again" },
     { "record", "string?", "path of the recorded trace" },
-    { "corpus", "string?", "where the text comes from" },
-    { "peak_bytes", "integer?", "that the executor allocated for a rank" },
-    { "executed", "table<string, string[]>[]?", "by rank and lane, the ops in order" },
+    { "corpus", "string?", "the source of the text" },
+    { "peak_bytes", "integer?", "bytes that the executor allocated for a rank" },
+    { "executed", "table<string, string[]>[]?",
+      "for each rank and lane the names of its ops, in order" },
     { "stopped", "boolean?", "whether the run was interrupted" },
   })
 
---- Inference on real ranks, or simulated.
+--- Runs inference on real ranks, or simulates it; returns a record of the type "infer result".
 function M.infer(t)
   local at = errors.here()
   local c = schema.check(M.INFER, t, "moe.infer", at)
   errors.stop_in "policies"
   c.system = c.system or system_lib.system "raf_rows" {}
   if c.model.bias_balance then
-    errors.user("moe.infer.model: biases of bias_balance are states of training, which inference "
-      .. "does not have", at)
+    errors.user("moe.infer.model: has bias_balance, whose biases exist only in training; give a "
+      .. "model without it", at)
   end
   local candidate = candidate_of(c.system, at)
   check_popularity(c, candidate, at)

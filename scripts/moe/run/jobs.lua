@@ -1,4 +1,5 @@
--- Jobs: what an experiment simulates and executes, a system at a point on a target each.
+-- Jobs: the simulations and executions of an experiment. A job is one system at one point (or at
+-- several points that need the same execution) on one target.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
@@ -12,16 +13,17 @@ local train = require "moe.run.train"
 
 local M = {}
 
---- What a point is made of.
+--- The fields that `case` returns for a point.
 M.CASE = {
   model = { type = "model", required = true, doc = "moe.model" },
-  cluster = { type = "cluster", doc = "moe.cluster; needed to simulate" },
+  cluster = { type = "cluster", doc = "moe.cluster; required for simulation" },
   systems = { type = "list", of = { type = "system" }, required = true,
     doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
 }
 
--- nil where the recipe returns false: there is no such point.
+-- Returns the checked case of a point, or nil if the recipe's `case` returns false, which means
+-- that there is no such point.
 local function resolve_case(e, point, params)
   local given = schema.namespace("case", "coordinate", schema.merged(params, point))
   local made = policy.without_definitions(function() return e.case(given) end)
@@ -31,7 +33,7 @@ local function resolve_case(e, point, params)
   local seen = {}
   for _, s in ipairs(case.systems) do
     if seen[s.name] then
-      errors.user(("%s.systems: '%s' stands there twice; names must differ"):format(e.case_path,
+      errors.user(("%s.systems: '%s' is in the list twice; names must differ"):format(e.case_path,
         s.name), e.at)
     end
     seen[s.name] = true
@@ -40,15 +42,16 @@ local function resolve_case(e, point, params)
   return case
 end
 
---- What the core plans for a job that is simulated. ends: as in schema.collector, or nil; edits: of
---- its graph, or nil.
+--- Returns the plan specification of a simulated job. ends: as in schema.collector, or nil; edits:
+--- changes of the graph (moe.train's field `edits`), or nil.
 function M.simulated_spec(case, ends, edits)
   local spec = target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
   spec.edits = edits
   return spec
 end
 
--- What is said of a simulation; all systems of a case have the same steps.
+-- Returns the options of a case's simulations. All systems of the case simulate the same number of
+-- steps.
 local function simulation_of(entry, case)
   local real = train.is_real(entry.kind)
   local steps = not real and entry.steps
@@ -60,7 +63,8 @@ end
 
 local function simulate_jobs(e, entry, case)
   if not case.cluster then
-    errors.user(e.case_path .. (': cluster is missing; "%s" needs it'):format(entry.kind), e.at)
+    errors.user(e.case_path .. (': cluster is missing; the executor "%s" needs it'):format(
+      entry.kind), e.at)
   end
   local jobs = {}
   for i, system in ipairs(case.systems) do
@@ -87,7 +91,8 @@ local function real_jobs(e, entry, case)
     if wanted(entry.systems, system.name) then
       local spec = target.real_spec(entry.kind, model, ranks, entry.link,
         entry.optimizer or case.optimizer, entry.precision)
-      -- A rehearsal is one of threads: of processes, or of a GPU, it would tell wrongly.
+      -- A rehearsal runs on threads of this process, so its times would be wrong for a run on
+      -- several processes or on a GPU.
       local threads = not train.on_gpu(entry.kind) and not core.processes
       spec.cost.rehearse = threads and entry.rehearse or 0
       spec.cost.check_finite = entry.check_finite
@@ -107,7 +112,8 @@ local function real_jobs(e, entry, case)
   return jobs
 end
 
--- What an executed run depends on: all but what the model and the place on a GPU are called.
+-- Returns a text of everything that an executed run depends on; jobs with equal texts share a run.
+-- The names of the model and of the cluster are not part of it.
 local function key_of(job)
   local alternatives = {}
   for i, candidates in ipairs(system_lib.expand(job.system)) do
@@ -124,7 +130,8 @@ local function key_of(job)
     fill = spec.fill, optimizer = spec.optimizer, simulate = spec.simulate }
 end
 
--- Each checkpoint is written by one run. (A record's name has the run's number in it.)
+-- Raises a user error if two executed runs would write the same checkpoint. (Recorded traces cannot
+-- collide: their names contain the run's number.)
 local function claim_checkpoints(jobs)
   for i, job in ipairs(jobs) do
     local entry = job.entry
@@ -136,7 +143,8 @@ local function claim_checkpoints(jobs)
   end
 end
 
--- The jobs of an entry over all cases. Points that make the same executed run share it.
+-- Returns the jobs of an entry over all cases. Points that lead to the same executed run share one
+-- job.
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do
@@ -154,8 +162,8 @@ local function jobs_of(e, entry, cases)
   return all
 end
 
--- The entries of run that --executor asks for; what a recipe runs on CPU ranks may be asked for on
--- a GPU.
+-- Returns the entries of `run` that --executor selects. With --executor cuda, entries for the CPU
+-- executor are run on the GPU if the recipe has no entry for cuda.
 local function entries_of(e)
   local only, kept, have = core.args.executor, {}, {}
   for _, entry in ipairs(e.entries) do have[entry.kind] = true end
@@ -175,14 +183,17 @@ local function entries_of(e)
   return kept
 end
 
---- All jobs of an experiment at the points of `over`, resolved. A job is { system, case, spec,
---- points }, with `assumed` where it is simulated, `entry` and `options` where it is executed.
+--- Returns all jobs of an experiment at the points of `over`. A job is { system, case, spec,
+--- points, index = number of its entry in run, at }; a simulated job also has `assumed`, an
+--- executed job `entry` and `options`.
 function M.all(e, over, params)
   local cases, all = {}, {}
   for _, point in ipairs(points.product(over)) do
     cases[#cases + 1] = resolve_case(e, point, params)
   end
-  if #cases == 0 then errors.user(e.case_path .. ": false for all points, there is none", e.at) end
+  if #cases == 0 then
+    errors.user(e.case_path .. ": returned false for every point, so there is nothing to run", e.at)
+  end
   for _, entry in ipairs(entries_of(e)) do
     local jobs = jobs_of(e, entry, cases)
     claim_checkpoints(jobs)

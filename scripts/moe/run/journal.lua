@@ -1,8 +1,9 @@
--- runs.jsonl, the file of lines beside results.json: what is finished stands there at once, also
--- after a kill. The first line is what stands at the top of results.json; each further one is
+-- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
+-- it is not lost when the process is killed. The first line has the fields at the top of
+-- results.json; each further line is
 --   { experiment = info }, { claim = verdict } or { run = number, record = run }
--- of which the last one of a number counts: an executed run is there before it begins, with its
--- frozen prediction, and again when it is over.
+-- The last line with a run's number is valid: an executed run is written before it begins, with its
+-- frozen prediction, and again when it has ended.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
@@ -10,8 +11,8 @@ local M = {}
 
 M.FILE = "runs.jsonl"
 
---- What a session writes: { note = function(line) }. head(): the first line, asked for once. The
---- file of a session before is given up with the first line.
+--- Returns the writer of this process: { note = function(line) }, which appends a line. head() is
+--- called once and returns the first line. Writing the first line replaces an older file.
 function M.writer(head)
   local writer = { lines = 0 }
   local function append(line)
@@ -26,7 +27,7 @@ function M.writer(head)
 end
 
 local function take(data, line, fail)
-  if type(line) ~= "table" then fail "is no line that moebench writes" end
+  if type(line) ~= "table" then fail "was not written by moebench" end
   if type(line.experiment) == "table" then
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
@@ -34,17 +35,17 @@ local function take(data, line, fail)
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
-      fail(("run: %s stands where 1 to %d may"):format(tostring(n), #data.runs + 1))
+      fail(("run: is %s; allowed: 1 to %d"):format(tostring(n), #data.runs + 1))
     end
     data.runs[n] = line.record
   else
-    fail "is no line that moebench writes"
+    fail "was not written by moebench"
   end
 end
 
---- What stands in the text of such a file, as results.json has it, and in `lines` how many were
---- read. A last line that was cut off is left out, with a message. An error at `at` names the file
---- and the line that cannot be read.
+--- Parses the text of such a file. Returns a table like that of results.json, whose field `lines`
+--- is the number of lines read. A last line that was cut off is skipped, with a warning. Raises a
+--- user error at `at` that names the file and the first line that cannot be read.
 function M.parse(text, file, at)
   local data, n, from = nil, 0, 1
   while from <= #text do
@@ -52,14 +53,16 @@ function M.parse(text, file, at)
     local function fail(why) errors.user(("%s: line %d: %s"):format(file, n + 1, why), at) end
     local ok, line = pcall(core.json_decode, text:sub(from, to or -1))
     if not to or not ok and to == #text then
-      core.warn(("%s: its last line was cut off and is left out"):format(file))
+      core.warn(("%s: the last line is cut off and is skipped"):format(file))
       break
     end
     if not ok then fail(type(line) == "table" and line.message or tostring(line)) end
     if data then
       take(data, line, fail)
     else
-      if type(line) ~= "table" or not line.schema then fail "is no first line of moebench's" end
+      if type(line) ~= "table" or not line.schema then
+        fail "is not the first line of a file that moebench writes"
+      end
       data = line
       data.experiments, data.runs, data.claims = {}, {}, {}
     end
@@ -75,8 +78,9 @@ local function ended(data)
   return n
 end
 
---- Whether the lines know more than results.json, which is of a session before or was written
---- before the last of them; both as tables.
+--- Returns whether runs.jsonl is newer than results.json: it has lines that were written after
+--- results.json by the same process, or it is from another process and has a run that ended. Both
+--- arguments are tables.
 function M.is_newer(lines, whole)
   if lines.session == whole.session then return lines.lines > (whole.lines or 0) end
   return ended(lines) > 0

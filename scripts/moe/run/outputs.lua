@@ -1,13 +1,13 @@
--- What a recipe writes into its output folder: every name is written by one run, and the folder
--- holds the results of one recipe.
+-- The files that a recipe writes into its output folder. Each file is written by only one run, and
+-- a folder has the results of only one recipe.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
 local M = {}
 
-local writers = {}  -- name -> the run that writes it
+local writers = {}  -- name of a file -> text that names the run that writes it
 
--- "a/b" for "a//./b".
+-- Returns the name without empty and "." parts: "a/b" for "a//./b".
 local function tidy(name)
   local parts = {}
   for part in name:gmatch "[^/]+" do
@@ -16,39 +16,40 @@ local function tidy(name)
   return table.concat(parts, "/")
 end
 
---- `who`, a run or a function, writes the file `name` that the field `path` gives. An error where
---- another one of the recipe does; unless `again`, where it goes on with what the other one wrote
---- or writes the same.
+--- Claims the file `name`, the value of the field `path`, for the writer `who` (a text that names a
+--- run or a function). Raises a user error if the recipe has another writer of this file, unless
+--- `again` is true: the writer then continues the other's file or writes the same content.
 function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)
   if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d%d%d%-" then
-    errors.user(("%s: '%s' is a name of moebench's own results; give another one"):format(path,
-      name), at)
+    errors.user(("%s: '%s' is a name that moebench uses for its own files; give another name")
+      :format(path, name), at)
   end
   if writers[key] and not again then
-    errors.user(("%s: '%s' is written by %s already, which %s would overwrite; give each a "
-      .. "name of its own (of systems, by an entry of run for each, with systems = { ... })")
+    errors.user(("%s: '%s' is already written by %s, and %s would overwrite it; give each a file "
+      .. "name of its own (for several systems, give each an entry of run with systems = { ... })")
       :format(path, name, writers[key], who), at)
   end
   writers[key] = who
 end
 
-local earlier  -- what stood in the folder before; nil: not looked yet
+local earlier  -- the results that were in the folder before this run; nil before they are read
 
---- Before the first result: refuses a folder that holds results of another recipe.
+--- Called before the first result is written. Raises a user error if the output folder has results
+--- of another recipe.
 function M.take_folder(at)
   if earlier then return end
   earlier = core.earlier_results()
   if not earlier.found then return end
   local recipe, own = earlier.recipe or {}, core.recipe
   if recipe.path == own.path or recipe.hash == own.hash then return end
-  errors.user(("--out %s: holds the results of %s, which would be overwritten; give another "
-    .. "folder"):format(core.out_dir, recipe.path or "something else than moebench"), at)
+  errors.user(("--out %s: the folder has the results of %s, which would be overwritten; give "
+    .. "another folder"):format(core.out_dir, recipe.path or "another program"), at)
 end
 
---- After results.json is written anew: the traces that the one before named, and this one does not,
---- go.
+--- Called after results.json is written. Removes the traces that the previous results.json named
+--- and that no run of the new one names.
 function M.remove_earlier_traces(runs)
   local kept = {}
   for _, run in ipairs(runs) do

@@ -1,18 +1,21 @@
--- Points of an experiment: the product of the lists of `over`, after what --set does to them.
+-- The points of an experiment: all combinations of the values of `over`, after --set has narrowed
+-- them.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
--- How a value of `over` is called in results and by --set; nil where it has no name.
+-- Returns the value by which results and --set refer to a value of `over`: the value itself, or the
+-- field `name` of a table; nil if there is none.
 local function label_of(value)
   if type(value) == "table" then value = value.name end
   local kind = type(value)
   if kind == "string" or kind == "number" or kind == "boolean" then return value end
 end
 
---- Lists of values with names; no name stands in params as well.
+--- Raises a user error unless every field of `over` is a non-empty list of different values that
+--- can be named, and is not also in params.
 function M.check(over, params, at)
   for name, list in pairs(over) do
     local path = "experiment.over." .. tostring(name)
@@ -21,14 +24,17 @@ function M.check(over, params, at)
     local seen = {}
     for i, value in ipairs(list) do
       local label, entry = label_of(value), ("%s[%d]"):format(path, i)
-      if label == nil then schema.refuse(entry, value, "a value or something with a name", at) end
+      if label == nil then
+        schema.refuse(entry, value,
+          "a number, a string, a boolean, or a table or object with a field name", at)
+      end
       if seen[label] then
-        errors.user(("%s: '%s' stands there twice"):format(entry, tostring(label)), at)
+        errors.user(("%s: '%s' is in the list twice"):format(entry, tostring(label)), at)
       end
       seen[label] = true
     end
     if params[name] ~= nil then
-      errors.user(path .. ": also stands in experiment.params; give one of the two", at)
+      errors.user(path .. ": is also in experiment.params; give only one of the two", at)
     end
   end
 end
@@ -45,8 +51,8 @@ local function narrowed(name, list, text, at)
     have[i] = tostring(label_of(value))
   end
   if #kept == 0 then
-    errors.user(("--set %s=%s: not in experiment.over.%s, have: %s"):format(name, text, name,
-      table.concat(have, ", ")), at)
+    errors.user(("--set %s=%s: the value is not in experiment.over.%s, have: %s"):format(name, text,
+      name, table.concat(have, ", ")), at)
   end
   return kept
 end
@@ -67,7 +73,8 @@ local function replaced(name, old, text, at)
   return value
 end
 
---- over and params of the experiment after --set, which narrows lists of over and replaces params.
+--- Returns over and params of the experiment after --set, which reduces a list of `over` to one
+--- value and replaces a value of `params`.
 function M.after_set(e)
   local over, params = schema.merged(e.over, {}), schema.merged(e.params, {})
   for name, text in pairs(core.args.set or {}) do
@@ -82,7 +89,8 @@ function M.after_set(e)
   return over, params
 end
 
---- All points: name -> value, the last name changing fastest.
+--- Returns the list of all points. A point maps names to values; the last name in alphabetical
+--- order changes fastest.
 function M.product(over)
   local points = { {} }
   for _, name in ipairs(schema.keys_of(over)) do
@@ -95,14 +103,15 @@ function M.product(over)
   return points
 end
 
---- The values as results show them; those without a name are left out.
+--- Returns a point's values as results show them (label_of); values that cannot be named are
+--- omitted.
 function M.labels(values)
   local out = {}
   for name, value in pairs(values) do out[name] = label_of(value) end
   return out
 end
 
---- The same for lists of values.
+--- Returns lists of values, indexed by name, as results show them.
 function M.list_labels(lists)
   local out = {}
   for name, list in pairs(lists) do

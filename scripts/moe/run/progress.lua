@@ -1,6 +1,6 @@
--- What a terminal shows while an experiment runs: the job that runs, how long it and those after it
--- take if they take what those of their kind took so far, and a line for each one that is done.
--- core.status and core.row draw it (bindings/host/progress.h), where there is a terminal.
+-- The display on a terminal while an experiment runs: the running job, the expected time of this
+-- and the remaining jobs (the mean time of the jobs of their kind so far), and a line for each job
+-- that is done. core.status and core.row draw it (bindings/host/progress.h) if there is a terminal.
 local core = require "moe.core"
 local report = require "moe.results.report"
 
@@ -8,16 +8,16 @@ local M = {}
 
 local jobs = { kinds = {}, at = 0, took = {} }
 
---- Jobs of these kinds, in this order, are to be done.
+--- Starts a sequence of jobs. kinds: the kind of each job, in the order in which they will run.
 function M.begin(kinds) jobs = { kinds = kinds, at = 0, took = {} } end
 
--- Mean time of the jobs of a kind so far, s; nil before the first one.
+-- Returns the mean time of the jobs of a kind so far in seconds, or nil before the first one.
 local function expected(kind)
   local took = jobs.took[kind]
   return took and took.sum / took.n
 end
 
---- The next job begins.
+--- Called when the next job begins. what: text that names it.
 function M.job(what)
   jobs.at, jobs.since = jobs.at + 1, core.clock()
   local rest = 0
@@ -29,7 +29,7 @@ function M.job(what)
     rest)
 end
 
---- It is done; row: what to say of it, or nil.
+--- Called when the job is done. row: a line to show for it, or nil.
 function M.done(row)
   local kind = jobs.kinds[jobs.at]
   local took = jobs.took[kind] or { sum = 0, n = 0 }
@@ -37,7 +37,7 @@ function M.done(row)
   if row then core.row(row) end
 end
 
---- A finished run in a line.
+--- Returns a finished run as one line.
 function M.row(run)
   local parts = { ("%s on %s, %d %s"):format(report.system_text(run),
     run.provenance == "simulated" and run.cluster or run.executor, run.devices,

@@ -1,5 +1,6 @@
--- A job done: its record, as it stands in results.json, and before that, as soon as it is finished,
--- in the lines of runs.jsonl (moe.journal). All experiments of this process stand together there.
+-- Runs jobs and keeps their records. A record is appended to runs.jsonl (moe.run.journal) as soon
+-- as the job is finished, and later written to results.json. Both files have the records of all
+-- experiments of this process.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
@@ -15,14 +16,14 @@ local values = require "moe.base.values"
 
 local M = {}
 
-local MAX_TRACES = 8  -- of simulated runs
+local MAX_TRACES = 8  -- number of simulated runs with a trace file
 
-local METRICS = {}  -- names of what a timeline gives
+local METRICS = {}  -- names of the metrics that are computed from a timeline
 for i, row in ipairs(core.table "metrics") do METRICS[i] = row.name end
 
 local session = { runs = {}, claims = {}, experiments = {} }
 
--- What stands at the top of results.json and in the first line.
+-- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
 local function head()
   session.head = session.head or { schema = results.SCHEMA, recipe = core.recipe,
     date = core.now(), machine = core.machine(), version = core.version,
@@ -32,15 +33,15 @@ end
 
 local lines = journal.writer(head)
 
---- An experiment begins; `info` says what it is. An error at `at` where its results would overwrite
---- another recipe's.
+--- Called when an experiment begins; `info` is its entry in results.json. Raises a user error at
+--- `at` if the results would overwrite those of another recipe.
 function M.begin(info, at)
   outputs.take_folder(at)
   session.experiments[#session.experiments + 1] = info
   lines.note { experiment = info }
 end
 
---- A claim's verdict is there.
+--- Keeps the verdict of a claim.
 function M.add_claim(verdict)
   session.claims[#session.claims + 1] = verdict
   lines.note { claim = verdict }
@@ -55,13 +56,14 @@ function M.flush()
   session.flushed = #session.runs
 end
 
--- The same while runs go on: with twice as many of them as the last time, so that it stays cheap
--- and all processes of a job do it at the same run. The lines are never behind.
+-- Writes results.json between runs, each time the number of runs has doubled: this keeps the cost
+-- low, and all processes of a job write after the same run. runs.jsonl is always up to date.
 local function refresh()
   if #session.runs >= 2 * (session.flushed or 0) then M.flush() end
 end
 
--- What passes did; a scheduler's choices of single ops are in plan:explain().
+-- Returns the lines of the passes' log for a record. Schedule passes' choices for single ops are
+-- omitted; plan:explain() has them.
 local function log_of(made, info)
   local scheduler, log = {}, core.array {}
   for _, stage in ipairs(made.candidate.stages) do
@@ -75,7 +77,7 @@ local function log_of(made, info)
   return log
 end
 
--- The degrees that a pass chose, layer by layer (pipemoe); nil where none does.
+-- Returns the degrees that a pass chose for each layer (pipemoe), or nil if there is no such pass.
 local function degrees_of(info)
   local degrees = core.array {}
   for _, d in ipairs(info.log) do
@@ -84,7 +86,7 @@ local function degrees_of(info)
   return #degrees > 0 and degrees or nil
 end
 
--- The record as far as the plan says it, and the plan's info.
+-- Returns the part of a record that is known from the plan, and the plan's info.
 local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
@@ -108,7 +110,8 @@ local function base_record(name, job, spec, made)
   }, info
 end
 
--- Placements as results keep them: [step][layer], without who is where.
+-- Returns placements as results.json has them, indexed by [step][layer]: numbers of moves, copies
+-- and replicas, but not on which devices the experts are.
 local function placements_of(placements)
   if not placements then return nil end
   local out = {}
@@ -125,9 +128,9 @@ local function placements_of(placements)
   return out
 end
 
---- Simulates a job of the experiment `name`; returns the record of the run and what target.plan
---- made. ends: of assumed constants, as in schema.collector, or nil; traced: whether a trace of the
---- last step will be asked for.
+--- Simulates a job of the experiment `name`; returns the record of the run and the result of
+--- target.plan. ends: ends of assumed constants, as in schema.collector, or nil; traced: whether
+--- the caller needs a trace of the last step.
 function M.simulated(name, job, ends, traced)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
   local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
@@ -144,21 +147,21 @@ function M.simulated(name, job, ends, traced)
   return run, made
 end
 
--- The run, as it now is, is on disk; number: its own.
+-- Writes the current record of run `number` to runs.jsonl.
 local function keep(number, run)
   results.check_record(run)
   session.runs[number] = run
   lines.note { run = number, record = run }
 end
 
--- Keeps a new run; returns its number and how its traces are called.
+-- Keeps the record of a new run; returns its number and the beginning of the names of its traces.
 local function add_run(run)
   local number = #session.runs + 1
   keep(number, run)
   return number, ("trace-%03d-%s-"):format(number, run.system)
 end
 
---- Simulates a job; its record goes to disk and to `done`.
+--- Simulates a job; writes its record to disk and appends it to `done`.
 function M.simulate(name, job, done)
   progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
     job.spec.cluster.name))
@@ -175,8 +178,8 @@ function M.simulate(name, job, done)
   progress.done(progress.row(run))
 end
 
--- Median over the steps after the first, which touches every page and fills the caches; it is kept
--- as a sample.
+-- Returns the median of a metric over the steps after the first. The first step is slower (it
+-- touches every page and fills the caches), so it only counts if it is the only one.
 local function median_of(metrics, key)
   local list = values.new {}
   for i, m in ipairs(metrics) do
@@ -185,7 +188,7 @@ local function median_of(metrics, key)
   return list:median()
 end
 
--- By rank: medians of what it counts in a step.
+-- Returns, for each rank, the medians over steps of the rank's statistics.
 local function ranks_of(steps)
   local out = core.array {}
   for rank in ipairs(steps[1] or {}) do
@@ -212,7 +215,8 @@ local function executed_record(run, r)
   run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end
 
---- Executes a job. Its record goes to `done` where a step has run, also when it was interrupted.
+--- Executes a job. Appends its record to `done` if at least one step has run, even if the run was
+--- interrupted.
 function M.execute(name, job, done)
   local entry = job.entry
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
@@ -222,7 +226,7 @@ function M.execute(name, job, done)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
-  run.simulate_ms = nil  -- the first simulation waits for the profiler
+  run.simulate_ms = nil  -- not a simulation's time: it includes the profiling of ops
   for _, k in ipairs(results.OF_OPTIONS) do run[k] = entry[k] end
   for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention" } do
     run[k] = entry[k]
@@ -230,7 +234,7 @@ function M.execute(name, job, done)
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
     basis = info.cost, ops_alone = made.sim.ops_alone }
   for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
-  local number, trace = add_run(run)  -- the prediction is on disk before there is anything to know
+  local number, trace = add_run(run)  -- writes the prediction to disk before the run begins
   refresh()
   local record = entry.record and trace .. entry.record
   local options = schema.merged(job.options, { record = record })
@@ -239,7 +243,7 @@ function M.execute(name, job, done)
     executed_record(run, r)
     run.record = record
     done[#done + 1] = run
-    keep(number, run)  -- before the trace, which an interrupt would keep from being written
+    keep(number, run)  -- before the trace is written, which may be interrupted
     core.write_output(trace .. "executed.json", made.plan:trace {
       { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
     run.trace = trace .. "executed.json"

@@ -1,4 +1,5 @@
--- moe.train{...} and moe.plan{...}: one run or one plan from a script.
+-- moe.train{...} and moe.plan{...}: one run or one plan, outside an experiment. The functions that
+-- check the options of a real run are here too; moe.experiment and moe.infer use them.
 local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -19,8 +20,9 @@ M.INTRA = schema.changed(cluster.PLAIN_LINK, { bytes_per_s = RATE, latency_us = 
 
 M.LINK = schema.changed(M.INTRA, {
   devices_per_node = { type = "integer", lo = 1, hi = 1024, default = 1,
-    doc = "ranks of a node, which share one such link to other nodes" },
-  intra = { type = M.INTRA, doc = "of each rank inside its node; as between nodes" },
+    doc = "ranks per node; the ranks of a node share one such link to other nodes" },
+  intra = { type = M.INTRA,
+    doc = "link of each rank inside its node; default: as the link between nodes" },
   blocks = schema.optional(declared.link_blocks),
   share = schema.optional(cluster.SHARE),
   sharing_efficiency = schema.optional(cluster.SHARING_EFFICIENCY),
@@ -28,50 +30,57 @@ M.LINK = schema.changed(M.INTRA, {
 
 M.NCCL = declared.nccl.type
 
---- What is changed in a plan's graph for a device, after all passes.
+--- Changes of a plan's graph for execution on a device, which are made after all passes.
 M.EDITS = {
   fuse_gelu = { type = "boolean",
-    doc = "GELU in one op with the product before it, its gradient with the one that leads to it" },
+    doc = "GELU is computed in one op with the matrix product before it, and GELU's gradient in "
+      .. "one op with the product that makes its input" },
   round_once = { type = "boolean",
-    doc = "bf16: what several products would round, as parameters, is rounded once per step" },
+    doc = "bf16: operands that several matrix products would round, for example parameters, are "
+      .. "rounded once per step" },
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batches", "resume_from",
   "checkpoint_to", "checkpoint_every", "check_finite", "timeout_s", "nccl" }), {
   expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
-    doc = "cuda, how experts' matrix products run: batch, one call where all have as many rows; "
-      .. "streams, side by side, as others do then; grouped, one call; each, one after the other; "
-      .. "the quickest where ops are profiled, else batch, of used rows streams" },
+    doc = "cuda: how the matrix products of a rank's experts run. batch: one batched call, if all "
+      .. "experts have equally many rows (otherwise as streams); streams: at the same time on "
+      .. "several streams; grouped: one grouped call; each: one after the other. Default: the "
+      .. "fastest if ops are profiled, else batch, or streams if only used rows are computed" },
   attention = { type = "string", enum = { "cudnn", "own" },
-    doc = "cuda in bf16, kernels of fused attention: cudnn, where it is found and has some for the "
-      .. "shape; own; the quickest where ops are profiled, else cudnn" },
-  edits = { type = M.EDITS, doc = "cuda, what is changed in the plan's graph; all" },
+    doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
+      .. "the shape; own: this project's. Default: the fastest if ops are profiled, else cudnn" },
+  edits = { type = M.EDITS, doc = "cuda: changes of the plan's graph; default: all" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from" },
-  text = { type = "string", doc = "a UTF-8 file or folder; a corpus of this machine" },
-  record = { type = "string", doc = "a file of the output folder for the routing, as a trace" },
+    doc = "where tokens come from: a text, or made-up reference tokens" },
+  text = { type = "string",
+    doc = "a UTF-8 file, or a folder of such files; default: a corpus found on this machine" },
+  record = { type = "string",
+    doc = "name of a file in the output folder to which the routing is written, as a trace" },
   comm_priority = { type = "string", enum = { "high", "normal" },
-    doc = "cuda: of transfers' streams over compute's; high" },
+    doc = "cuda: priority of the transfers' streams, compared with the streams for compute; "
+      .. "default: high" },
 })
 
-local executors = {}  -- by name
---- What a real run is executed on.
+local executors = {}  -- rows of core.table "executors", indexed by name
+--- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
   executors[row.name] = row
   if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
 end
 
---- Whether the executor has ranks that compute; one without gives simulated times.
+--- Returns whether the executor has ranks that compute; the other executor gives simulated times.
 function M.is_real(executor) return #executors[executor].precisions > 0 end
 
---- Whether the executor's ranks run their ops on a GPU.
+--- Returns whether the executor's ranks run their ops on a GPU.
 function M.on_gpu(executor) return executors[executor].gpu end
 
---- What a single run writes is not another one's. t: checked fields; `path` names their table.
+--- Claims the output files of a single run, so that no other run of the recipe writes them. t:
+--- checked fields; `path` names their table in errors.
 function M.claim_outputs(t, path, at)
   local who = ("%s in line %s"):format(path, at and at.line or "?")
   outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
@@ -79,13 +88,14 @@ function M.claim_outputs(t, path, at)
   outputs.claim(t.record, who, path .. ".record", at)
 end
 
---- Throws where this machine cannot run that executor; `path` names where it was asked for.
+--- Raises a user error if this machine cannot run the executor; `path` names the field or option
+--- that requests it.
 function M.check_executor(executor, path, at)
   local missing = core.executor_missing(executor)
   if missing then errors.user(("%s: %s"):format(path, missing), at) end
 end
 
--- Throws where the executor does not compute in that precision.
+-- Raises a user error if the executor does not compute in this precision.
 local function check_precision(executor, precision, path, at)
   local others = {}
   for _, name in ipairs(M.EXECUTORS) do
@@ -96,26 +106,29 @@ local function check_precision(executor, precision, path, at)
       end
     end
   end
-  errors.user(("%s: %s is computed on %s alone; %s on %s"):format(path, precision,
-    table.concat(others, " or "), table.concat(executors[executor].precisions, " or "), executor),
+  errors.user(("%s: '%s' is only possible on %s; %s computes in %s"):format(path, precision,
+    table.concat(others, " or "), executor, table.concat(executors[executor].precisions, " or ")),
     at)
 end
 
--- Fields of a run that say how ops run, and the attribute of an op that says it in a plan.
+-- Fields of a run that choose the kernels of ops, each with the op attribute that has this choice
+-- in a plan.
 local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
---- What a plan takes of how ops run on the executor; nil: what it finds.
+--- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if it leaves the
+--- choice to the plan. Raises a user error for a choice that the executor does not have.
 function M.variants(executor, t, path, at)
   local variants
   for _, one in ipairs(VARIANTS) do
     local field, attribute = one[1], one[2]
     local variant = t[field]
     if variant and not M.on_gpu(executor) then
-      errors.user(("%s.%s: '%s' is for the executor cuda, here it is %s; leave it away")
+      errors.user(("%s.%s: '%s' is only for the executor cuda, and here it is %s; omit the field")
         :format(path, field, variant, executor), at)
     end
     if field == "attention" and variant == "cudnn" and t.precision ~= "bf16" then
-      errors.user(("%s.attention: 'cudnn' is for precision 'bf16', here it is %s; leave it away")
+      errors.user(("%s.attention: 'cudnn' is only for precision 'bf16', and here it is '%s'; omit "
+        .. "the field")
         :format(path, t.precision), at)
     end
     if variant then
@@ -126,20 +139,22 @@ function M.variants(executor, t, path, at)
   return variants
 end
 
---- What is changed in the graph of a plan for the executor, all that can be unless the recipe says
---- otherwise; nil: nothing. t: with fields edits and precision.
+--- Returns the changes of a plan's graph for the executor, or nil for none. All changes that are
+--- possible are made unless the recipe sets them to false. t: a table with fields edits and
+--- precision.
 function M.edits(executor, t, path, at)
   local given = t.edits or {}
   if not M.on_gpu(executor) then
     for _, name in ipairs(schema.keys_of(given)) do
-      errors.user(("%s.edits.%s: is for the executor cuda, here it is %s; leave it away"):format(
-        path, name, executor), at, path .. ".edits." .. name)
+      errors.user(("%s.edits.%s: is only for the executor cuda, and here it is %s; omit the field")
+        :format(path, name, executor), at, path .. ".edits." .. name)
     end
     return nil
   end
   local bf16 = t.precision == "bf16"
   if given.round_once and not bf16 then
-    errors.user(("%s.edits.round_once: rounds to bf16, and %s.precision is %s; leave it away")
+    errors.user(("%s.edits.round_once: is only for precision 'bf16', and %s.precision is '%s'; "
+      .. "omit the field")
       :format(path, path, t.precision), at, path .. ".edits.round_once")
   end
   return { fuse_gelu = given.fuse_gelu ~= false, round_once = bf16 and given.round_once ~= false }
@@ -148,83 +163,97 @@ end
 local function check_power_of_two(path, value, at)
   local n = value or 1
   while n > 1 and n % 2 == 0 do n = n / 2 end
-  if n ~= 1 then errors.user(("%s: %d is not a power of two"):format(path, value), at, path) end
+  if n ~= 1 then
+    errors.user(("%s: %d is not a power of two; give a power of two"):format(path, value), at, path)
+  end
 end
 
--- Where ranks are threads of one process their bytes do not go through NCCL.
+-- Raises a user error if options for NCCL are wrong or not used: between ranks that are threads of
+-- one process no bytes go through NCCL.
 local function check_nccl(nccl, path, at)
   for _, name in ipairs { "channels", "channels_per_net_peer" } do
     check_power_of_two(path .. "." .. name, nccl[name], at)
   end
   if core.processes then return end
-  errors.user(path .. ": ranks of one process copy within its GPU; NCCL carries bytes between "
-    .. "processes, one rank each (start them with mpirun or torchrun, or leave it away)", at, path)
+  errors.user(path .. ": NCCL is only used between processes, but here all ranks are threads of "
+    .. "one process and copy bytes within its GPU; start one process per rank with mpirun or "
+    .. "torchrun, or omit the field", at, path)
 end
 
---- Throws where a run is told how to use a GPU in a way that it cannot. t: fields of M.REAL_RUN.
+--- Raises a user error if a field on the use of the GPU is not possible for the executor. t: fields
+--- of M.REAL_RUN.
 function M.check_device(executor, t, path, at)
   local link = t.link or {}
   local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
   for _, name in ipairs(M.on_gpu(executor) and {} or schema.keys_of(given)) do
-    errors.user(("%s.%s: is of the executor cuda; %s has no GPU"):format(path, name, executor), at,
-      path .. "." .. name)
+    errors.user(("%s.%s: is only for the executor cuda; %s uses no GPU; omit the field"):format(
+      path, name, executor), at, path .. "." .. name)
   end
   check_power_of_two(path .. ".link.blocks", link.blocks, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
 end
 
---- The blocks that a run's transfers have on the GPU: of the emulated link, or NCCL's. nil where
---- nobody says it, and where they have none.
+--- Returns the number of CUDA blocks that a run's transfers use on the GPU: those of the emulated
+--- link, or NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are
+--- used.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
   if t.link then return t.link.blocks or declared.link_blocks.default end
   return t.nccl and t.nccl.channels
 end
 
---- The same with what a run on real ranks is made for.
+--- Fields of a real run together with its ranks and link.
 M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
-    doc = "ranks; of this process (cpu: threads, cuda: on one GPU), or one per process" },
-  link = { type = M.LINK, doc = "the emulated link; none: the ranks' memory" },
+    doc = "number of ranks: all in this process (cpu: threads; cuda: on one GPU), or one per "
+      .. "process if several processes are started" },
+  link = { type = M.LINK,
+    doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
 
---- The path of a checkpoint, which is in the output folder; one that is read may be elsewhere under
---- --trust. folder: the output folder where the checkpoint is read, nil where it is written.
+--- Returns the path of a checkpoint, which must be in the output folder; with --trust, one that is
+--- read may be elsewhere. folder: the output folder if the checkpoint is read, nil if it is
+--- written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
-    errors.user(("%s: '%s' leads out of the output folder; give a name in it%s"):format(path, name,
-      folder and ", or --trust" or ""), at)
+    errors.user(("%s: '%s' is outside the output folder; give a name in that folder%s"):format(path,
+      name, folder and ", or run with --trust" or ""), at)
   end
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end
 
---- What only ranks in one process can have is refused where several were started; also another
---- number of ranks than of processes. ranks: nil where a plan says it.
+--- Raises a user error if several processes were started and the number of ranks differs from the
+--- number of processes, or an emulated link is given, which only ranks of one process can have.
+--- ranks: nil if the plan determines it.
 function M.check_processes(ranks, link, path, at)
   local n = core.processes
   if n and ranks and ranks ~= n then
-    errors.user(("%s.ranks: %d, but %s started, one rank each; give the same number, as --ranks %d "
-      .. "does"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were", n), at)
+    errors.user(("%s.ranks: is %d, but %s started, one per rank; give the same number, for example "
+      .. "by --ranks %d"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were",
+      n), at)
   end
   if n and link then
-    errors.user(("%s.link: the emulated link is one wire in the memory of one process, and %d were "
-      .. "started; leave it away, or start without a launcher"):format(path, n), at)
+    errors.user(("%s.link: an emulated link is only possible if all ranks are in one process, and "
+      .. "%d processes were started; omit the field, or start without a launcher"):format(path, n),
+      at)
   end
 end
 
---- The core's run options from checked fields; `path` names their table.
+--- Returns the run options that the core takes, made from checked fields; `path` names their table
+--- in errors.
 function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   M.check_device(executor, t, path, at)
   if t.tokens == "reference" and t.text then
-    errors.user(field "text" .. ": tokens = 'reference' reads no text; give one of the two", at)
+    errors.user(field "text" .. ": is not used with tokens = 'reference'; give only one of the two",
+      at)
   end
   if t.tokens == "text" and model.vocab < 256 then
-    errors.user(("model.vocab: %d is too small for the bytes of a text; give at least 256, or "
-      .. "tokens = 'reference'"):format(model.vocab), at)
+    errors.user(("model.vocab: %d is too small for a text, whose tokens are bytes; give at least "
+      .. "256, or tokens = 'reference'"):format(model.vocab), at)
   end
   local options = {}
   for name in pairs(declared) do options[name] = t[name] end
@@ -242,25 +271,27 @@ end
 
 M.TRAIN = schema.merged(M.REAL_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
-  system = { type = "system", doc = "moe.system; raf" },
+  system = { type = "system", doc = "moe.system; default: raf" },
   optimizer = target.OPTIMIZER_FIELD,
-  executor = { type = "string", enum = M.EXECUTORS, default = "cpu", doc = "what its ranks are" },
+  executor = { type = "string", enum = M.EXECUTORS, default = "cpu",
+    doc = "whether ranks are threads (cpu) or GPUs (cuda)" },
 })
 
--- The result of a run, unless a placement policy failed in it: then a run error, whose result is
--- that of the steps before.
+-- Returns the result of a run, or raises a run error if a placement policy failed during the run;
+-- the error has the result of the steps before.
 local function good(result)
   if not result.stop_reason then return result end
   errors.run(result.stop_reason, result)
 end
 
---- Runs the plan with these options; what: it is called so on a terminal.
+--- Runs the plan with these options and returns the result. what: the word for it on a terminal.
 function M.started(what, plan, options, ranks, at)
   core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
   return errors.call(at, plan.run, plan, options)
 end
 
---- One training run on real ranks. The plan's op times are measured only where the plan needs them.
+--- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan depends on
+--- their times.
 function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)
@@ -293,107 +324,126 @@ M.PLAN = {
   system = { type = "system", required = true, doc = "moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
   edits = { type = M.EDITS,
-    doc = "what is changed in the graph, as for the executor cuda; nothing" },
+    doc = "changes of the graph, as for the executor cuda; default: none" },
 }
 
-local Plan = schema.methods("plan", "plan", "a plan of a step, as moe.plan made it", {
+local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
   { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
   { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
-  { "text", "(): string", "the graph" },
-  { "info", "(): moe.PlanInfo", "what the plan is, and how it was made" },
-  { "memory", "(): moe.PlanMemory", "bytes per device" },
+  { "text", "(): string", "the graph as text" },
+  { "info", "(): moe.PlanInfo", "properties of the plan, and how it was made" },
+  { "memory", "(): moe.PlanMemory", "planned bytes per device" },
   { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
-    "as it was simulated when it was made or, with t, anew; then `moebench check` ends here" },
+    "without t, the simulation from when the plan was made; with t, a new simulation, and "
+      .. "`moebench check` ends at this call" },
   { "explain", "(): moe.Explanation", "why communication is exposed, and what would help" },
-  { "overlap", "(): moe.Overlap", "what weight gradients can hide of the all-to-alls" },
-  { "spans", "(t?: moe.SpansFields): moe.Span[]", "the simulated timeline, by begin" },
+  { "overlap", "(): moe.Overlap",
+    "how much of the all-to-alls' time weight gradients can hide, from the graph alone" },
+  { "spans", "(t?: moe.SpansFields): moe.Span[]", "the simulated timeline, ordered by begin" },
   { "micro_ops", "(): { a2a_ms: number, ffn_ms: number, num: integer }",
-    "what Lina's packing compares in the forward, means over MoE layers and parts: all-to-all, "
-      .. "experts, how many parts" },
+    "forward times that Lina's packing compares, means over MoE layers and their parts, with each "
+      .. "op alone: the all-to-all to the experts, the experts; num: number of parts" },
   { "run", '(executor: "cpu"|"cuda", t?: moe.RunFields): moe.TrainResult',
-    "runs it on real ranks, one per device of its cluster" },
+    "runs the plan on real ranks, one per device of its cluster" },
 })
 
-schema.record("plan memory", "memory", "what a plan takes of a device", {
-  { "peak_bytes", "integer", "of a device" },
-  { "liveness_bytes", "integer", "alive at the peak" },
-  { "arena_bytes", "integer", "of activations and gradients, as they are laid out" },
-  { "persistent_bytes", "integer", "of parameters and states" },
-  { "holders", "string[]", "what holds the peak, most first" },
+schema.record("plan memory", "memory", "planned bytes of a device", {
+  { "peak_bytes", "integer", "peak memory of a device" },
+  { "liveness_bytes", "integer", "bytes that are in use at the peak" },
+  { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
+  { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
+  { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
 })
 
-schema.record("plan info", "info", "what a plan is, and how it was made", {
-  { "num_ops", "integer", "of a rank" }, { "hash", "string", "of graph, orders and buffers" },
-  { "lanes", "string[]", "their names" }, { "plan_ms", "number", "time to plan" },
+schema.record("plan info", "info", "properties of a plan, and how it was made", {
+  { "num_ops", "integer", "number of ops of a rank" },
+  { "hash", "string", "hash of graph, orders and buffers" },
+  { "lanes", "string[]", "names of the lanes" }, { "plan_ms", "number", "time to make the plan" },
   { "stages", "{ name: string, changed: boolean, changes: table, ms: number }[]",
-    "what passes changed, and how long they took" },
+    "what each pass changed, and how long it took" },
   { "without_effect", "{ stage: string, reason: string }[]",
-    "what stages were told and did not do" },
-  { "log", "moe.Decision[]", "what passes decided" },
-  { "cost", "string", "what times of ops come from" },
+    "stages that did not do what their options request, and why" },
+  { "log", "moe.Decision[]", "decisions of the passes" },
+  { "cost", "string", "the source of the ops' times" },
   { "profile_ms", "number", "time to measure ops" },
-  { "num_profiled", "integer", "ops that were measured" },
-  { "rehearsal_ms", "number", "time to rehearse" },
-  { "peak_bytes", "integer", "as the next four of memory()" },
-  { "liveness_bytes", "integer", "alive at the peak" }, { "arena_bytes", "integer", "laid out" },
-  { "persistent_bytes", "integer", "parameters and states" },
-  { "holders", "string[]", "what holds the peak" },
+  { "num_profiled", "integer", "number of ops that were measured" },
+  { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
+  { "liveness_bytes", "integer", "bytes that are in use at the peak" },
+  { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
+  { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
+  { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
 })
 
-schema.record("overlap", "overlap", "what weight gradients can hide of the all-to-alls", {
-  { "num_a2a", "integer", "all-to-alls of the backward" },
-  { "num_dw", "integer", "weight gradients" },
-  { "a2a_ms", "number", "sum of the all-to-alls" }, { "dw_ms", "number", "sum of the gradients" },
-  { "greedy_ms", "number", "what Lancet's choice hides" },
-  { "bound_ms", "number", "no choice hides more" },
-  { "exact_ms", "number?", "what the best one hides, where there are at most 24" },
+schema.record("overlap", "overlap",
+  "how much of the all-to-alls' time weight gradients (dW) can hide, from the graph alone", {
+    { "num_a2a", "integer", "number of all-to-alls of the backward" },
+    { "num_dw", "integer", "number of weight gradients" },
+    { "a2a_ms", "number", "sum of the times of the all-to-alls" },
+    { "dw_ms", "number", "sum of the times of the weight gradients" },
+    { "greedy_ms", "number", "time hidden by Lancet's choice" },
+    { "bound_ms", "number", "no choice hides more than this" },
+    { "exact_ms", "number?", "time hidden by the best choice; only with at most 24 of them" },
+  })
+
+schema.record("span", "span", "the time of one op on a lane", {
+  { "op", "string", "name of the op" }, { "kind", "string", "one of `moebench list ops`" },
+  { "rank", "integer", "number of the rank, from 1" },
+  { "lane", "string", "the lane that ran the op" },
+  { "chunk", "integer", "number of the chunk of a transfer, from 1" },
+  { "post_ms", "number", "when the op was ready to begin" },
+  { "begin_ms", "number", "when the op began" }, { "end_ms", "number", "when the op ended" },
 })
 
-schema.record("span", "span", "an op's time on a lane", {
-  { "op", "string", "its name" }, { "kind", "string", "one of `moebench list ops`" },
-  { "rank", "integer", "from 1" }, { "lane", "string", "that ran it" },
-  { "chunk", "integer", "of a transfer, from 1" }, { "post_ms", "number", "when it could begin" },
-  { "begin_ms", "number", "when it began" }, { "end_ms", "number", "when it ended" },
+schema.record("sim result", "sim",
+  "a simulation: the metrics of the step with the median time, and more", {
+    { "samples_ms", "number[]", "time of each step" },
+    { "forward_ms", "number", "time until the forward's last op ends" },
+    { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is" },
+    { "critical_path_ms", "number", "longest path of dependent ops" },
+    { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
+    { "peak_bytes", "integer", "peak memory of a device" },
+    { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+    { "sim_ms", "number", "time to simulate" },
+    { "alone_ms", "table<string, number>",
+      "times of a rank's ops, each alone: collectives by kind, other ops by segment" },
+    { "ops_alone", "table?",
+      "the metrics predicted from ops that run alone, before the rehearsal" },
+    { "placements", "moe.LayerPlacement[][]?",
+      "indexed by step and layer, if the model has a placement policy" },
+  }, schema.declared "metrics")
+
+schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
+  { "layer", "integer", "number of the block" },
+  { "owners", "integer[]", "for each expert the device that owns it" },
+  { "replicas", "{ expert: integer, devices: integer[] }[]",
+    "residents on devices other than the expert's owner" },
+  { "shadows", "{ expert: integer, devices: integer[] }[]",
+    "copies that exist for this step only" },
+  { "moves", "integer", "residents that were moved to a device since the step before" },
+  { "copies", "integer", "number of copies of experts for this step" },
+  { "max_load", "integer", "rows of the busiest device" },
+  { "mean_load", "number", "mean number of rows per device" },
+  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "log lines of the policy" },
 })
 
-schema.record("sim result", "sim", "a simulation: metrics of the step of the median time", {
-  { "samples_ms", "number[]", "time of every step" },
-  { "forward_ms", "number", "until the forward's last op ends" },
-  { "lower_bound_ms", "number", "no schedule of the plan's ops is faster" },
-  { "critical_path_ms", "number", "longest path of dependencies" },
-  { "busiest_lane_ms", "number", "sum of a lane's ops" },
-  { "peak_bytes", "integer", "of a device" }, { "liveness_bytes", "integer", "alive at the peak" },
-  { "sim_ms", "number", "time to simulate" },
-  { "alone_ms", "table<string, number>",
-    "a rank's ops, each alone: collectives by kind, the rest by segment" },
-  { "ops_alone", "table?", "the metrics before anything was rehearsed" },
-  { "placements", "moe.LayerPlacement[][]?", "by step and layer, under a placement policy" },
-}, schema.declared "metrics")
-
-schema.record("layer placement", "placement", "where experts are, of a layer in a step", {
-  { "layer", "integer", "the block" }, { "owners", "integer[]", "devices, by expert" },
-  { "replicas", "{ expert: integer, devices: integer[] }[]", "residents beside their owner" },
-  { "shadows", "{ expert: integer, devices: integer[] }[]", "copies for the step" },
-  { "moves", "integer", "residents that have come since the step before" },
-  { "copies", "integer", "of experts, for the step" },
-  { "max_load", "integer", "rows of the busiest device" }, { "mean_load", "number", "of a device" },
-  { "max_load_plain", "integer", "the busiest device under plain expert parallelism" },
-  { "log", "string[]?", "what the policy said" },
-})
-
-schema.record("moe stats", "stats", "an MoE layer in a step", {}, schema.declared "moe_stats")
-schema.record("rank stats", "stats", "a rank in a step", {}, schema.declared "rank")
-schema.record("train result", "result", "a run on real ranks", {
-  { "samples_ms", "number[]", "time of every step" },
-  { "executed", "table<string, string[]>[]", "by rank and lane, the ops of a step in order" },
-  { "placements", "moe.LayerPlacement[][]?", "by step and layer, under a placement policy" },
-  { "planner_error", "table<string, moe.PlannerError>?",
-    "Pro-Prophet's model beside the spans, by op: a2a, experts, trans, agg" },
+schema.record("moe stats", "stats", "statistics of an MoE layer in a step", {},
+  schema.declared "moe_stats")
+schema.record("rank stats", "stats", "statistics of a rank in a step", {}, schema.declared "rank")
+schema.record("train result", "result", "the result of a run on real ranks", {
+  { "samples_ms", "number[]", "time of each step" },
+  { "executed", "table<string, string[]>[]",
+    "for each rank and lane the names of a step's ops, in order" },
+  { "placements", "moe.LayerPlacement[][]?",
+    "indexed by step and layer, if the model has a placement policy" },
+  { "planner_error", "table<string, moe.PlannerError>?", "errors of Pro-Prophet's performance "
+    .. "model against the executed spans, indexed by op (a2a, experts, trans, agg)" },
   { "record", "string?", "path of the recorded trace" },
-  { "corpus", "string?", "where the text comes from" },
-  { "unigram_entropy", "number?", "of the text, nats" },
+  { "corpus", "string?", "the source of the text" },
+  { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
   { "explain", "(step?: integer): moe.Explanation",
-    "of a step that ran, the first unless given; of plan:run" },
+    "explains a step that ran, by default the first; only for results of plan:run" },
 }, schema.changed(schema.declared "result", { metrics = { as = "moe.Metrics[]" },
   moe = { as = "moe.MoeStats[][]" }, ranks = { as = "moe.RankStats[][]" },
   eval_loss = { maybe = true }, stop_reason = { maybe = true }, digest = { maybe = true },
@@ -408,8 +458,9 @@ function Plan:info() return self.core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
-    doc = "that are simulated; they differ under a routing model" },
-  first_step = { lo = 1, hi = 1e9, default = 1, doc = "of the routing, from 1" },
+    doc = "number of steps to simulate; they differ under a routing model" },
+  first_step = { lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing with which the simulation begins" },
 })
 
 function Plan:simulate(t)
@@ -432,13 +483,15 @@ end
 
 M.SPANS = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "simulated after those before it; they differ under a routing model" },
+    doc = "the step whose timeline is returned; steps differ only under a routing model" },
   all_ranks = { type = "boolean", default = false,
-    doc = "not the first alone; without a routing model it stands for all" },
+    doc = "whether to return the spans of all ranks, and not only of the first; without a routing "
+      .. "model all ranks do the same" },
 }
 
--- What has the timeline of that simulated step. Beyond the first one as many steps are simulated
--- as were ever asked for, at least twice as many as before, and kept with the plan.
+-- Returns timelines that include the simulated step `step`. For a step beyond those that the plan
+-- keeps, it simulates again and keeps the result: up to the largest step that was ever requested,
+-- and at least twice as many steps as before.
 local function simulation_with(self, step, at)
   if step > self.held.steps then
     local steps = math.max(step, self.asked, 2 * self.held.steps)
@@ -452,7 +505,7 @@ function Plan:spans(t)
   local core_plan = self.core
   local at = errors.here()
   local c = schema.check(M.SPANS, t or {}, "spans", at)
-  local step = self.spec.routing and c.step or 1  -- without a routing model one stands for all
+  local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
   return errors.call(at, core_plan.spans, core_plan,
     { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
 end
@@ -483,7 +536,7 @@ function Plan:run(executor, t)
   local c = schema.check(M.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
     variants = M.variants(executor, c, "moe.plan.run", at) }))
-  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- whatever the simulated plan has
+  spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- in place of the simulated plan's edits
   local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
   M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
@@ -501,7 +554,7 @@ function M.plan(t)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
-  local held = { steps = 1, timelines = made.sim.timelines }  -- of steps from the first on
+  local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)

@@ -1,5 +1,5 @@
--- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: tables that the core understands,
--- with the assumed constants they rest on.
+-- moe.cluster.<name>{ nodes = n } and moe.cluster.custom{...}: checked clusters, with a list of the
+-- assumed constants among their numbers.
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -7,29 +7,32 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- The built-in clusters: files in clusters/.
+--- Names of the built-in clusters, which are the files in clusters/.
 M.files = core.library_files "clusters"
 
-local mt = schema.class("cluster", "a cluster, as moe.cluster.p4de { nodes = 2 }")
+local mt = schema.class("cluster", "a cluster, for example moe.cluster.p4de { nodes = 2 }")
 
 local function rate(doc) return { type = "number", lo = 1e-9, hi = 1e18, doc = doc } end
-local function share() return { type = "number", lo = 1e-9, hi = 1, doc = "of the peak" } end
+local function share()
+  return { type = "number", lo = 1e-9, hi = 1, doc = "achieved share of the peak" }
+end
 
 local declared = schema.declared "cluster"
 
---- A link between devices or nodes, as it is achieved, and as it may also be given.
+--- Fields of a link between devices or nodes. PLAIN_LINK has the achieved rate; LINK also accepts
+--- the data-sheet peak with the achieved share of it, as DEVICE does for a device's rates.
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
 M.DEVICE = schema.changed(declared.device.type, {
   peak_gemm_flops_per_s = rate "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
---- What transfers take from compute beside them.
+--- Fields that state how much longer compute takes while a transfer runs.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
---- How links are shared where collectives meet.
+--- The fields that state how collectives share a link that they use at the same time.
 M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 
--- What a plan takes of a cluster.
+-- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
 PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
 
@@ -37,25 +40,27 @@ M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
-    doc = "in which the device's rates were found, and so of models on it; any" },
+    doc = "element type for which the device's rates were found, and which models on the cluster "
+      .. "must have; default: any" },
   collectives = { type = comm_tables.FIELDS, default = {},
-    doc = "measured times, instead of closed forms" },
+    doc = "measured times of collectives, in place of formulas" },
 })
 
--- t[name] is given, or becomes the peak times the achieved share of it.
+-- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part. Raises a
+-- user error if both forms are given, or neither.
 local function achieve(t, name, peak, part, path, at)
   if t[name] and (t[peak] or t[part]) then
-    errors.user(("%s: give %s, or %s with %s, not both"):format(path, name, peak, part), at,
-      path .. "." .. name)
+    errors.user(("%s: give either %s, or %s and %s, but not both"):format(path, name, peak, part),
+      at, path .. "." .. name)
   end
   if not t[name] and not (t[peak] and t[part]) then
-    errors.user(("%s: %s is missing (or %s with %s)"):format(path, name, peak, part), at)
+    errors.user(("%s: %s is missing; give it, or %s and %s"):format(path, name, peak, part), at)
   end
   t[name] = t[name] or t[peak] * t[part]
   t[peak], t[part] = nil, nil
 end
 
--- ends: as in schema.collector.
+-- Checks the fields and returns the cluster. ends: as in schema.collector.
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
@@ -71,12 +76,14 @@ local function resolve(t, path, at, ends)
     end
   end
   if c.nodes > 1 and not c.nic then
-    errors.user(path .. ": nic is missing; more than one node needs it", at)
+    errors.user(path .. ": nic is missing; a cluster of more than one node needs it", at)
   end
   if c.devices_per_node > 1 and not c.intra then
-    errors.user(path .. ": intra is missing; more than one device per node needs it", at)
+    errors.user(path .. ": intra is missing; a cluster with more than one device per node needs it",
+      at)
   end
-  -- A link that nothing crosses.
+  -- The core needs both links; a link that is not given carries no transfer (one node, or one
+  -- device per node), so its rate does not matter.
   c.intra = c.intra or c.nic or { bytes_per_s = 1e12, latency_us = 0 }
   c.nic = c.nic or c.intra
   c.devices = c.nodes * c.devices_per_node
@@ -85,15 +92,16 @@ local function resolve(t, path, at, ends)
   return schema.object(c, mt)
 end
 
---- The cluster with some assumed constants at an end of their band.
+--- Returns the cluster with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
 local function load_file(name)
   local file = require("moe.clusters." .. name)
   local data = type(file) == "function" and file(schema.assumed)
   if type(data) ~= "table" or type(data.doc) ~= "string" then
-    error(("clusters/%s.lua: return a function of assumed that gives a table of fields with a doc")
-      :format(name), 0)
+    error(("clusters/%s.lua: return a function of `assumed` that returns a table of fields with a "
+      .. "doc"):format(name), 0)
   end
   return data
 end
@@ -102,7 +110,9 @@ local function named(name)
   return function(t)
     local at = errors.here()
     local path = "cluster." .. name
-    if type(t) ~= "table" then schema.refuse(path, t, "a table, as { nodes = 2 }", at) end
+    if type(t) ~= "table" then
+      schema.refuse(path, t, "a table, for example { nodes = 2 }", at)
+    end
     local data = load_file(name)
     data.doc, data.name = nil, name
     return resolve(schema.merged(data, t), path, at)
@@ -110,21 +120,25 @@ local function named(name)
 end
 
 local constructors = { custom = { function(t) return resolve(t, "cluster", errors.here()) end,
-  M.FIELDS, "moe.Cluster", "every number given in the recipe, or by moe.machine 'machine.lua'",
+  M.FIELDS, "moe.Cluster",
+    "a cluster whose numbers are all in the recipe or in a file for moe.machine",
   class = "moe.ClusterFields", assumed = true } }
 for _, name in ipairs(M.files) do
   constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster", load_file(name).doc }
 end
 
---- moe.cluster.<name>: functions of { nodes = n, and what is to differ }; custom takes all fields.
+--- moe.cluster.<name>{ nodes = n, ... } returns a built-in cluster; further fields replace its own.
+--- moe.cluster.custom{...} has no values of its own, so all required fields must be given.
 M.constructors = schema.functions("moe.cluster", "cluster", constructors)
 
-schema.record("context cluster", "ctx.cluster", "devices and links, in the calls of policies", {
-  { "devices", "integer", "in all" },
-  { "node_of", "(device: integer): integer", "the device's node; of a placement's ctx" },
-  { "devices_of", "(node: integer): integer[]", "the node's devices; of a placement's ctx" },
+schema.record("context cluster", "ctx.cluster", "devices and links, as policies get them", {
+  { "devices", "integer", "number of devices" },
+  { "node_of", "(device: integer): integer", "returns the device's node; only for placements" },
+  { "devices_of", "(node: integer): integer[]",
+    "returns the node's devices; only for placements" },
 }, declared)
-schema.record("place rates", "ctx.rates", "what a placement's times are made of", {},
+schema.record("place rates", "ctx.rates",
+  "the rates from which a placement's times are computed", {},
   schema.declared "place_rates")
 
 local function fields_of(cluster)
@@ -133,7 +147,8 @@ local function fields_of(cluster)
   return out
 end
 
---- What the core takes of a cluster.
+--- Returns the cluster as the table that the core takes. Raises a user error if the cluster has no
+--- device.
 function M.plain(cluster)
   if not cluster.device then
     errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
@@ -142,7 +157,8 @@ function M.plain(cluster)
   return fields_of(cluster)
 end
 
---- What the core takes of a cluster where only its links matter.
+--- Returns the cluster as the table that the core takes, with a device of rate 0: for uses that
+--- need only the links.
 function M.links(cluster)
   return schema.merged(fields_of(cluster), { device = { gemm_flops_per_s = 0,
     vector_flops_per_s = 0, memory_bytes_per_s = 0 } })

@@ -1,4 +1,4 @@
--- moe.collectives{...}: how long collectives take that meet on the links of a cluster.
+-- moe.collectives{...}: simulates how long collectives take that share the links of a cluster.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -11,27 +11,33 @@ local TIME = { type = "number", lo = 0, hi = 1e9 }
 
 local ANY_OP = {
   kind = { type = "string", enum = { "all_to_all", "all_reduce" }, required = true,
-    doc = "of the collective" },
-  start_ms = schema.merged(TIME, { default = 0, doc = "from 0, or from the end of `after`" }),
+    doc = "kind of the collective" },
+  start_ms = schema.merged(TIME, { default = 0,
+    doc = "when the op starts, counted from time 0 or from the end of the ops in `after`" }),
   after = { type = "list", of = { type = "integer", lo = 1 },
-    doc = "earlier ops by number; it waits for all of them" },
-  rank_start_ms = { type = "list", of = TIME, doc = "later by this much, by rank" },
-  priority = { type = "integer", lo = -1e6, hi = 1e6, doc = "higher first; strict_priority" },
+    doc = "numbers of earlier ops, all of which this op waits for" },
+  rank_start_ms = { type = "list", of = TIME,
+    doc = "one entry per rank: how much later than start_ms it starts" },
+  priority = { type = "integer", lo = -1e6, hi = 1e6,
+    doc = "the higher goes first; only under share = 'strict_priority'" },
 }
 
---- Fields of an op by its kind.
+--- Fields of an entry of `ops`, indexed by the collective's kind.
 M.OPS = {
   all_to_all = schema.merged(ANY_OP, {
-    bytes_per_pair = schema.merged(BYTES, { doc = "from each rank to each other" }),
-    bytes = { type = "table", doc = "instead: N rows of N, from rank to rank" },
+    bytes_per_pair = schema.merged(BYTES, { doc = "bytes from each rank to each other rank" }),
+    bytes = { type = "table",
+      doc = "in place of bytes_per_pair: bytes[source][destination], N rows of N numbers" },
     algorithm = { type = "string", enum = { "direct", "pairwise" }, default = "direct",
-      doc = "all pairs at once, or in N-1 rounds" },
-    channels = { type = "integer", lo = 1, hi = 1024, doc = "of a device; per_channel; 1" },
+      doc = "direct: all pairs of ranks at once; pairwise: in N-1 rounds" },
+    channels = { type = "integer", lo = 1, hi = 1024,
+      doc = "channels of a device; only under share = 'per_channel'; default: 1" },
   }),
   all_reduce = schema.merged(ANY_OP, {
-    bytes = schema.merged(BYTES, { required = true, doc = "of a rank" }),
-    algorithm = { type = "string", enum = { "ring" }, default = "ring", doc = "how it is done" },
-    rings = { type = "integer", lo = 1, hi = 1024, doc = "one per NIC" },
+    bytes = schema.merged(BYTES, { required = true, doc = "bytes of each rank" }),
+    algorithm = { type = "string", enum = { "ring" }, default = "ring",
+      doc = "algorithm of the all-reduce" },
+    rings = { type = "integer", lo = 1, hi = 1024, doc = "number of rings; default: one per NIC" },
   }),
 }
 
@@ -40,7 +46,8 @@ M.FIELDS = {
   ops = { type = "list", of = { type = "table" }, required = true, doc = "the collectives" },
   share = schema.merged(cluster_lib.SHARE, { default = "per_flow" }),
   efficiency = schema.merged(cluster_lib.SHARING_EFFICIENCY, { default = 1 }),
-  link_use = { type = "boolean", default = false, doc = "say when each link carries how much" },
+  link_use = { type = "boolean", default = false,
+    doc = "whether the result has .link_use: the rate on each link over time" },
 }
 
 local function check_length(list, n, path, what, at)
@@ -50,7 +57,7 @@ local function check_length(list, n, path, what, at)
   end
 end
 
--- N rows of N numbers.
+-- Checks that the matrix has n rows of n byte counts; returns it.
 local function check_matrix(matrix, n, path, at)
   check_length(matrix, n, path, "rows", at)
   for i, row in ipairs(matrix) do
@@ -71,12 +78,13 @@ end
 local function check_all_to_all(op, n, path, at)
   if (op.bytes_per_pair == nil) == (op.bytes == nil) then
     errors.user(("%s: give either bytes_per_pair or bytes, %s"):format(path,
-      op.bytes and "not both" or "neither is there"), at, op.bytes and path .. ".bytes")
+      op.bytes and "not both" or "neither is given"), at, op.bytes and path .. ".bytes")
   end
   return op.bytes and check_matrix(op.bytes, n, path .. ".bytes", at)
 end
 
--- An op's checked fields without its matrix, and the matrix or nil.
+-- Checks entry `index` of ops; returns its fields without the matrix of bytes, and that matrix or
+-- nil. c: the checked fields of moe.collectives.
 local function check_op(t, index, c, at)
   local path = ("moe.collectives.ops[%d]"):format(index)
   local kind = schema.field(ANY_OP.kind, t.kind, path .. ".kind", at)
@@ -88,8 +96,8 @@ local function check_op(t, index, c, at)
   end
   for field, share in pairs { priority = "strict_priority", channels = "per_channel" } do
     if op[field] and c.share ~= share then
-      errors.user(("%s.%s: only share = '%s' reads it, not '%s'"):format(path, field, share,
-        c.share), at)
+      errors.user(("%s.%s: is only used with share = '%s'; here share is '%s'"):format(path, field,
+        share, c.share), at)
     end
   end
   local n = c.cluster.devices
@@ -103,13 +111,17 @@ local function check_op(t, index, c, at)
   return op, matrix
 end
 
-schema.record("collective times", "times", "a list of an op's times each", {
-  { "[integer]", "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }", "of an op" },
+schema.record("collective times", "times", "a list with the times of each op", {
+  { "[integer]", "{ begin_ms: number, end_ms: number, rank_end_ms: number[] }",
+    "the times of one entry of ops" },
   { "link_use", "{ link: string, node: integer, index: integer, begin_ms: number, end_ms: number, "
-    .. "bytes_per_s: number }[]?", "when each link carries how much, with link_use" },
-  { "nodes_alike", "boolean", "whether node 1 stands for every node" },
+    .. "bytes_per_s: number }[]?",
+    "how much each link transfers and when, for example of link = \"nic_out\"; with link_use = "
+      .. "true" },
+  { "nodes_alike", "boolean", "true: all nodes do the same, and link_use lists only node 1" },
 })
 
+--- Returns the times of the ops: a record of the type "collective times".
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

@@ -1,7 +1,8 @@
--- Measured times of collectives, which take the place of a cluster's closed forms:
+-- Measured times of collectives, which replace the formulas that a cluster otherwise uses:
 --   collectives = { all_to_all = { { bytes, us }, ... }, all_reduce = moe.nccl_tests "file.log" }
--- bytes: what a rank brings, its own part of an all-to-all included; us: until the last is done.
--- Between rows times are interpolated; a part of a partitioned all-to-all has its own payload.
+-- bytes: what a rank sends, including what it sends to itself in an all-to-all; us: microseconds
+-- until the last rank is done. Between rows times are interpolated. A part of an all-to-all that is
+-- cut counts as an all-to-all of the part's bytes.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -11,7 +12,7 @@ local M = {}
 local mt = schema.class("times", 'a list of { bytes, us }, or moe.nccl_tests "file.log"')
 
 local TIMES = { type = "any", as = "number[][]|moe.Times",
-  doc = "list of { bytes, us }, or moe.nccl_tests" }
+  doc = "a list of { bytes, microseconds }, or moe.nccl_tests" }
 M.FIELDS = { all_to_all = TIMES, all_reduce = TIMES }
 
 M.ROWS = { type = "list", of = { type = "list", of = { type = "number", lo = 0, hi = 1e15 } } }
@@ -22,23 +23,25 @@ local function check_rows(rows, path, at)
   for i, row in ipairs(rows) do
     local place = ("%s[%d]"):format(path, i)
     if #row ~= 2 then
-      errors.user(("%s: has %d numbers; give { bytes, us }"):format(place, #row), at)
+      errors.user(("%s: has %d numbers; give two: { bytes, us }"):format(place, #row), at)
     end
     if i > 1 and row[1] <= rows[i - 1][1] then
-      errors.user(("%s: %g bytes stand after %g; give rows in ascending order"):format(place,
-        row[1], rows[i - 1][1]), at)
+      errors.user(("%s: %g bytes come after %g; give rows in ascending order of bytes"):format(
+        place, row[1], rows[i - 1][1]), at)
     end
   end
   return rows
 end
 
---- A table of `kind` that was measured with so many ranks; `source` names its file.
+--- Makes a table of times of the collective `kind` that were measured with `ranks` ranks; `source`
+--- is the name of the file that they come from.
 function M.measured(kind, rows, ranks, source, at)
   return setmetatable({ kind = kind, rows = check_rows(rows, source .. "." .. kind, at),
     ranks = ranks, source = source }, mt)
 end
 
---- moe.nccl_tests "file.log": the out-of-place times of all_reduce_perf or alltoall_perf.
+--- moe.nccl_tests "file.log": a table of times from the output of NVIDIA's all_reduce_perf or
+--- alltoall_perf (nccl-tests); the out-of-place times are taken.
 function M.nccl_tests(file)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
@@ -52,7 +55,8 @@ local function resolve(kind, given, devices, path, at)
     return { rows = check_rows(given, path, at), source = "the recipe" }
   end
   if given.kind ~= kind then
-    errors.user(("%s: %s holds times of %s"):format(path, given.source, given.kind), at)
+    errors.user(("%s: %s has times of %s; give times of %s"):format(path, given.source, given.kind,
+      kind), at)
   end
   if given.ranks ~= devices then
     errors.user(("%s: %s was measured with %d ranks, but the cluster has %d devices"):format(path,
@@ -61,7 +65,8 @@ local function resolve(kind, given, devices, path, at)
   return { rows = given.rows, source = given.source }
 end
 
---- What the core takes: kind -> { rows, source }, checked against the cluster's devices.
+--- Returns the tables as the core takes them: kind -> { rows, source }. Raises a user error if a
+--- table was measured with another number of ranks than the cluster has devices.
 function M.resolve(collectives, devices, path, at)
   local out = {}
   for kind in pairs(M.FIELDS) do

@@ -1,4 +1,5 @@
--- moe.machine "machine.lua": what `moebench calibrate` measured, as fields of moe.cluster.custom.
+-- moe.machine "machine.lua": the measurements that `moebench calibrate` wrote, as fields for
+-- moe.cluster.custom.
 local cluster = require "moe.spec.cluster"
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
@@ -24,30 +25,37 @@ M.FILE = {
   residuals = { type = "table", default = {} },
 }
 
--- The file's table. It is data: its text sees no names.
+-- Returns the table that the file returns. The file is only data: its code is loaded with an empty
+-- environment, without any global name.
 local function load_table(file, at)
   local chunk, why = load(errors.call(at, core.read_file, file), "=" .. file, "t", {})
   local ok, value = pcall(chunk or error, why)
-  if not ok then errors.user(("cannot read %s: %s"):format(file, tostring(value)), at) end
+  if not ok then
+    errors.user(("moe.machine: cannot read %s: %s"):format(file, tostring(value)), at)
+  end
   return value
 end
 
 M.OPTIONS = { blocks = { type = "integer", lo = 1, hi = 1024,
-  doc = "of a transfer on a GPU, one that was measured; without, compute takes no longer beside" } }
+  doc = "CUDA blocks of a transfer, a number that was measured: compute is slowed down while such "
+    .. "a transfer runs; default: compute is not slowed down" } }
 
--- What transfers of so many blocks do to compute beside them.
+-- Returns the measured slowdown of compute while a transfer of `blocks` CUDA blocks runs. Raises a
+-- user error if the file has no measurement with this number of blocks.
 local function slowdown(m, blocks, file, at)
   local measured = {}
   for i, row in ipairs(m.overlap and m.overlap.rows or {}) do
     if row.blocks == blocks then return { gemm = row.gemm, memory = row.memory } end
     measured[i] = tostring(row.blocks)
   end
-  errors.user(("moe.machine.blocks: %d: %s has %s"):format(blocks, file, #measured == 0
-    and "no compute beside transfers" or "those of " .. table.concat(measured, ", ")), at)
+  errors.user(("moe.machine.blocks: %d was not measured; %s has %s"):format(blocks, file,
+    #measured == 0 and "no times of compute during transfers"
+    or "times for blocks = " .. table.concat(measured, ", ")), at)
 end
 
---- Fields of moe.cluster.custom: one node of as many devices as ranks were measured. Change or add
---- what is to differ; collectives hold for this number of devices.
+--- Returns fields for moe.cluster.custom: one node with as many devices as ranks were measured. The
+--- recipe may change or add fields, but the measured collectives are valid only for this number of
+--- devices.
 function M.machine(file, options)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.machine", at)

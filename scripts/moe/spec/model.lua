@@ -1,69 +1,80 @@
 -- moe.model.gpt2_moe{...}: a checked model. Sizes that depend on the number of devices (batch or
--- batch_per_device, experts or experts_per_device) are resolved when the target is known.
+-- batch_per_device, experts or experts_per_device) are computed by M.resolve, when the cluster or
+-- the number of ranks is known.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-require "moe.spec.routing"  -- the class of what `routing` takes
+require "moe.spec.routing"  -- defines the class "routing", the type of the field `routing`
 local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("model", "a model, as moe.model.gpt2_moe {...}")
+local mt = schema.class("model", "a model, for example moe.model.gpt2_moe {...}")
 
 M.BALANCE_LOSS = {
   coefficient = { type = "number", lo = 0, hi = 1e6, required = true,
-    doc = "of E * sum of f[e] * P[e], a layer" },
+    doc = "factor of E * sum of f[e] * P[e] in the loss, for each MoE layer" },
   count = { type = "string", enum = { "first", "choices", "kept" }, default = "choices",
-    doc = "what f is the share of: first choices, all k before drops, all k that found a place" },
+    doc = "choices of which f[e] is expert e's share: the tokens' first choices, all k choices "
+      .. "before drops, or those that got a slot" },
   over = { type = "string", enum = { "rank", "all" }, default = "rank",
-    doc = "f and P of each rank's tokens, or of all ranks' (an all-reduce of counts)" },
+    doc = "tokens over which f and P are taken: each rank's own, or those of all ranks (one "
+      .. "all-reduce of counts per layer)" },
 }
 
 M.BIAS_BALANCE = {
-  rate = { type = "number", lo = 0, hi = 1, default = 0.001, doc = "of an expert's bias, a step" },
+  rate = { type = "number", lo = 0, hi = 1, default = 0.001,
+    doc = "change of an expert's bias per step" },
 }
 
 M.FIELDS = {
-  name = { type = "string", default = "gpt2_moe", doc = "in results" },
-  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "vocabulary" },
+  name = { type = "string", default = "gpt2_moe", doc = "the model's name in results" },
+  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "size of the vocabulary" },
   layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
   hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
-  heads = { type = "integer", lo = 1, hi = 1e5, required = true, doc = "divide hidden" },
+  heads = { type = "integer", lo = 1, hi = 1e5, required = true,
+    doc = "attention heads; must divide hidden" },
   seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per row" },
-  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; 4 * hidden" },
-  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of the whole batch" },
+  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; default: 4 * hidden" },
+  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of all devices together" },
   batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows per device" },
-  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts in all" },
+  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts of a layer" },
   experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts per device" },
   ep = { type = "integer", lo = 1, hi = 1e6,
-    doc = "devices of an expert-parallel group, which holds all experts; all devices" },
+    doc = "devices of an expert-parallel group, which holds every expert once; default: all devices"
+  },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
-    doc = "an MoE FFN in the last of every so many blocks" },
+    doc = "the last block of each group of this many blocks has an MoE FFN" },
   gate = { type = "any", default = "switch", as = "string|moe.Gate",
-    doc = "a gate's name or a policy" },
+    doc = "a built-in gate's name or a gate policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices per token, where the gate leaves it open; 1" },
+    doc = "choices per token, for gates that do not fix it; default: 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
-    doc = "an expert's places over a rank's tokens per expert; 1.25" },
-  capacity = { type = "string", enum = { "none" }, doc = "every token fits" },
+    doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
+  capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
-    doc = "coefficient of the mean of logsumexp(router logits)^2, a layer" },
-  bias_balance = { type = M.BIAS_BALANCE, doc = "balancing by a bias per expert, without a loss" },
+    doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },
+  bias_balance = { type = M.BIAS_BALANCE,
+    doc = "balances experts by a bias per expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
-    doc = "share of capacity slots that hold a token, as simulated; that of balanced routing" },
+    doc = "share of capacity slots that hold a token in the simulation; default: that of balanced "
+      .. "routing" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
-    doc = "one kernel, or score, softmax and context through memory" },
+    doc = "fused: one kernel; unfused: scores, softmax and context are written to memory" },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
-    doc = "element type; f16 on a cluster, f32 on CPU ranks; bf16: parameters and gates stay f32" },
+    doc = "element type (with bf16, parameters and gates stay f32); default: f16 on a cluster, f32 "
+      .. "on CPU ranks" },
 }
 
--- Of each pair one is given; where a model is changed, the new one stands.
+-- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
+-- pair, the other is removed.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
 
--- The row of a built-in gate, or the policy.
+-- Returns the row of core.table("gates") if `gate` is a built-in gate's name, or `gate` itself if
+-- it is a gate policy. Raises a user error for another value.
 local function check_gate(gate, path, at)
   if type(gate) == "string" then
     local names = {}
@@ -75,16 +86,16 @@ local function check_gate(gate, path, at)
   end
   if schema.is_a("gate", gate) then return gate end
   schema.refuse(path, gate, type(gate) == "function"
-    and "what it returns: call the gate's constructor, as my_gate {}"
+    and "a gate: call the gate's constructor, for example my_gate {}"
     or "a gate's name or a gate policy", at)
 end
 
--- The gate that stands for a routing model: top_k, whose places it takes, with as many choices as
--- the gate that it replaces, where one is given.
+-- Returns the gate of a model whose choices a routing model makes: top_k (slots are then given out
+-- as under top_k), with the k of the gate that the recipe named, if it named one that fixes k.
 local function routed(m, given, gate, path, at)
   if type(m.gate) == "table" then
-    errors.user(("%s.routing: takes the gate's place, but gate is the policy '%s'; give one of "
-      .. "them"):format(path, gate.name), at)
+    errors.user(("%s.routing: replaces the gate, but gate is the policy '%s'; give only one of "
+      .. "the two"):format(path, gate.name), at)
   end
   m.gate = "top_k"
   local stand_in = check_gate(m.gate, path .. ".gate", at)
@@ -95,11 +106,11 @@ local function exactly_one(m, a, path, at)
   local b = PARTNER[a]
   if (m[a] == nil) == (m[b] == nil) then
     errors.user(("%s: give either %s or %s, %s"):format(path, a, b,
-      m[a] == nil and "neither is there" or "not both"), at, path .. "." .. a)
+      m[a] == nil and "neither is given" or "not both"), at, path .. "." .. a)
   end
 end
 
--- ends: as in schema.collector.
+-- Checks the fields and returns the model. ends: as in schema.collector.
 local function make(t, path, at, ends)
   local assumed = schema.collector(path, "model", ends)
   local m = schema.check(M.FIELDS, t, path, at, assumed)
@@ -116,8 +127,8 @@ local function make(t, path, at, ends)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
   local fixed = gate.k and gate.k > 0 and gate.k or nil
   if fixed and m.k and m.k ~= fixed then
-    errors.user(("%s.k: %d, but the gate '%s' makes %d choices per token"):format(path, m.k,
-      gate.name, fixed), at)
+    errors.user(("%s.k: is %d, but the gate '%s' makes %d choices per token; omit k or change the "
+      .. "gate"):format(path, m.k, gate.name, fixed), at)
   end
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
@@ -125,17 +136,21 @@ local function make(t, path, at, ends)
   return schema.object(m, mt)
 end
 
---- The model with some assumed constants at an end of their band.
+--- Returns the model with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
 
 function M.gpt2_moe(t)
   return make(t, "model.gpt2_moe", errors.here())
 end
 
---- A copy of the model with some fields replaced.
+--- Returns a copy of the model with the fields of `changes` replaced; the model itself if changes
+--- is nil.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
-  if type(changes) ~= "table" then schema.refuse(path, changes, "a table of what differs", at) end
+  if type(changes) ~= "table" then
+    schema.refuse(path, changes, "a table of the fields that differ", at)
+  end
   local t = schema.merged(model.given, {})
   for key in pairs(changes) do
     if PARTNER[key] then t[PARTNER[key]] = nil end
@@ -147,20 +162,22 @@ function M.override(model, changes, path, at)
   return make(schema.merged(t, changes), path, at)
 end
 
---- The plain table that the core takes, for `devices` devices, and the gate's policy or nil.
+--- Returns the model for `devices` devices as the table that the core takes, and the gate's policy
+--- or nil. dtype: the element type if the model does not give one.
 function M.resolve(model, devices, dtype)
   local function split(total, what, ranks)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
     if rows % ranks ~= 0 then
-      errors.user(("%s.%s: %d %s do not divide over %d ranks"):format(model.path, total, rows,
-        what, ranks), model.at)
+      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks"):format(model.path, total,
+        rows, what, ranks), model.at)
     end
     return rows / ranks
   end
   local ep = model.ep or devices
   if devices % ep ~= 0 then
-    errors.user(("%s.ep: %d does not divide %d ranks"):format(model.path, ep, devices), model.at)
+    errors.user(("%s.ep: %d does not divide the number of ranks, %d"):format(model.path, ep,
+      devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
@@ -178,9 +195,10 @@ function M.resolve(model, devices, dtype)
   return resolved, policy
 end
 
---- Share of the capacity slots that hold a token, which says what the simulator sends and computes
---- where padding is not: the model's `fill`, or that of balanced routing. Without a capacity,
---- an expert has a slot for every token of a rank. A gate of the recipe's fills slots as most do.
+--- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
+--- under balanced routing. The simulator uses it where padding is neither sent nor computed.
+--- In a model without capacity each expert has one slot for every token of a rank. A gate policy of
+--- the recipe is assumed to fill as many slots as most built-in gates.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1
@@ -194,17 +212,19 @@ end
 
 local lancet = require "moe.models.lancet"(schema.assumed)
 
---- Fields of moe.model.lancet beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.lancet in addition to those of gpt2_moe, which may be given to replace the
+--- paper's values.
 M.LANCET = {
   size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true,
-    doc = "one of the paper's" },
+    doc = "one of the paper's sizes" },
   gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
-    doc = "cluster, which decides the batch" },
-  batch_per_device = { type = "integer", doc = "one of the paper's; the first of them" },
+    doc = "the cluster, for which the paper states the batch" },
+  batch_per_device = { type = "integer",
+    doc = "a batch that the paper uses for this model and cluster; default: the first of them" },
 }
 
--- A model of the Lancet paper; false where its batch is not one of the paper's for that cluster, so
--- that a case which gets it can say that there is no such point.
+-- Returns a model of the Lancet paper, or false if the paper does not use this batch on that
+-- cluster: a case can return false as well to state that there is no such point.
 local function lancet_model(t)
   local at, own, changes = errors.here(), {}, {}
   if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
@@ -222,13 +242,14 @@ end
 
 local lina = require "moe.models.lina"(schema.assumed)
 
---- Fields of moe.model.lina beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.lina in addition to those of gpt2_moe, which may be given to replace the
+--- values in models/lina.lua.
 M.LINA = {
   size = { type = "string", enum = schema.keys_of(lina.sizes), required = true,
-    doc = "one of the paper's" },
+    doc = "one of the paper's sizes" },
 }
 
--- A model of the Lina paper.
+-- Returns a model of the Lina paper.
 local function lina_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
@@ -241,13 +262,14 @@ end
 
 local proprophet = require "moe.models.proprophet"(schema.assumed)
 
---- Fields of moe.model.proprophet beside those of gpt2_moe, which it may change.
+--- Fields of moe.model.proprophet in addition to those of gpt2_moe, which may be given to replace
+--- the values in models/proprophet.lua.
 M.PROPROPHET = {
   size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true,
-    doc = "one of the paper's" },
+    doc = "one of the paper's sizes" },
 }
 
--- A model of the Pro-Prophet paper.
+-- Returns a model of the Pro-Prophet paper.
 local function proprophet_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end
@@ -259,7 +281,8 @@ local function proprophet_model(t)
   return M.override(base, changes, "model.proprophet", at)
 end
 
--- The fields of a paper's model: its own, and those of gpt2_moe, which it may change.
+-- Returns the field list of a paper's model: its own fields, and those of gpt2_moe, which replace
+-- the values that the paper's model has.
 local function changing(own)
   local out = {}
   for name, field in pairs(M.FIELDS) do out[name] = schema.optional(field) end
@@ -276,10 +299,10 @@ M.constructors = schema.functions("moe.model", "model", {
     proprophet.doc, assumed = true },
 })
 
--- What policies see of a model.
+-- The fields of a model that policies get.
 local SEEN = schema.changed(schema.picked(M.FIELDS, { "name", "vocab", "layers", "hidden", "heads",
   "seq", "ffn", "batch_per_device", "experts", "moe_every", "gate", "k", "capacity_factor" }),
-  { gate = { as = "string", doc = "the gate's name" } })
-schema.record("context model", "ctx.model", "sizes of the model, in calls of policies", {}, SEEN)
+  { gate = { as = "string", doc = "name of the gate" } })
+schema.record("context model", "ctx.model", "sizes of the model, as policies get them", {}, SEEN)
 
 return M

@@ -1,44 +1,48 @@
--- Lina's expert packing (ATC 2023, section 4.4): n times as many experts per device, in groups of
--- 1/n of the devices, so that all-to-alls stay inside a group and every expert has n residents
--- whose gradients are all-reduced. Its controller as a planning function: from n = 1 on, n doubles
--- while the experts of a micro-op take less time than its all-to-all.
+-- Lina's expert packing (ATC 2023, section 4.4): each device holds n times as many experts, and the
+-- devices form n groups, each of which holds every expert once. All-to-alls stay inside a group,
+-- and the gradients of an expert are all-reduced over its n devices. The paper's controller, which
+-- chooses n during training, is a planning function here: n starts at 1 and doubles while the
+-- experts of a micro-op (a part of an all-to-all with its experts) take less time than its
+-- all-to-all.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
---- Options of the controller.
+--- Options of the packing controller.
 M.FIELDS = {
-  most = { type = "integer", lo = 1, hi = 1e6, doc = "n at most; all experts on every device" },
+  most = { type = "integer", lo = 1, hi = 1e6,
+    doc = "largest n, times as many experts per device; default: all experts on every device" },
   begin_step = { type = "integer", lo = 0, hi = 1e9, default = 10,
     doc = "the step that is measured first (paper: 10)" },
   every = { type = "integer", lo = 1, hi = 1e9, default = 4,
     doc = "steps between measurements (paper: 4)" },
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "between a device and its host, one way; PCIe 4.0 x16 less its overhead" },
+    doc = "bytes per second between a device and its host, one way; the default is PCIe 4.0 x16 "
+      .. "without its overhead" },
 }
 
---- The specification with n times as many experts per device.
+--- Returns the plan's specification with n times as many experts per device.
 function M.packed(spec, n)
   return schema.merged(spec, { model = schema.merged(spec.model, { ep = spec.ranks / n }) })
 end
 
-schema.record("packing", "packing", "what Lina's packing controller chose, and saw", {
-  { "n", "integer", "experts per device over those without packing" },
-  { "ep", "integer", "devices of an expert-parallel group" },
-  { "settled_step", "integer", "the step that is measured last" },
-  { "exchange_ms", "number", "what bringing the experts takes, once" },
-  { "offload_bytes", "number", "of a device, beyond its memory" },
-  { "offload_ms", "number", "what they take to come and go, a step" },
+schema.record("packing", "packing", "what Lina's packing controller chose and measured", {
+  { "n", "integer", "by what factor a device holds more experts than without packing" },
+  { "ep", "integer", "number of devices of an expert-parallel group" },
+  { "settled_step", "integer", "the step of the last measurement" },
+  { "exchange_ms", "number", "time to bring the experts to their devices, once" },
+  { "offload_bytes", "number", "bytes of a device that do not fit in its memory" },
+  { "offload_ms", "number", "time per step to copy these bytes from the host and back" },
   { "trace",
     "{ n: integer, ffn_ms: number, a2a_ms: number, peak_bytes: integer, step: integer }[]",
-    "every n that was measured" },
+    "the measurement at each n" },
 })
 
---- Runs the controller. plan(spec): a plan. Returns n and what it saw. What does not fit in the
---- device's memory is in its host's, and comes and goes once per step. Errors are raised at the line of
---- `at`.
+--- Runs the controller. plan(spec) must return a plan. Returns n and a record of the choice, of the
+--- type "packing". Bytes that do not fit in the device's memory are kept in its host's memory and
+--- copied to the device and back once per step (offload_*). Errors name the line `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n, made = core.array {}, 1

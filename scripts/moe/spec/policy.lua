@@ -1,82 +1,88 @@
--- moe.policy.gate / pass / schedule / placement: policies written in Lua, and moe.pass: the
--- built-in passes. Each is a constructor: calling it with options makes an instance for a model or
--- a system. Rank threads look gates and placements up by name.
+-- moe.policy.gate / pass / schedule / placement: policies written in Lua; and moe.pass: the
+-- built-in passes. A definition returns a constructor: calling it with options makes an instance
+-- for a model or a system. In a run each rank thread evaluates the recipe in a Lua state of its own
+-- and finds gates and placements in M.registry by name.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
---- kind -> name -> definition, in this Lua state.
+--- The policies that were defined in this Lua state: kind -> name -> checked definition.
 M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
   gate = schema.class("gate", "a gate"),
-  pass = schema.class("pass", "a pass; call its constructor, as moe.pass.dw_schedule {}"),
+  pass = schema.class("pass", "a pass: call its constructor, for example moe.pass.dw_schedule {}"),
 }
 
--- Fields of all policies, with those of one kind.
+-- Returns the fields that all policies have together with `more`, the fields of one kind.
 local function fields(more)
   return schema.merged({
-    name = { type = "string", required = true, doc = "names it in results and errors" },
-    doc = { type = "string", default = "", doc = "what it does" },
-    params = { type = "table", default = {}, as = "table<string, any>", doc = "option -> default" },
+    name = { type = "string", required = true, doc = "the policy's name in results and errors" },
+    doc = { type = "string", default = "", doc = "a line of text on what the policy does" },
+    params = { type = "table", default = {}, as = "table<string, any>",
+      doc = "the policy's options: name -> default" },
   }, more)
 end
 
--- Fields of a placement that an instance may change.
+-- Fields of a placement that are also options of its instances.
 local PLACED = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "steps from one placement to the next" },
   shadows = { type = "integer", lo = 0, hi = 4096, default = 1,
-    doc = "slots per device for copies of a step; as many memory as that many experts" },
+    doc = "slots per device for copies of one step; each takes the memory of an expert" },
   extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
-    doc = "slots per device for experts that live there, beyond experts / devices" },
+    doc = "slots per device for residents, in addition to experts / devices" },
   expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
-    doc = "that a device receives a step, for plans made before anything ran" },
+    doc = "copies that a device is expected to receive per step, for plans before a run" },
 }
 
 M.KINDS = {
   gate = fields {
     scope = { type = "string", enum = { "token", "batch" }, required = true,
-      doc = "what a token's choice depends on: 'token' or 'batch'" },
+      doc = "whether a choice depends on its 'token' alone or on the whole 'batch'" },
     scores = { type = "string", enum = { "softmax", "sigmoid" }, default = "softmax",
-      doc = "what is made of a token's router logits" },
+      doc = "the function that turns a token's router logits into scores" },
     weight = { type = "string", enum = { "prob", "renorm", "one" }, default = "prob",
-      doc = "an expert's output counts by its score, by that over the sum of the chosen, or as 1" },
-    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; the model's k" },
+      doc = "weight of an expert's output: its score, the score divided by the sum of the chosen "
+        .. "experts' scores, or 1" },
+    k = { type = "integer", lo = 1, hi = 1e6, doc = "choices per token; default: the model's k" },
     bound = { type = "function", as = "fun(capacity: integer, o: table): integer",
-      doc = "the largest capacity, for buffers" },
+      doc = "returns the largest capacity, for buffers; o: the options" },
     route = { type = "function", required = true,
       as = "fun(ctx: moe.GateContext, s: moe.Scores, o: table)",
-      doc = "gives tokens places by ctx:take or ctx:fill; o: the options" },
+      doc = "gives slots to tokens with ctx:take or ctx:fill; o: the options" },
   },
   pass = fields {
     at = { type = "string", enum = { "forward", "step" }, required = true,
-      doc = "the graph it edits: 'forward' or the whole 'step'" },
+      doc = "the graph that the pass edits: the 'forward' or the whole 'step'" },
     apply = { type = "function", required = true,
-      as = "fun(g: moe.Graph, ctx: moe.PolicyContext, o: table)", doc = "edits g; o: the options" },
+      as = "fun(g: moe.Graph, ctx: moe.PolicyContext, o: table)",
+      doc = "edits the graph g; o: the options" },
   },
   schedule = fields {
     apply = { type = "function", required = true,
       as = "fun(s: moe.Schedule, g: moe.Graph, ctx: moe.PolicyContext, o: table)",
-      doc = "orders ops by s; o: the options" },
+      doc = "orders the ops with the methods of s; o: the options" },
   },
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
-      doc = "'step': from a step's counts, in force from the next step on; 'layer': from the "
-        .. "gate's counts of the layer and step in which it is in force" },
+      doc = "'step': made from the counts of a step, used from the next step on; 'layer': made "
+        .. "from the gate's counts of a layer and step, used in that layer and step" },
     moves = { type = "boolean",
-      doc = "whether experts may move or get residents beside their owner; at == 'step'" },
+      doc = "whether experts may move or get further residents; default: true if at = 'step'" },
     weighted = { type = "boolean", default = false,
-      doc = "whether p:share may take a function; memory of devices^2 * slots numbers per layer" },
+      doc = "whether p:share may be given a function; takes memory for devices^2 * slots numbers "
+        .. "per layer" },
     place = { type = "function", required = true,
       as = "fun(ctx: moe.PlacementContext, load: moe.Loads, p: moe.Placement, o: table): "
-        .. "moe.Placement", doc = "returns p, edited; the same on all ranks; o: the options" },
+        .. "moe.Placement",
+      doc = "edits p and returns it, the same on all ranks; o: the options" },
   })),
 }
 
--- Options as a field list. Their types are those of the defaults.
+-- Returns a policy's params as a field list; the type of an option is that of its default.
 local function option_fields(params, path, at)
   local out = {}
   for name, default in pairs(params) do
@@ -92,16 +98,22 @@ end
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
   for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
-    if known.name == def.name then errors.user(path .. "is the name of a built-in one", at) end
+    if known.name == def.name then
+      errors.user(("%sis the name of a built-in %s; give another name"):format(path,
+        kind == "gate" and "gate" or "pass"), at)
+    end
   end
-  if M.registry[kind][def.name] then errors.user(path .. "is defined twice", at) end
+  if M.registry[kind][def.name] then
+    errors.user(path .. "is defined twice; give each policy a name of its own", at)
+  end
 end
 
--- Whether a case of an experiment is being made.
+-- Whether the function `case` of an experiment is being called.
 local in_case = false
 
---- Calls f, in which no policy may be defined: rank threads know those that are defined when the
---- recipe is read, and a case is made once per point.
+--- Calls f and returns its result; defining a policy inside f is a user error. f is the function
+--- `case` of an experiment: rank threads evaluate the recipe but never call `case`, so they would
+--- not have the policy.
 function M.without_definitions(f)
   in_case = true
   local results = { xpcall(f, errors.with_traceback) }
@@ -110,19 +122,20 @@ function M.without_definitions(f)
   return results[2]
 end
 
--- The options of a placement's instances: its params, and what of its fields they may change.
+-- Adds to the options of a placement's instances the fields of PLACED, with the definition's values
+-- as defaults; sets and checks def.moves.
 local function placement_options(def, options, path, at)
   for name, field in pairs(PLACED) do
     if options[name] then
-      errors.user(("%s.params.%s: is a field of every placement; give it another name"):format(path,
-        name), at)
+      errors.user(("%s.params.%s: every placement has an option of this name; give the option "
+        .. "another name"):format(path, name), at)
     end
     options[name] = schema.merged(field, { default = def[name] })
   end
   if def.moves == nil then def.moves = def.at == "step" end
   if def.moves and def.at == "layer" then
-    errors.user(path .. ".moves: experts that move with their state come into force in the next "
-      .. "step; give at = 'step', or moves = false", at)
+    errors.user(path .. ".moves: experts move with their state only between steps; give "
+      .. "at = 'step' or moves = false", at)
   end
 end
 
@@ -131,8 +144,9 @@ local function define(kind)
     local at = errors.here()
     local path = "moe.policy." .. kind
     if in_case then
-      errors.user(path .. ": stands in a case, which is made once per point and not by the ranks; "
-        .. "define the policy before moe.experiment and use it in the case", at)
+      errors.user(path .. ": the policy is defined inside the function `case`, which the ranks of "
+        .. "a run do not call, so they would not have the policy; define it before moe.experiment "
+        .. "and use it in `case`", at)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)
@@ -155,15 +169,15 @@ local function define(kind)
 end
 
 local kinds = {}
-for kind, doc in pairs { gate = "chooses experts for tokens", pass = "edits a plan's graph",
-  schedule = "orders ops and shares lanes", placement = "puts experts on devices" } do
+for kind, doc in pairs { gate = "chooses the experts of tokens", pass = "edits a plan's graph",
+  schedule = "orders ops and divides lanes", placement = "places experts on devices" } do
   kinds[kind] = { define(kind), M.KINDS[kind],
     ("fun(options?: table): moe.%s"):format(kind == "gate" and "Gate" or "Pass"),
-    ("a %s in Lua, which %s; gives its constructor"):format(kind, doc) }
+    ("defines a %s policy in Lua, which %s; returns its constructor"):format(kind, doc) }
 end
 M.constructors = schema.functions("moe.policy", "kind of policy", kinds)
 
---- The options of a row of core.table("passes") as a field list.
+--- Returns the options of a built-in pass, a row of core.table("passes"), as a field list.
 function M.pass_options(row)
   local out = {}
   for _, o in ipairs(row.options) do
@@ -188,7 +202,7 @@ for _, row in ipairs(core.table("passes")) do
   passes[row.name] = { builtin(row), M.pass_options(row), "moe.Pass", row.doc }
 end
 
---- Built-in passes: moe.pass.<name>{ options }.
+--- The constructors of the built-in passes: moe.pass.<name>{ options }.
 M.passes = schema.functions("moe.pass", "pass", passes)
 
 return M

@@ -1,5 +1,6 @@
--- Routing models: moe.workload "name" {...}, moe.trace "file" {...} and its functions, and
--- moe.loads{...}, what a routing model says.
+-- Routing models, which state what tokens choose without a gate: moe.workload "name" {...},
+-- moe.trace "file" {...} with the functions moe.trace.*, and moe.loads{...}, which counts the
+-- choices of a routing model.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local outputs = require "moe.run.outputs"
@@ -7,11 +8,13 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("routing", "a workload or a trace, as moe.workload 'zipf' { s = 1.2 }")
+local mt = schema.class("routing",
+  "a workload or a trace, for example moe.workload 'zipf' { s = 1.2 }")
 
-local SEED = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "of its random numbers; --seed, or 1" }
+local SEED = { type = "integer", lo = 0, hi = 2 ^ 53,
+  doc = "seed of the workload's random numbers; default: --seed, or 1" }
 
---- The options of a row of core.table("workloads") as a field list.
+--- Returns the options of a workload, a row of core.table("workloads"), as a field list.
 function M.workload_fields(row)
   local out = { seed = SEED }
   for _, o in ipairs(row.options) do
@@ -21,7 +24,8 @@ function M.workload_fields(row)
   return out
 end
 
---- The options of all workloads, which differ in their defaults.
+--- Returns the options of all workloads as one field list without defaults, since the workloads'
+--- defaults differ.
 function M.options()
   local out = {}
   for _, row in ipairs(core.table "workloads") do
@@ -30,7 +34,8 @@ function M.options()
   return out
 end
 
---- What `routing` takes. handle, name: as the core's functions return them.
+--- Makes an object for the field `routing` of a model. handle, name: as the core's functions return
+--- them; file: of a trace, else nil.
 local function object(handle, name, file)
   return schema.object({ handle = handle, name = name, file = file }, mt)
 end
@@ -45,7 +50,7 @@ local function workload_row(name, at)
   schema.unknown("moe.workload", "workload", name, names, at)
 end
 
---- moe.workload "zipf" { s = 1.2, seed = 3 }: which experts tokens choose, by name and seed.
+--- moe.workload "zipf" { s = 1.2, seed = 3 }: the routing model of this name, options and seed.
 function M.workload(name)
   local row = workload_row(name, errors.here())
   return function(t)
@@ -59,15 +64,17 @@ end
 
 M.LOADS = {
   routing = { type = "routing", required = true, doc = "moe.workload or moe.trace" },
-  ranks = { type = "integer", lo = 1, hi = 65536, required = true, doc = "sources" },
+  ranks = { type = "integer", lo = 1, hi = 65536, required = true,
+    doc = "number of ranks that hold tokens" },
   tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens per rank" },
-  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts in all" },
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
   k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices per token" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of the law, from 1" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing model, from 1" },
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
 }
 
---- moe.loads{...}: how many choices of each source go to each expert, [source][expert].
+--- moe.loads{...}: returns the number of choices, indexed by [source rank][expert].
 function M.loads(t)
   local at = errors.here()
   local c = schema.check(M.LOADS, t, "moe.loads", at)
@@ -77,40 +84,49 @@ function M.loads(t)
 end
 
 M.TRACE = {
-  cycle = { type = "boolean", default = false, doc = "begin again behind the last step" },
+  cycle = { type = "boolean", default = false,
+    doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
 local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, required = true,
-  doc = "lines layer,expert; Megatron-LM's RouterTracer; TensorRT-LLM's slot_dispatch_matrix" }
+  doc = "csv: lines layer,expert; megatron: Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's "
+    .. "slot_dispatch_matrix" }
 
 M.IMPORT = {
   format = FORMAT,
   files = { type = "list", of = { type = "string" }, required = true,
-    doc = "of megatron one per rank, else one" },
-  experts = { type = "integer", lo = 1, hi = 65535, doc = "in all; the highest that occurs" },
+    doc = "files to read: megatron, one per rank; other formats, one file" },
+  experts = { type = "integer", lo = 1, hi = 65535,
+    doc = "experts of a layer; default: the highest expert in the files" },
   k = { type = "integer", lo = 1, hi = 65535,
-    doc = "choices per token, where the file does not say; 1" },
-  to = { type = "string", required = true, doc = "the trace, a file of the output folder" },
+    doc = "choices per token, for formats that do not contain it; default: 1" },
+  to = { type = "string", required = true,
+    doc = "name of the trace to write, a file of the output folder" },
 }
 
 M.EXPORT = {
   format = FORMAT,
   trace = { type = "string", required = true, doc = "a recorded or imported trace" },
   to = { type = "string", required = true,
-    doc = "a file of the output folder; of megatron what their names begin with" },
-  step = { type = "integer", lo = 1, hi = 1e9, doc = "of tensorrt; 1" },
-  layer = { type = "integer", lo = 1, hi = 1e6, doc = "MoE layer, of tensorrt; 1" },
+    doc = "name of the file to write in the output folder; megatron: with what the files' names "
+      .. "begin" },
+  step = { type = "integer", lo = 1, hi = 1e9,
+    doc = "the step to write, for tensorrt only; default: 1" },
+  layer = { type = "integer", lo = 1, hi = 1e6,
+    doc = "the MoE layer to write, for tensorrt only; default: 1" },
 }
 
 local function text_of(value, path, at)
   return schema.field({ type = "string", required = true }, value, path, at)
 end
 
--- Fields of a table that only some formats take.
+-- Raises a user error for a given field that the format c.format does not use. fields: name -> set
+-- of the formats that use it.
 local function only(c, fields, path, at)
   for name, formats in pairs(fields) do
     if c[name] and not formats[c.format] then
-      errors.user(("%s.%s: %s has no use for it"):format(path, name, c.format), at)
+      errors.user(("%s.%s: is not used by the format '%s'; omit it"):format(path, name, c.format),
+        at)
     end
   end
 end
@@ -120,9 +136,10 @@ local function read(file)
   return errors.call(at, core.trace_info, text_of(file, "moe.trace.read", at))
 end
 
-local converted = {}  -- name -> what it was made of
+local converted = {}  -- name of a file -> the options with which it was written, as JSON
 
--- The file c.to is made of c.files by moe.trace.`name`; the same may be made of it again.
+-- Claims the output file c.to for moe.trace.`name`. Raises a user error if the recipe already
+-- writes that file, unless with the same options.
 local function claim_output(c, name, at)
   local what = core.json_encode(c)
   outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
@@ -136,8 +153,8 @@ local function import(t)
   only(c, { experts = { csv = true, megatron = true }, k = { csv = true, tensorrt = true } }, path,
     at)
   if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
-    errors.user(("%s.files: %d files; %s takes %s"):format(path, #c.files, c.format,
-      c.format == "megatron" and "one per rank" or "one"), at)
+    errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
+      c.format, c.format == "megatron" and "one per rank" or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
@@ -154,22 +171,24 @@ local function export(t)
   errors.stop_in "policies"
   errors.stop_in "check"
   claim_output(c, "export", at)
-  return schema.merged(errors.call(at, core.trace_export, c), {})  -- a list that import takes
+  -- Copied to a plain list, which moe.trace.import accepts as `files`.
+  return schema.merged(errors.call(at, core.trace_export, c), {})
 end
 
---- moe.trace "file" { cycle = false }: the routing that was recorded.
+--- moe.trace "file" { cycle = false }: the routing model that replays the recorded choices.
 M.trace = schema.functions("moe.trace", "function", {
   read = { read, "(file: string)", "{ steps: integer, layers: integer, ranks: integer, tokens: "
     .. "integer, experts: integer, k: integer, blocks: integer[], choices: boolean }",
-    "what is in a trace; choices is false where counts alone are known" },
+    "reads the properties of a trace; choices is false if the trace has only counts of choices "
+      .. "and not the choices of each token" },
   import = { import, M.IMPORT, "string",
-    "makes a trace of another tool's files; returns its path" },
+    "converts another tool's files to a trace; returns the trace's path" },
   export = { export, M.EXPORT, "string[]",
-    "writes a trace as another tool's files; returns their paths" },
+    "converts a trace to another tool's files; returns their paths" },
 })
 schema.calls[#schema.calls + 1] = { name = "trace", takes = "(file: string)",
   gives = "fun(t?: moe.TraceFields): moe.Routing", fields = M.TRACE,
-  doc = "the routing that was recorded in a trace" }
+  doc = "the routing model that replays the choices recorded in a trace" }
 getmetatable(M.trace).__call = function(_, file)
   text_of(file, "moe.trace", errors.here())
   return function(t)

@@ -1,6 +1,6 @@
--- moe.system "name" { passes... }: a mix of techniques. The known systems come with their passes
--- and their all-reduce policy; giving passes replaces the passes. A system of other systems,
--- { of = { ... } }, is the best of them.
+-- moe.system "name" { passes... }: a mix of passes with an all-reduce policy. Known systems
+-- (M.known) have both; passes that are given replace a known system's passes. { of = { ... } }
+-- makes a system of other systems, the fastest of which is taken.
 local choice = require "moe.base.choice"
 local errors = require "moe.base.errors"
 local packing = require "moe.spec.packing"
@@ -9,18 +9,19 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local mt = schema.class("system", 'a system, as moe.system "raf" {}')
+local mt = schema.class("system", 'a system, for example moe.system "raf" {}')
 
 local MIB = 1024 * 1024
 
--- All-reduce policies. place: "after" the backward or when "ready"; lane: with the all-to-alls
--- ("comm") or of its own ("comm_reduce").
+-- All-reduce policies for gradients. place: "after" the whole backward, or "ready" as soon as a
+-- bucket's gradients are complete; lane: that of the all-to-alls ("comm") or a separate one
+-- ("comm_reduce").
 local AFTER = { lane = "comm", place = "after", bucket_bytes = 25 * MIB }
--- PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced beside the backward.
+-- As in PyTorch's DistributedDataParallel: buckets of 25 MiB, reduced while the backward runs.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 
--- Lina (ATC 2023): micro-ops of different gradients never mix, so every gradient is an all-reduce
--- of its own, a bucket of one, on a queue beside the all-to-alls'.
+-- As in Lina (ATC 2023): a micro-op never holds parts of different gradients, so every gradient has
+-- an all-reduce of its own (bucket_bytes = 0), on a lane separate from that of the all-to-alls.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
 M.REDUCE = schema.changed(schema.declared "all_reduce", {
@@ -28,28 +29,32 @@ M.REDUCE = schema.changed(schema.declared "all_reduce", {
   bucket_bytes = { default = AFTER.bucket_bytes },
 })
 
--- Lancet's partition pass with at most 8 parts; 4, then 2, where the plan does not fit (section 7).
+-- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits in memory
+-- (paper: section 7).
 local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
 
--- Lina's scheduler as far as the ablation of its figure 14 goes: priority, + micro-ops of
--- all-reduces, + micro-ops of all-to-alls, whose experts begin with the first of them.
+-- The first `steps` passes of Lina's scheduler, as in the ablation of the paper's figure 14: 1 is
+-- priority; 2 adds micro-ops (chunks) of all-reduces; 3 adds micro-ops of all-to-alls, where the
+-- experts begin as soon as the first micro-op arrives.
 local function lina(p, steps)
   local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
   for i = steps + 1, 3 do passes[i] = nil end
   return passes
 end
 
--- Experts placed by a policy under plain expert parallelism, every transfer blocking.
+-- A system with experts placed by a policy under plain expert parallelism: every transfer blocks
+-- compute.
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
 end
 
--- Pro-Prophet (arXiv 2411.10003): its planner with copies that block (equation 6), its scheduler
--- beside it, and both as one (equation 8, copies in two transfers). All-to-alls block as they do in
--- the systems that the paper compares with.
+-- The passes of Pro-Prophet (arXiv 2411.10003). options are those of the planner: it counts on
+-- copies that block compute (equation 6, hidden = 0) or that compute hides (equation 8, hidden =
+-- 1). With `scheduled` the paper's scheduler moves the copies under compute. All-to-alls block
+-- compute, as in the systems with which the paper compares.
 local function prophet(p, options, scheduled)
   if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
   return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
@@ -70,16 +75,17 @@ M.known = {
     all_reduce = DDP, passes = function(p)
       return { choice.best(p.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) }
     end },
-  fastermoe = { doc = "all-to-all in rounds between groups of workers, a node each; experts round "
-      .. "by round; no shadowed experts",
+  fastermoe = { doc = "all-to-all in rounds between groups of ranks, one group per node; experts "
+      .. "compute round by round; without FasterMoE's copies of experts",
     all_reduce = DDP, passes = function(p) return { p.fastermoe_pipeline {} } end },
-  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree that is "
-      .. "best for its forward",
+  pipemoe = { doc = "all-to-all and experts cut along capacity, each layer at the degree with its "
+      .. "fastest forward",
     all_reduce = DDP, passes = function(p) return { p.pipemoe {} } end },
-  pipemoe_step = { doc = "pipemoe with the backward counted", all_reduce = DDP,
+  pipemoe_step = { doc = "pipemoe with degrees that are best for forward and backward together",
+    all_reduce = DDP,
     passes = function(p) return { p.pipemoe { objective = "step" } } end },
-  lancet = { doc = "real rows only, the forward cut into pipelines, weight gradients under the "
-      .. "backward's all-to-alls",
+  lancet = { doc = "only real rows are sent and computed, the forward is cut into pipelines, and "
+      .. "weight gradients run during the backward's all-to-alls",
     all_reduce = AFTER, passes = function(p)
       return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p), p.dw_schedule {} }
     end },
@@ -88,67 +94,73 @@ M.known = {
   end },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
-  -- Where lanes share the wire, the baseline's transfers share it fairly.
-  lina_baseline = { doc = "two streams: all-to-alls, and all-reduces in DDP's buckets beside them",
+  -- The baseline has no priorities: transfers of its two lanes share a link as the cluster states.
+  lina_baseline = { doc = "two lanes: all-to-alls, and at the same time all-reduces in DDP's "
+      .. "buckets",
     all_reduce = DDP, passes = function() return {} end },
-  lina_fixed = { doc = "all-reduces whole, only between the backward's pairs of all-to-alls",
+  lina_fixed = { doc = "uncut all-reduces, only between the backward's pairs of all-to-alls",
     all_reduce = LINA, passes = function(p) return { p.fixed {} } end },
-  lina_priority = { doc = "one transfer at a time, all-to-alls before whole all-reduces",
+  lina_priority = { doc = "one transfer at a time, all-to-alls before uncut all-reduces",
     all_reduce = LINA, passes = function(p) return lina(p, 1) end },
   lina_partition = { doc = "lina_priority with all-reduces in micro-ops of 30 MB",
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
   lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
-  -- Placement. raf_rows is the same without it.
-  eplb = placed("EPLB: heavy experts live on several devices, which share their tokens",
+  -- Systems with a placement of experts. Without the placement they are raf_rows.
+  eplb = placed("EPLB: experts with many tokens are resident on several devices, which share the "
+    .. "tokens",
     function(p) return p.eplb {} end),
-  fastermoe_shadowing = placed("FasterMoE's shadowing: heavy experts are copied to all devices "
-    .. "while its model gains", function(p) return p.fastermoe_shadowing {} end),
+  fastermoe_shadowing = placed("FasterMoE's shadowing: experts with many tokens are copied to all "
+    .. "devices, as long as its performance model predicts a gain",
+    function(p) return p.fastermoe_shadowing {} end),
   prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
     .. "devices that have tokens for it", function(p) return p.prophet {} end),
-  swap = placed("SmartMoE: owners change places until devices compute as much",
+  swap = placed("SmartMoE: experts are swapped between devices until these compute equally much",
     function(p) return p.swap {} end),
   top2 = placed("the two heaviest experts of a layer are copied to all devices, every step",
     function(p) return p.top_k { k = 2, shadows = 2 } end),
   top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
     function(p) return p.top_k { k = 3, shadows = 3 } end),
-  prophet = { doc = "few hot experts are copied to the devices with tokens for them, in two "
-      .. "transfers beside the compute of the neighbouring block; planned with that in mind",
+  prophet = { doc = "few experts with many tokens are copied to the devices with tokens for them, "
+      .. "in two transfers that the neighbouring block's compute hides; the planner counts on this",
     all_reduce = DDP, passes = function(p)
       return prophet(p, { hidden = 1, split = true }, true)
     end },
   prophet_blocking = { doc = "prophet's planner alone: copies and their gradients block compute",
     all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }) end },
-  prophet_scheduler = { doc = "prophet_blocking's plans, the copies scheduled beside compute",
+  prophet_scheduler = { doc = "prophet_blocking's placements, copies scheduled during compute",
     all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 0 }, true) end },
   prophet_whole = { doc = "prophet with every layer's copies in one transfer",
     all_reduce = DDP, passes = function(p) return prophet(p, { hidden = 1 }, true) end },
   lina_pipelining = { doc = "lina_partition with all-to-alls in micro-ops, pipelined with experts",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end },
-  -- No backward goes through experts that are swapped.
-  lina_inference = { doc = "moe.infer: Lina's scheduler, experts from host memory to as many "
-      .. "devices as the paths of tokens let expect",
+  -- Systems for moe.infer only: experts that are copied from host memory have no backward.
+  lina_inference = { doc = "moe.infer: Lina's scheduler, which copies experts from host memory to "
+      .. "as many devices as estimated from the paths of tokens through the layers before",
     all_reduce = AFTER, passes = function(p) return { p.lina_inference {} } end },
-  lina_no_estimation = { doc = "moe.infer: lina_inference that places by the gate's counts alone",
+  lina_no_estimation = { doc = "moe.infer: lina_inference that places experts only by the gate's "
+      .. "counts",
     all_reduce = AFTER, passes = function(p)
       return { p.lina_inference { estimation = false } }
     end },
-  lina_no_fine_tuning = { doc = "moe.infer: lina_inference whose estimates stand, right or not",
+  lina_no_fine_tuning = { doc = "moe.infer: lina_inference that never corrects its estimates",
     all_reduce = AFTER, passes = function(p)
       return { p.lina_inference { fine_tuning = false } }
     end },
 }
 
--- The fields of a system apart from its list of passes.
+--- The fields of a system apart from its list of passes.
 M.FIELDS = {
-  all_reduce = { type = M.REDUCE, doc = "the policy, where it is not the known system's" },
+  all_reduce = { type = M.REDUCE,
+    doc = "the all-reduce policy; default: that of the known system" },
   packing = { type = packing.FIELDS,
-    doc = "Lina's controller chooses how many times as many experts each device has" },
+    doc = "expert packing: Lina's controller chooses by what factor a device holds more experts" },
   of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]",
-    doc = "systems or names of known ones; the fastest by simulation is taken" },
+    doc = "systems, or names of known systems; the fastest by simulation is taken" },
 }
 
--- The systems of `of`; each brings its own passes and policy.
+-- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
+-- own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
   if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
@@ -161,7 +173,8 @@ local function members_of(of, path, at)
     local member = type(entry) == "string" and M.system(entry) {} or entry
     schema.field({ type = "system" }, member, place, at)
     if seen[member.name] then
-      errors.user(("%s: '%s' stands there twice; names must differ"):format(place, member.name), at)
+      errors.user(("%s: '%s' is in the list twice; names must differ"):format(place, member.name),
+        at)
     end
     seen[member.name], members[i] = true, member
   end
@@ -186,7 +199,7 @@ end
 local function make(name, t, at)
   local path = ("system '%s'"):format(name)
   if type(t) ~= "table" then
-    schema.refuse(path, t, "a table of passes, {} for a known system's own", at)
+    schema.refuse(path, t, "a table of passes, or {} for the passes of a known system", at)
   end
   local given, passes = {}, {}
   for key, value in pairs(t) do
@@ -194,8 +207,8 @@ local function make(name, t, at)
   end
   local fields = schema.check(M.FIELDS, given, path, at)
   if fields.of and (next(passes) or fields.all_reduce or fields.packing) then
-    errors.user(path .. ".of: its systems have passes and an all_reduce of their own; give of "
-      .. "alone", at)
+    errors.user(path .. ".of: each system in the list has its own passes, all_reduce and packing; "
+      .. "give `of` without other fields", at)
   end
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
@@ -208,9 +221,10 @@ end
 
 function M.system(name)
   local at = errors.here()
-  -- Systems name files of the output.
+  -- Names of systems become parts of the names of output files.
   if type(name) ~= "string" or not name:match("^%w[%w_.+-]*$") then
-    schema.refuse("moe.system", name, "a name of letters, digits and _ . + -", at)
+    schema.refuse("moe.system", name,
+      "a name of letters, digits, _, ., + and - that begins with a letter or digit", at)
   end
   return function(t) return make(name, t, errors.here()) end
 end
@@ -220,9 +234,10 @@ local function candidate_of(system, list)
     all_reduce = system.all_reduce, packing = system.packing }
 end
 
---- What the system may become: a list of alternatives, of which the best is taken, each a list of
---- candidates, of which the first that fits in memory is taken. A candidate is a system that the
---- core takes, with its .choice (a label or nil) and .all_reduce.
+--- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest
+--- is taken. An alternative is a list of candidates, of which the first that fits in memory is
+--- taken. A candidate is a system as the core takes it, with .all_reduce and .choice (a label that
+--- names the chosen options, or nil).
 function M.expand(system)
   local alternatives = {}
   for _, member in ipairs(system.members or {}) do
@@ -241,7 +256,7 @@ function M.expand(system)
   return alternatives
 end
 
---- Names and options of a candidate's stages, for results.
+--- Returns the names, kinds and options of a candidate's stages, for results.json.
 function M.describe(candidate)
   local out = {}
   for i, s in ipairs(candidate.stages) do

@@ -1,5 +1,6 @@
--- Targets: what a plan is made for. A target turns (model, cluster or ranks, system) into the
--- core's plan specification, for simulation on a cluster or for execution on real ranks.
+-- Targets: a plan is made either for simulation on a cluster or for execution on real ranks. The
+-- functions here turn a model, a cluster or number of ranks, and a system into the plan
+-- specification that the core takes, and choose among a system's candidates.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
@@ -10,31 +11,34 @@ local system_lib = require "moe.spec.system"
 
 local M = {}
 
--- What the core and results take of a model's routing.
+-- Returns the model's routing as the core and results take it, or nil.
 local function routing_of(model)
   return model.routing and { handle = model.routing.handle, name = model.routing.name }
 end
 
 local OPTIMIZERS = { sgd = schema.declared "sgd", adamw = schema.declared "adamw" }
 
--- Without defaults, since optimizers differ in them; the doc says which optimizer takes a field.
+-- The fields of all optimizers in one list. They have no defaults, since the optimizers' defaults
+-- differ; the doc of a field names the optimizers that take it, each with its default.
 M.OPTIMIZER = { name = { type = "string", enum = schema.keys_of(OPTIMIZERS), default = "sgd",
-  doc = "which it is" } }
+  doc = "name of the optimizer" } }
 for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
   for key, field in pairs(OPTIMIZERS[name]) do
     local known = M.OPTIMIZER[key]
-    local doc = ("%s%s; %g"):format(name, field.doc and ", " .. field.doc or "", field.default)
+    local doc = ("%s%s; default: %g"):format(name, field.doc and ", " .. field.doc or "",
+      field.default)
     M.OPTIMIZER[key] = schema.merged(schema.optional(field),
       { doc = known and known.doc .. "; " .. doc or doc })
   end
 end
 
--- The fields of an optimizer with its defaults. One that another optimizer takes is an error.
+-- Fills in the defaults of the optimizer o.name and returns o. Raises a user error for a field that
+-- this optimizer does not take.
 local function complete(o, path, at)
   local fields = OPTIMIZERS[o.name]
   for key in pairs(o) do
     if key ~= "name" and not fields[key] then
-      errors.user(("%s.%s: is not a field of %s, which takes: %s"):format(path, key, o.name,
+      errors.user(("%s.%s: is not a field of %s, which has: %s"):format(path, key, o.name,
         table.concat(schema.keys_of(fields), ", ")), at, path .. "." .. key)
     end
   end
@@ -44,23 +48,27 @@ local function complete(o, path, at)
   return o
 end
 
---- An optimizer where one may be given, and where one replaces another.
+--- The field `optimizer`: of a case or a run, with a default; and of an entry of `run`, where it
+--- replaces the point's optimizer.
 M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete,
-  doc = "what makes updates of gradients" }
-M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete, doc = "instead of the point's" }
+  doc = "the optimizer, which updates the parameters" }
+M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete,
+  doc = "in place of the point's optimizer" }
 
---- What a model is simulated in on a cluster where it does not say: what the cluster's rates were
---- found in, or f16.
+--- Returns the element type with which a model is simulated on a cluster if the model does not give
+--- one: the type for which the cluster's rates were found, or f16. Raises a user error if the model
+--- gives another type than that of the rates.
 function M.dtype_on(model, cluster)
   local rates = cluster.dtype
   if rates and model.dtype and model.dtype ~= rates then
-    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found in %s"):format(
-      model.path, model.dtype, cluster.name, rates), model.at, model.path .. ".dtype")
+    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found with %s; give that "
+      .. "or omit dtype"):format(model.path, model.dtype, cluster.name, rates), model.at,
+      model.path .. ".dtype")
   end
   return rates or "f16"
 end
 
---- Specification for simulation on a cluster. ends: as in schema.collector, or nil.
+--- Returns the specification for simulation on a cluster. ends: as in schema.collector, or nil.
 function M.cluster_spec(model, cluster, optimizer, ends)
   if ends then
     model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
@@ -72,8 +80,9 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
---- The specification as it is executed in `precision`, whatever the model says of its types: bf16
---- stores activations in 2 bytes and all else in 4, f32 and f64 store every number in as many.
+--- Returns the specification for execution in `precision`, which overrides the model's dtype: bf16
+--- stores activations in 2 bytes and everything else in 4; f32 stores every number in 4 bytes, f64
+--- in 8.
 function M.executed_in(precision, spec)
   local bf16 = precision == "bf16"
   return schema.merged(spec, {
@@ -81,16 +90,16 @@ function M.executed_in(precision, spec)
     element_bytes = bf16 and 0 or precision == "f64" and 8 or 4 })
 end
 
---- Specification for ranks of the executor "cpu" or "cuda"; link may be nil (the ranks' memory is
---- the wire). The rates stand for no machine: they matter only where no op is profiled, and there
---- no time is reported.
+--- Returns the specification for ranks of the executor "cpu" or "cuda". link: the emulated link, or
+--- nil if bytes only move in the ranks' memory. The device's rates here describe no machine: they
+--- are used only if no op is profiled, and then no predicted time is reported.
 function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local resolved, gate = model_lib.resolve(model, ranks, "f32")
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
-    errors.user(("link.devices_per_node: %d does not divide %d ranks"):format(per_node, ranks),
-      model.at)
+    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d"):format(
+      per_node, ranks), model.at)
   end
   return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = ranks,
@@ -105,12 +114,13 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       link = link ~= nil } })
 end
 
-local defs = {}  -- of built-in passes, by name
+local defs = {}  -- rows of the built-in passes, indexed by name
 for _, row in ipairs(core.table "passes") do defs[row.name] = row end
 
--- What a stage reads of the cost model: "nothing", "rates" or "times".
+-- Returns what a stage reads from the cost model: "nothing", "rates" (of a device and its links) or
+-- "times" (of single ops).
 local function reads_of(stage)
-  if stage.apply then return "times" end  -- a recipe's own may ask for anything
+  if stage.apply then return "times" end  -- a policy of the recipe may read any time
   if stage.placement then return "rates" end
   local def = defs[stage.name]
   if def.reads ~= "nothing" then return def.reads end
@@ -128,17 +138,18 @@ local function any_reads(stages, what)
   return false
 end
 
---- Whether the plan depends on how long ops take: where the best of some is taken, a stage reads
---- times, or experts are packed. alternatives: of system.expand().
+--- Returns whether the plan depends on how long ops take: the fastest of several alternatives is
+--- taken, a stage reads times, or experts are packed. alternatives: as system.expand() returns
+--- them.
 function M.reads_times(alternatives)
   return #alternatives > 1 or alternatives[1][1].packing ~= nil
     or any_reads(alternatives[1][1].stages, "times")
 end
 
---- Whether a placement policy plans with rates, which are fitted to how long ops take.
+--- Returns whether a placement policy plans with rates, which are fitted to times of profiled ops.
 function M.reads_rates(alternatives) return any_reads(alternatives[1][1].stages, "rates") end
 
---- Whether the system places experts.
+--- Returns whether the system has a stage that places experts.
 function M.places(system)
   for _, stage in ipairs(system_lib.expand(system)[1][1].stages) do
     if stage.kind == "placement" then return true end
@@ -146,11 +157,12 @@ function M.places(system)
   return false
 end
 
---- Steps that are simulated where experts are placed and nothing else is said: the first one is
---- without a placement that is made from the step before.
+--- The number of simulated steps for a system that places experts, unless the recipe gives another.
+--- One step would not be enough: a placement is made from the counts of the step before, so the
+--- first step has none.
 M.PLACED_STEPS = 8
 
---- One plan: of a candidate of system.expand(). Errors stand at the line of `at`.
+--- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
 function M.plan_of(spec, candidate, at)
   spec.system = candidate
   return errors.call(at, core.plan, spec)
@@ -158,8 +170,8 @@ end
 
 local function gib(bytes) return ("%.1f GiB"):format(bytes / 2 ^ 30) end
 
--- A candidate's plan, simulated: { plan, sim, candidate, packing, oom }. What it took is noted in
--- `tried`.
+-- Plans and simulates a candidate; returns { plan, sim, candidate, packing, oom }. Appends the
+-- candidate's label, time and memory to `tried`.
 local function try(spec, candidate, at, tried)
   local seen
   if candidate.packing then
@@ -178,7 +190,8 @@ local function try(spec, candidate, at, tried)
   return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
--- The first candidate that fits in memory; the last one where none does.
+-- Returns the first candidate that fits in memory, planned and simulated; the last one if none
+-- fits.
 local function first_that_fits(spec, candidates, at, tried)
   local made
   for _, candidate in ipairs(candidates) do
@@ -193,11 +206,11 @@ local function better(a, b)
   return a.sim.iteration_ms < b.sim.iteration_ms
 end
 
---- Plans and simulates what the system may become and keeps the best: of those that fit in memory
---- the fastest, where none does the fastest of all. spec.simulate: what plan:simulate of the core
---- takes, or nil. Returns { plan, sim = its simulation, whose `timelines` the core's trace, spans
---- and explain take, candidate, packing = what its controller saw or nil, oom = true or nil,
---- tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
+--- Plans and simulates a system and returns the best of its alternatives: the fastest among those
+--- that fit in memory, or the fastest of all if none fits. spec.simulate: the options that the
+--- core's plan:simulate takes, or nil. Returns { plan, sim = its simulation, whose `timelines` the
+--- core's trace, spans and explain take, candidate, packing = the record of packing.choose or nil,
+--- oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
 function M.plan(spec, system)
   local best
   local tried = core.array {}

@@ -1,5 +1,6 @@
--- Lina's inference scheduler: traces of routing and estimates, what a system makes of them on a
--- cluster, its allocation of devices to experts, and figure 9's statistic of routing.
+-- Lina's inference scheduler (ATC 2023, section 5), as functions of moe.lina: traces of routing
+-- with estimates of the experts' popularity, their simulation under a system on a cluster, the
+-- allocation of devices to experts, and the statistic of routing in the paper's figure 9.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
@@ -11,41 +12,50 @@ local target = require "moe.spec.target"
 
 local M = {}
 
-local mt = schema.class("inference_trace", "a trace, as moe.lina.trace {...}")
-local profile_mt = schema.class("popularity", "a profile, as moe.lina.popularity {...}")
+local mt = schema.class("inference_trace", "a trace from moe.lina.trace {...}")
+local profile_mt = schema.class("popularity", "a profile from moe.lina.popularity {...}")
 
 local function count(default, doc) return { type = "integer", lo = 1, hi = 1e6, default = default,
   doc = doc } end
 
 M.TRACE = {
   model = { type = "model", required = true, doc = "moe.model" },
-  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of the cluster" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true,
+    doc = "number of devices of the cluster" },
   routing = { type = "routing", required = true, doc = "which experts tokens choose" },
-  batches = count(50, "that are served"),
+  batches = count(50, "number of batches that are served"),
   profile_batches = { type = "integer", lo = 0, hi = 1e6, default = 20,
-    doc = "before them, for the profile of paths" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "of routing, the first batch's" },
-  path = { type = "integer", lo = 1, hi = 62, default = 3, doc = "layers of a path" },
+    doc = "number of batches before them from which the profile of paths is made" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing for the first batch" },
+  path = { type = "integer", lo = 1, hi = 62, default = 3,
+    doc = "length of a path: from the choices in this many layers the next layer is estimated" },
   keep = { type = "integer", lo = 1, hi = 65536,
-    doc = "most probable experts kept a path; as many as choices per token" },
+    doc = "number of most probable next experts that are kept for each path; default: choices per "
+      .. "token" },
   shorter = { type = "boolean", default = false,
-    doc = "the known end of an unknown path stands for it, or nothing" },
+    doc = "true: a path that the profile does not contain is replaced by its longest end that it "
+      .. "contains; false: tokens with such a path are not counted" },
 }
 
 M.POPULARITY = {
   trace = { type = "any", required = true, as = "string|moe.Routing",
     doc = "a recorded trace: its file or moe.trace" },
-  step = { type = "integer", lo = 1, hi = 1e9, default = 1, doc = "the first batch's" },
-  batches = { type = "integer", lo = 1, hi = 1e9, doc = "of the trace; all behind the first" },
+  step = { type = "integer", lo = 1, hi = 1e9, default = 1,
+    doc = "step of the trace that is the first batch" },
+  batches = { type = "integer", lo = 1, hi = 1e9,
+    doc = "number of batches; default: all from the first one on" },
   path = M.TRACE.path, keep = M.TRACE.keep, shorter = M.TRACE.shorter,
 }
 
 local PLACE = {
-  cap = { type = "integer", lo = 1, hi = 65536, default = 4, doc = "experts per device at most" },
+  cap = { type = "integer", lo = 1, hi = 65536, default = 4,
+    doc = "largest number of experts on a device" },
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
-    doc = "of random devices for experts that nobody expects" },
+    doc = "seed for the random devices of experts for which no token is expected" },
   share = { type = "string", enum = { "even", "weighted" }, default = "even",
-    doc = "an expert's tokens among its replicas: evenly (paper), or as phase 1 gave them room" },
+    doc = "how the devices of an expert share its tokens: evenly (paper), or in proportion to what "
+      .. "phase 1 gave each device" },
 }
 
 local function ms(default, doc)
@@ -57,61 +67,73 @@ M.INFERENCE = schema.merged(PLACE, {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   system = { type = "string", default = "lina",
     enum = { "lina", "baseline", "ideal", "no_estimation", "no_fine_tuning" },
-    doc = "what serves" },
+    doc = "the system that serves the batches" },
   schedule = { type = "string", enum = { "paper", "closed_form" }, default = "paper",
-    doc = "what the phases take: 6.2 ms, 1.45 ms where estimates hold; or place_ms and the links" },
-  place_ms = ms(nil, "phase 1 on one device; 6.2, by closed form 0.2"),
-  resume_ms = ms(nil, "phase 2 where the estimate holds"),
-  rerun_ms = ms(nil, "phase 2 where it does not"),
+    doc = "durations of the two phases: paper, 6.2 ms for phase 1, and for phase 2 1.45 ms if the "
+      .. "estimate is right and 6.2 ms if not; closed_form, place_ms and the times on the links" },
+  place_ms = ms(nil, "duration of phase 1 on one device; default: 6.2, with closed_form 0.2"),
+  resume_ms = ms(nil, "duration of phase 2 if the estimate is right"),
+  rerun_ms = ms(nil, "duration of phase 2 if the estimate is wrong"),
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "from host memory to each device; PCIe 4.0 x16 less its overhead" },
+    doc = "bytes per second from host memory to each device; the default is PCIe 4.0 x16 without "
+      .. "its overhead" },
   normalise = { type = "boolean", default = false,
-    doc = "estimates add up to all devices, though only the kept mass is counted" },
+    doc = "whether estimates are scaled so that they add up to all devices; otherwise the "
+      .. "probabilities that were not kept are missing" },
   compare = { type = "string", enum = { "list", "set" }, default = "list",
-    doc = "how phase 2 compares the 2k most popular experts" },
+    doc = "how phase 2 compares the 2k most popular experts: as an ordered list or as a set" },
   ends = { type = "table", default = {},
-    doc = "assumed constants of the cluster by name, at 'lo' or 'hi' of their bands" },
+    doc = "name of an assumed constant of the cluster -> 'lo' or 'hi', the end of its band to "
+      .. "simulate with" },
 })
 
 M.PLACE = schema.merged(PLACE, {
   popularity = { type = "list", of = { type = "number", lo = 0, hi = 1e6 }, required = true,
-    doc = "devices wanted by expert, adding up to the devices at most" },
-  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of the cluster" },
+    doc = "for each expert how many devices it should have; the sum may be at most `devices`" },
+  devices = { type = "integer", lo = 1, hi = 65536, required = true, doc = "number of devices" },
 })
 
 M.LOCALITY = {
-  top = count(2, "how many of the next experts"),
-  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "of a layer" },
-  choices = { type = "table", doc = "recorded: [layer][token], experts from 1; 0: none" },
-  routing = { type = "routing", doc = "or of a workload" },
-  layers = count(12, "MoE layers of the workload"),
-  ranks = count(1, "of the workload"), tokens = count(4096, "a rank"), k = count(1, "choices"),
-  batches = count(10, "of the workload"), step = count(1, "the first batch's"),
+  top = count(2, "number of most popular next experts that are counted"),
+  experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
+  choices = { type = "table",
+    doc = "choices[layer][token]: the chosen expert, from 1; 0 means none" },
+  routing = { type = "routing", doc = "in place of choices: a workload or a trace" },
+  layers = count(12, "MoE layers of the routing"),
+  ranks = count(1, "ranks of the routing"), tokens = count(4096, "tokens per rank"),
+  k = count(1, "choices per token"),
+  batches = count(10, "number of batches"), step = count(1, "step of the first batch"),
 }
 
 M.TOKEN_CLASSES = {
-  classes = count(64, "of tokens, kept through all layers"),
-  skew = { type = "number", lo = 0, hi = 20, default = 1, doc = "class i is i^-skew as popular" },
+  classes = count(64, "number of classes of tokens; a token keeps its class through all layers"),
+  skew = { type = "number", lo = 0, hi = 20, default = 1,
+    doc = "class i is chosen in proportion to i^-skew" },
   ratio = { type = "number", lo = 1, hi = 1e6, default = 4,
-    doc = "of the most to the least popular expert, as classes are dealt out" },
+    doc = "popularity of the most popular expert divided by that of the least popular one, when "
+      .. "classes are assigned to experts" },
   stray = { type = "number", lo = 0, hi = 1, default = 0,
     doc = "share of choices that ignore the class" },
   drift = { type = "number", lo = 0, hi = 20, default = 0,
-    doc = "standard deviation of a class's log popularity, new in each step" },
-  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "--seed, or 1" },
+    doc = "standard deviation of a class's log popularity, drawn again in each step" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "seed; default: --seed, or 1" },
 }
 
--- Section 7.3: what the paper's scheduler takes, communication included.
+-- Durations of the paper's two scheduling phases, communication included (section 7.3).
 local PAPER_MS = { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2 }
 local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to the mapping
 
--- The model on so many devices: sizes, and the built-in gate's choices per token.
+-- Returns the model's sizes on `devices` devices. Raises a user error if its gate is a policy.
 local function resolved(model, devices, path, at)
   local spec, gate = model_lib.resolve(model, devices, "f16")
-  if gate then errors.user(path .. ".model: its gate is a policy; give a built-in one", at) end
+  if gate then
+    errors.user(path .. ".model: its gate is a policy; give a model with a built-in gate", at)
+  end
   return spec
 end
 
+--- moe.lina.trace{...}. The trace does not depend on cluster and system, so that one trace can be
+--- used with many.
 local function trace(t)
   local at = errors.here()
   local c = schema.check(M.TRACE, t, "moe.lina.trace", at)
@@ -125,7 +147,8 @@ local function trace(t)
   local handle, info = errors.call(at, core.lina_trace, query)
   return setmetatable({ handle = handle, model = c.model, devices = c.devices,
     paths = info.paths, path = c.path, shorter = c.shorter, routing = c.routing.name,
-    routing_model = c.routing, -- so much capacity that every token of every batch finds a place
+    routing_model = c.routing,
+    -- At this capacity factor no choice of any batch is dropped.
     capacity_factor = info.most_rows * query.experts / (query.tokens * query.k) * (1 + 1e-9) }, mt)
 end
 
@@ -134,7 +157,8 @@ local function popularity(t)
   local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
   local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
   if type(file) ~= "string" then
-    schema.refuse("moe.lina.popularity.trace", c.trace, "the file of a trace, or moe.trace", at)
+    schema.refuse("moe.lina.popularity.trace", c.trace,
+      "the name of a trace's file, or moe.trace 'file' {}", at)
   end
   errors.stop_in "policies"
   errors.stop_in "check"
@@ -144,7 +168,8 @@ local function popularity(t)
     experts = info.experts, batches = info.batches }, profile_mt)
 end
 
--- Only real rows are sent and computed; one thing after the other, but for what the host does.
+-- Returns the system to simulate: only real rows are sent and computed, and ops run one after the
+-- other, except for the host's work.
 local function system_of(c)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {} }
   if c.system ~= "baseline" and c.system ~= "ideal" then
@@ -156,7 +181,8 @@ local function system_of(c)
   return system_lib.system("inference_" .. c.system)(passes)
 end
 
--- The forward of the trace's model on the cluster, what the phases take with it.
+-- Returns the plan of the forward of the trace's model on the cluster, including the durations of
+-- the two scheduling phases.
 local function plan_of(c, at)
   local spec = target.cluster_spec(c.trace.model, c.cluster, nil, c.ends)
   local constants = c.schedule == "paper" and PAPER_MS or { place_ms = PLACE_MS }
@@ -175,8 +201,8 @@ local function inference(t)
   local at = errors.here()
   local c = schema.check(M.INFERENCE, t, "moe.lina.inference", at)
   if c.cluster.devices ~= c.trace.devices then
-    errors.user(("moe.lina.inference.cluster: %d devices, but the trace is of %d"):format(
-      c.cluster.devices, c.trace.devices), at)
+    errors.user(("moe.lina.inference.cluster: has %d devices, but the trace was made for %d")
+      :format(c.cluster.devices, c.trace.devices), at)
   end
   local assumed = {}
   for _, a in pairs(c.cluster.assumed) do
@@ -207,7 +233,7 @@ local function locality(t)
   local c = schema.check(M.LOCALITY, t, "moe.lina.locality", at)
   if (c.choices == nil) == (c.routing == nil) then
     errors.user(("moe.lina.locality: give either choices or routing, %s"):format(
-      c.choices and "not both" or "neither is there"), at)
+      c.choices and "not both" or "neither is given"), at)
   end
   return errors.call(at, core.lina_locality, c)
 end
@@ -219,53 +245,68 @@ local function token_classes(t)
   return routing.object(errors.call(at, core.lina_token_classes, c))
 end
 
-schema.record("lina batches", "result", "simulated inference: over all batches and MoE layers", {
-  { "median_ms", "number", "time of a batch" }, { "p95_ms", "number", "the 95th percentile" },
-  { "batch_ms", "number[]", "every batch" },
-  { "layer_median_ms", "number", "an MoE layer" }, { "layer_p95_ms", "number", "an MoE layer" },
-  { "a2a_median_ms", "number", "both all-to-alls of a layer" },
-  { "a2a_p95_ms", "number", "both all-to-alls of a layer" },
-  { "expert_p95_ms", "number", "experts of a layer" },
-  { "accuracy", "number?", "share of layers whose estimated 2k most popular experts were right" },
-  { "accuracy_by_layer", "{ layer: integer, accuracy: number }[]", "the same by MoE layer" },
-  { "fine_tuning", "number?", "share of estimated layers that were placed again" },
-  { "phase2_ms", "number", "of a batch" }, { "mapping_wait_ms", "number", "of a batch" },
-  { "swap_wait_ms", "number", "of a batch" },
-  { "swapped", "number", "experts that were brought, of a batch" },
-  { "resume_ms", "number?", "phase 2 where the estimate holds" },
-  { "rerun_ms", "number?", "phase 2 where it does not" },
-  { "system", "string", "that served" },
+schema.record("lina batches", "result", "simulated inference, over all batches and MoE layers", {
+  { "median_ms", "number", "median of the times of batches" },
+  { "p95_ms", "number", "95th percentile of the times of batches" },
+  { "batch_ms", "number[]", "time of each batch" },
+  { "layer_median_ms", "number", "median of the times of MoE layers" },
+  { "layer_p95_ms", "number", "95th percentile of the times of MoE layers" },
+  { "a2a_median_ms", "number", "median of the times of both all-to-alls of a layer" },
+  { "a2a_p95_ms", "number", "95th percentile of the times of both all-to-alls of a layer" },
+  { "expert_p95_ms", "number", "95th percentile of the times of a layer's experts" },
+  { "accuracy", "number?", "share of estimates whose 2k most popular experts are right" },
+  { "accuracy_by_layer", "{ layer: integer, accuracy: number }[]",
+    "the accuracy of each MoE layer" },
+  { "fine_tuning", "number?",
+    "share of the estimated layers in which phase 2 placed experts again" },
+  { "phase2_ms", "number", "time of phase 2 per batch" },
+  { "mapping_wait_ms", "number",
+    "time per batch of waiting for the mapping of experts to devices" },
+  { "swap_wait_ms", "number", "time per batch of waiting for swapped experts" },
+  { "swapped", "number", "number of swapped experts per batch" },
+  { "resume_ms", "number?", "duration of phase 2 if the estimate is right" },
+  { "rerun_ms", "number?", "duration of phase 2 if the estimate is not right" },
+  { "system", "string", "the system that served the batches" },
   { "assumed", "table<string, { value: number, lo: number, hi: number }>",
-    "the cluster's constants by name" },
+    "the cluster's assumed constants, indexed by name" },
 })
 
-schema.record("inference trace", "trace", "what tokens choose, batch after batch", {
-  { "paths", "integer", "that its profile holds" }, { "path", "integer", "layers of a path" },
-  { "devices", "integer", "of the cluster" }, { "routing", "string", "the law's name" },
+schema.record("inference trace", "trace",
+  "the choices of tokens in each layer, batch after batch", {
+  { "paths", "integer", "number of paths that the profile contains" },
+  { "path", "integer", "number of layers of a path" },
+  { "devices", "integer", "number of devices" },
+  { "routing", "string", "name of the routing model" },
 })
 
 schema.record("popularity", "profile", "how often each expert follows each path", {
-  { "paths", "integer", "that it holds" }, { "path", "integer", "layers of a path" },
-  { "layers", "integer", "MoE layers" }, { "experts", "integer", "of a layer" },
-  { "batches", "integer", "that were counted" },
+  { "paths", "integer", "number of paths that the profile contains" },
+  { "path", "integer", "number of layers of a path" },
+  { "layers", "integer", "number of MoE layers" },
+  { "experts", "integer", "number of experts of a layer" },
+  { "batches", "integer", "number of batches that were counted" },
 })
 
---- Rows of moe.lina's functions.
+--- The functions of moe.lina except packing, in the form that schema.functions takes.
 M.functions = {
   trace = { trace, M.TRACE, "moe.InferenceTrace",
-    "what each layer's tokens choose, batch after batch, and what their paths let expect: one for "
-      .. "many clusters and systems" },
+    "the choices of tokens in each layer, batch after batch, and the popularity of experts "
+      .. "estimated from the tokens' paths; usable with many clusters and systems" },
   inference = { inference, M.INFERENCE, "moe.LinaBatches",
-    "batches of a trace on a cluster, simulated" },
+    "simulates the batches of a trace on a cluster" },
   popularity = { popularity, M.POPULARITY, "moe.Popularity",
-    "the profile of a recorded trace by which lina_inference estimates in moe.infer" },
+    "makes the profile from which lina_inference estimates in moe.infer: how often each expert "
+      .. "follows each path in a recorded trace" },
   place = { place, M.PLACE, "{ holders: integer[][], experts: integer[][] }",
-    "phase 1: devices by expert and experts by device; replicas share evenly" },
+    "phase 1 of the allocation: for each expert its devices, which share its tokens evenly, and "
+      .. "for each device its experts" },
   locality = { locality, M.LOCALITY,
     "{ share: number[], layers: { layer: integer, share: number[] }[], tokens: integer }",
-    "share of an expert's tokens that go on to its 1, 2, ... most popular next experts" },
+    "of the tokens that chose the same expert, the share that choose one of the 1, 2, ... most "
+      .. "popular experts in the next layer (paper: figure 9), over all experts" },
   token_classes = { token_classes, M.TOKEN_CLASSES, "moe.Routing",
-    "made-up routing in which a token's class, kept through the layers, decides" },
+    "a made-up routing model in which each token keeps a class through all layers, and the class "
+      .. "decides its choices" },
 }
 
 return M

@@ -1,4 +1,4 @@
--- moe.lina: what Lina's scheduler (ATC 2023) decides, as functions.
+-- moe.lina: the decisions of Lina's scheduler (ATC 2023) as functions.
 local errors = require "moe.base.errors"
 local inference = require "moe.techniques.inference"
 local packing = require "moe.spec.packing"
@@ -11,7 +11,8 @@ local M = {}
 M.PACKING = schema.merged(packing.FIELDS, {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
-  system = { type = "system", doc = "whose micro-ops are measured; lina_pipelining" },
+  system = { type = "system",
+    doc = "the system whose micro-ops are measured; default: lina_pipelining" },
 })
 
 local function pack(t)
@@ -25,9 +26,10 @@ local function pack(t)
   return seen
 end
 
---- moe.lina
+--- The functions of moe.lina.
 M.functions = schema.functions("moe.lina", "function", schema.merged(inference.functions, {
-  packing = { pack, M.PACKING, "moe.Packing", "what the packing controller saw and chose" },
+  packing = { pack, M.PACKING, "moe.Packing",
+    "runs the packing controller; returns what it chose and measured" },
 }))
 
 return M

@@ -1,5 +1,7 @@
--- moe.pipemoe: PipeMoE's choice of a degree from two straight lines, and the lines. Units: seconds;
--- n_d bytes of a rank's all-to-all, n_e multiply-adds of one of the two GEMMs of its experts.
+-- moe.pipemoe: PipeMoE's choice of a degree (the number of chunks into which it cuts a layer along
+-- the capacity). It uses straight lines: a transfer of n bytes takes alpha_a + beta_a n, the
+-- experts of a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all, n_e
+-- multiply-adds of one of the two GEMMs of a rank's experts.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local paper = require "moe.models.pipemoe"
@@ -14,34 +16,35 @@ local function least_0(doc, required)
 end
 
 local OBJECTIVE = { type = "string", enum = { "forward", "step" }, default = "forward",
-  doc = "what is to be short: the forward (paper), or backward included" }
+  doc = "the time to make short: that of the forward (paper), or of the step with its backward" }
 
 local LINES = {
-  alpha_a = least_0("start-up of a transfer", true),
-  beta_a = least_0("seconds per byte", true),
+  alpha_a = least_0("start-up of a transfer, seconds", true),
+  beta_a = least_0("seconds per byte of a transfer", true),
   n_d = least_0("bytes of a rank's all-to-all", true),
-  alpha_e = least_0("start-up of a chunk's experts, both GEMMs", true),
-  beta_e = least_0("seconds a multiply-add of one GEMM, for both", true),
-  n_e = least_0("rows * hidden * ffn", true),
-  alpha_b = least_0 "of the experts' backward; twice alpha_e",
-  beta_b = least_0 "of the experts' backward; twice beta_e",
-  cut_s = least_0 "what cutting takes, once; 0, as in the paper",
+  alpha_e = least_0("start-up of a chunk's experts, both GEMMs together, seconds", true),
+  beta_e = least_0("seconds that both GEMMs take per multiply-add of one of them", true),
+  n_e = least_0("multiply-adds of one GEMM: rows * hidden * ffn", true),
+  alpha_b = least_0 "alpha_e of the experts' backward; default: twice alpha_e",
+  beta_b = least_0 "beta_e of the experts' backward; default: twice beta_e",
+  cut_s = least_0 "seconds that cutting takes, once; default: 0, as in the paper",
   objective = OBJECTIVE,
 }
 
 local DEGREE = { type = "integer", lo = 1, hi = 65536 }
 
 M.DEGREE = schema.merged(LINES, {
-  max_degree = schema.merged(DEGREE, { default = 64, doc = "the most chunks" }),
-  allowed = { type = "list", of = DEGREE, doc = "degrees that may be; all up to max_degree" },
+  max_degree = schema.merged(DEGREE, { default = 64, doc = "the largest degree" }),
+  allowed = { type = "list", of = DEGREE,
+    doc = "degrees among which to choose; default: all up to max_degree" },
   method = { type = "string", enum = { "exact", "brute", "paper", "paper_fixed" },
-    default = "exact", doc = "paper: Algorithm 1 as printed" },
+    default = "exact", doc = "how to find the degree; paper: Algorithm 1 as printed" },
 })
 
 M.TIME = schema.merged(LINES, {
-  degree = schema.merged(DEGREE, { required = true, doc = "chunks" }),
+  degree = schema.merged(DEGREE, { required = true, doc = "number of chunks" }),
   by = { type = "string", enum = { "closed_form", "recurrence" }, default = "closed_form",
-    doc = "how it is computed" },
+    doc = "the formula by which the time is computed" },
 })
 
 local function size(doc, required)
@@ -49,34 +52,38 @@ local function size(doc, required)
 end
 
 M.SIMULATE = {
-  devices = size("ranks; at least 2", true),
-  experts_per_device = schema.merged(size "experts of a rank", { default = 1 }),
-  rows = size("choices per token * tokens, of a rank", true),
-  hidden = size("M", true),
-  ffn = size("H, the inner width", true),
-  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16", doc = "of what is sent" },
+  devices = size("number of ranks; at least 2", true),
+  experts_per_device = schema.merged(size "experts per device", { default = 1 }),
+  rows = size("routed rows of a rank: choices per token * tokens", true),
+  hidden = size("model width (M in the paper)", true),
+  ffn = size("inner width of an expert (H in the paper)", true),
+  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16",
+    doc = "element type of the rows that are sent" },
   alpha_a = LINES.alpha_a, beta_a = LINES.beta_a,
-  alpha_gemm = least_0("start-up of a GEMM", true),
-  beta_gemm = least_0("seconds a multiply-add", true),
-  degree = schema.merged(DEGREE, { required = true, doc = "chunks" }),
-  spans = { type = "boolean", default = false, doc = "say what ran when" },
+  alpha_gemm = least_0("start-up of a GEMM, seconds", true),
+  beta_gemm = least_0("seconds per multiply-add of a GEMM", true),
+  degree = schema.merged(DEGREE, { required = true, doc = "number of chunks" }),
+  spans = { type = "boolean", default = false,
+    doc = "whether the result has .spans: when each op ran" },
 }
 
 M.LAYERS = {
-  devices = { type = "integer", required = true, doc = "GPUs: 16, 32 or 64" },
+  devices = { type = "integer", required = true, doc = "number of GPUs: 16, 32 or 64" },
   alpha_a_16 = { type = "string", enum = { "likely", "printed" }, default = "likely",
-    doc = "start-up on 16 GPUs: 1.72e-4 s, or 1.72e-5 as printed" },
+    doc = "alpha_a on 16 GPUs: likely, 1.72e-4 s; printed, 1.72e-5 s as in the paper" },
   k = { type = "integer", lo = 1, hi = 64, default = paper.k, doc = "choices per token" },
   element_bytes = { type = "integer", lo = 1, hi = 8, default = paper.element_bytes,
-    doc = "1: beta_a counts elements" },
+    doc = "bytes per element; with 1, beta_a is taken as seconds per element" },
   times_experts = { type = "boolean", default = false,
-    doc = "rows times E/P, as lines 2 and 3 of Algorithm 1 have it" },
+    doc = "whether rows are multiplied by E/P (experts per GPU), as in lines 2 and 3 of "
+      .. "Algorithm 1" },
 }
 
 M.FIT = {
   model = { type = "model", required = true, doc = "moe.model" },
-  cluster = { type = "cluster", doc = "moe.cluster; or ranks" },
-  ranks = { type = "integer", lo = 2, hi = 4096, doc = "of this machine, whose ops are measured" },
+  cluster = { type = "cluster", doc = "moe.cluster; give this or ranks" },
+  ranks = { type = "integer", lo = 2, hi = 4096,
+    doc = "number of ranks on this machine, whose ops are then measured" },
   link = { type = train.LINK, doc = "the emulated link of the ranks" },
   objective = OBJECTIVE,
 }
@@ -102,8 +109,9 @@ local function simulate(t)
     schema.check(M.SIMULATE, t, "moe.pipemoe.simulate", at))
 end
 
--- Whether four such layers fit in a GPU (fp32, Adam's four copies, 8 tensors of width M and 4 of
--- width H a routed row, 6 of width M a token): a guess that keeps 522 of 864, as many as the paper.
+-- Returns whether four such layers fit in a GPU's memory. The paper keeps 522 of its 864 layers but
+-- does not give the rule. This guess keeps as many: fp32; four copies of each parameter (Adam); 8
+-- tensors of width M (hidden) and 4 of width H (ffn) per routed row; 6 of width M per token.
 local function fits(l)
   local weights = 8 * l.experts_per_device * l.hidden * l.ffn
   local rows = l.batch * l.seq * (22 * l.hidden + 8 * l.ffn)
@@ -144,14 +152,14 @@ local function layers(t)
   return out
 end
 
--- The specification of a plan without passes, on the cluster or on this machine's ranks.
+-- Returns the specification of a plan without passes, on the cluster or on ranks of this machine.
 local function spec_of(c, at)
   if (c.cluster == nil) == (c.ranks == nil) then
     errors.user(("moe.pipemoe.fit: give either cluster or ranks, %s"):format(
-      c.ranks and "not both" or "neither is there"), at)
+      c.ranks and "not both" or "neither is given"), at)
   end
   if c.cluster and c.link then
-    errors.user("moe.pipemoe.fit.link: only ranks have one; a cluster has its own", at)
+    errors.user("moe.pipemoe.fit.link: is only used with ranks; a cluster has its own links", at)
   end
   train.check_device("cpu", c, "moe.pipemoe.fit", at)
   local optimizer = schema.field(target.OPTIMIZER_FIELD, nil, "optimizer", at)
@@ -170,18 +178,23 @@ local function fit(t)
 end
 
 M.functions = schema.functions("moe.pipemoe", "function", {
-  degree = { degree, M.DEGREE, "{ degree: integer, time_s: number }", "the best degree" },
+  degree = { degree, M.DEGREE, "{ degree: integer, time_s: number }",
+    "the best degree and its time" },
   fit = { fit, M.FIT, "{ lines: table, error: table, degrees: integer[], capacity: integer }",
-    "the lines of a model's MoE layers, which are alike, as degree and time take them. error: "
-      .. "median, worst and r2 of transfer, experts and backward; degrees: at which chunks were "
-      .. "timed; capacity: the highest degree" },
+    "fits lines (alpha_a, ..., for moe.pipemoe.degree and .time) to a model's MoE layers, all of "
+      .. "which have the same sizes. error: median, worst and r2 for transfer, experts and "
+      .. "backward; degrees: those whose chunks were timed; capacity: the highest possible degree"
+    },
   layers = { layers, M.LAYERS, "table[]",
-    "the paper's 288 layers on a cluster: batch, seq, hidden, ffn, experts_per_device, rows, "
-      .. "devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines (as degree takes them), fits" },
+    "the paper's 288 layers on a cluster: a list of { batch, seq, hidden, ffn, "
+      .. "experts_per_device, rows, devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = "
+      .. "fields "
+      .. "for moe.pipemoe.degree and .time, fits = whether the layer fits in memory }" },
   simulate = { simulate, M.SIMULATE, "{ time_s: number, spans?: { op: string, chunk: integer, "
     .. "lane: string, begin_s: number, end_s: number }[] }",
-    "one layer's forward, planned, and simulated op by op" },
-  time = { time, M.TIME, "number", "seconds that a layer takes at a degree" },
+    "plans the forward of one layer and simulates it op by op; an op of spans is dispatch, fc1, "
+      .. "fc2 or combine" },
+  time = { time, M.TIME, "number", "time of a layer at a degree, in seconds" },
 })
 
 return M

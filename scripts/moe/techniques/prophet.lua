@@ -1,6 +1,7 @@
--- moe.prophet: Pro-Prophet's planner (Algorithm 1) and its performance model, and the policies that
--- it is compared with, on counts that a recipe gives: no model, no cluster, nothing simulated.
--- Units: seconds, bytes, inputs.
+-- moe.prophet: Pro-Prophet's planner (Algorithm 1) with its performance model, and the placement
+-- policies with which the paper compares it, applied to counts that a recipe gives. There is no
+-- model and no cluster, and nothing is simulated. Units: seconds, bytes, inputs (the paper's word
+-- for routed rows).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -16,38 +17,44 @@ local function above_0(doc, required)
   return { type = "number", lo = 1e-9, hi = 1e30, doc = doc, required = required }
 end
 
-local COUNT = { type = "integer", lo = 0, hi = 1e12, doc = "inputs" }
+local COUNT = { type = "integer", lo = 0, hi = 1e12, doc = "number of inputs" }
 
 local COUNTS = {
   routed = { type = "list", of = { type = "list", of = COUNT }, required = true,
-    doc = "routed[expert][device]: inputs of the device for the expert" },
-  input_bytes = at_least_0 "of one input",
-  expert_bytes = at_least_0 "parameters of one expert; its gradients alike",
-  bytes_per_s = above_0("what a device receives in an all-to-all (B)", true),
-  copy_bytes_per_s = above_0 "what it receives while experts are copied; bytes_per_s",
-  inputs_per_s = above_0("inputs through an expert's forward (t)", true),
-  equation = { type = "integer", default = 6, doc = "6: copies block; 8: compute hides them" },
-  fnec_s = at_least_0("forward compute of a block beside its experts; equation 8", 0),
-  bnec_s = at_least_0("the same of the backward", 0),
+    doc = "routed[expert][device]: number of the device's inputs for the expert" },
+  input_bytes = at_least_0 "bytes of one input",
+  expert_bytes = at_least_0 "bytes of one expert's parameters; its gradients have as many",
+  bytes_per_s = above_0("bytes per second that a device receives in an all-to-all (B)", true),
+  copy_bytes_per_s = above_0("bytes per second that a device receives while experts are copied; "
+    .. "default: bytes_per_s"),
+  inputs_per_s = above_0("inputs per second through an expert's forward (t)", true),
+  equation = { type = "integer", default = 6,
+    doc = "equation of the paper for the time: 6, copies block compute; 8, compute hides copies" },
+  fnec_s = at_least_0("forward compute of a block without its experts, seconds; for equation 8", 0),
+  bnec_s = at_least_0("fnec_s of the backward, seconds; for equation 8", 0),
 }
 
 M.PLAN = schema.merged(COUNTS, {
-  alpha = at_least_0("balanced enough: max H - min H below alpha times the mean of H", 1),
+  alpha = at_least_0("the search stops when max H - min H is below alpha times the mean of H, the "
+    .. "inputs that a device computes", 1),
   n = { type = "any", default = "auto", as = 'integer|"auto"',
-    doc = 'devices that go without a selected expert; "auto": those without inputs for it' },
-  max_selected = { type = "integer", lo = 0, hi = 1e6, doc = "experts that are copied; all" },
+    doc = 'number of devices that get no copy of a selected expert; "auto": those without inputs '
+      .. "for it" },
+  max_selected = { type = "integer", lo = 0, hi = 1e6,
+    doc = "largest number of experts that are copied; default: all" },
 })
 
 M.PLACE = schema.merged(COUNTS, {
-  policy = { type = "string", required = true, doc = "a placement policy, by name" },
-  options = { type = "table", default = {}, doc = "its options, numbers" },
-  state_bytes = at_least_0("optimiser state of one expert", 0),
-  residents = { type = "integer", lo = 1, hi = 1e6, doc = "experts that may live on a device; as "
-    .. "many as it takes" },
-  shadows = { type = "integer", lo = 0, hi = 1e6, doc = "copies on a device; all experts" },
+  policy = { type = "string", required = true, doc = "the name of a placement policy" },
+  options = { type = "table", default = {}, doc = "the policy's options, which are numbers" },
+  state_bytes = at_least_0("bytes of one expert's optimizer state", 0),
+  residents = { type = "integer", lo = 1, hi = 1e6,
+    doc = "slots per device for residents; default: as many as needed for one of each expert" },
+  shadows = { type = "integer", lo = 0, hi = 1e6,
+    doc = "slots per device for copies; default: one for each expert" },
 })
 
--- nil: auto
+-- Returns n, or nil for "auto". Raises a user error for another value.
 local function check_n(n, devices, at)
   if n == "auto" then return nil end
   local fits = type(n) == "number" and n == math.floor(n) and n >= 0 and n < devices
@@ -57,19 +64,23 @@ local function check_n(n, devices, at)
 end
 
 local function check_routed(routed, path, at)
-  if #routed == 0 then errors.user(path .. ": no experts", at) end
+  if #routed == 0 then
+    errors.user(path .. ": the list is empty; give a row for each expert", at)
+  end
   local devices = #routed[1]
-  if devices == 0 then errors.user(path .. "[1]: no devices", at) end
+  if devices == 0 then
+    errors.user(path .. "[1]: the list is empty; give a number for each device", at)
+  end
   for e, row in ipairs(routed) do
     if #row ~= devices then
-      errors.user(("%s[%d]: %d numbers, where routed[1] has %d; give one for each device"):format(
+      errors.user(("%s[%d]: has %d numbers, but routed[1] has %d; give one for each device"):format(
         path, e, #row, devices), at)
     end
   end
   return devices
 end
 
--- The checked fields, and the number of devices.
+-- Checks the fields; returns them and the number of devices.
 local function checked(fields, t, path, at)
   local c = schema.check(fields, t, path, at)
   if c.equation ~= 6 and c.equation ~= 8 then
@@ -95,29 +106,33 @@ local function place(t)
 end
 
 local DEVICES = {
-  { "time_s", "number", "of a layer" }, { "time_without_s", "number", "without copies or moves" },
+  { "time_s", "number", "time of the layer" },
+  { "time_without_s", "number", "time of the layer without copies or moves" },
   { "computed", "integer[]", "inputs that each device computes" },
   { "received", "integer[]", "inputs that each device receives" },
-  { "computed_without", "integer[]", "the same without copies or moves" },
-  { "received_without", "integer[]", "the same without copies or moves" },
-  { "balance", "number", "standard deviation of computed" },
-  { "balance_without", "number", "of computed_without" },
-  { "rb", "number", "balance_without over balance" },
+  { "computed_without", "integer[]", "`computed` without copies or moves" },
+  { "received_without", "integer[]", "`received` without copies or moves" },
+  { "balance", "number", "standard deviation of `computed`" },
+  { "balance_without", "number", "standard deviation of `computed_without`" },
+  { "rb", "number", "balance_without divided by balance" },
 }
 
-schema.record("prophet plan", "plan", "which experts are copied where, for one step", {
+schema.record("prophet plan", "plan", "the devices to which experts are copied for one step", {
   { "selected", "{ expert: integer, devices: integer[] }[]",
-    "experts, and the devices that get a copy" }, unpack(DEVICES) })
+    "the copied experts, each with the devices that get a copy, without the owner" },
+  unpack(DEVICES) })
 
-schema.record("prophet placed", "placed", "what a placement policy makes of counts", {
-  { "holders", "integer[][]", "devices by expert, the owner first" },
-  { "move_s", "number", "how long residents take to move" },
-  { "break_even_steps", "number", "steps until that is won back" }, unpack(DEVICES) })
+schema.record("prophet placed", "placed", "a placement of experts for given counts", {
+  { "holders", "integer[][]", "for each expert its devices, the owner first" },
+  { "move_s", "number", "time to move the residents that change devices" },
+  { "break_even_steps", "number", "number of steps until the gain exceeds move_s" },
+  unpack(DEVICES) })
 
 M.functions = schema.functions("moe.prophet", "function", {
-  place = { place, M.PLACE, "moe.ProphetPlaced", "what a placement policy makes of the counts" },
-  plan = { plan, M.PLAN, "moe.ProphetPlan", "which experts Pro-Prophet's planner copies where, for "
-    .. "one step; they lie on the devices in order, as many on each" },
+  place = { place, M.PLACE, "moe.ProphetPlaced", "applies a placement policy to the counts" },
+  plan = { plan, M.PLAN, "moe.ProphetPlan",
+    "plans with Pro-Prophet's planner which experts are copied to which devices for one step; the "
+      .. "experts are owned by the devices in order, equally many by each" },
 })
 
 return M

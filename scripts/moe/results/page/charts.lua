@@ -1,25 +1,26 @@
--- Charts as SVG of fixed coordinates that the page scales: bars, lines, and a number in its band.
+-- Charts as SVG: bars of steps, lines over steps, and a number in its band. Their coordinates are
+-- fixed, and the page scales the SVG.
 local html = require "moe.results.page.html"
 local report = require "moe.results.report"
 
 local M = {}
 
-local WIDTH, LABEL, VALUE = 560, 168, 48   -- of a chart; of the texts left and right of bars
+local WIDTH, LABEL, VALUE = 560, 168, 48   -- widths: chart, text left of bars, text right of bars
 local BAR, GAP, AXIS, TOP = 18, 6, 22, 4   -- heights
 local LINES_HEIGHT, LINES_LEFT = 220, 48
 local LABEL_CHARS = 25
-local MAX_MARKS = 200  -- steps of a run that are drawn
+local MAX_MARKS = 200  -- largest number of steps of a run that are drawn
 
---- Stands once in the page: the hatching of hidden communication.
+--- The hatching for hidden communication; must be in the page once.
 M.PATTERNS = html.svg { width = 0, height = 0, class = "patterns", ["aria-hidden"] = "true",
   html.pattern { id = "hatch", width = 6, height = 6, patternUnits = "userSpaceOnUse",
     patternTransform = "rotate(45)", html.rect { width = 6, height = 6, class = "compute" },
     html.rect { width = 2.5, height = 6, class = "exposed" } } }
 
--- Parts of a step in the order of a bar; page.css gives their classes colours.
+-- The parts of a step in the order in which a bar shows them; page.css gives their classes colours.
 local PARTS = {
-  { class = "compute", doc = "compute, no communication beside it" },
-  { class = "hidden", doc = "compute with communication hidden beside it" },
+  { class = "compute", doc = "compute without communication" },
+  { class = "hidden", doc = "compute that hides communication" },
   { class = "exposed", doc = "exposed communication" },
   { class = "wait", doc = "waiting" },
 }
@@ -28,7 +29,7 @@ local function num(x) return (("%.2f"):format(x):gsub("%.?0+$", "")) end
 
 local function tick_text(x) return ("%.6g"):format(x) end
 
---- A round step that divides `span` into about `count`.
+--- Returns a round step that divides `span` into at most `count` parts.
 function M.tick_step(span, count)
   local power = 10 ^ math.floor(math.log10(span / count))
   for _, factor in ipairs { 1, 2, 5 } do
@@ -37,13 +38,13 @@ function M.tick_step(span, count)
   return 10 * power
 end
 
--- Least and most of the numbers in a list, and of those given.
+-- Returns the smallest and largest number among those in the list, lo and hi.
 local function range_of(list, lo, hi)
   for _, v in ipairs(list) do lo, hi = math.min(lo, v), math.max(hi, v) end
   return lo, hi
 end
 
--- Indices of at most MAX_MARKS of `count` things, evenly spread, the first and the last among them.
+-- Returns at most MAX_MARKS indices from 1 to `count`, evenly spread, including the first and last.
 local function some(count)
   local indices, n = {}, math.min(count, MAX_MARKS)
   for k = 1, n do
@@ -71,7 +72,8 @@ local function figure(title, height, children)
       ["aria-label"] = title, children } }
 end
 
---- A swatch and what it means, for each of { class =, doc = }.
+--- Returns a legend: for each entry { class =, doc = } (or mark =, an element in place of the
+--- class) a swatch and its meaning.
 function M.legend(entries)
   local items = {}
   for i, entry in ipairs(entries) do
@@ -82,14 +84,15 @@ function M.legend(entries)
   return html.ul { class = "legend", items }
 end
 
---- The legend of bars.
+--- The legend of charts with bars.
 M.BAR_LEGEND = M.legend { PARTS[1], PARTS[2], PARTS[3], PARTS[4],
   { mark = line_at(11, 0, 11, 12, "bound"),
-    doc = "lower bound: no schedule of the plan's ops is simulated faster" },
+    doc = "lower bound: no schedule of the plan's ops can be faster" },
   { mark = html.circle { cx = 11, cy = 6, r = 3, class = "sample" }, doc = "one executed step" },
 }
 
--- Parts of a bar's step: hidden communication is part of the time of compute.
+-- Returns the widths, in ms, of the parts of a bar. Hidden communication is a part of the compute
+-- time.
 local function widths_of(times)
   local hidden = math.min(times.hidden_comm_ms, times.compute_ms)
   return { times.compute_ms - hidden, hidden, times.exposed_comm_ms, times.wait_ms }
@@ -129,9 +132,9 @@ local function most_of(groups)
   return most > 0 and most or 1
 end
 
---- Bars of steps, ms. groups: { bound = ms or nil, bars = { { label =, provenance =, oom =,
---- times = { iteration_ms, compute_ms, hidden_comm_ms, exposed_comm_ms, wait_ms },
---- samples = { ms, ... } } } }
+--- Returns a chart of steps as bars, in ms. groups: a list of { bound = ms or nil, bars = a list of
+--- { label =, provenance =, oom =, times = { iteration_ms, compute_ms, hidden_comm_ms,
+--- exposed_comm_ms, wait_ms }, samples = { ms, ... } } }.
 function M.bars(title, groups)
   local out, y, most = {}, TOP, most_of(groups)
   local function x_of(ms) return LABEL + ms / most * (WIDTH - LABEL - VALUE) end
@@ -156,8 +159,8 @@ function M.bars(title, groups)
   return figure(title, y + AXIS, { axis, out })
 end
 
---- Curves over steps from 1. series: { { label =, ys = { ... } } }, drawn apart by dashes and marks
---- as well as colours.
+--- Returns a chart of curves over steps, from step 1. series: { { label =, ys = { ... } }, ... },
+--- which are told apart by dashes and marks as well as colours.
 function M.lines(title, series, from_zero)
   local lo, hi, count = from_zero and 0 or math.huge, -math.huge, 1
   for _, s in ipairs(series) do
@@ -195,7 +198,8 @@ function M.lines(title, series, from_zero)
   return html.div { figure(title, LINES_HEIGHT, out), M.legend(entries) }
 end
 
---- A number in its band [lo, hi], with the paper's; `range`: { from, to } of the axis.
+--- Returns a drawing of our number in its band [t.lo, t.hi] and of the paper's number; `range`: the
+--- ends { from, to } of the axis.
 function M.band(t, range)
   local function x_of(v) return 8 + (v - range[1]) / (range[2] - range[1]) * 184 end
   local out, paper = { line_at(0, 12, 200, 12, "rule") }, x_of(t.paper)
@@ -216,7 +220,7 @@ function M.band(t, range)
       t.ours and ("%.3g in %.3g to %.3g"):format(t.ours, t.lo, t.hi) or "none"), out }
 end
 
---- The legend of bands.
+--- The legend of drawings with bands.
 M.BAND_LEGEND = M.legend {
   { mark = html.path { d = "M11 0l6 6l-6 6l-6 -6z", class = "paper" }, doc = "the paper's number" },
   { mark = html.circle { cx = 11, cy = 6, r = 4, class = "ours" }, doc = "ours" },

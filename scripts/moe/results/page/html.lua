@@ -1,6 +1,6 @@
--- HTML and SVG as Lua: html.td { class = "n", "text", html.b { "more" } } is an element. Texts in
--- it are escaped, elements are not, lists of children are taken one by one; an attribute that is
--- false is left out.
+-- HTML and SVG written as Lua: html.td { class = "n", "text", html.b { "more" } } is an element.
+-- Strings in it are escaped, elements are not; a list of children is inserted one by one; an
+-- attribute whose value is false is omitted.
 local M = {}
 
 local node_mt = { __tostring = function(node) return node.text end }
@@ -8,12 +8,13 @@ local node_mt = { __tostring = function(node) return node.text end }
 local ENTITIES = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ['"'] = "&quot;",
   ["'"] = "&#39;" }
 
---- Text as it may stand in an element or an attribute; control characters become "?".
+--- Returns the text escaped for an element or an attribute; control characters become "?".
 function M.escape(text)
   return (tostring(text):gsub("[%z\1-\8\11\12\14-\31\127]", "?"):gsub("[&<>\"']", ENTITIES))
 end
 
---- Text that is HTML already, or the content of a style or a script.
+--- Makes an element of text that is HTML already, or is the content of a style or a script; it is
+--- not escaped.
 function M.raw(text) return setmetatable({ text = text }, node_mt) end
 
 local function add(parts, child)
@@ -45,7 +46,8 @@ local function is_number(cell)
     or text:match("^[-+%d.e]+%.%.[-+%d.e]+ ?!?$") ~= nil or text:match("^[-+%d.e]+ %S+$") ~= nil
 end
 
--- Columns of nothing but numbers.
+-- Returns, for each column, the class "n" if all its cells below the header are numbers, else
+-- false.
 local function number_columns(rows)
   local columns = {}
   for r = 2, #rows do
@@ -56,7 +58,8 @@ local function number_columns(rows)
   return columns
 end
 
---- A table of rows as aligned.text takes them; cells may be elements. Numbers stand to the right.
+--- Returns a table of rows, which have the form that aligned.text takes; cells may be elements.
+--- Columns of numbers are right-aligned.
 function M.grid(rows, caption)
   local columns, bodies = number_columns(rows), { {} }
   for r, row in ipairs(rows) do

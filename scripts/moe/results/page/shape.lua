@@ -1,13 +1,13 @@
--- Whether data from a file has the fields that are read from it. A shape is the name of a type; a
--- list { shape } of one, with least = n of them; or a table of fields, where a name that ends in
--- "?" may be missing. Other fields may be there.
+-- Checks that data from a file has the fields that are read from it. A shape is the name of a type;
+-- { shape, least = n }, a list of at least n entries of this shape; or a table of fields, in which
+-- a field whose name ends in "?" may be missing. The data may have other fields.
 local errors = require "moe.base.errors"
 
 local M = {}
 
 local function fail(file, path, why)
-  errors.user(("%s: %s%s; did moebench write it?"):format(file, path == "" and "" or path .. ": ",
-    why))
+  errors.user(("%s: %s%s; was the file written by moebench?"):format(file,
+    path == "" and "" or path .. ": ", why))
 end
 
 --- Raises a user error that names the file and the path of the first field that does not fit.
@@ -17,7 +17,7 @@ function M.check(value, shape, file, path)
   local wanted = is_name and shape or "table"
   if type(value) ~= wanted then
     fail(file, path, value == nil and "is missing"
-      or ("a %s stands where a %s is read"):format(type(value), wanted))
+      or ("is a %s, but must be a %s"):format(type(value), wanted))
   end
   if is_name then return end
   if #value < (shape.least or 0) then fail(file, path, "is empty") end

@@ -1,6 +1,6 @@
--- Timelines of a trace file (engine/timeline): a row per lane of a rank, the simulated ones above
--- the executed ones on one axis. Places are in percent of the width, so that zooming is a wider
--- SVG.
+-- Draws the timelines of a trace file (engine/timeline): one row per lane of a rank, with simulated
+-- rows above executed rows on the same axis. Positions are in percent of the width, so that the
+-- page can zoom by making the SVG wider.
 local charts = require "moe.results.page.charts"
 local html = require "moe.results.page.html"
 local results = require "moe.results.results"
@@ -8,31 +8,32 @@ local shape = require "moe.results.page.shape"
 
 local M = {}
 
-local MAX_ROWS, MAX_SPANS = 16, 8000   -- of a timeline that can be read
+local MAX_ROWS, MAX_SPANS = 16, 8000   -- limits for a picture that can still be read
 local ROW, AXIS = 24, 22               -- heights
-local WIDTH, CHAR, THIN = 900, 6.2, 3  -- px of a view, a letter, a span without a border
-local NEAR, CLOSE = 8, 32              -- zooms from which on small and tiny labels show (page.js)
+local WIDTH, CHAR, THIN = 900, 6.2, 3  -- px: view, letter, widest span drawn without a border
+local NEAR, CLOSE = 8, 32              -- zoom at which small and tiny labels appear (page.js)
 
 local SEGMENTS = { "embed", "attn", "gate", "dispatch", "expert", "combine", "mlp", "head",
   "update" }
 local is_segment = {}
 for _, name in ipairs(SEGMENTS) do is_segment[name] = true end
 
--- Counters of links ("C") have no row.
+-- Shapes of the trace's events that are read. Events with ph = "C", counters of links, are ignored.
 local TRACE = { traceEvents = { { ph = "string", pid = "number" } } }
 local SPAN = { tid = "number", name = "string", ts = "number", dur = "number", ["cat?"] = "string",
   ["args?"] = { ["op?"] = "string", ["phase?"] = "string", ["wait_us?"] = "number",
     ["bytes?"] = "number", ["part?"] = "number" } }
 local NAME = { tid = "number", name = "string", args = { ["name?"] = "string" } }
 
---- The legend of the spans' colours.
+--- Returns the legend of the spans' colours.
 function M.legend()
   local entries = {}
   for i, name in ipairs(SEGMENTS) do entries[i] = { class = "s-" .. name, doc = name } end
   return charts.legend(entries)
 end
 
--- Rows in order of process and lane: { process, lane, spans }; and the end of the last span, us.
+-- Returns the rows { process, lane, spans } in order of process and lane, the end of the last span
+-- in us, and the number of spans.
 local function rows_of(events, file)
   local rows, by_id, processes, finish, num_spans = {}, {}, {}, 0, 0
   local function row_of(e)
@@ -63,8 +64,8 @@ local function rows_of(events, file)
   return rows, finish, num_spans
 end
 
---- Reads a run's trace: { file =, rows =, end_us =, num_spans = }. An error that names the file,
---- where it cannot be read or is no trace.
+--- Reads a run's trace; returns { file =, rows =, end_us =, num_spans = }. Raises a user error that
+--- names the file if it cannot be read or is not a trace.
 function M.read(dir, run)
   local file = dir .. "/" .. run.trace
   local trace = results.json(file)
@@ -73,7 +74,7 @@ function M.read(dir, run)
   return { file = file, rows = rows, end_us = end_us, num_spans = num_spans }
 end
 
---- Why a trace is too much to be read as a picture, or nil.
+--- Returns a text if the trace has too many events for a readable picture, else nil.
 function M.too_large(trace)
   return trace.num_spans > MAX_SPANS and ("%d events"):format(trace.num_spans) or nil
 end
@@ -96,7 +97,8 @@ local function span_text(e)
   return table.concat(parts, "; ")
 end
 
--- Class of a label of so many px in a span: from which zoom on it fits; nil for none.
+-- Returns the class of a label that is `px` wide in a span that is `width` wide; the class
+-- determines at which zoom the label appears. Returns nil if it never fits.
 local function label_class(px, width)
   return px <= width and "label" or px <= NEAR * width and "small"
     or px <= CLOSE * width and "tiny" or nil
@@ -133,7 +135,8 @@ local function draw_axis(out, height, total)
   end
 end
 
---- The trace as a picture; its axis ends at end_us, so that several may share one.
+--- Returns the trace as a picture. Its axis ends at end_us, so that several pictures can have the
+--- same axis.
 function M.draw(title, trace, end_us)
   local total, labels, out, y = math.max(end_us, 1), {}, {}, 0
   local shown = math.min(#trace.rows, MAX_ROWS)

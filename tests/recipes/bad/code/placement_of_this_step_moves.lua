@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 7
--- says: moves: experts that move with their state come into force in the next step
+-- says: moves: experts move with their state only between steps
 local moe = require "moe"
 local p = moe.policy.placement {
   name = "broken", at = "layer",

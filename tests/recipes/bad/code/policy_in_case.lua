@@ -1,7 +1,7 @@
 -- exit: 1
 -- line: 18
--- says: moe.policy.gate: stands in a case
--- says: define the policy before moe.experiment
+-- says: moe.policy.gate: the policy is defined inside the function `case`
+-- says: define it before moe.experiment
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,

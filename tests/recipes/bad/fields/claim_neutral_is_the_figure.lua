@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 7
--- says: moe.claim.neutral: 1.17 is the paper's number itself
+-- says: moe.claim.neutral: 1.17 is equal to the paper's number
 local moe = require "moe"
 local c = moe.claim {
   id = "lancet-034",

@@ -1,5 +1,5 @@
 -- exit: 1
--- says: give either batch or batch_per_device, neither is there
+-- says: give either batch or batch_per_device, neither is given
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,
