@@ -149,7 +149,7 @@ test("what moebench did not write into results.json is refused at the recipe's l
   refused(function(d) d.runs = 7 end, "runs: is a number, but must be a table")
   refused(function(d) d.runs[1] = "x" end, "runs[1]: is a string, but must be a table")
   refused(function(d) d.runs[1].iteration_ms = "x" end, "runs[1].iteration_ms: is a string")
-  refused(function(d) d.runs[1].system = 1 end, "runs[1].system: a number")
+  refused(function(d) d.runs[1].system = 1 end, "runs[1].system: is a number")
 end)
 
 local function claim(fields)
