@@ -13,21 +13,22 @@ namespace moe::lua {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMaxLinks = 40;  // as Linux
+constexpr int kMaxLinks = 40;  // the limit of Linux
 
 bool is_under(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
          folder.end();
 }
 
-/// "a/b" for "a/./b/".
+/// Returns the path in normal form and without a slash at the end: "a/b" for "a/./b/".
 fs::path tidy(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The output folder as it is opened. Links on the way to an absolute one are the system's; one
-/// that is itself a link, or any in a relative path, may be anybody's.
+/// Returns the output folder in the form in which it is opened. Links on the way to an absolute
+/// path are trusted as the system's and resolved; a folder that is itself a link, and links in a
+/// relative path, are not trusted, since another user may have made them.
 fs::path output_folder(const fs::path& folder) {
   const fs::path path = tidy(folder);
   if (path.is_relative() || path == path.root_path()) return path;
@@ -48,11 +49,11 @@ std::string reason() {
 struct Found {
   enum class Where { kInside, kMissing, kOutside } where;
   fs::path real;  // kInside: the path without links
-  int error = 0;  // kMissing: why
+  int error = 0;  // kMissing: errno of the reason
 };
 
-/// Follows a path link by link, as far as it stays in one of the folders or on the way to one, so
-/// that nothing else is looked at.
+/// Resolves a path one symbolic link at a time, as long as it is in one of the folders or on the
+/// way to one, so that no other place is accessed.
 class Search {
  public:
   explicit Search(const std::vector<fs::path>& folders) {
@@ -98,7 +99,7 @@ class Search {
     return std::any_of(real_.begin(), real_.end(), on_the_way) ||
            std::any_of(named_.begin(), named_.end(), on_the_way);
   }
-  /// Where a link leads is what is followed next.
+  /// Reads a symbolic link; its target is resolved next.
   bool enter(const fs::path& link) {
     std::error_code error;
     const fs::path to = fs::read_symlink(link, error);
@@ -115,8 +116,8 @@ class Search {
   }
 
   std::vector<fs::path> named_, real_;  // the folders as they are named, and without links
-  fs::path at_;                         // without links
-  std::vector<fs::path> left_;          // parts, the next one last
+  fs::path at_;                         // the resolved part of the path, without links
+  std::vector<fs::path> left_;          // parts still to be resolved, the next one last
 };
 
 }  // namespace
@@ -209,7 +210,7 @@ void check_writable_folder(const fs::path& folder) {
     throw user_error("--out {}: cannot be made: {}", folder.string(), reason());
   }
   try {
-    AtomicFile probe(path / "probe");  // it is gone again at once
+    AtomicFile probe(path / "probe");  // removed again by its destructor
   } catch (const RunError& e) {
     throw user_error("--out {}: {}", folder.string(), e.what());
   }

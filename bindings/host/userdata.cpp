@@ -22,7 +22,7 @@ std::string with_article(const std::string& noun) {
 void refuse_argument(lua_State* L, int index, const char* type) {
   const std::string given =
       lua_isnone(L, index) ? "nothing" : with_article(luaL_typename(L, index));
-  // Of a method, argument 1 is what stands before the ':'.
+  // Argument 1 of a method is the value before the ':'.
   throw user_error("{}: {} is given, {} is wanted{}",
                    index == 1 ? "what the call is for" : fmt::format("argument {}", index - 1),
                    given, with_article(type), index == 1 ? " (is a ':' missing?)" : "");

@@ -1,4 +1,6 @@
-// C++ values inside Lua userdata: made, checked and destroyed by type name.
+// C++ values in Lua userdata. Each type has a name, under which its values are made, checked and
+// destroyed. Recipes cannot read or change the metatables, and reading an unknown member of a value
+// is an error that lists the valid names.
 #pragma once
 
 #include <lua.hpp>
@@ -13,7 +15,8 @@
 
 namespace moe::lua {
 
-/// Pushes a T made of the arguments. Requires: new_type<T>(L, name, ...) before.
+/// Pushes a T constructed from the arguments. Requires: new_type<T>(L, type, ...) was called
+/// before.
 template <class T, class... Args>
 T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   T* value = new (lua_newuserdata(L, sizeof(T))) T{std::forward<Args>(args)...};
@@ -22,11 +25,11 @@ T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   return *value;
 }
 
-/// What the engine keeps for the recipe counts against its cap from here on (Limits::count_kept).
+/// Checks the memory that the recipe keeps against its cap, as Limits::count_kept does.
 void count_kept(lua_State* L);
 
-/// Pushes a T that holds memory of the engine's. Throws UserError where the recipe then keeps more
-/// than it may.
+/// Pushes a T that keeps memory of the engine. Throws UserError if the recipe then keeps more
+/// memory than its cap allows.
 template <class T, class... Args>
 T& push_kept(lua_State* L, const char* type, Args&&... args) {
   T& value = push_userdata<T>(L, type, std::forward<Args>(args)...);
@@ -34,10 +37,10 @@ T& push_kept(lua_State* L, const char* type, Args&&... args) {
   return value;
 }
 
-/// Throws UserError for the argument `index`, which is no value of the type.
+/// Throws the UserError for an argument `index` that is not a value of the type.
 [[noreturn]] void refuse_argument(lua_State* L, int index, const char* type);
 
-/// The T at `index`. Throws UserError naming the types when it is something else.
+/// Returns the T at `index`. Throws UserError naming both types if it is something else.
 template <class T>
 T& check_userdata(lua_State* L, int index, const char* type) {
   void* value = lua_touserdata(L, index);
@@ -59,22 +62,22 @@ int destroy_userdata(lua_State* L) {
   return 0;
 }
 
-/// A whole number from 1 to `limit` as the argument `index`, returned counted from 0. Throws
-/// UserError that begins with `what` ("expert").
+/// Checks that the argument `index` is a whole number from 1 to `limit`; returns it minus 1. Throws
+/// a UserError that begins with `what` ("expert") if it is not.
 int64_t check_index(lua_State* L, int index, int64_t limit, const char* what);
 
-/// Throws UserError for a key of the table that is none of `names`; it begins with `what`.
+/// Throws a UserError that begins with `what` if the table has a key that is not in `names`.
 void check_keys(lua_State* L, int table, std::string_view what,
                 const std::vector<std::string>& names);
 
-/// __index of a type's methods: raises UserError for a name that is none, listing those there are.
-/// Upvalues: the type's name, the methods, a list of the names of fields.
+/// The __index of a type's table of methods: throws UserError for an unknown name, with the valid
+/// ones. Upvalues: the type's name, the methods, a list of the names of fields.
 int unknown_member(lua_State* L);
-/// __newindex of every type: raises UserError. Upvalue: the type's name.
+/// The __newindex of every type: throws UserError. Upvalue: the type's name.
 int refuse_assignment(lua_State* L);
 
-/// For an `index` function (below): pushes the method called like the key, argument 2, and returns
-/// true; or pushes nothing.
+/// For an `index` function (see new_type): if argument 2, the key, is the name of a method, pushes
+/// the method and returns true; else pushes nothing and returns false.
 inline bool push_method(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(1));
@@ -83,17 +86,17 @@ inline bool push_method(lua_State* L) {
   return false;
 }
 
-/// For an `index` function: raises UserError, since the key is no name of the type.
+/// For an `index` function: throws the UserError for a key that is not a name of the type.
 inline int no_such_member(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_gettable(L, lua_upvalueindex(1));
   return 1;
 }
 
-/// Makes the metatable of a type. Recipes cannot get at it (__metatable is false), and reading a
-/// name that the type does not have is a UserError. Methods stand in __index unless `index` is
-/// given, which then is called as a function with the methods as upvalue 1; `fields` are the names
-/// that it knows beside the methods.
+/// Makes the metatable of a type. Recipes cannot access it (__metatable is false), and reading a
+/// name that the type does not have is a UserError. __index is the table of methods, or, if `index`
+/// is given, that function with the methods as upvalue 1; `fields` are the names that it accepts in
+/// addition to the methods.
 template <class T>
 void new_type(lua_State* L, const char* type, const luaL_Reg* methods,
               lua_CFunction index = nullptr, const std::vector<std::string>& fields = {}) {

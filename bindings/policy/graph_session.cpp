@@ -9,14 +9,15 @@
 namespace moe::lua {
 namespace {
 
-// Stream of a policy's random numbers: the seed and the stage's name.
+// Returns the stream of a policy's random numbers, made from the seed and the stage's name.
 uint64_t policy_stream(const Host& host, const std::string& stage) {
   uint32_t stream = hash32(static_cast<uint64_t>(host.options().seed.value_or(1)), 1000211);
   for (const char c : stage) stream = hash32(static_cast<unsigned char>(c), stream);
   return stream;
 }
 
-// ctx:f(op, ...) and ctx.f(op, ...) alike.
+// Removes ctx from the arguments if it is the first, so that ctx:f(op, ...) and ctx.f(op, ...) are
+// equivalent.
 void drop_context_argument(lua_State* L) {
   if (lua_istable(L, 1)) lua_remove(L, 1);
 }
@@ -35,7 +36,8 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// Upvalue 1: the session, since there may be no op that it is about.
+// ctx:skip(why[, op]). Upvalue 1 is the session, which cannot be taken from the op if none is
+// given.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session =
@@ -112,7 +114,7 @@ Schedule& GraphSession::schedule() {
 void GraphSession::close() {
   if (schedule_ != nullptr) kept_ = *schedule_;
   if (schedule_ != nullptr) schedule_ = &kept_;
-  // A kept schedule's picks would keep this session.
+  // The picks of the kept schedule have references to this session, which would never be destroyed.
   for (Lane& lane : kept_.lanes) lane.choose = nullptr;
   context_.log = nullptr;
   open_ = false;
@@ -120,7 +122,7 @@ void GraphSession::close() {
 }
 
 double GraphSession::cost_ms(OpId op) {
-  const Deadline::Pause pause(deadline_.get());  // the cost model may have to time the op
+  const Deadline::Pause pause(deadline_.get());  // the cost model may have to measure the op
   return to_ms(context_.cost.op_ns(graph_, op));
 }
 
@@ -319,7 +321,7 @@ std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_pol
       return lane.pick == Pick::kPolicy && lane.stage == context.stage;
     };
     if (picks && std::any_of(schedule.lanes.begin(), schedule.lanes.end(), is_new)) {
-      for (Lane& lane : before.lanes) lane.choose = nullptr;  // they belong to this state
+      for (Lane& lane : before.lanes) lane.choose = nullptr;  // picks belong to this Lua state
       options->push(L);
       picks->list.push_back({context.stage, to_json(L, -1, true), std::move(before)});
       lua_pop(L, 1);

@@ -1,4 +1,6 @@
-// The handles behind a placement policy's ctx, load and p, and what their methods share.
+// The C++ values behind the arguments ctx, load and p of a placement policy, with the checks that
+// their methods share. A handle of a call that has ended is refused. The methods are in
+// bindings/api/placement.cpp and placed.cpp.
 #pragma once
 
 #include <cmath>
@@ -20,8 +22,8 @@ struct CallHandle {
 struct PlacementHandle {
   std::shared_ptr<PlaceCall> call;
   Placement placement;
-  bool in_force = false;                  // ctx.placement: read only
-  std::optional<DeviceLoads> loads = {};  // under it
+  bool in_force = false;                  // true for ctx.placement, which may only be read
+  std::optional<DeviceLoads> loads = {};  // device loads under this placement, once computed
 
   Placement& edit() {
     if (in_force) throw UserError("ctx.placement is in force; edit p, or a copy of either");
@@ -74,7 +76,7 @@ int push_list(lua_State* L, int64_t n, const Of& of) {
   return 1;
 }
 
-/// The type of p (bind_placed.cpp).
+/// Makes the type of p (api/placed.cpp).
 void open_placed(lua_State* L);
 
 }  // namespace moe::lua
