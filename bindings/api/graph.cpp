@@ -1,5 +1,5 @@
-// Graph handles for passes and schedules: finding ops and editing. Layers and parts count from 1 in
-// Lua.
+// Methods of the graph `g` of a pass or schedule policy: finding ops and editing. Layers and parts
+// count from 1 in Lua.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -17,7 +17,7 @@ GraphSession& check_graph(lua_State* L) {
   return GraphSession::of(L, check_userdata<GraphHandle>(L, 1, kGraphType).session);
 }
 
-/// What g:ops{...} asks for.
+/// The conditions of g:ops{...}.
 struct Filter {
   std::optional<std::string> name, kind;
   std::optional<Segment> segment;
@@ -39,15 +39,15 @@ std::string text_value(lua_State* L, const std::string& key) {
   return lua_tostring(L, -1);
 }
 
-constexpr int64_t kMostLayers = 1000000;  // more than a graph may have, of parts too
+constexpr int64_t kMostLayers = 1000000;  // above the largest number of layers and of parts
 
-// One key of the filter, its value on top of the stack.
+// Sets one condition of the filter; the value of the key is on top of the stack.
 void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
   if (key == "name") {
     filter.name = text_value(L, key);
   } else if (key == "kind") {
     filter.kind = text_value(L, key);
-    graph.table().kind(*filter.kind);  // throws for an unknown one
+    graph.table().kind(*filter.kind);  // throws UserError for an unknown kind
   } else if (key == "seg") {
     filter.segment = parse_segment(text_value(L, key));
   } else if (key == "phase") {
@@ -126,7 +126,7 @@ int graph_tensor(lua_State* L) {
   return 1;
 }
 
-// A tensor handle, or an op for its first output.
+// Returns the tensor at `index`: a tensor handle, or an op handle, which means its first output.
 TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
   void* value = lua_touserdata(L, index);
   if (value != nullptr && lua_getmetatable(L, index) != 0) {
@@ -175,8 +175,8 @@ Attrs check_attrs(lua_State* L, int index) {
   return attrs;
 }
 
-/// The ops that an op of these inputs stands next to: those that make them or, where none does,
-/// those that read them.
+/// Returns the neighbours of an op with these inputs: the ops that make the inputs or, if there are
+/// none, the ops that read them.
 std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>& inputs) {
   const Graph& graph = session.graph();
   std::vector<OpId> found;
@@ -196,13 +196,14 @@ std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>&
   return found;
 }
 
-/// What g:insert does not say of an op: as its neighbours have it, which then have to agree.
+/// The fields of an op that g:insert does not give: taken from its neighbours, which must agree.
 class Inherited {
  public:
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// get: of an op; text: how it is called in an error.
+  /// Returns the neighbours' value of a field. get(op) returns the value; text(value) its name in
+  /// errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
@@ -227,13 +228,14 @@ class Inherited {
   const std::vector<OpId> next_to_;
 };
 
-/// The layer or part of g:insert's table on top of the stack, from 0; false: none, -1.
+/// Returns the layer or part that is on top of the stack, counted from 0; -1 for false, which means
+/// none.
 int32_t index_or_none(lua_State* L, const char* what) {
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
 }
 
-/// Phase, segment, layer, part and dw of an op to be inserted.
+/// Returns an op with the phase, segment, layer, part and dw of the op to be inserted.
 Op place_of(lua_State* L, const Inherited& inherited) {
   const auto given = [L](const char* key) {
     lua_getfield(L, 2, key);
@@ -261,8 +263,8 @@ Op place_of(lua_State* L, const Inherited& inherited) {
 }
 
 // g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
-// part=, dw= } -> op. It stands where its inputs and readers put it. Phase, seg, layer and dw are
-// those of its neighbours unless given.
+// part=, dw= } -> the new op. Its place in the order follows from its inputs and readers. Phase,
+// seg, layer and dw are those of its neighbours unless given.
 int graph_insert(lua_State* L) {
   GraphSession& session = check_graph(L);
   lua_settop(L, 2);
@@ -278,7 +280,7 @@ int graph_insert(lua_State* L) {
     return std::string(lua_tostring(L, at));
   };
   const std::string kind = text("kind"), name = text("name");
-  session.graph().table().kind(kind);  // throws for an unknown one
+  session.graph().table().kind(kind);  // throws UserError for an unknown kind
   const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
   const Attrs attrs = check_attrs(L, field("attrs"));
   if (session.graph().find_op(name).valid()) throw user_error("g:insert: '{}' is there", name);
@@ -294,7 +296,7 @@ int graph_insert(lua_State* L) {
   return 1;
 }
 
-// g:redirect(from, to[, but]): readers of `from`, except the ops in `but`, read `to`.
+// g:redirect(from, to[, but]): all readers of `from`, except the ops in `but`, read `to` instead.
 int graph_redirect(lua_State* L) {
   GraphSession& session = check_graph(L);
   const TensorId from = check_tensor(L, 2, session), to = check_tensor(L, 3, session);
@@ -312,14 +314,16 @@ int graph_remove(lua_State* L) {
   return 0;
 }
 
-// Equal lengths, the first ones longer by one where `parts` does not divide.
+// Returns the lengths of the parts: equal, or the first ones longer by one if `parts` does not
+// divide `length`.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
   return sizes;
 }
 
-// What the chain computes, and the activations that it reads from outside, each along `axis`.
+// Returns the tensors that the chain of ops makes, and the activations that it reads from outside,
+// each to be cut along `axis`.
 std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops, int axis) {
   std::vector<CutAxis> cuts;
   const auto add = [&](TensorId t) {
@@ -334,7 +338,8 @@ std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops
   return cuts;
 }
 
-// The parts, or nothing and why not; the graph is then as it was.
+// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and does not
+// change the graph.
 std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
                                          const std::vector<CutAxis>& cuts,
                                          const std::vector<int64_t>& sizes, std::string& why) {
@@ -348,9 +353,9 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain
-// but parameters is cut along the axis (from 1). What cannot be cut is an error that says why or,
-// with try = true, nil and why.
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain,
+// except parameters, is cut along the axis (from 1). If the ops cannot be cut, it raises an error
+// with the reason, or with try = true returns nil and the reason.
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);

@@ -1,5 +1,5 @@
-// p of a placement policy: a placement that is read and edited. Every edit is checked against what
-// the plan has room for before it changes anything; edits return p.
+// Methods of the argument p of a placement policy: a placement that can be read and edited. Before
+// an edit changes anything, it is checked against the slots that the plan has. Edits return p.
 #include "bindings/policy/placement_views.h"
 #include "engine/placement/performance_model.h"
 
@@ -11,7 +11,7 @@ int owner(lua_State* L) {
   return push_number(L, p.placement.owner(check_expert(L, 2, *p.call)) + 1);
 }
 
-// The owner first, as moe.prophet has them.
+// p:holders(e) -> the devices that hold expert e, its owner first
 int holders(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t e = check_expert(L, 2, *p.call);
@@ -69,7 +69,7 @@ void check_room(const Edit& e) {
       e.expert + 1, e.device + 1, e.placement.bounds().residents);
 }
 
-// What edits return: p.
+// Returns p, the result of every edit.
 int edited(lua_State* L) {
   lua_settop(L, 1);
   return 1;
@@ -155,7 +155,8 @@ double called_weight(lua_State* L, int64_t source, int64_t device) {
   return weight;
 }
 
-/// By f(source, device): weights of the holders, the largest of a source 2^20.
+/// Sets the sharing of an expert by the weights f(source, device) of its holders, scaled so that
+/// the largest weight of each source is 2^20.
 void share_by(lua_State* L, Placement& placement, int64_t expert) {
   constexpr double kMost = 1 << 20;
   if (!placement.bounds().weighted) {
@@ -225,7 +226,7 @@ int free_slots(lua_State* L) {
   return 1 + push_number(L, p.placement.free_residents(d));
 }
 
-// Empty slots, and what the plan leaves of the device's memory.
+// p:free_bytes(d) -> bytes of the device's empty slots and of the memory that the plan does not use
 int free_bytes(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t d = check_device(L, 2, *p.call);

@@ -1,5 +1,6 @@
-// What a Lua placement policy sees: ctx and the loads, and what it returns. All is bounds-checked
-// and revoked when the call returns. Experts, devices, nodes, steps and layers count from 1.
+// The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
+// bounds-checked, and an error after the call has returned. Experts, devices, nodes, steps and
+// layers count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -18,7 +19,7 @@ int64_t of_source(const ExpertCounts& loads, int64_t source) {
   return sum;
 }
 
-// load(e, src), load(e): of all sources.
+// load(e, src) -> rows of the source for expert e; load(e) -> those of all sources
 int load_value(lua_State* L) {
   const PlaceCall& call = check_call(L, kLoadsType);
   const int64_t e = check_expert(L, 2, call);
@@ -46,7 +47,7 @@ int load_by_device(lua_State* L) {
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
-// Experts, those with most tokens first; of equal ones the lower number.
+// load:heaviest() -> the experts, those with most tokens first; at equal numbers the lower expert
 int load_heaviest(lua_State* L) {
   const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
@@ -86,14 +87,14 @@ int context_index(lua_State* L) {
   return no_such_member(L);
 }
 
-// cluster:node_of(d); upvalues: devices, devices per node.
+// cluster:node_of(d) -> the node of device d. Upvalues: devices, devices per node.
 int node_of(lua_State* L) {
   const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
   const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
   return push_number(L, check_index(L, 2, devices, "device") / a_node + 1);
 }
 
-// cluster:devices_of(n)
+// cluster:devices_of(n) -> the devices of node n
 int devices_of(lua_State* L) {
   const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
   const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
@@ -128,7 +129,8 @@ nlohmann::json rates_table(const PlacementRates& r) {
           {"fnec_s", r.forward_other_s},      {"bnec_s", r.backward_other_s}};
 }
 
-// Numbers of one call: seed, step and layer decide them, and no rank.
+// Returns the stream of random numbers of one call. It depends on seed, step and layer, and not on
+// the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

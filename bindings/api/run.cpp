@@ -1,4 +1,5 @@
-// plan:run and plan:trace.
+// plan:run and plan:trace: runs a plan and returns its results, and writes timelines as trace
+// files.
 
 #include "bindings/run.h"
 #include "bindings/host/field_json.h"
@@ -42,7 +43,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-// Paths as they are written become those of files.
+// Replaces the paths of checkpoints that a recipe gives by those of the files.
 void find_files(const Host& host, Checkpoints& files) {
   if (!files.resume_from.empty()) {
     files.resume_from = host.files().readable(files.resume_from).string();
@@ -61,7 +62,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
   options.init = reference_values(handle.plan->spec.model);
   if (f.has("data")) set_data(host, f.at("data"), handle.plan->spec, options, out);
   if (f.has("record")) {
-    host.files().writable(f.text("record"));  // refused before the run
+    host.files().writable(f.text("record"));  // throws before the run if it cannot be written
     options.record = std::make_shared<Trace>();
   }
   if (handle.gate) options.policies.gate = rank_gates(host, handle.gate);
@@ -86,7 +87,8 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
-/// By op: { error, num, samples = { step, layer (lists, from 1), phase, estimated_ms, real_ms } }.
+/// Returns, for each op, { error, num, samples = { step, layer (lists, from 1), phase,
+/// estimated_ms, real_ms } }.
 json planner_error_json(const ModelErrors& errors) {
   json ops = json::object();
   for (int32_t i = 0; i < kNumModelOps; ++i) {
@@ -113,7 +115,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// ended: the run did not fail, so that what is said of its end is good.
+// Adds the results of a run to `out`. ended: whether the run did not fail; only then the values at
+// its end are valid.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);
@@ -213,7 +216,7 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *handle.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  if (!is_root(Host::of(L))) {  // rank 0 writes traces
+  if (!is_root(Host::of(L))) {  // only rank 0 writes traces
     lua_pushliteral(L, "");
     return 1;
   }

@@ -1,6 +1,6 @@
--- moe.pipemoe: PipeMoE's choice of a degree (into how many chunks a layer is cut along the
--- capacity). It uses straight lines: a transfer of n bytes takes alpha_a + beta_a n, the experts of
--- a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all, n_e
+-- moe.pipemoe: PipeMoE's choice of a degree (the number of chunks into which it cuts a layer along
+-- the capacity). It uses straight lines: a transfer of n bytes takes alpha_a + beta_a n, the
+-- experts of a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all, n_e
 -- multiply-adds of one of the two GEMMs of a rank's experts.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
