@@ -196,8 +196,8 @@ end
 
 --- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
 --- under balanced routing. The simulator uses it where padding is neither sent nor computed.
---- Without a capacity an expert has one slot for every token of a rank. A gate policy of the recipe
---- is assumed to fill as many slots as most built-in gates.
+--- In a model without capacity each expert has one slot for every token of a rank. A gate policy of
+--- the recipe is assumed to fill as many slots as most built-in gates.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1
