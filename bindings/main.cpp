@@ -72,7 +72,7 @@ Failed attempt(Body body) {
 // again, and it may read other files in its folder.
 void check_recipe(const std::string& recipe) {
   if (!recipe.starts_with("/dev/") && !recipe.starts_with("/proc/") && recipe != "-") return;
-  throw moe::user_error("{}: a recipe is a file, which is read several times; give its own path",
+  throw moe::user_error("{}: a recipe must be a file that can be read several times; give its path",
                         recipe);
 }
 
@@ -128,8 +128,8 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
   if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
     failure = {"user",
                options.recipe +
-                   ": the recipe returned nothing, ran nothing and printed nothing; "
-                   "return the experiment that it makes",
+                   ": the recipe returned nothing, ran nothing and printed nothing; return the "
+                   "experiment that it makes",
                ""};
   }
   if (!failure && std::fflush(stdout) != 0) {
@@ -181,7 +181,7 @@ int run_in_job(moe::lua::HostOptions options,
 // Runs a command that writes one file (calibrate, report).
 Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   if (fs::is_directory(file) || file.filename().empty()) {
-    throw moe::user_error("--out {}: is a folder; give a file", file.string());
+    throw moe::user_error("--out {}: is a folder; give the name of a file", file.string());
   }
   options.out_dir = file.has_parent_path() ? file.parent_path().string() : ".";
   moe::lua::check_writable_folder(options.out_dir);
@@ -190,7 +190,9 @@ Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
 
 Failed run_report(moe::lua::HostOptions options, fs::path page) {
   for (const std::string& folder : options.folders) {
-    if (!fs::is_directory(folder)) throw moe::user_error("report: {}: no such folder", folder);
+    if (!fs::is_directory(folder)) {
+      throw moe::user_error("report: {}: there is no such folder", folder);
+    }
   }
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
@@ -200,7 +202,8 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
     page = folder / "report.html";
   }
   if (page.extension() != ".html") {
-    throw moe::user_error("--out {}: is a page; give a name that ends in .html", page.string());
+    throw moe::user_error("--out {}: is an HTML page; give a name that ends in .html",
+                          page.string());
   }
   options.load_deadline_s = kReportDeadlineS;
   return run_to_file(std::move(options), page);

@@ -31,7 +31,7 @@ struct IndexList {
 
 const GateCall& check_call(lua_State* L, const char* type) {
   const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
-  if (call.in == nullptr) throw UserError("this view belongs to a gate's call that is over");
+  if (call.in == nullptr) throw UserError("this value is from a call of a gate that has ended");
   return call;
 }
 
@@ -121,7 +121,9 @@ int take(lua_State* L) {
 IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
-    if (list.limit != limit) throw user_error("{}: a list of the wrong kind", what);
+    if (list.limit != limit) {
+      throw user_error("{}: the list has tokens where experts are needed, or the reverse", what);
+    }
     return list;
   }
   luaL_checktype(L, index, LUA_TTABLE);
@@ -140,7 +142,9 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
       continue;
     }
     const int64_t cols = static_cast<int64_t>(lua_objlen(L, -1));
-    if (r > 1 && cols != list.cols) throw user_error("{}: rows differ in length", what);
+    if (r > 1 && cols != list.cols) {
+      throw user_error("{}: rows have different lengths; give rows of equal length", what);
+    }
     list.cols = cols;
     for (int64_t c = 1; c <= cols; ++c) {
       lua_rawgeti(L, -1, static_cast<int>(c));

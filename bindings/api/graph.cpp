@@ -112,7 +112,7 @@ int graph_ops(lua_State* L) {
 int graph_op(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
-  if (found.empty()) throw UserError("g:op: no op of the graph is like that");
+  if (found.empty()) throw UserError("g:op: no op of the graph has the given name or fields");
   session.push_op(L, found.front());
   return 1;
 }
@@ -121,7 +121,7 @@ int graph_tensor(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::string name = luaL_checkstring(L, 2);
   const TensorId tensor = session.graph().find_tensor(name);
-  if (!tensor.valid()) throw user_error("g:tensor: there is no '{}'", name);
+  if (!tensor.valid()) throw user_error("g:tensor: the graph has no tensor '{}'", name);
   session.push_tensor(L, tensor);
   return 1;
 }
@@ -135,13 +135,13 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     lua_pop(L, 2);
     if (is_op) {
       const auto [owner, op] = check_op(L, index);
-      if (owner != &session) throw UserError("an op of another graph");
+      if (owner != &session) throw UserError("the op is of another graph");
       return session.graph().out(op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError("a tensor of another graph");
+    throw UserError("the tensor is of another graph");
   return handle.tensor;
 }
 
@@ -161,7 +161,7 @@ Attrs check_attrs(lua_State* L, int index) {
   Attrs attrs;
   if (!lua_istable(L, index)) return attrs;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names are texts");
+    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names must be texts");
     const std::string key = lua_tostring(L, -2);
     const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -283,7 +283,9 @@ int graph_insert(lua_State* L) {
   session.graph().table().kind(kind);  // throws UserError for an unknown kind
   const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
   const Attrs attrs = check_attrs(L, field("attrs"));
-  if (session.graph().find_op(name).valid()) throw user_error("g:insert: '{}' is there", name);
+  if (session.graph().find_op(name).valid()) {
+    throw user_error("g:insert: the graph already has an op '{}'; give another name", name);
+  }
   const Op place = place_of(L, Inherited(session, name, inputs));
   Graph& graph = session.edit();
   const OpId id = graph.add_op(kind, name, inputs, attrs, place.phase);
@@ -309,7 +311,7 @@ int graph_redirect(lua_State* L) {
 int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
   const auto [owner, op] = check_op(L, 2);
-  if (owner != &session) throw UserError("an op of another graph");
+  if (owner != &session) throw UserError("the op is of another graph");
   session.edit().remove(op);
   return 0;
 }
@@ -369,14 +371,14 @@ int graph_split(lua_State* L) {
   }
   const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
   const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
-  if (ops.empty()) throw UserError("g:split: no ops are given");
+  if (ops.empty()) throw UserError("g:split: the list of ops is empty");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
-    throw user_error("g:split: axis = {}; give 1 to {}", axis + 1, shape.size());
+    throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());
   }
   const int64_t length = shape[static_cast<size_t>(axis)];
   if (parts < 1 || parts > length) {
-    throw user_error("g:split: parts = {}; give 1 to {}", parts, length);
+    throw user_error("g:split: parts = {} is not allowed; give 1 to {}", parts, length);
   }
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),

@@ -103,11 +103,11 @@ int popularity(lua_State* L) {
   const std::shared_ptr<const Trace> trace = trace_in(L, f.text("trace")).trace;
   const int64_t first = f.integer("step") - 1, batches = f.integer("batches");
   if (trace->choices.empty()) {
-    throw user_error("trace: {} has counts alone; paths need every token's choices",
+    throw user_error("trace: {} has only counts; paths need the choices of every token",
                      f.text("trace"));
   }
   if (first >= trace->steps) {
-    throw user_error("step: {} of a trace of {}", first + 1, trace->steps);
+    throw user_error("step: {} is not allowed; the trace has {} steps", first + 1, trace->steps);
   }
   ProfileSpec spec{.first = {.step = first,
                              .ranks = trace->ranks,

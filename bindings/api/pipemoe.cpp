@@ -127,12 +127,16 @@ int fit(lua_State* L) {
   const std::vector<CapacityChain> chains = capacity_chains(graph, "moe.pipemoe.fit");
   if (chains.empty()) {
     throw user_error(
-        "moe.pipemoe.fit: no all-to-all: {} MoE layers on {} ranks; at least one, and "
-        "2 ranks, are allowed",
+        "moe.pipemoe.fit: the model has no all-to-all, with {} MoE layers on {} ranks; give at "
+        "least one MoE layer and 2 ranks",
         spec.model.num_moe_layers(), spec.num_ranks);
   }
   const int64_t capacity = chains[0].capacity;
-  if (capacity < 2) throw user_error("moe.pipemoe.fit: a capacity of 1 cannot be cut");
+  if (capacity < 2) {
+    throw user_error(
+        "moe.pipemoe.fit: an expert has a capacity of 1 slot per rank, which cannot be cut; give "
+        "more tokens or a larger capacity_factor");
+  }
   const LayerFit fitted =
       fit_layer(graph, chains[0], *spec.cost,
                 objective == "step" ? DegreeObjective::kStep : DegreeObjective::kForward, capacity);

@@ -51,21 +51,21 @@ Edit check_edit(lua_State* L) {
 void check_moves(const PlacementHandle& p, const char* what) {
   if (p.call->policy->stage.moves_residents) return;
   throw user_error(
-      "p:{}: this policy moves no residents; copies of a step are made by p:shadow, and a policy "
-      "with at = 'step' and moves = true may move residents",
+      "p:{}: this policy may not move residents; use p:shadow for copies of one step, or give the "
+      "policy at = 'step' and moves = true",
       what);
 }
 
 void check_absent(const Edit& e) {
   if (!e.placement.holds(e.device, e.expert)) return;
-  throw user_error("device {} holds expert {} already", e.device + 1, e.expert + 1);
+  throw user_error("device {} already holds expert {}", e.device + 1, e.expert + 1);
 }
 
 void check_room(const Edit& e) {
   if (e.placement.free_residents(e.device) > 0) return;
   throw user_error(
-      "no room for expert {} on device {}: its {} resident slots are in use; p:swap changes "
-      "places, extra_residents gives the policy more",
+      "there is no free slot for expert {} on device {}: its {} slots for residents are in use; "
+      "use p:swap, or give the policy more slots by extra_residents",
       e.expert + 1, e.device + 1, e.placement.bounds().residents);
 }
 
@@ -80,8 +80,8 @@ int shadow(lua_State* L) {
   check_absent(e);
   if (e.placement.free_shadows(e.device) == 0) {
     throw user_error(
-        "no room for a copy of expert {} on device {}: its {} shadow slots are in use; the field "
-        "shadows gives the policy more",
+        "there is no free slot for a copy of expert {} on device {}: its {} slots for copies are "
+        "in use; give the policy more slots by shadows",
         e.expert + 1, e.device + 1, e.placement.bounds().shadows);
   }
   e.placement.add_shadow(e.expert, e.device);
@@ -113,7 +113,7 @@ int swap(lua_State* L) {
   const int64_t of_a = placement.owner(a), of_b = placement.owner(b);
   if (of_a != of_b && (placement.holds(of_a, b) || placement.holds(of_b, a))) {
     throw user_error(
-        "experts {} and {} cannot change places: the owner of one holds the other already", a + 1,
+        "experts {} and {} cannot be swapped: the owner of one already holds the other", a + 1,
         b + 1);
   }
   placement.swap_owners(a, b);
@@ -148,8 +148,7 @@ double called_weight(lua_State* L, int64_t source, int64_t device) {
   lua_pop(L, 1);
   if (!(weight >= 0 && weight <= 1e12)) {
     throw user_error(
-        "p:share: weight of device {} for tokens of device {} is {}; give a number of "
-        "at least 0",
+        "p:share: weight of device {} for tokens of device {} is {}; give a number of at least 0",
         device + 1, source + 1, weight);
   }
   return weight;

@@ -179,14 +179,16 @@ PlacementViews::PlacementViews(lua_State* L, PlaceCall call, PlacementTables& ta
 }
 
 Placement PlacementViews::result(lua_State* L, int index) const {
-  if (lua_isnil(L, index)) throw UserError("place() returns nothing; return p or a copy of it");
+  if (lua_isnil(L, index)) throw UserError("place() returned nothing; return p or a copy of it");
   const PlacementHandle* handle = nullptr;
   try {
     handle = &check_userdata<PlacementHandle>(L, index, kPlacementType);
   } catch (const UserError&) {
-    throw user_error("place() returns a {}; return p or a copy of it", luaL_typename(L, index));
+    throw user_error("place() returned a {}; return p or a copy of it", luaL_typename(L, index));
   }
-  if (handle->call != call_) throw UserError("place() returns a placement of a call that is over");
+  if (handle->call != call_) {
+    throw UserError("place() returned a placement of an earlier call; return p or a copy of it");
+  }
   const Placement& p = handle->placement;
   for (int64_t e = 0; e < p.bounds().experts; ++e) {
     if (p.sharing(e) != Sharing::kWeighted) continue;
@@ -195,8 +197,8 @@ Placement PlacementViews::result(lua_State* L, int index) const {
       for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
       if (sum > 0) continue;
       throw user_error(
-          "place() returns a placement in which no holder of expert {} takes the tokens of device "
-          "{}; share an expert by a function when its holders are known",
+          "place() returned a placement in which no holder of expert {} takes the tokens of device "
+          "{}; call p:share with a function after all holders of the expert are set",
           e + 1, source + 1);
     }
   }

@@ -29,7 +29,9 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
     options.train.eval_data = tokens.held_out;
     return;
   }
-  if (kind != "text") throw user_error("data.kind: '{}'; give text or reference", kind);
+  if (kind != "text") {
+    throw user_error("data.kind: '{}' is not allowed; give text or reference", kind);
+  }
   std::string path = data.text("path");
   if (path != default_corpus_path(host.options().scripts_dir)) {
     path = host.files().readable(path).string();
@@ -204,7 +206,7 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
   lua_pop(L, 1);
   const auto found = all.steps.find(step);
   if (found == all.steps.end()) {
-    throw user_error("{}: step {} is not there; the result has {} to {}", call, step,
+    throw user_error("{}: the result has no timeline of step {}; it has steps {} to {}", call, step,
                      all.steps.empty() ? 0 : all.steps.begin()->first,
                      all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }

@@ -17,7 +17,7 @@ GraphSession& check_schedule(lua_State* L) {
 
 OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   const auto [owner, op] = check_op(L, index);
-  if (owner != &session) throw UserError("an op of another graph");
+  if (owner != &session) throw UserError("the op is of another graph");
   return op;
 }
 
@@ -78,7 +78,7 @@ int under(lua_State* L) {
     throw user_error("s:under: '{}' is not a collective", comm_name);
   }
   if (op == comm || !session.reachability().independent(op, comm)) {
-    throw user_error("s:under: '{}' and '{}' are ordered already; ask s:free first", name,
+    throw user_error("s:under: '{}' and '{}' are ordered already; check s:free before", name,
                      comm_name);
   }
   const std::string why = luaL_optstring(L, 4, ("under " + comm_name).c_str());

@@ -42,7 +42,7 @@ bool has_link(const fs::path& folder) {
 }
 
 std::string reason() {
-  return errno == ELOOP ? "it is a link, or a link leads to it; give the folder that it leads to"
+  return errno == ELOOP ? "the path has a symbolic link in it; give the path without links"
                         : std::strerror(errno);
 }
 
@@ -125,7 +125,7 @@ class Search {
 void check_path(const std::string& path) {
   const size_t nul = path.find('\0');
   if (nul == std::string::npos) return;
-  throw user_error("'{}\\0': a path has no NUL in it", path.substr(0, nul));
+  throw user_error("'{}\\0': a path must not contain a NUL character", path.substr(0, nul));
 }
 
 std::vector<fs::path> Files::roots() const {
@@ -157,14 +157,14 @@ fs::path Files::readable(const std::string& path) const {
   }
   if (error == ENOENT && places.size() > 1) {
     throw user_error(
-        "cannot read {}: there is none in the recipe's folder or the output, where a "
-        "recipe may read without --set or --trust",
+        "cannot read {}: there is no such file in the recipe's folder or the output folder; a "
+        "recipe may only read elsewhere if --set names the file or --trust is given",
         path);
   }
   if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));
   throw user_error(
-      "{} lies outside the recipe's folder and the output; a recipe may not read it "
-      "unless --set names it or --trust is given",
+      "{} is outside the recipe's folder and the output folder; a recipe may only read it if --set "
+      "names it or --trust is given",
       path);
 }
 
@@ -188,7 +188,7 @@ fs::path Files::writable(const std::string& name) const {
     throw user_error("output folder {}: {}", options_.out_dir.string(), reason());
   }
   const Descriptor folder = open_folder(path.parent_path(), true);
-  if (!folder.valid() && errno == ELOOP) throw refuse(": a link stands in its path");
+  if (!folder.valid() && errno == ELOOP) throw refuse(": its path has a symbolic link in it");
   if (!folder.valid()) throw run_error("cannot make {}: {}", path.parent_path().string(), reason());
   struct stat there {};
   const std::string file = path.filename();
@@ -207,7 +207,7 @@ uint64_t text_hash(std::string_view text, uint64_t so_far) {
 void check_writable_folder(const fs::path& folder) {
   const fs::path path = output_folder(folder);
   if (!open_folder(path, true).valid()) {
-    throw user_error("--out {}: cannot be made: {}", folder.string(), reason());
+    throw user_error("--out {}: the folder cannot be made: {}", folder.string(), reason());
   }
   try {
     AtomicFile probe(path / "probe");  // removed again by its destructor

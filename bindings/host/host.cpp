@@ -162,12 +162,14 @@ void Host::begin_loading() {
       [this, seconds] {
         limits_.stop(
             "user",
-            fmt::format("still running after {} s while loading; an endless loop?", seconds),
+            fmt::format("the recipe is still being loaded after {} s; is there an endless loop?",
+                        seconds),
             Limits::Where::kAnywhere);
       },
       [this, seconds] {
         exit_now(
-            fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
+            fmt::format("{} was still being loaded after {} s and could not be stopped otherwise",
+                        options_.recipe, seconds),
             1);
       });
   loading_deadline_->arm(seconds);

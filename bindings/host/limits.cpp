@@ -57,7 +57,7 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
 
 Failure Limits::out_of_memory() const {
   return {"user",
-          fmt::format("more than {} MiB of memory are in use; a recipe may not take more",
+          fmt::format("more than {} MiB of memory are in use, the limit for a recipe",
                       memory_cap_ >> 21),
           ""};
 }

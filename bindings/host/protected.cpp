@@ -111,7 +111,7 @@ int run_protected(lua_State* L, lua_CFunction function, bool position) {
 Failure foreign_failure(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
                       dynamic_cast<const std::length_error*>(&error) != nullptr;
-  if (memory) return {"run", "what is asked for here needs more memory than there is", ""};
+  if (memory) return {"run", "this call needs more memory than is available", ""};
   // Exceptions of libraries: a thread that cannot be started, a library that cannot be opened.
   const bool machine = dynamic_cast<const std::runtime_error*>(&error) != nullptr;
   if (machine) return {"run", error.what(), ""};
@@ -184,7 +184,7 @@ bool try_resume(lua_State* coroutine, int num_args, Failure& failure) {
   const int status = lua_resume(coroutine, num_args);
   if (status == 0) return true;
   if (status == LUA_YIELD) {
-    failure = {"user", "coroutine.yield outside of a coroutine of the recipe's own", ""};
+    failure = {"user", "coroutine.yield was called outside of the recipe's coroutines", ""};
     return false;
   }
   failure = pop_failure(coroutine);

@@ -114,7 +114,7 @@ int print_line(lua_State* L) {
     lua_call(L, 1, 1);
     size_t size = 0;
     const char* text = lua_tolstring(L, -1, &size);
-    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (text == nullptr) throw UserError("print: __tostring did not return a text");
     if (i > 1) line += '\t';
     line.append(text, size);
     lua_pop(L, 1);
@@ -129,7 +129,7 @@ int undefined_global(lua_State* L) {
   const std::string name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
   const auto is_name = [&](const char* kept) { return name == kept; };
   if (std::any_of(kKeptFromRecipes.begin(), kKeptFromRecipes.end(), is_name)) {
-    throw user_error("'{}' is kept from recipes; --trust allows it", name);
+    throw user_error("'{}' is not available to recipes; --trust allows it", name);
   }
   std::vector<std::string> names;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
@@ -180,8 +180,8 @@ std::optional<Module> module_beside(const Host& host, const std::string& name) {
   if (!well_formed || !fs::is_regular_file(file, error)) {
     if (host.options().trust) return std::nullopt;
     throw user_error(
-        "require '{}': there is none; a recipe may require \"moe\" and Lua files "
-        "beside it",
+        "require '{}': there is no such module; a recipe may require \"moe\" and Lua files in its "
+        "own folder",
         name);
   }
   return Module{file.string(), host.files().read(fs::absolute(file).string())};
@@ -201,7 +201,10 @@ int require_module(lua_State* L) {
   lua_getfield(L, modules, name.c_str());
   if (!lua_isnil(L, -1)) {
     if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) {
-      throw user_error("require '{}': the modules require each other in a circle", name);
+      throw user_error(
+          "require '{}': the module is being loaded already; modules must not require each other "
+          "in a circle",
+          name);
     }
     return 1;
   }

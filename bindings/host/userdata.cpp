@@ -23,7 +23,7 @@ void refuse_argument(lua_State* L, int index, const char* type) {
   const std::string given =
       lua_isnone(L, index) ? "nothing" : with_article(luaL_typename(L, index));
   // Argument 1 of a method is the value before the ':'.
-  throw user_error("{}: {} is given, {} is wanted{}",
+  throw user_error("{}: {} is given, but {} is needed{}",
                    index == 1 ? "what the call is for" : fmt::format("argument {}", index - 1),
                    given, with_article(type), index == 1 ? " (is a ':' missing?)" : "");
 }
@@ -53,10 +53,8 @@ void check_keys(lua_State* L, int table, std::string_view what,
 int unknown_member(lua_State* L) {
   const std::string type = lua_tostring(L, lua_upvalueindex(1));
   if (lua_type(L, 2) == LUA_TNUMBER) {
-    throw user_error(
-        "{} cannot be read by [{:g}]; where it holds numbers it is called with their "
-        "place, as x({:g})",
-        with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
+    throw user_error("{} cannot be indexed by [{:g}]; write x({:g}) if it contains numbers",
+                     with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
   }
   std::vector<std::string> names;
   const int methods = lua_upvalueindex(2), fields = lua_upvalueindex(3);
@@ -75,7 +73,7 @@ int unknown_member(lua_State* L) {
 }
 
 int refuse_assignment(lua_State* L) {
-  throw user_error("{} cannot be written to ('{}'): its methods make changes",
+  throw user_error("{} cannot be assigned to ('{}'); use its methods to change it",
                    with_article(lua_tostring(L, lua_upvalueindex(1))), key_text(L, 2));
 }
 

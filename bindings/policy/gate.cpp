@@ -80,8 +80,8 @@ class RankGate {
     call(L, 2, 1);
     if (!lua_istable(L, -1)) {
       throw UserError(
-          "is not defined where a rank evaluates the recipe; define it at the top of "
-          "the recipe, before anything runs");
+          "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
+          "before anything runs");
     }
     lua_getfield(L, -1, "route");
     route_ = std::make_unique<Reference>(L);
@@ -132,7 +132,8 @@ int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64
   const double bound = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
   lua_pop(L, 1);
   if (!(bound >= 1 && bound <= 2147483647.0) || bound != static_cast<double>(int64_t(bound))) {
-    throw user_error("gate '{}': bound() gives {}; give a whole number of at least 1", name, bound);
+    throw user_error("gate '{}': bound() returned {}; return a whole number of at least 1", name,
+                     bound);
   }
   return static_cast<int64_t>(bound);
 }

@@ -92,7 +92,8 @@ GraphSession::~GraphSession() {
 GraphSession& GraphSession::of(lua_State* L, uint32_t serial) {
   GraphSession* session = Host::of(L).session(serial);
   if (session == nullptr || !session->open_) {
-    throw UserError("this handle belongs to a policy's call that is over; keep names instead");
+    throw UserError(
+        "this handle is from a call of a policy that has ended; keep the op's name instead");
   }
   return *session;
 }
@@ -107,7 +108,7 @@ Graph& GraphSession::edit() {
 
 Schedule& GraphSession::schedule() {
   if (schedule_ == nullptr) throw UserError("a pass has no schedule");
-  if (closed_) throw UserError("the schedule is made; a pick may read it only");
+  if (closed_) throw UserError("the schedule is finished; a pick may only read it");
   return *schedule_;
 }
 
@@ -286,14 +287,14 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
   if (!lua_istable(L, index)) {
     throw user_error(
-        "argument {}: a {} is given, a list of ops is wanted, as {{ op }} or g:ops {{}}", index - 1,
-        luaL_typename(L, index));
+        "argument {}: a {} is given, but a list of ops is needed, as {{ op }} or g:ops {{}}",
+        index - 1, luaL_typename(L, index));
   }
   std::vector<OpId> ops;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     const auto [owner, op] = check_op(L, lua_gettop(L));
-    if (owner != &session) throw UserError("an op of another graph");
+    if (owner != &session) throw UserError("the list has an op of another graph");
     ops.push_back(op);
     lua_pop(L, 1);
   }

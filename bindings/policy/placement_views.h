@@ -26,7 +26,7 @@ struct PlacementHandle {
   std::optional<DeviceLoads> loads = {};  // device loads under this placement, once computed
 
   Placement& edit() {
-    if (in_force) throw UserError("ctx.placement is in force; edit p, or a copy of either");
+    if (in_force) throw UserError("ctx.placement cannot be edited; edit p, or a copy of either");
     loads.reset();
     return placement;
   }
@@ -36,7 +36,7 @@ template <class Handle>
 Handle& check_handle(lua_State* L, int index, const char* type) {
   Handle& handle = check_userdata<Handle>(L, index, type);
   if (handle.call->in == nullptr) {
-    throw UserError("this view belongs to a placement's call that is over");
+    throw UserError("this value is from a call of a placement policy that has ended");
   }
   return handle;
 }
