@@ -1,5 +1,4 @@
-// The command line: parses options, starts the processes of a job, and calls the host, which runs
-// the Lua library.
+// The command line: parses options, starts the processes of a job, and calls the host.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cstdio>
@@ -106,8 +105,7 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-// Whether the command only reads and prints: then a signal may end it at once, since nothing is
-// lost.
+// Whether the command only reads and prints: then a signal may end it at once.
 bool reads_only(const moe::lua::HostOptions& options) {
   return options.mode == "report" || options.mode == "list";
 }
@@ -155,8 +153,8 @@ Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   return failure;
 }
 
-// Runs a command in one of several processes. If it fails in one process, all of them end; rank 0
-// prints the failure.
+// Runs a command in one of several processes. If it fails in one process, all end; rank 0 prints
+// why.
 int run_in_job(moe::lua::HostOptions options,
                const std::function<Failed(const moe::lua::HostOptions&)>& command) {
   moe::Processes processes;

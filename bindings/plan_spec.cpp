@@ -30,8 +30,7 @@ StageKind kind_of(const std::string& name) {
                                stage_kind_name);
 }
 
-// Returns the options that a built-in pass can read; values of other types are options of policies
-// and stay in Lua.
+// Returns the options that a built-in pass can read; other values are for policies in Lua.
 Options options_of(const nlohmann::json& values) {
   Options options;
   for (const auto& [key, value] : values.items()) {
@@ -153,8 +152,7 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// Returns the given durations of ops on swapped experts, which replace times computed from their
-// work.
+// The given durations of ops on swapped experts, which replace times computed from their work.
 SwapTimes swap_times_of(const Fields& cost) {
   SwapTimes times;
   if (!cost.has("swaps")) return times;
@@ -217,7 +215,7 @@ OptimizerSpec optimizer_of(const Fields& fields) {
 }
 
 /// Sets the gate from the field `gate` of the table at `index`, from its routing model, or from the
-/// model's gate name.
+/// model.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   spec.routing = routing_in(L, index);
   if (spec.routing) {

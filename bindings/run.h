@@ -23,7 +23,6 @@ struct Timelines {
   std::map<int64_t, Timeline> steps;  // indexed by the step of the run, from 1
 };
 
-/// Returns the plan that is argument 1.
 PlanHandle& check_plan(lua_State* L);
 
 /// Returns the function Policies::place of a plan; it is null if the plan has no placement policy
@@ -40,13 +39,11 @@ int run_plan(lua_State* L);
 int trace_plan(lua_State* L);
 /// plan:explain{timelines =, step =} -> table.
 int explain_plan(lua_State* L);
-/// Returns a step and its timeline. The table at `index` has the fields timelines and step (by
-/// default the first step that is kept). The handle of the timelines is left on the stack, where it
-/// keeps them alive. Throws UserError for timelines of another plan, or for a step that is not
-/// among them.
+/// A step and its timeline. The table at `index` has the fields timelines and step (by default the
+/// first step that is kept). The handle of the timelines is left on the stack, where it keeps them
+/// alive. Throws UserError for timelines of another plan, or for a step that is not among them.
 const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
                                                      const PlanHandle& handle, const char* call);
-/// Makes the type of timelines.
 void open_run(lua_State* L);
 
 }  // namespace moe::lua

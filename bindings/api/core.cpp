@@ -49,8 +49,7 @@ int array(lua_State* L) {
   return 1;
 }
 
-// (name, text) -> the path of the file. When it returns, the file exists for all processes of a
-// job.
+// (name, text) -> the path of the file. When it returns, the file exists for all processes.
 int write_output(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();

@@ -1,4 +1,4 @@
-// plan:explain: the engine's explanation why communication is exposed and what would help, as plain
+// plan:explain: the engine's explanation why communication is exposed and what would help, as
 // tables.
 #include <algorithm>
 

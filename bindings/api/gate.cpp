@@ -216,8 +216,7 @@ int list_counts(lua_State* L) {
   return 1;
 }
 
-// Returns the stream of random numbers of one call, which depends on seed, step, layer and first
-// token only.
+// Returns the stream of random numbers of one call, made from seed, step, layer and first token.
 uint64_t call_stream(const Host& host, const GateInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

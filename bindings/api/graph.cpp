@@ -1,5 +1,5 @@
-// Methods of the graph `g` of a pass or schedule policy: finding ops and editing. Layers and parts
-// count from 1 in Lua.
+// Methods of the graph `g` of a pass or schedule policy: finding and editing ops. Layers and parts
+// count from 1.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -202,8 +202,7 @@ class Inherited {
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// Returns the neighbours' value of a field. get(op) returns the value; text(value) its name in
-  /// errors.
+  /// The neighbours' value of a field. get(op) returns the value; text(value) its name in errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
@@ -228,8 +227,7 @@ class Inherited {
   const std::vector<OpId> next_to_;
 };
 
-/// Returns the layer or part that is on top of the stack, counted from 0; -1 for false, which means
-/// none.
+/// The layer or part that is on top of the stack, counted from 0; -1 for false, which means none.
 int32_t index_or_none(lua_State* L, const char* what) {
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
@@ -316,8 +314,7 @@ int graph_remove(lua_State* L) {
   return 0;
 }
 
-// Returns the lengths of the parts: equal, or the first ones longer by one if `parts` does not
-// divide `length`.
+// Returns the lengths of the parts: equal, or the first ones longer by one.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
@@ -340,8 +337,8 @@ std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops
   return cuts;
 }
 
-// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and does not
-// change the graph.
+// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and leaves
+// the graph.
 std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
                                          const std::vector<CutAxis>& cuts,
                                          const std::vector<int64_t>& sizes, std::string& why) {

@@ -135,15 +135,13 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// How many estimates of one MoE layer there are, and how many name the most popular experts
-/// correctly.
+/// How many estimates of one MoE layer there are, and how many have the right experts.
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
 };
 
-/// Returns the accuracy for each MoE layer; layers that the plan does not estimate have no
-/// estimates.
+/// The accuracy for each MoE layer; layers that the plan does not estimate have no estimates.
 std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
@@ -213,8 +211,7 @@ int64_t num_swapped(const Plan& plan, const std::vector<SwapRecord>& records) {
   return count;
 }
 
-/// Returns the results of a simulation: percentiles over all layers and batches, and means over
-/// batches.
+/// The results of a simulation: percentiles over all layers and batches, and means over batches.
 json served_json(const Plan& plan, const RunResult& result) {
   std::vector<Nanoseconds> batch, layer, a2a, expert;
   TimeSum phase2, mapping_wait, swap_wait;

@@ -1,6 +1,6 @@
 // The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
-// bounds-checked, and an error after the call has returned. Experts, devices, nodes, steps and
-// layers count from 1.
+// bounds-checked, and an error after the call has returned. All numbers
+// count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -129,8 +129,7 @@ nlohmann::json rates_table(const PlacementRates& r) {
           {"fnec_s", r.forward_other_s},      {"bnec_s", r.backward_other_s}};
 }
 
-// Returns the stream of random numbers of one call. It depends on seed, step and layer, and not on
-// the rank.
+// The stream of random numbers of one call. It depends on seed, step and layer, not on the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

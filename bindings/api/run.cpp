@@ -1,5 +1,4 @@
-// plan:run and plan:trace: runs a plan and returns its results, and writes timelines as trace
-// files.
+// plan:run and plan:trace: runs a plan and returns its results, and writes trace files.
 
 #include "bindings/run.h"
 #include "bindings/host/field_json.h"
@@ -117,8 +116,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// Adds the results of a run to `out`. ended: whether the run did not fail; only then the values at
-// its end are valid.
+// Adds the results of a run to `out`. ended: whether the run did not fail; only then its last
+// values are valid.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);

@@ -21,8 +21,7 @@ OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   return op;
 }
 
-// s:free(a, b) -> whether there is no path between the ops, in either direction, by the current
-// data and order edges.
+// s:free(a, b) -> whether there is no path between the ops, in either direction, by current edges.
 int is_free(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId a = check_own_op(L, 2, session), b = check_own_op(L, 3, session);

@@ -44,8 +44,7 @@ class Files {
 
 /// Returns the FNV-1a 64 hash of the text, continued from the hash `so_far`.
 uint64_t text_hash(std::string_view text, uint64_t so_far = 14695981039346656037ull);
-/// Makes the folder and tries to write into it. Throws UserError naming the folder and the reason
-/// if that fails.
+/// Makes the folder and tries to write into it. Throws UserError naming the folder and the reason.
 void check_writable_folder(const std::filesystem::path& folder);
 /// Throws UserError if the text contains a NUL, at which a system call would end the path.
 void check_path(const std::string& path);

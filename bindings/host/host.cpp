@@ -87,8 +87,8 @@ Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watc
 
 Host::~Host() {
   loading_deadline_.reset();
-  // The watchdog may exist a little longer than this host: it is shared by ranks' hosts, which the
-  // Lua state keeps.
+  // The watchdog may exist a little longer than this host: it is shared by ranks' hosts, which Lua
+  // keeps.
   if (limits_.started()) watchdog_->poll_with(nullptr);
 }
 

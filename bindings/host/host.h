@@ -55,8 +55,8 @@ class Host {
  public:
   /// The host that runs a recipe. Requires: no other such host in this process at the time.
   explicit Host(HostOptions options);
-  /// A rank's host, which evaluates the same recipe for its policies. It uses the watchdog of the
-  /// recipe's host.
+  /// A rank's host, which evaluates the same recipe for its policies. It uses the first host's
+  /// watchdog.
   Host(HostOptions options, std::shared_ptr<Watchdog> watchdog);
   ~Host();
   Host(const Host&) = delete;
@@ -74,8 +74,8 @@ class Host {
   /// (`argument`: its kind, or ""), in the other modes the command. Returns the failure, if any,
   /// and throws nothing. The failure has a traceback if it is a Lua error without a kind.
   std::optional<Failure> main(const std::string& argument = "");
-  /// Evaluates the recipe up to its first call that would run something. Throws UserError if the
-  /// evaluation fails.
+  /// Evaluates the recipe up to its first call that would run something. Throws UserError if it
+  /// fails.
   void evaluate_policies();
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }

@@ -46,8 +46,7 @@ json asked_for(lua_State* L, int index, const Host& host) {
   return spec;
 }
 
-/// Returns the first difference of two specifications: "/model/layers: 2, rank 0 has 4"; "" if
-/// none.
+/// The first difference of two specifications: "/model/layers: 2, rank 0 has 4"; "" if none.
 std::string difference(const json& mine, const json& theirs) {
   const json all = json::diff(mine, theirs);
   if (all.empty()) return "";

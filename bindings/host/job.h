@@ -18,8 +18,7 @@ namespace moe::lua {
 /// Returns the job of which this host is a member; null if there is none, and for a host that only
 /// evaluates a rank's policies.
 Processes* job_of(const Host& host);
-/// Returns whether this process is rank 0 of the job or the only process: then it writes the files
-/// and prints.
+/// Whether this process is rank 0 of the job or the only process: it writes files and prints.
 bool is_root(const Host& host);
 
 /// Calls `find` on rank 0 and returns its result in every process; an exception of `find` is thrown

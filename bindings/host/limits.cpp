@@ -80,8 +80,7 @@ void Limits::start(lua_State* L) {
   MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
   // A SIGPROF that arrives late must not end the process, which is its default action.
   signal(SIGPROF, SIG_IGN);
-  // The profiler's own timer is switched off again below, so the interval does not matter; stop()
-  // sends the signal.
+  // The profiler's own timer is switched off again below, so its interval does not matter.
   luaJIT_profile_start(L, "li100000000", &Limits::on_profile, this);
   const itimerval never{};
   setitimer(ITIMER_PROF, &never, nullptr);

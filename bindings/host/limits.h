@@ -31,8 +31,7 @@ class Limits {
   /// Checks how many bytes the process has allocated since start(), for Lua and for the plans,
   /// routing and traces that the recipe keeps; throws UserError above half the cap. If the bytes
   /// have grown much, it collects garbage first, since Lua's collector only counts the small
-  /// handles of these objects. Does nothing in a state that is not started: many of those share one
-  /// process.
+  /// handles of these objects. Does nothing in a state that is not started: many share one process.
   void count_kept(lua_State* L);
 
   /// Makes stop() work for this state, whose Lua code runs on this thread.
@@ -44,8 +43,8 @@ class Limits {
   /// Makes the running Lua code end with an error of this kind; the message begins with the
   /// position of the recipe's innermost frame. May be called from any thread. The request is in
   /// force until take_stop(), so a pcall of the recipe cannot stop it. With kRecipe the error is
-  /// raised only at lines of the recipe and its modules, not inside the library, which may be
-  /// saving results.
+  /// raised only at lines of the recipe and its modules, not in the library, which may save
+  /// results.
   enum class Where : uint8_t { kAnywhere, kRecipe };
   void stop(const std::string& kind, const std::string& message, Where where);
   /// If a stop is in force, makes sure that the very next line of the recipe raises it. Must be

@@ -8,8 +8,7 @@
 namespace moe::lua {
 
 const char* program_version();
-/// Returns the folder that contains moe/init.lua: next to an installed program, else in the source
-/// tree.
+/// The folder that contains moe/init.lua: next to an installed program, else in the source tree.
 std::string find_scripts();
 
 /// Returns {cpu, cores, kernel_set, git}. git is the revision of the working tree that contains

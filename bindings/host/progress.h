@@ -29,10 +29,8 @@ std::string status_text(const Status& status, int64_t now_ns);
 /// Draws the display. Its functions may be called from any thread.
 class Progress {
  public:
-  /// root: whether this process is rank 0. Nothing is shown on other ranks, or if stderr is not a
-  /// terminal.
+  /// root: whether this process is rank 0. Nothing is shown on other ranks, or without a terminal.
   explicit Progress(bool root);
-  /// Erases the status line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
@@ -45,8 +43,7 @@ class Progress {
   void step(int64_t number, int64_t of);
   /// Adds a line above the status line, which stays.
   void row(const std::string& text);
-  /// Erases the status line before other text is written to the terminal; the next draw() shows it
-  /// again.
+  /// Erases the status line before other text is written to the terminal; draw() shows it again.
   void erase();
   /// Called every few milliseconds: draws changes at once, and the whole line once per second.
   void draw();

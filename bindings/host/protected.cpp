@@ -61,8 +61,7 @@ std::string recipe_traceback(lua_State* L, int level) {
   return kept;
 }
 
-// Message handler: adds the traceback to an error that is not a table, while the stack still
-// exists.
+// Message handler: adds the traceback to an error that is not a table, while the stack exists.
 int with_traceback(lua_State* L) {
   if (lua_istable(L, 1)) return 1;
   const char* message = lua_tostring(L, 1);

@@ -39,8 +39,7 @@ Failure foreign_failure(const std::exception& error);
 /// changed keeps its kind.
 void push_error(lua_State* L, const std::string& kind, const std::string& message);
 void push_failure(lua_State* L, const Failure& failure);
-/// Returns the kind of the error value at `index`; "" if neither the engine nor the library made
-/// it.
+/// The kind of the error value at `index`; "" if neither the engine nor the library made it.
 std::string failure_kind(lua_State* L, int index);
 
 /// Pops the error value from the stack. An error without a kind gets the kind "lua".

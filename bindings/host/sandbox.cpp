@@ -84,8 +84,8 @@ int sorted_pairs(lua_State* L) {
   return 1;
 }
 
-// string.rep as in Lua, except that a result larger than a quarter of the memory cap is an error at
-// the recipe's line.
+// string.rep as in Lua, except that a result above a quarter of the memory cap is an error at the
+// line.
 int string_rep(lua_State* L) {
   size_t length = 0;
   luaL_checklstring(L, 1, &length);
@@ -164,8 +164,7 @@ struct Module {
   std::string text;
 };
 
-// Returns the module in the recipe's folder. If there is none: throws UserError, or with --trust
-// returns nothing.
+// Returns the module in the recipe's folder. If there is none: UserError, or nothing with --trust.
 std::optional<Module> module_beside(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
@@ -269,8 +268,7 @@ void tame_libraries(lua_State* L) {
   lua_settop(L, 0);
 }
 
-// The function `check` of nesting.lua. It has an empty body, since method<> checks the C stack on
-// entry.
+// The function `check` of nesting.lua. It has an empty body, since method<> checks the C stack.
 int look_at_stack(lua_State*) {
   return 0;
 }

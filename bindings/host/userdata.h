@@ -15,8 +15,7 @@
 
 namespace moe::lua {
 
-/// Pushes a T constructed from the arguments. Requires: new_type<T>(L, type, ...) was called
-/// before.
+/// Pushes a T constructed from the arguments. Requires: new_type<T>(L, type, ...) before.
 template <class T, class... Args>
 T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   T* value = new (lua_newuserdata(L, sizeof(T))) T{std::forward<Args>(args)...};

@@ -15,8 +15,7 @@
 namespace moe::lua {
 
 /// Makes a gate policy of the gate instance at `index`, whose values are `gate`; calls bound() for
-/// the capacity. Throws UserError naming the gate if bound() does not return a whole number of at
-/// least 1.
+/// the capacity. Throws UserError naming the gate unless bound() returns a whole number above 0.
 std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
                                                  const ModelSpec& model);
 

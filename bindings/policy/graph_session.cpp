@@ -16,7 +16,7 @@ uint64_t policy_stream(const Host& host, const std::string& stage) {
   return stream;
 }
 
-// Removes ctx from the arguments if it is the first, so that ctx:f(op, ...) and ctx.f(op, ...) are
+// Removes ctx from the arguments if it is the first, so that ctx:f(op) and ctx.f(op) are
 // equivalent.
 void drop_context_argument(lua_State* L) {
   if (lua_istable(L, 1)) lua_remove(L, 1);
@@ -36,8 +36,7 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// ctx:skip(why[, op]). Upvalue 1 is the session, which cannot be taken from the op if none is
-// given.
+// ctx:skip(why[, op]). Upvalue 1 is the session, since there may be no op to take it from.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session =

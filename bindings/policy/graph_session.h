@@ -136,11 +136,10 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
 /// an op is not of `session`.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
 
-/// Return the stage functions of a pass and of a schedule policy, for a make_plan that is called
-/// from L.
+/// Return the stage functions of a pass and of a schedule policy, for a make_plan called from L.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options, double fill);
-/// picks: is filled with what an executor needs to call the policy's picks in another state; may be
+/// picks: is filled with what an executor needs to call the policy's picks in another state, or
 /// null.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
     lua_State* L, SharedReference apply, SharedReference options, double fill,

@@ -10,7 +10,7 @@ local AFTER = { lane = "comm", place = "after", bucket_bytes = BUCKET }
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = BUCKET }
 
 -- Returns Lancet's passes. more.rows: whether its experts compute only real rows; more.all_reduce:
--- its all-reduce policy.
+-- its policy.
 local function lancet(more)
   local passes = { moe.fallback(moe.pass.partition, { max_parts = { 8, 4, 2 } }),
     moe.pass.dw_schedule {} }

@@ -36,8 +36,7 @@ local function median(list)
   return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
 end
 
--- Returns the predictions of all variants, which are frozen in results.json before the first run of
--- each.
+-- The predictions of all variants, which are frozen in results.json before the first run of each.
 local function predicted(efficiency)
   local by = {}
   local R = moe.run(moe.experiment { name = ("lina_executed_%.2f"):format(efficiency),

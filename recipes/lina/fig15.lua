@@ -15,8 +15,7 @@ for i, mb in ipairs(MB) do
     all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 } }
 end
 
--- Returns the step's time with micro-ops of `mb` MB divided by that with 30 MB, for one model or as
--- mean over models.
+-- The step's time with micro-ops of `mb` MB divided by that with 30 MB, of one model or mean.
 local function relative(R, mb, size)
   local group = size and R:where { size = size } or R
   return group:ratio { "iteration_ms", of = name_of(30), to = name_of(mb) }:mean()

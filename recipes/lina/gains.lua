@@ -1,8 +1,7 @@
 -- How much of Lina's gain comes from less contention? Shown are the step and the slowdown of
 -- all-to-alls for several sharing efficiencies (the share of a link's rate that is left while two
 -- collectives use it; 1 means that nothing is lost). Simulated on 16 GPUs. The slowdown in Lina's
--- figure 3 (median 1.83, at most 4.14) is what the efficiency must explain; it is not an input
--- here.
+-- figure 3 (median 1.83, at most 4.14) is what the efficiency must explain; it is no input.
 local moe = require "moe"
 
 local SIZES = { "transformer_xl", "gpt2", "bert2gpt2" }

@@ -100,7 +100,6 @@ print(moe.table(rows))
 print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
   .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
 
--- The simulation uses the same routing.
 local cluster = moe.cluster.lina { nodes = DEVICES / 4 }
 local xl = moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
   batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ }

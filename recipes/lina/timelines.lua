@@ -35,8 +35,7 @@ local function spans_of(variant, rows, efficiency)
       batch_per_device = rows, moe_every = 2 } }:spans()
 end
 
--- Returns the spans of the layer's backward; times count from the begin of the gradient of its
--- combine.
+-- The spans of the layer's backward; times count from the begin of the gradient of its combine.
 local function layer_of(spans)
   local layer = { a2a = {}, reduce = {}, expert = {}, over = 0 }
   local begin

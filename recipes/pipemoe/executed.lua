@@ -10,8 +10,7 @@ local MAX_DEGREE = 64
 local ROUNDS, STEPS = 4, 4  -- samples of a degree: number of turns, steps per turn
 local WITHIN = 0.03         -- distance from the best executed time that still counts as best
 
--- Layers: rows of 128 tokens per rank, widths, and the link's bytes per second and start-up in
--- microseconds.
+-- Layers: rows of 128 tokens per rank, widths, and the link's bytes per second and start-up (us).
 local LAYERS = {
   { rows = 4, hidden = 256, ffn = 256, bytes_per_s = 5e8, latency_us = 2000 },
   { rows = 4, hidden = 256, ffn = 1024, bytes_per_s = 2e8, latency_us = 1000 },

@@ -98,8 +98,7 @@ local function extreme(choose)
   end
 end
 
--- Evaluates the claims, once for the forward and once for a step: the paper does not say of which
--- its times are.
+-- Evaluates the claims, once for the forward and once for a step: the paper does not say which.
 local function judge(t)
   local function claim(id, value)
     return moe.claim { id = id, label = t.title, neutral = 0, within = 0.25, value = value }

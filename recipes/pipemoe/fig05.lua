@@ -2,8 +2,7 @@
 -- its experts (condition Q1 of the paper); it is shorter, and the experts determine the layer's
 -- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). Layers of
 -- table IV are simulated by the event engine, and their last op ends when the paper's f_2, f_3, f_4
--- predict. Then whole plans with such a layer at degree 4 are simulated; `--out` keeps their
--- timelines.
+-- predict. Then whole plans with such a layer at degree 4 are simulated, for `--out`.
 local moe = require "moe"
 
 local COLUMNS, R = 96, 4

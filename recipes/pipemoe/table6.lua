@@ -163,8 +163,7 @@ local function show_difference(likely)
   print(("%.1e at the chosen degrees, whose chunks may differ by a row."):format(most_uneven))
 end
 
--- Prints how often the degree of the paper's Algorithm 1 is not the best, and how much time it
--- costs.
+-- Prints how often the degree of the paper's Algorithm 1 is not the best, and the time it costs.
 local function show_methods(likely, printed)
   print "\nDegrees that are not the best, and what they cost: mean and most, percent"
   local methods = { { "method", "16 printed", "16 likely", "32", "64" } }

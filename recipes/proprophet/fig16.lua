@@ -13,8 +13,7 @@ local FLOPS = 20e12
 local RATES = { input_bytes = 4 * HIDDEN, expert_bytes = 4 * 2 * HIDDEN * FFN,
   bytes_per_s = 20e9 / 8, copy_bytes_per_s = 50e9 / 8,
   inputs_per_s = FLOPS / (4 * HIDDEN * FFN) }
--- Time of a block's attention in the forward, as the authors' code counts it; the backward takes
--- twice as long.
+-- Time of a block's attention in the forward, as the authors' code counts it; backward: twice.
 local FNEC_S = 4 * TOKENS * (SEQ * HIDDEN + HIDDEN ^ 2) / FLOPS
 
 -- The defaults of the public fastmoe code for the network (50 Gb/s) and GEMMs (11.5 TFLOP/s).

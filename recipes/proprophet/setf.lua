@@ -32,8 +32,7 @@ local function layer_of(size, k, reading)
     routed[expert] = {}
     for device = 1, DEVICES do routed[expert][device] = loads[device][expert] end
   end
-  -- Time of a block's attention in the forward, as the authors' code counts it; the backward takes
-  -- twice as long.
+  -- Time of a block's attention in the forward, as the authors' code counts it; backward: twice.
   local fnec_s = 4 * TOKENS * (SEQ * width + width ^ 2) / flops
   return { routed = routed, input_bytes = 4 * width, expert_bytes = 4 * 2 * width * 2 * width,
     bytes_per_s = set.a2a * 1e9 / 8, copy_bytes_per_s = set.copy * 1e9 / 8,

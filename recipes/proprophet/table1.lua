@@ -51,7 +51,6 @@ local function shares(size, reading)
   return out
 end
 
--- Returns the shares, indexed by size.
 local function measure(reading)
   local out = {}
   for _, size in ipairs(SIZES) do out[size] = shares(size, reading) end

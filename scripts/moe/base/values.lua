@@ -6,8 +6,7 @@ local M = {}
 
 local Values = schema.methods("values", {}, { "runs" })
 
---- Makes such a list of the numbers in `list`. runs[i] is the run that number i belongs to; runs
---- may be nil.
+--- Makes such a list of the numbers in `list`. runs[i] is the run of number i; may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)

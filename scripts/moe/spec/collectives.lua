@@ -111,8 +111,7 @@ end
 
 --- Returns a list of { begin_ms, end_ms, rank_end_ms }, one per entry of ops. With link_use = true
 --- the list has the fields .link_use, a list of { link = "nic_out", node, index, begin_ms, end_ms,
---- bytes_per_s }, and .nodes_alike: true means that all nodes do the same and only node 1 is
---- listed.
+--- bytes_per_s }, and .nodes_alike: true means that all nodes are equal and node 1 is listed.
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

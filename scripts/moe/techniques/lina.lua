@@ -39,7 +39,6 @@ functions.popularity = inference.popularity
 functions.token_classes = inference.token_classes
 functions.trace = inference.trace
 
---- The functions of moe.lina.
 M.functions = schema.namespace("moe.lina", "function", functions)
 
 return M
