@@ -1,5 +1,5 @@
-// Running a plan for inference from Lua: profiles of paths, and what a run tells beside a step's
-// figures.
+// Running a plan for inference from Lua: the options that only inference has, and the results of a
+// run in addition to the metrics of its steps. The general part of a run is in run.h.
 #pragma once
 
 #include <lua.hpp>
@@ -17,14 +17,15 @@ struct ProfileHandle {
   std::shared_ptr<const PathProfile> profile;
 };
 
-/// The fields `parameters_from`, a file, and `popularity`, a handle or nil, of the options at
-/// `index`.
+/// Sets `options` from the fields of the table at `index`: `parameters_from`, a file, and
+/// `popularity`, the handle of a profile, or nil.
 void set_inference(lua_State* L, int index, const Fields& fields, const Host& host,
                    InferOptions& options);
 
-/// { digest, of all predictions in order of batches and ranks; accuracy by batch, the share of
-/// predictions that are the next token of the text; by MoE layer phase_2; by batch and MoE layer
-/// placed_again and rows, of each rank, which are not there for experts in groups of ranks }.
+/// Returns { digest of all predictions in order of batches and ranks, accuracy[batch] = the share
+/// of predictions that are the next token of the text, phase_2[MoE layer], placed_again[batch][MoE
+/// layer], rows[batch][MoE layer][rank] }. The last two are absent if experts are in groups of
+/// ranks (ep).
 nlohmann::json inference_json(const RunResult& result, const Plan& plan, const DataSource& data,
                               int64_t first_step);
 

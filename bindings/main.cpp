@@ -1,4 +1,4 @@
-// The command line. Everything else is in the host and in the Lua library.
+// The command line: parses options, starts the processes of a job, and calls the host.
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 
@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr int kDone = 0, kWrongInput = 1, kWrongCommand = 2, kRunFailed = 3, kInternal = 4;
-constexpr double kReportDeadlineS = 600;  // of reading results and making a page of them
+constexpr double kReportDeadlineS = 600;  // for reading results and writing the page
 
 std::string default_cache() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
@@ -53,7 +53,7 @@ int report(const moe::lua::Failure& failure) {
 
 using Failed = std::optional<moe::lua::Failure>;
 
-// What `body` returned, or what it threw.
+// Calls `body`; returns its result, or its exception as a failure.
 template <class Body>
 Failed attempt(Body body) {
   try {
@@ -69,14 +69,16 @@ Failed attempt(Body body) {
   }
 }
 
-// A recipe is read again by every rank, and reads what is beside it.
+// Refuses a recipe that is not a file in a folder, such as standard input: every rank reads it
+// again, and it may read other files in its folder.
 void check_recipe(const std::string& recipe) {
   if (!recipe.starts_with("/dev/") && !recipe.starts_with("/proc/") && recipe != "-") return;
-  throw moe::user_error("{}: a recipe is a file, which is read several times; give its own path",
+  throw moe::user_error("{}: a recipe must be a file that can be read several times; give its path",
                         recipe);
 }
 
-// What must hold before anything runs.
+// Checks before anything runs that the recipe can be read and the output folder written; makes the
+// folder of the profile cache.
 void prepare(const moe::lua::HostOptions& options) {
   moe::read_file(options.recipe);
   if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
@@ -85,7 +87,7 @@ void prepare(const moe::lua::HostOptions& options) {
   fs::create_directories(fs::path(options.cache).parent_path(), error);
 }
 
-// Everything that is typed may go into JSON.
+// Refuses arguments that are not UTF-8, since they may be written to JSON.
 void check_texts(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (!moe::first_invalid_byte(argv[i])) continue;
@@ -94,7 +96,8 @@ void check_texts(int argc, char** argv) {
   }
 }
 
-// A first word that is no command, with the nearest one; CLI11 says only that one is missing.
+// Refuses a first word that is not a command, and names the nearest command; CLI11 would only
+// report that a command is missing.
 void check_command(const CLI::App& app, int argc, char** argv) {
   if (argc < 2 || argv[1][0] == '-') return;
   std::vector<std::string> names;
@@ -104,12 +107,13 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-// These keep nothing that a signal would lose.
+// Whether the command only reads and prints: then a signal may end it at once.
 bool reads_only(const moe::lua::HostOptions& options) {
   return options.mode == "report" || options.mode == "list" || options.mode == "doc";
 }
 
-// Whatever the recipe made of the interrupt.
+// Makes sure that an interrupted command fails with the message of the interrupt, even if the
+// recipe caught that error.
 Failed as_interrupted(Failed failure) {
   if (!failure) return moe::lua::Failure{"run", moe::Interrupted().what(), ""};
   if (failure->kind != "internal") failure->kind = "run";
@@ -124,8 +128,8 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
   if (!failure && options.mode == "run" && !options.trust && !host.had_effect()) {
     failure = {"user",
                options.recipe +
-                   ": the recipe returned nothing, ran nothing and printed nothing; "
-                   "return the experiment that it makes",
+                   ": the recipe returned nothing, ran nothing and printed nothing; return the "
+                   "experiment that it makes",
                ""};
   }
   if (!failure && std::fflush(stdout) != 0) {
@@ -142,21 +146,22 @@ Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   const bool root = options.processes == nullptr || options.processes->is_root();
   if (root) prepare(options);
   Failed failure = run_host(options, "");
-  // An output folder of our own choice that nothing was written to goes again.
+  // Removes a default output folder into which nothing was written.
   std::error_code error;
   if (writes && !out_given && root) {
-    fs::remove(options.out_dir, error);  // fails where something is in it
+    fs::remove(options.out_dir, error);  // fails if the folder is not empty
     fs::remove("out", error);
   }
   return failure;
 }
 
-// A command in one process of several. What fails in one ends all of them; rank 0 tells it.
+// Runs a command in one of several processes. If it fails in one process, all end; rank 0 prints
+// why.
 int run_in_job(moe::lua::HostOptions options,
                const std::function<Failed(const moe::lua::HostOptions&)>& command) {
   moe::Processes processes;
   options.processes = &processes;
-  // Also what the script prints by itself.
+  // This also hides what the script itself prints in other processes than rank 0's.
   if (!processes.is_root()) std::freopen("/dev/null", "w", stdout);
   const Failed failure = attempt([&] {
     Failed failed = command(options);
@@ -173,10 +178,10 @@ int run_in_job(moe::lua::HostOptions options,
                      fmt::format("moebench: rank {}: {}\n", processes.rank(), failure->message));
 }
 
-// calibrate and report write one file.
+// Runs a command that writes one file (calibrate, report).
 Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   if (fs::is_directory(file) || file.filename().empty()) {
-    throw moe::user_error("--out {}: is a folder; give a file", file.string());
+    throw moe::user_error("--out {}: is a folder; give the name of a file", file.string());
   }
   options.out_dir = file.has_parent_path() ? file.parent_path().string() : ".";
   moe::lua::check_writable_folder(options.out_dir);
@@ -185,17 +190,20 @@ Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
 
 Failed run_report(moe::lua::HostOptions options, fs::path page) {
   for (const std::string& folder : options.folders) {
-    if (!fs::is_directory(folder)) throw moe::user_error("report: {}: no such folder", folder);
+    if (!fs::is_directory(folder)) {
+      throw moe::user_error("report: {}: there is no such folder", folder);
+    }
   }
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
     fs::path folder = one ? options.folders[0] : ".";
-    // Nothing is written through a link; the one that the user names stands for its folder.
+    // Files are not written through links, so if the user names a link its target folder is taken.
     if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
     page = folder / "report.html";
   }
   if (page.extension() != ".html") {
-    throw moe::user_error("--out {}: is a page; give a name that ends in .html", page.string());
+    throw moe::user_error("--out {}: is an HTML page; give a name that ends in .html",
+                          page.string());
   }
   options.load_deadline_s = kReportDeadlineS;
   return run_to_file(std::move(options), page);
@@ -260,7 +268,7 @@ CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string&
   return command;
 }
 
-// The command line: what may be given, and what was.
+// The options of the command line, and their values after parse().
 struct Command {
   moe::lua::HostOptions options;
   std::vector<std::string> settings;
@@ -299,7 +307,7 @@ struct Command {
   }
   Command(const Command&) = delete;
 
-  /// Throws CLI's errors.
+  /// Throws the exceptions of CLI11 for wrong arguments.
   void parse(int argc, char** argv) {
     check_texts(argc, argv);
     check_command(app, argc, argv);
@@ -309,13 +317,13 @@ struct Command {
   }
 };
 
-// What the command does; `status` where it does not fail.
+// Runs the command; returns its failure, if any, else sets `status`.
 Failed dispatch(int argc, char** argv, int& status) {
   Command given;
   try {
     given.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
-    std::ostringstream out, err;  // they quote what was typed
+    std::ostringstream out, err;  // made printable below, since they quote arguments
     status = given.app.exit(e, out, err) == 0 ? kDone : kWrongCommand;
     std::fputs(moe::printable(out.str()).c_str(), stdout);
     std::fputs(moe::printable(err.str()).c_str(), stderr);
@@ -333,7 +341,7 @@ Failed dispatch(int argc, char** argv, int& status) {
     status = run_in_job(options, [&](const auto& o) { return run_to_file(o, given.machine_file); });
     return std::nullopt;
   }
-  if (in_job && launch.rank != 0) return std::nullopt;  // the others are for one process
+  if (in_job && launch.rank != 0) return std::nullopt;  // commands below run on rank 0 only
   if (options.mode == "doctor") {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache);
     return std::nullopt;
@@ -352,7 +360,7 @@ int main(int argc, char** argv) {
   if (!failure) return status;
   const moe::Launch launch = moe::launch();
   if (launch.rank == 0) return report(*failure);
-  // There is no job yet, and maybe no rank 0: each tells what it could not reach.
+  // The job is not connected yet, and there may be no rank 0, so each process prints its failure.
   if (launch.by != moe::Launch::By::kVariables || failure->kind != "run")
     return status_of(*failure);
   failure->message = fmt::format("rank {}: {}", launch.rank, failure->message);

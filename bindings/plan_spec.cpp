@@ -30,7 +30,7 @@ StageKind kind_of(const std::string& name) {
                                stage_kind_name);
 }
 
-// Options that a built-in pass reads; other values belong to policies and stay in Lua.
+// Returns the options that a built-in pass can read; other values are for policies in Lua.
 Options options_of(const nlohmann::json& values) {
   Options options;
   for (const auto& [key, value] : values.items()) {
@@ -41,14 +41,14 @@ Options options_of(const nlohmann::json& values) {
   return options;
 }
 
-// What stages are made with: the plan as far as it is read.
+// Values that are needed to make stages: the part of the plan's specification that is already read.
 struct StageContext {
   const PlanSpec& spec;
   PlanHandle& handle;
   std::shared_ptr<PickPolicies> picks;
 };
 
-// stage: its values; `index`: its table, for the functions.
+// Makes a stage. stage: its values; index: its Lua table, for the functions in it.
 Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext& context) {
   const std::shared_ptr<PickPolicies>& picks = context.picks;
   Stage result;
@@ -97,8 +97,8 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
-// A routing model that cannot answer for the plan's sizes is refused here, not in the middle of a
-// run.
+// Throws UserError if the routing model has no choices for the plan's sizes, so that this is not
+// found only in the middle of a run.
 void check_routing(const PlanSpec& spec) {
   if (spec.model.num_moe_layers() == 0) return;
   spec.routing->loads({.layer = spec.model.num_moe_layers() - 1,
@@ -108,8 +108,9 @@ void check_routing(const PlanSpec& spec) {
                        .k = spec.gate.k});
 }
 
-// Ops profiled on this machine. cost.blocks: of the run's transfers on a GPU, 0 where they have
-// none or nobody knows. cost.rehearse: steps that are executed first, 0 for none.
+// Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
+// transfers on a GPU, 0 if there are none or the number is not known. cost.rehearse: number of
+// steps of the plain program to run before, 0 for none.
 std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
                                               const PlanSpec& spec, const PlanHandle& handle) {
   PredictOptions options;
@@ -131,7 +132,7 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   return prediction.cost;
 }
 
-// rows: { {bytes, us}, ... }
+// Makes an interpolated table of rows { {bytes, us}, ... }.
 InterpolatedTable table_of(const nlohmann::json& rows) {
   std::vector<std::pair<double, double>> points;
   for (const nlohmann::json& row : rows)
@@ -139,7 +140,7 @@ InterpolatedTable table_of(const nlohmann::json& rows) {
   return InterpolatedTable(std::move(points));
 }
 
-// Times of collectives that take the place of the closed forms.
+// Returns the measured times of collectives of a cluster, which replace the closed forms.
 std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   std::map<Collective, InterpolatedTable> tables;
   if (!cluster.has("collectives")) return tables;
@@ -151,7 +152,7 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// What ops on offloaded experts take in place of their work.
+// The given durations of ops on swapped experts, which replace times computed from their work.
 OffloadTimes offload_times_of(const Fields& cost) {
   OffloadTimes times;
   if (!cost.has("swaps")) return times;
@@ -213,7 +214,8 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
-/// Field gate of the table at `index`, the gate of its routing model, or the model's own gate.
+/// Sets the gate from the field `gate` of the table at `index`, from its routing model, or from the
+/// model.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   spec.routing = routing_in(L, index);
   if (spec.routing) {
@@ -260,7 +262,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
     spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
                      .round_once = edits.flag("round_once", false)};
   }
-  // Where others plan, nothing is measured here.
+  // Only rank 0 makes plans, so ops are only measured there.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
     handle.profile = profile_of(Host::of(L), cost, spec, handle);
     spec.cost = handle.profile;

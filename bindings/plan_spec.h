@@ -1,4 +1,6 @@
-// From the library's plain tables to the engine's specifications.
+// Reads the engine's specification of a plan from the tables of the Lua library, and holds what a
+// plan needs in addition when it is run: policies that a recipe defines. The tables were checked by
+// the library; here only what the engine cannot use is refused.
 #pragma once
 
 #include <lua.hpp>
@@ -12,26 +14,27 @@
 
 namespace moe::lua {
 
-/// A gate that a recipe defines. Its functions live in a state of each thread that calls them and
-/// are found there by name; the options go along as values.
+/// A gate that a recipe defines. Each thread that calls its functions has its own Lua state, in
+/// which they are found by name; the options are passed as values.
 struct GatePolicy {
   std::string name;
   nlohmann::json options;
   GateSpec spec;
 };
 
-/// A placement policy that a recipe defines; its functions are found as a gate's are.
+/// A placement policy that a recipe defines; its functions are found by name like those of a gate.
 struct LuaPlacement {
   std::string name;
   nlohmann::json options;         // params and fields that an instance may change
-  PlacementStage stage;           // its policy: the name with a hash of the recipe's code
+  PlacementStage stage;           // its policy is the name with a hash of the recipe's code
   nlohmann::json model, cluster;  // as ctx shows them
-  std::string workload;           // of the routing model, "": none
-  Bytes device_bytes = 0;         // memory of a device, 0: unknown
+  std::string workload;           // name of the routing model; "" if there is none
+  Bytes device_bytes = 0;         // memory of a device; 0 if unknown
 };
 
-/// A schedule of the recipe that has left a pick behind. The executor calls it in a state of its
-/// own, where the schedule is applied again, to what it found when the plan was made.
+/// A schedule policy of the recipe that installed a pick. The executor calls the pick in another
+/// Lua state, in which the policy is applied again to the schedule `before`, which it got when the
+/// plan was made.
 struct PickPolicy {
   std::string name;
   nlohmann::json options;
@@ -42,20 +45,21 @@ struct PickPolicies {
   std::vector<PickPolicy> list;
 };
 
-/// What core.plan makes: the plan, and what running and explaining it takes beside.
+/// The value behind a plan in Lua: the plan, and what running and explaining it needs in addition.
 struct PlanHandle {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<const ProfileCost> profile;     // null: costs are not profiled
-  std::shared_ptr<const GatePolicy> gate;         // null: a built-in gate
-  std::shared_ptr<const PickPolicies> picks;      // empty: no lane picks by a function
-  std::shared_ptr<const LuaPlacement> placement;  // null: none, or a built-in one
+  std::shared_ptr<const ProfileCost> profile;     // null if ops are not profiled
+  std::shared_ptr<const GatePolicy> gate;         // null for a built-in gate
+  std::shared_ptr<const PickPolicies> picks;      // list is empty: no picks in Lua
+  std::shared_ptr<const LuaPlacement> placement;  // null for no placement or a built-in policy
 };
 
 ModelSpec model_of(const Fields& model);
 Cluster cluster_of(const Fields& cluster);
 
-/// The whole specification at `index` (a table as lua_core says). Functions of policies are kept by
-/// reference. Throws UserError naming the field.
+/// Reads the whole specification at `index`, a table as target.lua makes it. Functions of policies
+/// are kept by reference. handle: receives what is needed in addition to the plan. Throws UserError
+/// naming the field.
 PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle);
 
 }  // namespace moe::lua

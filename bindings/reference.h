@@ -1,4 +1,5 @@
-// A Lua value held by C++: a place in the registry. Used on its host's thread only.
+// A Lua value that C++ keeps alive, by an entry in the registry of its state. It may only be used
+// on the thread of its host.
 #pragma once
 
 #include <lua.hpp>
@@ -10,7 +11,7 @@ namespace moe::lua {
 
 class Reference {
  public:
-  /// Takes the value on top of the stack.
+  /// Pops the value from the top of the stack and keeps it.
   explicit Reference(lua_State* L)
       : state_(Host::of(L).state()), key_(luaL_ref(L, LUA_REGISTRYINDEX)) {}
   ~Reference() { luaL_unref(state_, LUA_REGISTRYINDEX, key_); }
@@ -19,11 +20,11 @@ class Reference {
   void push(lua_State* L) const { lua_rawgeti(L, LUA_REGISTRYINDEX, key_); }
 
  private:
-  lua_State* state_;  // the main one: coroutines may be gone first
+  lua_State* state_;  // the main state, since a coroutine may be destroyed earlier
   int key_;
 };
 
-/// For std::function, which copies.
+/// A Reference for std::function, which copies what it captures.
 using SharedReference = std::shared_ptr<const Reference>;
 
 }  // namespace moe::lua

@@ -1,4 +1,5 @@
-// Routing models in Lua: a handle that a model's specification carries.
+// Routing models as values in Lua: a handle, which a plan's specification contains. The routing
+// models are in engine/routing, the functions for recipes in api/routing.cpp.
 #pragma once
 
 #include <lua.hpp>
@@ -15,15 +16,15 @@ struct RoutingHandle {
   std::shared_ptr<const RoutingModel> routing;
 };
 
-/// The routing model of the specification's field `routing` ({ name =, handle = }) at `index`; null
-/// where there is none.
+/// Returns the routing model in the field `routing` ({ name =, handle = }) of the specification at
+/// `index`; null if there is none.
 std::shared_ptr<const RoutingModel> routing_in(lua_State* L, int index);
 
 struct ReadTrace {
   std::shared_ptr<const Trace> trace;
-  uint64_t hash;  // of the file
+  uint64_t hash;  // hash of the file's content
 };
-/// A trace that the recipe may read. Throws UserError as Files::readable and read_trace.
+/// Reads a trace file that the recipe may read. Throws UserError as Files::readable and read_trace.
 ReadTrace trace_in(lua_State* L, const std::string& path);
 
 /// Pushes a handle of the routing model and its name.

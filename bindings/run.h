@@ -1,4 +1,5 @@
-// Running a plan from Lua, and what api/plan.cpp and api/run.cpp share.
+// Running a plan from Lua: the functions and types that api/plan.cpp, api/run.cpp and
+// api/explain.cpp share. What only inference needs is in infer.h.
 #pragma once
 
 #include <lua.hpp>
@@ -14,21 +15,22 @@ namespace moe::lua {
 constexpr const char* kPlanType = "plan";
 constexpr const char* kTimelinesType = "timelines";
 
-/// The field `timelines` of what simulating or executing a plan gives, which plan:trace, plan:spans
-/// and plan:explain take: none of them simulates. In a job rank 0's alone has any.
+/// The value of the field `timelines` in the results of plan:simulate and plan:run. plan:trace,
+/// plan:spans and plan:explain take it, so that they need not simulate. In a job of several
+/// processes only rank 0's contains timelines.
 struct Timelines {
   std::shared_ptr<const Plan> plan;
-  std::map<int64_t, Timeline> steps;  // by step of the run, from 1
+  std::map<int64_t, Timeline> steps;  // indexed by the step of the run, from 1
 };
 
-/// The plan that is argument 1.
 PlanHandle& check_plan(lua_State* L);
 
-/// Policies::place of a plan; null: its policy, if it has one, is built in. log: may be null.
+/// Returns the function Policies::place of a plan; it is null if the plan has no placement policy
+/// written in Lua. log: may be null.
 RankPlacements placements_of(const Host& host, const PlanHandle& handle,
                              std::shared_ptr<PlacementLog> log = nullptr);
 
-/// Each step of a run with these options shows on the terminal, where there is one.
+/// Sets the options so that each step of the run is shown on the terminal, if there is one.
 void show_steps(Host& host, RunOptions& options);
 
 /// plan:run{...} -> result table.
@@ -37,12 +39,11 @@ int run_plan(lua_State* L);
 int trace_plan(lua_State* L);
 /// plan:explain{timelines =, step =} -> table.
 int explain_plan(lua_State* L);
-/// A step and its timeline, which the table at `index` names as step (unless given the first that
-/// is kept) and timelines; on the stack, the handle keeps it alive. Throws UserError for timelines
-/// of another plan and for a step that is not among them.
+/// A step and its timeline. The table at `index` has the fields timelines and step (by default the
+/// first step that is kept). The handle of the timelines is left on the stack, where it keeps them
+/// alive. Throws UserError for timelines of another plan, or for a step that is not among them.
 const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
                                                      const PlanHandle& handle, const char* call);
-/// The type of the timelines.
 void open_run(lua_State* L);
 
 }  // namespace moe::lua

@@ -68,7 +68,7 @@ json passes() {
   return all;
 }
 
-/// The passes that place experts, with the options of their policies.
+/// Returns the passes that place experts, with the options of their policies.
 json placements() {
   json all = json::array();
   for (json& pass : passes()) {
@@ -113,7 +113,8 @@ json executor_rows() {
   return all;
 }
 
-/// The tables of fields that recipes write or results have, by the name of what they describe.
+/// Returns the tables of the fields that recipes write or results have, each with the name of the
+/// struct that it describes.
 json field_tables() {
   return json::array({
       {{"name", "cluster"}, {"doc", "moe.cluster"}, {"fields", fields_json<Cluster>()}},

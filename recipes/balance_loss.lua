@@ -1,7 +1,7 @@
 -- Does balancing keep the experts of a real training in use, and what does it cost in loss? A small
--- GPT-2-MoE on real text on two CPU ranks: without balancing, with Switch's auxiliary loss (of
--- each rank's tokens, and of all), with a z-loss beside it, with biases in place of a loss, and
--- dropless. Loads and drops layer by layer, means over the last steps.
+-- GPT-2-MoE is trained on real text on two CPU ranks: without balancing, with Switch's auxiliary
+-- loss (over each rank's tokens, and over all ranks'), with that and a z-loss, with biases in place
+-- of a loss, and without drops. Shown are loads and drops of each layer, means over the last steps.
 local moe = require "moe"
 
 local STEPS, LAST, EXPERTS = 150, 50, 8
@@ -28,7 +28,7 @@ local VARIANTS = {
   { "biases, dropless", { capacity = "none", bias_balance = { rate = 0.001 } } },
 }
 
--- Mean over the last steps of what f says of a step.
+-- Returns the mean of f(step) over the last steps.
 local function late(f)
   local sum = 0
   for step = STEPS - LAST + 1, STEPS do sum = sum + f(step) end

@@ -1,5 +1,5 @@
--- A gate of one's own: Switch, except that a token goes to its second best expert when the best one
--- is full.
+-- A gate written in a recipe: like Switch, except that a token goes to its second best expert when
+-- the best one has no free slot.
 local moe = require "moe"
 
 local overflow_gate = moe.policy.gate {

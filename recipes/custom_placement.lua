@@ -1,5 +1,6 @@
--- A placement of one's own: the heaviest experts are copied to the devices that send them most, as
--- long as the model of a layer's time gains; on tokens of which few experts get many.
+-- A placement policy written in a recipe: the experts with most tokens are copied to the devices
+-- that send them most, as long as the modelled time of the layer decreases. The routing is skewed:
+-- few experts get many of the tokens.
 local moe = require "moe"
 
 local near = moe.policy.placement { name = "near", shadows = 4, params = { experts = 4 },

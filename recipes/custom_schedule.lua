@@ -1,4 +1,5 @@
--- Each all-to-all of the backward hides the longest weight gradients that are free to move.
+-- A schedule policy written in a recipe: during each all-to-all of the backward runs the longest
+-- weight gradient that may run then.
 local moe = require "moe"
 
 local longest_first = moe.policy.schedule {

@@ -1,11 +1,13 @@
--- Does moving weight gradients under the all-to-alls pay? GPT-2-MoE under plain expert parallelism
--- (raf), with irregular all-to-alls, DeepSpeed-MoE, Tutel and Lancet's dW pass: simulated on the
--- two clusters of the Lancet paper, and trained for real on two CPU ranks over an emulated link.
+-- Does it pay to run weight gradients (dW) during the all-to-alls? GPT-2-MoE under plain expert
+-- parallelism (raf), the same with all-to-alls that send only real rows, DeepSpeed-MoE, Tutel and
+-- Lancet's dW pass: simulated on the two clusters of the Lancet paper, and trained for real on two
+-- CPU ranks over an emulated link.
 local moe = require "moe"
 
 local SIZES = {
   S = { layers = 12, hidden = 768, heads = 12, batch = { p4de = 24, p3dn = 16 } },
-  -- The paper prints 48 for p4de, and says elsewhere that L has the smaller batch: the V100 value.
+  -- The paper prints 48 for p4de, but states elsewhere that L has a smaller batch than S; so its
+  -- value for the V100 cluster, 8, is taken for both.
   L = { layers = 24, hidden = 1024, heads = 16, batch = { p4de = 8, p3dn = 8 } },
 }
 

@@ -1,9 +1,10 @@
--- Is what expert placement relies on there in a model of our own training? Two CPU ranks, real
--- text, top-1 gates, with a balance loss and without. Layer by layer: how similar an expert's load
--- is from one step to the next and to the tenth after it (Pro-Prophet, arXiv 2411.10003, plans for
--- the next step by this one's loads; its figure 3: few experts get most of the tokens), and whether
--- tokens with the same expert go on to the same one in the next layer (Lina, ATC 2023, figure 9).
--- Their figures are of other models: beside ours, not comparable.
+-- Does a model that we trained show the locality on which expert placement relies? Two CPU ranks,
+-- real text, top-1 gates, with and without a balance loss. For each layer: how similar the experts'
+-- loads are in steps that are one or ten steps apart (Pro-Prophet, arXiv 2411.10003, plans the next
+-- step from this step's loads), how uneven they are (its figure 3: few experts get most of the
+-- tokens), and whether tokens with the same expert also have the same expert in the next layer
+-- (Lina, ATC 2023, figure 9). The papers' figures are printed too, but they are of other models and
+-- not comparable.
 local moe = require "moe"
 
 local STEPS, FIRST, FAR, RANKS, ROWS, SEQ, LAYERS, EXPERTS = 200, 51, 10, 2, 8, 64, 4, 16
@@ -34,14 +35,15 @@ end
 
 local function cosine(a, b) return dot(a, b) / math.sqrt(dot(a, a) * dot(b, b)) end
 
--- 1 - total variation: the share of choices that are at the same experts.
+-- Returns the share of choices that are the same in two distributions over experts: 1 - total
+-- variation distance.
 local function overlap(a, b)
   local s = 0
   for i = 1, #a do s = s + math.min(a[i], b[i]) end
   return s / sum(a)
 end
 
--- Median over steps of f(a layer's loads, those so many steps later).
+-- Returns the median over steps of f(loads of the layer in a step, loads `distance` steps later).
 local function similarity(r, layer, f, distance)
   local all = {}
   for step = FIRST, STEPS - distance do
@@ -50,7 +52,8 @@ local function similarity(r, layer, f, distance)
   return median(all)
 end
 
--- Medians of the share of choices that the three fullest and the three emptiest experts get.
+-- Returns the share of choices that the three experts with most choices get, and the share of the
+-- three with fewest, medians over steps.
 local function extremes(r, layer)
   local top, bottom = {}, {}
   for step = FIRST, STEPS do

@@ -1,7 +1,8 @@
--- What do Lancet, PipeMoE and Lina add to each other? Two CPU ranks over an emulated link: a
--- baseline of two streams, then Lancet's weight-gradient schedule, PipeMoE's degree and Lina's
--- priorities and micro-ops one after another, simulated and executed, with equal routing. Below it
--- every pair of techniques, executed on 2 nodes of 2 ranks: it runs, or is refused with the reason.
+-- What do Lancet, PipeMoE and Lina add to each other? Two CPU ranks over an emulated link, balanced
+-- routing: a baseline with two communication lanes, to which Lancet's weight-gradient schedule,
+-- PipeMoE's degree and Lina's priorities and micro-ops are added one after another; simulated and
+-- executed. The second table has every pair of techniques, executed on 2 nodes of 2 ranks: either
+-- the pair runs, or the reason for which it is refused.
 local moe = require "moe"
 local pass = moe.pass
 

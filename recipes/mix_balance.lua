@@ -1,8 +1,9 @@
--- Do Lancet, Pro-Prophet and Lina's priorities go together when load is not balanced? Two CPU ranks
--- over an emulated link, tokens routed by a skewed workload: real rows only, then Lancet's
--- pipelines and weight-gradient schedule, Pro-Prophet's copies of heavy experts, and transfers by
--- priority in chunks, one after another; executed and predicted, with equal routing. All systems
--- have the buffers of placed layers, so that what differs is what the passes do.
+-- Do Lancet, Pro-Prophet and Lina's priorities work together when load is not balanced? Two CPU
+-- ranks over an emulated link, tokens routed by a skewed workload, the same for all systems: first
+-- only real rows; then Lancet's pipelines and weight-gradient schedule, Pro-Prophet's copies of
+-- experts with many tokens, and transfers in chunks by priority are added one after another.
+-- Predicted and executed. All systems have the buffers that placement needs, so that they differ
+-- only in what the passes do.
 local moe = require "moe"
 local pass = moe.pass
 

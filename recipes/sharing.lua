@@ -1,6 +1,6 @@
--- How much does the sharing rule decide where two collectives meet? 64 ranks on 8 nodes, an
--- all-to-all of 1 MiB per pair beside a ring all-reduce of 100 MiB: when each ends under every rule,
--- and with links that lose some of their rate while they are shared.
+-- How much depends on the rule by which two collectives share links? 64 ranks on 8 nodes run an
+-- all-to-all of 1 MiB per pair and a ring all-reduce of 100 MiB at the same time. Shown is when
+-- each ends under each rule, also on links that lose some of their rate while they are shared.
 local moe = require "moe"
 
 local cluster = moe.cluster.custom { nodes = 8, devices_per_node = 8,

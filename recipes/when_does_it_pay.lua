@@ -1,11 +1,13 @@
--- When does it pay? Three techniques against doing without, each over tokens per GPU and one more
--- axis: GPUs, NIC bandwidth, skew. A cell is how many times as fast the technique is; the last row
--- is where it breaks even, interpolated between the tokens of the rows. Simulated on p4de, 8 GPUs per
--- node, and where transfers meet on Lina's testbed, 4 GPUs per node.
+-- When does it pay? Three techniques are compared with plain execution, each over tokens per GPU
+-- and one more axis: GPUs, NIC bandwidth or skew. A cell is the speed-up by the technique; the last
+-- row is the number of tokens at which it breaks even, interpolated between rows. Simulated on
+-- p4de, 8 GPUs per node; technique (3), which is about transfers that share links, on Lina's
+-- testbed, 4 GPUs per node.
 --
--- Skew: expert e is chosen in proportion to e^-s (Zipf), one expert per GPU. (1) sends real rows,
--- so it goes by the byte matrix. (2) and (3) pad: no row is dropped when the capacity factor is the
--- first expert's share times the experts, and then every pair sends as many slots.
+-- Skew: expert e is chosen in proportion to e^-s (Zipf), with one expert per GPU. (1) sends only
+-- real rows, as in the matrix of bytes between pairs. (2) and (3) pad: no row is dropped when the
+-- capacity factor is the first expert's share times the number of experts, and then every pair of
+-- ranks sends equally many slots.
 local moe = require "moe"
 local pass = moe.pass
 
@@ -13,7 +15,7 @@ local HIDDEN, SEQ, BYTES = 768, 256, 2
 local TOKENS = { 256, 512, 1024, 2048, 4096, 8192, 16384 }
 local GIGA = 1e9
 
--- Shares of n experts.
+-- Returns the shares of choices of n experts under skew s.
 local function zipf(n, s)
   local shares, sum = {}, 0
   for e = 1, n do shares[e] = e ^ -s; sum = sum + shares[e] end
@@ -21,7 +23,7 @@ local function zipf(n, s)
   return shares
 end
 
--- Where gains cross 1, by straight lines between logarithms.
+-- Returns a text with the tokens at which gains cross 1, interpolated linearly between logarithms.
 local function break_even(gains)
   local found = {}
   for i = 2, #gains do
@@ -35,7 +37,7 @@ local function break_even(gains)
   return gains[1] > 1 and "always" or "never"
 end
 
--- gain(tokens, value) over all tokens and the axis' values.
+-- Prints the table of gain(tokens, value) over all numbers of tokens and all values of the axis.
 local function map(axis, gain)
   local rows = { { "tokens per GPU \\ " .. axis.name } }
   local last = { "breaks even" }
@@ -53,7 +55,8 @@ local function map(axis, gain)
   print(moe.table(rows) .. "\n")
 end
 
--- The axes, each from a common point; `at` makes the changes.
+-- Prints a table for each axis. The other coordinates are those of a common point; axis.at changes
+-- the point.
 local function maps(axes, gain)
   for _, axis in ipairs(axes) do
     map(axis, function(tokens, value)
@@ -64,7 +67,8 @@ local function maps(axes, gain)
   end
 end
 
--- point: tokens, gpus, nic (GB/s each), skew (s), efficiency (of a link that is shared).
+-- Returns the cluster of a point. Fields of a point: tokens, gpus, nic (GB/s of each NIC), skew
+-- (s), efficiency (share of a link's rate that is left while it is shared).
 local function p4de(point, base_us, per_peer_us)
   return moe.cluster.p4de { nodes = point.gpus / 8, a2a_base_us = base_us,
     a2a_per_peer_us = per_peer_us, nic = { bytes_per_s = point.nic * GIGA, latency_us = 2.5 } }
@@ -72,7 +76,8 @@ end
 
 -- (1) An all-to-all alone, in one step or in two. -------------------------------------------------
 
--- ms of one transfer; its start-up counts `peers`, as the cluster's does all others.
+-- Returns the ms of one transfer whose start-up is that for `peers` peers (the cluster's own
+-- start-up always counts all other ranks).
 local BASE_US, PER_PEER_US = 20, 2
 local function transfer_ms(point, bytes, peers)
   local cluster = p4de(point, BASE_US + PER_PEER_US * peers, 0)
@@ -80,7 +85,9 @@ local function transfer_ms(point, bytes, peers)
     ops = { { kind = "all_to_all", bytes = bytes } } }[1].end_ms
 end
 
--- Bytes between all pairs: as they are sent, those within nodes by place, those between places.
+-- Returns three matrices of bytes between pairs of ranks: of the direct all-to-all; of the first of
+-- two steps, within nodes; and of the second step, between ranks with the same place in their
+-- nodes.
 local function matrices(point)
   local n, shares = point.gpus, zipf(point.gpus, point.skew)
   local one, near, far = {}, {}, {}
@@ -101,7 +108,7 @@ local function matrices(point)
   return one, near, far
 end
 
--- The re-ordering reads and writes every row once.
+-- Re-ordering the rows between the two steps reads and writes every row once.
 local COPY_MS_A_BYTE, LAUNCH_MS = 2e3 / (2039e9 * 0.8), 8e-3
 local function two_steps(point)
   local one, near, far = matrices(point)

@@ -1,4 +1,4 @@
-// core.calibrate, core.nccl_log: what machines were measured to do.
+// core.calibrate and core.nccl_log: measured times of machines.
 #include <cstdio>
 #include <thread>
 
@@ -84,8 +84,9 @@ CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
   return options;
 }
 
-// (ranks) -> what was measured: { machine, ranks, device, intra, gemm, memory, all_to_all,
-// all_reduce, roofline, overlap, spread, executor, dtype }, times in us. Collective.
+// core.calibrate(ranks) -> the measurements { machine, ranks, device, intra, gemm, memory,
+// all_to_all, all_reduce, roofline, overlap, spread, executor, dtype }, with times in us.
+// Collective: all processes of a job must call it.
 int calibrate(lua_State* L) {
   Host& host = Host::of(L);
   host.end_loading();
@@ -118,7 +119,8 @@ int calibrate(lua_State* L) {
   return 1;
 }
 
-// (file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... } }
+// core.nccl_log(file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... }
+// }
 int nccl_log(lua_State* L) {
   const std::string path = text_argument(L, 1);
   const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);

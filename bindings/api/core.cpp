@@ -1,4 +1,5 @@
-// core: constants, files, JSON, progress, the machine, and the engine's tables.
+// core: constants, files, JSON, progress, the machine, and the engine's tables. A comment before a
+// function gives its arguments and results in Lua.
 #include <fmt/chrono.h>
 #include <unistd.h>
 
@@ -49,7 +50,7 @@ int array(lua_State* L) {
   return 1;
 }
 
-// It is there when this returns, in all processes.
+// (name, text) -> the path of the file. When it returns, the file exists for all processes.
 int write_output(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
@@ -63,8 +64,8 @@ int write_output(lua_State* L) {
   return 1;
 }
 
-// The lines of a run that was killed, as results.json would have them; null where none of its runs
-// ended.
+// Returns the content of runs.jsonl in the form of results.json, for a process that was killed
+// before it wrote that; null if none of its runs ended.
 nlohmann::json lines_of(const std::string& text) {
   using nlohmann::json;
   std::istringstream lines(text);
@@ -82,7 +83,7 @@ nlohmann::json lines_of(const std::string& text) {
   return all;
 }
 
-// What the results of an earlier run in the output folder are of: { found, recipe = { name, path,
+// Describes the results of an earlier run in the output folder: { found, recipe = { name, path,
 // hash }, traces = names of files }.
 nlohmann::json earlier_of(const Files& files) {
   using nlohmann::json;
@@ -108,7 +109,7 @@ nlohmann::json earlier_of(const Files& files) {
   return out;
 }
 
-// () -> earlier_of
+// () -> the result of earlier_of
 int earlier_results(lua_State* L) {
   const Host& host = Host::of(L);
   push_json(L,
@@ -116,7 +117,7 @@ int earlier_results(lua_State* L) {
   return 1;
 }
 
-// (name) -> the file of the output folder is gone
+// (name): removes the file from the output folder
 int remove_output(lua_State* L) {
   const Host& host = Host::of(L);
   const std::string name = text_argument(L, 1);
@@ -132,7 +133,8 @@ int read_readable_file(lua_State* L) {
   return 1;
 }
 
-// (name, text, anew) on rank 0 alone.
+// (name, text, anew): appends the text to the file in the output folder; with anew = true the file
+// is emptied first. On other ranks than 0 it does nothing.
 int append_output(lua_State* L) {
   const Host& host = Host::of(L);
   if (!is_root(host)) return 0;
@@ -146,7 +148,7 @@ std::optional<double> seconds_argument(lua_State* L, int index) {
   return lua_tonumber(L, index);
 }
 
-// (what, expected_s or nil, rest_s or nil)
+// (what, expected_s or nil, rest_s or nil): sets the status line, as Progress::begin
 int status(lua_State* L) {
   Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
   return 0;
@@ -157,7 +159,8 @@ int row(lua_State* L) {
   return 0;
 }
 
-// (f) calls f, in which no request to stop ends a line of the recipe: what is finished is kept.
+// (f): calls f and returns its results. A request to stop does not end the recipe while f runs, so
+// that f can write finished results.
 int undisturbed(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
@@ -187,7 +190,7 @@ int say(lua_State* L) {
   return 0;
 }
 
-// (text) -> where its first byte stands that is not UTF-8, from 1, or nil
+// (text) -> the position, from 1, of the first byte that is not UTF-8, or nil
 int invalid_byte(lua_State* L) {
   const auto at = first_invalid_byte(text_argument(L, 1));
   if (!at) return 0;
@@ -195,13 +198,13 @@ int invalid_byte(lua_State* L) {
   return 1;
 }
 
-// (kind, message, traceback or nil) -> an error of the library
+// (kind, message, traceback or nil) -> an error table of this kind
 int failure(lua_State* L) {
   push_failure(L, {text_argument(L, 1), text_argument(L, 2), luaL_optstring(L, 3, "")});
   return 1;
 }
 
-// (error) -> its kind, or "" where a recipe made it
+// (error) -> its kind, or "" if a recipe made it
 int kind_of(lua_State* L) {
   push_text(L, failure_kind(L, 1));
   return 1;
@@ -212,7 +215,7 @@ int clock(lua_State* L) {
   return 1;
 }
 
-// In UTC, as 2025-01-31T12:00:00Z.
+// () -> the time in UTC, in the form 2025-01-31T12:00:00Z
 int now(lua_State* L) {
   push_text(L, fmt::format("{:%Y-%m-%dT%H:%M:%SZ}", fmt::gmtime(std::time(nullptr))));
   return 1;
@@ -223,7 +226,7 @@ int machine(lua_State* L) {
   return 1;
 }
 
-// (executor) -> why this machine cannot run it, or nil
+// (executor) -> the reason why this machine cannot run it, or nil
 int executor_missing(lua_State* L) {
   const std::string why = missing(executor_def(luaL_checkstring(L, 1)));
   if (why.empty()) {
@@ -234,7 +237,7 @@ int executor_missing(lua_State* L) {
   return 1;
 }
 
-// () -> the GPU of the executor cuda, which nothing keeps from running
+// () -> the name of the GPU of the executor cuda. Requires: executor_missing "cuda" is nil.
 int gpu(lua_State* L) {
   push_text(L, cuda_gpu());
   return 1;
@@ -245,7 +248,7 @@ int default_corpus(lua_State* L) {
   return 1;
 }
 
-// (folder of the library) -> the names of its Lua files, in order
+// (folder of the library) -> the names of its Lua files without suffix, in alphabetical order
 int library_files(lua_State* L) {
   std::set<std::string> names;
   const std::string folder = Host::of(L).options().scripts_dir + "/moe/" + text_argument(L, 1);
@@ -285,7 +288,7 @@ int caller(lua_State* L) {
   return 2;
 }
 
-// Chunks are named by the paths that the user typed.
+// (source) -> the name for messages. Chunks are named by the paths that the user typed.
 int display_name(lua_State* L) {
   luaL_checkstring(L, 1);
   lua_settop(L, 1);
@@ -320,7 +323,7 @@ void set_recipe(lua_State* L, const HostOptions& options) {
   lua_setfield(L, -2, "recipe");
 }
 
-/// The fields of the table on the stack that are no functions.
+/// Sets those fields of core, the table on top of the stack, that are not functions.
 void set_values(lua_State* L, const HostOptions& options) {
   set_text(L, "version", program_version());
   set_text(L, "mode", options.mode);

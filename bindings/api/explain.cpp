@@ -1,4 +1,5 @@
-// plan:explain: why communication is exposed and what would help, as plain tables.
+// plan:explain: the engine's explanation why communication is exposed and what would help, as
+// tables.
 #include <algorithm>
 
 #include "bindings/host/host.h"
@@ -14,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Means over ranks, in ms.
+/// Converts an explanation to tables. Times are means over ranks, in ms.
 class Explainer {
  public:
   Explainer(const Plan& plan, const StepReplay& step, Explanation explanation)
@@ -72,7 +73,7 @@ class Explainer {
             {"distance_ms", to_ms(explanation_.makespan_ns - b.ns())}};
   }
 
-  /// By cause, the longest first.
+  /// Returns the exposed time of each cause, the longest first.
   json causes() const {
     std::vector<std::pair<Nanoseconds, std::string>> sums;
     for (const Exposure& e : explanation_.exposures) {
@@ -149,7 +150,7 @@ json explanation_json(lua_State* L, const PlanHandle& handle) {
   const auto& [step, timeline] = step_given(L, 2, handle, "explain");
   StepReplay replay(*handle.plan, placements_of(Host::of(L), handle));
   replay.set_step(0);
-  // Placements are made one from the other.
+  // A placement is made from the previous one, so the steps before have to be visited.
   for (int64_t s = 1; s < step - 1 && !replay.placements().empty(); ++s) replay.set_step(s);
   if (step > 1) replay.set_step(step - 1);
   return Explainer(*handle.plan, replay, explain(replay.input(), timeline)).all();

@@ -1,6 +1,6 @@
-// What a Lua gate sees: ctx, its token ids and scores s as views that are bounds-checked and
-// revoked when the call returns, and lists of choices, which Lua owns. Tokens and experts count
-// from 1.
+// The arguments of a Lua gate's route(): ctx with its token ids, and the scores s. They are views
+// of the engine's data; access is bounds-checked, and an error after the call has returned. Lists
+// of choices are owned by Lua. Tokens and experts count from 1.
 #include <cmath>
 
 #include "bindings/host/core.h"
@@ -19,19 +19,19 @@ constexpr const char* kScoresType = "scores";
 constexpr const char* kIdsType = "token ids";
 constexpr const char* kListType = "list";
 
-/// A handle: points to the call, or to nothing when that is over.
+/// The value behind a view: the call, whose `in` is null after the call has ended.
 using CallHandle = std::shared_ptr<GateCall>;
 
-/// Experts or tokens that a primitive found, [rows, cols], counted from 0 here and from 1 in Lua.
+/// Experts or tokens that a bulk operation found, [rows, cols]; from 0 here, from 1 in Lua.
 struct IndexList {
   std::vector<int32_t> values;
   int64_t rows, cols;
-  int64_t limit;  // values lie below it
+  int64_t limit;  // all values are below it
 };
 
 const GateCall& check_call(lua_State* L, const char* type) {
   const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
-  if (call.in == nullptr) throw UserError("this view belongs to a gate's call that is over");
+  if (call.in == nullptr) throw UserError("this value is from a call of a gate that has ended");
   return call;
 }
 
@@ -71,7 +71,7 @@ int topk_of_col(lua_State* L) {
   return push_list(L, topk_col(matrix(in), e, n), 1, in.tokens);
 }
 
-// Tokens by their best score, best first.
+// s:order_rows() -> the tokens in order of their best score, the highest first
 int order_of_rows(lua_State* L) {
   const GateInput& in = *check_call(L, kScoresType).in;
   const std::vector<int32_t> best = argmax_rows(matrix(in));
@@ -93,7 +93,7 @@ int sum_of_cols(lua_State* L) {
   return 1;
 }
 
-// The number of an input token in the vocabulary, from 0 as in the text.
+// ctx.ids(t) -> the number of token t in the vocabulary, which counts from 0
 int token_id(lua_State* L) {
   const GateInput& in = *check_call(L, kIdsType).in;
   if (in.ids == nullptr) throw UserError("ctx.ids: this run has no token ids");
@@ -116,11 +116,14 @@ int take(lua_State* L) {
   return 1;
 }
 
-// A list of a primitive, or a table of numbers from 1 (of tables, where k > 1); false: none (-1).
+// Returns the list at `index`: a list from a bulk operation, or a table of numbers from 1 (of
+// tables of numbers, if k > 1). false in a table means no choice (-1).
 IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
-    if (list.limit != limit) throw user_error("{}: a list of the wrong kind", what);
+    if (list.limit != limit) {
+      throw user_error("{}: the list has tokens where experts are needed, or the reverse", what);
+    }
     return list;
   }
   luaL_checktype(L, index, LUA_TTABLE);
@@ -139,7 +142,9 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
       continue;
     }
     const int64_t cols = static_cast<int64_t>(lua_objlen(L, -1));
-    if (r > 1 && cols != list.cols) throw user_error("{}: rows differ in length", what);
+    if (r > 1 && cols != list.cols) {
+      throw user_error("{}: rows have different lengths; give rows of equal length", what);
+    }
     list.cols = cols;
     for (int64_t c = 1; c <= cols; ++c) {
       lua_rawgeti(L, -1, static_cast<int>(c));
@@ -160,14 +165,14 @@ int fill(lua_State* L) {
   return 0;
 }
 
-/// A number of the call; `first` is what 0 counts as.
+/// Pushes a number of the gate's call, plus kFirst: 1 for indices, which count from 1 in Lua.
 template <int64_t GateInput::*kMember, int64_t kFirst = 0>
 int context_number(lua_State* L) {
   lua_pushnumber(L, static_cast<double>(check_call(L, kContextType).in->*kMember + kFirst));
   return 1;
 }
 
-// What is made with the context and kept as its environment.
+// Pushes a value that was made with the context and is kept in its environment.
 int kept_with_context(lua_State* L, const char* name) {
   check_call(L, kContextType);
   lua_getfenv(L, 1);
@@ -194,7 +199,7 @@ int list_length(lua_State* L) {
   return 1;
 }
 
-// How often each expert (or token) stands in the list.
+// Returns how often each expert (or token) is in the list.
 int list_counts(lua_State* L) {
   const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
   const std::vector<int64_t> counts = histogram(list.values, list.limit);
@@ -206,7 +211,7 @@ int list_counts(lua_State* L) {
   return 1;
 }
 
-// Numbers of one call: seed, step, layer and first token decide them.
+// Returns the stream of random numbers of one call, made from seed, step, layer and first token.
 uint64_t call_stream(const Host& host, const GateInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

@@ -1,5 +1,5 @@
-// Graph handles for passes and schedules: finding ops and editing. Layers and parts count from 1 in
-// Lua.
+// Methods of the graph `g` of a pass or schedule policy: finding and editing ops. Layers and parts
+// count from 1.
 #include <algorithm>
 #include <cmath>
 #include <optional>
@@ -17,7 +17,7 @@ GraphSession& check_graph(lua_State* L) {
   return GraphSession::of(L, check_userdata<GraphHandle>(L, 1, kGraphType).session);
 }
 
-/// What g:ops{...} asks for.
+/// The conditions of g:ops{...}.
 struct Filter {
   std::optional<std::string> name, kind;
   std::optional<Segment> segment;
@@ -39,15 +39,15 @@ std::string text_value(lua_State* L, const std::string& key) {
   return lua_tostring(L, -1);
 }
 
-constexpr int64_t kMostLayers = 1000000;  // more than a graph may have, of parts too
+constexpr int64_t kMostLayers = 1000000;  // above the largest number of layers and of parts
 
-// One key of the filter, its value on top of the stack.
+// Sets one condition of the filter; the value of the key is on top of the stack.
 void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
   if (key == "name") {
     filter.name = text_value(L, key);
   } else if (key == "kind") {
     filter.kind = text_value(L, key);
-    graph.table().kind(*filter.kind);  // throws for an unknown one
+    graph.table().kind(*filter.kind);  // throws UserError for an unknown kind
   } else if (key == "seg") {
     filter.segment = parse_segment(text_value(L, key));
   } else if (key == "phase") {
@@ -112,7 +112,7 @@ int graph_ops(lua_State* L) {
 int graph_op(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
-  if (found.empty()) throw UserError("g:op: no op of the graph is like that");
+  if (found.empty()) throw UserError("g:op: no op of the graph has the given name or fields");
   session.push_op(L, found.front());
   return 1;
 }
@@ -121,12 +121,12 @@ int graph_tensor(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::string name = luaL_checkstring(L, 2);
   const TensorId tensor = session.graph().find_tensor(name);
-  if (!tensor.valid()) throw user_error("g:tensor: there is no '{}'", name);
+  if (!tensor.valid()) throw user_error("g:tensor: the graph has no tensor '{}'", name);
   session.push_tensor(L, tensor);
   return 1;
 }
 
-// A tensor handle, or an op for its first output.
+// Returns the tensor at `index`: a tensor handle, or an op handle, which means its first output.
 TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
   void* value = lua_touserdata(L, index);
   if (value != nullptr && lua_getmetatable(L, index) != 0) {
@@ -135,13 +135,13 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     lua_pop(L, 2);
     if (is_op) {
       const auto [owner, op] = check_op(L, index);
-      if (owner != &session) throw UserError("an op of another graph");
+      if (owner != &session) throw UserError("the op is of another graph");
       return session.graph().out(op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError("a tensor of another graph");
+    throw UserError("the tensor is of another graph");
   return handle.tensor;
 }
 
@@ -161,7 +161,7 @@ Attrs check_attrs(lua_State* L, int index) {
   Attrs attrs;
   if (!lua_istable(L, index)) return attrs;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names are texts");
+    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names must be texts");
     const std::string key = lua_tostring(L, -2);
     const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -175,8 +175,8 @@ Attrs check_attrs(lua_State* L, int index) {
   return attrs;
 }
 
-/// The ops that an op of these inputs stands next to: those that make them or, where none does,
-/// those that read them.
+/// Returns the neighbours of an op with these inputs: the ops that make the inputs or, if there are
+/// none, the ops that read them.
 std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>& inputs) {
   const Graph& graph = session.graph();
   std::vector<OpId> found;
@@ -196,13 +196,13 @@ std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>&
   return found;
 }
 
-/// What g:insert does not say of an op: as its neighbours have it, which then have to agree.
+/// The fields of an op that g:insert does not give: taken from its neighbours, which must agree.
 class Inherited {
  public:
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// get: of an op; text: how it is called in an error.
+  /// The neighbours' value of a field. get(op) returns the value; text(value) its name in errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
@@ -227,13 +227,13 @@ class Inherited {
   const std::vector<OpId> next_to_;
 };
 
-/// The layer or part of g:insert's table on top of the stack, from 0; false: none, -1.
+/// The layer or part that is on top of the stack, counted from 0; -1 for false, which means none.
 int32_t index_or_none(lua_State* L, const char* what) {
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
 }
 
-/// Phase, segment, layer, part and dw of an op to be inserted.
+/// Returns an op with the phase, segment, layer, part and dw of the op to be inserted.
 Op place_of(lua_State* L, const Inherited& inherited) {
   const auto given = [L](const char* key) {
     lua_getfield(L, 2, key);
@@ -261,8 +261,8 @@ Op place_of(lua_State* L, const Inherited& inherited) {
 }
 
 // g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
-// part=, dw= } -> op. It stands where its inputs and readers put it. Phase, seg, layer and dw are
-// those of its neighbours unless given.
+// part=, dw= } -> the new op. Its place in the order follows from its inputs and readers. Phase,
+// seg, layer and dw are those of its neighbours unless given.
 int graph_insert(lua_State* L) {
   GraphSession& session = check_graph(L);
   lua_settop(L, 2);
@@ -278,10 +278,12 @@ int graph_insert(lua_State* L) {
     return std::string(lua_tostring(L, at));
   };
   const std::string kind = text("kind"), name = text("name");
-  session.graph().table().kind(kind);  // throws for an unknown one
+  session.graph().table().kind(kind);  // throws UserError for an unknown kind
   const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
   const Attrs attrs = check_attrs(L, field("attrs"));
-  if (session.graph().find_op(name).valid()) throw user_error("g:insert: '{}' is there", name);
+  if (session.graph().find_op(name).valid()) {
+    throw user_error("g:insert: the graph already has an op '{}'; give another name", name);
+  }
   const Op place = place_of(L, Inherited(session, name, inputs));
   Graph& graph = session.edit();
   const OpId id = graph.add_op(kind, name, inputs, attrs, place.phase);
@@ -294,7 +296,7 @@ int graph_insert(lua_State* L) {
   return 1;
 }
 
-// g:redirect(from, to[, but]): readers of `from`, except the ops in `but`, read `to`.
+// g:redirect(from, to[, but]): all readers of `from`, except the ops in `but`, read `to` instead.
 int graph_redirect(lua_State* L) {
   GraphSession& session = check_graph(L);
   const TensorId from = check_tensor(L, 2, session), to = check_tensor(L, 3, session);
@@ -307,19 +309,20 @@ int graph_redirect(lua_State* L) {
 int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
   const auto [owner, op] = check_op(L, 2);
-  if (owner != &session) throw UserError("an op of another graph");
+  if (owner != &session) throw UserError("the op is of another graph");
   session.edit().remove(op);
   return 0;
 }
 
-// Equal lengths, the first ones longer by one where `parts` does not divide.
+// Returns the lengths of the parts: equal, or the first ones longer by one.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
   return sizes;
 }
 
-// What the chain computes, and the activations that it reads from outside, each along `axis`.
+// Returns the tensors that the chain of ops makes, and the activations that it reads from outside,
+// each to be cut along `axis`.
 std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops, int axis) {
   std::vector<CutAxis> cuts;
   const auto add = [&](TensorId t) {
@@ -334,7 +337,8 @@ std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops
   return cuts;
 }
 
-// The parts, or nothing and why not; the graph is then as it was.
+// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and leaves
+// the graph.
 std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
                                          const std::vector<CutAxis>& cuts,
                                          const std::vector<int64_t>& sizes, std::string& why) {
@@ -348,9 +352,9 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain
-// but parameters is cut along the axis (from 1). What cannot be cut is an error that says why or,
-// with try = true, nil and why.
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain,
+// except parameters, is cut along the axis (from 1). If the ops cannot be cut, it raises an error
+// with the reason, or with try = true returns nil and the reason.
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);
@@ -364,14 +368,14 @@ int graph_split(lua_State* L) {
   }
   const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
   const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
-  if (ops.empty()) throw UserError("g:split: no ops are given");
+  if (ops.empty()) throw UserError("g:split: the list of ops is empty");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
-    throw user_error("g:split: axis = {}; give 1 to {}", axis + 1, shape.size());
+    throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());
   }
   const int64_t length = shape[static_cast<size_t>(axis)];
   if (parts < 1 || parts > length) {
-    throw user_error("g:split: parts = {}; give 1 to {}", parts, length);
+    throw user_error("g:split: parts = {} is not allowed; give 1 to {}", parts, length);
   }
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),

@@ -1,5 +1,5 @@
-// core.lina_trace, _inference, _place, _locality, _popularity: Lina's inference scheduler as
-// functions.
+// core.lina_trace, _inference, _place, _locality, _popularity and _token_classes: Lina's inference
+// scheduler as functions.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -38,10 +38,10 @@ std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
   return routing;
 }
 
-/// Batches of a routing model that simulations share.
+/// The batches of a routing model, which several simulations can use.
 struct TraceHandle {
   std::shared_ptr<RoutedBatches> batches;
-  int64_t first = 0, num = 0;  // steps of the routing model
+  int64_t first = 0, num = 0;  // first step of the routing model, and number of steps
 };
 
 ProfileSpec profile_spec(const Fields& fields, const RoutingQuery& first) {
@@ -59,7 +59,7 @@ int64_t num_paths(const PathProfile& profile) {
   return paths;
 }
 
-/// The most tokens of a rank that choose one expert.
+/// Returns the largest number of a rank's tokens that choose the same expert, over all batches.
 int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {
@@ -93,8 +93,8 @@ int trace(lua_State* L) {
   return 2;
 }
 
-// ({ trace = file, path, keep or 0, shorter, step from 1, batches or 0 for all behind it }) -> the
-// profile, { paths, layers, experts, batches }
+// ({ trace = file, path, keep or 0, shorter, step from 1, batches or 0 for all from `step` on }) ->
+// the profile, { paths, layers, experts, batches }
 int popularity(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1);
@@ -103,11 +103,11 @@ int popularity(lua_State* L) {
   const std::shared_ptr<const Trace> trace = trace_in(L, f.text("trace")).trace;
   const int64_t first = f.integer("step") - 1, batches = f.integer("batches");
   if (trace->choices.empty()) {
-    throw user_error("trace: {} has counts alone; paths need every token's choices",
+    throw user_error("trace: {} has only counts; paths need the choices of every token",
                      f.text("trace"));
   }
   if (first >= trace->steps) {
-    throw user_error("step: {} of a trace of {}", first + 1, trace->steps);
+    throw user_error("step: {} is not allowed; the trace has {} steps", first + 1, trace->steps);
   }
   ProfileSpec spec{.first = {.step = first,
                              .ranks = trace->ranks,
@@ -135,13 +135,13 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// How often the estimates of one MoE layer had the right most popular experts.
+/// How many estimates of one MoE layer there are, and how many have the right experts.
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
 };
 
-/// By MoE layer; of those that the plan does not estimate none are.
+/// The accuracy for each MoE layer; layers that the plan does not estimate have no estimates.
 std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
@@ -150,7 +150,7 @@ std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare 
     const bool normalise = attr_int(op, "normalise") != 0;
     for (int64_t i = 0; i < trace.num; ++i) {
       const RoutedBatch& batch = trace.batches->at(trace.first + i);
-      if (batch.estimates[m].mass.empty()) continue;  // no path leads there
+      if (batch.estimates[m].mass.empty()) continue;  // too few layers before it for a path
       std::vector<int64_t> counts;
       for (int64_t e = 0; e < batch.loads[m].experts; ++e) {
         counts.push_back(batch.loads[m].of_expert(e));
@@ -177,7 +177,7 @@ void add_accuracy(const std::vector<Accuracy>& layers, bool fine_tunes, json& ou
   out["fine_tuning"] = fine_tunes ? 1 - all.share() : 0.0;
 }
 
-/// What phase 2 takes in the plan, where there is one.
+/// Adds the durations of phase 2 in the plan to `out`, if the plan has a phase 2.
 void add_phase_2(const Plan& plan, json& out) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -194,7 +194,8 @@ void add_phase_2(const Plan& plan, json& out) {
   }
 }
 
-/// Experts copied to devices in a batch, but for those that a device's slot had by phase 1.
+/// Returns the number of experts that are copied to devices in a batch: those of phase 1, and those
+/// of phase 2 that the device did not already have.
 int64_t num_loaded(const Plan& plan, const std::vector<OffloadRecord>& records) {
   int64_t count = 0;
   for (const OffloadRecord& record : records) {
@@ -210,7 +211,7 @@ int64_t num_loaded(const Plan& plan, const std::vector<OffloadRecord>& records) 
   return count;
 }
 
-/// Over all layers and batches alike, and means over batches.
+/// The results of a simulation: percentiles over all layers and batches, and means over batches.
 json served_json(const Plan& plan, const RunResult& result) {
   std::vector<Nanoseconds> batch, layer, a2a, expert;
   TimeSum phase2, mapping_wait, swap_wait;
@@ -261,7 +262,7 @@ int inference(lua_State* L) {
     options.first_step = trace.first;
     options.infer.batches = trace.batches;
     RunResult result = run(plan, "simulate", options);
-    // Where all batches are alike one was simulated.
+    // If all batches are equal, only one was simulated.
     result.timelines.resize(static_cast<size_t>(trace.num), result.timelines.front());
     out = served_json(plan, result);
     const bool fine_tunes = !result.offloads.empty() && result.offloads[0][0].fine_tunes;
@@ -309,7 +310,7 @@ std::vector<ExpertCounts> transitions_of_choices(const json& choices, int64_t ex
   return all;
 }
 
-// ({ experts, top, and choices by layer and token, or routing, step, ranks, tokens, k, layers,
+// ({ experts, top, and either choices[layer][token], or routing, step, ranks, tokens, k, layers and
 // batches }) -> { layers = { { layer, share } }, share }
 int locality(lua_State* L) {
   const json values = to_json(L, 1, true);

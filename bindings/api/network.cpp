@@ -1,4 +1,4 @@
-// core.collectives: collectives that meet on the links of a cluster.
+// core.collectives: simulates collectives that share the links of a cluster.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -13,7 +13,8 @@ using nlohmann::json;
 
 constexpr double kMs = 1e6;  // in ns
 
-// The table of N rows on top of the stack, too large for the way through JSON.
+// Returns the matrix whose table of N rows is on top of the stack. It is read directly, since it is
+// too large to be converted to JSON.
 std::vector<double> matrix_on_top(lua_State* L) {
   std::vector<double> bytes;
   const int num_rows = static_cast<int>(lua_objlen(L, -1));
@@ -30,7 +31,7 @@ std::vector<double> matrix_on_top(lua_State* L) {
   return bytes;
 }
 
-// matrices: { [i] = rows } at index 2.
+// Returns collective i. The matrices of bytes, { [i] = rows }, are at index 2 of the stack.
 NetworkOp op_of(lua_State* L, const Fields& op, int i) {
   NetworkOp result;
   if (op.text("kind") == "all_to_all") {

@@ -1,4 +1,4 @@
-// Op and tensor handles. Layers and parts count from 1 in Lua.
+// Fields and methods of op and tensor handles. Layers and parts count from 1 in Lua.
 #include <algorithm>
 #include <map>
 
@@ -13,7 +13,7 @@ void push_text(lua_State* L, std::string_view text) {
   lua_pushlstring(L, text.data(), text.size());
 }
 
-// -1 (none) -> nil, otherwise counted from 1.
+// Pushes nil for -1, which means none; otherwise the number counted from 1.
 void push_number_from_1(lua_State* L, int64_t index) {
   if (index < 0) {
     lua_pushnil(L);

@@ -1,4 +1,5 @@
-// core.pipemoe_degree, _time, _simulate, _fit: PipeMoE's choice of a degree and what it rests on.
+// core.pipemoe_degree, _time, _simulate and _fit: PipeMoE's choice of a degree, and the times and
+// fitted lines behind it.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -15,7 +16,7 @@ DegreeObjective objective_of(const Fields& fields) {
   return fields.text("objective") == "step" ? DegreeObjective::kStep : DegreeObjective::kForward;
 }
 
-// alpha_a .. n_e, with alpha_b, beta_b and cut_s where they are there.
+// Reads the lines alpha_a to n_e, and alpha_b, beta_b and cut_s if they are given.
 DegreeProblem problem_of(const Fields& fields, const char* who) {
   LayerModel layer;
   layer.alpha_a = fields.number("alpha_a"), layer.beta_a = fields.number("beta_a");
@@ -65,7 +66,7 @@ json spans_json(const Plan& plan, const Timeline& timeline) {
   json all = json::array();
   for (const Span& span : timeline.spans) {
     const Op& op = plan.graph.op(span.op);
-    if (span.end == span.begin) continue;  // what cuts and joins
+    if (span.end == span.begin) continue;  // ops that only cut or join tensors
     all.push_back({{"op", op.name.substr(0, op.name.find('.'))},
                    {"chunk", op.part < 0 ? 1 : op.part + 1},
                    {"lane", plan.schedule.lanes[span.lane.index()].name},
@@ -113,8 +114,8 @@ json fit_json(const LayerFit& fit, int64_t capacity) {
   return {{"lines", lines}, {"error", error}, {"degrees", fit.degrees}, {"capacity", capacity}};
 }
 
-// (specification as of core.plan, objective) -> of its first MoE layer { lines, error, degrees,
-// capacity }
+// (specification as for core.plan, objective) -> { lines, error, degrees, capacity } of the first
+// MoE layer
 int fit(lua_State* L) {
   Host& host = Host::of(L);
   const std::string objective = luaL_checkstring(L, 2);
@@ -126,12 +127,16 @@ int fit(lua_State* L) {
   const std::vector<CapacityChain> chains = capacity_chains(graph, "moe.pipemoe.fit");
   if (chains.empty()) {
     throw user_error(
-        "moe.pipemoe.fit: no all-to-all: {} MoE layers on {} ranks; at least one, and "
-        "2 ranks, are allowed",
+        "moe.pipemoe.fit: the model has no all-to-all, with {} MoE layers on {} ranks; give at "
+        "least one MoE layer and 2 ranks",
         spec.model.num_moe_layers(), spec.num_ranks);
   }
   const int64_t capacity = chains[0].capacity;
-  if (capacity < 2) throw user_error("moe.pipemoe.fit: a capacity of 1 cannot be cut");
+  if (capacity < 2) {
+    throw user_error(
+        "moe.pipemoe.fit: an expert has a capacity of 1 slot per rank, which cannot be cut; give "
+        "more tokens or a larger capacity_factor");
+  }
   const LayerFit fitted =
       fit_layer(graph, chains[0], *spec.cost,
                 objective == "step" ? DegreeObjective::kStep : DegreeObjective::kForward, capacity);

@@ -1,5 +1,5 @@
-// p of a placement policy: a placement that is read and edited. Every edit is checked against what
-// the plan has room for before it changes anything; edits return p.
+// Methods of the argument p of a placement policy: a placement that can be read and edited. Before
+// an edit changes anything, it is checked against the slots that the plan has. Edits return p.
 #include "bindings/policy/placement_views.h"
 #include "engine/placement/performance_model.h"
 
@@ -11,7 +11,7 @@ int owner(lua_State* L) {
   return push_number(L, p.placement.owner(check_expert(L, 2, *p.call)) + 1);
 }
 
-// The owner first, as moe.prophet has them.
+// p:holders(e) -> the devices that hold expert e, its owner first
 int holders(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t e = check_expert(L, 2, *p.call);
@@ -51,25 +51,25 @@ Edit check_edit(lua_State* L) {
 void check_moves(const PlacementHandle& p, const char* what) {
   if (p.call->policy->stage.moves_residents) return;
   throw user_error(
-      "p:{}: this policy moves no residents; copies of a step are made by p:shadow, and a policy "
-      "with at = 'step' and moves = true may move residents",
+      "p:{}: this policy may not move residents; use p:shadow for copies of one step, or give the "
+      "policy at = 'step' and moves = true",
       what);
 }
 
 void check_absent(const Edit& e) {
   if (!e.placement.holds(e.device, e.expert)) return;
-  throw user_error("device {} holds expert {} already", e.device + 1, e.expert + 1);
+  throw user_error("device {} already holds expert {}", e.device + 1, e.expert + 1);
 }
 
 void check_room(const Edit& e) {
   if (e.placement.free_residents(e.device) > 0) return;
   throw user_error(
-      "no room for expert {} on device {}: its {} resident slots are in use; p:swap changes "
-      "places, extra_residents gives the policy more",
+      "there is no free slot for expert {} on device {}: its {} slots for residents are in use; "
+      "use p:swap, or give the policy more slots by extra_residents",
       e.expert + 1, e.device + 1, e.placement.bounds().residents);
 }
 
-// What edits return: p.
+// Returns p, the result of every edit.
 int edited(lua_State* L) {
   lua_settop(L, 1);
   return 1;
@@ -80,8 +80,8 @@ int shadow(lua_State* L) {
   check_absent(e);
   if (e.placement.free_shadows(e.device) == 0) {
     throw user_error(
-        "no room for a copy of expert {} on device {}: its {} shadow slots are in use; the field "
-        "shadows gives the policy more",
+        "there is no free slot for a copy of expert {} on device {}: its {} slots for copies are "
+        "in use; give the policy more slots by shadows",
         e.expert + 1, e.device + 1, e.placement.bounds().shadows);
   }
   e.placement.add_shadow(e.expert, e.device);
@@ -113,7 +113,7 @@ int swap(lua_State* L) {
   const int64_t of_a = placement.owner(a), of_b = placement.owner(b);
   if (of_a != of_b && (placement.holds(of_a, b) || placement.holds(of_b, a))) {
     throw user_error(
-        "experts {} and {} cannot change places: the owner of one holds the other already", a + 1,
+        "experts {} and {} cannot be swapped: the owner of one already holds the other", a + 1,
         b + 1);
   }
   placement.swap_owners(a, b);
@@ -148,14 +148,14 @@ double called_weight(lua_State* L, int64_t source, int64_t device) {
   lua_pop(L, 1);
   if (!(weight >= 0 && weight <= 1e12)) {
     throw user_error(
-        "p:share: weight of device {} for tokens of device {} is {}; give a number of "
-        "at least 0",
+        "p:share: weight of device {} for tokens of device {} is {}; give a number of at least 0",
         device + 1, source + 1, weight);
   }
   return weight;
 }
 
-/// By f(source, device): weights of the holders, the largest of a source 2^20.
+/// Sets the sharing of an expert by the weights f(source, device) of its holders, scaled so that
+/// the largest weight of each source is 2^20.
 void share_by(lua_State* L, Placement& placement, int64_t expert) {
   constexpr double kMost = 1 << 20;
   if (!placement.bounds().weighted) {
@@ -225,7 +225,7 @@ int free_slots(lua_State* L) {
   return 1 + push_number(L, p.placement.free_residents(d));
 }
 
-// Empty slots, and what the plan leaves of the device's memory.
+// p:free_bytes(d) -> bytes of the device's empty slots and of the memory that the plan does not use
 int free_bytes(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t d = check_device(L, 2, *p.call);

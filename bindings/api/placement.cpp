@@ -1,5 +1,6 @@
-// What a Lua placement policy sees: ctx and the loads, and what it returns. All is bounds-checked
-// and revoked when the call returns. Experts, devices, nodes, steps and layers count from 1.
+// The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
+// bounds-checked, and an error after the call has returned. All numbers
+// count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -19,7 +20,7 @@ int64_t of_source(const ExpertCounts& loads, int64_t source) {
   return sum;
 }
 
-// load(e, src), load(e): of all sources.
+// load(e, src) -> rows of the source for expert e; load(e) -> those of all sources
 int load_value(lua_State* L) {
   const PlaceCall& call = check_call(L, kLoadsType);
   const int64_t e = check_expert(L, 2, call);
@@ -47,7 +48,7 @@ int load_by_device(lua_State* L) {
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
-// Experts, those with most tokens first; of equal ones the lower number.
+// load:heaviest() -> the experts, those with most tokens first; at equal numbers the lower expert
 int load_heaviest(lua_State* L) {
   const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
@@ -92,14 +93,14 @@ int context_table(lua_State* L) {
   return 1;
 }
 
-// cluster:node_of(d); upvalues: devices, devices per node.
+// cluster:node_of(d) -> the node of device d. Upvalues: devices, devices per node.
 int node_of(lua_State* L) {
   const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
   const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
   return push_number(L, check_index(L, 2, devices, "device") / a_node + 1);
 }
 
-// cluster:devices_of(n)
+// cluster:devices_of(n) -> the devices of node n
 int devices_of(lua_State* L) {
   const auto devices = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(1)));
   const auto a_node = static_cast<int64_t>(lua_tonumber(L, lua_upvalueindex(2)));
@@ -132,7 +133,7 @@ nlohmann::json rates_table(PlacementRates rates) {
   return values_json(rates);
 }
 
-// Numbers of one call: seed, step and layer decide them, and no rank.
+// The stream of random numbers of one call. It depends on seed, step and layer, not on the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);
@@ -181,14 +182,16 @@ PlacementViews::PlacementViews(lua_State* L, PlaceCall call, PlacementTables& ta
 }
 
 Placement PlacementViews::result(lua_State* L, int index) const {
-  if (lua_isnil(L, index)) throw UserError("place() returns nothing; return p or a copy of it");
+  if (lua_isnil(L, index)) throw UserError("place() returned nothing; return p or a copy of it");
   const PlacementHandle* handle = nullptr;
   try {
     handle = &check_userdata<PlacementHandle>(L, index, kPlacementType);
   } catch (const UserError&) {
-    throw user_error("place() returns a {}; return p or a copy of it", luaL_typename(L, index));
+    throw user_error("place() returned a {}; return p or a copy of it", luaL_typename(L, index));
   }
-  if (handle->call != call_) throw UserError("place() returns a placement of a call that is over");
+  if (handle->call != call_) {
+    throw UserError("place() returned a placement of an earlier call; return p or a copy of it");
+  }
   const Placement& p = handle->placement;
   for (int64_t e = 0; e < p.bounds().experts; ++e) {
     if (p.sharing(e) != Sharing::kWeighted) continue;
@@ -197,8 +200,8 @@ Placement PlacementViews::result(lua_State* L, int index) const {
       for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
       if (sum > 0) continue;
       throw user_error(
-          "place() returns a placement in which no holder of expert {} takes the tokens of device "
-          "{}; share an expert by a function when its holders are known",
+          "place() returned a placement in which no holder of expert {} takes the tokens of device "
+          "{}; call p:share with a function after all holders of the expert are set",
           e + 1, source + 1);
     }
   }

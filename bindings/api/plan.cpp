@@ -1,4 +1,5 @@
-// core.plan and what a plan's methods return: simulate, info, order, text. run.cpp runs it.
+// core.plan, and the methods of a plan that return information: simulate, spans, info, order, text.
+// Running a plan is in run.cpp.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -46,14 +47,14 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
-// The metrics of the prediction before anything was rehearsed.
+// Returns the metrics of the prediction from ops alone, without the factors of a rehearsal.
 json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
   const RunResult result =
       run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);
   return values_json(result.metrics[median_step(result.metrics)]);
 }
 
-// Moves the timelines that option keep names.
+// Moves those timelines that the option `keep` names.
 void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timelines& to) {
   const size_t first = keep == "last" ? from.size() - 1 : 0;
   const size_t end = keep == "first" ? 1 : from.size();
@@ -91,7 +92,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
   if (handle.profile && handle.profile->in_step()) {
-    options.policies.place = placements_of(host, handle);  // from the beginning
+    options.policies.place = placements_of(host, handle);  // new, without state of earlier steps
     options.links_of_step = -1;
     out["ops_alone"] = ops_alone_json(handle, options);
   }
@@ -102,9 +103,10 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   return out;
 }
 
-/// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false }: figures are those of
-/// the median step; steps differ under a routing model only. keep: the steps whose timelines are
-/// kept, the first, the last or all. links: the one that is kept says what links carry.
+/// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false } -> the metrics of the
+/// step with the median time (steps differ only under a routing model) and the timelines. keep:
+/// which steps' timelines are kept: "first", "last" or "all". links: whether the kept timeline also
+/// has the bytes that links carry.
 int simulate(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);
@@ -119,7 +121,7 @@ int simulate(lua_State* L) {
   return 1;
 }
 
-/// The spans of a step, of the first rank or of all, by begin.
+/// Returns the spans of a step, of the first rank or of all ranks, in order of begin.
 json spans_json(lua_State* L, const PlanHandle& handle, bool all_ranks) {
   const Plan& plan = *handle.plan;
   json all = json::array();
@@ -137,8 +139,8 @@ json spans_json(lua_State* L, const PlanHandle& handle, bool all_ranks) {
   return all;
 }
 
-/// plan:spans { timelines, step, all_ranks }: { op, kind, rank, lane, chunk (from 1), post_ms,
-/// begin_ms, end_ms } each.
+/// plan:spans { timelines, step, all_ranks } -> a list of { op, kind, rank, lane, chunk (from 1),
+/// post_ms, begin_ms, end_ms }
 int spans(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);
@@ -236,7 +238,7 @@ json exchange_ms_json(const Host&, const PlanHandle& handle) {
   return packing_exchange_ms(handle.plan->spec);
 }
 
-/// A method of a plan that gives what rank 0 finds.
+/// Makes a method of a plan whose result is found on rank 0 by kFind and broadcast.
 template <json (*kFind)(const Host&, const PlanHandle&)>
 int tell(lua_State* L) {
   const PlanHandle& handle = check_plan(L);

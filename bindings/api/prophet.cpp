@@ -1,5 +1,5 @@
-// core.prophet_plan, core.prophet_place: Pro-Prophet's planner, and any placement policy, on counts
-// that a recipe gives.
+// core.prophet_plan and core.prophet_place: Pro-Prophet's planner, and any placement policy,
+// applied to counts that a recipe gives.
 #include "engine/placement/prophet.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
@@ -12,9 +12,9 @@ namespace {
 
 using nlohmann::json;
 
-// routed[expert][device], all rows as long
+// Reads the counts routed[expert][device]; all rows have the same length.
 ExpertCounts loads_of(const json& routed, const char* who) {
-  constexpr double kMost = 0x1p53;  // whose sums over devices and experts doubles hold
+  constexpr double kMost = 0x1p53;  // doubles hold whole numbers exactly up to this sum
   ExpertCounts loads(static_cast<int64_t>(routed.at(0).size()),
                      static_cast<int64_t>(routed.size()));
   double all = 0;
@@ -26,7 +26,7 @@ ExpertCounts loads_of(const json& routed, const char* who) {
     }
   }
   if (all > kMost) {
-    throw user_error("{}.routed: {:.4g} inputs in all; at most 2^53 are allowed", who, all);
+    throw user_error("{}.routed: has {:.4g} inputs in all; at most 2^53 are allowed", who, all);
   }
   return loads;
 }
@@ -49,7 +49,7 @@ PlacementRates rates_of(const Fields& fields, const char* who) {
   return rates;
 }
 
-// What both functions say of the devices before and after.
+// Returns the results of both functions on the devices' loads before and after.
 json loads_json(const DeviceLoads& before, const DeviceLoads& after) {
   return {{"computed", after.computed},
           {"received", after.received},
@@ -74,7 +74,7 @@ json plan_json(const ProphetPlan& plan) {
   return result;
 }
 
-// ({ routed, rates, alpha, n or none, equation, max_selected }) -> as moe.prophet.plan
+// ({ routed, rates, alpha, n or none, equation, max_selected }) -> the result of moe.prophet.plan
 int plan(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.plan";
   const json values = to_json(L, 1);
@@ -101,8 +101,8 @@ json holders_json(const Placement& placement) {
   return holders;
 }
 
-// ({ routed, rates, policy, options, residents or none, shadows or none, equation }) -> as
-// moe.prophet.place
+// ({ routed, rates, policy, options, residents or none, shadows or none, equation }) -> the result
+// of moe.prophet.place
 int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
   const json values = to_json(L, 1);

@@ -1,4 +1,5 @@
-// Routing models by name and from traces, what they say, and traces of other tools.
+// Functions of core for routing models: from names and traces, their counts of choices, and the
+// conversion of other tools' traces.
 #include "bindings/routing.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
@@ -11,7 +12,7 @@
 namespace moe::lua {
 namespace {
 
-// (name, options, seed) -> routing model, its full name
+// core.workload(name, options, seed) -> routing model, its full name
 int make_workload(lua_State* L) {
   const nlohmann::json options = to_json(L, 2);
   WorkloadOptions given;
@@ -21,7 +22,8 @@ int make_workload(lua_State* L) {
   return 2;
 }
 
-// (routing model, { step, layer from 1, ranks, tokens, experts, k }) -> [source][expert]
+// core.loads(routing model, { step, layer from 1, ranks, tokens, experts, k }) -> number of
+// choices, indexed by [source rank][expert]
 int loads(lua_State* L) {
   const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kRoutingType);
   const nlohmann::json values = to_json(L, 2);
@@ -50,7 +52,7 @@ std::string file_name(const std::string& path) {
   return std::filesystem::path(path).filename().string();
 }
 
-// (file, cycle) -> routing model, its name
+// core.trace_routing(file, cycle) -> routing model that replays the trace, its name
 int trace_routing(lua_State* L) {
   const std::string path = text_argument(L, 1);
   const Host::EngineCall call(Host::of(L));
@@ -63,7 +65,7 @@ int trace_routing(lua_State* L) {
   return 2;
 }
 
-// (file) -> its sizes
+// core.trace_info(file) -> the sizes of the trace
 int trace_info(lua_State* L) {
   const Host::EngineCall call(Host::of(L));
   const std::shared_ptr<const Trace> t = trace_in(L, text_argument(L, 1)).trace;
@@ -80,7 +82,7 @@ int trace_info(lua_State* L) {
   return 1;
 }
 
-// ({ format, files, experts or 0, k, to }) -> path of the trace
+// core.trace_import { format, files, experts or 0, k, to } -> path of the trace
 int trace_import(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.import");
@@ -102,14 +104,14 @@ int trace_import(lua_State* L) {
   return 1;
 }
 
-// ({ format, trace, to, step, layer from 1 }) -> paths of the files
+// core.trace_export { format, trace, to, step, layer from 1 } -> paths of the files
 int trace_export(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.export");
   const Host::EngineCall call(Host::of(L));
   const Trace trace = *trace_in(L, f.text("trace")).trace;
   const std::string format = f.text("format"), to = f.text("to");
-  std::vector<std::pair<std::string, std::string>> out;  // name, text
+  std::vector<std::pair<std::string, std::string>> out;  // name and text of each file
   if (format == "megatron") {
     for (const std::string& text : megatron_of_trace(trace)) {
       out.emplace_back(fmt::format("{}_rank{}.jsonl", to, out.size()), text);

@@ -1,4 +1,4 @@
-// plan:run and plan:trace.
+// plan:run and plan:trace: runs a plan and returns its results, and writes trace files.
 
 #include "bindings/run.h"
 #include "bindings/host/field_json.h"
@@ -28,7 +28,9 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
     options.train.eval_data = tokens.held_out;
     return;
   }
-  if (kind != "text") throw user_error("data.kind: '{}'; give text or reference", kind);
+  if (kind != "text") {
+    throw user_error("data.kind: '{}' is not allowed; give text or reference", kind);
+  }
   std::string path = data.text("path");
   if (path != default_corpus_path(host.options().scripts_dir)) {
     path = host.files().readable(path).string();
@@ -42,7 +44,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-// Paths as they are written become those of files.
+// Replaces the paths of checkpoints that a recipe gives by those of the files.
 void find_files(const Host& host, Checkpoints& files) {
   if (!files.resume_from.empty()) {
     files.resume_from = host.files().readable(files.resume_from).string();
@@ -61,7 +63,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
   options.init = reference_values(handle.plan->spec.model);
   if (f.has("data")) set_data(host, f.at("data"), handle.plan->spec, options, out);
   if (f.has("record")) {
-    host.files().writable(f.text("record"));  // refused before the run
+    host.files().writable(f.text("record"));  // throws before the run if it cannot be written
     options.record = std::make_shared<Trace>();
   }
   if (handle.gate) options.policies.gate = rank_gates(host, handle.gate);
@@ -86,7 +88,8 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
-/// By op: { error, num, samples = { step, layer (lists, from 1), phase, estimated_ms, real_ms } }.
+/// Returns, for each op, { error, num, samples = { step, layer (lists, from 1), phase,
+/// estimated_ms, real_ms } }.
 json planner_error_json(const ModelErrors& errors) {
   json ops = json::object();
   for (int32_t i = 0; i < kNumModelOps; ++i) {
@@ -113,7 +116,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// ended: the run did not fail, so that what is said of its end is good.
+// Adds the results of a run to `out`. ended: whether the run did not fail; only then its last
+// values are valid.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);
@@ -201,7 +205,7 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
   lua_pop(L, 1);
   const auto found = all.steps.find(step);
   if (found == all.steps.end()) {
-    throw user_error("{}: step {} is not there; the result has {} to {}", call, step,
+    throw user_error("{}: the result has no timeline of step {}; it has steps {} to {}", call, step,
                      all.steps.empty() ? 0 : all.steps.begin()->first,
                      all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }
@@ -213,7 +217,7 @@ int trace_plan(lua_State* L) {
   const Plan& plan = *handle.plan;
   luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall in_engine(Host::of(L));
-  if (!is_root(Host::of(L))) {  // rank 0 writes traces
+  if (!is_root(Host::of(L))) {  // only rank 0 writes traces
     lua_pushliteral(L, "");
     return 1;
   }

@@ -1,4 +1,6 @@
-// Schedule handles, the `s` of moe.policy.schedule: what its methods change of a plan's schedule.
+// Methods of the argument s of a schedule policy: s:free(a,b) s:before(a,b) s:sequence{...}
+// s:lane(op,lane) s:under(op,comm) s:chunk(op,bytes) s:priority(op,n) s:discipline(lane,{ pick=,
+// exclusive=, hold= }).
 #include <cmath>
 
 #include "bindings/host/userdata.h"
@@ -15,11 +17,11 @@ GraphSession& check_schedule(lua_State* L) {
 
 OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   const auto [owner, op] = check_op(L, index);
-  if (owner != &session) throw UserError("an op of another graph");
+  if (owner != &session) throw UserError("the op is of another graph");
   return op;
 }
 
-// No path by data or by order so far, in either direction.
+// s:free(a, b) -> whether there is no path between the ops, in either direction, by current edges.
 int is_free(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId a = check_own_op(L, 2, session), b = check_own_op(L, 3, session);
@@ -27,7 +29,7 @@ int is_free(lua_State* L) {
   return 1;
 }
 
-// The reason of an order edge: what the recipe gives, or the line that makes it.
+// Returns the reason of an order edge: the text that the recipe gives, or the recipe's line.
 std::string reason(lua_State* L, int index) {
   if (!lua_isnoneornil(L, index)) return luaL_checkstring(L, index);
   const std::optional<Position> position = Host::of(L).recipe_position(L);
@@ -64,7 +66,8 @@ int lane(lua_State* L) {
   return 0;
 }
 
-// After what the collective waits for, before what waits for it: the op may run while it does.
+// s:under(op, comm): orders `op` after the ops that the collective waits for and before those that
+// wait for the collective, so that it may run during the collective.
 int under(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId op = check_own_op(L, 2, session), comm = check_own_op(L, 3, session);
@@ -74,7 +77,7 @@ int under(lua_State* L) {
     throw user_error("s:under: '{}' is not a collective", comm_name);
   }
   if (op == comm || !session.reachability().independent(op, comm)) {
-    throw user_error("s:under: '{}' and '{}' are ordered already; ask s:free first", name,
+    throw user_error("s:under: '{}' and '{}' are ordered already; check s:free before", name,
                      comm_name);
   }
   const std::string why = luaL_optstring(L, 4, ("under " + comm_name).c_str());
@@ -84,7 +87,7 @@ int under(lua_State* L) {
   return 0;
 }
 
-// A whole number; `what` names it in the error.
+// Returns the whole number from lo to hi at `index`; `what` names it in the error.
 int64_t check_whole(lua_State* L, int index, const char* what, double lo, double hi) {
   const double value = luaL_checknumber(L, index);
   if (!(value >= lo && value <= hi) || value != std::floor(value)) {
@@ -99,21 +102,21 @@ int chunk(lua_State* L) {
   const OpId op = check_own_op(L, 2, session);
   const auto message = static_cast<double>(message_bytes(session.graph(), op));
   const std::string what = fmt::format("s:chunk: bytes of '{}'", session.graph().op(op).name);
-  // Of what is no transfer set_chunk says so.
+  // If the op is not a transfer, set_chunk throws.
   const Bytes bytes = message > 0 ? check_whole(L, 3, what.c_str(), 1, message) : 1;
   session.schedule().set_chunk(session.graph(), op, bytes, session.context().stage);
   return 0;
 }
 
 int priority(lua_State* L) {
-  constexpr double kMost = 9007199254740992.0;  // 2^53: whole numbers of Lua end there
+  constexpr double kMost = 9007199254740992.0;  // 2^53: up to it doubles hold all whole numbers
   GraphSession& session = check_schedule(L);
   const OpId op = check_own_op(L, 2, session);
   session.schedule().set_priority(op, check_whole(L, 3, "s:priority", -kMost, kMost));
   return 0;
 }
 
-// The fields of a discipline, each left on the stack.
+// Stack indices of the fields of a discipline.
 struct DisciplineFields {
   int pick, exclusive, hold;
 };
@@ -160,7 +163,8 @@ void set_exclusive(lua_State* L, GraphSession& session, LaneId lane, int index) 
   session.schedule().share_exclusively(std::move(lanes), session.context().stage);
 }
 
-// Asks for each op of the lane which compute op announces it.
+// Calls the function `hold` for each op of the lane; it returns the compute op whose begin holds
+// back transfers of lower priority until the op is posted.
 void set_holds(lua_State* L, GraphSession& session, LaneId lane, int function) {
   Schedule& schedule = session.schedule();
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {

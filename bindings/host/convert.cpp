@@ -38,7 +38,7 @@ class Reader {
         break;
     }
     if (keep_functions_) return nullptr;
-    throw user_error("json: {}a {} has no place in JSON", where(), luaL_typename(L_, index));
+    throw user_error("json: {}a {} cannot be written as JSON", where(), luaL_typename(L_, index));
   }
 
  private:
@@ -86,7 +86,9 @@ class Reader {
     size_t entries = 0;
     for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) ++entries;
     if (entries != length) {
-      throw user_error("json: {}a table with both a list and other keys, or with holes", where());
+      throw user_error(
+          "json: {}a table has both a list and other keys, or a list with missing entries",
+          where());
     }
     return result;
   }
@@ -183,9 +185,9 @@ json parse_json(const std::string& text) {
   try {
     return json::parse(text);
   } catch (const json::parse_error& e) {
-    throw user_error("json: not JSON at byte {}: {}", e.byte, e.what());
+    throw user_error("json: the text is not JSON at byte {}: {}", e.byte, e.what());
   } catch (const json::out_of_range& e) {
-    throw user_error("json: a number that does not fit: {}", e.what());
+    throw user_error("json: a number is out of range: {}", e.what());
   }
 }
 

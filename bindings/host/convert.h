@@ -1,6 +1,7 @@
-// Lua values <-> JSON values. Numbers are doubles in Lua: a whole number below 2^53 is an integer
-// in JSON, NaN and infinities are null (JSON has neither). A table is an array when its keys are
-// 1..n with n > 0 or when core.array() marked it, else an object with text keys.
+// Converts between Lua values and JSON values. Numbers are doubles in Lua: a whole number below
+// 2^53 becomes an integer in JSON; NaN and infinities, which JSON does not have, become null. A
+// table becomes an array if its keys are 1..n with n > 0 or if core.array() marked it, else an
+// object with text keys. Structs with a table of fields are converted in field_json.h, not here.
 #pragma once
 
 #include <lua.hpp>
@@ -11,40 +12,45 @@
 
 namespace moe::lua {
 
-/// keep_functions: functions and userdata become null instead of a UserError (for specifications
-/// that carry policies beside plain values). Throws UserError naming the path of what JSON cannot
-/// hold: mixed or sparse tables, tables deeper than 64, keys or texts that are not UTF-8.
+/// Converts the Lua value at `index`. Throws UserError naming the path of a value that JSON cannot
+/// represent: a mixed or sparse table, tables nested deeper than 64, a key or text that is not
+/// UTF-8, a function or userdata. With keep_functions, functions and userdata become null instead
+/// (for specifications that contain policies as well as plain values).
 nlohmann::json to_json(lua_State* L, int index, bool keep_functions = false);
-/// null becomes core.null (a light userdata), arrays are marked as such.
+/// Pushes the value as Lua value. null becomes core.null (a light userdata); tables made of arrays
+/// are marked as arrays.
 void push_json(lua_State* L, const nlohmann::json& value);
 
-/// The text at `index`, also with NULs in it; a Lua error where there is none.
+/// Returns the text at `index`, which may contain NULs; raises a Lua error if it is not a text.
 std::string text_argument(lua_State* L, int index);
 
 /// Marks the table at `index` as an array.
 void mark_array(lua_State* L, int index);
-/// core.null: a light userdata without an address.
+/// Pushes core.null, a light userdata with a null address.
 inline void push_null(lua_State* L) {
   lua_pushlightuserdata(L, nullptr);
 }
 
-/// Shortest decimal texts that read back as the same double; sorted keys; indent < 0: one line.
+/// Returns JSON text with sorted keys. A number is written as the shortest decimal text that reads
+/// back as the same double. indent < 0 means one line.
 std::string json_text(const nlohmann::json& value, int indent);
-/// Throws UserError with the byte where the text is wrong.
+/// Parses JSON text. Throws UserError with the number of the first wrong byte.
 nlohmann::json parse_json(const std::string& text);
 
-/// Reads fields of a JSON object with errors that name them: "core.plan: model.layers: give a
-/// number".
+/// Reads fields of a JSON object. The functions throw UserError naming the field if it is missing
+/// or of another type ("core.plan: model.layers: give a whole number"); those with `otherwise`
+/// return that if the field is missing.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string path);
   bool has(const char* key) const;
   int64_t integer(const char* key) const;
   int64_t integer(const char* key, int64_t default_value) const;
-  /// Finite.
+  /// Throws UserError also for NaN and infinities.
   double number(const char* key) const;
   double number(const char* key, double default_value) const;
-  /// A number of units of so many ns, of at least 0 and at most kLongestNs.
+  /// A time that is given as a number of units of unit_ns nanoseconds; throws UserError unless it
+  /// is from 0 to kLongestNs.
   Nanoseconds time(const char* key, double unit_ns) const;
   Nanoseconds time(const char* key, double unit_ns, Nanoseconds default_value) const;
   std::string text(const char* key) const;

@@ -1,39 +1,44 @@
-// The functions that the Lua library sees as `core`, one opener a topic.
+// The functions that make up `core`, the module through which the Lua library (scripts/moe) calls
+// the engine: one function per topic that opens its part. Recipes cannot require `core`. The
+// functions of core are in bindings/api.
 #pragma once
 
 #include <lua.hpp>
 
 namespace moe::lua {
 
-/// Puts the table into package.loaded["moe.core"]: constants, files, JSON, progress, machine,
-/// tables (bind_core.cpp) and the functions below.
+/// Puts the table of core into package.loaded["moe.core"]: constants, files, JSON, progress,
+/// machine, tables (api/core.cpp), and all parts that the functions below open.
 int open_core(lua_State* L);
-/// (argument) -> loads the library and the recipe; returns its _main and the arguments for it: the
-/// host's mode, and the recipe's chunk or (no recipe) the argument, nil for "".
+/// A function for Lua with one argument. Loads the library and the recipe; returns the library's
+/// _main and its arguments: the host's mode, and the recipe's chunk or, without a recipe, the given
+/// argument (nil for "").
 int prepare_main(lua_State* L);
 
-/// core.plan, core.check_model into the table on top; the plan's type
-/// (bind_plan.cpp, bind_run.cpp).
+/// Adds core.plan and core.check_model to the table on top of the stack, and makes the type of
+/// plans (api/plan.cpp, api/run.cpp).
 void open_plan(lua_State* L);
-/// The types of graph, op, tensor and schedule handles (bind_graph.cpp, bind_schedule.cpp).
+/// Makes the types of graph, op, tensor and schedule handles (api/graph.cpp, api/op.cpp,
+/// api/schedule.cpp).
 void open_handles(lua_State* L);
-/// core.calibrate, core.nccl_log into the table on top (bind_calibrate.cpp).
+/// Adds core.calibrate and core.nccl_log to the table on top (api/calibrate.cpp).
 void open_calibrate(lua_State* L);
-/// core.collectives into the table on top (bind_network.cpp).
+/// Adds core.collectives to the table on top (api/network.cpp).
 void open_network(lua_State* L);
-/// core.lina_inference, _locality, _place, _popularity, _trace into the table on top; the types of
-/// a trace and of a profile (bind_lina.cpp).
+/// Adds core.lina_inference, _locality, _place, _popularity, _token_classes and _trace to the table
+/// on top, and makes the types of a trace and of a profile (api/lina.cpp).
 void open_lina(lua_State* L);
-/// core.pipemoe_degree, _fit, _simulate, _time into the table on top (bind_pipemoe.cpp).
+/// Adds core.pipemoe_degree, _fit, _simulate and _time to the table on top (api/pipemoe.cpp).
 void open_pipemoe(lua_State* L);
-/// core.prophet_plan, core.prophet_place into the table on top (bind_prophet.cpp).
+/// Adds core.prophet_plan and core.prophet_place to the table on top (api/prophet.cpp).
 void open_prophet(lua_State* L);
-/// core.workload, core.loads, core.trace_routing, _info, _import, _export into the table on top;
-/// the type of a routing model (bind_routing.cpp).
+/// Adds core.workload, core.loads and core.trace_routing, _info, _import and _export to the table
+/// on top, and makes the type of a routing model (api/routing.cpp).
 void open_routing(lua_State* L);
-/// The types of a gate's views (bind_gate.cpp).
+/// Makes the types of the arguments of a gate's route() (api/gate.cpp).
 void open_gate(lua_State* L);
-/// The types of a placement policy's views (bind_placement.cpp, bind_placed.cpp).
+/// Makes the types of the arguments of a placement policy's place() (api/placement.cpp,
+/// api/placed.cpp).
 void open_placement(lua_State* L);
 
 }  // namespace moe::lua

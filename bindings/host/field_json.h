@@ -1,6 +1,7 @@
-// Tables of fields (engine/base/field.h) at the border to Lua: what may be written, values in,
-// values out. Not here: the checks of recipes, which scripts/moe/base/schema.lua makes of
-// fields_json() before anything is read.
+// Tables of fields (engine/base/field.h) at the border to Lua: describes for the Lua library which
+// fields exist (fields_json), reads structs from values (read_fields), and converts structs to
+// values (values_json). Not here: the checks of recipes, which scripts/moe/base/schema.lua makes
+// from fields_json() before anything is read.
 #pragma once
 
 #include <cmath>
@@ -19,12 +20,12 @@ struct IsVector : std::false_type {};
 template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
-/// A value as results have it. row: of the table of its struct; unit and first hold for every
-/// number in a list.
+/// Returns a member's value in the form that results have. row: the member's row in the table of
+/// its struct; in a list, the row's unit and first apply to every number.
 template <class Row, class M>
 nlohmann::json value_json(const Row& row, const M& value);
 
-/// The fields of a struct as a table of Lua and results.json has them.
+/// Returns the fields of a struct in the form that Lua tables and results.json have.
 template <HasFields S>
 nlohmann::json values_json(const S& object) {
   nlohmann::json all = nlohmann::json::object();
@@ -54,7 +55,7 @@ nlohmann::json value_json(const Row& row, const M& value) {
   }
 }
 
-/// Reads the member of a row; `into` stays where the field is not there.
+/// Reads the member of a row; `into` does not change if the field is missing and not required.
 template <class Row, class M>
 void read_field(const Fields& from, const Row& row, M& into) {
   if (!row.required && !from.has(row.name)) return;
@@ -75,7 +76,8 @@ void read_field(const Fields& from, const Row& row, M& into) {
   }
 }
 
-/// Reads what `from` has of the fields of a struct. Throws UserError naming the field.
+/// Reads those fields of a struct that `from` has. Throws UserError naming a field with a wrong
+/// value, or a required field that is missing.
 template <HasFields S>
 void read_fields(const Fields& from, S& into) {
   for_each_row<S>([&]<class Row>(const Row& row) {
@@ -90,12 +92,13 @@ void read_fields(const Fields& from, S& into) {
   });
 }
 
-/// What may be written of a struct: { name, type, doc, lo, hi, default, required, enum, fields, of
-/// } each, as schema.declared() of the Lua library reads it.
+/// Describes the fields of a struct that may be written: a list of { name, type, doc, lo, hi,
+/// default, required, enum, fields, of }, which schema.declared() of the Lua library reads.
 template <HasFields S>
 nlohmann::json fields_json();
 
-/// Sets type of `one`, and with it enum, fields, or for a list `of`, what its entries are.
+/// Sets the entry `type` of a field's description and, depending on it, enum, fields, or for a list
+/// `of`, the description of its entries.
 template <class M>
 void set_type(nlohmann::json& one, double unit) {
   if constexpr (HasFields<M>) {
@@ -128,7 +131,7 @@ nlohmann::json field_json(const std::string& name, const Row& row, const M& usua
     if (row.required) one["required"] = true;
     if constexpr (std::is_arithmetic_v<M> || HasNames<M> || std::is_same_v<M, std::string>) {
       const nlohmann::json written = value_json(row, usual);
-      // A default that may not be written, and an empty text, stand for "not given".
+      // A default that is out of range, or an empty text, means "not given" and is not shown.
       const bool refused = written.is_number() && !(written >= row.lo && written <= row.hi);
       if (!row.required && !refused && written != "") one["default"] = written;
     }

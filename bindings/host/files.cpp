@@ -13,21 +13,22 @@ namespace moe::lua {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int kMaxLinks = 40;  // as Linux
+constexpr int kMaxLinks = 40;  // the limit of Linux
 
 bool is_under(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
          folder.end();
 }
 
-/// "a/b" for "a/./b/".
+/// Returns the path in normal form and without a slash at the end: "a/b" for "a/./b/".
 fs::path tidy(const fs::path& path) {
   const fs::path normal = path.lexically_normal();
   return normal.has_filename() ? normal : normal.parent_path();
 }
 
-/// The output folder as it is opened. Links on the way to an absolute one are the system's; one
-/// that is itself a link, or any in a relative path, may be anybody's.
+/// Returns the output folder in the form in which it is opened. Links on the way to an absolute
+/// path are trusted as the system's and resolved; a folder that is itself a link, and links in a
+/// relative path, are not trusted, since another user may have made them.
 fs::path output_folder(const fs::path& folder) {
   const fs::path path = tidy(folder);
   if (path.is_relative() || path == path.root_path()) return path;
@@ -41,18 +42,18 @@ bool has_link(const fs::path& folder) {
 }
 
 std::string reason() {
-  return errno == ELOOP ? "it is a link, or a link leads to it; give the folder that it leads to"
+  return errno == ELOOP ? "the path has a symbolic link in it; give the path without links"
                         : std::strerror(errno);
 }
 
 struct Found {
   enum class Where { kInside, kMissing, kOutside } where;
   fs::path real;  // kInside: the path without links
-  int error = 0;  // kMissing: why
+  int error = 0;  // kMissing: errno of the reason
 };
 
-/// Follows a path link by link, as far as it stays in one of the folders or on the way to one, so
-/// that nothing else is looked at.
+/// Resolves a path one symbolic link at a time, as long as it is in one of the folders or on the
+/// way to one, so that no other place is accessed.
 class Search {
  public:
   explicit Search(const std::vector<fs::path>& folders) {
@@ -98,7 +99,7 @@ class Search {
     return std::any_of(real_.begin(), real_.end(), on_the_way) ||
            std::any_of(named_.begin(), named_.end(), on_the_way);
   }
-  /// Where a link leads is what is followed next.
+  /// Reads a symbolic link; its target is resolved next.
   bool enter(const fs::path& link) {
     std::error_code error;
     const fs::path to = fs::read_symlink(link, error);
@@ -115,8 +116,8 @@ class Search {
   }
 
   std::vector<fs::path> named_, real_;  // the folders as they are named, and without links
-  fs::path at_;                         // without links
-  std::vector<fs::path> left_;          // parts, the next one last
+  fs::path at_;                         // the resolved part of the path, without links
+  std::vector<fs::path> left_;          // parts still to be resolved, the next one last
 };
 
 }  // namespace
@@ -124,7 +125,7 @@ class Search {
 void check_path(const std::string& path) {
   const size_t nul = path.find('\0');
   if (nul == std::string::npos) return;
-  throw user_error("'{}\\0': a path has no NUL in it", path.substr(0, nul));
+  throw user_error("'{}\\0': a path must not contain a NUL character", path.substr(0, nul));
 }
 
 std::vector<fs::path> Files::roots() const {
@@ -156,14 +157,14 @@ fs::path Files::readable(const std::string& path) const {
   }
   if (error == ENOENT && places.size() > 1) {
     throw user_error(
-        "cannot read {}: there is none in the recipe's folder or the output, where a "
-        "recipe may read without --set or --trust",
+        "cannot read {}: there is no such file in the recipe's folder or the output folder; a "
+        "recipe may only read elsewhere if --set names the file or --trust is given",
         path);
   }
   if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));
   throw user_error(
-      "{} lies outside the recipe's folder and the output; a recipe may not read it "
-      "unless --set names it or --trust is given",
+      "{} is outside the recipe's folder and the output folder; a recipe may only read it if --set "
+      "names it or --trust is given",
       path);
 }
 
@@ -187,7 +188,7 @@ fs::path Files::writable(const std::string& name) const {
     throw user_error("output folder {}: {}", options_.out_dir.string(), reason());
   }
   const Descriptor folder = open_folder(path.parent_path(), true);
-  if (!folder.valid() && errno == ELOOP) throw refuse(": a link stands in its path");
+  if (!folder.valid() && errno == ELOOP) throw refuse(": its path has a symbolic link in it");
   if (!folder.valid()) throw run_error("cannot make {}: {}", path.parent_path().string(), reason());
   struct stat there {};
   const std::string file = path.filename();
@@ -206,10 +207,10 @@ uint64_t text_hash(std::string_view text, uint64_t so_far) {
 void check_writable_folder(const fs::path& folder) {
   const fs::path path = output_folder(folder);
   if (!open_folder(path, true).valid()) {
-    throw user_error("--out {}: cannot be made: {}", folder.string(), reason());
+    throw user_error("--out {}: the folder cannot be made: {}", folder.string(), reason());
   }
   try {
-    AtomicFile probe(path / "probe");  // it is gone again at once
+    AtomicFile probe(path / "probe");  // removed again by its destructor
   } catch (const RunError& e) {
     throw user_error("--out {}: {}", folder.string(), e.what());
   }

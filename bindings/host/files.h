@@ -1,4 +1,7 @@
-// Which files a recipe may read and write.
+// Which files a recipe may read and write: without --trust it reads only in the recipe's folder,
+// the output folder and places that the command line names, and writes only in the output folder.
+// What is outside these folders is not even looked at. Opening and reading files is in
+// engine/base/files.h.
 #pragma once
 
 #include <filesystem>
@@ -14,22 +17,24 @@ class Files {
  public:
   struct Options {
     std::filesystem::path recipe_dir;
-    std::filesystem::path out_dir;             // "": nothing may be written
-    std::vector<std::filesystem::path> roots;  // folders that may be read beside those
+    std::filesystem::path out_dir;             // "" means that nothing may be written
+    std::vector<std::filesystem::path> roots;  // further folders that may be read
     std::vector<std::filesystem::path> named;  // files or folders that the command line names
-    bool trust = false;                        // no limits
+    bool trust = false;                        // true means no limits
   };
   explicit Files(Options options) : options_(std::move(options)) {}
 
-  /// The real path of a file or folder that may be read: without links, as engine/base/files.h
-  /// wants it. A relative path is looked up from the working folder, then from the recipe's and the
-  /// output folder. Throws UserError when it does not exist or lies outside; what stands outside is
-  /// not looked at, so that the message does not depend on it.
+  /// Returns the real path, without symbolic links, of a file or folder that the recipe may read. A
+  /// relative path is looked up in the working folder, then in the recipe's folder and the output
+  /// folder. Throws UserError if it does not exist or is outside the folders that may be read.
+  /// Places outside these folders are not accessed, so the message is the same whether a file
+  /// exists there or not.
   std::filesystem::path readable(const std::string& path) const;
-  /// The content of such a file.
+  /// Returns the content of a file that the recipe may read; throws as readable().
   std::string read(const std::string& path) const;
-  /// The path of an output file, without links; its folders are made. Throws UserError for a name
-  /// that leads out of the output folder or is no file's there, or when there is none.
+  /// Returns the path of an output file, without symbolic links, and makes its folders. Throws
+  /// UserError if the name leads out of the output folder or is not that of a regular file, or if
+  /// there is no output folder.
   std::filesystem::path writable(const std::string& name) const;
 
  private:
@@ -37,12 +42,11 @@ class Files {
   Options options_;
 };
 
-/// FNV-1a 64, continued from `so_far`.
+/// Returns the FNV-1a 64 hash of the text, continued from the hash `so_far`.
 uint64_t text_hash(std::string_view text, uint64_t so_far = 14695981039346656037ull);
-/// Makes the folder and tries to write into it. Throws UserError naming it and the reason.
+/// Makes the folder and tries to write into it. Throws UserError naming the folder and the reason.
 void check_writable_folder(const std::filesystem::path& folder);
-/// Throws UserError for a text that no path can be: one with a NUL, behind which a system call sees
-/// nothing.
+/// Throws UserError if the text contains a NUL, at which a system call would end the path.
 void check_path(const std::string& path);
 
 }  // namespace moe::lua

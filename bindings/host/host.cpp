@@ -20,11 +20,11 @@ namespace {
 std::atomic<int> signals{0};
 std::atomic<int64_t> first_signal_ms{0};
 
-// What is called once may arrive twice: timeout, mpirun and a terminal signal the process and its
-// group, each a moment after the other. Nobody types Ctrl-C twice in this time.
+// Two signals within this time count as one: timeout, mpirun and a terminal signal the process and
+// its group one after the other. A user does not press Ctrl-C twice so quickly.
 constexpr int64_t kSameSignalMs = 250;
 
-// Only what a signal handler may call.
+// The signal handler; calls only functions that are allowed in signal handlers.
 void on_stop_signal(int signal_number) {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC, &now);
@@ -43,7 +43,7 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
 }
 
-// Commands that take long, on rank 0 of a job.
+// Returns whether progress is shown: for commands that take long, on rank 0 of a job.
 bool shows_progress(const HostOptions& options) {
   const bool root = options.processes == nullptr || options.processes->is_root();
   return root && (options.mode == "run" || options.mode == "calibrate");
@@ -87,7 +87,8 @@ Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watc
 
 Host::~Host() {
   loading_deadline_.reset();
-  // The watchdog may outlive this host by a moment: ranks' hosts that the state holds share it.
+  // The watchdog may exist a little longer than this host: it is shared by ranks' hosts, which Lua
+  // keeps.
   if (limits_.started()) watchdog_->poll_with(nullptr);
 }
 
@@ -150,8 +151,8 @@ void Host::open_library() {
   call(L, 0, 0);
 }
 
-// Without the compiler while loading: an error that compiled code raises (a stack overflow) skips
-// the message handler and so loses its line.
+// Switches the JIT compiler off while the recipe is loaded: an error in compiled code (a stack
+// overflow) skips the message handler, so its line would be lost.
 void Host::begin_loading() {
   if (options_.trust) return;
   luaJIT_setmode(state(), 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
@@ -161,12 +162,14 @@ void Host::begin_loading() {
       [this, seconds] {
         limits_.stop(
             "user",
-            fmt::format("still running after {} s while loading; an endless loop?", seconds),
+            fmt::format("the recipe is still being loaded after {} s; is there an endless loop?",
+                        seconds),
             Limits::Where::kAnywhere);
       },
       [this, seconds] {
         exit_now(
-            fmt::format("{} is stuck while loading, for more than {} s", options_.recipe, seconds),
+            fmt::format("{} was still being loaded after {} s and could not be stopped otherwise",
+                        options_.recipe, seconds),
             1);
       });
   loading_deadline_->arm(seconds);
@@ -181,8 +184,8 @@ void Host::poll() {
   progress_.draw();
 }
 
-// _main runs as a coroutine, because the stack of one that failed still stands: an error without a
-// position (no memory, stack overflow, which skip message handlers) gets one all the same.
+// _main runs as a coroutine, because the stack of a failed coroutine is kept. So the position can
+// be found even for errors that skip message handlers (out of memory, stack overflow).
 std::optional<Failure> Host::main(const std::string& argument) {
   lua_State* L = state();
   Failure failure;
@@ -229,8 +232,8 @@ GraphSession* Host::session(uint32_t serial) const {
 }
 
 std::optional<Position> Host::recipe_position(lua_State* L) const {
-  // A coroutine may have no frame of the recipe (a tail call leaves none); then the line counts at
-  // which the recipe itself has got.
+  // A coroutine may have no frame of the recipe, since a tail call leaves none. Then the current
+  // line of the recipe's main coroutine is taken.
   for (lua_State* state : {L, main_, this->state()}) {
     lua_Debug frame;
     for (int level = 0; state != nullptr && lua_getstack(state, level, &frame) != 0; ++level) {

@@ -24,28 +24,28 @@ namespace moe::lua {
 class GraphSession;
 
 struct HostOptions {
-  std::string scripts_dir;   // holds moe/init.lua
+  std::string scripts_dir;   // the folder that contains moe/init.lua
   std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "policies"
   std::string recipe;        // as the user typed it; "" for list, calibrate and report
-  std::vector<std::string> folders;  // of results, for report
+  std::vector<std::string> folders;  // for report: folders with results
   std::string out_dir;               // "": nothing is written
   std::map<std::string, std::string> set;
-  std::string executor;  // "": as the recipe says
-  // Of calibrate.
+  std::string executor;  // "" means the recipe's executors
+  // The next four are for calibrate.
   std::string device = "cpu";
   std::string precision = "f32";     // of activations: f32, or bf16 on a GPU
-  std::vector<int64_t> hidden;       // sizes that are measured; empty: the usual ones
-  std::optional<int64_t> max_bytes;  // of a rank in a collective
+  std::vector<int64_t> hidden;       // hidden sizes to measure; empty means the usual ones
+  std::optional<int64_t> max_bytes;  // largest bytes per rank of a measured collective
   std::optional<int64_t> ranks, seed;
   bool trust = false;
-  std::string cache;               // the profile cache
-  Processes* processes = nullptr;  // the job that this process takes part in; null: none
+  std::string cache;               // file of the profile cache
+  Processes* processes = nullptr;  // the job of which this process is a member; null: none
   double load_deadline_s = 10;
   double policy_deadline_s = 5;
   size_t memory_cap = size_t{1} << 30;
 };
 
-/// A line of the recipe, the path as the user typed it.
+/// A line of the recipe; source is the path as the user typed it.
 struct Position {
   std::string source;
   int line;
@@ -55,7 +55,8 @@ class Host {
  public:
   /// The host that runs a recipe. Requires: no other such host in this process at the time.
   explicit Host(HostOptions options);
-  /// A rank's host for the policies of the same recipe, watched by the first one's watchdog.
+  /// A rank's host, which evaluates the same recipe for its policies. It uses the first host's
+  /// watchdog.
   Host(HostOptions options, std::shared_ptr<Watchdog> watchdog);
   ~Host();
   Host(const Host&) = delete;
@@ -69,26 +70,28 @@ class Host {
   Progress& progress() { return progress_; }
   const std::shared_ptr<Watchdog>& watchdog() const { return watchdog_; }
 
-  /// Runs the library's _main: the recipe in mode "run" and "check", or a list (`argument`: its
-  /// kind, or ""). Throws nothing; a failure's traceback is kept where it has no kind.
+  /// Runs the library's _main: the recipe in modes "run" and "check", in mode "list" a list
+  /// (`argument`: its kind, or ""), in the other modes the command. Returns the failure, if any,
+  /// and throws nothing. The failure has a traceback if it is a Lua error without a kind.
   std::optional<Failure> main(const std::string& argument = "");
-  /// Evaluates the recipe as far as its first call that would run something.
-  /// Throws UserError when evaluation fails.
+  /// Evaluates the recipe up to its first call that would run something. Throws UserError if it
+  /// fails.
   void evaluate_policies();
-  /// The recipe does something that its user sees: it prints, writes, plans or runs.
+  /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
   bool had_effect() const { return had_effect_; }
-  /// From here on the recipe may take its time (planning and runs have begun).
+  /// Ends the deadline for loading the recipe, since planning and runs, which may take long, begin.
   void end_loading();
-  /// Whether a request to stop counts here: among processes rank 0 alone ends for all, where all
-  /// see it.
+  /// Returns whether this process must act on a request to stop. In a job of several processes only
+  /// rank 0 does, so that all processes end at the same point.
   bool must_stop() const;
-  /// Where must_stop(), the recipe's next line fails.
+  /// If must_stop(), makes the recipe's next line raise an error.
   void check_stop();
-  /// Fails the job before this process ends by itself: the calls of the other processes then fail.
+  /// Marks the job as failed before this process ends by itself, so that calls of the other
+  /// processes fail too instead of waiting.
   void fail_job() const;
-  /// Around long engine calls. Throws Interrupted on entry where must_stop(); a request that comes
-  /// during the call is the engine's business, and ends the recipe at its next line.
+  /// Guards a long engine call. The constructor throws Interrupted if must_stop(). A request to
+  /// stop during the call is handled by the engine; afterwards the recipe ends at its next line.
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
@@ -100,16 +103,18 @@ class Host {
     Host& host_;
   };
 
-  /// Calls of graph policies that are under way, by the number that their handles carry.
+  /// The running calls of pass and schedule policies. add_session returns the number by which
+  /// handles refer to the session.
   uint32_t add_session(GraphSession* session);
   void remove_session(uint32_t serial) { sessions_.erase(serial); }
   GraphSession* session(uint32_t serial) const;
 
-  /// The innermost frame outside the library; none when only the library runs.
+  /// Returns the line of the innermost frame outside the library; none if only the library runs.
   std::optional<Position> recipe_position(lua_State* L) const;
-  /// Pushes the recipe's chunk. Throws UserError for a file that cannot be read or parsed.
+  /// Pushes the recipe's compiled chunk. Throws UserError if the file cannot be read or parsed.
   void push_recipe();
-  /// What the recipe's and its modules' texts loaded so far hash to: names a policy's code.
+  /// Returns the hash of the texts of the recipe and its modules that were loaded so far; it
+  /// identifies the code of a policy.
   uint64_t code_hash() const { return code_hash_; }
   void add_code(const std::string& text) { code_hash_ = text_hash(text, code_hash_); }
 
@@ -131,25 +136,26 @@ class Host {
   uint32_t last_session_ = 0;
   bool had_effect_ = false;
   std::unique_ptr<lua_State, StateDeleter> state_;
-  lua_State* main_ = nullptr;  // the coroutine that runs _main, while it does
+  lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
 };
 
-/// A function of the core whose result is what a script is for.
+/// Makes of a function of the core one that also calls note_effect(): for functions whose result
+/// alone can be the purpose of a recipe.
 template <lua_CFunction function>
 int with_effect(lua_State* L) {
   Host::of(L).note_effect();
   return function(L);
 }
 
-/// Prints the message and ends the process at once: for a deadline that passed in code which
-/// cannot be stopped otherwise. Results that are complete are on disk by then.
+/// Prints the message and ends the process at once. Used when a deadline has passed in code that
+/// cannot be stopped otherwise. Complete results are on disk already.
 [[noreturn]] void exit_now(const std::string& message, int status);
 
-/// SIGINT, SIGTERM and SIGHUP (unless it is ignored, as nohup does). The first one requests to stop
-/// (base/stop.h): the present run stops after its step, the recipe at its line. The second one ends
-/// the process at once.
+/// Installs handlers for SIGINT, SIGTERM and SIGHUP (the last one not if it is ignored, as under
+/// nohup). The first signal requests a stop (base/stop.h): the current run stops after its step,
+/// the recipe at its line. The second signal ends the process at once.
 void install_stop_handlers();
 
 }  // namespace moe::lua

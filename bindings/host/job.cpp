@@ -10,7 +10,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The error that is under way.
+/// Converts the exception to a Failure.
 Failure failure_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -38,15 +38,15 @@ std::string bytes_of(const json& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// The specification as values: what a process would plan.
+/// Returns the specification as values, by which it is compared with those of other processes.
 json asked_for(lua_State* L, int index, const Host& host) {
   json spec = to_json(L, index, true);
-  spec.erase("cost");  // where rank 0 keeps its times
+  spec.erase("cost");  // may differ: it names the file in which rank 0 caches times
   spec["script"] = fmt::format("{:016x}", host.code_hash());
   return spec;
 }
 
-/// Where two of them differ first: "/model/layers: 2, rank 0 has 4".
+/// The first difference of two specifications: "/model/layers: 2, rank 0 has 4"; "" if none.
 std::string difference(const json& mine, const json& theirs) {
   const json all = json::diff(mine, theirs);
   if (all.empty()) return "";
@@ -63,7 +63,7 @@ void compare(Processes& job, const json& mine) {
   for (size_t r = 1; r < all.size(); ++r) {
     const std::string differs = difference(mine, json::from_msgpack(all[r]));
     if (differs.empty()) continue;
-    throw run_error("rank {} asks for another plan than rank 0: {}", r, differs);
+    throw run_error("rank {} requests another plan than rank 0: {}", r, differs);
   }
 }
 
@@ -94,7 +94,7 @@ json broadcast_from_root(const Host& host, const std::string& what,
           {"kind", failure.kind}, {"message", failure.message}, {"traceback", failure.traceback}};
     }
   }
-  // What there is can still be kept.
+  // After the job has failed rank 0 does not broadcast, so that it can still save its results.
   const bool alone = job->is_root() && job->failed();
   const std::string text = alone ? "" : job->broadcast(what, bytes_of(answer));
   if (error) std::rethrow_exception(error);

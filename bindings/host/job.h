@@ -1,6 +1,8 @@
-// A recipe that runs in several processes: what rank 0 alone finds and broadcasts. Scripts
-// run in every process and go the same way, since they see the same values; each function here is
-// collective. In a program that no launcher started, `find` is called, and that is all.
+// Functions for a recipe that runs in several processes (a job, one rank per process). Every
+// process runs the script, and all of them take the same path, since values that could differ are
+// found by rank 0 and broadcast. So plan_for_all and broadcast_from_root are collective: all
+// processes must call them. Without a launcher there is one process, and they only call `find`.
+// Starting and connecting the processes is in engine/comm/job.
 #pragma once
 
 #include <functional>
@@ -13,19 +15,21 @@
 
 namespace moe::lua {
 
-/// The job that this host takes part in; null: none, also for a rank's policies.
+/// Returns the job of which this host is a member; null if there is none, and for a host that only
+/// evaluates a rank's policies.
 Processes* job_of(const Host& host);
-/// Whether this process is rank 0 of the job, or alone: it writes the files and prints.
+/// Whether this process is rank 0 of the job or the only process: it writes files and prints.
 bool is_root(const Host& host);
 
-/// What rank 0 found; what it threw is thrown everywhere. `what` names the call in errors. In a job
-/// that has failed rank 0 finds it for itself alone.
+/// Calls `find` on rank 0 and returns its result in every process; an exception of `find` is thrown
+/// in every process. `what` names the call in errors. In a job that has failed, rank 0 calls `find`
+/// and does not broadcast.
 nlohmann::json broadcast_from_root(const Host& host, const std::string& what,
                                    const std::function<nlohmann::json()>& find);
 
-/// The plan of the specification at `index`, whose values are `spec`: made on rank 0 alone, as
-/// bytes to the others, who make theirs of it. Throws RunError naming a rank that asks for another
-/// plan, and the field.
+/// Returns the plan of the specification at `index`. Rank 0 makes the plan and sends it as bytes to
+/// the other processes, which rebuild it. Throws RunError naming the rank and the field if a
+/// process requests another plan than rank 0.
 PlanHandle plan_for_all(lua_State* L, int index);
 
 }  // namespace moe::lua

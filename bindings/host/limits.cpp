@@ -16,18 +16,18 @@
 namespace moe::lua {
 namespace {
 
-constexpr size_t kLittle = size_t{16} << 20;  // not worth a collection
+constexpr size_t kLittle = size_t{16} << 20;  // growth for which garbage is not collected
 
-// LuaJIT keeps its profiler's state in one static variable; so does this.
+// LuaJIT keeps its profiler's state in a static variable, so only one Limits at a time can use it.
 std::atomic<bool> profiler_taken{false};
 
-// Bytes that malloc has given out, to all threads.
+// Returns the bytes that malloc has given out to all threads.
 size_t allocated_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-// Whether the function that runs is one of the recipe's or its modules'.
+// Returns whether the running function belongs to the recipe or its modules.
 bool runs_recipe(lua_State* L) {
   lua_Debug frame;
   if (lua_getstack(L, 0, &frame) == 0 || lua_getinfo(L, "S", &frame) == 0) return false;
@@ -57,7 +57,7 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
 
 Failure Limits::out_of_memory() const {
   return {"user",
-          fmt::format("more than {} MiB of memory are in use; a recipe may not take more",
+          fmt::format("more than {} MiB of memory are in use, the limit for a recipe",
                       memory_cap_ >> 21),
           ""};
 }
@@ -78,10 +78,9 @@ void count_kept(lua_State* L) {
 
 void Limits::start(lua_State* L) {
   MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
-  // A signal that comes late must not end the process by the default action.
+  // A SIGPROF that arrives late must not end the process, which is its default action.
   signal(SIGPROF, SIG_IGN);
-  // The interval is never reached: the profiler's own timer is switched off again, and stop() sends
-  // its signal.
+  // The profiler's own timer is switched off again below, so its interval does not matter.
   luaJIT_profile_start(L, "li100000000", &Limits::on_profile, this);
   const itimerval never{};
   setitimer(ITIMER_PROF, &never, nullptr);
@@ -118,7 +117,8 @@ bool Limits::take_stop() {
   return was;
 }
 
-// LuaJIT takes back what its profiler's callback sets, unless that raises: hence not there.
+// This is not done in the profiler's callback: LuaJIT resets hooks that are set there, unless the
+// callback raises an error.
 void Limits::watch_lines() {
   const std::lock_guard lock(mutex_);
   if (state_ == nullptr || request_.kind.empty()) return;
@@ -135,7 +135,7 @@ Limits::Hold::~Hold() {
   --limits_.holds_;
 }
 
-// The lock is held.
+// Returns whether the stop may be raised at the current line. Requires: the caller holds mutex_.
 bool Limits::due(lua_State* L) const {
   return where_ == Where::kAnywhere || (holds_ == 0 && runs_recipe(L));
 }
@@ -154,7 +154,8 @@ void Limits::raise(lua_State* L) {
     }
   }
   if (failure.kind.empty()) return;
-  // Every instruction, or line of the recipe, from here on fails likewise, wherever it is caught.
+  // From here on every instruction, or every line of the recipe, raises the error again, so that
+  // catching it does not help.
   lua_sethook(L, &Limits::on_instruction, anywhere ? LUA_MASKCOUNT : LUA_MASKLINE, 1);
   if (!anywhere) Host::of(L).fail_job();
   push_failure(L, failure);

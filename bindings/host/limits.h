@@ -1,8 +1,9 @@
-// What one lua_State may use: memory, and time by a request to stop that also ends JIT-compiled
-// loops. LuaJIT's count hooks do not fire inside compiled traces, but its profiler's flag is tested
-// there at every line: stop() sends this thread SIGPROF, LuaJIT's handler raises the flag, and the
-// callback turns it into an error at the line that runs. The profiler serves one state of a process
-// at a time: that of the recipe. States of ranks have hard deadlines alone.
+// Limits of one lua_State: a cap on its memory, and stop(), which ends running Lua code even in
+// JIT-compiled loops. LuaJIT's count hooks do not fire in compiled traces, but the traces test the
+// flag of its profiler at every line. So stop() sends SIGPROF to the thread that runs the state,
+// LuaJIT's handler sets the flag, and the profiler's callback raises an error at the running line.
+// LuaJIT can profile only one state of a process at a time; that is the recipe's. A rank's state
+// has no such stop: if its code passes a deadline (watchdog.h), the process ends.
 #pragma once
 
 #include <pthread.h>
@@ -18,19 +19,19 @@ namespace moe::lua {
 
 class Limits {
  public:
-  /// memory_cap in bytes; 0: none.
+  /// memory_cap: in bytes; 0 means no cap.
   explicit Limits(size_t memory_cap) : memory_cap_(memory_cap) {}
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
-  /// lua_Alloc. Beyond half the cap the running line is asked to stop, so that the error can name
-  /// it; beyond the cap an allocation fails ("not enough memory", without a line).
+  /// The state's lua_Alloc. Above half the cap it calls stop(), so that the error names the running
+  /// line; above the cap an allocation fails ("not enough memory", without a line).
   void* allocate(void* block, size_t old_size, size_t new_size);
   size_t memory_cap() const { return memory_cap_; }
-  /// Counts what the process has allocated since start(), for Lua and for the plans, routing and
-  /// traces that the recipe keeps. Where that has grown much, unused values are collected first,
-  /// because Lua's collector sees only their handles. Throws UserError beyond half the cap. In a
-  /// state that is not started, nothing: many of them share one process.
+  /// Checks how many bytes the process has allocated since start(), for Lua and for the plans,
+  /// routing and traces that the recipe keeps; throws UserError above half the cap. If the bytes
+  /// have grown much, it collects garbage first, since Lua's collector only counts the small
+  /// handles of these objects. Does nothing in a state that is not started: many share one process.
   void count_kept(lua_State* L);
 
   /// Makes stop() work for this state, whose Lua code runs on this thread.
@@ -39,16 +40,17 @@ class Limits {
   void finish();
   bool started() const { return state_ != nullptr; }
 
-  /// Asks the running Lua code to end with an error of this kind and message; the position of the
-  /// recipe's innermost frame stands before it. From any thread. It stays in force until
-  /// take_stop(), so that no pcall of the recipe holds it up. kRecipe: it is raised at lines of the
-  /// recipe and its modules alone, never inside the library, which may be about to save results.
+  /// Makes the running Lua code end with an error of this kind; the message begins with the
+  /// position of the recipe's innermost frame. May be called from any thread. The request is in
+  /// force until take_stop(), so a pcall of the recipe cannot stop it. With kRecipe the error is
+  /// raised only at lines of the recipe and its modules, not in the library, which may save
+  /// results.
   enum class Where : uint8_t { kAnywhere, kRecipe };
   void stop(const std::string& kind, const std::string& message, Where where);
-  /// Where a stop is in force, the next line of the recipe raises it, however soon that comes. On
-  /// the thread of the state, not in a hook.
+  /// If a stop is in force, makes sure that the very next line of the recipe raises it. Must be
+  /// called on the thread of the state, and not in a hook.
   void watch_lines();
-  /// While it lives, a stop of kRecipe is not raised. On the thread of the state.
+  /// While a Hold exists, a stop of kRecipe is not raised. Used on the thread of the state.
   class Hold {
    public:
     explicit Hold(Limits& limits);
@@ -59,7 +61,7 @@ class Limits {
    private:
     Limits& limits_;
   };
-  /// Ends the request to stop, and says whether there was one.
+  /// Ends the request to stop; returns whether there was one.
   bool take_stop();
   Failure out_of_memory() const;
 
@@ -71,14 +73,14 @@ class Limits {
 
   const size_t memory_cap_;
   size_t used_ = 0;
-  size_t at_start_ = 0;         // bytes that the process had allocated
+  size_t at_start_ = 0;         // bytes that the process had allocated at start()
   size_t collect_at_ = 0;       // bytes in use at which count_kept() collects
-  lua_State* state_ = nullptr;  // set while start()ed
+  lua_State* state_ = nullptr;  // set between start() and finish()
   pthread_t thread_{};
-  std::mutex mutex_;  // guards what follows, and the end of state_
-  Failure request_;   // kind "": none
+  std::mutex mutex_;  // guards the members below, and resetting state_
+  Failure request_;   // the requested error; kind "" means that there is none
   Where where_ = Where::kAnywhere;
-  bool raised_ = false;  // the position is in the message
+  bool raised_ = false;  // whether the message already begins with the position
   int holds_ = 0;
 };
 

@@ -35,7 +35,8 @@ std::string first_line(const fs::path& path) {
   return line;
 }
 
-// HEAD holds a revision, or "ref: <name>" whose revision stands in a file or in packed-refs.
+// Returns the revision of a .git folder. HEAD has either the revision or "ref: <name>"; that name's
+// revision is in a file or in packed-refs.
 std::string revision_in(const fs::path& git) {
   const std::string head = first_line(git / "HEAD");
   if (!head.starts_with("ref: ")) return head;

@@ -1,4 +1,5 @@
-// What this program and this machine are, for results and for `moebench doctor`.
+// Describes this program and this machine, for results and for `moebench doctor`. Measuring the
+// machine is in engine/profile.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -7,14 +8,14 @@
 namespace moe::lua {
 
 const char* program_version();
-/// The folder that holds moe/init.lua: beside an installed program, else in the source tree.
+/// The folder that contains moe/init.lua: next to an installed program, else in the source tree.
 std::string find_scripts();
 
-/// {cpu, cores, kernel_set, git}. git: the revision of the working tree that scripts_dir lies in,
-/// as its .git folder says, or "".
+/// Returns {cpu, cores, kernel_set, git}. git is the revision of the working tree that contains
+/// scripts_dir, read from its .git folder, or "".
 nlohmann::json machine_json(const std::string& scripts_dir);
 
-/// The text of `moebench doctor`: what this machine can run, and what is missing.
+/// Returns the text of `moebench doctor`: what this machine can run, and what is missing.
 std::string doctor_text(const std::string& scripts_dir, const std::string& cache);
 
 }  // namespace moe::lua

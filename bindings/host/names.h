@@ -1,4 +1,5 @@
-// Names of enumerations as recipes write them.
+// Converts names that recipes write to values of engine enumerations; unknown names are errors with
+// the nearest valid name. Enumerations with a table of names are read in field_json.h, not here.
 #pragma once
 
 #include <string>
@@ -11,8 +12,8 @@
 
 namespace moe::lua {
 
-/// The value of E in [0, count) whose name is `text`; names come from `name_of`. Throws UserError
-/// with the nearest name.
+/// Returns the value of E in [0, count) whose name is `text`; name_of gives the names. Throws
+/// UserError with the nearest name if there is no such value. `what` names the enumeration in it.
 template <class E>
 E parse_enum(std::string_view what, std::string_view text, int count, const char* (*name_of)(E)) {
   std::vector<std::string> names;

@@ -13,8 +13,8 @@
 namespace moe::lua {
 namespace {
 
-constexpr int64_t kQuietNs = 1'000'000'000;  // at the beginning
-constexpr int64_t kRedrawNs = 100'000'000;   // not more often
+constexpr int64_t kQuietNs = 1'000'000'000;  // nothing is drawn for this long at the beginning
+constexpr int64_t kRedrawNs = 100'000'000;   // shortest time between two drawings
 constexpr size_t kUsualColumns = 80;
 constexpr const char* kErase = "\r\033[K";
 
@@ -29,7 +29,8 @@ std::string duration_text(double s) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
-// Of what runs now. Two steps are needed: the first one is behind all preparations.
+// Returns the time left for the running job. The estimate needs two finished steps, since the time
+// of the first includes all preparations.
 std::optional<double> left_s(const Status& s, int64_t now_ns) {
   if (s.step > 1) {
     const double each = seconds(s.last_step_ns - s.first_step_ns) / static_cast<double>(s.step - 1);
@@ -44,7 +45,7 @@ bool continues_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }
 
-// What fits into a line of the terminal.
+// Returns the part of the text that fits into a line of the terminal.
 std::string fit(const std::string& given, size_t columns) {
   const std::string text = printable(given);
   size_t end = 0;
@@ -113,7 +114,7 @@ void Progress::draw() {
   const int64_t now = steady_ns();
   if (now - begin_ns_ < kQuietNs || now - drawn_ns_ < kRedrawNs) return;
   drawn_ns_ = now;
-  const size_t columns = columns_of_terminal() - 1;  // in the last one some terminals wrap
+  const size_t columns = columns_of_terminal() - 1;  // some terminals wrap at the last column
   const std::string line = fit(status_text(status_, now), columns);
   if (rows_.empty() && line == drawn_) return;
   std::string text = kErase;

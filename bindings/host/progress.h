@@ -1,7 +1,6 @@
-// What a terminal shows on stderr while a command runs: one status line, rewritten in place, and a
-// row above it for each run that is finished. Nothing of it within the first second.
-// Not here: which jobs there are, and what they are expected to take
-// (scripts/moe/run/progress.lua).
+// The display on a terminal (stderr) while a command runs: one status line, which is rewritten in
+// place, and a row above it for each finished run. Nothing is shown in the first second. Which jobs
+// there are and how long they are expected to take is in scripts/moe/run/progress.lua, not here.
 #pragma once
 
 #include <cstdint>
@@ -12,42 +11,41 @@
 
 namespace moe::lua {
 
-/// Times in ns of steady_ns(), durations in s.
+/// The content of the status line. Times are in ns of steady_ns(), durations in s.
 struct Status {
   std::string what;
-  std::optional<double> expected_s;  // of what runs now
-  std::optional<double> rest_s;      // of what comes after it
+  std::optional<double> expected_s;  // expected duration of the running job
+  std::optional<double> rest_s;      // expected duration of all jobs after it
   int64_t begin_ns = 0;
-  int64_t step = 0, num_steps = 0;  // of what runs now; 0: it says nothing of steps
+  int64_t step = 0, num_steps = 0;  // of the running job; 0 if it does not report steps
   int64_t first_step_ns = 0, last_step_ns = 0;
 };
 
-/// "[2/12] raf on 2 ranks of cpu, step 5 of 10, 1 min 5 s left". Where only what runs now can be
-/// estimated: "... left of this one"; where nothing can be, no time.
+/// Returns the text of the status line: "[2/12] raf on 2 ranks of cpu, step 5 of 10, 1 min 5 s
+/// left". It ends in "... left of this one" if only the running job's duration can be estimated,
+/// and has no time if that cannot be estimated either.
 std::string status_text(const Status& status, int64_t now_ns);
 
-/// Any thread.
+/// Draws the display. Its functions may be called from any thread.
 class Progress {
  public:
-  /// Where stderr is no terminal, or this is not rank 0, it shows nothing.
+  /// root: whether this process is rank 0. Nothing is shown on other ranks, or without a terminal.
   explicit Progress(bool root);
-  /// Erases the line.
   ~Progress();
   Progress(const Progress&) = delete;
   Progress& operator=(const Progress&) = delete;
 
   bool shown() const { return shown_; }
-  /// What runs from now on.
+  /// Sets the job that runs from now on.
   void begin(const std::string& what, std::optional<double> expected_s = std::nullopt,
              std::optional<double> rest_s = std::nullopt);
-  /// A step of it is over.
+  /// Called when step `number` of `of` of the running job has ended.
   void step(int64_t number, int64_t of);
-  /// A line that stays, above the status line.
+  /// Adds a line above the status line, which stays.
   void row(const std::string& text);
-  /// Erases the line, as something else is written to the terminal; it comes again with the next
-  /// draw().
+  /// Erases the status line before other text is written to the terminal; draw() shows it again.
   void erase();
-  /// Called every few milliseconds: draws what changed, and each second once more.
+  /// Called every few milliseconds: draws changes at once, and the whole line once per second.
   void draw();
 
  private:
@@ -55,10 +53,10 @@ class Progress {
 
   const bool shown_;
   const int64_t begin_ns_;
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;  // guards the members below
   Status status_;
-  std::vector<std::string> rows_;  // that are not drawn yet
-  std::string drawn_;              // the status line as it stands there
+  std::vector<std::string> rows_;  // rows that are not drawn yet
+  std::string drawn_;              // the status line that is on the terminal
   int64_t drawn_ns_ = 0;
 };
 

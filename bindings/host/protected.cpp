@@ -12,7 +12,7 @@ namespace moe::lua {
 namespace {
 
 constexpr const char* kErrorType = "moe.error";
-constexpr const char* kKinds = "moe.error_kinds";  // error -> its kind, as long as it is in use
+constexpr const char* kKinds = "moe.error_kinds";  // weak table: error table -> its kind
 
 int error_to_string(lua_State* L) {
   lua_getfield(L, 1, "message");
@@ -32,7 +32,7 @@ std::string field_text(lua_State* L, int table, const char* key) {
   return text;
 }
 
-// Pushes the table of kinds.
+// Pushes the table kKinds; makes it if there is none.
 void push_kinds(lua_State* L) {
   lua_getfield(L, LUA_REGISTRYINDEX, kKinds);
   if (lua_istable(L, -1)) return;
@@ -45,7 +45,7 @@ void push_kinds(lua_State* L) {
   lua_setfield(L, LUA_REGISTRYINDEX, kKinds);
 }
 
-// The traceback without the library's frames and the host's.
+// Returns the traceback without the frames of the library and of the host.
 std::string recipe_traceback(lua_State* L, int level) {
   luaL_traceback(L, L, nullptr, level);
   std::istringstream all(lua_tostring(L, -1));
@@ -61,7 +61,7 @@ std::string recipe_traceback(lua_State* L, int level) {
   return kept;
 }
 
-// Message handler: a bare error gets its traceback while the stack still stands.
+// Message handler: adds the traceback to an error that is not a table, while the stack exists.
 int with_traceback(lua_State* L) {
   if (lua_istable(L, 1)) return 1;
   const char* message = lua_tostring(L, 1);
@@ -71,8 +71,8 @@ int with_traceback(lua_State* L) {
   return 1;
 }
 
-// The results of the function, or -1 and what its exception becomes. Nothing of Lua happens in the
-// catch blocks: a Lua error (no memory) may not leave one.
+// Calls the function; returns the number of its results, or -1 and its exception as `failure`. The
+// catch blocks call no function of Lua: a Lua error (out of memory) must not leave a catch block.
 int results_of(lua_State* L, lua_CFunction function, bool position, Failure& failure) {
   try {
     check_stack();
@@ -110,8 +110,8 @@ int run_protected(lua_State* L, lua_CFunction function, bool position) {
 Failure foreign_failure(const std::exception& error) {
   const bool memory = dynamic_cast<const std::bad_alloc*>(&error) != nullptr ||
                       dynamic_cast<const std::length_error*>(&error) != nullptr;
-  if (memory) return {"run", "what is asked for here needs more memory than there is", ""};
-  // What libraries throw: a thread that does not start, a library that does not open.
+  if (memory) return {"run", "this call needs more memory than is available", ""};
+  // Exceptions of libraries: a thread that cannot be started, a library that cannot be opened.
   const bool machine = dynamic_cast<const std::runtime_error*>(&error) != nullptr;
   if (machine) return {"run", error.what(), ""};
   return {"internal", error.what(), ""};
@@ -183,7 +183,7 @@ bool try_resume(lua_State* coroutine, int num_args, Failure& failure) {
   const int status = lua_resume(coroutine, num_args);
   if (status == 0) return true;
   if (status == LUA_YIELD) {
-    failure = {"user", "coroutine.yield outside of a coroutine of the recipe's own", ""};
+    failure = {"user", "coroutine.yield was called outside of the recipe's coroutines", ""};
     return false;
   }
   failure = pop_failure(coroutine);
@@ -192,7 +192,7 @@ bool try_resume(lua_State* coroutine, int num_args, Failure& failure) {
     failure.message = recipe_position(coroutine) + failure.message;
   }
   if (failure.kind == "lua") {
-    // The line of a Lua function on top is no longer known; the message has it.
+    // If a Lua function is on top, its line is no longer known, but the message already has it.
     lua_Debug top;
     const bool has_line = lua_getstack(coroutine, 0, &top) == 0 ||
                           lua_getinfo(coroutine, "l", &top) == 0 || top.currentline > 0;

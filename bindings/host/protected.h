@@ -30,37 +30,40 @@ class LuaError : public UserError {
   Failure failure_;
 };
 
-/// An exception that is none of ours: "run" where the machine gave no memory, no thread or no
-/// library, else "internal".
+/// Converts an exception of another library than ours: kind "run" if memory, a thread or a library
+/// could not be had, else "internal".
 Failure foreign_failure(const std::exception& error);
 
-/// Pushes {kind=, message=} whose tostring is the message. The state remembers the table's kind: a
-/// table that a recipe made, or whose `kind` it changed, has none or its old one.
+/// Pushes an error table {kind=, message=} whose tostring is the message. The kind is also kept
+/// outside the table: a table that a recipe made has no kind, and one whose field `kind` a recipe
+/// changed keeps its kind.
 void push_error(lua_State* L, const std::string& kind, const std::string& message);
 void push_failure(lua_State* L, const Failure& failure);
-/// The kind of the error value at `index`; "" where neither the engine nor the library made it.
+/// The kind of the error value at `index`; "" if neither the engine nor the library made it.
 std::string failure_kind(lua_State* L, int index);
 
-/// Takes the error value from the top of the stack. One with no kind becomes kind "lua".
+/// Pops the error value from the stack. An error without a kind gets the kind "lua".
 Failure pop_failure(lua_State* L);
 
-/// Calls the function under `num_args` arguments, with a traceback handler. Throws RunError for a
-/// "run" error, InternalError for an "internal" one, LuaError for every other.
+/// Calls the function that is on the stack below its num_args arguments, with a traceback handler.
+/// Throws RunError for an error of kind "run", InternalError for "internal", LuaError for others.
 void call(lua_State* L, int num_args, int num_results);
-/// As call, but returns whether it went well instead of throwing; the error goes to `failure`.
+/// Like call, but returns whether the call succeeded instead of throwing; sets `failure` if not.
 bool try_call(lua_State* L, int num_args, int num_results, Failure& failure);
 
-/// Resumes a new coroutine that has the function and its arguments; false when it failed. A yield
-/// is a failure.
+/// Runs a new coroutine that has a function and its arguments on its stack; returns false and sets
+/// `failure` if it failed. A yield counts as a failure.
 bool try_resume(lua_State* coroutine, int num_args, Failure& failure);
 
-/// "recipes/x.lua:5: " of the innermost frame outside the library, or "".
+/// Returns the position of the innermost frame outside the library as "recipes/x.lua:5: ", or "".
 std::string recipe_position(lua_State* L);
 
-/// UserError -> a string without position (the library adds the line of its caller); RunError and
-/// InternalError -> tables with a kind; any other std::exception -> kind "internal".
+/// Runs a function that only the Lua library calls and turns its exceptions into Lua errors. A
+/// UserError becomes a string without position (the library adds the recipe's line); RunError and
+/// InternalError become tables with a kind, other exceptions as foreign_failure says.
 int run_core_function(lua_State* L, lua_CFunction function);
-/// The same for functions that recipes call themselves: a UserError -> {kind="user"} at their line.
+/// Runs a function that recipes call; as run_core_function, but a UserError becomes an error table
+/// of kind "user" whose message begins with the recipe's line.
 int run_method(lua_State* L, lua_CFunction function);
 
 template <lua_CFunction kFunction>

@@ -31,7 +31,8 @@ constexpr std::array kKeptFromRecipes = {
     "collectgarbage", "debug",  "dofile",   "ffi", "getfenv", "io",      "jit",   "loadfile",
     "loadstring",     "module", "newproxy", "os",  "package", "setfenv", "gcinfo"};
 
-// Numbers first, then texts, each ascending; other keys after them in the table's own order.
+// The order in which pairs() iterates: numbers, then texts, each ascending; then other keys in the
+// table's own order.
 bool key_less(lua_State* L, int keys, int a, int b) {
   lua_rawgeti(L, keys, a);
   lua_rawgeti(L, keys, b);
@@ -60,7 +61,7 @@ int next_sorted(lua_State* L) {
       lua_replace(L, lua_upvalueindex(4));
       return 2;
     }
-    lua_pop(L, 2);  // removed during the loop
+    lua_pop(L, 2);  // the key was removed during the loop
   }
   return 0;
 }
@@ -83,7 +84,8 @@ int sorted_pairs(lua_State* L) {
   return 1;
 }
 
-// The same as Lua's, but a result beyond the memory cap is an error at the line.
+// string.rep as in Lua, except that a result above a quarter of the memory cap is an error at the
+// line.
 int string_rep(lua_State* L) {
   size_t length = 0;
   luaL_checklstring(L, 1, &length);
@@ -99,8 +101,8 @@ int string_rep(lua_State* L) {
   return 1;
 }
 
-// Lua's own, but a terminal gets nothing that acts on it. It is an effect of the recipe, and the
-// status line makes way for it.
+// print as in Lua, except that control characters are made harmless for a terminal. It counts as an
+// effect of the recipe (note_effect), and it erases the status line first.
 int print_line(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
@@ -112,7 +114,7 @@ int print_line(lua_State* L) {
     lua_call(L, 1, 1);
     size_t size = 0;
     const char* text = lua_tolstring(L, -1, &size);
-    if (text == nullptr) throw UserError("print: __tostring gives no text");
+    if (text == nullptr) throw UserError("print: __tostring did not return a text");
     if (i > 1) line += '\t';
     line.append(text, size);
     lua_pop(L, 1);
@@ -127,7 +129,7 @@ int undefined_global(lua_State* L) {
   const std::string name = lua_type(L, 2) == LUA_TSTRING ? lua_tostring(L, 2) : "?";
   const auto is_name = [&](const char* kept) { return name == kept; };
   if (std::any_of(kKeptFromRecipes.begin(), kKeptFromRecipes.end(), is_name)) {
-    throw user_error("'{}' is kept from recipes; --trust allows it", name);
+    throw user_error("'{}' is not available to recipes; --trust allows it", name);
   }
   std::vector<std::string> names;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
@@ -158,11 +160,11 @@ int load_text(lua_State* L) {
 }
 
 struct Module {
-  std::string name;  // of its chunk: as the user typed the recipe's
+  std::string name;  // path of the chunk, beginning like the recipe's path as the user typed it
   std::string text;
 };
 
-// A module that stands beside the recipe. Under --trust nothing when there is none.
+// Returns the module in the recipe's folder. If there is none: UserError, or nothing with --trust.
 std::optional<Module> module_beside(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
@@ -177,8 +179,8 @@ std::optional<Module> module_beside(const Host& host, const std::string& name) {
   if (!well_formed || !fs::is_regular_file(file, error)) {
     if (host.options().trust) return std::nullopt;
     throw user_error(
-        "require '{}': there is none; a recipe may require \"moe\" and Lua files "
-        "beside it",
+        "require '{}': there is no such module; a recipe may require \"moe\" and Lua files in its "
+        "own folder",
         name);
   }
   return Module{file.string(), host.files().read(fs::absolute(file).string())};
@@ -198,7 +200,10 @@ int require_module(lua_State* L) {
   lua_getfield(L, modules, name.c_str());
   if (!lua_isnil(L, -1)) {
     if (lua_isboolean(L, -1) && !lua_toboolean(L, -1)) {
-      throw user_error("require '{}': the modules require each other in a circle", name);
+      throw user_error(
+          "require '{}': the module is being loaded already; modules must not require each other "
+          "in a circle",
+          name);
     }
     return 1;
   }
@@ -209,7 +214,7 @@ int require_module(lua_State* L) {
     lua_call(L, 1, 1);
     return 1;
   }
-  lua_pushboolean(L, 0);  // being loaded
+  lua_pushboolean(L, 0);  // false marks a module that is being loaded
   lua_setfield(L, modules, name.c_str());
   push_chunk(L, module->text, module->name);
   lua_call(L, 0, 1);
@@ -228,7 +233,7 @@ void open(lua_State* L, const char* name, lua_CFunction library) {
   lua_call(L, 1, 0);
 }
 
-// Sets fields of the table on top to nil.
+// Sets the fields with these names in the table on top of the stack to nil.
 void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   for (const char* name : names) {
     lua_pushnil(L);
@@ -236,7 +241,7 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-// For the library as well as for recipes.
+// Replaces global functions, for the library as well as for recipes.
 void replace_globals(lua_State* L) {
   lua_pushcfunction(L, method<print_line>);
   lua_setglobal(L, "print");
@@ -246,7 +251,8 @@ void replace_globals(lua_State* L) {
   lua_setglobal(L, "pairs");
 }
 
-// Changes that hold for the library as well: no chance, no bytecode, bounded texts.
+// Changes Lua's libraries, for the library as well as for recipes: no random numbers, no bytecode,
+// and string.rep with a limit.
 void tame_libraries(lua_State* L) {
   lua_getglobal(L, "math");
   remove_fields(L, {"random", "randomseed"});
@@ -258,16 +264,16 @@ void tame_libraries(lua_State* L) {
   lua_pushliteral(L, "");
   lua_getmetatable(L, -1);
   lua_pushboolean(L, 0);
-  lua_setfield(L, -2, "__metatable");  // getmetatable("") shows nothing
+  lua_setfield(L, -2, "__metatable");  // getmetatable("") returns false
   lua_settop(L, 0);
 }
 
-// Every function of ours looks at the C stack where it is entered; this one does nothing else.
+// The function `check` of nesting.lua. It has an empty body, since method<> checks the C stack.
 int look_at_stack(lua_State*) {
   return 0;
 }
 
-// Library functions that call Lua do so as well.
+// Makes those functions of Lua's libraries that call Lua check the C stack too.
 void hold_to_stack(lua_State* L, const std::string& scripts) {
   if (luaL_loadfile(L, (scripts + "/moe/base/nesting.lua").c_str()) != 0) {
     throw LuaError(pop_failure(L));
@@ -343,7 +349,7 @@ void open_libraries(lua_State* L) {
     open(L, LUA_MATHLIBNAME, luaopen_math);
     open(L, LUA_BITLIBNAME, luaopen_bit);
     open(L, LUA_DBLIBNAME, luaopen_debug);
-    open(L, LUA_JITLIBNAME, luaopen_jit);  // also what switches the compiler on
+    open(L, LUA_JITLIBNAME, luaopen_jit);  // this also switches the JIT compiler on
     tame_libraries(L);
   }
   replace_globals(L);

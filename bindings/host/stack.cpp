@@ -11,10 +11,10 @@
 namespace moe::lua {
 namespace {
 
-// What is left to calls that do not look: planning, kernels, the making of the error itself.
+// Stack that is reserved for calls that do not check: planning, kernels, and making the error.
 constexpr size_t kReserve = size_t{512} << 10;
 
-// The lowest address that calls of Lua may reach on this thread.
+// Returns the lowest address that the stack may reach in calls of Lua on this thread.
 uintptr_t lowest_address() {
   pthread_attr_t attributes;
   void* lowest = nullptr;
@@ -29,7 +29,7 @@ uintptr_t lowest_address() {
 
 void check_stack() {
   thread_local const uintptr_t lowest = lowest_address();
-  // Not a variable's address: sanitizers keep variables elsewhere.
+  // The frame's address is used, and not a variable's: sanitizers keep variables elsewhere.
   if (reinterpret_cast<uintptr_t>(__builtin_frame_address(0)) > lowest) return;
   throw UserError(
       "C stack overflow: calls are nested too deep through functions that call back, such as "

@@ -53,8 +53,8 @@ int read_member(lua_State* L) {
 void refuse_argument(lua_State* L, int index, const char* type) {
   const std::string given =
       lua_isnone(L, index) ? "nothing" : with_article(luaL_typename(L, index));
-  // Of a method, argument 1 is what stands before the ':'.
-  throw user_error("{}: {} is given, {} is wanted{}",
+  // Argument 1 of a method is the value before the ':'.
+  throw user_error("{}: {} is given, but {} is needed{}",
                    index == 1 ? "what the call is for" : fmt::format("argument {}", index - 1),
                    given, with_article(type), index == 1 ? " (is a ':' missing?)" : "");
 }
@@ -118,10 +118,8 @@ void push_members(lua_State* L, std::span<const Member> members) {
 int unknown_member(lua_State* L) {
   const std::string type = lua_tostring(L, lua_upvalueindex(1));
   if (lua_type(L, 2) == LUA_TNUMBER) {
-    throw user_error(
-        "{} cannot be read by [{:g}]; where it holds numbers it is called with their "
-        "place, as x({:g})",
-        with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
+    throw user_error("{} cannot be indexed by [{:g}]; write x({:g}) if it contains numbers",
+                     with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
   }
   std::vector<std::string> names;
   const char* what = "method";

@@ -1,4 +1,6 @@
-// C++ values inside Lua userdata: made, checked and destroyed by type name.
+// C++ values in Lua userdata. Each type has a name, under which its values are made, checked and
+// destroyed. Recipes cannot read or change the metatables, and reading an unknown member of a value
+// is an error that lists the valid names.
 #pragma once
 
 #include <lua.hpp>
@@ -14,7 +16,7 @@
 
 namespace moe::lua {
 
-/// Pushes a T made of the arguments. Requires: new_type<T>(L, name, ...) before.
+/// Pushes a T constructed from the arguments. Requires: new_type<T>(L, type, ...) before.
 template <class T, class... Args>
 T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   T* value = new (lua_newuserdata(L, sizeof(T))) T{std::forward<Args>(args)...};
@@ -23,11 +25,11 @@ T& push_userdata(lua_State* L, const char* type, Args&&... args) {
   return *value;
 }
 
-/// What the engine keeps for the recipe counts against its cap from here on (Limits::count_kept).
+/// Checks the memory that the recipe keeps against its cap, as Limits::count_kept does.
 void count_kept(lua_State* L);
 
-/// Pushes a T that holds memory of the engine's. Throws UserError where the recipe then keeps more
-/// than it may.
+/// Pushes a T that keeps memory of the engine. Throws UserError if the recipe then keeps more
+/// memory than its cap allows.
 template <class T, class... Args>
 T& push_kept(lua_State* L, const char* type, Args&&... args) {
   T& value = push_userdata<T>(L, type, std::forward<Args>(args)...);
@@ -35,10 +37,10 @@ T& push_kept(lua_State* L, const char* type, Args&&... args) {
   return value;
 }
 
-/// Throws UserError for the argument `index`, which is no value of the type.
+/// Throws the UserError for an argument `index` that is not a value of the type.
 [[noreturn]] void refuse_argument(lua_State* L, int index, const char* type);
 
-/// The T at `index`. Throws UserError naming the types when it is something else.
+/// Returns the T at `index`. Throws UserError naming both types if it is something else.
 template <class T>
 T& check_userdata(lua_State* L, int index, const char* type) {
   void* value = lua_touserdata(L, index);
@@ -60,18 +62,18 @@ int destroy_userdata(lua_State* L) {
   return 0;
 }
 
-/// A whole number from 1 to `limit` as the argument `index`, returned counted from 0. Throws
-/// UserError that begins with `what` ("expert").
+/// Checks that the argument `index` is a whole number from 1 to `limit`; returns it minus 1. Throws
+/// a UserError that begins with `what` ("expert") if it is not.
 int64_t check_index(lua_State* L, int index, int64_t limit, const char* what);
 
-/// Throws UserError for a key of the table that is none of `names`; it begins with `what`.
+/// Throws a UserError that begins with `what` if the table has a key that is not in `names`.
 void check_keys(lua_State* L, int table, std::string_view what,
                 const std::vector<std::string>& names);
 
-/// A name of a type that recipes see, as `moebench doc` and the type stubs show it. type: of a
-/// field, as "integer"; of a method its signature, as "(expert: integer): boolean". function: of a
-/// field what pushes it, called with the value and the name; of a method method<f>. The name "()"
-/// stands for the call of the value itself, "#" for its length.
+/// A field or method of a type that recipes see, as `moebench doc` and the type stubs show it.
+/// type: "integer" of a field, or the signature of a method, "(expert: integer): boolean".
+/// function: pushes the field, called with the value and the name; for a method, method<f>. The
+/// member "()" is the call of the value itself, "#" is its length.
 struct Member {
   const char* name;
   const char* type;
@@ -81,7 +83,7 @@ struct Member {
   bool is_method() const { return type[0] == '('; }
 };
 
-/// A type that recipes see. as: what examples and documents call a value of it.
+/// A type that recipes see. as: the name of a value of this type in examples and documents.
 struct TypeDef {
   const char* name;
   const char* as;
@@ -89,21 +91,22 @@ struct TypeDef {
   std::span<const Member> members;
 };
 
-/// Adds the type to core.table "types", of which `moebench doc` and the stubs are made. Throws
-/// InternalError that names the type or the member that has no doc, no type or no function.
+/// Adds the type to core.table "types", the source of `moebench doc` and of the type stubs. Throws
+/// InternalError with the name of a type or member that lacks a doc, a type or a function.
 void declare_type(lua_State* L, const TypeDef& type);
-/// All that were declared: { name, as, doc, members = { { name, type, doc } } } each.
+/// Pushes a list of the declared types: { name, as, doc, members = { { name, type, doc } } } each.
 void push_types(lua_State* L);
 
-/// __index: raises UserError for a name that is none, listing those there are. Upvalues: the type's
-/// name, a table of the methods, a table of what reads fields.
+/// An __index function: throws UserError for an unknown name, with the valid names. Upvalues: the
+/// type's name, a table of its methods, a table of the functions that push its fields.
 int unknown_member(lua_State* L);
 
-/// Makes the metatable of a type. Takes two tables from the stack: the type's methods, and what
-/// reads its fields. destroy: may be null. Recipes cannot get at the metatable (__metatable is
-/// false), cannot assign, and reading a name that the type does not have is a UserError.
+/// Makes the metatable of a type. Pops two tables: the type's methods, and the functions that push
+/// its fields. destroy: the __gc function, may be null. Recipes cannot access the metatable
+/// (__metatable is false). Assigning to a value, and reading a name that the type does not have,
+/// are UserErrors.
 void make_type(lua_State* L, const char* type, lua_CFunction destroy);
-/// The two tables of the members; those of "()" and "#" are in neither.
+/// Pushes these two tables for `members`; "()" and "#" are in neither.
 void push_members(lua_State* L, std::span<const Member> members);
 
 /// Sets a metamethod of a type.

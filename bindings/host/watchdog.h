@@ -1,5 +1,6 @@
-// Wall deadlines. One thread looks at all armed deadlines every few milliseconds; arming costs two
-// atomic stores, so a deadline may stand around every call of a policy.
+// Deadlines in wall-clock time. One thread, the watchdog, checks all armed deadlines every few
+// milliseconds. Arming a deadline costs only two atomic stores, so every call of a policy can have
+// one. How a state is stopped is in limits.h, not here.
 #pragma once
 
 #include <atomic>
@@ -13,15 +14,15 @@
 
 namespace moe::lua {
 
-/// Steady clock, nanoseconds.
+/// Returns the time of the steady clock in nanoseconds.
 int64_t steady_ns();
 
 class Watchdog;
 
-/// What happens when a call takes too long: `overdue` is called once on the watchdog's thread, and
-/// where the call still has not returned kGraceNs later, `ends` (which does not return); at once
-/// where `overdue` is null. Both must be safe to call from another thread. Watched from
-/// construction to destruction.
+/// The deadline of a call. When it passes, the watchdog's thread calls `overdue` once, and if the
+/// call still has not returned kGraceNs later, `ends`, which does not return; if `overdue` is null,
+/// it calls `ends` at once. Both must be safe to call from another thread. The deadline is watched
+/// from construction to destruction.
 class Deadline {
  public:
   Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,
@@ -33,7 +34,7 @@ class Deadline {
   void arm(double seconds);
   void disarm() { due_ns_ = 0; }
 
-  /// Holds the time still while something else than the call itself works.
+  /// Stops the clock of the deadline while something other than the call itself is working.
   class Pause {
    public:
     explicit Pause(Deadline* deadline);
@@ -42,7 +43,7 @@ class Deadline {
     Pause& operator=(const Pause&) = delete;
 
    private:
-    Deadline* deadline_;  // may be null: nothing to hold
+    Deadline* deadline_;  // null if there is no deadline to stop
     int64_t due_ns_ = 0, begin_ns_ = 0;
   };
 
@@ -53,8 +54,8 @@ class Deadline {
   static constexpr int64_t kGraceNs = 2'000'000'000;
   std::shared_ptr<Watchdog> watchdog_;
   std::function<void()> overdue_, ends_;
-  std::atomic<int64_t> due_ns_{0};  // 0: not armed
-  int64_t reported_ns_ = 0;         // the due time that was reported; the watchdog's thread only
+  std::atomic<int64_t> due_ns_{0};  // 0 if not armed
+  int64_t reported_ns_ = 0;         // due time for which `overdue` was called; watchdog thread only
 };
 
 class Watchdog {
@@ -63,13 +64,13 @@ class Watchdog {
   ~Watchdog();
   Watchdog(const Watchdog&) = delete;
   Watchdog& operator=(const Watchdog&) = delete;
-  /// `poll` is called at every look from now on, on the watchdog's thread; null: no longer.
+  /// Makes the watchdog's thread call `poll` at every check from now on; null ends that.
   void poll_with(std::function<void()> poll);
 
  private:
   friend class Deadline;
   void add(Deadline* deadline);
-  void remove(Deadline* deadline);  // waits until no look is under way
+  void remove(Deadline* deadline);  // waits until no check is running
   void watch();
 
   std::mutex mutex_;

@@ -18,7 +18,7 @@ kernels::WeightRule weight_rule(const std::string& name) {
   return name == "one" ? kernels::WeightRule::kOne : kernels::WeightRule::kProb;
 }
 
-/// One rank's gate: its state, its function, and the deadline of its calls.
+/// The gate of one rank: its Lua state, its function, and the deadline of its calls.
 class RankGate {
  public:
   RankGate(const HostOptions& options, std::shared_ptr<Watchdog> watchdog,
@@ -36,7 +36,8 @@ class RankGate {
     }
   }
 
-  /// On the first tokens that it sees in each layer, a gate of token scope shows that it is one.
+  /// Checks, on a gate's first tokens in each layer, that a gate with scope "token" routes each
+  /// token independently of later ones: they are also routed in two parts.
   void hold_to_scope(const GateInput& in, int64_t columns) {
     if (policy_->spec.batch_scope || !scope_shown_.insert(in.layer).second) return;
     try {
@@ -61,12 +62,12 @@ class RankGate {
     deadline_.disarm();
     if (good) return;
     if (failure.kind == "run") throw run_error("{}: {}", who(), failure.message);
-    // What the recipe's own function did wrong is the recipe's error.
+    // An error of the recipe's function is the recipe's mistake.
     throw user_error("{}: {}", who(), failure.message);
   }
 
  private:
-  // route and options of the definition that this state's evaluation has made.
+  // Gets route and options from the definition that the evaluation in this state has made.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
@@ -78,8 +79,8 @@ class RankGate {
     call(L, 2, 1);
     if (!lua_istable(L, -1)) {
       throw UserError(
-          "is not defined where a rank evaluates the recipe; define it at the top of "
-          "the recipe, before anything runs");
+          "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
+          "before anything runs");
     }
     lua_getfield(L, -1, "route");
     route_ = std::make_unique<Reference>(L);
@@ -88,12 +89,12 @@ class RankGate {
     lua_settop(L, 0);
   }
 
-  /// The executor that calls the gate says on which rank and in which step.
+  /// Returns the gate and layer for messages; the executor that calls the gate adds rank and step.
   std::string who() const {
     return fmt::format("gate '{}', layer {}", policy_->name, layer_.load());
   }
 
-  // On the watchdog's thread.
+  // Called on the watchdog's thread.
   void too_late() const {
     exit_now(
         fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
@@ -107,7 +108,7 @@ class RankGate {
   int64_t rank_;
   std::unique_ptr<Reference> route_, options_;
   std::atomic<int64_t> step_{0}, layer_{0};
-  std::set<int64_t> scope_shown_;  // layers
+  std::set<int64_t> scope_shown_;  // layers in which the scope was checked
   Deadline deadline_;
 };
 
@@ -130,7 +131,8 @@ int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64
   const double bound = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
   lua_pop(L, 1);
   if (!(bound >= 1 && bound <= 2147483647.0) || bound != static_cast<double>(int64_t(bound))) {
-    throw user_error("gate '{}': bound() gives {}; give a whole number of at least 1", name, bound);
+    throw user_error("gate '{}': bound() returned {}; return a whole number of at least 1", name,
+                     bound);
   }
   return static_cast<int64_t>(bound);
 }
@@ -143,7 +145,7 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
   policy->name = gate.text("name");
   policy->options = gate.has("options") ? gate.at("options").value() : nlohmann::json::object();
   GateSpec& spec = policy->spec;
-  // The hash keeps profiles of one gate's code apart from those of another with the same name.
+  // The hash of the code keeps measured times of two gates with the same name apart.
   spec.name = fmt::format("{}@{:08x}", policy->name, Host::of(L).code_hash() >> 32);
   spec.k = gate.integer("k", model.k);
   spec.columns = gate.integer("columns", spec.k);

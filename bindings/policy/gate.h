@@ -1,5 +1,7 @@
-// Gates written in Lua. A gate's bound() is called once, where the plan is made; its route() is
-// called on rank threads, each with a state of its own in which the recipe was evaluated again.
+// Gates written in Lua. A gate's bound() is called once, when the plan is made. Its route() is
+// called on rank threads; each has its own Lua state, in which the recipe was evaluated again.
+// Built-in gates are in engine/routing; the arguments of route() as recipes see them are in
+// api/gate.cpp.
 #pragma once
 
 #include <functional>
@@ -12,21 +14,23 @@
 
 namespace moe::lua {
 
-/// From the gate instance at `index` (its values in `gate`): calls bound() for the capacity. Throws
-/// UserError naming the gate when bound() gives something else than a whole number of at least 1.
+/// Makes a gate policy of the gate instance at `index`, whose values are `gate`; calls bound() for
+/// the capacity. Throws UserError naming the gate unless bound() returns a whole number above 0.
 std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const Fields& gate,
                                                  const ModelSpec& model);
 
-/// For Policies::gate. What goes wrong in a call is a UserError that names gate, rank, step,
-/// layer and the recipe's line; a call that passes its deadline ends the process with status 3.
+/// Returns the function Policies::gate of a run. An error in a call is a UserError that names gate,
+/// rank, step, layer and the recipe's line; a call that passes its deadline ends the process with
+/// status 3.
 RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy);
 
-/// One call's view of a gate's input, shared with the handles in Lua: either may be gone first.
+/// The input and output of one call of a gate. Shared with the handles in Lua, which may exist
+/// longer than the call.
 struct GateCall {
-  const GateInput* in;  // null: the call is over
+  const GateInput* in;  // null after the call has ended
   RoutingBuilder* out;
 };
-/// Pushes ctx and s for a call, which see nothing after its end.
+/// Pushes the arguments ctx and s of a call; their use after the call is an error.
 class GateViews {
  public:
   GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out);

@@ -11,14 +11,14 @@ namespace {
 
 constexpr const char* kContextType = "policy context";
 
-// Stream of a policy's random numbers: the seed and the stage's name.
+// Returns the stream of a policy's random numbers, made from the seed and the stage's name.
 uint64_t policy_stream(const Host& host, const std::string& stage) {
   uint32_t stream = hash32(static_cast<uint64_t>(host.options().seed.value_or(1)), 1000211);
   for (const char c : stage) stream = hash32(static_cast<unsigned char>(c), stream);
   return stream;
 }
 
-// What is in ctx has the session's number as upvalue 1.
+// Returns the session of a field of ctx, whose number is upvalue 1.
 GraphSession& session_of(lua_State* L) {
   return GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
 }
@@ -43,7 +43,8 @@ int context_rng(lua_State* L) {
   return 1;
 }
 
-// ctx:f(op, ...) and ctx.f(op, ...) alike.
+// Removes ctx from the arguments if it is the first, so that ctx:f(op) and ctx.f(op) are
+// equivalent.
 void drop_context_argument(lua_State* L) {
   if (lua_istable(L, 1)) lua_remove(L, 1);
 }
@@ -62,6 +63,7 @@ int context_log(lua_State* L) {
   return 0;
 }
 
+// ctx:skip(why[, op]). Upvalue 1 is the session, since there may be no op to take it from.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session = session_of(L);
@@ -128,7 +130,8 @@ GraphSession::~GraphSession() {
 GraphSession& GraphSession::of(lua_State* L, uint32_t serial) {
   GraphSession* session = Host::of(L).session(serial);
   if (session == nullptr || !session->open_) {
-    throw UserError("this handle belongs to a policy's call that is over; keep names instead");
+    throw UserError(
+        "this handle is from a call of a policy that has ended; keep the op's name instead");
   }
   return *session;
 }
@@ -143,14 +146,14 @@ Graph& GraphSession::edit() {
 
 Schedule& GraphSession::schedule() {
   if (schedule_ == nullptr) throw UserError("a pass has no schedule");
-  if (closed_) throw UserError("the schedule is made; a pick may read it only");
+  if (closed_) throw UserError("the schedule is finished; a pick may only read it");
   return *schedule_;
 }
 
 void GraphSession::close() {
   if (schedule_ != nullptr) kept_ = *schedule_;
   if (schedule_ != nullptr) schedule_ = &kept_;
-  // A kept schedule's picks would keep this session.
+  // The picks of the kept schedule have references to this session, which would never be destroyed.
   for (Lane& lane : kept_.lanes) lane.choose = nullptr;
   context_.log = nullptr;
   open_ = false;
@@ -158,7 +161,7 @@ void GraphSession::close() {
 }
 
 double GraphSession::cost_ms(OpId op) {
-  const Deadline::Pause pause(deadline_.get());  // the cost model may have to time the op
+  const Deadline::Pause pause(deadline_.get());  // the cost model may have to measure the op
   return to_ms(context_.cost.op_ns(graph_, op));
 }
 
@@ -313,14 +316,14 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
   if (!lua_istable(L, index)) {
     throw user_error(
-        "argument {}: a {} is given, a list of ops is wanted, as {{ op }} or g:ops {{}}", index - 1,
-        luaL_typename(L, index));
+        "argument {}: a {} is given, but a list of ops is needed, as {{ op }} or g:ops {{}}",
+        index - 1, luaL_typename(L, index));
   }
   std::vector<OpId> ops;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     const auto [owner, op] = check_op(L, lua_gettop(L));
-    if (owner != &session) throw UserError("an op of another graph");
+    if (owner != &session) throw UserError("the list has an op of another graph");
     ops.push_back(op);
     lua_pop(L, 1);
   }
@@ -350,7 +353,7 @@ std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_pol
       return lane.pick == Pick::kPolicy && lane.stage == context.stage;
     };
     if (picks && std::any_of(schedule.lanes.begin(), schedule.lanes.end(), is_new)) {
-      for (Lane& lane : before.lanes) lane.choose = nullptr;  // they belong to this state
+      for (Lane& lane : before.lanes) lane.choose = nullptr;  // picks belong to this Lua state
       options->push(L);
       picks->list.push_back({context.stage, to_json(L, -1, true), std::move(before)});
       lua_pop(L, 1);

@@ -1,6 +1,7 @@
-// One call of a Lua pass or schedule: the graph and the schedule that its handles stand for.
-// Handles are (session, id); they are refused once the call has returned, except while a pick that
-// the schedule has left behind is called, which may read them.
+// One call of a pass or schedule policy written in Lua, with the graph and schedule to which its
+// handles refer. A handle is (session, id). Handles are refused after the call has returned, except
+// for reading while a pick that the schedule installed is called. The methods of handles are in
+// bindings/api/graph.cpp, op.cpp and schedule.cpp.
 #pragma once
 
 #include <cstdint>
@@ -18,23 +19,23 @@ namespace moe::lua {
 
 class GraphSession : public std::enable_shared_from_this<GraphSession> {
  public:
-  /// L: where the plan is being made. schedule: null for a pass, which may edit the graph;
-  /// otherwise the graph is fixed.
+  /// L: the state in which the plan is being made. schedule: null for a pass; with a schedule, the
+  /// graph must not be edited.
   GraphSession(lua_State* L, Graph graph, Schedule* schedule, const PassContext& context,
                double slot_occupancy);
   ~GraphSession();
   GraphSession(const GraphSession&) = delete;
   GraphSession& operator=(const GraphSession&) = delete;
 
-  /// The session of a handle. Throws UserError when its call is over.
+  /// Returns the session of a handle. Throws UserError if its call has ended.
   static GraphSession& of(lua_State* L, uint32_t serial);
 
   uint32_t serial() const { return serial_; }
   const Graph& graph() const { return graph_; }
-  /// For edits. Throws UserError in a schedule.
+  /// Returns the graph for editing. Throws UserError in a schedule policy.
   Graph& edit();
   Graph take_graph() { return std::move(graph_); }
-  /// For changes. Throws UserError in a pass, and once the policy's call is over.
+  /// Returns the schedule for changes. Throws UserError in a pass, and after the policy's call.
   Schedule& schedule();
   const PassContext& context() const { return context_; }
 
@@ -44,14 +45,15 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   int64_t priority(OpId op) const { return schedule_ ? schedule_->priority_of(op) : 0; }
   const Dependencies& deps();
   const std::vector<OpId>& producers();
-  /// Paths by data, mutation and order edges as they now stand.
+  /// Returns the paths by the current data, mutation and order edges.
   const Reachability& reachability();
   void before(OpId from, OpId to, const std::string& why);
   void log(OpId op, const std::string& why);
-  /// What the policy was told and did not do; op may be invalid: about no single one.
+  /// Records why the policy did not do all that its options request; op: the op that this is about,
+  /// or an invalid id if it is about no single op.
   void skip(const std::string& why, OpId op);
 
-  /// Pushes the one handle of an op or tensor (the same op is the same value in Lua).
+  /// Pushes the handle of an op or tensor; the same op always has the same handle.
   void push_op(lua_State* L, OpId op);
   void push_ops(lua_State* L, const std::vector<OpId>& ops);
   void push_tensor(lua_State* L, TensorId tensor);
@@ -59,17 +61,17 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   void push_schedule(lua_State* L);
   void push_context(lua_State* L);
 
-  /// Calls the policy's function: apply([s,] g, ctx, o) under the deadline.
+  /// Calls the policy's function apply([s,] g, ctx, o) with a deadline.
   void call_policy(const Reference& apply, const Reference& options);
-  /// Calls the function under `num_args` arguments, under the deadline; errors end in "(in
-  /// <what>)".
+  /// Calls the function that is on the stack below its num_args arguments, with a deadline. Error
+  /// messages end in "(in <what>)".
   void call(lua_State* L, int num_args, int num_results, const std::string& what);
-  /// "schedule 'longest_first'"
+  /// Returns the name for messages: "schedule 'longest_first'".
   const std::string& what() const { return what_; }
 
-  /// The call is over: its handles are refused, and the schedule is kept as it now stands.
+  /// Ends the call: handles are refused from now on, and the current schedule is kept.
   void close();
-  /// Handles may be read in between.
+  /// While a Visit exists, handles may be read after close().
   class Visit {
    public:
     explicit Visit(GraphSession& session) : session_(session) { session_.open_ = true; }
@@ -89,7 +91,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   Host& host_;
   Graph graph_;
   Schedule* schedule_;
-  Schedule kept_;  // once closed
+  Schedule kept_;  // the schedule after close()
   bool open_ = true, closed_ = false;
   PassContext context_;
   double slot_occupancy_;
@@ -103,7 +105,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   std::unique_ptr<Deadline> deadline_;
 };
 
-/// As ctx.model and ctx.cluster show them.
+/// Return the model and the cluster as ctx.model and ctx.cluster show them.
 nlohmann::json model_table(const ModelSpec& model);
 nlohmann::json cluster_table(const Cluster& cluster);
 
@@ -127,24 +129,26 @@ constexpr const char* kGraphType = "graph";
 constexpr const char* kScheduleType = "schedule";
 constexpr const char* kRngType = "rng";
 
-/// The op of the handle at `index`, and its session. Throws UserError for anything else, an op of
-/// another session, or one that was removed.
+/// Returns the op of the handle at `index`, and its session. Throws UserError if the value is not
+/// an op handle, or its session has ended, or the op was removed.
 std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
-/// A list of op handles, all of `session`.
+/// Returns the ops of the list of handles at `index`. Throws UserError if it is not such a list, or
+/// an op is not of `session`.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
 
-/// Stage functions for a make_plan that is called from L.
+/// Return the stage functions of a pass and of a schedule policy, for a make_plan called from L.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options,
                                                             double slot_occupancy);
-/// picks: gets what it takes to call the policy's picks elsewhere; may be null.
+/// picks: is filled with what an executor needs to call the policy's picks in another state, or
+/// null.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
     lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
     std::shared_ptr<PickPolicies> picks);
 
-/// The types of ctx and of ctx.rng.
+/// Makes the type of random number generators: rng:uniform() in [0, 1), rng:below(n) in 1..n.
 void open_policy_context(lua_State* L);
-void open_schedule(lua_State* L);  // bind_schedule.cpp
-void open_ops(lua_State* L);       // bind_op.cpp
+void open_schedule(lua_State* L);  // api/schedule.cpp
+void open_ops(lua_State* L);       // api/op.cpp
 
 }  // namespace moe::lua

@@ -16,7 +16,7 @@ class LuaPick {
                           session.what())),
         where_(recipe_position(L)),
         f_(L) {
-    stack_ = lua_newthread(L);  // the stack of its calls: the present one may be gone by then
+    stack_ = lua_newthread(L);  // for its calls: L may be a coroutine that no longer exists then
     anchor_ = std::make_unique<Reference>(L);
   }
 
@@ -42,7 +42,7 @@ class LuaPick {
       const auto [owner, op] = check_op(stack_, -1);
       if (owner == session_.get()) return op;
     } catch (const UserError&) {
-      // Another value: as an op of another graph.
+      // Another value than an op is refused like an op of another graph.
     }
     throw run_error("{}{}: returns a {}; give one of the ready ops", where_, what_,
                     luaL_typename(stack_, -1));
@@ -62,7 +62,7 @@ HostOptions own_options(const Host& host) {
   return options;
 }
 
-/// A lane's choice with the state that it lives in.
+/// A lane's choice with the Lua state in which it runs.
 class LaneState {
  public:
   LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
@@ -108,7 +108,7 @@ class LaneState {
   }
 
   Host host_;
-  Choose choose_;  // goes before its state
+  Choose choose_;  // destroyed before its state
 };
 
 }  // namespace

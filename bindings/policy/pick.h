@@ -1,6 +1,7 @@
-// Picks written in Lua: s:discipline(lane, { pick = f }). Where a plan is simulated f is called in
-// the recipe's state; an executor calls it in a state of its own, one per lane, in which the recipe
-// was evaluated and its schedule applied again.
+// Picks written in Lua, the functions by which a comm lane chooses its next op: s:discipline(lane,
+// { pick = f }). In a simulation f is called in the recipe's state. An executor calls it in another
+// state, one per lane, in which the recipe was evaluated and its schedule applied again. Built-in
+// picks are in engine/schedule.
 #pragma once
 
 #include <functional>
@@ -9,13 +10,14 @@
 
 namespace moe::lua {
 
-/// The function on top of the stack, taken, as the lane's choice: f(ready) -> op under the deadline
-/// of a policy's call. RunError with the recipe's line, lane and schedule when f names an op that
-/// is not ready, something else, or nothing.
+/// Pops a function f(ready) from the stack and returns it as the lane's choice of the next op. A
+/// call has the deadline of a policy's call. It throws RunError with the recipe's line, lane and
+/// schedule if f does not return one of the ready ops.
 Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane);
 
-/// For Policies::choose. Throws UserError when the recipe defines no such schedule by the time
-/// that something would run. Requires: the plan's picks; both outlive what it returns.
+/// Returns the function Policies::choose of a run. That throws UserError if the recipe does not
+/// define the schedule before the first call that would run something. Requires: `picks` are those
+/// of the plan; plan and picks exist longer than the returned function.
 std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan,
                                               const PickPolicies& picks);
 

@@ -10,7 +10,7 @@
 namespace moe::lua {
 namespace {
 
-/// One rank's policy: its state, its function, and the deadline of its calls.
+/// The policy of one rank: its Lua state, its function, and the deadline of its calls.
 class RankPlacement {
  public:
   RankPlacement(const HostOptions& options, std::shared_ptr<Watchdog> watchdog,
@@ -47,7 +47,7 @@ class RankPlacement {
     deadline_.arm(host_.options().policy_deadline_s);
     const bool good = try_call(L, 4, 1, failure);
     deadline_.disarm();
-    // A tail call has left no line of the recipe.
+    // After a tail call the message may have no line of the recipe; then that of place() is added.
     if (!good && failure.message.find(".lua:") == std::string::npos)
       failure.message.insert(0, line_);
     if (!good && failure.kind == "run") throw RunError(failure.message);
@@ -60,7 +60,7 @@ class RankPlacement {
   }
 
  private:
-  // place and options of the definition that this state's evaluation has made.
+  // Gets place and options from the definition that the evaluation in this state has made.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
@@ -87,7 +87,7 @@ class RankPlacement {
     lua_settop(L, 0);
   }
 
-  // On the watchdog's thread.
+  // Called on the watchdog's thread.
   void too_late() const {
     exit_now(
         fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
@@ -109,7 +109,7 @@ class RankPlacement {
   Deadline deadline_;
 };
 
-/// The layers of a rank share its state.
+/// The policies of all ranks. All layers of a rank share one Lua state.
 class Ranks {
  public:
   template <class Make>
@@ -138,7 +138,7 @@ std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fiel
   policy->device_bytes = spec.cluster.device.memory_bytes;
   const Fields how = stage.at("placement"), options = stage.at("options");
   PlacementStage& placed = policy->stage;
-  // The hash keeps profiles of one policy's code apart from those of another with the same name.
+  // The hash of the code keeps measured times of two policies with the same name apart.
   placed.policy = fmt::format("{}@{:08x}", policy->name, Host::of(L).code_hash() >> 32);
   placed.use = how.text("at") == "layer" ? PlacementUse::kNow : PlacementUse::kNext;
   placed.moves_residents = how.flag("moves", false);
@@ -186,7 +186,8 @@ namespace {
 
 using nlohmann::json;
 
-/// Holders besides owners, residents or shadows: { { expert, devices }, ... }, ids from 1.
+/// Returns the holders of experts other than their owners, either residents or copies: a list of {
+/// expert, devices }, with ids from 1.
 json copies_json(const Placement& placement, bool residents) {
   json list = json::array();
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {

@@ -1,6 +1,7 @@
-// Placement policies written in Lua. Their place() is called on rank threads, each with a state of
-// its own in which the recipe was evaluated again, and by the simulator as rank 0. All ranks must
-// get the same placements, so a policy sees nothing that differs between them.
+// Placement policies written in Lua. Their place() is called by the simulator as rank 0, and in a
+// run on rank threads; each has its own Lua state, in which the recipe was evaluated again. All
+// ranks must get the same placement, so a policy has access only to values that are equal on all
+// ranks. Built-in policies are in engine/placement.
 #pragma once
 
 #include <functional>
@@ -17,12 +18,13 @@
 
 namespace moe::lua {
 
-/// From a stage of the library, whose options are checked, and the plan's model, cluster and
-/// routing model.
+/// Makes the policy of a stage, whose options the Lua library has checked; spec has the plan's
+/// model, cluster and routing model.
 std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
                                                         const PlanSpec& spec);
 
-/// What policies say by ctx:log, by step and MoE layer, of rank 0. Any thread may add.
+/// The lines that policies write by ctx:log on rank 0, indexed by step and MoE layer. Its functions
+/// may be called from any thread.
 class PlacementLog {
  public:
   void add(int64_t step, int64_t layer, const std::string& why);
@@ -33,40 +35,41 @@ class PlacementLog {
   std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> lines_;
 };
 
-/// For Policies::place. What goes wrong in a call is a UserError at the recipe's line; a call
-/// that passes its deadline ends the process with status 3. peak_bytes: planned of a device, none
-/// where it is not known. log: may be null.
+/// Returns the function Policies::place of a run. An error in a call is a UserError with the
+/// recipe's line; a call that passes its deadline ends the process with status 3. peak_bytes:
+/// planned peak memory of a device, nothing if it is not known. log: may be null.
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
                                std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
 
-/// [step][layer]: { layer = its block, owners = by expert, replicas, shadows = { { expert, devices
-/// }, ... }, moves = residents that have come since the step before, copies, max_load, mean_load,
-/// max_load_plain: rows of devices, log where the policy said something }, ids from 1. first_step:
-/// of the run, from 0.
+/// Returns the placements of a run, indexed by [step][layer]: { layer = number of the block, owners
+/// = for each expert, replicas and shadows = lists of { expert, devices }, moves = number of
+/// residents that are new since the step before, copies, max_load, mean_load and max_load_plain =
+/// rows per device, log = lines of the policy, if any }. Ids count from 1. first_step: the run's
+/// first step, from 0.
 nlohmann::json placements_json(const RunResult& result, int64_t first_step,
                                const PlacementLog& log);
 
-/// One call, which handles in Lua point to; what they may see until it is over.
+/// One call of a policy. The handles in Lua refer to it and have access to it until the call ends.
 struct PlaceCall {
-  const PlaceInput* in = nullptr;  // null: it is over
+  const PlaceInput* in = nullptr;  // null after the call has ended
   const LuaPlacement* policy = nullptr;
-  std::optional<Bytes> left = {};  // memory of a device beyond what is planned
+  std::optional<Bytes> left = {};  // memory of a device that the plan does not use
   std::function<void(const std::string& why)> log;
 };
 
-/// What stays in a state from call to call: the tables of ctx, and ctx.state by layer.
+/// Values that a state keeps from call to call: the tables of ctx, and ctx.state of each layer.
 class PlacementTables {
  public:
   PlacementTables(lua_State* L, const LuaPlacement& policy);
-  /// Pushes ctx's environment for a call.
+  /// Pushes the table of ctx's fields for a call.
   void push(lua_State* L, const PlaceInput& in);
 
  private:
   Reference model_, cluster_;
-  std::map<int64_t, std::unique_ptr<Reference>> states_;  // by layer
+  std::map<int64_t, std::unique_ptr<Reference>> states_;  // ctx.state, indexed by layer
 };
 
-/// Pushes ctx, load and p for a call, and takes their sight away at the end.
+/// Pushes the arguments ctx, load and p of a call; their use after the call is an error.
 class PlacementViews {
  public:
   PlacementViews(lua_State* L, PlaceCall call, PlacementTables& tables);
@@ -74,7 +77,7 @@ class PlacementViews {
   PlacementViews(const PlacementViews&) = delete;
   PlacementViews& operator=(const PlacementViews&) = delete;
 
-  /// The placement that place() has returned at `index`. Throws UserError for anything else.
+  /// Returns the placement at `index`, which place() returned. Throws UserError if it is not one.
   Placement result(lua_State* L, int index) const;
 
  private:

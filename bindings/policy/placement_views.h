@@ -1,4 +1,6 @@
-// The handles behind a placement policy's ctx, load and p, and what their methods share.
+// The C++ values behind the arguments ctx, load and p of a placement policy, with the checks that
+// their methods share. A handle of a call that has ended is refused. The methods are in
+// bindings/api/placement.cpp and placed.cpp.
 #pragma once
 
 #include <cmath>
@@ -20,11 +22,11 @@ struct CallHandle {
 struct PlacementHandle {
   std::shared_ptr<PlaceCall> call;
   Placement placement;
-  bool in_force = false;                  // ctx.placement: read only
-  std::optional<DeviceLoads> loads = {};  // under it
+  bool in_force = false;                  // true for ctx.placement, which may only be read
+  std::optional<DeviceLoads> loads = {};  // device loads under this placement, once computed
 
   Placement& edit() {
-    if (in_force) throw UserError("ctx.placement is in force; edit p, or a copy of either");
+    if (in_force) throw UserError("ctx.placement cannot be edited; edit p, or a copy of either");
     loads.reset();
     return placement;
   }
@@ -34,7 +36,7 @@ template <class Handle>
 Handle& check_handle(lua_State* L, int index, const char* type) {
   Handle& handle = check_userdata<Handle>(L, index, type);
   if (handle.call->in == nullptr) {
-    throw UserError("this view belongs to a placement's call that is over");
+    throw UserError("this value is from a call of a placement policy that has ended");
   }
   return handle;
 }
@@ -74,7 +76,7 @@ int push_list(lua_State* L, int64_t n, const Of& of) {
   return 1;
 }
 
-/// The type of p (bind_placed.cpp).
+/// Makes the type of p (api/placed.cpp).
 void open_placed(lua_State* L);
 
 }  // namespace moe::lua

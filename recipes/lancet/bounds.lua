@@ -1,7 +1,7 @@
--- How far from the best are Lancet's schedules? Its greedy choice of weight gradients against the
--- best one (found where there are at most 24) and a bound on all (weight gradients that could be
--- cut and shared out); its step against the larger of the busiest lane and the critical path, which
--- no order of the same ops beats.
+-- How far from the best are Lancet's schedules? Its greedy choice of weight gradients is compared
+-- with the best choice (only found with at most 24 of them) and with a bound on every choice (as if
+-- weight gradients could be cut and spread at will). Its step is compared with the larger of the
+-- busiest lane and the critical path, which no order of the same ops can beat.
 local moe = require "moe"
 
 local function ms(x) return x and ("%.2f"):format(x) or "-" end
@@ -41,7 +41,7 @@ return moe.experiment {
     nodes = { 2, 8 } },
   case = function(p)
     return {
-      -- 0: all of the model's.
+      -- layers = 0 means all layers of the model.
       model = moe.model.lancet { size = p.size, gpu = p.gpu,
         layers = p.layers > 0 and p.layers or nil },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },

@@ -1,9 +1,9 @@
--- Figure 2 of Lancet: how long is the all-to-all beside the experts, and what can hiding gain? Orig
--- is the sum of all ops; Curr hides the experts under the all-to-alls, the most that cutting along
--- the capacity can do; Opt hides the all-to-alls under compute.
+-- Figure 2 of Lancet: how long are all-to-alls compared with the experts, and what can hiding gain?
+-- Orig is the sum of all ops; Curr hides the experts under the all-to-alls, which is the most that
+-- cutting along the capacity can do; Opt hides the all-to-alls under all compute.
 local moe = require "moe"
 
--- Times of ops alone: all-to-all, experts, the rest.
+-- Returns the times of a run's ops, each alone: all-to-alls, experts, and the rest.
 local function parts_of(run)
   local a2a, expert, rest = run.alone_ms.all_to_all, run.alone_ms.expert, 0
   for _, ms in pairs(run.alone_ms) do rest = rest + ms end
@@ -35,8 +35,8 @@ local function show(R)
   print(moe.table(rows))
 end
 
--- The paper does not say on how many GPUs, nor whether its largest is over several: 16 GPUs and the
--- largest over all.
+-- The paper does not say on how many GPUs its largest value was found, or whether it is over
+-- several numbers. So there are two claims: on 16 GPUs, and the largest over all numbers.
 local function at_most(id, neutral, value, note)
   local claims = {}
   for i, nodes in ipairs { { 2 }, { 2, 4, 8 } } do

@@ -1,8 +1,8 @@
--- Figure 6 of Lancet: how far should a pipeline reach beyond the MoE layer? Forward time on 16
--- A100s against the ops before each MoE layer that its range takes in, from none (all-to-alls and
--- experts alone) to all back to the layer before. (a) fewer layers, larger batch; (b) more layers,
--- smaller batch. Ranges reach forward no further than the last MoE layer lets them, the head, so
--- the sweep is backward.
+-- Figure 6 of Lancet: how far should a pipeline reach beyond the MoE layer? Shown is the forward
+-- time on 16 A100s over the number of ops before each MoE layer that are in the range that is cut:
+-- from none (only all-to-alls and experts) to all ops back to the previous MoE layer. (a) fewer
+-- layers, larger batch; (b) more layers, smaller batch. The number of ops after the MoE layer is
+-- not varied, since after the last MoE layer only the head follows.
 local moe = require "moe"
 
 local BEFORE = { 0, 2, 4, 6, 8, 9, 10, 11, 12, 13, 14, 16, 18, 19 }
@@ -15,7 +15,8 @@ for _, before in ipairs(BEFORE) do
     moe.pass.used_rows {}, moe.pass.partition { before = before, after = 0 } }
 end
 
--- Of the second MoE layer's range: parts, and how long its ops take unpartitioned.
+-- Returns, for the range around the second MoE layer, its number of parts and the time of its ops
+-- when they are not cut.
 local function range_of(run)
   for _, line in ipairs(run.log) do
     local parts, was = line:match "to 'b3%.moe%.combine' in (%d+) parts: .* ms, was ([%d.]+) ms"
@@ -50,7 +51,7 @@ local function show(R)
   end
 end
 
--- Whether the best range is neither the least nor the longest, for every model.
+-- Returns whether the best range is neither the shortest nor the longest, for every model.
 local function inner(R)
   local function forward(size, before)
     return R:where { size = size, system = name_of(before) }:get "forward_ms"[1]

@@ -1,15 +1,16 @@
--- Figures 11 and 12 of Lancet: how much faster is a step than under the best of RAF, DeepSpeed and
--- Tutel, with the Switch gate and with Batch Prioritized Routing? And how much of that is overlap:
--- the shares of padding that is not sent or computed, and of the all-reduce policy, stand beside
--- it.
+-- Figures 11 and 12 of Lancet: how much faster is a step than under the fastest of RAF, DeepSpeed
+-- and Tutel, with the Switch gate and with Batch Prioritized Routing? Also shown is how much of the
+-- gain comes from overlap, how much from padding that is not sent or computed, and how much from
+-- the all-reduce policy.
 local moe = require "moe"
 
 local BUCKET = 25 * 2 ^ 20
--- Of raf and lancet, and of deepspeed and tutel.
+-- All-reduce policies: AFTER is that of raf and lancet, DDP that of deepspeed and tutel.
 local AFTER = { lane = "comm", place = "after", bucket_bytes = BUCKET }
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = BUCKET }
 
--- Lancet's passes; rows: its experts compute no padding.
+-- Returns Lancet's passes. more.rows: whether its experts compute only real rows; more.all_reduce:
+-- its policy.
 local function lancet(more)
   local passes = { moe.fallback(moe.pass.partition, { max_parts = { 8, 4, 2 } }),
     moe.pass.dw_schedule {} }
@@ -27,7 +28,8 @@ local systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tu
   moe.system "lancet_ddp"(lancet { rows = true, all_reduce = DDP }),
   moe.system "lancet_padded"(lancet { all_reduce = AFTER }) }
 
--- What a claim is about. L's batch on p4de is 48 as printed, and 8 as section 7.4 has it.
+-- The sets of runs for which claims are evaluated. On p4de the batch of model L is 48 as printed,
+-- and 8 as section 7.4 implies.
 local SETS = {
   { label = "A100, L at 48", gpu = "p4de", batch = { 24, 48 }, note = "Ours is above: our experts "
     .. "compute real rows alone, Lancet's may compute padding (section 8; see 'experts padded'), "
@@ -43,8 +45,8 @@ local function of(R, set, padding)
   return R:where { gpu = set.gpu, batch = set.batch, padding = padding or "assumed" }
 end
 
--- Of lancet over the best baseline, a value per point; suffixes say whose all-reduce policy they
--- have.
+-- Returns the speed-ups of lancet over the fastest baseline, one value per point. The suffixes of
+-- the systems' names state which all-reduce policy they have.
 local function speedups(R, suffix, baselines_suffix)
   local other = baselines_suffix or ""
   return R:ratio { "iteration_ms", of = "lancet" .. (suffix or ""),

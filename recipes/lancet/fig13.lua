@@ -1,6 +1,7 @@
--- Figure 13 of Lancet: a step on 4 nodes as compute alone, communication alone, and both at once.
--- How much less communication stands alone than under RAF and under Tutel? The paper has all
--- compute slightly above RAF's; ours is below it, since our experts compute no padding.
+-- Figure 13 of Lancet: a step on 4 nodes, divided into compute without communication, exposed
+-- communication, and both at once. How much less communication is exposed than under RAF and under
+-- Tutel? In the paper Lancet's total compute is slightly above RAF's; ours is below RAF's, since
+-- our experts compute no padding.
 local moe = require "moe"
 
 local function show(R)
@@ -19,7 +20,7 @@ local function show(R)
   print(moe.table(rows))
 end
 
--- Largest reduction over the models, in percent: 1 - lancet / other.
+-- Returns the largest reduction over the models, 1 - lancet / other, in percent.
 local function reduction(R, other)
   local v = R:ratio { "exposed_comm_ms", of = "lancet", to = other }
   return v[1] and 100 * (1 - 1 / v:max())

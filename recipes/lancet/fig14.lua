@@ -1,9 +1,9 @@
--- Figure 14's question on this machine: how far is a step's predicted time from the executed one?
--- Fourteen configurations on CPU ranks over an emulated link; each prediction is frozen before its
--- run begins. It rests on ops profiled alone and on in-step factors from rehearsed steps of the
--- plain program over another link (README.md here says what each system's prediction has seen);
--- what it was without the factors stands beside it. Emulated, so the paper's 3.83% (GPUs) is no
--- like for like.
+-- The question of Lancet's figure 14 on this machine: how far is a step's predicted time from the
+-- executed time? Fourteen configurations run on CPU ranks over an emulated link; each prediction is
+-- frozen before its run begins. A prediction uses ops profiled alone and in-step factors from
+-- rehearsed steps of the plain program over another link (README.md in this folder states on which
+-- measurements each prediction is based); the prediction without these factors is shown too. The
+-- runs are emulated, so their errors are not comparable with the paper's 3.83% on GPUs.
 local moe = require "moe"
 
 local MODELS = {
@@ -12,8 +12,8 @@ local MODELS = {
   deep = { layers = 8, hidden = 128, heads = 4, seq = 64, batch_per_device = 16 },
 }
 
--- model, gate, ranks, bytes per second; a Switch gate routes unevenly, so its rows are those of a
--- recorded run of the same length.
+-- Cases: model, gate, ranks, bytes per second of the link. A Switch gate routes unevenly, so the
+-- share of used slots is taken from a recorded run of the same length.
 local CASES = {
   { "wide", "random", 1 }, { "long", "switch", 1 },
   { "wide", "random", 2, 4e8 }, { "wide", "random", 2, 1e8 }, { "wide", "bpr", 2, 1e8 },
@@ -29,8 +29,8 @@ local function model_of(name, gate, fill)
   return moe.model.gpt2_moe(m)
 end
 
--- Share of the slots that held a token at the experts of the busiest rank, for whom all wait, over
--- the steps of a recorded run.
+-- Returns the share of slots that held a token at the experts of the busiest rank, for which all
+-- ranks wait, over the steps of a recorded run.
 local function recorded_fill(name, gate, ranks)
   local r = moe.train { model = model_of(name, gate), ranks = ranks, steps = STEPS,
     system = moe.system "raf" {}, optimizer = { lr = 0.02 } }
@@ -54,8 +54,8 @@ local function median(list)
   return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
 end
 
--- Of executed times against predicted ones: errors of the iteration and of the exposed
--- communication, in percent, with in-step factors and from ops alone.
+-- Errors of predictions in percent: of the step's time (all systems, raf, lancet), of the exposed
+-- communication, and of the step's time when predicted from ops alone, without in-step factors.
 local errors = { all = {}, raf = {}, lancet = {}, exposed = {}, alone = {} }
 local function percent_off(executed, predicted) return 100 * (executed / predicted - 1) end
 local function note(list, off) list[#list + 1] = math.abs(off) end

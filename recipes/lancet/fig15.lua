@@ -1,9 +1,11 @@
--- Figure 15 of Lancet: how long does it take to find Lancet's schedule, against layers and GPUs? P
--- is the time of a range in parts, which the partition's dynamic programme asks for; an evaluation
--- cuts the range and replays it. And how many parts are best.
+-- Figure 15 of Lancet: how long does it take to find Lancet's schedule, for different numbers of
+-- layers and GPUs? P is the time of a range when it is cut into some number of parts, which the
+-- partition's dynamic programme requests; an evaluation cuts the range and replays it. Also shown
+-- is the best number of parts.
 local moe = require "moe"
 
--- Of the partition's lines: P asked for, evaluated, and the most parts.
+-- Returns, from the partition's lines in the log: how often P was requested, how often it was
+-- evaluated, and the largest number of parts.
 local function search_of(run)
   local asked, evaluated, most = 0, 0, 1
   for _, line in ipairs(run.log) do

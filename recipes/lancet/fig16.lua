@@ -1,5 +1,5 @@
--- Figure 16 of Lancet: what does each pass gain alone on 32 GPUs, over RAF? raf_rows is what is
--- left of RAF without its padding, which all of Lancet's systems leave out.
+-- Figure 16 of Lancet: how much does each pass by itself gain over RAF on 32 GPUs? raf_rows is RAF
+-- without padding; none of Lancet's systems pads.
 local moe = require "moe"
 
 local SYSTEMS = { "raf_rows", "lancet_dw", "lancet_partition", "lancet" }
@@ -19,12 +19,12 @@ local function show(R)
   print(moe.table(rows))
 end
 
--- By how much more weight gradients gain than the partition.
+-- Returns by how much the gain of the weight-gradient schedule is above that of the partition.
 local function lead_of_dw(group)
   return gain(group, "lancet_dw") - gain(group, "lancet_partition")
 end
 
--- Statements about S and L on one cluster.
+-- The paper's statements on models S and L; each function returns whether it holds on one cluster.
 local function together(S, L)
   for _, group in ipairs { S, L } do
     local alone = math.max(gain(group, "lancet_dw"), gain(group, "lancet_partition"))
@@ -35,7 +35,8 @@ end
 local function dw_leads_on_l(_, L) return lead_of_dw(L) > 0 end
 local function closer_on_s(S, L) return math.abs(lead_of_dw(S)) < math.abs(lead_of_dw(L)) end
 
--- A claim on both clusters for each batch of L on p4de: 48 as printed, 8 as section 7.4 has it.
+-- Returns two claims that a statement holds on both clusters, one for each batch of L on p4de: 48
+-- as printed, and 8 as section 7.4 implies.
 local function claims_of(id, holds, note)
   local claims = {}
   for i, batch in ipairs { 48, 8 } do

@@ -1,7 +1,7 @@
--- What does Lancet gain when it really runs? Two CPU ranks over an emulated link on which the four
--- all-to-alls of a forward take about as long as its compute; every system executed, its prediction
--- frozen before. Below the table: executed over simulated, the gain over the best baseline, and how
--- far the step is from its bound.
+-- What does Lancet gain when it is executed? Two CPU ranks over an emulated link on which the four
+-- all-to-alls of a forward take about as long as its compute. Each system's prediction is frozen
+-- before it is executed. Below the table: executed over simulated time, the gain over the fastest
+-- baseline, and how far the step is from its lower bound.
 local moe = require "moe"
 
 local BASELINES = { "raf", "deepspeed", "tutel" }

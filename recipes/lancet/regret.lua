@@ -1,6 +1,7 @@
--- When does Lancet not pay? Its step against Tutel's at its best degree over many configurations:
--- how often it wins, by how much, and where it loses most; with the all-reduce policy that each has
--- (lancet's follow the backward, tutel's hide under it), and with tutel's for both.
+-- When does Lancet not pay? Its step is compared with Tutel's step at the best degree over many
+-- configurations: how often it is faster, by how much, and where it loses most. This is done with
+-- each system's own all-reduce policy (lancet's all-reduces follow the backward, tutel's run during
+-- it), and with tutel's policy for both.
 local moe = require "moe"
 
 local function text(run)
@@ -9,7 +10,7 @@ local function text(run)
     run.model, p.gate, run.devices, run.parameters.batch_per_device, p.capacity_factor)
 end
 
--- A line about the gains of a set: lancet over tutel, a value per point.
+-- Returns a row of the table about the speed-ups of lancet over tutel in a set of points.
 local function line(label, R, system)
   local gains, wins, worst, at = R:ratio { "iteration_ms", of = system, to = "tutel" }, 0
   for gain, run in gains:each() do

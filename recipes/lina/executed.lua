@@ -1,15 +1,15 @@
--- Lina's scheduler, really run: two CPU ranks over an emulated link on which all-to-alls and
--- all-reduces meet. Each variant's step is predicted first, then executed in pairs with the
--- baseline, one after the other, over several sharing efficiencies of the link. Only the order
--- differs between the first four variants, so their losses are the same bits. 30 MB on the paper's
--- NIC take 3 ms; so do micro-ops here.
+-- Lina's scheduler, executed: two CPU ranks over an emulated link that all-to-alls and all-reduces
+-- share, with several sharing efficiencies of the link. Each variant's step is predicted first,
+-- then the variant and the baseline are executed in turns. The first four variants differ only in
+-- the order of ops, so their losses are equal in every bit. In the paper a micro-op of 30 MB takes
+-- 3 ms on the NIC; the size of micro-ops here is chosen so that they take as long.
 local moe = require "moe"
 
 local PAIRS, STEPS, EFFICIENCIES = 10, 3, { 1, 0.7, 0.48 }
 local LINK_BYTES_PER_S, MICRO_OP_BYTES = 1e8, 3e5
 
 local GRADIENT = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
--- DDP's buckets of 25 MiB, in the same proportion.
+-- Buckets as PyTorch's DDP has them (25 MiB), scaled down in the same proportion.
 local BUCKET = { lane = "comm_reduce", place = "ready", bucket_bytes = 2.6e5 }
 
 local chunked = moe.pass.chunked { bytes = MICRO_OP_BYTES }
@@ -22,7 +22,7 @@ local VARIANTS = {
   moe.system "lina_partition" { moe.pass.priority {}, chunked, all_reduce = GRADIENT },
   moe.system "lina_pipelining" { moe.pass.priority {}, chunked, micro_ops, all_reduce = GRADIENT },
 }
-local ONLY_ORDER = 4  -- of them
+local ONLY_ORDER = 4  -- number of first variants that differ only in the order of ops
 
 local model = moe.model.gpt2_moe { name = "wide", vocab = 256, layers = 4, hidden = 256, heads = 4,
   seq = 64, batch_per_device = 16, experts = 2, gate = "random", capacity_factor = 1.25 }
@@ -36,7 +36,7 @@ local function median(list)
   return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
 end
 
--- Predictions, frozen in results.json before a first run of each.
+-- The predictions of all variants, which are frozen in results.json before the first run of each.
 local function predicted(efficiency)
   local by = {}
   local R = moe.run(moe.experiment { name = ("lina_executed_%.2f"):format(efficiency),
@@ -51,14 +51,16 @@ local function train(system, efficiency)
     link = link(efficiency), optimizer = { lr = 0.02 } }
 end
 
--- The steps of a run after its first, which touches every page.
+-- Returns the values of `key` in the steps of a run after the first, which is slower since it
+-- touches every page of memory.
 local function of_steps(r, key)
   local list = {}
   for i = 2, #r.metrics do list[#list + 1] = r.metrics[i][key] end
   return median(list)
 end
 
--- By variant: its metrics over all pairs, the ratios of steps, and what it computed.
+-- Returns, for each variant: its metrics over all pairs of runs, the ratios of steps to the
+-- baseline's, and the digest of its results.
 local function executed(efficiency)
   local by = {}
   for _, system in ipairs(VARIANTS) do

@@ -1,7 +1,8 @@
--- Figures 10 to 14, tables 3 and 4: Lina's training scheduler against its baseline, whole and in
--- parts, on three models with 2 to 16 experts, as many as GPUs. Simulated; no constant is fitted to
--- these figures. What two collectives cost each other is the cluster's sharing efficiency, fitted
--- to the worst slowdown of figure 3; the gain over all of its range is in gains.lua.
+-- Figures 10 to 14 and tables 3 and 4 of Lina: its training scheduler, and parts of it, compared
+-- with its baseline on three models with 2 to 16 experts and as many GPUs. Simulated; no constant
+-- is fitted to these figures. How much two collectives slow each other down is the cluster's
+-- sharing efficiency, which is fitted to the worst slowdown of figure 3; gains.lua shows the gain
+-- over the whole range of this efficiency.
 local moe = require "moe"
 
 local SIZES, EXPERTS = { "transformer_xl", "gpt2", "bert2gpt2" }, { 2, 4, 8, 16 }
@@ -10,14 +11,14 @@ local NAMES = { "lina_baseline", "lina_fixed", "lina_priority", "lina_partition"
 local systems = {}
 for i, name in ipairs(NAMES) do systems[i] = moe.system(name) {} end
 
--- What does not fit in a device comes from its host, and its time counts.
+-- Returns a step's time, including the copies from host memory of what does not fit in a device.
 local function step_ms(run)
   return run.iteration_ms + (run.packing and run.packing.offload_ms or 0)
 end
 
 local function field(name) return function(run) return run[name] end end
 
--- value(run) of the baseline over that of the system, by point.
+-- Returns value(run) of the baseline divided by that of the system, one per point.
 local function speedups(R, system, value, points)
   local out, base = {}, {}
   for run in R:where(points):where { system = "lina_baseline" }:each() do
@@ -79,7 +80,7 @@ local function claim(t)
   claims[#claims + 1] = moe.claim(t)
 end
 
--- A speed-up by number of experts, mean over models.
+-- Makes a claim on the speed-up with this number of experts, mean over models.
 local function speedup(id, experts, system, value)
   claim { id = ("%s-%d"):format(id, experts), neutral = 1, value = function(R)
     return mean(speedups(R, system, value, { experts = experts }))
@@ -109,7 +110,7 @@ claim { id = "lina-080-fixed", value = function(R)
   return fixed <= 1
 end }
 
--- The packing controller and tables 3 and 4: 16 experts.
+-- Returns the run with 16 experts, for claims on the packing controller and on tables 3 and 4.
 local function at_16(R, model, system)
   return R:where { experts = 16, model = model, system = system }.runs[1]
 end
@@ -118,7 +119,8 @@ for _, id in ipairs { "xl", "gpt2", "bert2gpt2" } do
   local model = MODELS[id]
   local function percent(system)
     return function(R)
-      local run = at_16(R, model, system)  -- without all-to-alls there is none
+      local run = at_16(R, model, system)
+      -- The efficiency is defined only if the run has all-to-alls.
       return run and run.a2a_transfer_ms > 0 and 100 * run.pipelining_efficiency or nil
     end
   end

@@ -1,6 +1,6 @@
--- Figure 15: how large should a micro-op be? All-reduces and all-to-alls in micro-ops of 5 to 100
--- MB on 16 GPUs, without packing. Simulated; what a micro-op costs beside its bytes is the start-up
--- of a collective.
+-- Figure 15 of Lina: how large should a micro-op be? All-reduces and all-to-alls are cut into
+-- micro-ops of 5 to 100 MB on 16 GPUs, without packing. Simulated; in addition to the time for its
+-- bytes, each micro-op takes the start-up time of a collective.
 local moe = require "moe"
 
 local SIZES, MB = { "transformer_xl", "gpt2", "bert2gpt2" }, { 1, 2, 5, 10, 20, 30, 50, 75, 100 }
@@ -15,7 +15,7 @@ for i, mb in ipairs(MB) do
     all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 } }
 end
 
--- Step with micro-ops of these MB over that with 30 MB, mean over models (or of one).
+-- The step's time with micro-ops of `mb` MB divided by that with 30 MB, of one model or mean.
 local function relative(R, mb, size)
   local group = size and R:where { size = size } or R
   return group:ratio { "iteration_ms", of = name_of(30), to = name_of(mb) }:mean()

@@ -1,7 +1,7 @@
--- How much of Lina's gain is contention? Step and slowdown over the sharing efficiency, what is
--- left of a link's rate while two collectives use it: at 1 they share ideally. Simulated on 16
--- GPUs. The slowdown of figure 3 (median 1.83, at most 4.14) is what an efficiency must explain; it
--- is no factor here.
+-- How much of Lina's gain comes from less contention? Shown are the step and the slowdown of
+-- all-to-alls for several sharing efficiencies (the share of a link's rate that is left while two
+-- collectives use it; 1 means that nothing is lost). Simulated on 16 GPUs. The slowdown in Lina's
+-- figure 3 (median 1.83, at most 4.14) is what the efficiency must explain; it is no input.
 local moe = require "moe"
 
 local SIZES = { "transformer_xl", "gpt2", "bert2gpt2" }
@@ -15,7 +15,8 @@ local function plan_of(size, efficiency)
     cluster = moe.cluster.lina { nodes = 4, sharing_efficiency = efficiency } }
 end
 
--- Of the backward's all-to-alls that meet an all-reduce: time on the wire over that of the fastest.
+-- Returns, for each of the backward's all-to-alls that overlaps an all-reduce, its transfer time
+-- divided by that of the fastest all-to-all.
 local function slowdowns(size, efficiency)
   local spans = plan_of(size, efficiency):spans()
   local reduces, times, alone = {}, {}, math.huge

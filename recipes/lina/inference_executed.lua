@@ -1,15 +1,15 @@
--- Lina's inference scheduler, really run, on the routing of a model that we trained: a small
--- GPT-2-MoE (six MoE layers of eight experts) learns from real text on two CPU ranks with a balance
--- loss, then serves held-out batches on four. The first half of them is recorded for the profile of
--- paths, the second half is served with one expert place each, with Lina's placements, without
--- estimation and without fine-tuning. What is computed must not depend on where: the predictions of
--- all systems are the same, or the recipe ends in an error. Four ranks on two cores say nothing
--- about speed, so no time of theirs is shown; times are simulated, for layers of Transformer-XL's
--- sizes on eight GPUs of the paper's cluster that route as our model does.
+-- Lina's inference scheduler, executed on the routing of a model that we trained. A small GPT-2-MoE
+-- (six MoE layers of eight experts) is trained on real text on two CPU ranks with a balance loss,
+-- then serves held-out batches on four ranks. The first half of the batches is recorded for the
+-- profile of paths; the second half is served by each system: every expert on one rank, Lina's
+-- placements, and these without estimation or without fine-tuning. Results must not depend on where
+-- experts are computed: the recipe raises an error unless the predictions of all systems are equal.
+-- Four ranks on two cores do not show speed, so their times are not shown. Times are simulated, for
+-- layers of Transformer-XL's sizes on eight GPUs of the paper's cluster with our model's routing.
 local moe = require "moe"
 
 local STEPS, BATCHES, RANKS, LAYERS, EXPERTS, SEQ, ROWS = 250, 16, 4, 6, 8, 64, 16
-local LONGEST, DEVICES, XL_SEQ = 3, 8, 512  -- of paths; of the simulation
+local LONGEST, DEVICES, XL_SEQ = 3, 8, 512  -- longest path; devices and seq of the simulation
 
 local function model(rows, capacity_factor)
   return moe.model.gpt2_moe { name = "served", vocab = 256, layers = LAYERS, moe_every = 1,
@@ -17,7 +17,7 @@ local function model(rows, capacity_factor)
     capacity_factor = capacity_factor,
     balance_loss = { coefficient = 0.01, over = "all", count = "choices" } }
 end
-local served = model(ROWS, 2)  -- as Switch evaluates
+local served = model(ROWS, 2)  -- capacity factor 2, as in the evaluation of Switch Transformer
 
 local trained = moe.train { model = model(8, 1.25), system = moe.system "raf_rows" {}, ranks = 2,
   steps = STEPS, checkpoint_to = "served.ckpt",
@@ -55,7 +55,8 @@ local function mean(list)
   return sum / #list
 end
 
--- The fullest rank's rows over the mean, by layer and batch, of layers that all paths lead to.
+-- Returns the largest number of rows of a rank divided by the mean over ranks, for each batch and
+-- each layer that is after paths of all lengths.
 local function imbalance(r)
   local all = {}
   for _, layers in ipairs(r.rows) do
@@ -66,7 +67,7 @@ local function imbalance(r)
   return mean(all), math.max(unpack(all))
 end
 
--- Of the layers and batches with a phase 2, how many it placed again.
+-- Returns in how many of the layers and batches with a phase 2 it placed experts again.
 local function again(r)
   local placed, of = 0, 0
   for _, layers in ipairs(r.placed_again) do
@@ -99,7 +100,6 @@ print(moe.table(rows))
 print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
   .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
 
--- Simulated on the same routing.
 local cluster = moe.cluster.lina { nodes = DEVICES / 4 }
 local xl = moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
   batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ }

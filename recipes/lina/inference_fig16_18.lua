@@ -1,8 +1,9 @@
--- Figures 16, 17 and 18: Lina's inference scheduler against one expert per device, without its
--- estimation and without its fine-tuning, and an ideal, balanced gate. Simulated on made-up routing
--- (synthetic traces): tokens of 128 classes, fitted to figure 9's 41.94% and 54.59% and to figure
--- 6's most to least popular expert, 4.02x of 4 experts and 5.56x of 16. How much popularity moves
--- from batch to batch is not in the paper: a class's log popularity by 0.3 (0.1 to 0.6).
+-- Figures 16, 17 and 18 of Lina: its inference scheduler, also without estimation and without
+-- fine-tuning, compared with one expert per device and with an ideal, balanced gate. Simulated on
+-- made-up routing (synthetic traces) with tokens of 128 classes, fitted to the 41.94% and 54.59% of
+-- figure 9 and to the ratio of the most to the least popular expert in figure 6, 4.02 with 4
+-- experts and 5.56 with 16. The paper does not say how much popularity changes from batch to batch:
+-- the standard deviation of a class's log popularity is taken as 0.3 (band: 0.1 to 0.6).
 local moe = require "moe"
 
 local MODELS = {
@@ -11,8 +12,9 @@ local MODELS = {
 }
 local EXPERTS = { 4, 8, 16 }
 local SYSTEMS = { "ideal", "baseline", "lina", "no_estimation", "no_fine_tuning" }
--- The popularity ratio that classes are dealt out with, so that strays and classes' own skew leave
--- figure 6's; of 8 experts between them.
+-- The ratio of popularities with which classes are assigned to experts, chosen so that figure 6's
+-- ratio results together with stray choices and the skew of the classes. For 8 experts, which
+-- figure 6 does not show, a value between the others is taken.
 local DEAL = { [4] = 6.5, [8] = 4.5, [16] = 1.3 }
 
 local function classes(experts, drift)
@@ -20,7 +22,7 @@ local function classes(experts, drift)
     drift = drift }
 end
 
--- What is open or assumed; the first is the paper's text as printed.
+-- Readings of what the paper leaves open or what is assumed; the first is its text as printed.
 local READINGS = {
   { name = "as printed" },
   { name = "estimates scaled to all devices", normalise = true },
@@ -33,7 +35,7 @@ local READINGS = {
   { name = "NVLink", ends = { ["cluster.intra.bytes_per_s"] = "hi" } },
   { name = "slow GEMMs", ends = { ["cluster.device.gemm_efficiency"] = "lo" } },
 }
--- Beyond the paper, not in the band.
+-- A variant that is not in the paper; it is shown but does not count for the band.
 local BEYOND = { name = "both, replicas share by weight", normalise = true,
   schedule = "closed_form", share = "weighted" }
 

@@ -1,8 +1,8 @@
--- Table 5: the length of sample paths, 1, 3 and 6 layers. Simulated on made-up routing (synthetic
--- traces) of two kinds: tokens that keep a class through the layers, which several layers tell
--- better than one, and layered Markov routing, in which the last layer says all. Absolute
--- accuracies belong to the trained models and their texts, so they are not comparable; whether
--- longer paths help is.
+-- Table 5 of Lina: paths of 1, 3 and 6 layers. Simulated on two kinds of made-up routing (synthetic
+-- traces): tokens that keep a class through all layers, which several layers show better than one;
+-- and Markov routing, in which the next choice depends only on the last layer's. The accuracies of
+-- estimates depend on the trained models and their texts, so they are not comparable; whether
+-- longer paths help is comparable.
 local moe = require "moe"
 
 local MODELS = {
@@ -22,7 +22,8 @@ local function routing_of(law)
     drift = law.drift }
 end
 
--- Of a law and a way to count: model -> path -> result, with the medians and tails of ideal.
+-- Measures one routing model and one way to count. Returns model -> path length -> result, with
+-- medians and 95th percentiles relative to the ideal gate.
 local function measure(reading)
   local law, way, out = reading.law, reading.way, {}
   for _, model in ipairs(MODELS) do

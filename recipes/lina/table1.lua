@@ -1,12 +1,12 @@
--- Table 1, figures 2 and 4: how much of the baseline's step are all-to-alls? Transformer-XL with
--- 12, 24 and 36 layers on Lina's testbed, simulated. The rows per GPU, which the paper does not
--- give, are chosen to meet the 333 ms of 12 layers and 16 experts: that figure is fitted, and no
--- other.
+-- Table 1 and figures 2 and 4 of Lina: which share of the baseline's step are all-to-alls?
+-- Transformer-XL with 12, 24 and 36 layers on Lina's testbed, simulated. The paper does not give
+-- the rows per GPU; they are chosen to meet the 333 ms of 12 layers and 16 experts. That figure is
+-- fitted, and no other is.
 local moe = require "moe"
 
 local ROWS = 10
 
--- All-to-alls of a step, posted or on the wire, and of one layer's forward.
+-- Returns the time of all all-to-alls of a step, each from when it is posted to its end.
 local function a2a_ms(run)
   return run.parameters.layers * (run.a2a_forward_ms + run.a2a_backward_ms)
 end

@@ -1,14 +1,14 @@
--- Figures 7 and 8: what becomes of one MoE layer's backward when the gradients of the block above
--- it are all-reduced meanwhile? Simulated on Lina's testbed, 16 GPUs. The paper describes neither
--- its layer nor its model: ours is as wide as GPT-2 XL, with 5 rows per GPU, whose layer takes
--- about the 24.6 ms of figure 7c (fitted), and with 2, whose all-to-alls are shorter than an
--- all-reduce.
+-- Figures 7 and 8 of Lina: what happens to the backward of an MoE layer while the gradients of the
+-- block above it are all-reduced? Simulated on Lina's testbed with 16 GPUs. The paper describes
+-- neither the layer nor its model. Ours is as wide as GPT-2 XL and has either 5 rows per GPU, with
+-- which the layer takes about the 24.6 ms of figure 7c (fitted), or 2 rows, with which its
+-- all-to-alls are shorter than an all-reduce.
 local moe = require "moe"
 
 local ROWS, EFFICIENCIES, CELL_MS = { 5, 2 }, { 0.7, 1, 0.5 }, 1
 local WHOLE = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
--- Figure 7c, what an oracle would do: no all-reduce begins until the layer's all-to-alls are over.
+-- Figure 7c, the schedule of an oracle: no all-reduce begins before the layer's all-to-alls end.
 local deferred = moe.policy.schedule { name = "deferred", apply = function(s, g)
   local pair = g:ops { kind = "all_to_all", phase = "backward" }
   for _, op in ipairs(g:ops { kind = "all_reduce" }) do
@@ -16,7 +16,8 @@ local deferred = moe.policy.schedule { name = "deferred", apply = function(s, g)
   end
 end }
 
--- Name, figure, passes: the baseline's lanes share the wire, those of priority take turns.
+-- Variants: name, figure, passes. In the baseline the transfers of the two lanes share links; under
+-- priority only one transfer runs at a time.
 local VARIANTS = {
   { "baseline", "7a" },
   { "naive priority", "7b", moe.pass.priority { hold = false } },
@@ -34,7 +35,7 @@ local function spans_of(variant, rows, efficiency)
       batch_per_device = rows, moe_every = 2 } }:spans()
 end
 
--- Spans of the layer's backward, times from the begin of its combine's gradient on.
+-- The spans of the layer's backward; times count from the begin of the gradient of its combine.
 local function layer_of(spans)
   local layer = { a2a = {}, reduce = {}, expert = {}, over = 0 }
   local begin
@@ -56,7 +57,7 @@ local function layer_of(spans)
   return layer
 end
 
--- When the all-reduces of these names are over.
+-- Returns the time when all all-reduces with these names have ended.
 local function reduced(layer, names)
   local over = 0
   for _, span in ipairs(layer.reduce) do
@@ -70,7 +71,8 @@ local function measure(reading)
   for _, variant in ipairs(VARIANTS) do
     by[variant[1]] = layer_of(spans_of(variant, reading.rows, reading.efficiency))
   end
-  -- Gradients complete before the layer begins and not yet reduced by the baseline.
+  -- All-reduces whose gradients are complete when the layer begins, and which have not ended by
+  -- then in the baseline.
   for _, span in ipairs(by.baseline.reduce) do
     if span.ready <= 0 and span.to > 0 then pending[span.op] = true end
   end

@@ -1,15 +1,16 @@
--- Is PipeMoE's degree the best one when the layer really runs? Layers of several shapes and links
--- on two CPU ranks; per layer the lines fitted to ops measured alone, the exact degree of the step,
--- then training steps at that degree and others, in turns. Emulated: real compute, real bytes, the
--- wire's time from the link model. Every step of every turn but its first is a sample and is kept.
+-- Is PipeMoE's degree the best one when the layer is executed? Layers of several shapes on several
+-- links on two CPU ranks. For each layer, lines are fitted to ops that are measured alone, and the
+-- best degree for the step is computed; then training steps are executed at that degree and at
+-- others, in turns. Emulated: compute and bytes are real, times of transfers come from the link
+-- model. Every step of a turn except the first is a sample; all samples are kept.
 local moe = require "moe"
 
 local RANKS, DEGREES = 2, { 1, 2, 3, 4, 6, 8, 12, 16, 24 }
 local MAX_DEGREE = 64
-local ROUNDS, STEPS = 4, 4  -- samples of a degree: so many turns of so many steps
-local WITHIN = 0.03         -- of the best executed time
+local ROUNDS, STEPS = 4, 4  -- samples of a degree: number of turns, steps per turn
+local WITHIN = 0.03         -- distance from the best executed time that still counts as best
 
--- Rows of 128 tokens per rank; the wire: bytes per second, start-up in microseconds.
+-- Layers: rows of 128 tokens per rank, widths, and the link's bytes per second and start-up (us).
 local LAYERS = {
   { rows = 4, hidden = 256, ffn = 256, bytes_per_s = 5e8, latency_us = 2000 },
   { rows = 4, hidden = 256, ffn = 1024, bytes_per_s = 2e8, latency_us = 1000 },
@@ -41,7 +42,7 @@ local function link_of(layer)
   return { bytes_per_s = layer.bytes_per_s, latency_us = layer.latency_us }
 end
 
--- Small degrees, those beside the chosen one, and it.
+-- Returns the degrees to execute: 1, 2, the chosen degree, and its neighbours.
 local function degrees_to_run(chosen, capacity)
   local wanted, out = { [1] = true, [2] = true, [chosen] = true }, {}
   for i, degree in ipairs(DEGREES) do
@@ -74,7 +75,8 @@ local function median(list)
   return (sorted[math.ceil(n / 2)] + sorted[math.floor(n / 2) + 1]) / 2
 end
 
--- Samples by degree; the degrees take turns, in an order that turns round.
+-- Returns the samples of each degree. The degrees are executed in turns, in an order that is
+-- reversed from turn to turn.
 local function execute(layer, degrees)
   local samples = {}
   for _, degree in ipairs(degrees) do samples[degree] = {} end
@@ -93,7 +95,7 @@ local function numbers(list, format)
   return table.concat(out, " ")
 end
 
--- Returns the best executed time and its degree.
+-- Prints the results of a layer; returns the best executed time and its degree.
 local function show_layer(i, layer, fit, choice, degrees, samples)
   local l, e = fit.lines, fit.error
   print(("\nLayer %d: %d tokens per rank, M %d, H %d; link %g MB/s, %g us"):format(i,

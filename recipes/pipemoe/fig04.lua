@@ -1,6 +1,6 @@
--- Figure 4 of PipeMoE: which of degrees 1, 2, 4, 8 is the best of how many layers, and how much
--- longer does the worst take? All 864 layers of table IV, every one simulated at the four degrees;
--- with the backward counted, and without restriction of the degree, by the closed form.
+-- Figure 4 of PipeMoE: for how many layers is each of the degrees 1, 2, 4, 8 the best, and how much
+-- longer does the worst take? All 864 layers of table IV are simulated at the four degrees. The
+-- same is computed by the closed form with the backward counted, and with any degree allowed.
 local moe = require "moe"
 
 local GPUS, DEGREES = { 16, 32, 64 }, { 1, 2, 4, 8 }
@@ -18,8 +18,8 @@ local function closed_step(layer, degree)
   return moe.pipemoe.time(t)
 end
 
--- Of a set of layers: how many are best at each degree, and by how much the worst is longer, at
--- most, in percent.
+-- Returns for a set of layers how many are fastest at each degree, and by how many percent the
+-- worst degree takes longer than the best, the largest over layers.
 local function compare(layers, time)
   local best_at, most = { [1] = 0, [2] = 0, [4] = 0, [8] = 0 }, 0
   for _, layer in ipairs(layers) do
@@ -98,7 +98,7 @@ local function extreme(choose)
   end
 end
 
--- The paper does not say whether its times are of the forward or of a step.
+-- Evaluates the claims, once for the forward and once for a step: the paper does not say which.
 local function judge(t)
   local function claim(id, value)
     return moe.claim { id = id, label = t.title, neutral = 0, within = 0.25, value = value }

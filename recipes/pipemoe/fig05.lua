@@ -1,12 +1,14 @@
--- Figure 5 of PipeMoE: a layer in four chunks when a chunk's transfer is longer than its experts
--- (Q1), when it is shorter and experts decide (not Q1, Q2), and when transfers decide nevertheless
--- (neither). Layers of table IV, from the event engine; the last op ends where f_2, f_3, f_4 say.
--- Then whole plans with such a layer at degree 4, whose timelines `--out` keeps.
+-- Figure 5 of PipeMoE: a layer in four chunks in three cases. A chunk's transfer takes longer than
+-- its experts (condition Q1 of the paper); it is shorter, and the experts determine the layer's
+-- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). Layers of
+-- table IV are simulated by the event engine, and their last op ends when the paper's f_2, f_3, f_4
+-- predict. Then whole plans with such a layer at degree 4 are simulated, for `--out`.
 local moe = require "moe"
 
 local COLUMNS, R = 96, 4
 
--- The largest layer with ffn = 8192. Experts that take twice as long stand for its backward.
+-- Returns the largest layer with ffn = 8192. Its backward is represented by experts that take twice
+-- as long.
 local function largest(gpus, experts)
   local layers = moe.pipemoe.layers { devices = gpus }
   local layer = layers[#layers]
@@ -14,7 +16,7 @@ local function largest(gpus, experts)
   return layer
 end
 
--- alpha_a, beta_a n_d, alpha_e, beta_e n_e.
+-- Returns alpha_a, beta_a n_d, alpha_e and beta_e n_e of the layer, in the paper's notation.
 local function parts(layer)
   return layer.alpha_a, layer.beta_a * layer.lines.n_d, 2 * layer.alpha_gemm,
     2 * layer.beta_gemm * layer.lines.n_e
@@ -26,14 +28,14 @@ local function conditions(layer)
     2 * (R - 1) * alpha_a + 2 * (R - 1) / R * wire < R * alpha_e + work
 end
 
--- Eq. 25 and 40, or Eq. 33.
+-- Returns the layer's time by the paper: Eq. 25 and 40, or Eq. 33 if the experts determine it.
 local function formula(layer, experts_decide)
   local alpha_a, wire, alpha_e, work = parts(layer)
   if not experts_decide then return 2 * R * alpha_a + 2 * wire end
   return 2 * alpha_a + work + 2 * wire / R + R * alpha_e
 end
 
--- A lane as text: the chunk's number, from its first column to its last.
+-- Returns a lane as text, in which each span is filled with the number of its chunk.
 local function lane_text(spans, lane, column_s)
   local cells = {}
   for i = 1, COLUMNS do cells[i] = " " end
@@ -65,7 +67,7 @@ for _, case in ipairs(CASES) do
     ffn = l.ffn, experts_per_device = l.experts_per_device, alpha_a = l.alpha_a,
     beta_a = l.beta_a, alpha_gemm = l.alpha_gemm, beta_gemm = l.beta_gemm, degree = R,
     spans = true }
-  -- Both GEMMs of a chunk are one box.
+  -- Both GEMMs of a chunk are drawn as one box.
   local boxes = {}
   for _, span in ipairs(run.spans) do
     if span.op ~= "fc2" then boxes[#boxes + 1] = span end
@@ -84,7 +86,8 @@ for _, case in ipairs(CASES) do
 end
 print ""
 
--- The cluster's lines as moebench's own: an all-to-all by table, GEMMs by rate and launch.
+-- Returns a moebench cluster with the times of the layer's lines: a table of all-to-alls, and a
+-- rate and launch time for GEMMs.
 local function cluster_of(l)
   local function us(bytes) return 1e6 * (l.alpha_a + l.beta_a * bytes) end
   return moe.cluster.custom { name = ("pipemoe%d"):format(l.devices), nodes = l.devices / 4,

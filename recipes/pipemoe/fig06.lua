@@ -1,6 +1,7 @@
--- Figure 6 of PipeMoE: the straight lines of GEMMs and all-to-alls. The published ones and what
--- they say about the machine behind them (the measured points are not in the paper); and the same
--- two lines fitted to ops that this machine is measured to take, with how far they are off.
+-- Figure 6 of PipeMoE: the straight lines for the times of GEMMs and all-to-alls. First the
+-- published lines with the rates that they imply for the paper's machines (the measured points are
+-- not in the paper); then the same two lines fitted to ops measured on this machine, with the
+-- errors of the fits.
 local moe = require "moe"
 
 local GPUS_PER_NODE, NIC_GBIT = 4, 100
@@ -16,7 +17,7 @@ local function line_row(gpus, reading)
   for _, mib in ipairs { 1, 10, 100 } do
     cells[#cells + 1] = ("%.2f"):format(1e3 * (l.alpha_a + l.beta_a * mib * 2 ^ 20))
   end
-  -- (P - 4) / P of what the four GPUs of a node bring leaves it.
+  -- A share (P - 4) / P of the bytes of a node's four GPUs leaves the node.
   local rate = GPUS_PER_NODE * (gpus - GPUS_PER_NODE) / gpus / l.beta_a * 8 / 1e9
   cells[#cells + 1] = ("%.0f of %d"):format(rate, NIC_GBIT)
   rows[#rows + 1] = cells

@@ -1,6 +1,7 @@
 -- Table VI of PipeMoE: how much less time does a layer take at the degree that PipeMoE chooses than
--- at Tutel's fixed ones? All 864 layers of table IV, every one planned and simulated at its degree
--- and at 1, 2, 4, 8, and by the closed form; with both readings of the start-up on 16 GPUs.
+-- at a fixed degree, as in Tutel? All 864 layers of table IV are planned and simulated at the
+-- chosen degree and at 1, 2, 4, 8; the closed form is shown too. Both readings of the start-up on
+-- 16 GPUs are used.
 local moe = require "moe"
 
 local GPUS, DEGREES = { 16, 32, 64 }, { 1, 2, 4, 8 }
@@ -16,7 +17,7 @@ local function with(lines, more)
   return t
 end
 
--- Seconds at a degree, of a layer's forward, simulated.
+-- Returns the simulated time of a layer's forward at a degree, in seconds.
 local function simulated(layer, degree)
   return moe.pipemoe.simulate { devices = layer.devices, rows = layer.rows,
     experts_per_device = layer.experts_per_device, hidden = layer.hidden, ffn = layer.ffn,
@@ -30,8 +31,9 @@ end
 
 local function choice(layer, more) return moe.pipemoe.degree(with(layer.lines, more)) end
 
--- Per cluster: the layers, their times at 1, 2, 4, 8 and at the degree that is best for `chosen_by`
--- (as for `objective`), by `time`.
+-- Returns, for each cluster, the layers with their times at degrees 1, 2, 4, 8 and at the chosen
+-- degree. The function `time` gives the times, for `objective`; the degree is the best one for
+-- `chosen_by` (by default the same objective).
 local function measure(options, time, objective, chosen_by)
   local reading = {}
   for _, gpus in ipairs(GPUS) do
@@ -49,7 +51,8 @@ local function measure(options, time, objective, chosen_by)
   return reading
 end
 
--- Percent less time than at DEGREES[j]: mean and most over the rows that `keep` takes.
+-- Returns by how many percent the time is less than at DEGREES[j]: mean and largest over the rows
+-- for which `keep` returns true.
 local function gain(rows, j, keep)
   local sum, most, n = 0, 0, 0
   for _, row in ipairs(rows) do
@@ -92,7 +95,8 @@ local function paper_row()
   return cells
 end
 
--- Section V-C: degrees that the forward's model chooses, judged by a step.
+-- Section V-C: returns the percentage of layers whose degree, chosen by the forward's time, is at
+-- least as good for a whole step as each of the fixed degrees.
 local function better_or_equal(reading)
   local good, n = 0, 0
   for _, gpus in ipairs(GPUS) do
@@ -116,7 +120,7 @@ local function mean_of_all(reading)
   return sum / #GPUS / #DEGREES
 end
 
--- The layer of section V-E, by simulation.
+-- Returns the layer that section V-E discusses.
 local function layer_of_discussion()
   for _, layer in ipairs(moe.pipemoe.layers { devices = 64 }) do
     if layer.batch == 2 and layer.seq == 2048 and layer.hidden == 8192 and layer.ffn == 4096
@@ -143,7 +147,7 @@ local function show_gains(likely, printed)
       function(row) return row.layer.fits end) })
 end
 
--- The two ways to the same time.
+-- Prints how far the simulated times are from those of the closed form.
 local function show_difference(likely)
   local worst, most_uneven = 0, 0
   for _, gpus in ipairs(GPUS) do
@@ -159,7 +163,7 @@ local function show_difference(likely)
   print(("%.1e at the chosen degrees, whose chunks may differ by a row."):format(most_uneven))
 end
 
--- Algorithm 1 against the best degree.
+-- Prints how often the degree of the paper's Algorithm 1 is not the best, and the time it costs.
 local function show_methods(likely, printed)
   print "\nDegrees that are not the best, and what they cost: mean and most, percent"
   local methods = { { "method", "16 printed", "16 likely", "32", "64" } }

@@ -1,11 +1,11 @@
--- What do copies of heavy experts gain when they are really made? Two CPU ranks over an emulated
--- link, four of five tokens routed to one rank's experts: plain expert parallelism (real rows only,
--- and as a placement without copies, which leaves unused rows uncleared as the others do: what
--- speed-ups are over), FasterMoE's shadowing, Pro-Prophet's planner with copies that block, with
--- its scheduler, and all of it. Each system runs three times, in turn; medians over all steps but
--- each run's first.
--- And how far the planner's model of all-to-alls (A2A), experts' compute (EC), copies (Trans) and
--- their gradients (Agg) is from what they took in those steps (figure 13).
+-- What do copies of experts with many tokens gain when they are executed? Two CPU ranks over an
+-- emulated link; four of five tokens are routed to one rank's experts. The systems are plain expert
+-- parallelism with only real rows; the same as a placement without copies (like the others it does
+-- not clear unused rows, so speed-ups are relative to it); FasterMoE's shadowing; Pro-Prophet's
+-- planner with copies that block compute, also with its scheduler; and the whole of Pro-Prophet.
+-- Each system runs three times, in turns; medians are over all steps except the first of each run.
+-- Also shown is how far the planner's model of all-to-alls (A2A), experts' compute (EC), copies
+-- (Trans) and their gradients (Agg) is from their executed times (the paper's figure 13).
 local moe = require "moe"
 
 local ROUNDS = 3
@@ -26,7 +26,7 @@ end
 
 local OPS = { { "a2a", "A2A" }, { "experts", "EC" }, { "trans", "Trans" }, { "agg", "Agg" } }
 
--- model[system][op]: by phase what was estimated and executed; and the errors' sum over both
+-- model[system][op] has the estimated and executed times of each phase, and the sum of the errors.
 local samples, predicted, digests, model = {}, {}, {}, {}
 
 local function add_model_times(system, planner_error)

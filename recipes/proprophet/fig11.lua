@@ -1,12 +1,12 @@
--- Figure 11 of Pro-Prophet: speed-ups of single MoE layers of MoE-GPT-M on 16 GPUs, whose loads are
--- not equally skewed. Simulated; no constant is fitted. The paper shows layers of random choice and
--- publishes no routing: in each layer each expert has a popularity of its own, exp(sigma z) with z
--- normal; with sigma = 1.2 most layers have the skew of its figure 3 (over half of the inputs for 3
--- of 16 experts, under 5% for the lightest 3).
+-- Figure 11 of Pro-Prophet: speed-ups of single MoE layers of MoE-GPT-M on 16 GPUs, whose loads
+-- have different skews. Simulated; no constant is fitted. The paper shows randomly chosen layers
+-- and does not publish its routing. Here each expert of each layer has a popularity exp(sigma z)
+-- with z normal; with sigma = 1.2 most layers have the skew of the paper's figure 3 (3 of 16
+-- experts get over half of the inputs, the lightest 3 under 5%).
 local moe = require "moe"
 
 local P = moe.pass
-local STEPS = { 2, 3, 4 }  -- the first one has no copies yet
+local STEPS = { 2, 3, 4 }  -- the first step has no copies yet
 local DEVICES, TOKENS, LAYERS = 16, 1024, 12
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
 local SYSTEMS = {
@@ -16,8 +16,8 @@ local SYSTEMS = {
   pp = moe.system "prophet" {},
 }
 
--- What is not in the paper: first as assumed, then otherwise, one at a time. where_held: copies for
--- one layer that hold up another one are the other one's time.
+-- Values of what the paper does not give: first all as assumed, then with one changed at a time.
+-- where_held: the time of copies for one layer that delay another layer counts for the other layer.
 local READINGS = { {}, { sigma = 1 }, { sigma = 1.4 }, { seed = 2 }, { k = 2 },
   { where_held = true }, { nic = 0.95 }, { gemm = 0.25 } }
 
@@ -36,11 +36,11 @@ local function cluster(reading)
   return moe.cluster.hpwnv(t)
 end
 
--- Of from .. to, how long no device computes; 0 where to is not behind from.
+-- Returns how long in the interval from .. to no device computes; 0 if `to` is not after `from`.
 local function idle(spans, from, to)
   if from >= to then return 0 end
   local sum, known = 0, from
-  for _, span in ipairs(spans) do  -- by begin
+  for _, span in ipairs(spans) do  -- in order of begin
     if span.lane == "compute" and span.end_ms > known then
       sum = sum + math.max(0, math.min(span.begin_ms, to) - known)
       known = span.end_ms
@@ -49,8 +49,9 @@ local function idle(spans, from, to)
   return sum + math.max(0, to - known)
 end
 
--- Milliseconds by layer, from its gate to its combine and back, of the first device. Time in which
--- experts or their gradients travel and no device computes belongs to the layer that they are for.
+-- Returns the milliseconds of each layer on the first device, from its gate to its combine, forward
+-- and backward. Time in which experts or their gradients are transferred while no device computes
+-- counts for the layer to which they belong.
 local function layers_ms(spans, where_held)
   local at, ms, copies = {}, {}, {}
   for _, span in ipairs(spans) do
@@ -78,7 +79,7 @@ local function layers_ms(spans, where_held)
   return ms
 end
 
--- Means over steps.
+-- Returns the milliseconds of each layer, means over steps.
 local function layers_of(system, reading)
   local plan = moe.plan { cluster = cluster(reading), system = system,
     model = moe.model.proprophet { size = "M", k = reading.k or 1, routing = routing(reading) } }
@@ -92,7 +93,8 @@ local function layers_of(system, reading)
   return ms
 end
 
--- [layer] = { ms of plain, fm = speed-up over it, pp }
+-- Returns, for each layer, { ms under plain expert parallelism, fm = FasterMoE's speed-up over
+-- that, pp = Pro-Prophet's }.
 local function measure(reading)
   local ms, out = {}, {}
   for name, system in pairs(SYSTEMS) do ms[name] = layers_of(system, reading) end
@@ -102,7 +104,7 @@ local function measure(reading)
   return out
 end
 
--- Share of the three heaviest experts in a layer's inputs.
+-- Returns the share of a layer's inputs that go to the three experts with most inputs.
 local function heaviest_3(layer)
   local inputs = {}
   for _, row in ipairs(moe.loads { routing = routing {}, ranks = DEVICES, tokens = TOKENS,

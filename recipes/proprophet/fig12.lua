@@ -1,6 +1,7 @@
--- Figure 12 of Pro-Prophet: 100 iterations of MoE-GPT-M, k = 1, on 16 GPUs, with popularities that
--- drift: Pro-Prophet plans each step on the loads of the one before. Simulated; no constant is
--- fitted. Bands: how fast popularities drift, which the paper shows but does not give.
+-- Figure 12 of Pro-Prophet: 100 iterations of MoE-GPT-M, k = 1, on 16 GPUs, with experts'
+-- popularity that changes from step to step: Pro-Prophet plans each step from the loads of the step
+-- before. Simulated; no constant is fitted. Bands are over the speed of these changes, which the
+-- paper shows but does not give as a number.
 local moe = require "moe"
 
 local P = moe.pass
@@ -19,7 +20,7 @@ local function mean_and_spread(list)
   return mean, math.sqrt(math.max(0, squares / n - mean ^ 2))
 end
 
--- By system: { mean, spread, least, most } of its steps.
+-- Returns, for each system, { mean, spread, least, most } of the times of its steps.
 local function measure(drift)
   local of = {}
   for _, entry in ipairs(SYSTEMS) do
@@ -28,7 +29,7 @@ local function measure(drift)
         routing = moe.workload "zipf" { s = 1.1, drift = drift, seed = 1 } } }
       :simulate { steps = STEPS }.samples_ms
     local mean, spread = mean_and_spread(samples)
-    table.remove(samples, 1)  -- it has no copies yet
+    table.remove(samples, 1)  -- the first step has no copies yet
     of[entry[1]] = { mean = mean, spread = spread, least = math.min(unpack(samples)),
       most = math.max(unpack(samples)) }
   end

@@ -1,10 +1,11 @@
--- Figures 14 and 15 of Pro-Prophet: what planner, scheduler and both as one add, and the planner
--- against copies of the 2 or 3 heaviest experts on all devices. MoE-GPT-M on 16 GPUs, simulated; no
--- constant is fitted. Bands: the skew of the loads, which the paper does not publish.
+-- Figures 14 and 15 of Pro-Prophet: what its planner, its scheduler and their combination add, and
+-- the planner compared with copies of the 2 or 3 experts with most inputs on all devices. MoE-GPT-M
+-- on 16 GPUs, simulated; no constant is fitted. Bands are over the skew of the loads, which the
+-- paper does not publish.
 local moe = require "moe"
 
 local P = moe.pass
-local STEPS = 4  -- the first one has no copies yet
+local STEPS = 4  -- the first step has no copies yet
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
 
 local function copies(name, k)
@@ -22,7 +23,7 @@ local SYSTEMS = {
   { "top3", copies("copies_of_3", 3) },
 }
 
--- Milliseconds of a step by system, mean behind the first one.
+-- Returns, for each system, the milliseconds of a step, mean over the steps after the first.
 local function steps_ms(k, s)
   local model = moe.model.proprophet { size = "M", k = k,
     routing = moe.workload "zipf" { s = s, drift = 0.05, seed = 1 } }

@@ -1,21 +1,22 @@
--- Figure 16 of Pro-Prophet: how much evener its planner leaves the devices than FasterMoE's
--- shadowing does, layer by layer. Pure counting: both plan on the loads that they are counted on,
--- and nothing is timed or simulated. The paper's routing is not published: loads are drawn with the
--- skew of its figure 3 (3 of 16 experts get over half of the inputs, the lightest 3 under 5%).
+-- Figure 16 of Pro-Prophet: how much better its planner balances the devices in each layer than
+-- FasterMoE's shadowing. Inputs are only counted: both policies plan from the same loads for which
+-- the balance is then computed, and nothing is timed or simulated. The paper's routing is not
+-- published: loads are drawn with the skew of its figure 3 (3 of 16 experts get over half of the
+-- inputs, the lightest 3 under 5%).
 local moe = require "moe"
 
 local DEVICES, TOKENS, LAYERS = 16, 1024, 12
 local HIDDEN, FFN, SEQ = 1024, 2048, 256  -- MoE-GPT-M, in single precision
 
--- Rates that a plan counts with; the paper prints none. Bytes: what a device receives.
+-- The rates that the planner uses; the paper prints none. bytes_per_s is what a device receives.
 local FLOPS = 20e12
 local RATES = { input_bytes = 4 * HIDDEN, expert_bytes = 4 * 2 * HIDDEN * FFN,
   bytes_per_s = 20e9 / 8, copy_bytes_per_s = 50e9 / 8,
   inputs_per_s = FLOPS / (4 * HIDDEN * FFN) }
--- Attention of a block in the authors' count, forward; twice that backward.
+-- Time of a block's attention in the forward, as the authors' code counts it; backward: twice.
 local FNEC_S = 4 * TOKENS * (SEQ * HIDDEN + HIDDEN ^ 2) / FLOPS
 
--- What the public fastmoe code takes for net (50 Gb/s) and GEMMs (11.5 TFLOP/s) unless told.
+-- The defaults of the public fastmoe code for the network (50 Gb/s) and GEMMs (11.5 TFLOP/s).
 local FASTMOE = { bytes_per_s = 50e9 / 8, inputs_per_s = 11.5e12 / (4 * HIDDEN * FFN) }
 
 local function with(t, more)
@@ -25,7 +26,7 @@ local function with(t, more)
   return out
 end
 
--- routed[expert][device] of a layer
+-- Returns a layer's counts, routed[expert][device].
 local function counts_of(skew, k, layer)
   local loads = moe.loads { routing = skew, ranks = DEVICES, tokens = TOKENS, experts = DEVICES,
     k = k, layer = layer }
@@ -37,7 +38,7 @@ local function counts_of(skew, k, layer)
   return out
 end
 
--- RB of both on one layer, and their ratio.
+-- Returns the balance (RB) that both policies reach on one layer, and the ratio.
 local function compare(counts, alpha, constants)
   local shadowing = moe.prophet.place(with(with(RATES, constants),
     { policy = "fastermoe_shadowing", routed = counts }))
@@ -68,8 +69,9 @@ local function most_of(layers)
   return most, below
 end
 
--- What the outcome hangs on: the skew (source_ragged: every device has a popularity and a number of
--- tokens of its own), where the search ends (alpha), and with which rates FasterMoE counts.
+-- Values on which the outcome depends: the skew (source_ragged: every device has its own popularity
+-- of experts and number of tokens), alpha, which ends the planner's search, and the rates that
+-- FasterMoE uses.
 local readings = {}
 for _, law in ipairs { { "zipf", 1.1 }, { "zipf", 0.9 }, { "zipf", 1.3 }, { "source_ragged" } } do
   local name, s = unpack(law)
@@ -97,7 +99,7 @@ local function show(values)
     "ratio" } }
   for layer = 1, LAYERS do
     local row = { layer }
-    for k = 1, 2 do  -- the first two readings
+    for k = 1, 2 do  -- values of the first two readings
       local l = values[k].layers[layer]
       for _, value in ipairs { l.planner, l.shadowing, l.ratio } do
         row[#row + 1] = ("%.2f"):format(value)

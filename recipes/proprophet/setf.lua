@@ -1,25 +1,27 @@
--- What Pro-Prophet's performance model alone (equations 1 to 8) says of the speed-ups of its table
--- IV and figure 14: one layer with what stands beside its experts, nothing simulated. The paper
--- prints no rates. Those called set F were chosen with its speed-ups in sight: what is near them
--- here was fitted, not predicted. For comparison A and B, constants of the authors' code, and D,
+-- The speed-ups of Pro-Prophet's table IV and figure 14 by its performance model alone (equations 1
+-- to 8): one layer with the other compute of its block; nothing is simulated. The paper prints no
+-- rates. Set F of rates was chosen with the paper's speed-ups known, so what is near them here was
+-- fitted and not predicted. For comparison: A and B, constants of the authors' code; and D, with
 -- one rate for all-to-alls and copies. FasterMoE searches with the same rates.
 local moe = require "moe"
 
 local DEVICES, TOKENS, SEQ = 16, 1024, 256
 local SIZES = { "S", "M", "L", "DS", "DM" }
-local WIDTH = { S = 512, M = 1024, L = 2048, DS = 512, DM = 1024 }  -- an expert is twice as wide
+-- Model widths; the inner width of an expert is twice as large.
+local WIDTH = { S = 512, M = 1024, L = 2048, DS = 512, DM = 1024 }
 
--- Gb/s that a device receives in all-to-alls and while experts are copied, TFLOP/s, alpha of (7).
+-- Sets of rates: Gb/s that a device receives in all-to-alls, and while experts are copied; TFLOP/s;
+-- alpha of the paper's equation 7.
 local SETS = {
   F = { a2a = 20, copy = 50, tflops = 20, alpha = 1 },
-  A = { a2a = 100, copy = 15, tflops = 8.925, alpha = 3 },  -- its all-to-alls above 1 MiB
+  A = { a2a = 100, copy = 15, tflops = 8.925, alpha = 3 },  -- the code's rate above 1 MiB
   B = { a2a = 15, copy = 15, tflops = 8.925, alpha = 3 },
   D = { a2a = 20, copy = 20, tflops = 20, alpha = 1 },
 }
--- First the one that is judged, with the skew of figure 3; then other skews.
+-- The first reading, with the skew of figure 3, is compared with the paper; then other skews.
 local READINGS = { { set = "F" }, { set = "F", s = 0.9 }, { set = "F", s = 1.3 } }
 
--- What moe.prophet takes, for one layer.
+-- Returns the fields for moe.prophet's functions, for one layer.
 local function layer_of(size, k, reading)
   local set, width = SETS[reading.set], WIDTH[size]
   local flops = set.tflops * 1e12
@@ -30,14 +32,15 @@ local function layer_of(size, k, reading)
     routed[expert] = {}
     for device = 1, DEVICES do routed[expert][device] = loads[device][expert] end
   end
-  -- Attention of a block in the authors' count, forward; twice that backward.
+  -- Time of a block's attention in the forward, as the authors' code counts it; backward: twice.
   local fnec_s = 4 * TOKENS * (SEQ * width + width ^ 2) / flops
   return { routed = routed, input_bytes = 4 * width, expert_bytes = 4 * 2 * width * 2 * width,
     bytes_per_s = set.a2a * 1e9 / 8, copy_bytes_per_s = set.copy * 1e9 / 8,
     inputs_per_s = flops / (4 * width * 2 * width), fnec_s = fnec_s, bnec_s = 2 * fnec_s }
 end
 
--- Seconds of the layer and what stands beside it under a policy, copies blocking (6) or hidden (8).
+-- Returns the seconds of the block under a policy, with copies that block (equation 6) or are
+-- hidden (equation 8).
 local function seconds(layer, equation, policy, options)
   local t = { policy = policy, options = options, equation = equation }
   for name, value in pairs(layer) do t[name] = value end
@@ -46,8 +49,8 @@ local function seconds(layer, equation, policy, options)
   return placed.time_s + beside, placed.time_without_s + beside
 end
 
--- Speed-ups over plain expert parallelism of FasterMoE, the planner, the same plans with the
--- scheduler, and all of it.
+-- Returns the speed-ups over plain expert parallelism of FasterMoE, of the planner alone, of the
+-- same placements with the scheduler, and of the whole of Pro-Prophet.
 local function speedups(size, k, reading)
   local layer, alpha = layer_of(size, k, reading), SETS[reading.set].alpha
   local fm, plain = seconds(layer, 6, "fastermoe_shadowing", {})
@@ -57,7 +60,7 @@ local function speedups(size, k, reading)
     pp = plain / seconds(layer, 8, "prophet", { alpha = alpha, hidden = 1 }) }
 end
 
--- [k][size] = speedups
+-- Returns the speed-ups, indexed by [k][size].
 local function measure(reading)
   local out = { {}, {} }
   for k = 1, 2 do
@@ -80,7 +83,7 @@ local function show_models(by_k)
   print(moe.table(rows) .. "\nDS is S, and DM is M: the model knows one layer\n")
 end
 
--- Least and most over models, k and the skews.
+-- Returns a row of the table: smallest and largest speed-ups over models, k and skews.
 local function range_row(name)
   local least, most, row = {}, {}, { name == "F" and "F (fitted)" or name }
   for _, reading in ipairs(READINGS) do

@@ -1,12 +1,12 @@
--- Figure 10, tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism
--- and over FasterMoE's shadowing on three kinds of clusters. Simulated, every transfer on the
+-- Figure 10 and tables IV and V of Pro-Prophet: speed-ups of the step over plain expert parallelism
+-- and over FasterMoE's shadowing on three kinds of clusters. Simulated, with every transfer on the
 -- cluster's links; no constant is fitted. The paper's routing is not published: loads are drawn
--- with the skew of its figure 3 and drift from step to step.
+-- with the skew of its figure 3 and change from step to step.
 local moe = require "moe"
 
 local P = moe.pass
-local STEPS = 4  -- the first one has no copies yet
--- PyTorch's DistributedDataParallel, for all systems.
+local STEPS = 4  -- the first step has no copies yet
+-- The all-reduce policy of all systems: as PyTorch's DistributedDataParallel.
 local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 }
 local SYSTEMS = {
   plain = moe.system "plain" { P.irregular_a2a {}, P.used_rows {}, P.blocking_a2a {},
@@ -23,8 +23,9 @@ local SETUPS = {
   { name = "table V", cluster = "lpwnv", nodes = 2, rows = 2, sizes = SMALL, ids = { 36, 40 } },
 }
 
--- What is not in the paper, first as assumed, then what moves the outcome most, at the ends of its
--- band: skew, the NICs' achieved share, that of GEMMs.
+-- Values of what the paper does not give: first all as assumed; then, one at a time, those that
+-- change the outcome most, at an end of their band: the skew, and the achieved shares of the peak
+-- rates of NICs and GEMMs.
 local READINGS = { {}, { s = 0.9 }, { s = 1.3 }, { nic = 0.95 }, { gemm = 0.25 } }
 
 local function cluster_of(setup, reading)
@@ -42,7 +43,7 @@ local function cluster_of(setup, reading)
   return moe.cluster[setup.cluster](t)
 end
 
--- Milliseconds of a step, mean behind the first one.
+-- Returns the milliseconds of a step, mean over the steps after the first.
 local function step_ms(system, model, cluster)
   local samples = moe.plan { model = model, cluster = cluster, system = system }
     :simulate { steps = STEPS }.samples_ms
@@ -51,7 +52,8 @@ local function step_ms(system, model, cluster)
   return sum / (#samples - 1)
 end
 
--- { ms of plain, fm = speed-up over it, pp }
+-- Returns { ms of a step under plain expert parallelism, fm = FasterMoE's speed-up over that, pp =
+-- Pro-Prophet's }.
 local function measure(setup, size, k, reading)
   local skew = moe.workload "zipf" { s = reading.s or 1.1, drift = 0.05, seed = 1 }
   local model = moe.model.proprophet { size = size, k = k, routing = skew,

@@ -1,22 +1,23 @@
--- Table I of Pro-Prophet: the shares of a step that FasterMoE's shadowing takes to balance loads:
--- Search for experts to copy, Place (copies of parameters), Reduce (gradients of copies back), and
--- all of it (L.B.). Simulated on 16 GPUs; no constant is fitted. The paper's routing is not
--- published: loads are drawn with the skew of its figure 3. Everything blocks.
+-- Table I of Pro-Prophet: the shares of a step that FasterMoE's shadowing needs for balancing
+-- loads: Search (for experts to copy), Place (copies of parameters), Reduce (sums of the copies'
+-- gradients), and all three together (L.B.). Simulated on 16 GPUs; no constant is fitted. The
+-- paper's routing is not published: loads are drawn with the skew of its figure 3. All transfers
+-- block compute.
 local moe = require "moe"
 
 local STEPS = { 1, 2, 3 }
 local SIZES = { "S", "M", "L", "DS", "DM" }
 local PARTS = { "search", "place", "reduce", "all" }
--- Which part an op belongs to, by kind. Search is what the graph has of it: the exchange of counts,
--- and the choice as one kernel among them; the paper's runs on the host, in code that it does not
--- show, and waits for the device.
+-- Maps op kinds to the parts of the table. The graph's Search is the exchange of counts and the
+-- choice of experts, which takes the time of one kernel. In the paper the choice runs on the host,
+-- in code that the paper does not show, and waits for the device.
 local PART_OF = { gather_loads = "search", place = "search", copy_experts = "place",
   return_gradients = "reduce" }
 local P = moe.pass
 local SYSTEM = moe.system "shadowing" { P.fastermoe_shadowing {}, P.blocking_a2a {},
   all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * 2 ^ 20 } }
 
--- What is not in the paper: first as assumed, then otherwise, one at a time.
+-- Values of what the paper does not give: first all as assumed, then with one changed at a time.
 local READINGS = { {}, { s = 0.9 }, { s = 1.3 }, { k = 2 }, { nic = 0.95 }, { gemm = 0.25 } }
 
 local function cluster(reading)
@@ -29,7 +30,7 @@ local function cluster(reading)
   return moe.cluster.hpwnv(t)
 end
 
--- Percent of the step by part, means over steps; ms: of a step.
+-- Returns the percentage of each part in the step, means over steps, and ms = a step's time.
 local function shares(size, reading)
   local skew = moe.workload "zipf" { s = reading.s or 1.1, drift = 0.05, seed = 1 }
   local plan = moe.plan { cluster = cluster(reading), system = SYSTEM,
@@ -50,7 +51,6 @@ local function shares(size, reading)
   return out
 end
 
--- [size] = shares
 local function measure(reading)
   local out = {}
   for _, size in ipairs(SIZES) do out[size] = shares(size, reading) end

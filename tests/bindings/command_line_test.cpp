@@ -178,7 +178,7 @@ TEST_CASE("bound gives a Lua gate's capacity") {
   CHECK(run_text(folder, with_bound("C + 7")).text == "17\n");
   const Outcome o = run_text(folder, with_bound("0.5"));
   CHECK(o.status == 1);
-  CHECK_THAT(o.text, Contains("gate 'mine': bound() gives 0.5"));
+  CHECK_THAT(o.text, Contains("gate 'mine': bound() returned 0.5"));
 }
 
 TEST_CASE("a gate that raises ends the run with its name, rank, step, layer and line") {

@@ -130,12 +130,13 @@ TEST_CASE("a view refuses what lies outside of it") {
   CHECK_THAT(error_of("s:argmax_rows()(5)"), Contains("row 5"));
   CHECK_THAT(error_of("ctx:fill({ 1, 2, 3, 4 })"), Contains("choice 4 is not allowed"));
   CHECK_THAT(error_of("ctx:fill({ 1, 2 })"), !Contains("(no error)"));
-  CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"), Contains("rows differ in length"));
-  CHECK_THAT(error_of("ctx:fill(s:argmax_rows(), s:argmax_rows())"), Contains("wrong kind"));
+  CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"), Contains("rows have different lengths"));
+  CHECK_THAT(error_of("ctx:fill(s:argmax_rows(), s:argmax_rows())"),
+             Contains("has tokens where experts"));
   CHECK_THAT(error_of("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
   CHECK_THAT(error_of("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
   CHECK_THAT(error_of("ctx.take(1, 1)"), Contains("is a ':' missing?"));
-  CHECK_THAT(error_of("s.topk_rows(ctx, 1)"), Contains("scores is wanted (is a ':' missing?)"));
+  CHECK_THAT(error_of("s.topk_rows(ctx, 1)"), Contains("scores is needed (is a ':' missing?)"));
 }
 
 TEST_CASE("a view that a gate keeps is blind once the call is over") {
@@ -148,7 +149,7 @@ TEST_CASE("a view that a gate keeps is blind once the call is over") {
        {"kept.s(1, 1)", "kept.s:argmax_rows()", "kept.ctx:take(1, 1)", "kept.ctx:left(1)",
         "return kept.ctx.tokens", "kept.ids(1)", "kept.ctx:fill(kept.list)"}) {
     INFO(use);
-    CHECK_THROWS_WITH(lua.run(use), Contains("belongs to a gate's call that is over"));
+    CHECK_THROWS_WITH(lua.run(use), Contains("is from a call of a gate that has ended"));
   }
   CHECK_NOTHROW(lua.run("assert(kept.list(1) >= 1 and #kept.list == 4)"));
 }

@@ -149,6 +149,6 @@ TEST_CASE("a profile of another model or another path is refused") {
                      ", popularity = p, model = model { experts = 2 } }"),
              Contains("popularity.experts: the profile has 4, the plan 2"));
   CHECK_THAT(message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
-             Contains("step: 9 of a trace of 4"));
+             Contains("step: 9 is not allowed; the trace has 4 steps"));
   CHECK_THAT(message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));
 }

@@ -147,16 +147,16 @@ TEST_CASE("p tells its holders, its rows, its times and what is free") {
 TEST_CASE("a placement that loses an expert, has two owners or does not fit cannot be made") {
   CHECK_THAT(error_of("p:drop(1, 1)"), Contains("device 1 owns expert 1, which would be lost"));
   CHECK_THAT(error_of("p:drop(1, 2)"), Contains("device 2 does not hold expert 1"));
-  CHECK_THAT(error_of("p:replicate(1, 1)"), Contains("device 1 holds expert 1 already"));
-  CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(1, 2)"), Contains("holds expert 1 already"));
+  CHECK_THAT(error_of("p:replicate(1, 1)"), Contains("device 1 already holds expert 1"));
+  CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(1, 2)"), Contains("already holds expert 1"));
   CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(2, 2)"),
-             Contains("no room for a copy of expert 2 on device 2: its 1 shadow slots"));
+             Contains("no free slot for a copy of expert 2 on device 2: its 1 slots for copies"));
   CHECK_THAT(error_of("p:replicate(1, 2) p:migrate(2, 2)"),
              Contains("no room for expert 2 on device 2: its 3 resident slots"));
   CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"), Contains("cannot be swapped"));
   CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement is in force"));
   for (const char* edit : {"p:migrate(1, 2)", "p:replicate(1, 2)", "p:swap(1, 3)"}) {
-    CHECK_THAT(error_of(edit, false), Contains("this policy moves no residents"));
+    CHECK_THAT(error_of(edit, false), Contains("this policy may not move residents"));
   }
   const std::string weights = "p:shadow(1, 2) p:share(1, function() return 0 end)";
   CHECK_THAT(error_of(weights), Contains("no holder of expert 1 takes the tokens of device 1"));
@@ -178,9 +178,9 @@ TEST_CASE("ids outside of the layer and what is no placement are refused") {
   CHECK_THAT(error_of("return ctx.cluster:node_of(3)"), Contains("device 3"));
   CHECK_THAT(error_of("return ctx.stp"), Contains("Did you mean 'step'?"));
   CHECK_THAT(error_of("return p.owner(1)"), Contains("is a ':' missing?"));
-  CHECK_THAT(error_of(""), Contains("place() returns nothing; return p"));
-  CHECK_THAT(error_of("return true"), Contains("place() returns a boolean; return p"));
-  CHECK_THAT(error_of("return load"), Contains("place() returns a userdata"));
+  CHECK_THAT(error_of(""), Contains("place() returned nothing; return p"));
+  CHECK_THAT(error_of("return true"), Contains("place() returned a boolean; return p"));
+  CHECK_THAT(error_of("return load"), Contains("place() returned a userdata"));
 }
 
 TEST_CASE("what a placement policy keeps is blind once the call is over, ctx.state is not") {
@@ -200,13 +200,14 @@ TEST_CASE("what a placement policy keeps is blind once the call is over, ctx.sta
   for (const char* use : {"kept.load(1)", "return kept.ctx.step", "kept.p:owner(1)",
                           "kept.p:copy()", "kept.ctx:log('x')", "kept.load:heaviest()"}) {
     INFO(use);
-    CHECK_THROWS_WITH(lua.run(use), Contains("belongs to a placement's call that is over"));
+    CHECK_THROWS_WITH(lua.run(use),
+                      Contains("is from a call of a placement policy that has ended"));
   }
   lua.run("return function(ctx) ctx.state.n = ctx.state.n + 1 seen = ctx.state.n return kept.p end",
           1);
   const PlacementViews views(lua.L(), {&in, &trial.policy, {}, {}}, tables);
   call(lua.L(), 3, 1);
-  CHECK_THROWS_WITH(views.result(lua.L(), -1), Contains("a placement of a call that is over"));
+  CHECK_THROWS_WITH(views.result(lua.L(), -1), Contains("a placement of an earlier call"));
   CHECK_NOTHROW(lua.run("assert(seen == 2)"));
 }
 
@@ -391,7 +392,7 @@ error(err, 0)
 TEST_CASE("what place() returns is checked at the line where it stands") {
   CHECK_THAT(message_of(kHead + "local p = moe.policy.placement { name = 'nil', place =\n"
                                 "  function() end }\ntrain(moe.system 'x' { p {} })"),
-             Contains("recipe.lua:13: place() returns nothing; return p"));
+             Contains("recipe.lua:13: place() returned nothing; return p"));
 }
 
 TEST_CASE("two placements, and a placement under model.ep, are refused with their names") {

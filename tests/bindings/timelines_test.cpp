@@ -60,8 +60,10 @@ TEST_CASE("a step is shown of a result of its own plan, and of one that it has, 
     CHECK_THAT(refused("{ timelines = q.held.timelines }"),
                Contains(std::string(call) + ": the result is of another plan"));
     CHECK_THAT(refused("{ timelines = sim.timelines, step = 4 }"),
-               Contains(std::string(call) + ": step 4 is not there; the result has 1 to 3"));
+               Contains(std::string(call) +
+                        ": the result has no timeline of step 4; it has steps 1 to 3"));
     CHECK_THAT(refused("{ timelines = last.timelines, step = 1 }"),
-               Contains(std::string(call) + ": step 1 is not there; the result has 3 to 3"));
+               Contains(std::string(call) +
+                        ": the result has no timeline of step 1; it has steps 3 to 3"));
   }
 }

@@ -65,7 +65,7 @@ JobEnd run_text(const Folder& folder, const std::string& text, const std::string
   return mpirun(2, command(folder, folder.write("recipe.lua", kTrain + text), more));
 }
 
-TEST_CASE("a process that asks for another plan is named, and what differs") {
+TEST_CASE("a process that requests another plan is named, and what differs") {
   const Folder folder("other");
   const JobEnd end = run_text(folder,
                               "local rank = os.getenv 'OMPI_COMM_WORLD_RANK'\n"
@@ -73,7 +73,7 @@ TEST_CASE("a process that asks for another plan is named, and what differs") {
                               "--trust");
   INFO(end.text);
   CHECK(end.status == 3);
-  CHECK_THAT(end.text, Contains("rank 1 asks for another plan than rank 0: model/layers: 4, "
+  CHECK_THAT(end.text, Contains("rank 1 requests another plan than rank 0: model/layers: 4, "
                                 "rank 0 has 2"));
 }
 

@@ -30,11 +30,11 @@ JobEnd run_text(const std::string& text) {
   return run(2, command(folder, recipe));
 }
 
-TEST_CASE("a process over TCP that asks for another plan is named by rank 0, and what differs") {
+TEST_CASE("a process over TCP that requests another plan is named by rank 0, and what differs") {
   const JobEnd end = run_text("train { layers = rank == '1' and 4 or 2 }");
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{3, 3});
-  const std::string why = "rank 1 asks for another plan than rank 0: model/layers: 4, rank 0 has 2";
+  const std::string why = "rank 1 requests another plan than rank 0: model/layers: 4, rank 0 has 2";
   check_once(end.text, why);
 }
 

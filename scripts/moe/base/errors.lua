@@ -42,8 +42,7 @@ function M.command(message)
   error(core.failure("command", message), 0)
 end
 
---- Raises the error of a run that failed. result: the run's result up to the last complete step, or
---- nil.
+--- Raises the error of a run that failed. result: the run's result up to its last step, or nil.
 function M.run(message, result)
   local failure = core.failure("run", message)
   failure.result = result

@@ -213,8 +213,7 @@ function M.unknown(path, what, name, names, at)
     what == "key" and path .. "." .. tostring(name) or nil)
 end
 
---- Makes `members` a table of the library's interface: reading a name that it does not have is a
---- user error.
+--- Makes `members` a table of the library's interface: reading another name is a user error.
 function M.namespace(path, what, members)
   return setmetatable(members, { __tostring = function() return path end,
     __index = function(_, name)

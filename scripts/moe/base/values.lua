@@ -13,8 +13,7 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
     "returns an iterator over the numbers, each with its run" },
 })
 
---- Returns a list object with the numbers in `list`. runs[i] is the run that number i belongs to;
---- runs may be nil.
+--- Makes such a list of the numbers in `list`. runs[i] is the run of number i; may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)

@@ -1,7 +1,6 @@
 -- Nodes of 8 NVIDIA H200 (HGX). The assumed shares of the GEMM and memory peaks are chosen around
 -- measurements of one such card outside this project: a copy reaches 4.3 of 4.8 TB/s, a bf16 GEMM
--- of 8192^3 reaches 770 to 800 of 989 TFLOP/s. Rates of links are from data sheets; nothing is
--- fitted.
+-- of 8192^3 reaches 770 to 800 of 989 TFLOP/s. Link rates are from data sheets.
 return function(assumed)
   return {
     doc = "8 H200 per node, NVLink 4, a 400 Gb/s InfiniBand NIC per GPU",

@@ -15,8 +15,7 @@ add("lancet-031", "slides", 1.3, "x", "speed-up of the step, at most")
 add("lancet-032", "slides", 77, "%", "reduction of exposed communication, at most")
 add("lancet-033", "slides", 20, "min", "time to make a plan for a model, at most")
 
--- Speed-up over the fastest of DeepSpeed, Tutel and RAF: mean and largest over all models and
--- numbers of nodes.
+-- Speed-up over the fastest of DeepSpeed, Tutel and RAF: mean and largest over models and nodes.
 for _, row in ipairs {
   { "034", "figure 11", "Switch", "A100", 1.17, 1.21 },
   { "035", "figure 11", "Switch", "V100", 1.22, 1.30 },

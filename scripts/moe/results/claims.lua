@@ -119,8 +119,7 @@ local function distance(c, b)
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
--- Returns a text with that distance and the constant that changes our number most; nil if there is
--- neither.
+-- A text with that distance and the constant that changes our number most; nil if there is neither.
 local function difference(c, b)
   local parts, s = { distance(c, b) }, b.sensitivity[1]
   local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end

@@ -1,4 +1,4 @@
--- moe.judge{...}: evaluates claims about numbers that a recipe computes itself, without runs of an
+-- moe.judge{...}: evaluates claims about numbers that a recipe computes itself, without an
 -- experiment.
 local claims = require "moe.results.claims"
 local core = require "moe.core"
@@ -24,8 +24,7 @@ M.FIELDS = {
       .. "of all readings, in order" },
 }
 
--- Returns an object like a band of moe.results.band, whose range is that over the values of all
--- readings.
+-- An object like a band of moe.results.band, whose range is that over the values of all readings.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])

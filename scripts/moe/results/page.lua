@@ -140,8 +140,7 @@ local function executed_bars(runs)
     .. "below"):format(runs[1].provenance), groups)
 end
 
--- Returns the curves of a field that has a value per step. Systems with equal digests and values
--- share one curve.
+-- Returns the curves of a field that has a value per step. Equal digests and values share a curve.
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)

@@ -33,8 +33,8 @@ local function system_text(run)
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 
--- The name of a coordinate for the number of the entry in the experiment's `run`, used if several
--- entries simulate.
+-- The name of a coordinate for the number of the entry in the experiment's `run`, if several
+-- simulate.
 local ENTRY = "run[]"
 
 local function coordinate(run, name)
@@ -225,8 +225,7 @@ local function shared_point(run)
   return out
 end
 
--- Returns for each group of runs a text of the coordinates in which the groups differ: "gate =
--- top2".
+-- For each group of runs a text of the coordinates in which the groups differ: "gate = top2".
 local function point_differences(groups)
   local shared, texts = {}, {}
   for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end
@@ -301,8 +300,7 @@ local function differences(groups)
   return lines
 end
 
--- Returns the lines of a heading for executed runs: ranks and link, model, and differences from
--- other groups.
+-- Returns the lines of a heading for executed runs: ranks and link, model, and differences.
 local function executed_lines(runs, differs)
   local first = runs[1]
   local p = first.parameters

@@ -304,8 +304,7 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- Returns the run with the smallest value of `key` among some systems of a group (all systems if
--- `among` is nil).
+-- Returns the run with the smallest value of `key` among some systems of a group (nil: all).
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
@@ -403,8 +402,7 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
---- Returns the value in a JSON file. Raises a user error at `at` that names the file if it cannot
---- be read.
+--- The value in a JSON file. Raises a user error at `at` that names the file if it cannot be read.
 function M.json(name, at)
   local text = errors.call(at, core.read_file, name)
   local ok, value = pcall(core.json_decode, text)

@@ -44,7 +44,6 @@ for name in pairs(jobs_lib.CASE) do
     as = name == "systems" and "moe.System[]" or "moe." .. name:gsub("^%l", string.upper) }
 end
 
---- Fields of the entry { "cuda", ... } of run.
 M.CUDA = schema.merged(train.REAL_RUN, {
   model = { type = "table", doc = "fields that replace those of the point's model on this target" },
   optimizer = target.OTHER_OPTIMIZER,
@@ -52,14 +51,12 @@ M.CUDA = schema.merged(train.REAL_RUN, {
     doc = "names of the systems to execute; default: all" },
 })
 
---- Fields of the entry { "cpu", ... } of run.
 M.CPU = schema.merged(M.CUDA, {
   rehearse = { type = "integer", lo = 0, hi = 1000, default = 8,
     doc = "steps of the program without overlap that are run first and from which predictions "
       .. "learn; 0: predict from the times of single ops only" },
 })
 
---- Fields of the entry { "simulate", ... } of run.
 M.SIMULATE = {
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "number of steps to simulate; the step with the median time is reported (steps differ "

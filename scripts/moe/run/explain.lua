@@ -68,7 +68,6 @@ local function summary(lines, e)
   for _, c in ipairs(e.causes) do add(lines, "  %10.3f ms  %s", c.ms, c.cause) end
 end
 
---- Returns a finding as one line.
 function M.finding(f)
   local worth = f.gain_ms and ("%.3f ms per step, by simulation"):format(f.gain_ms)
     or ("about %.3f ms, a guess"):format(f.worth_ms)
@@ -127,8 +126,7 @@ function M.text(e)
   return table.concat(lines, "\n")
 end
 
---- Explains one step of a result of the core's plan; step: by default the first. Errors name the
---- line `at`.
+--- Explains one step of a result of the core's plan; step: by default the first.
 function M.of(plan, at, result, step)
   if type(result) ~= "table" then
     errors.user("explain: is a ':' missing? Write result:explain(step)", at)

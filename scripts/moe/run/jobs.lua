@@ -50,8 +50,7 @@ function M.simulated_spec(case, ends, edits)
   return spec
 end
 
--- Returns the options of a case's simulations. All systems of the case simulate the same number of
--- steps.
+-- The options of a case's simulations. All systems of the case simulate the same number of steps.
 local function simulation_of(entry, case)
   local real = train.is_real(entry.kind)
   local steps = not real and entry.steps
@@ -143,8 +142,7 @@ local function claim_checkpoints(jobs)
   end
 end
 
--- Returns the jobs of an entry over all cases. Points that lead to the same executed run share one
--- job.
+-- The jobs of an entry over all cases. Points that lead to the same executed run share one job.
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do

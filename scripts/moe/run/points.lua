@@ -1,5 +1,4 @@
--- The points of an experiment: all combinations of the values of `over`, after --set has narrowed
--- them.
+-- The points of an experiment: all combinations of the values of `over`, after --set.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
@@ -103,8 +102,7 @@ function M.product(over)
   return points
 end
 
---- Returns a point's values as results show them (label_of); values that cannot be named are
---- omitted.
+--- A point's values as results show them (label_of); values that cannot be named are omitted.
 function M.labels(values)
   local out = {}
   for name, value in pairs(values) do out[name] = label_of(value) end

@@ -37,7 +37,6 @@ function M.done(row)
   if row then core.row(row) end
 end
 
---- Returns a finished run as one line.
 function M.row(run)
   local parts = { ("%s on %s, %d %s"):format(report.system_text(run),
     run.provenance == "simulated" and run.cluster or run.executor, run.devices,

@@ -41,13 +41,11 @@ function M.begin(info, at)
   lines.note { experiment = info }
 end
 
---- Keeps the verdict of a claim.
 function M.add_claim(verdict)
   session.claims[#session.claims + 1] = verdict
   lines.note { claim = verdict }
 end
 
---- Writes results.json.
 function M.flush()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(session.experiments),
@@ -215,8 +213,8 @@ local function executed_record(run, r)
   run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end
 
---- Executes a job. Appends its record to `done` if at least one step has run, even if the run was
---- interrupted.
+--- Executes a job. Appends its record to `done` if at least one step has run, even of an
+--- interrupted run.
 function M.execute(name, job, done)
   local entry = job.entry
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))

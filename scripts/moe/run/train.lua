@@ -88,8 +88,7 @@ function M.claim_outputs(t, path, at)
   outputs.claim(t.record, who, path .. ".record", at)
 end
 
---- Raises a user error if this machine cannot run the executor; `path` names the field or option
---- that requests it.
+--- Raises a user error if this machine cannot run the executor; `path` names the requesting field.
 function M.check_executor(executor, path, at)
   local missing = core.executor_missing(executor)
   if missing then errors.user(("%s: %s"):format(path, missing), at) end
@@ -111,8 +110,7 @@ local function check_precision(executor, precision, path, at)
     at)
 end
 
--- Fields of a run that choose the kernels of ops, each with the op attribute that has this choice
--- in a plan.
+-- Fields of a run that choose the kernels of ops, each with the op attribute for it in a plan.
 local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
 --- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if it leaves the
@@ -139,9 +137,8 @@ function M.variants(executor, t, path, at)
   return variants
 end
 
---- Returns the changes of a plan's graph for the executor, or nil for none. All changes that are
---- possible are made unless the recipe sets them to false. t: a table with fields edits and
---- precision.
+--- The changes of a plan's graph for the executor, or nil for none. All changes that are possible
+--- are made unless the recipe sets them to false. t: a table with fields edits and precision.
 function M.edits(executor, t, path, at)
   local given = t.edits or {}
   if not M.on_gpu(executor) then
@@ -193,9 +190,8 @@ function M.check_device(executor, t, path, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
 end
 
---- Returns the number of CUDA blocks that a run's transfers use on the GPU: those of the emulated
---- link, or NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are
---- used.
+--- The number of CUDA blocks that a run's transfers use on the GPU: those of the emulated link, or
+--- NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are used.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
   if t.link then return t.link.blocks or declared.link_blocks.default end
@@ -211,9 +207,8 @@ M.REAL_RUN = schema.merged(M.RUN, {
     doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
 
---- Returns the path of a checkpoint, which must be in the output folder; with --trust, one that is
---- read may be elsewhere. folder: the output folder if the checkpoint is read, nil if it is
---- written.
+--- The path of a checkpoint, which must be in the output folder; with --trust, one that is read may
+--- be elsewhere. folder: the output folder if the checkpoint is read, nil if it is written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
@@ -240,8 +235,7 @@ function M.check_processes(ranks, link, path, at)
   end
 end
 
---- Returns the run options that the core takes, made from checked fields; `path` names their table
---- in errors.
+--- Returns the run options that the core takes, made from checked fields; `path` names their table.
 function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
@@ -290,8 +284,7 @@ function M.started(what, plan, options, ranks, at)
   return errors.call(at, plan.run, plan, options)
 end
 
---- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan depends on
---- their times.
+--- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan needs it.
 function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)

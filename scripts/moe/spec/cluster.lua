@@ -92,8 +92,7 @@ local function resolve(t, path, at, ends)
   return schema.object(c, mt)
 end
 
---- Returns the cluster with some assumed constants at an end of their band. ends: as in
---- schema.collector.
+--- The cluster with some assumed constants at an end of their band. ends: as in schema.collector.
 function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
 local function load_file(name)
@@ -147,8 +146,7 @@ local function fields_of(cluster)
   return out
 end
 
---- Returns the cluster as the table that the core takes. Raises a user error if the cluster has no
---- device.
+--- The cluster as the table that the core takes. Raises a user error if the cluster has no device.
 function M.plain(cluster)
   if not cluster.device then
     errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
@@ -157,8 +155,7 @@ function M.plain(cluster)
   return fields_of(cluster)
 end
 
---- Returns the cluster as the table that the core takes, with a device of rate 0: for uses that
---- need only the links.
+--- Returns the cluster as the table that the core takes, with a device of rate 0, for its links.
 function M.links(cluster)
   return schema.merged(fields_of(cluster), { device = { gemm_flops_per_s = 0,
     vector_flops_per_s = 0, memory_bytes_per_s = 0 } })

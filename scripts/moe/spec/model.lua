@@ -136,16 +136,14 @@ local function make(t, path, at, ends)
   return schema.object(m, mt)
 end
 
---- Returns the model with some assumed constants at an end of their band. ends: as in
---- schema.collector.
+--- The model with some assumed constants at an end of their band. ends: as in schema.collector.
 function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
 
 function M.gpt2_moe(t)
   return make(t, "model.gpt2_moe", errors.here())
 end
 
---- Returns a copy of the model with the fields of `changes` replaced; the model itself if changes
---- is nil.
+--- A copy of the model with the fields of `changes` replaced; the model itself if changes is nil.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then
@@ -249,7 +247,6 @@ M.LINA = {
     doc = "one of the paper's sizes" },
 }
 
--- Returns a model of the Lina paper.
 local function lina_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
@@ -269,7 +266,6 @@ M.PROPROPHET = {
     doc = "one of the paper's sizes" },
 }
 
--- Returns a model of the Pro-Prophet paper.
 local function proprophet_model(t)
   local at = errors.here()
   if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end

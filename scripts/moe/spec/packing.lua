@@ -10,7 +10,6 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
---- Options of the packing controller.
 M.FIELDS = {
   most = { type = "integer", lo = 1, hi = 1e6,
     doc = "largest n, times as many experts per device; default: all experts on every device" },

@@ -29,8 +29,7 @@ M.REDUCE = schema.changed(schema.declared "all_reduce", {
   bucket_bytes = { default = AFTER.bucket_bytes },
 })
 
--- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits in memory
--- (paper: section 7).
+-- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits (section 7).
 local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
@@ -44,8 +43,7 @@ local function lina(p, steps)
   return passes
 end
 
--- A system with experts placed by a policy under plain expert parallelism: every transfer blocks
--- compute.
+-- A system with experts placed by a policy under plain expert parallelism: transfers block compute.
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
@@ -159,8 +157,7 @@ M.FIELDS = {
     doc = "systems, or names of known systems; the fastest by simulation is taken" },
 }
 
--- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
--- own.
+-- The systems that the list `of` names; each has passes and an all-reduce policy of its own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
   if #of == 0 then errors.user(path .. ".of: the list is empty", at) end

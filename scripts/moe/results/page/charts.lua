@@ -84,15 +84,13 @@ function M.legend(entries)
   return html.ul { class = "legend", items }
 end
 
---- The legend of charts with bars.
 M.BAR_LEGEND = M.legend { PARTS[1], PARTS[2], PARTS[3], PARTS[4],
   { mark = line_at(11, 0, 11, 12, "bound"),
     doc = "lower bound: no schedule of the plan's ops can be faster" },
   { mark = html.circle { cx = 11, cy = 6, r = 3, class = "sample" }, doc = "one executed step" },
 }
 
--- Returns the widths, in ms, of the parts of a bar. Hidden communication is a part of the compute
--- time.
+-- The widths, in ms, of the parts of a bar. Hidden communication is a part of the compute time.
 local function widths_of(times)
   local hidden = math.min(times.hidden_comm_ms, times.compute_ms)
   return { times.compute_ms - hidden, hidden, times.exposed_comm_ms, times.wait_ms }
@@ -220,7 +218,6 @@ function M.band(t, range)
       t.ours and ("%.3g in %.3g to %.3g"):format(t.ours, t.lo, t.hi) or "none"), out }
 end
 
---- The legend of drawings with bands.
 M.BAND_LEGEND = M.legend {
   { mark = html.path { d = "M11 0l6 6l-6 6l-6 -6z", class = "paper" }, doc = "the paper's number" },
   { mark = html.circle { cx = 11, cy = 6, r = 4, class = "ours" }, doc = "ours" },

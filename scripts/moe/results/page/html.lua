@@ -13,8 +13,7 @@ function M.escape(text)
   return (tostring(text):gsub("[%z\1-\8\11\12\14-\31\127]", "?"):gsub("[&<>\"']", ENTITIES))
 end
 
---- Makes an element of text that is HTML already, or is the content of a style or a script; it is
---- not escaped.
+--- Makes an element of text that is HTML already, or a style or a script; it is not escaped.
 function M.raw(text) return setmetatable({ text = text }, node_mt) end
 
 local function add(parts, child)
@@ -46,8 +45,7 @@ local function is_number(cell)
     or text:match("^[-+%d.e]+%.%.[-+%d.e]+ ?!?$") ~= nil or text:match("^[-+%d.e]+ %S+$") ~= nil
 end
 
--- Returns, for each column, the class "n" if all its cells below the header are numbers, else
--- false.
+-- For each column, the class "n" if all its cells below the header are numbers, else false.
 local function number_columns(rows)
   local columns = {}
   for r = 2, #rows do

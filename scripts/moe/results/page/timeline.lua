@@ -25,7 +25,6 @@ local SPAN = { tid = "number", name = "string", ts = "number", dur = "number", [
     ["bytes?"] = "number", ["part?"] = "number" } }
 local NAME = { tid = "number", name = "string", args = { ["name?"] = "string" } }
 
---- Returns the legend of the spans' colours.
 function M.legend()
   local entries = {}
   for i, name in ipairs(SEGMENTS) do entries[i] = { class = "s-" .. name, doc = name } end
@@ -135,8 +134,7 @@ local function draw_axis(out, height, total)
   end
 end
 
---- Returns the trace as a picture. Its axis ends at end_us, so that several pictures can have the
---- same axis.
+--- Returns the trace as a picture. Its axis ends at end_us, so that pictures can share an axis.
 function M.draw(title, trace, end_us)
   local total, labels, out, y = math.max(end_us, 1), {}, {}, 0
   local shown = math.min(#trace.rows, MAX_ROWS)

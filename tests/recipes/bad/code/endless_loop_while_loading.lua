@@ -1,5 +1,5 @@
 -- exit: 1
--- says: while loading
+-- says: is still being loaded
 local moe = require "moe"
 local n = 0
 while true do n = n + 1 end

@@ -1,6 +1,6 @@
 -- exit: 3
 -- line: 7
--- says: no room for a copy of expert 2 on device 2: its 1 shadow slots are in use
+-- says: no free slot for a copy of expert 2 on device 2: its 1 slots for copies are in use
 local moe = require "moe"
 local p = moe.policy.placement {
   name = "broken", at = "layer",

@@ -1,6 +1,6 @@
 -- exit: 3
 -- line: 7
--- says: place() returns nothing; return p
+-- says: place() returned nothing; return p
 local moe = require "moe"
 local p = moe.policy.placement {
   name = "broken",
