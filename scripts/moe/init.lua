@@ -59,7 +59,7 @@ local moe = schema.functions("moe", "name", {
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
     "runs an experiment: writes results.json and traces, prints tables" },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
-    "a list of passes with an all-reduce policy: without fields, the known system of this name",
+    "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },
   table = { aligned.text, "(rows: (string|number)[][])", "string",
     "a table as text; the first row is the header, a row without cells is an empty line" },

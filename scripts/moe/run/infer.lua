@@ -21,7 +21,7 @@ M.INFER = {
   first_batch = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "number of the first batch; batch i is the same in every run" },
   executor = { type = "string", enum = EXECUTORS, default = "cpu",
-    doc = "whether ranks are threads (cpu), GPUs (cuda) or simulated" },
+    doc = "where ranks run: on the CPU (cpu), on a GPU (cuda), or in a simulation (simulate)" },
   cluster = { type = "cluster", doc = "moe.cluster, for the executor simulate only" },
   precision = train.RUN.precision,
   expert_products = train.RUN.expert_products,

@@ -268,7 +268,7 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
   system = { type = "system", doc = "moe.system; default: raf" },
   optimizer = target.OPTIMIZER_FIELD,
   executor = { type = "string", enum = M.EXECUTORS, default = "cpu",
-    doc = "whether ranks are threads (cpu) or GPUs (cuda)" },
+    doc = "where ranks run: on the CPU (cpu) or on a GPU (cuda)" },
 })
 
 -- Returns the result of a run, or raises a run error if a placement policy failed during the run;
