@@ -1,6 +1,5 @@
 // The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
-// bounds-checked, and an error after the call has returned. All numbers
-// count from 1.
+// bounds-checked, and an error after the call has returned. All numbers count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"

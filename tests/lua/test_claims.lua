@@ -206,12 +206,12 @@ test("an executed number and one without a run have no band", function()
     { "undetermined", "there is no run from which to compute it", "none" })
 end)
 
-test("the table shows the band, and below it by how much the paper's lies outside", function()
+test("the table shows the band, and below it by how much the paper's number is outside", function()
   local far = SPEEDUP:gsub("lancet%-034", "lancet-027"):format "'b'"
   local w = run(far, nil, { executor = "simulate" })
   for _, part in ipairs { "3.36 x  1.19  0.98..1.41  undetermined", "at most\n"
     .. "  the band decides, it holds 1, no effect\n"
-    .. "  the paper's lies 1.95 above the band\n"
+    .. "  the paper's number is 1.95 above the band\n"
     .. "  model.fill moves ours most, 1.09 at 0.49 and 1.39 at 0.52" } do
     assert(w.output:find(part, 1, true), part .. "\n" .. w.output)
   end

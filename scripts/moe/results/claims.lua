@@ -115,7 +115,7 @@ local function is_statement(c) return c.paper.unit == YES_NO end
 local function distance(c, b)
   local below, above = b.lo - c.paper.value, c.paper.value - b.hi
   if is_statement(c) or math.max(below, above) <= 0 then return nil end
-  return ("the paper's lies %.3g %s %s"):format(math.max(below, above),
+  return ("the paper's number is %.3g %s %s"):format(math.max(below, above),
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
