@@ -177,7 +177,7 @@ TEST_CASE("lines in part, negative ones and impossible degrees are refused with 
   lines["beta_e"] = 1e-9;
   lines["degrees"] = std::string("1,16");
   CHECK_THAT(refusal(lines),
-             Contains("pipemoe.degrees: 16, but op 'b1.moe.a2a_1' has a capacity") &&
+             Contains("pipemoe.degrees contains 16, but op 'b1.moe.a2a_1' has a capacity") &&
                  Contains("1 to 10 is allowed"));
   CHECK_THAT(refusal({{"degrees", std::string("0,2")}}), Contains("contains the degree 0"));
   CHECK_THAT(refusal({{"degrees", std::string("2;4")}}), Contains("pipemoe.degrees = '2;4'"));
