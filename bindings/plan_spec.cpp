@@ -41,7 +41,8 @@ Options options_of(const nlohmann::json& values) {
   return options;
 }
 
-// Values that are needed to make stages: the part of the plan's specification that is already read.
+// What is needed to make stages. spec: the plan's specification while it is read; only the fields
+// that plan_spec_of() reads before "system" are set. handle and picks: what stages add to.
 struct StageContext {
   const PlanSpec& spec;
   PlanHandle& handle;

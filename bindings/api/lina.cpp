@@ -345,7 +345,8 @@ int locality(lua_State* L) {
   return 1;
 }
 
-// ({ classes, skew, ratio, stray, drift, seed }) -> routing model, its full name
+// ({ classes, skew, ratio, stray, drift, seed }), the fields of TokenClasses -> routing model, its
+// name with these values: "classes(classes=4,skew=1,...)"
 int make_token_classes(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.token_classes");

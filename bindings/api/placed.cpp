@@ -170,8 +170,10 @@ void share_by(lua_State* L, Placement& placement, int64_t expert) {
       most = std::max(most, weights[i]);
     }
     if (most == 0) {
-      throw user_error("p:share: no holder of expert {} takes the tokens of device {}", expert + 1,
-                       source + 1);
+      throw user_error(
+          "p:share: all weights of expert {} for tokens of device {} are 0; give at least one "
+          "holder a weight above 0",
+          expert + 1, source + 1);
     }
     for (size_t i = 0; i < devices.size(); ++i) {
       placement.set_weight(source, devices[i], placement.slot_of(expert, devices[i]),

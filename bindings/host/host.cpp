@@ -139,7 +139,8 @@ Host& Host::of(lua_State* L) {
 void Host::open_library() {
   const std::string library = options_.scripts_dir + "/moe/init.lua";
   if (access(library.c_str(), R_OK) != 0) {
-    throw run_error("the Lua library of this program cannot be read: {}", library);
+    throw run_error(
+        "the Lua library of this program is missing or cannot be read; expected file: {}", library);
   }
   lua_State* L = state();
   lua_pushcfunction(L, [](lua_State* L) {

@@ -26,7 +26,8 @@ struct PlacementHandle {
   std::optional<DeviceLoads> loads = {};  // device loads under this placement, once computed
 
   Placement& edit() {
-    if (in_force) throw UserError("ctx.placement cannot be edited; edit p, or a copy of either");
+    if (in_force)
+      throw UserError("ctx.placement cannot be edited; edit p, p:copy() or ctx.placement:copy()");
     loads.reset();
     return placement;
   }

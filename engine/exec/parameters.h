@@ -1,7 +1,8 @@
-// The parameters and optimizer states of a plan, in the reference model's order, and where each
-// rank stores them. An expert's tensor is cut along its first axis over the ranks of an
-// expert-parallel group, and every group has a copy; every other tensor is the same on all ranks.
-// Reading and writing them to files is in checkpoint.h.
+// The parameters and optimizer states of a plan, in the order of parameters() (model/model.h), and
+// where each rank stores them. A tensor of experts, [E, ...], is cut along its first axis over the
+// ranks of an expert-parallel group, and each group stores all of it (for experts that a placement
+// moves, see PlacedLayer). Every other tensor is stored in full on every rank. Reading and writing
+// them to files is in checkpoint.h.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
-// What a training step does with its routers apart from routing: their losses, and the biases that
-// balance loads. All these ops come after the model's loss: they need whole batches, and no op of
-// the forward waits for them. The gates are in routing/.
+// Adds the ops of a training step that concern routers but do not route: their losses, and the
+// biases that balance loads. In the graph they come after the model's loss: they need the whole
+// batch of a rank (some of all ranks), even where the forward is cut into parts, and no op of the
+// forward waits for them. The gates are in routing/.
 #pragma once
 
 #include <vector>

@@ -20,8 +20,8 @@ struct NodeLayout {
 /// many members of its group inside and outside its node, at the same places in their nodes; in a
 /// round, also as many members to send to. If so, computing one node is enough.
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round = {});
-/// Returns how many of the members to which `device` sends in `round` are in its node; the device
-/// counts too if it is in the block that it sends to.
+/// Returns how many of the members to which `device` sends in `round` are in the device's own node.
+/// The device itself counts if it is one of the members to which it sends.
 int64_t members_in_node(const NodeLayout& layout, const Group& group, int64_t device,
                         const Round& round = {});
 

@@ -136,8 +136,9 @@ void run_tune(const KernelCall<T>& c) {
   }
 }
 
-/// Returns the number of weight tensors of a swap_in. Its inputs are the placement, [the previous
-/// placement], the weights, [the slots under the previous placement]; [] with attr keep=1.
+/// Returns the number n of weight tensors of a swap_in. Its inputs are the placement and n weights.
+/// With attr keep=1 they are the placement, the previous placement, n weights, and n tensors of
+/// slots: those of each weight, as the previous placement filled them.
 size_t weights_of(const Op& op) {
   return attr_int(op, "keep") != 0 ? (op.inputs.size() - 2) / 2 : op.inputs.size() - 1;
 }

@@ -19,8 +19,10 @@ size_t num_parts(const Op& op) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const size_t k = num_parts(op);
   if (op.inputs.size() != 2 * k) {
-    throw user_error("op '{0}' (join_rows): it has {1} inputs, expected {2} row ends and {2} parts",
-                     op.name, op.inputs.size(), k);
+    throw user_error(
+        "op '{0}' (join_rows): it has {1} inputs, expected {2} tensors of row ends and then {2} "
+        "parts",
+        op.name, op.inputs.size(), k);
   }
   for (size_t i = 0; i < 2 * k; ++i) {
     if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);

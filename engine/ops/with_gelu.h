@@ -14,10 +14,11 @@ inline bool with_gelu(const Op& op) {
   return attr_int(op, "gelu") != 0;
 }
 
-/// Throws UserError unless attr gelu is 0 or 1 and, where it is 1, input `none` is absent.
+/// Throws UserError unless attr gelu is 0 or 1, and if input `none` exists although gelu is 1.
 void expect_gelu(const Op& op, size_t none);
-/// Like expect_gelu, for the backward op, where input `acc` must be absent. Also throws UserError
-/// unless input `sum` exists exactly where attr gelu is 1, and has the shape of dx.
+/// The same for the backward op, whose input `acc` must be absent if gelu is 1. Also throws
+/// UserError unless input `sum`, the sum before GELU, exists if and only if gelu is 1, with the
+/// shape of dx.
 void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, const Shape& dx);
 
 /// Throws UserError for an op with attr gelu=1. Autodiff needs graphs where GELU is a separate op.

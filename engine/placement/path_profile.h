@@ -1,9 +1,11 @@
 // Estimates how popular each expert of the next MoE layer will be, from the experts that tokens
-// chose in the layers before (Lina, USENIX ATC 2023, section 5.1): an offline profile of sample
-// paths, and the sum of Eq. 1 over a batch. A path is a token's first choices in the `path` layers
-// before the estimated one, so layer `path` (from 0) is the first with an estimate. Invariant:
-// masses are whole numbers of 1 / kMassOne, so sums do not depend on how tokens are split among
-// ranks. Placing by an estimate is in two_phase.h.
+// chose in the layers before (Lina, USENIX ATC 2023, section 5.1). A path is a token's first
+// choices in the last PathOptions::path layers, say L; so layer L (from 0) is the first with an
+// estimate, or layer 1 with PathOptions::shorter. A profile, made in advance from recorded choices,
+// states for each path how probable each expert is in the next layer. The estimate is the sum of
+// these probabilities over the tokens of a batch (Eq. 1). Invariant: a probability is stored as its
+// mass, a whole number of 1 / kMassOne, so sums do not depend on how tokens are split among ranks.
+// Placing by an estimate is in two_phase.h.
 #pragma once
 
 #include <cstdint>

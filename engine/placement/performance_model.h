@@ -1,9 +1,10 @@
-// Pro-Prophet's model of one MoE layer's step (section IV, equations 1 to 8), and measures of
-// balance. Times in seconds are functions of counts and rates only, without cluster or graph: the
-// model ranks placements fast enough for a planner in every step, while the event engine times them
-// in full.
-// Copies of experts are counted as in (4) and (5), spread over all devices: an expert held by all
-// but n of D devices, its owner included, counts as D - n copies.
+// Pro-Prophet's model of the time of one MoE layer in a step (section IV, equations 1 to 8), and
+// measures of balance. Times in seconds follow from counts and rates alone, without cluster or
+// graph, so a planner can compare placements with them in every step. The event engine computes
+// the time of a placement in full.
+// Number of copies, as in (4) and (5): an expert that D - n of D devices hold, one of them its
+// owner, counts as D - n copies. The bytes of all copies are divided by D, as if every device sent
+// an equal share.
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,8 @@ double agg_s(int64_t copies, int64_t devices, const PlacementRates& rates);    /
 double exposed_trans_s(double trans, const DeviceLoads& loads,
                        const PlacementRates& r);                                      // T_PTrans
 double exposed_agg_s(double agg, const DeviceLoads& loads, const PlacementRates& r);  // T_PAgg
-/// Returns T'(R, H, s, n), the time of the layer by (6) or (8).
+/// Returns the time of the layer by (6) or (8), in the paper T'(R, H, s, n). R is loads.received, H
+/// is loads.computed, and copies = s (D - n), as num_copies() returns it.
 double layer_s(TimeEquation equation, const DeviceLoads& loads, int64_t copies,
                const PlacementRates& rates);
 
@@ -60,8 +62,9 @@ double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> a
 /// the busiest device counts). Requires: loads of the placement's size.
 double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
                    const PlacementRates& rates);
-/// Returns the seconds to move parameters and state from the residents of `now` to those of `next`:
-/// the time of the device that sends or receives most, at the rate of copies.
+/// Returns the seconds to move parameters and state of experts from `now` to `next`: the most
+/// experts that any one device sends, or that any one receives if that is more, times the bytes of
+/// an expert with its state, divided by copy_rate(rates).
 double move_s(const Placement& now, const Placement& next, const PlacementRates& rates);
 /// Returns the steps after which a move has paid: seconds to move / seconds gained per step; 0 when
 /// nothing moves and nothing is lost, infinite when nothing is gained.

@@ -66,13 +66,14 @@ class Placement {
   void add_resident(int64_t expert, int64_t device);
   /// Moves the owner with its state to the device; a resident there becomes the owner.
   void move_owner(int64_t expert, int64_t device);
-  /// Swaps two owners, also where move_owner is impossible because no slot is free.
+  /// Exchanges the owners of experts a and b, also where move_owner would find no free slot.
   void swap_owners(int64_t a, int64_t b);
   /// Removes a copy or a resident other than the owner.
   void remove(int64_t expert, int64_t device);
   void clear_shadows();
-  /// Sets all residents at once. owners: [experts]. held: the experts of each device, at most
-  /// `residents`; an expert that stays on a device keeps its slot. Clears shadows.
+  /// Replaces the owners and residents of all experts; clears shadows. owners: [experts]. held: the
+  /// experts that live on each device, those that it owns among them, at most bounds().residents.
+  /// An expert that was already resident on a device keeps its slot there.
   void set_residents(std::span<const int64_t> owners,
                      const std::vector<std::vector<int64_t>>& held);
   void set_sharing(int64_t expert, Sharing sharing);

@@ -296,7 +296,8 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(id);
   MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0,
-            "cannot profile {} ranks with {} samples", options.ranks_beside, options.min_samples);
+            "cannot profile {} ranks with {} samples: both numbers must be at least 1",
+            options.ranks_beside, options.min_samples);
   MOE_CHECK(!is_view(graph, op), "op '{}' does nothing", op.name);
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));

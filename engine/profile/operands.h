@@ -40,7 +40,8 @@ class ProfileOperands {
     return {operands_.data(), static_cast<size_t>(operands_.size())};
   }
 
-  /// After this much other traffic, data is no longer in the part of the caches that a core has.
+  /// After this many bytes of other memory traffic, data is in no cache level of a core any more,
+  /// its share of the last level included.
   static constexpr Bytes kFarBytes = 160 << 20;
 
  private:

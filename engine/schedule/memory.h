@@ -28,8 +28,8 @@ struct JoinedBlock {
   Bytes offset = 0;
   Bytes bytes = 0;
   bool persistent = false;
-  /// The last op that, whatever the timing, is the first op to write a member or comes before it;
-  /// invalid if `persistent`.
+  /// From this op on the block is in use: in every timing it comes before all ops that write a
+  /// member, or is the first of them. The last such op in serial order; invalid if `persistent`.
   OpId start;
 };
 

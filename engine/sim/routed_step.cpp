@@ -231,8 +231,9 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
                        const std::vector<Placement>& next) {
   MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
                 next.size() == layers_.size(),
-            "there are {} loads and {} placements for {} layers", kept.size(), placements.size(),
-            layers_.size());
+            "the graph has {} MoE layers, but there are loads for {}, placements for {} and next "
+            "placements for {}",
+            layers_.size(), kept.size(), placements.size(), next.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
   for (Movement& movement : movements_) {

@@ -62,8 +62,9 @@ class RoutedStep {
   /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
   /// until the next route().
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
-  /// Returns the bytes that a rank sends to other ranks in an irregular all-to-all or in an op that
-  /// moves experts. Requires: routed_work(op) has bytes or steps.
+  /// Returns the bytes that a rank sends to other ranks in an irregular all-to-all, or in all steps
+  /// of an op that moves experts. Requires: RoutedWork::bytes or RoutedWork::steps of
+  /// routed_work(op) is set.
   Bytes sent_bytes(OpId op, int32_t rank) const;
   /// Ops whose work or bytes depend on the routing, in ascending order.
   const std::vector<OpId>& ops() const { return ops_; }

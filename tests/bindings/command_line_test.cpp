@@ -303,5 +303,6 @@ return moe.experiment { name = "tiny", model = model(), systems = { moe.system "
 TEST_CASE("a program whose Lua library is not there names the file that it cannot read") {
   HostOptions options = options_for("");
   options.scripts_dir = "/nonexistent";
-  CHECK_THROWS_WITH(Host(options), Contains("cannot be read: /nonexistent/moe/init.lua"));
+  CHECK_THROWS_WITH(Host(options),
+                    Contains("cannot be read; expected file: /nonexistent/moe/init.lua"));
 }

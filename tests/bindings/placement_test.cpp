@@ -154,12 +154,12 @@ TEST_CASE("a placement that loses an expert, has two owners or does not fit cann
   CHECK_THAT(error_of("p:replicate(1, 2) p:migrate(2, 2)"),
              Contains("no room for expert 2 on device 2: its 3 resident slots"));
   CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"), Contains("cannot change places"));
-  CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement is in force"));
+  CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement cannot be edited"));
   for (const char* edit : {"p:migrate(1, 2)", "p:replicate(1, 2)", "p:swap(1, 3)"}) {
     CHECK_THAT(error_of(edit, false), Contains("this policy may not move residents"));
   }
   const std::string weights = "p:shadow(1, 2) p:share(1, function() return 0 end)";
-  CHECK_THAT(error_of(weights), Contains("no holder of expert 1 takes the tokens of device 1"));
+  CHECK_THAT(error_of(weights), Contains("all weights of expert 1 for tokens of device 1 are 0"));
   CHECK_THAT(error_of(weights, true, false), Contains("needs weighted = true"));
   CHECK_THAT(error_of("p:share(1, function() return -1 end)"), Contains("is -1; give a number"));
   CHECK_THAT(error_of("p:share(1, 'evn')"), Contains("'evn' is not allowed; give 'local', 'even'"));

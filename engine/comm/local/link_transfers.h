@@ -1,8 +1,9 @@
 // Transfers on the one wire that all ranks and lanes share, by the cluster's sharing rule.
-// Transfers of one channel follow each other. The wire's time advances only when a function needs
-// it to, and only as far as needed; so a transfer that is added late still begins at its post time,
-// unless another transfer has ended after that time. Times are those of network/wire.h, from 0. Not
-// here: threads, clocks and waiting; emulated_link.h has them for CPU ranks,
+// A channel is one lane within one group; its transfers run one after the other. The wire's time
+// advances only when a function needs it to, and only as far as needed. So a transfer that is added
+// late still begins at its post time, unless the wire's time is already later (because another
+// transfer has ended since); then it begins at the wire's time. Times are those of network/wire.h,
+// from 0. Not here: threads, clocks and waiting; emulated_link.h has them for CPU ranks,
 // exec/device/emulated_link_driver.h for a device.
 #pragma once
 

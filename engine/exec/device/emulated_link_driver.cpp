@@ -105,8 +105,10 @@ Nanoseconds EmulatedLinkDriver::look(Nanoseconds now) {
   return next;
 }
 
-/// A transfer that has not begun by `now` cannot end before its duration alone has passed. Begins
-/// of other transfers until then are noticed before any transfer is ended.
+/// Returns the host's time at which to look at this channel again. A transfer that has not begun by
+/// `now` cannot end before the time has passed that it takes alone on the wire, so the thread may
+/// sleep until shortly before. It may miss begins of other transfers meanwhile, but look() notices
+/// all begins before it ends any transfer.
 Nanoseconds EmulatedLinkDriver::next_look(const Channel& c, Nanoseconds now) {
   if (!c.begun) return now + std::max(kNap, c.posts.front().alone - kWakesLate);
   const Nanoseconds next = transfers_.next_ns(c.wire) + origin_ + ahead_;

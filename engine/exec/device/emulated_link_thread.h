@@ -27,9 +27,10 @@ class EmulatedLinkThread {
   /// Queues the signal of the step's start; the stream has just been given the work before it.
   void begin_step(kernels::Stream stream);
   PacedTransfer post(size_t channel, LinkTransfer transfer);
-  /// Throws the error that ended the driver, if any.
+  /// Rethrows, on the calling thread, the error that ended the link's thread. Does nothing if there
+  /// was none.
   void check();
-  /// Lets all transfers end, those in progress and later ones.
+  /// Stops the thread and makes all transfers end at once, those in progress and later ones.
   void abort() noexcept;
   std::vector<LinkSpan> take_links();
 

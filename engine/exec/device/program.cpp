@@ -142,8 +142,9 @@ class Builder {
         if (--left[next.index()] == 0) add(next);
       }
     }
-    MOE_CHECK(order.size() == steps.size(), "only {} of {} ops could be ordered", order.size(),
-              steps.size());
+    MOE_CHECK(order.size() == steps.size(),
+              "only {} of {} ops could be ordered; the others wait for each other in a cycle",
+              order.size(), steps.size());
     return order;
   }
 

@@ -139,8 +139,10 @@ std::array<double, 2> crossings(const LayerTimes& t) {
   return {q / a, c / q};
 }
 
-/// The degree where the derivative of the sum is 0 if the ways in `in_compute` (a bit per way) are
-/// at their bound h and the others at their bound g. Infinite or NaN where there is none.
+/// The degree where the derivative of the summed time of problem.ways (forward and backward) is 0,
+/// if the ways in `in_compute` (one bit per way) take the time h, in which experts are the
+/// bottleneck, and the others the time g, in which all-to-alls are. Infinite or NaN if there is
+/// none.
 double flat(const DegreeProblem& problem, unsigned in_compute) {
   double wire = 0, slope = 0;
   for (size_t i = 0; i < problem.ways.size(); ++i) {
