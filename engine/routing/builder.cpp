@@ -147,7 +147,7 @@ void check_parts(const Route& route, const GateInput& input, const Routed& whole
       throw user_error(
           "scope = 'token' is declared, but token {} of {} is routed differently when the batch is "
           "routed in two parts; declare scope = 'batch' for a gate that needs the whole batch",
-          at / columns, input.tokens);
+          at / columns + 1, input.tokens);
     }
     used = part.counts;
   }

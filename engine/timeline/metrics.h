@@ -99,7 +99,7 @@ constexpr auto fields_of(const Metrics*) {
       derived("imbalance", &Metrics::imbalance,
               "compute time of the busiest rank / mean over ranks"),
       derived("expert_imbalance", &Metrics::expert_imbalance,
-              "the same for compute of experts, with the busiest rank of each layer"),
+              "experts' compute time of each layer's busiest rank / mean over ranks"),
       inlined("a2a", &Metrics::all_to_all), inlined("all_reduce", &Metrics::all_reduce),
       inlined("forward", &Metrics::forward), inlined("backward", &Metrics::backward),
       derived("pipelining_efficiency", &Metrics::pipelining_efficiency,

@@ -3,6 +3,7 @@
 out/<recipe>/results.json, a plain JSON file; `moebench list stubs` has its fields with their units.
 
 Run it after lesson 2: python3 recipes/lessons/13_results.py  (under a second)
+Another folder, as its argument, must have simulated runs of raf and lancet too.
 Try next: matplotlib instead of print; runs.jsonl, which has a line per run while it is written.
 """
 import json
@@ -14,6 +15,8 @@ results = json.loads((folder / "results.json").read_text())
 
 points = {}
 for run in results["runs"]:
+    if run["executor"] != "simulate":  # executed runs have `points`: all points that they stand for
+        continue
     points.setdefault(tuple(run["point"].values()), {})[run["system"]] = run
 
 names = list(results["runs"][0]["point"])

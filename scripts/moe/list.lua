@@ -97,7 +97,10 @@ function M.list(kind)
   if kind == "stubs" then return core.say(stubs.text()) end
   local kinds = schema.keys_of(LISTS)
   if not kind then
-    for _, name in ipairs(kinds) do say_list(name) end
+    for _, name in ipairs(kinds) do
+      if name ~= "claims" then say_list(name) end
+    end
+    say_list "claims"  -- longer than all others together
   elseif LISTS[kind] then
     say_list(kind)
   else

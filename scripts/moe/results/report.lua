@@ -190,6 +190,13 @@ local function some_steps(count)
   return steps
 end
 
+-- Returns the choices dropped in all steps of a run.
+local function dropped(run)
+  local sum = 0
+  for _, count in ipairs(run.drops) do sum = sum + count end
+  return sum
+end
+
 -- Returns the table of losses. Systems with equal digests and losses share a row; a run that failed
 -- has no digest and gets a row of its own.
 local function losses_rows(runs)
@@ -207,7 +214,7 @@ local function losses_rows(runs)
       local loss = group[1].losses[step]
       cells[i] = loss and ("%.4f"):format(loss) or "-"
     end
-    rows[g + 1] = append(cells, { group[1].drops[#group[1].drops], group[1].digest or "-",
+    rows[g + 1] = append(cells, { dropped(group[1]), group[1].digest or "-",
       table.concat(names, " = ") })
   end
   return rows
