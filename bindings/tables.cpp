@@ -124,7 +124,7 @@ json field_tables() {
       {{"name", "moe_stats"},
        {"doc", "of an MoE layer in a step"},
        {"fields", fields_json<MoeStats>()}},
-      {{"name", "place_rates"},
+      {{"name", "placement_rates"},
        {"doc", "what placements count with"},
        {"fields", fields_json<PlacementRates>()}},
       {{"name", "rank"}, {"doc", "of a rank in a step"}, {"fields", fields_json<RankStats>()}},

@@ -54,7 +54,7 @@ json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
   return values_json(result.metrics[median_step(result.metrics)]);
 }
 
-// Moves those timelines that the option `keep` names.
+// Moves the timelines of steps that the option `keep` names ("first", "last" or "all") to `to`.
 void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timelines& to) {
   const size_t first = keep == "last" ? from.size() - 1 : 0;
   const size_t end = keep == "first" ? 1 : from.size();

@@ -1,6 +1,6 @@
 // Findings: what could be done about exposed communication. For the causes that explain() found,
-// each possible remedy is tried by replaying the changed schedule; the list begins with the
-// remedy that makes the step shortest. The remedies are in remedies.h.
+// each possible remedy is tried by replaying the changed schedule, or its gain is estimated if it
+// needs another plan; the list begins with the largest gain. The remedies are in remedies.h.
 #pragma once
 
 #include <functional>

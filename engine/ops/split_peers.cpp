@@ -30,8 +30,9 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
 std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   const int64_t rounds = round_of(g, op).of;
   if (op.inputs.size() != static_cast<size_t>(rounds)) {
-    throw user_error("op '{}': it has {} parts, expected one for each of rounds = {}", op.name,
-                     op.inputs.size(), rounds);
+    throw user_error(
+        "op '{}' (join_peers): it has {} inputs, expected one part for each of rounds = {}",
+        op.name, op.inputs.size(), rounds);
   }
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   Shape slots = shape(g, op, 0);
