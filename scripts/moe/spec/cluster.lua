@@ -136,7 +136,7 @@ schema.record("context cluster", "ctx.cluster", "devices and links, as policies 
   { "devices_of", "(node: integer): integer[]",
     "returns the node's devices; only for placements" },
 }, declared)
-schema.record("place rates", "ctx.rates",
+schema.record("placement rates", "ctx.rates",
   "the rates from which a placement's times are computed", {},
   schema.declared "placement_rates")
 

@@ -303,7 +303,7 @@ TEST_CASE("precisions and profiles that do not fit are refused on a device too")
   CHECK_THROWS_WITH(run(options), Contains("model.dtype is bf16; it is f32"));
   options.precision = Precision::kF32;
   options.infer.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
-  CHECK_THROWS_WITH(run(options), Contains("popularity.path: the profile has 3, the plan 2"));
+  CHECK_THROWS_WITH(run(options), Contains("popularity.path: the profile has 3, but the plan has 2"));
 }
 
 }  // namespace
