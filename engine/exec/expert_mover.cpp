@@ -27,7 +27,8 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const CollectiveMemory&
              returns = payload_ == Payload::kShadowGradients;
   const bool migrates = payload_ == Payload::kResidents;
   const bool sums = payload_ == Payload::kResidentGradients;
-  MOE_CHECK(copies || returns || migrates || sums, "op {} has kind {}, which moves no experts",
+  MOE_CHECK(copies || returns || migrates || sums,
+            "op {} has kind {}, but must have a kind that moves experts or their gradients",
             op.name, graph.def(id).name);
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
     placements_.push_back(memory.numbers(op.inputs[i]));

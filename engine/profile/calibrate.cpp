@@ -178,7 +178,7 @@ class Calibrator {
 
 Calibration calibrate(const CalibrateOptions& options) {
   if (options.num_ranks < 1) {
-    throw user_error("calibrate: ranks = {}, must be at least 1", options.num_ranks);
+    throw user_error("calibrate: ranks = {}, but it must be at least 1", options.num_ranks);
   }
   return Calibrator(options).run();
 }

@@ -202,8 +202,10 @@ void ProfileOperands::join(const Graph& graph, const Op& op) {
   };
   for (const Piece& p : pieces(graph, op)) {
     const size_t input = place_of(op.inputs, p.piece), output = place_of(op.outputs, p.whole);
-    MOE_CHECK(input < op.inputs.size() && output < op.outputs.size(),
-              "op '{}' joins tensors that are not its operands", op.name);
+    MOE_CHECK(
+        input < op.inputs.size() && output < op.outputs.size(),
+        "op '{}': the tensors that it joins must be its inputs, and the joined ones its outputs",
+        op.name);
     const Bytes each = dtype_bytes(graph.tensor(p.whole).dtype, element_bytes_);
     joined_.push_back({input, output, p.offset * each});
   }

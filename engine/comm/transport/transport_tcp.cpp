@@ -97,7 +97,9 @@ class TcpMessages final : public Messages {
 
 Tcp::Tcp(const TcpJob& job)
     : rank_(job.rank), peers_(index(job.size)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!wake_.open()) throw run_error("eventfd: {}", std::strerror(errno));
+  if (!wake_.open())
+    throw run_error("cannot create an eventfd, which wakes the thread of the connections: {}",
+                    std::strerror(errno));
   TcpMesh mesh = connect_all(job);
   size_here_ = mesh.size_here;
   place_here_ = mesh.place_here;

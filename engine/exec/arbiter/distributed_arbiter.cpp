@@ -33,8 +33,9 @@ std::string message_of(const std::vector<T>& events) {
 
 template <class T>
 std::vector<T> events_of(const std::string& message) {
-  MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0, "a message of {} bytes",
-            message.size());
+  MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0,
+            "a message about turns has {} bytes, but must be a list of entries of {} bytes",
+            message.size(), sizeof(T));
   std::vector<T> events(message.size() / sizeof(T));
   std::memcpy(events.data(), message.data(), message.size());
   return events;
@@ -75,7 +76,8 @@ void DistributedArbiter::end_step() {
     const std::string left = all_->under_way();
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
-    if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
+    if (clock_ns() > deadline)
+      throw run_error("{} within {} s after rank 0 had finished the step", left, timeout_s_);
     backoff.rest();
   }
   all_->end_step();
@@ -134,7 +136,8 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
   if (!all_) {
     for (const TurnMessage& message : events_of<TurnMessage>(text)) {
       const std::lock_guard lock(mutex_);
-      MOE_CHECK(!received_ && !taken_, "a turn of op '{}' before the last one is over",
+      MOE_CHECK(!received_ && !taken_,
+                "a turn of op '{}' arrived before this rank had ended the turn before it",
                 graph_.op(message.op).name);
       received_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
     }
@@ -147,7 +150,7 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     if (event.kind != MemberEvent::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
     MOE_CHECK(turn && turn->op == event.op,
-              "rank {} is through with op '{}', which is not its turn", rank,
+              "rank {} reports the end of op '{}', but no turn of this op is open", rank,
               graph_.op(event.op).name);
     all_->done(rank, event.time);
   }
