@@ -99,7 +99,8 @@ TextCorpus read_text(const std::string& path, int64_t seq) {
   const size_t held_out = text.size() / 10;
   if (held_out < static_cast<size_t>(seq) + 1) {
     throw user_error(
-        "the text '{}' is too short: its last tenth has {} bytes, but a row of seq = {} needs {}",
+        "the text '{}' is too short: its last tenth has {} bytes, but a sequence of seq = {} "
+        "tokens needs {}",
         path, held_out, seq, seq + 1);
   }
   TextCorpus corpus;

@@ -12,7 +12,8 @@ namespace {
 
 constexpr Nanoseconds kLookEvery = 10'000'000;  // between checks while no turn is expected
 
-/// A message of a rank to rank 0. A letter holds one or several, as they are in memory.
+/// A message of a rank to rank 0. One control message holds one or several of them, as they
+/// are in memory.
 struct MemberEvent {
   enum Kind : int32_t { kPost, kBegun, kDone };
   Kind kind = kPost;
@@ -64,8 +65,8 @@ void DistributedArbiter::start_step() {
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step say that other ranks have finished their turns: afterwards no letter is
-/// left.
+/// The last notes of a step say that other ranks have finished their turns: afterwards no control
+/// message is left to read.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
