@@ -180,7 +180,7 @@ void CollectiveLayout<T>::lay_out_exchange(const Graph& graph, const Op& op,
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
 }
 
-/// Sends the same numbers to every rank.
+/// Lays out the sending of this rank's row counts to every rank.
 template <class T>
 void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op,
                                          const CollectiveMemory& memory) {

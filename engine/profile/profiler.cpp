@@ -228,7 +228,8 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
     calls.emplace_back(graph, op, options.work, world.comm(r, 0));
-  // Rank 0 sets the number before it takes part in the last round; others read it after each round.
+  // Rank 0 sets this number before it takes part in the last round; other ranks read it after each
+  // round.
   std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
   const auto take_part = [&](int64_t rank) {
     try {

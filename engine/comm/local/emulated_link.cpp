@@ -131,7 +131,7 @@ class EmulatedLink final : public Communicator {
   const Group group_;
   EmulatedWire::Channel& channel_;
   uint64_t turn_ = 0;          // number of transfers so far
-  Pieces exchange_;            // the exchange in which every member sends its row to all
+  Pieces exchange_;            // the exchange in which every member sends its row_ to all
   std::vector<Bytes> row_;     // [n]: bytes from this rank
   std::vector<Bytes> matrix_;  // [n, n]: bytes within the group
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;

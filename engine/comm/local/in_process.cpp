@@ -53,7 +53,7 @@ struct InProcessWorld::Impl {
   };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  /// Returns the room of these members on the lane; creates it if needed.
+  /// Returns the GroupLane of these members on the lane; creates it if needed.
   GroupLane& group_lane(int64_t lane, const Members& members);
   CommTimes call(GroupLane& group_lane, int64_t number, const Request& request);
   void abort(const std::string& reason);
@@ -64,11 +64,11 @@ struct InProcessWorld::Impl {
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
   std::mutex mutex;                              // guards the members below
   std::deque<GroupLane> group_lanes;
-  // The first reason of a failure; a room that is created later fails with it too.
+  // The first reason of a failure; a GroupLane that is created later fails too.
   std::optional<std::string> aborted;
 };
 
-/// The communicator of one rank on one lane, as member `number` of a room.
+/// The communicator of one rank on one lane, as member `number` of a GroupLane.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
   Member(Impl& world, GroupLane& group_lane, int64_t number)

@@ -113,8 +113,8 @@ class Acceptor {
   }
 
   void poll_once(Nanoseconds deadline, const Socket& rank_0) {
-    // The listener and the strangers are watched for reading, the guests only for the end of their
-    // connection.
+    // The listener and the handshakes are watched for reading, complete connections only for their
+    // end.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
     const size_t num_handshakes = handshakes_.size();

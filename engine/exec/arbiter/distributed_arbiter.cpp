@@ -185,8 +185,8 @@ bool DistributedArbiter::may_look() {
   return true;
 }
 
-/// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes. At
-/// intervals it wakes to check for failures and, on rank 0, for posts of the other ranks.
+/// A lane for which this rank has posted nothing gets no turn: its thread sleeps until the rank
+/// posts an op on it. At intervals the thread wakes to check for failures and, on rank 0, for posts of the other ranks.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
   Backoff backoff;
   for (;;) {

@@ -72,7 +72,7 @@ class CpuRun {
   // Indexed by rank of this process, then lane; null for compute lanes.
   std::vector<Communicator*> comms_;
   Rendezvous start_, end_;
-  Nanoseconds common_start_ = 0;  // of all processes of a job
+  Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
   StepSpec spec_;
   bool over_ = false;  // set before the loop's thread arrives at start_ for the last time
   std::mutex failure_mutex_;

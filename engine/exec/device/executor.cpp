@@ -54,8 +54,8 @@ bool lanes_meet(const Plan& plan) {
 }
 
 /// Throws UserError unless all processes will queue transfers in the same order; otherwise devices
-/// would wait for each other in different transfers. The turns of one arbiter give one order; other
-/// lanes next to an arbiter's have no order with its transfers.
+/// would wait for each other in different transfers. The turns of one arbiter give one order, but
+/// transfers of lanes that have no arbiter, or another arbiter, have no fixed order among them.
 void check_turns(const Plan& plan) {
   const std::vector<Arbiter> all = arbiters(plan.schedule);
   if (all.empty()) return;

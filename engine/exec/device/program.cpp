@@ -124,7 +124,7 @@ class Builder {
   std::vector<OpId> issue_order(const std::vector<DeviceStep>& steps) const {
     const Precedence edges(plan_.graph, plan_.schedule, &plan_.orders);
     std::vector<size_t> left(steps.size());
-    std::set<OpId> ready, blocking;  // those in `blocking` make the host wait
+    std::set<OpId> ready, blocking;  // ops in `blocking` make the host wait
     const auto add = [&](OpId op) {
       (steps[op.index()].host_waits.empty() ? ready : blocking).insert(op);
     };
