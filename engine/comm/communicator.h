@@ -64,8 +64,8 @@ class Communicator {
   virtual CommTimes barrier(const std::string& what) = 0;
 
   /// Sets the post time of the next call to `t`: the time at which the inputs of that call were
-  /// ready, for a lane whose thread woke up late. `t` must not be after the call; 0 means the time of
-  /// the call.
+  /// ready, for a lane whose thread woke up late. `t` must not be after the call; 0 means the time
+  /// of the call.
   void posted_at(Nanoseconds t) { posted_at_ = t; }
 
  protected:

@@ -62,9 +62,10 @@ class RankBuffers {
 
 /// For tests: makes the use of a buffer outside its tensor's lifetime visible. A tensor is filled
 /// with NaN (an index tensor with 0x80 bytes) before the op that writes it, unless that op writes
-/// in place over a live input, and again when its last reader has finished in this step. Tensors
-/// of a joined block (Buffer::joined) are filled together: before the first op that writes into the
-/// block, and when the last op that uses it has finished. Ops of different lanes may call at the same time.
+/// in place over a live input, and again when its last reader has finished in this step. Tensors of
+/// a joined block (Buffer::joined) are filled together: before the first op that writes into the
+/// block, and when the last op that uses it has finished. Ops of different lanes may call at the
+/// same time.
 class Poison {
  public:
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);

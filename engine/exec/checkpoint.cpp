@@ -123,8 +123,8 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   }
 }
 
-/// Compares the checksum of the whole file with the one at its end; a file whose checksum differs is
-/// renamed (set_aside). Returns the number of bytes before the checksum.
+/// Compares the checksum of the whole file with the one at its end; a file whose checksum differs
+/// is renamed (set_aside). Returns the number of bytes before the checksum.
 size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 16);
   std::string tail;  // the last bytes read, which may be the checksum

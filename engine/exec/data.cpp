@@ -71,8 +71,8 @@ uint64_t random64(int64_t step, int64_t row, uint64_t seed) {
   return (static_cast<uint64_t>(hash32(i, a)) << 32) | hash32(i, b);
 }
 
-/// Writes one sequence whose token at position pos is token(pos), for pos = 0 .. seq: ids are the tokens
-/// [0, seq), targets the tokens [1, seq].
+/// Writes one sequence whose token at position pos is token(pos), for pos = 0 .. seq: ids are the
+/// tokens [0, seq), targets the tokens [1, seq].
 template <class Token>
 void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
   for (int64_t pos = 0; pos < seq; ++pos) {

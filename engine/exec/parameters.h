@@ -80,8 +80,8 @@ struct Measure {
   double sum_of_squares = 0;
   double projection = 0;
 };
-/// Measures n elements of a flat tensor, of which the first has index `first` in the full
-/// tensor. Sums are taken in double, in order.
+/// Measures n elements of a flat tensor, of which the first has index `first` in the full tensor.
+/// Sums are taken in double, in order.
 template <class T>
 Measure measure(const T* x, int64_t n, int64_t first);
 
@@ -103,7 +103,8 @@ void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffe
 using AllBuffers = std::vector<const RankBuffers*>;
 
 /// Fills param_l2, param_projection and digest of the result; each parameter is counted once.
-/// Throws RunError, which names the parameter or state and two ranks, when these ranks hold different values of it.
+/// Throws RunError, which names the parameter or state and two ranks, when these ranks hold
+/// different values of it.
 template <class T>
 void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, RunResult& result);
 

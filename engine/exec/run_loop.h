@@ -29,8 +29,8 @@ struct LocalRanks {
   std::function<void()> fetch, store;
 };
 
-/// Call order: meet, restore, run, finish, each once. T is the float type of the run. In a job these
-/// four functions are collective, and throw RunError as Processes does.
+/// Call order: meet, restore, run, finish, each once. T is the float type of the run. In a job
+/// these four functions are collective, and throw RunError as Processes does.
 template <class T>
 class RunLoop {
  public:

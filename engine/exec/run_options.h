@@ -171,8 +171,8 @@ struct RunOptions {
   /// layer ran. Null: nothing is recorded.
   std::shared_ptr<Trace> record;
   /// The step, counted from the run's first as 0, for whose simulated timeline the traffic of each
-  /// link is recorded; -1: none. When all steps are the same and only one is simulated, that step is used.
-  /// Executed timelines always have the traffic of links.
+  /// link is recorded; -1: none. When all steps are the same and only one is simulated, that step
+  /// is used. Executed timelines always have the traffic of links.
   int64_t links_of_step = -1;
   /// Called after every step on rank 0's thread; returning false stops the run on all ranks. The
   /// loss of a simulated step is 0.

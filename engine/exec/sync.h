@@ -1,7 +1,7 @@
 // How the threads of a run wait for each other: for ops of the same rank on other lanes, and for
-// all threads at the start and end of a step. A waiting thread sleeps (a waiting comm lane must leave its core
-// to compute), and throws Aborted when some thread fails. Waiting for other ranks' transfers is in
-// comm/ and arbiter/.
+// all threads at the start and end of a step. A waiting thread sleeps (a waiting comm lane must
+// leave its core to compute), and throws Aborted when some thread fails. Waiting for other ranks'
+// transfers is in comm/ and arbiter/.
 #pragma once
 
 #include <atomic>

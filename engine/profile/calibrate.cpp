@@ -159,8 +159,9 @@ class Calibrator {
     return table;
   }
 
-  /// Returns the link whose ports give the fitted line of the all-to-all. A port carries the payload of a rank
-  /// without the part that stays on the rank, and a transfer has the latency of two ports.
+  /// Returns the link whose ports give the fitted line of the all-to-all. A port carries the
+  /// payload of a rank without the part that stays on the rank, and a transfer has the latency of
+  /// two ports.
   LinkSpec link_of(const LineFit& fit) const {
     const auto ranks = static_cast<double>(options_.num_ranks);
     return {.bytes_per_s = (ranks - 1) / ranks * kNsPerSecond / fit.beta_ns,

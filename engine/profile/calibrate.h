@@ -41,8 +41,8 @@ struct Calibration {
   CalibratedLine memory;
   CalibratedTable all_to_all, all_reduce;  // without rows if there is one rank
   /// The GEMM and memory rates are the inverse slopes of the two lines. launch_ns is the smaller
-  /// alpha of the two lines, since no op takes less than that. vector_flops_per_s is the
-  /// highest flops rate of an op that is not a GEMM.
+  /// alpha of the two lines, since no op takes less than that. vector_flops_per_s is the highest
+  /// flops rate of an op that is not a GEMM.
   Device device;
   LinkSpec link;         // from the line of the all-to-all; zeros if there is one rank
   FitError roofline;     // error of RooflineCost on `device`, over all measured compute ops

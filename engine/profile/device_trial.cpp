@@ -176,7 +176,8 @@ HostTrial::HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
 }
 
 /// Lays out the host's operands and returns their bytes. An input that is in the storage of an
-/// output in operands_ is in that output's storage here too; all other operands have their own storage.
+/// output in operands_ is in that output's storage here too; all other operands have their own
+/// storage.
 Bytes HostTrial::lay_out() {
   operands_.advance();
   Bytes end = 0;

@@ -3,8 +3,8 @@
 // host, with copies from and to the device.
 //
 // ProfileOperands defines the values, and keeps several copies of each operand so that operands are
-// as cold in the caches as in a step. TrialOperands copies the whole storage of a ProfileOperands to the device,
-// once per rank. Timing is not here.
+// as cold in the caches as in a step. TrialOperands copies the whole storage of a ProfileOperands
+// to the device, once per rank. Timing is not here.
 #pragma once
 
 #include <string>

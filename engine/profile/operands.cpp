@@ -44,9 +44,9 @@ bool lasting(TensorKind kind) {
   return kind == TensorKind::kParam || kind == TensorKind::kState || kind == TensorKind::kInput;
 }
 
-/// Returns the bytes that a step touches before it uses the same address again: all that the
-/// step has in memory, which is parameters, their momentum and gradients, and the activations of the forward
-/// pass. At most kFarBytes.
+/// Returns the bytes that a step touches before it uses the same address again: all that the step
+/// has in memory, which is parameters, their momentum and gradients, and the activations of the
+/// forward pass. At most kFarBytes.
 Bytes step_bytes(const Sizes& size) {
   Bytes bytes = 0;
   for (const Tensor& t : size.graph.tensors()) {

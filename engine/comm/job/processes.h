@@ -1,7 +1,7 @@
 // The processes of a job, one rank each: the communicators of the lanes, texts between rank 0 and
-// all ranks, control messages, a common clock, and a heartbeat that detects dead processes. A failure in one
-// process ends the calls of all processes: they throw RunError with its reason, and every later
-// call fails too.
+// all ranks, control messages, a common clock, and a heartbeat that detects dead processes. A
+// failure in one process ends the calls of all processes: they throw RunError with its reason, and
+// every later call fails too.
 // Calls are collective: all processes make them in the same order, otherwise they fail with an
 // error that names both calls. A process that is silent (killed, stopped, or its machine is gone)
 // is named within silence_s plus half a second, even when no call waits for it, and at once when

@@ -1,8 +1,8 @@
 // The emulated link: wraps the Communicators of an InProcessWorld. Bytes are really copied, but a
 // transfer lasts at least as long as the link model says, counted from the time when its last
 // member posted it and not from when a thread wakes. Transfers that overlap on different lanes
-// share the links, by the model of network/wire.h (one Wire for all). Threads wait by sleeping and then
-// spinning briefly, so that the core is free for compute. The emulated link of devices is in
+// share the links, by the model of network/wire.h (one Wire for all). Threads wait by sleeping and
+// then spinning briefly, so that the core is free for compute. The emulated link of devices is in
 // exec/device.
 #pragma once
 

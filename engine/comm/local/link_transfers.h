@@ -1,11 +1,10 @@
 // Transfers on one Wire (network/wire.h), which all ranks and lanes share by the cluster's sharing
-// rule.
-// A channel is one lane within one group; its transfers run one after the other. The wire's time
-// advances only when a function needs it to, and only as far as needed. So a transfer that is added
-// late still begins at its post time, unless the wire's time is already later (because another
-// transfer has ended since); then it begins at the wire's time. Times are those of network/wire.h,
-// from 0. Not here: threads, clocks and waiting; emulated_link.h has them for CPU ranks,
-// exec/device/emulated_link_driver.h for a device.
+// rule. A channel is one lane within one group; its transfers run one after the other. The wire's
+// time advances only when a function needs it to, and only as far as needed. So a transfer that is
+// added late still begins at its post time, unless the wire's time is already later (because
+// another transfer has ended since); then it begins at the wire's time. Times are those of
+// network/wire.h, from 0. Not here: threads, clocks and waiting; emulated_link.h has them for CPU
+// ranks, exec/device/emulated_link_driver.h for a device.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,8 @@
-// The Communicator of one rank per process, by messages. Before a collective, every member sends
-// to every other member which function it calls, its post time, and how many bytes it sends. Calls
-// that do not match are reported before any byte moves, and a peer that sends nothing is reported as not arrived.
-// Sums run in rank order for each element and have the same bits as among ranks of one process.
+// The Communicator of one rank per process, by messages. Before a collective, every member sends to
+// every other member which function it calls, its post time, and how many bytes it sends. Calls
+// that do not match are reported before any byte moves, and a peer that sends nothing is reported
+// as not arrived. Sums run in rank order for each element and have the same bits as among ranks of
+// one process.
 #pragma once
 
 #include <memory>

@@ -1,8 +1,8 @@
 // Messages between the processes of a job. Any thread may call any function except
-// open_transport(), open_channel() and finish(). No function waits for a peer unless its comment says
-// so: a caller that waits calls over() or read() in a loop, in which it can check for failures.
-// Not here: collectives (message_comm.h), liveness and failures (processes.h), how the processes
-// were started (launch.h).
+// open_transport(), open_channel() and finish(). No function waits for a peer unless its comment
+// says so: a caller that waits calls over() or read() in a loop, in which it can check for
+// failures. Not here: collectives (message_comm.h), liveness and failures (processes.h), how the
+// processes were started (launch.h).
 #pragma once
 
 #include <cstdint>
@@ -18,8 +18,8 @@ namespace moe {
 struct TcpJob;
 
 /// A set of messages that are waited for together. Memory that is sent from or received into
-/// belongs to these messages until over() returns true or give_up() is called. Messages of one channel, sender,
-/// receiver and tag keep their order. Used by one thread at a time.
+/// belongs to these messages until over() returns true or give_up() is called. Messages of one
+/// channel, sender, receiver and tag keep their order. Used by one thread at a time.
 class Messages {
  public:
   virtual ~Messages() = default;
@@ -56,8 +56,8 @@ class Transport {
     int64_t peer;
     std::string text;
   };
-  /// Returns the next control message of the channel, from any process; nothing when there is none. Throws
-  /// RunError, which names the peer, when there is none and a peer is lost.
+  /// Returns the next control message of the channel, from any process; nothing when there is none.
+  /// Throws RunError, which names the peer, when there is none and a peer is lost.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
   /// Waits for all processes to finish. No function may be called afterwards.

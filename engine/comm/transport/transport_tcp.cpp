@@ -214,8 +214,8 @@ void Tcp::finish() {
   for (Peer& one : peers_) one.socket.close();
 }
 
-/// Waits until the other processes have closed their connections: bytes on their way to a process may be
-/// lost when this side closes first.
+/// Waits until the other processes have closed their connections: bytes on their way to a process
+/// may be lost when this side closes first.
 void Tcp::abort(int status) {
   for (Peer& one : peers_) {
     const std::lock_guard lock(one.mutex);

@@ -12,8 +12,8 @@ namespace {
 
 constexpr Nanoseconds kLookEvery = 10'000'000;  // between checks while no turn is expected
 
-/// A message of a rank to rank 0. One control message holds one or several of them, as they
-/// are in memory.
+/// A message of a rank to rank 0. One control message holds one or several of them, as they are in
+/// memory.
 struct MemberEvent {
   enum Kind : int32_t { kPost, kBegun, kDone };
   Kind kind = kPost;
@@ -186,7 +186,8 @@ bool DistributedArbiter::may_look() {
 }
 
 /// A lane for which this rank has posted nothing gets no turn: its thread sleeps until the rank
-/// posts an op on it. At intervals the thread wakes to check for failures and, on rank 0, for posts of the other ranks.
+/// posts an op on it. At intervals the thread wakes to check for failures and, on rank 0, for posts
+/// of the other ranks.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
   Backoff backoff;
   for (;;) {

@@ -1,9 +1,9 @@
 // The turns of one arbiter for the ranks of a job, one rank per process. Rank 0's process holds a
-// LocalArbiter for all ranks. The other ranks send notes to rank 0 (which ops they posted,
-// began and finished), and rank 0 sends them every turn. There is no extra thread that reads notes; the threads
-// that wait for a turn read them. This suffices: a transfer cannot be chosen before rank 0 itself
-// has posted it, and from then on rank 0's lane is waiting for a turn. Times in notes are on the
-// job's common clock.
+// LocalArbiter for all ranks. The other ranks send notes to rank 0 (which ops they posted, began
+// and finished), and rank 0 sends them every turn. There is no extra thread that reads notes; the
+// threads that wait for a turn read them. This suffices: a transfer cannot be chosen before rank 0
+// itself has posted it, and from then on rank 0's lane is waiting for a turn. Times in notes are on
+// the job's common clock.
 #pragma once
 
 #include <condition_variable>

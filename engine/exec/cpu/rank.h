@@ -25,8 +25,8 @@ class Rank {
   Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
        const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
-  /// Touches the memory's pages, computes the initial parameters if `initialise_parameters`, and makes the
-  /// gates. Called once, on the compute lane's thread.
+  /// Touches the memory's pages, computes the initial parameters if `initialise_parameters`, and
+  /// makes the gates. Called once, on the compute lane's thread.
   void prepare(bool initialise_parameters);
   /// Writes the ids and targets of the step. Called between steps by one thread.
   void fill_inputs(const DataSource& data, int64_t step);

@@ -78,8 +78,8 @@ std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& dev
                                                  int64_t num_ranks, int64_t num_lanes,
                                                  const DeviceLink& link);
 
-/// Returns the communicator of one rank per process; NCCL chooses the order of sums.
-/// Collective. Throws RunError when NCCL cannot connect all ranks within the timeout.
+/// Returns the communicator of one rank per process; NCCL chooses the order of sums. Collective.
+/// Throws RunError when NCCL cannot connect all ranks within the timeout.
 std::unique_ptr<DeviceCommunicator> device_process_groups(
     const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
     const kernels::ProcessGroupSettings& settings);

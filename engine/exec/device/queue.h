@@ -1,7 +1,7 @@
 // Queues the ops of a step on the ranks' streams. When every lane runs in order, ops are queued in
 // the program's order. Otherwise each lane that runs in order is queued as far as the ops that it
-// waits for have been queued, and the lanes that choose while the step runs follow their arbiters. Not here: recordings, and what is done
-// between steps.
+// waits for have been queued, and the lanes that choose while the step runs follow their arbiters.
+// Not here: recordings, and what is done between steps.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Records of Lina's inference in a run: what a rank did with offloaded experts. Also checks that
-// a popularity profile fits the plan. The passes that add the ops are in passes/placement/, not here.
+// Records of Lina's inference in a run: what a rank did with offloaded experts. Also checks that a
+// popularity profile fits the plan. The passes that add the ops are in passes/placement/, not here.
 #pragma once
 
 #include <functional>

@@ -41,7 +41,8 @@ Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& pe
   }
   agree(true);  // no rank continues before rank 0 has compared the hashes
   for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
-    // Only the persistent tensors are ever written, so the system allocates no pages for the others.
+    // Only the persistent tensors are ever written, so the system allocates no pages for the
+    // others.
     copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
   }
