@@ -92,7 +92,7 @@ std::string difference(const std::string& file, const std::string& run) {
 
 void check_header(const std::string& path, const Header& header, Bytes element_bytes) {
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
-    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+    throw user_error("checkpoint {}: it is not a checkpoint of moebench", path);
   }
   if (header.version != kVersion) {
     throw user_error("checkpoint {}: its version is {}, but this program reads version {}", path,
@@ -100,8 +100,8 @@ void check_header(const std::string& path, const Header& header, Bytes element_b
   }
   if (header.element_bytes != element_bytes) {
     throw user_error(
-        "checkpoint {}: its floats have {} bytes, but this run's floats have {}; set another "
-        "precision",
+        "checkpoint {}: its floats have {} bytes, but this run's floats have {}; set the "
+        "precision of the checkpoint",
         path, header.element_bytes, element_bytes);
   }
 }
@@ -141,7 +141,7 @@ size_t checked_bytes(const std::string& path, InputFile& in) {
     tail.erase(0, sure);
   }
   if (magic != std::string_view(kMagic, sizeof kMagic)) {
-    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+    throw user_error("checkpoint {}: it is not a checkpoint of moebench", path);
   }
   if (tail.size() != sizeof hash || std::memcmp(tail.data(), &hash, sizeof hash) != 0) {
     set_aside(path, "it is corrupt: its checksum is wrong");
@@ -284,7 +284,8 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   Opened file(path, element_bytes);
   const std::string expected = text_of(plan.spec.model, all);
   if (file.text() != expected) {
-    throw user_error("checkpoint {}: another model: {}", path, difference(file.text(), expected));
+    throw user_error("checkpoint {}: it is of another model: {}", path,
+                     difference(file.text(), expected));
   }
 
   // The whole file is read and checked before any rank's buffers are written.
@@ -326,7 +327,7 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   const std::string sizes = text.substr(0, text.find("moe_every="));
   const std::string own = text_of(plan.spec.model, all);
   if (sizes != own.substr(0, own.find("moe_every="))) {
-    throw user_error("checkpoint {}: another model: {}", path, difference(text, own));
+    throw user_error("checkpoint {}: it is of another model: {}", path, difference(text, own));
   }
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {

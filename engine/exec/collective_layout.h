@@ -80,8 +80,8 @@ class CollectiveLayout {
 
   const std::vector<Part>& parts() const { return parts_; }
   ElementRange elements(int64_t chunk, int64_t num_chunks) const;
-  /// Calls f(part, first, n, to) for each tensor of the all-reduce with elements in `range`: n
-  /// elements, from element `first` of the tensor on, are element `to` of the range and the next.
+  /// Calls f(part, first, n, to) for each tensor of the all-reduce with elements in `range`. These
+  /// are n elements: the first is element `first` of the tensor and element `to` of the range.
   template <class F>
   void each_part(ElementRange range, F f) const {
     int64_t begin = 0;

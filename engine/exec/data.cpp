@@ -30,7 +30,7 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
   if (const auto at = first_invalid_byte(
           {reinterpret_cast<const char*>(text.data()) + start, text.size() - start})) {
-    throw user_error("the text '{}' must be UTF-8, but byte 0x{:02x} at offset {} is not",
+    throw user_error("the text '{}' is not UTF-8, but must be: byte 0x{:02x} at offset {}",
                      path.string(), text[start + *at], *at);
   }
 }

@@ -22,8 +22,8 @@ struct Persistent {
   std::string name;
   TensorId tensor;
   Shape shape;  // of the full tensor; [E, ...] for a tensor of experts
-  int64_t holders =
-      1;              // consecutive ranks that together hold it once; the next ranks hold it again
+  /// Consecutive ranks that together hold the tensor once; the next ranks hold it again.
+  int64_t holders = 1;
   int64_t local = 0;  // elements per rank
   /// Index into PersistentTensors::placed when a placement says which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.

@@ -88,7 +88,7 @@ class Acceptor {
       poll_once(deadline, rank_0);
       if (clock_ns() < deadline || missing().empty()) continue;
       throw run_error(
-          "{} of {} ranks did not connect to rank {} within {} s{} (to wait longer, set "
+          "{} of {} did not connect to rank {} within {} s{} (to wait longer, set "
           "MOEBENCH_CONNECT_S)",
           ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
           turned_away_.empty() ? "" : "; rejected: " + turned_away_);

@@ -240,8 +240,8 @@ void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
   } catch (const Aborted&) {  // the thread that failed has reported the reason
   } catch (const std::bad_alloc&) {
     fail(rank, lane,
-         std::make_exception_ptr(
-             RunError("the process has no more memory, apart from the plan's buffers")));
+         std::make_exception_ptr(RunError("the process needs memory in addition to the plan's "
+                                          "buffers, but the system has none left")));
   } catch (const std::exception&) {
     fail(rank, lane, std::current_exception());
   }
