@@ -56,15 +56,16 @@ class Communicator {
   /// Exchanges pieces with all members. `what` names the op in errors, here and below.
   virtual CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                                const Pieces& pieces) = 0;
-  /// Sums n elements over all members; `out` may be `in`.
+  /// Sums n elements over all members, elementwise; `out` may be `in`.
   virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
   virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
                                int64_t n) = 0;
   virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
 
-  /// Sets the post time of the next call to `t`, which must not be after the call: the time when
-  /// its inputs were ready, for a lane whose thread woke up late. 0 means the time of the call.
+  /// Sets the post time of the next call to `t`: the time at which the inputs of that call were
+  /// ready, for a lane whose thread woke up late. `t` must not be after the call; 0 means the time
+  /// of the call.
   void posted_at(Nanoseconds t) { posted_at_ = t; }
 
  protected:

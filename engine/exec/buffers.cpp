@@ -46,7 +46,8 @@ Storage::Storage(Bytes bytes) : bytes_(bytes) {
   const Bytes alignment = bytes >= kHugePage ? kHugePage : kAlignment;
   const auto size = static_cast<size_t>(round_up(bytes, alignment));
   void* p = std::aligned_alloc(static_cast<size_t>(alignment), size);
-  if (p == nullptr) throw run_error("the system has no memory for {} bytes of tensors", bytes);
+  if (p == nullptr)
+    throw run_error("host memory: the system cannot allocate {} bytes for tensors", bytes);
   data_.reset(static_cast<std::byte*>(p));
   // Huge pages cause fewer TLB misses; where the kernel refuses the advice, only speed is lost.
   if (alignment == kHugePage) madvise(p, size, MADV_HUGEPAGE);
@@ -78,7 +79,8 @@ RankBuffers::RankBuffers(const Plan& plan, Bytes element_bytes)
     }
     const Storage& in = buffer.persistent ? persistent_ : arena_;
     MOE_CHECK(buffer.offset >= 0 && buffer.offset + needed <= in.size(),
-              "tensor {} at offset {} is outside its storage", tensor.name, buffer.offset);
+              "tensor {} of {} bytes at offset {} must be inside its storage of {} bytes",
+              tensor.name, needed, buffer.offset, in.size());
   }
 }
 

@@ -16,7 +16,7 @@
 namespace moe {
 
 /// Owns uninitialised memory, aligned to kAlignment (to a huge page where it is at least that
-/// large). Throws RunError when the system has no memory for it.
+/// large). Throws RunError when the system cannot allocate it.
 class Storage {
  public:
   explicit Storage(Bytes bytes);
@@ -37,7 +37,8 @@ Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes);
 
 class RankBuffers {
  public:
-  /// Throws UserError when the plan's memory was laid out for smaller elements.
+  /// Throws UserError when the plan's memory was laid out for floats of fewer bytes than
+  /// `element_bytes`.
   RankBuffers(const Plan& plan, Bytes element_bytes);
 
   /// Address of a tensor; null for an invalid id.
@@ -62,8 +63,9 @@ class RankBuffers {
 /// For tests: makes the use of a buffer outside its tensor's lifetime visible. A tensor is filled
 /// with NaN (an index tensor with 0x80 bytes) before the op that writes it, unless that op writes
 /// in place over a live input, and again when its last reader has finished in this step. Tensors of
-/// a joined block are filled together: before the op with which the block starts, and when its last
-/// user has finished. Ops of different lanes may call at the same time.
+/// a joined block (Buffer::joined) are filled together: before the first op that writes into the
+/// block, and when the last op that uses it has finished. Ops of different lanes may call at the
+/// same time.
 class Poison {
  public:
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);

@@ -10,8 +10,10 @@ namespace {
 
 void check_processes(const Plan& plan, const RunOptions& options) {
   if (options.processes->size() != plan.graph.num_ranks) {
-    throw user_error("ranks: the plan has {} ranks, but {} processes of one rank each were started",
-                     plan.graph.num_ranks, options.processes->size());
+    throw user_error(
+        "ranks: the plan has {} ranks, but {} processes of one rank each were started; start one "
+        "process per rank",
+        plan.graph.num_ranks, options.processes->size());
   }
   if (options.emulate_link) {
     throw user_error(
@@ -24,7 +26,9 @@ void check_processes(const Plan& plan, const RunOptions& options) {
 }  // namespace
 
 void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
-  if (!options.data) throw user_error("data: a run needs data, and none is set");
+  if (!options.data)
+    throw user_error(
+        "data: it is not set, but a run needs it; set a function that fills token ids and targets");
   if (options.steps < 0)
     throw user_error("steps: {} is negative; allowed: 0 or more", options.steps);
   const TrainOptions& train = options.train;
@@ -34,8 +38,10 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
   }
   check_popularity(plan, options.infer);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
-    throw user_error("link: its cluster has {} devices, but the plan has {} ranks",
-                     plan.spec.cluster.num_devices(), plan.graph.num_ranks);
+    throw user_error(
+        "link: the cluster of the emulated link has {} devices, but the plan has {} ranks; the "
+        "numbers must be equal",
+        plan.spec.cluster.num_devices(), plan.graph.num_ranks);
   }
   if (options.processes != nullptr) check_processes(plan, options);
   const int64_t here =

@@ -92,15 +92,17 @@ std::string difference(const std::string& file, const std::string& run) {
 
 void check_header(const std::string& path, const Header& header, Bytes element_bytes) {
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
-    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+    throw user_error("checkpoint {}: it is not a checkpoint of moebench", path);
   }
   if (header.version != kVersion) {
     throw user_error("checkpoint {}: its version is {}, but this program reads version {}", path,
                      header.version, kVersion);
   }
   if (header.element_bytes != element_bytes) {
-    throw user_error("checkpoint {}: its floats have {} bytes, but this run's floats have {}", path,
-                     header.element_bytes, element_bytes);
+    throw user_error(
+        "checkpoint {}: its floats have {} bytes, but this run's floats have {}; set the "
+        "precision of the checkpoint",
+        path, header.element_bytes, element_bytes);
   }
 }
 
@@ -121,8 +123,8 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   }
 }
 
-/// Compares the checksum of the whole file with the one at its end, and sets a checkpoint aside
-/// whose checksum differs. Returns the number of bytes before the checksum.
+/// Compares the checksum of the whole file with the one at its end; a file whose checksum differs
+/// is renamed (set_aside). Returns the number of bytes before the checksum.
 size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 16);
   std::string tail;  // the last bytes read, which may be the checksum
@@ -139,7 +141,7 @@ size_t checked_bytes(const std::string& path, InputFile& in) {
     tail.erase(0, sure);
   }
   if (magic != std::string_view(kMagic, sizeof kMagic)) {
-    throw user_error("checkpoint {}: not a checkpoint of moebench", path);
+    throw user_error("checkpoint {}: it is not a checkpoint of moebench", path);
   }
   if (tail.size() != sizeof hash || std::memcmp(tail.data(), &hash, sizeof hash) != 0) {
     set_aside(path, "it is corrupt: its checksum is wrong");
@@ -172,7 +174,11 @@ std::optional<Block> block_of(const std::string& path, const std::string& line,
   const char* const end = line.data() + line.size();
   const auto [stop, error] = std::from_chars(line.data() + number, end, elements);
   if (error != std::errc() || stop != end || elements < 0 || name >= number) {
-    damaged(path, fmt::format("the line '{}' has no name and number of elements", line));
+    damaged(
+        path,
+        fmt::format(
+            "the line '{}' must have the form 'tensor NAME ELEMENTS' or 'placement BLOCK NUMBERS'",
+            line));
   }
   const Bytes each = placement ? static_cast<Bytes>(sizeof(int32_t)) : element_bytes;
   return Block{placement, line.substr(name, number - 1 - name), elements, each};
@@ -192,12 +198,14 @@ class Opened {
       damaged(path, fmt::format("its next step is {}; allowed: 0 to {}", next_step_, kMostSteps));
     }
     if (header.text_bytes > left_) {
-      damaged(path, fmt::format("it has a text of {} bytes, but only {} are left",
-                                header.text_bytes, left_));
+      damaged(path,
+              fmt::format(
+                  "by its header it has a text of {} bytes, but only {} bytes follow the header",
+                  header.text_bytes, left_));
     }
     text_.resize(header.text_bytes);
     read(text_.data(), text_.size());
-    if (!text_.ends_with('\n')) damaged(path, "its text ends within a line");
+    if (!text_.ends_with('\n')) damaged(path, "its text ends within a line, without a line end");
     std::istringstream lines(text_);
     for (std::string line; std::getline(lines, line);) {
       if (auto block = block_of(path, line, element_bytes)) blocks_.push_back(std::move(*block));
@@ -211,7 +219,7 @@ class Opened {
 
   /// Reads the next bytes of the blocks, which follow each other without gaps.
   void read(void* to, size_t bytes) {
-    if (bytes > left_) damaged(path_, "it ends too early");
+    if (bytes > left_) damaged(path_, "it ends before the last tensor that its text lists");
     if (in_.read(to, bytes) != bytes)
       throw user_error("checkpoint {}: it changed while it was read", path_);
     left_ -= bytes;
@@ -226,8 +234,9 @@ class Opened {
       const auto n = static_cast<uint64_t>(block.elements),
                  each = static_cast<uint64_t>(block.each);
       if (n > left / each) {
-        damaged(path_, fmt::format("'{}' has {} elements, but only {} bytes are left", block.name,
-                                   n, left));
+        damaged(path_,
+                fmt::format("'{}' has {} elements, but only {} bytes of the file are left for it",
+                            block.name, n, left));
       }
       left -= n * each;
     }
@@ -275,7 +284,8 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   Opened file(path, element_bytes);
   const std::string expected = text_of(plan.spec.model, all);
   if (file.text() != expected) {
-    throw user_error("checkpoint {}: another model: {}", path, difference(file.text(), expected));
+    throw user_error("checkpoint {}: it is of another model: {}", path,
+                     difference(file.text(), expected));
   }
 
   // The whole file is read and checked before any rank's buffers are written.
@@ -317,7 +327,7 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   const std::string sizes = text.substr(0, text.find("moe_every="));
   const std::string own = text_of(plan.spec.model, all);
   if (sizes != own.substr(0, own.find("moe_every="))) {
-    throw user_error("checkpoint {}: another model: {}", path, difference(text, own));
+    throw user_error("checkpoint {}: it is of another model: {}", path, difference(text, own));
   }
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {
@@ -328,8 +338,10 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   for (const Persistent& p : all.parameters) {
     const auto found = contents.find(p.name);
     if (found == contents.end() || found->second.size() != storage_bytes(p.size(), element_bytes)) {
-      throw user_error("checkpoint {}: it has no parameter {} with {} elements", path, p.name,
-                       p.size());
+      throw user_error(
+          "checkpoint {}: the model needs the parameter {} with {} elements, which is not in the "
+          "file",
+          path, p.name, p.size());
     }
   }
   for (const Persistent& p : all.parameters)

@@ -2,8 +2,8 @@
 // continue with another number of ranks. The file is written under a temporary name next to its
 // final one, synced and renamed, so the file under the final name is always complete. A file of
 // another model is refused and left unchanged; a damaged file is renamed to "<path>.corrupt", so
-// that nothing reads it again. A file is also damaged when its checksum is right but its content is
-// none that a run writes.
+// that nothing reads it again. A file is also damaged when its checksum is right but no run writes
+// such content.
 //
 //   "MOEBENCH" | version u32 | bytes per float u32 | next step i64 | text length u64 | text |
 //   every tensor's floats in the order of the text | FNV-1a 64 of all bytes before it

@@ -35,8 +35,8 @@ CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const Collect
     lay_out_exchange(graph, op, memory);
   } else {
     MOE_CHECK(payload == Payload::kGradients,
-              "op {} has kind {}, which is no collective with a layout", op.name,
-              graph.def(id).name);
+              "op {} has kind {}, which is not a collective whose messages have a layout here",
+              op.name, graph.def(id).name);
     lay_out_all_reduce(graph, op, memory);
   }
 }
@@ -180,7 +180,7 @@ void CollectiveLayout<T>::lay_out_exchange(const Graph& graph, const Op& op,
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
 }
 
-/// Sends the same numbers to every rank.
+/// Lays out the sending of this rank's row counts to every rank.
 template <class T>
 void CollectiveLayout<T>::lay_out_gather(const Graph& graph, const Op& op,
                                          const CollectiveMemory& memory) {
@@ -203,8 +203,8 @@ void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
     const Tensor& tensor = graph.tensor(op.inputs[i]);
     const int64_t n = num_elements(tensor.shape);
     MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
-              "op {} sums tensor {} of type {}, which is not the run's float type", op.name,
-              tensor.name, dtype_name(tensor.dtype));
+              "op {} sums tensor {} of type {}, but can sum only the run's float type of {} bytes",
+              op.name, tensor.name, dtype_name(tensor.dtype), memory.element_bytes);
     parts_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
                       static_cast<T*>(memory.data(op.outputs[i])), n});
     num_elements_ += n;

@@ -1,7 +1,7 @@
 // Which bytes of a collective op's tensors one rank sends and receives, and at which addresses,
 // whether its memory is on the host or on a device. The layout is made once; its sizes are read
-// from the counts of each step. Not here: who transfers the bytes (comm/, device/comm.h), and the
-// collectives that move experts (expert_mover.h).
+// from the counts of each step. Not here: how the bytes are transferred (comm/, device/comm.h), and
+// the collectives that move experts (expert_mover.h).
 #pragma once
 
 #include <algorithm>
@@ -14,15 +14,16 @@
 
 namespace moe {
 
-/// Addresses of a rank's tensors. `numbers` gives an index tensor on the host, with current values
-/// when read_counts() is called. Both functions return null for an invalid id.
+/// Addresses of a rank's tensors. `numbers` returns the host address of an index tensor, whose
+/// values must be those of this step when read_counts() is called. Both functions return null for
+/// an invalid id.
 struct CollectiveMemory {
   std::function<void*(TensorId)> data;
   std::function<const int32_t*(TensorId)> numbers;
   Bytes element_bytes;  // per float, as dtype_bytes() takes it
 };
 
-/// The elements [first, last) of a message.
+/// The elements [first, last) of the message of an all-reduce (all its tensors in sequence).
 struct ElementRange {
   int64_t first, last;
 };
@@ -40,10 +41,11 @@ struct UnusedRows {
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
-///   all_to_all placed       rows of an expert to the slots [L,P,C,d] that share them
+///   all_to_all placed       (op with a placement) each expert's rows, to those of the L slots per
+///                           device that hold the expert: [E,C,d] -> [L,P,C,d]
 ///   all_to_all with rounds  as above, for the blocks p of the round's peers only
-///   exchange_counts         as all_to_all, for the numbers counts [P,El,S] -> [El,P,S]
-///   gather_loads            counts [E] -> [P,E]
+///   exchange_counts         as all_to_all, for row counts: [P,El,S] -> [El,P,S]
+///   gather_loads            row counts of all E experts: [E] -> [P,E]
 ///   all_reduce              all tensors as one message, sums in rank order
 /// When the transfer is cut into n chunks, chunk c carries the rows [rows*c/n, rows*(c+1)/n) of
 /// every piece, or the elements [n_el*c/n, n_el*(c+1)/n) of the message.
@@ -78,8 +80,8 @@ class CollectiveLayout {
 
   const std::vector<Part>& parts() const { return parts_; }
   ElementRange elements(int64_t chunk, int64_t num_chunks) const;
-  /// Calls f(part, first, n, to) for each part that `range` meets: n elements of the part, from its
-  /// element `first` on, are in the range from its element `to` on.
+  /// Calls f(part, first, n, to) for each tensor of the all-reduce with elements in `range`. These
+  /// are n elements: the first is element `first` of the tensor and element `to` of the range.
   template <class F>
   void each_part(ElementRange range, F f) const {
     int64_t begin = 0;
@@ -124,13 +126,13 @@ class CollectiveLayout {
   // experts' side (received_at); null where every row of a block is transferred.
   const int32_t* by_peer_ = nullptr;
   const int32_t* by_group_ = nullptr;
-  // The first row that is transferred of each piece, for an op that is cut along the batch; null:
-  // row 0.
+  // For an op that is cut along the batch: the first row of each piece that is transferred; null
+  // means row 0.
   const int32_t* begin_by_peer_ = nullptr;
   const int32_t* begin_by_group_ = nullptr;
   bool to_expert_ = true;
   bool part_ = false;   // an op cut along the batch: rows of other parts stay unchanged
-  bool loose_ = false;  // rows that nobody fills stay unchanged
+  bool loose_ = false;  // rows that no peer fills stay unchanged
   // The following members are of a placed exchange.
   const int32_t* placement_ = nullptr;
   PlacementBounds bounds_;

@@ -30,8 +30,8 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
   if (const auto at = first_invalid_byte(
           {reinterpret_cast<const char*>(text.data()) + start, text.size() - start})) {
-    throw user_error("the text '{}' is not UTF-8: byte 0x{:02x} at offset {}", path.string(),
-                     text[start + *at], *at);
+    throw user_error("the text '{}' is not UTF-8, but must be: byte 0x{:02x} at offset {}",
+                     path.string(), text[start + *at], *at);
   }
 }
 
@@ -44,7 +44,9 @@ std::vector<fs::path> files_of(const fs::path& folder) {
     if (fs::is_regular_file(entry.symlink_status(error))) files.push_back(entry.path());
   }
   if (error) throw user_error("cannot read the folder '{}': {}", folder.string(), error.message());
-  if (files.empty()) throw user_error("the folder '{}' holds no regular file", folder.string());
+  if (files.empty())
+    throw user_error("the folder '{}' holds no regular file, so there is no text to train on",
+                     folder.string());
   std::sort(files.begin(), files.end());
   return files;
 }
@@ -69,8 +71,8 @@ uint64_t random64(int64_t step, int64_t row, uint64_t seed) {
   return (static_cast<uint64_t>(hash32(i, a)) << 32) | hash32(i, b);
 }
 
-/// Writes one row whose token at position pos is token(pos), for pos = 0 .. seq: ids are the tokens
-/// [0, seq), targets the tokens [1, seq].
+/// Writes one sequence whose token at position pos is token(pos), for pos = 0 .. seq: ids are the
+/// tokens [0, seq), targets the tokens [1, seq].
 template <class Token>
 void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
   for (int64_t pos = 0; pos < seq; ++pos) {
@@ -91,13 +93,14 @@ TextCorpus read_text(const std::string& path, int64_t seq) {
   } else if (fs::is_regular_file(status)) {
     append_file(path, text);
   } else {
-    throw user_error("the text '{}' is neither a file nor a folder", path);
+    throw user_error("the text '{}' is neither a file nor a folder; give one of them", path);
   }
-  if (text.empty()) throw user_error("the text '{}' is empty", path);
+  if (text.empty()) throw user_error("the text '{}' is empty; it needs at least one byte", path);
   const size_t held_out = text.size() / 10;
   if (held_out < static_cast<size_t>(seq) + 1) {
     throw user_error(
-        "the text '{}' is too short: its last tenth has {} bytes, but a row of seq = {} needs {}",
+        "the text '{}' is too short: its last tenth has {} bytes, but a sequence of seq = {} "
+        "tokens needs {}",
         path, held_out, seq, seq + 1);
   }
   TextCorpus corpus;
@@ -125,7 +128,9 @@ DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed) {
   const size_t bytes = (held_out ? corpus->held_out : corpus->train).size();
   MOE_CHECK(static_cast<int64_t>(bytes) > seq && num_ranks > 0,
-            "the text has {} bytes, too few for seq = {}", bytes, seq);
+            "text data needs at least 1 rank and more than seq = {} bytes of text, but has {} "
+            "ranks and {} bytes",
+            seq, num_ranks, bytes);
   return [=](int64_t step, int64_t rank, int32_t* ids, int32_t* targets) {
     const std::vector<uint8_t>& text = held_out ? corpus->held_out : corpus->train;
     const uint64_t places = text.size() - static_cast<uint64_t>(seq);

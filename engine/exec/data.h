@@ -27,8 +27,9 @@ TextCorpus read_text(const std::string& path, int64_t seq);
 /// where it is missing or too small. The path returned contains no link.
 std::string default_corpus_path(const std::string& fallback);
 
-/// Rows of the batch start at random places of the text. A place depends only on (step, global row,
-/// seed), so the global batch is the same with any number of ranks.
+/// Each sequence of the batch starts at a random place of the text. The place depends only on the
+/// step, the sequence's number in the global batch and the seed, so the global batch is the same
+/// with any number of ranks.
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed);
 /// The tokens of the reference model's generator, for any vocabulary.
@@ -38,7 +39,7 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 struct RunData {
   DataSource train, held_out;
 };
-/// The reference model's tokens, for training and held out: this generator holds nothing out.
+/// The reference model's tokens, from the same generator for training and for evaluation.
 RunData run_data(const ModelSpec& model, int64_t num_ranks);
 /// Batches of a text. Throws UserError when the vocabulary is smaller than the 256 values of a
 /// byte.

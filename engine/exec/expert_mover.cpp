@@ -27,7 +27,8 @@ ExpertMover<T>::ExpertMover(const Graph& graph, OpId id, const CollectiveMemory&
              returns = payload_ == Payload::kShadowGradients;
   const bool migrates = payload_ == Payload::kResidents;
   const bool sums = payload_ == Payload::kResidentGradients;
-  MOE_CHECK(copies || returns || migrates || sums, "op {} has kind {}, which moves no experts",
+  MOE_CHECK(copies || returns || migrates || sums,
+            "op {} has kind {}, but must have a kind that moves experts or their gradients",
             op.name, graph.def(id).name);
   for (size_t i = 0; i < (migrates ? 2 : 1); ++i) {
     placements_.push_back(memory.numbers(op.inputs[i]));
@@ -75,7 +76,7 @@ const typename ExpertMover<T>::Experts& ExpertMover<T>::of(const std::vector<Exp
   return all[static_cast<size_t>(piece.range) * tensors_ + t];
 }
 
-/// Address of the piece's part of the moved elements, for the expert in `slot`.
+/// Returns the address of the elements that the piece moves, for the expert in `slot`.
 template <class T>
 T* ExpertMover<T>::at(const std::vector<Experts>& all, const ExpertPiece& piece, size_t t,
                       int64_t slot) const {
@@ -157,7 +158,7 @@ void ExpertMover<T>::exchange(const std::vector<ExpertPiece>& pieces, Send send,
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
   const size_t tensors = tensors_;
-  // The k-th piece from one rank to another is group k of that pair on both sides.
+  // The k-th piece from rank a to rank b is group k of the pieces from a to b, on both ranks.
   std::vector<size_t> count(size * size), number;
   for (const ExpertPiece& piece : pieces) {
     number.push_back(

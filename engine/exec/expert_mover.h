@@ -2,7 +2,7 @@
 // return gradients to owners, sum gradients over residents, migrate residents to other devices.
 // Which pieces move is decided in placement/transfers.h; here each piece gets its addresses, on the
 // host or on a device, as a list of actions for this rank. When a placement requires no transfer,
-// all ranks see that from the placement, and none calls the communicator.
+// no rank calls the communicator, since all ranks have the same placement.
 #pragma once
 
 #include <string>
@@ -98,7 +98,7 @@ class ExpertMover {
   int64_t device_;
   int64_t per_node_ = 1;             // devices per node
   size_t tensors_ = 0;               // tensors per expert
-  std::vector<ShadowRange> ranges_;  // one (empty) range where no shadows are moved
+  std::vector<ShadowRange> ranges_;  // one empty range when the op moves no shadows
   std::vector<const int32_t*> placements_;
   std::vector<Experts> residents_, shadows_, results_;  // indexed by range and tensor
   T* scratch_;

@@ -29,9 +29,9 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
   }
   if (num_elements(full) != local * holders) {
     throw user_error(
-        "tensor {} has {} elements per rank in the graph, which does not fit its {} elements in "
-        "the model",
-        tensor.name, local, num_elements(full));
+        "tensor {} has {} elements per rank in the graph, but {} elements in the model, of which "
+        "{} ranks hold equal parts",
+        tensor.name, local, num_elements(full), holders);
   }
   return {tensor.name, id, std::move(full), holders, local};
 }
@@ -62,8 +62,8 @@ void check_residents(const PersistentTensors& all, const Persistent& p, const Al
       if (!placement.is_resident(e, d) || std::memcmp(data(d, e), data(owner, e), bytes) == 0) {
         continue;
       }
-      throw run_error("the copies of expert {} in {} on ranks {} and {} differ", e, p.name, owner,
-                      d);
+      throw run_error("parameter or state {}: ranks {} and {} hold different values of expert {}",
+                      p.name, owner, d, e);
     }
   }
 }
@@ -74,7 +74,8 @@ void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
   const auto holders = static_cast<size_t>(p.holders);
   for (size_t r = holders; r < ranks.size(); ++r) {
     if (std::memcmp(ranks[r]->at(p.tensor), ranks[r - holders]->at(p.tensor), bytes) == 0) continue;
-    throw run_error("the copies of {} on ranks {} and {} differ", p.name, r - holders, r);
+    throw run_error("parameter or state {}: ranks {} and {} hold different values", p.name,
+                    r - holders, r);
   }
 }
 

@@ -21,9 +21,10 @@ namespace moe {
 struct Persistent {
   std::string name;
   TensorId tensor;
-  Shape shape;          // of the full tensor; [E, ...] for a tensor of experts
-  int64_t holders = 1;  // consecutive ranks that hold it together; the next ranks hold copies
-  int64_t local = 0;    // elements per rank
+  Shape shape;  // of the full tensor; [E, ...] for a tensor of experts
+  /// Consecutive ranks that together hold the tensor once; the next ranks hold it again.
+  int64_t holders = 1;
+  int64_t local = 0;  // elements per rank
   /// Index into PersistentTensors::placed when a placement says which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.
   int32_t layer = -1;
@@ -58,12 +59,12 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
 struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
-/// Slices that together are the full tensor, in its order; those of a placed expert are its
-/// owner's.
+/// Slices that together are the full tensor, in its order. Slices of an expert that a placement
+/// moves are those of its owner.
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
                                 const RankBuffers& buffers);
-/// Slices of all elements of `p` that one rank holds; of a placed tensor, those of the rank's
-/// residents.
+/// Slices of all elements of `p` that one rank holds; when a placement moves the experts, those of
+/// all experts that are resident on the rank.
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank);
 
@@ -79,8 +80,8 @@ struct Measure {
   double sum_of_squares = 0;
   double projection = 0;
 };
-/// Measures n elements of a flat tensor, of which the first has index `first`; summed in double, in
-/// order.
+/// Measures n elements of a flat tensor, of which the first has index `first` in the full tensor.
+/// Sums are taken in double, in order.
 template <class T>
 Measure measure(const T* x, int64_t n, int64_t first);
 
@@ -102,7 +103,8 @@ void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffe
 using AllBuffers = std::vector<const RankBuffers*>;
 
 /// Fills param_l2, param_projection and digest of the result; each parameter is counted once.
-/// Throws RunError, which names the parameter or state and two ranks, when copies of it differ.
+/// Throws RunError, which names the parameter or state and two ranks, when these ranks hold
+/// different values of it.
 template <class T>
 void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, RunResult& result);
 

@@ -77,7 +77,7 @@ template <class T>
 RunResult RunLoop<T>::finish() {
   gather_persistent();
   if (is_root()) measure_parameters<T>(persistents_, buffers_, result_);
-  if (peers_) peers_->agree(true);  // where copies differ, the run of all ranks fails
+  if (peers_) peers_->agree(true);  // if ranks hold different values, the run fails on all
   if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
   return std::move(result_);
 }

@@ -20,7 +20,7 @@ struct LocalRanks {
   /// chooses the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
-  /// Returns what the emulated link carried since the last step began. Null when there is no
+  /// Returns what the emulated link carried since the last step began. Null when the run has no
   /// emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
   /// `fetch` copies all persistent tensors into the host buffers, before the loop reads these;
@@ -29,8 +29,8 @@ struct LocalRanks {
   std::function<void()> fetch, store;
 };
 
-/// Call order: meet, restore, run, finish, each once. T is the float type of the run. In a job all
-/// four are collective, and throw RunError as Processes does.
+/// Call order: meet, restore, run, finish, each once. T is the float type of the run. In a job
+/// these four functions are collective, and throw RunError as Processes does.
 template <class T>
 class RunLoop {
  public:
@@ -38,14 +38,14 @@ class RunLoop {
   RunLoop(const Plan& plan, const RunOptions& options);
 
   const PersistentTensors& persistents() const { return persistents_; }
-  /// Whether the ranks must compute their initial values, because no file gives them.
+  /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
   /// `here` are the host buffers of this process's ranks in rank order; in a job, of its one rank.
   /// Throws RunError, which names the rank, when a rank of the job has a plan of another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
   /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing
-  /// where they name none. Throws as read_checkpoint and read_parameters do.
+  /// when they name no checkpoint. Throws as read_checkpoint and read_parameters do.
   void restore();
   /// Runs all steps, writes the checkpoints, then evaluates. A request to stop (base/stop.h) ends
   /// the steps or the evaluation after the current step or batch.

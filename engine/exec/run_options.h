@@ -89,13 +89,14 @@ struct InferOptions {
   std::string parameters_from;
 };
 
-/// Returns the gate that a rank uses; called on the rank's compute thread.
+/// Returns the function that a rank uses as its gates; called on the rank's compute thread.
 using RankGates = std::function<Gate(int64_t rank)>;
-/// Returns the policy that a rank uses for a `place` op (its attr policy). It, and the policy that
-/// it returns, are called on the rank's compute thread. All ranks must get the same placements.
+/// Returns the placement policy that a rank uses for a `place` op whose attr policy is `policy`.
+/// This function and the policy that it returns are called on the rank's compute thread. All ranks
+/// must get the same placements.
 using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
 
-/// Functions that replace the built-in decisions; each may be null.
+/// Functions that replace built-in decisions of a run; each may be null.
 struct Policies {
   /// Null: the built-in gate that the op names. Not used where the plan has a routing model.
   RankGates gate;
@@ -128,7 +129,7 @@ constexpr auto fields_of(const NcclSettings*) {
 
 /// How a run uses a GPU. Of the results, only the order of NCCL's sums may depend on it.
 struct DeviceSettings {
-  bool urgent_comm = true;  // transfers run first where both wait for the device
+  bool urgent_comm = true;  // transfers run before compute when both wait for the device
   int32_t link_blocks = 8;
   NcclSettings nccl;
 };
@@ -143,7 +144,7 @@ constexpr auto fields_of(const DeviceSettings*) {
             "executor cuda with one rank per process: how NCCL uses the GPU"));
 }
 
-/// Interference with a real run, for tests.
+/// Lets tests interfere with an executed run.
 struct TestHooks {
   /// Returns for how long the rank sleeps before it begins an op.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
@@ -154,7 +155,7 @@ struct RunOptions {
   int64_t steps = 1;
   int64_t first_step = 0;
   Precision precision = Precision::kF32;
-  bool emulate_link = false;  // over the links of the plan's cluster
+  bool emulate_link = false;  // transfers take the times of the plan's cluster's links
   double timeout_s = kWatchdogSeconds;
   /// For a job, with one rank per process; null: all ranks are threads of this process. All
   /// processes run plans of the same hash. On other ranks than 0, only `stopped` of the RunResult
@@ -170,8 +171,8 @@ struct RunOptions {
   /// layer ran. Null: nothing is recorded.
   std::shared_ptr<Trace> record;
   /// The step, counted from the run's first as 0, for whose simulated timeline the traffic of each
-  /// link is recorded; -1: none. Where one simulated step represents all, that step is used.
-  /// Executed timelines always have the traffic of links.
+  /// link is recorded; -1: none. When all steps are the same and only one is simulated, that step
+  /// is used. Executed timelines always have the traffic of links.
   int64_t links_of_step = -1;
   /// Called after every step on rank 0's thread; returning false stops the run on all ranks. The
   /// loss of a simulated step is 0.

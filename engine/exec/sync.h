@@ -1,7 +1,7 @@
-// How the threads of a run wait for each other: for ops of the same rank on other lanes, and all
-// threads at the ends of a step. A waiting thread sleeps (a waiting comm lane must leave its core
-// to compute), and throws Aborted when some thread fails. Waiting for other ranks' transfers is in
-// comm/ and arbiter/.
+// How the threads of a run wait for each other: for ops of the same rank on other lanes, and for
+// all threads at the start and end of a step. A waiting thread sleeps (a waiting comm lane must
+// leave its core to compute), and throws Aborted when some thread fails. Waiting for other ranks'
+// transfers is in comm/ and arbiter/.
 #pragma once
 
 #include <atomic>
@@ -23,9 +23,9 @@ class Aborted : public std::exception {
   const char* what() const noexcept override { return "another thread failed"; }
 };
 
-/// Asks the system to run the calling thread soon after it wakes, even when all cores are
-/// computing: a comm lane works for microseconds and then waits. Needs no privilege; where the
-/// system refuses, the thread only wakes later.
+/// Requests from the operating system that the calling thread runs soon after it wakes, even when
+/// all cores are computing: a comm lane works for microseconds and then waits. Needs no privilege;
+/// if the request fails, the thread only wakes later.
 void wake_promptly();
 
 /// Which ops of one rank have finished in an epoch. An epoch is one run of the program, counted

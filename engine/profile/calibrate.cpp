@@ -159,8 +159,9 @@ class Calibrator {
     return table;
   }
 
-  /// Returns the link whose port has the all-to-all's line. A port carries the payload of a rank
-  /// without the part that stays on the rank, and a transfer has the latency of two ports.
+  /// Returns the link whose ports give the fitted line of the all-to-all. A port carries the
+  /// payload of a rank without the part that stays on the rank, and a transfer has the latency of
+  /// two ports.
   LinkSpec link_of(const LineFit& fit) const {
     const auto ranks = static_cast<double>(options_.num_ranks);
     return {.bytes_per_s = (ranks - 1) / ranks * kNsPerSecond / fit.beta_ns,
@@ -178,7 +179,7 @@ class Calibrator {
 
 Calibration calibrate(const CalibrateOptions& options) {
   if (options.num_ranks < 1) {
-    throw user_error("calibrate: ranks = {}, must be at least 1", options.num_ranks);
+    throw user_error("calibrate: ranks = {}, but it must be at least 1", options.num_ranks);
   }
   return Calibrator(options).run();
 }

@@ -41,8 +41,8 @@ struct Calibration {
   CalibratedLine memory;
   CalibratedTable all_to_all, all_reduce;  // without rows if there is one rank
   /// The GEMM and memory rates are the inverse slopes of the two lines. launch_ns is the smaller
-  /// alpha of the two lines, since each op has at least this time. vector_flops_per_s is the
-  /// highest flops rate of an op that is no GEMM.
+  /// alpha of the two lines, since no op takes less than that. vector_flops_per_s is the highest
+  /// flops rate of an op that is not a GEMM.
   Device device;
   LinkSpec link;         // from the line of the all-to-all; zeros if there is one rank
   FitError roofline;     // error of RooflineCost on `device`, over all measured compute ops
@@ -56,7 +56,7 @@ struct CalibrateOptions {
   int64_t num_ranks = 2;
   /// Time and number of samples per measurement. Its ranks_beside is replaced by num_ranks.
   ProfileOptions profile = {.min_time_s = 0.01};
-  /// Type of the activations in the measured steps.
+  /// Type of the activations in the training steps whose ops are measured.
   DType dtype = DType::kF32;
   /// Hidden sizes of the GPT-2 steps whose ops are measured.
   std::vector<int64_t> hidden = {128, 256, 768};

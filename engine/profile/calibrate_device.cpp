@@ -42,11 +42,12 @@ class TimedProcessGroup {
         over_(device, false),
         meeting_(device, Where::kDevice, sizeof(float)) {
     std::string id(kernels::ProcessGroupTable::kIdBytes, '\0');
-    if (processes.is_root() && !table_.make_id(id.data())) fail("the identity of a process group");
+    if (processes.is_root() && !table_.make_id(id.data()))
+      fail("creating the id of a process group");
     id = processes.broadcast("process group", id);
     process_group_ =
         table_.join(id.data(), processes.rank(), processes.size(), kTimeout_s, settings);
-    if (process_group_ == nullptr) fail("joining the other ranks");
+    if (process_group_ == nullptr) fail("joining the other ranks in a process group");
     device_.fill(meeting_.data(), 0, meeting_.size(), stream_.get());
   }
   TimedProcessGroup(const TimedProcessGroup&) = delete;
@@ -106,10 +107,12 @@ class TimedProcessGroup {
     while (!device_.over(over_.get())) {
       check_device(device_, what);
       const std::string trouble = table_.trouble(process_group_);
-      if (!trouble.empty()) throw run_error("{} between processes: {}", what, trouble);
+      if (!trouble.empty())
+        throw run_error("{} between the processes of the job failed: {}", what, trouble);
       if (processes_.failed()) throw RunError(processes_.reason());
       if (std::chrono::steady_clock::now() > deadline) {
-        throw run_error("{} between processes: did not end within {} s", what, kTimeout_s);
+        throw run_error("{} between the processes of the job did not end within {} s", what,
+                        kTimeout_s);
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -117,7 +120,7 @@ class TimedProcessGroup {
   }
 
   [[noreturn]] void fail(std::string_view what) const {
-    throw run_error("{}: {}", what, device_.take_error());
+    throw run_error("{} failed: {}", what, device_.take_error());
   }
 
   Processes& processes_;
@@ -144,8 +147,9 @@ Samples slowest(Processes& processes, const std::string& what, const Samples& ow
   Samples worst = own;
   for (const std::string& text : processes.gather(what, text_of(own))) {
     const Samples other = samples_of(text);
-    MOE_CHECK(other.size() == worst.size(), "{}: {} rounds and {}", what, other.size(),
-              worst.size());
+    MOE_CHECK(other.size() == worst.size(),
+              "{}: one rank timed {} rounds and this rank {}; the numbers must be equal", what,
+              other.size(), worst.size());
     for (size_t i = 0; i < worst.size(); ++i) worst[i] = std::max(worst[i], other[i]);
   }
   return samples_of(processes.broadcast(what, text_of(worst)));
@@ -178,7 +182,9 @@ OverlapTable overlap_of(const std::string& text) {
 
 CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptions options) {
   const bool bf16 = options.dtype == DType::kBF16;
-  MOE_CHECK(bf16 || options.dtype == DType::kF32, "no kernels of {}", dtype_name(options.dtype));
+  MOE_CHECK(bf16 || options.dtype == DType::kF32,
+            "calibrate: dtype is {}, but device kernels exist for f32 and bf16 only",
+            dtype_name(options.dtype));
   const kernels::DeviceTable device = computing_in(bf16, table);
   options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
     return profile_op_on_device(graph, op, profile, device);

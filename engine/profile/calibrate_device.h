@@ -17,11 +17,11 @@ namespace moe {
 CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOptions options);
 
 /// Returns the options for one rank per process. Compute is measured by rank 0 only, with one rank
-/// on its device. Collectives are those of the plugin's library (NCCL), timed by device events from
-/// a synchronization of all ranks to the end on the last rank. All processes must calibrate with
+/// on its device. Collectives are those of NCCL in the plugin, timed by device events from a
+/// synchronization of all ranks to the end on the last rank. All processes must calibrate with
 /// these options at the same time, and all get the same numbers. `device` must outlive the options.
-/// `settings` are for the library's communicator. Throws UserError for a plugin without the
-/// library, RunError if ranks cannot join or a rank fails.
+/// `settings` are for NCCL's communicator. Throws UserError for a plugin without NCCL, RunError if
+/// ranks cannot join or a rank fails.
 CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTable& device,
                                   CalibrateOptions options,
                                   const kernels::ProcessGroupSettings& settings = {});

@@ -52,13 +52,15 @@ class OverlapProfiler {
 
   OverlapTable table() {
     const OverlapOps ops = overlap_ops(graph_);
-    MOE_CHECK(ops.gemm.valid() && ops.memory.valid(), "no ops to time beside transfers");
+    MOE_CHECK(ops.gemm.valid() && ops.memory.valid(),
+              "calibrate: to time compute while transfers run, one GEMM and one memory-bound op "
+              "must exist");
     OverlapTable table;
     for (const int32_t blocks : options_.blocks) {
       const std::optional<double> gemm = factor(ops.gemm, blocks);
       const std::optional<double> memory = gemm ? factor(ops.memory, blocks) : std::nullopt;
       if (!gemm || !memory) {
-        return {.source = "not known: the device runs no transfer beside compute"};
+        return {.source = "not known: the device runs no transfer while it computes"};
       }
       table.by_blocks[blocks] = {*gemm, *memory};
     }

@@ -23,8 +23,8 @@ class BackgroundTransfers {
   /// device has not enough memory.
   BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
                       double bytes_per_s);
-  /// Queues a transfer per rank that begins when `go`, as last recorded, is over, and that lasts
-  /// for `length`.
+  /// Queues a transfer per rank that begins when the last recorded event `go` is over, and that
+  /// lasts for `length`.
   void queue(kernels::Event go, Nanoseconds length);
   /// Waits until all transfers are over. Returns whether all of them ran during the whole time from
   /// `begin` to `end`, which must be timed events.

@@ -295,21 +295,27 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
                                               BackgroundTransfers* background) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(id);
-  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0,
-            "cannot profile {} ranks with {} samples: both numbers must be at least 1",
-            options.ranks_beside, options.min_samples);
-  MOE_CHECK(!is_view(graph, op), "op '{}' does nothing", op.name);
+  MOE_CHECK(
+      options.ranks_beside > 0 && options.min_samples > 0,
+      "op '{}' is to be profiled on {} ranks with at least {} samples; both must be at least 1",
+      op.name, options.ranks_beside, options.min_samples);
+  MOE_CHECK(!is_view(graph, op),
+            "op '{}' of kind {} is a view, which takes no time; it must not be profiled", op.name,
+            def.name);
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }
   if (def.collective != Collective::kNone) {
-    MOE_CHECK(options.ranks_beside == graph.num_ranks, "op '{}': {} of {} ranks are profiled",
-              op.name, options.ranks_beside, graph.num_ranks);
+    MOE_CHECK(options.ranks_beside == graph.num_ranks,
+              "op '{}' is a collective: it is profiled on {} ranks, but must be on all {}", op.name,
+              options.ranks_beside, graph.num_ranks);
   } else if (!has_kernel(graph, id, device)) {
-    throw user_error("op '{}': a {} has no kernel, so it cannot be timed", op.name, def.name);
+    throw user_error("op '{}': the op kind {} has no kernel on this device, so it cannot be timed",
+                     op.name, def.name);
   }
   if (works_on_host(graph, id)) {
-    MOE_CHECK(background == nullptr, "op '{}' runs on the host, so it has no background transfers",
+    MOE_CHECK(background == nullptr,
+              "op '{}' runs on the host, so it must be profiled without background transfers",
               op.name);
     HostTrial trial(graph, id, options, device);
     return sample(options, [&] { return std::optional(std::vector{trial.call()}); });

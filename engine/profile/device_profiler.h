@@ -1,6 +1,6 @@
 // Times one op of a graph alone on a device, on one stream per rank of the device at the same time.
 // Operands are those of profile_op() in profiler.h: values as in training, and in the caches only
-// if they would be there in a step.
+// if they would be in the caches in a step.
 //
 // A sample is the device time between events around one call. Calls are queued while the device is
 // busy, so the time that the host needs to queue them is not part of a sample. This is the time of

@@ -61,8 +61,7 @@ void wait_for(const DeviceTable& device, kernels::Event event, kernels::Stream s
     check_device(device, what);
     const Nanoseconds waited = clock_ns() - begin;
     if (waited > kPatience) {
-      throw run_error("{}: the device did not finish it within {} s", what,
-                      kPatience / 1'000'000'000);
+      throw run_error("{}: the device did not finish within {} s", what, kPatience / 1'000'000'000);
     }
     if (waited > kSpin) std::this_thread::sleep_for(kPoll);
   }
@@ -127,7 +126,9 @@ void* TrialOperands::at(size_t rank, TensorId tensor) const {
     if (op_.outputs[o] == tensor) return outputs_[rank][o];
   }
   const auto input = std::find(op_.inputs.begin(), op_.inputs.end(), tensor);
-  MOE_CHECK(input != op_.inputs.end(), "op '{}' has no tensor {}", op_.name, tensor.index());
+  MOE_CHECK(input != op_.inputs.end(),
+            "op '{}': the tensor with index {} must be an input or output of the op", op_.name,
+            tensor.index());
   return inputs_[rank][static_cast<size_t>(input - op_.inputs.begin())];
 }
 
@@ -175,7 +176,8 @@ HostTrial::HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
 }
 
 /// Lays out the host's operands and returns their bytes. An input that is in the storage of an
-/// output in operands_ is there here too; all other operands have their own storage.
+/// output in operands_ is in that output's storage here too; all other operands have their own
+/// storage.
 Bytes HostTrial::lay_out() {
   operands_.advance();
   Bytes end = 0;

@@ -2,9 +2,9 @@
 // TrialOperands for ops that all ranks run on the device, HostTrial for ops that a rank runs on the
 // host, with copies from and to the device.
 //
-// ProfileOperands defines the values, and keeps several copies of each operand so that caches are
-// as cold as in a step. TrialOperands copies the whole storage of a ProfileOperands to the device,
-// once per rank. Timing is not here.
+// ProfileOperands defines the values, and keeps several copies of each operand so that operands are
+// as cold in the caches as in a step. TrialOperands copies the whole storage of a ProfileOperands
+// to the device, once per rank. Timing is not here.
 #pragma once
 
 #include <string>

@@ -108,7 +108,7 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
 }
 
 /// Returns the value of a row end of an op that joins parts: parts have equally many rows, and the
-/// last part ends at the last row of the balanced routing. nullopt if the input is no row end.
+/// last part ends at the last row of the balanced routing. nullopt if the input is not a row end.
 std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
                                    const WorkContext& context) {
   const Op& op = graph.op(id);

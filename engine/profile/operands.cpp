@@ -44,9 +44,9 @@ bool lasting(TensorKind kind) {
   return kind == TensorKind::kParam || kind == TensorKind::kState || kind == TensorKind::kInput;
 }
 
-/// Returns the bytes that a step touches before it returns to the same address, which is what it
-/// has in memory: parameters, their momentum and gradients, and the activations of the forward
-/// pass. At most kFarBytes.
+/// Returns the bytes that a step touches before it uses the same address again: all that the step
+/// has in memory, which is parameters, their momentum and gradients, and the activations of the
+/// forward pass. At most kFarBytes.
 Bytes step_bytes(const Sizes& size) {
   Bytes bytes = 0;
   for (const Tensor& t : size.graph.tensors()) {
@@ -61,7 +61,7 @@ Bytes step_bytes(const Sizes& size) {
 }
 
 /// Returns the bytes touched between the previous use of tensor t and the op, in program order;
-/// `far` if they are more, or if t exists across steps.
+/// `far` if these are more bytes, or if t exists across steps.
 Bytes reuse_distance(const Sizes& size, OpId id, TensorId t, Bytes far) {
   const Graph& graph = size.graph;
   if (lasting(graph.tensor(t).kind)) return far;
@@ -89,7 +89,7 @@ const std::vector<float>& sane_values() {
   return values;
 }
 
-/// Writes the value that the input has before a call to `to`.
+/// Writes to `to` the values that the input has before a call.
 void fill(const Sizes& size, OpId id, size_t input, const WorkContext& context, std::byte* to) {
   const Graph& graph = size.graph;
   const Tensor& tensor = graph.tensor(graph.op(id).inputs[input]);
@@ -202,8 +202,10 @@ void ProfileOperands::join(const Graph& graph, const Op& op) {
   };
   for (const Piece& p : pieces(graph, op)) {
     const size_t input = place_of(op.inputs, p.piece), output = place_of(op.outputs, p.whole);
-    MOE_CHECK(input < op.inputs.size() && output < op.outputs.size(),
-              "op '{}' joins tensors that are not its operands", op.name);
+    MOE_CHECK(
+        input < op.inputs.size() && output < op.outputs.size(),
+        "op '{}': the tensors that it joins must be its inputs, and the joined ones its outputs",
+        op.name);
     const Bytes each = dtype_bytes(graph.tensor(p.whole).dtype, element_bytes_);
     joined_.push_back({input, output, p.offset * each});
   }

@@ -40,8 +40,8 @@ class ProfileOperands {
     return {operands_.data(), static_cast<size_t>(operands_.size())};
   }
 
-  /// After this many bytes of other memory traffic, data is in no cache level of a core any more,
-  /// its share of the last level included.
+  /// After this many bytes of other memory traffic, data is no longer in any cache that a core
+  /// uses: neither in its own levels nor in its share of the last level.
   static constexpr Bytes kFarBytes = 160 << 20;
 
  private:

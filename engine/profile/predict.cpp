@@ -43,7 +43,7 @@ Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& opti
     throw user_error("cost.device: '{}' is not allowed; give cpu or cuda", predicted.device);
   }
   const std::string missing = cuda_missing();
-  if (!missing.empty()) throw user_error("cost.device: cuda: {}", missing);
+  if (!missing.empty()) throw user_error("cost.device = cuda is not possible: {}", missing);
   const kernels::DeviceTable table = computing_in(predicted.bf16, *cuda_plugin().table);
   table.use_device(0);  // the device that the executor uses
   const auto profile = [table](const Graph& graph, OpId op, const ProfileOptions& with) {
@@ -76,8 +76,10 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   profile.checked = options.check_finite;
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
-    throw user_error("cost.rehearse = {} on {}: steps can be rehearsed on cpu only",
-                     options.rehearse, options.device);
+    throw user_error(
+        "cost.rehearse = {} with cost.device = {}: steps can be rehearsed on cpu only; set "
+        "rehearse = 0",
+        options.rehearse, options.device);
   }
   ProfileCost::Measure measure = profiler.measure;
   RankGates gates = options.gate;

@@ -33,9 +33,9 @@ struct Prediction {
 };
 
 /// Returns the cost model for a run of `spec`, whose own cost is not read. Times that are not in
-/// the cache are measured when the cost model is first asked for them, except those of overlap and
-/// rehearsal, which are measured here. Throws UserError for a device that is unknown or that this
-/// machine does not have, and for steps to rehearse on cuda.
+/// the cache are measured when the cost model first needs them, except those of overlap and
+/// rehearsal, which this function measures. Throws UserError for a device that is unknown or that
+/// this machine does not have, and for steps to rehearse on cuda.
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options);
 
 /// Returns the plan with `cost` without rehearsal, so that each op takes the same time in a step as

@@ -197,7 +197,8 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
                                         const ProfileOptions& options) {
   if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
     throw run_error(
-        "not enough memory to measure '{}' on {} ranks: each needs 128 MiB of address space",
+        "not enough memory to measure op '{}' on {} ranks: each rank needs 128 MiB of address "
+        "space (see ulimit -v)",
         graph.op(op).name, options.ranks_beside);
   }
   // Constructed and called once here, so that errors of the op are thrown here and not on a thread.
@@ -227,7 +228,8 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
     calls.emplace_back(graph, op, options.work, world.comm(r, 0));
-  // Rank 0 sets the number before it takes part in the last round; others read it after each round.
+  // Rank 0 sets this number before it takes part in the last round; other ranks read it after each
+  // round.
   std::atomic<int64_t> last_round{std::numeric_limits<int64_t>::max()};
   const auto take_part = [&](int64_t rank) {
     try {
@@ -287,17 +289,21 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
 
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
   const OpDef& def = graph.def(op);
-  MOE_CHECK(options.ranks_beside > 0 && options.min_samples > 0,
-            "cannot profile {} ranks with {} samples", options.ranks_beside, options.min_samples);
-  MOE_CHECK(!is_view(graph, graph.op(op)), "op '{}' does nothing", graph.op(op).name);
+  MOE_CHECK(
+      options.ranks_beside > 0 && options.min_samples > 0,
+      "op '{}' is to be profiled on {} ranks with at least {} samples; both must be at least 1",
+      graph.op(op).name, options.ranks_beside, options.min_samples);
+  MOE_CHECK(!is_view(graph, graph.op(op)),
+            "op '{}' of kind {} is a view, which takes no time; it must not be profiled",
+            graph.op(op).name, def.name);
   // A placement decides how many experts move; the link model computes the time.
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
   if (def.run_f32 == nullptr) {
-    throw user_error("op '{}': a {} has no CPU kernel, so it cannot be timed", graph.op(op).name,
-                     def.name);
+    throw user_error("op '{}': the op kind {} has no CPU kernel, so it cannot be timed",
+                     graph.op(op).name, def.name);
   }
   return profile_kernel(graph, op, options);
 }

@@ -158,7 +158,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
 }
 
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
-  MOE_CHECK(options.steps >= 1, "cannot rehearse {} steps", options.steps);
+  MOE_CHECK(options.steps >= 1, "rehearsal: {} steps are to be executed, but must be at least 1",
+            options.steps);
   const ModelSpec& model = plan.spec.model;
   RunOptions run;
   run.steps = options.steps + 1;
@@ -183,7 +184,9 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
 InStep in_step(const Plan& plan, const StepSamples& samples) {
   const auto median_of = [&](const std::string& group) {
     const auto known = samples.find(group);
-    MOE_CHECK(known != samples.end(), "no samples of '{}'", group);
+    MOE_CHECK(known != samples.end(),
+              "rehearsal: there are no samples of the group '{}'; every group must have been timed",
+              group);
     return median(known->second);
   };
   std::map<std::string, Nanoseconds> alone, count;

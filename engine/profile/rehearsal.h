@@ -29,8 +29,8 @@ struct RehearsalOptions {
   bool check_finite = true;
   RankGates gate;  // see Policies::gate
   /// Called to time an op alone again, once per signature (kind and shapes), if the op took less
-  /// than kLeastFactor of its time alone in the steps. An op is hardly faster inside a step, so its
-  /// measurement alone was probably disturbed. May be null.
+  /// than kLeastFactor of its time alone inside the rehearsed steps. An op is hardly faster inside
+  /// a step, so its measurement alone was probably disturbed. May be null.
   std::function<void(const Graph&, OpId)> time_again;
 };
 constexpr double kLeastFactor = 0.95;
@@ -38,7 +38,8 @@ constexpr double kLeastFactor = 0.95;
 /// Samples in ns. For the name of a step_group(), one sample per step: the sum over the ops of the
 /// group of their duration on the mean rank; a collective counts from the post of its last member.
 /// For "peers", one sample of Metrics::wait_ns per step. With an emulated link and several ranks,
-/// also for "core", samples of InStep::core_ns, and for "core late", how late such transfers end.
+/// also for "core", samples of InStep::core_ns, and for "core late", by how much later than the
+/// link model says the same very small transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// Executes the steps. Throws the errors of a run, and Interrupted if the run is stopped.

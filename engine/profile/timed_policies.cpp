@@ -70,7 +70,7 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
 }
 
 /// Returns samples of the policy's own time plus `around`, the time of the rest of the op. A policy
-/// that is called every n steps counts with 1/n of the time of a call.
+/// that is called every n steps counts 1/n of the time of a call.
 std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
                                      Nanoseconds around, const ProfileOptions& options) {
   const PlacementBounds bounds = ops::bounds_of(op);

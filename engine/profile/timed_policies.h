@@ -10,8 +10,8 @@
 
 namespace moe {
 
-/// Returns `measure` changed so that for gate ops whose gate is `name` the time of calling rank 0's
-/// gate is added.
+/// Returns `measure` changed so that the time of calling rank 0's gate is added for gate ops whose
+/// gate is `name`.
 ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, std::string name,
                                const ProfileOptions& options);
 

@@ -140,14 +140,14 @@ TEST_CASE("a profile of another model or another path is refused") {
   CHECK_THAT(message(record + profile +
                      "infer { system = moe.system 'lina_inference' {}, popularity = p,\n"
                      "  model = model { layers = 4 } }"),
-             Contains("popularity.layers: the profile has 3, the plan 4"));
+             Contains("popularity.layers: the popularity profile has 3, but the plan has 4"));
   CHECK_THAT(message(record + profile +
                      "infer { system = moe.system 's' { moe.pass.lina_inference { path = 2 } }, "
                      "popularity = p }"),
-             Contains("popularity.path: the profile has 1, the plan 2"));
+             Contains("popularity.path: the popularity profile has 1, but the plan has 2"));
   CHECK_THAT(message(record + profile + "infer { system = " + lina +
                      ", popularity = p, model = model { experts = 2 } }"),
-             Contains("popularity.experts: the profile has 4, the plan 2"));
+             Contains("popularity.experts: the popularity profile has 4, but the plan has 2"));
   CHECK_THAT(message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
              Contains("step: 9 is not allowed; the trace has 4 steps"));
   CHECK_THAT(message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));

@@ -73,7 +73,7 @@ TEST_CASE("pieces that do not match name both ranks and both sizes") {
   });
   for (const std::string& error : errors) {
     CHECK_THAT(error, Contains("all_to_all b1.a2a: rank 0 sends 24 bytes to rank 1, which expects "
-                               "20 (group 0)"));
+                               "20 bytes (group 0 of the pieces)"));
   }
 }
 

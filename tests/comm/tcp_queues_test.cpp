@@ -157,7 +157,7 @@ TEST_CASE("what is no message closes the connection with the reason") {
   const std::string noise(100, 'x');
   CHECK(write_all(ends.from, noise.data(), noise.size(), 0));
   CHECK(inbox.fill(ends.to.descriptor(), 1000) == TcpLink::kClosed);
-  CHECK(inbox.fault() == "it sent bytes that are not a message");
+  CHECK(inbox.fault() == "it sent bytes that are not a message of this program");
 }
 
 TEST_CASE("a message of another size than expected is named with both, asked for soon or late") {
@@ -168,7 +168,7 @@ TEST_CASE("a message of another size than expected is named with both, asked for
     Message sent("four"), wanted("three");
     outbox.add(0, 0, sent.request);
     outbox.flush(ends.from.descriptor(), 1000);
-    const std::string why = "a message of 4 bytes arrived where one of 5 bytes was expected";
+    const std::string why = "a message of 4 bytes arrived, but the receiver expects one of 5 bytes";
     if (soon) {
       inbox.post(0, 0, wanted.request);
       CHECK(inbox.fill(ends.to.descriptor(), 1000) == TcpLink::kClosed);

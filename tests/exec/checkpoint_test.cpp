@@ -244,7 +244,8 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
   };
   for (const int64_t step : {int64_t{-5}, std::numeric_limits<int64_t>::max(),
                              std::numeric_limits<int64_t>::min(), int64_t{10'000'000'001}}) {
-    check([&](Crafted& c) { c.next_step = step; }, fmt::format("its next step is {}; allowed", step));
+    check([&](Crafted& c) { c.next_step = step; },
+          fmt::format("its next step is {}; allowed", step));
   }
   for (const char* n : {"-1", "-9223372036854775808", "9223372036854775808", "1e3", "", "0x10"}) {
     check([&](Crafted& c) { c.resize(n); }, "the line 'tensor ");
@@ -256,8 +257,10 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
   check([](Crafted& c) { c.body += "abcd"; }, "it has 4 bytes after its last tensor");
   check([](Crafted& c) { c.body.resize(c.body.size() - 4); }, "'");
   check([](Crafted& c) { c.body.clear(); }, "'");
-  check([](Crafted& c) { c.text_bytes = c.text.size() + c.body.size() + 1; }, "a text of ");
-  check([](Crafted& c) { c.text_bytes = std::numeric_limits<uint64_t>::max(); }, "a text of ");
+  check([](Crafted& c) { c.text_bytes = c.text.size() + c.body.size() + 1; },
+        "by its header it has a text of ");
+  check([](Crafted& c) { c.text_bytes = std::numeric_limits<uint64_t>::max(); },
+        "by its header it has a text of ");
   check([](Crafted& c) { c.text_bytes = 0; }, "its text ends within a line");
   check([](Crafted& c) { c.text.pop_back(); }, "its text ends within a line");
   check([](Crafted& c) { c.text += "nothing\n"; }, "the line 'nothing'");

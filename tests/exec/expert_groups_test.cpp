@@ -178,7 +178,7 @@ TEST_CASE("copies of a parameter that differ are found, with its name and the ra
     const std::string name = of_expert ? "b1.ex.fc2.w" : "wpe";
     static_cast<double*>(ranks[3]->at(plan->graph.find_tensor(name)))[5] += 1e-12;
     CHECK_THROWS_WITH(measure_parameters<double>(all, ranks, result),
-                      Catch::Contains("the copies of " + name) &&
+                      Catch::Contains("parameter or state " + name) &&
                           Catch::Contains(of_expert ? "ranks 1 and 3" : "ranks 2 and 3"));
   }
 }

@@ -113,7 +113,7 @@ TEST_CASE("where a device runs no transfer beside compute no slowdown is made up
                                const kernels::LinkSignal&, kernels::Stream) { ++transfers; };
   const OverlapTable table = table_of({1, 2}, cache, one_by_one);
   CHECK(table.by_blocks.empty());
-  CHECK_THAT(table.describe(), Contains("the device runs no transfer beside compute"));
+  CHECK_THAT(table.describe(), Contains("the device runs no transfer while it computes"));
   CHECK(table.at(8).gemm == 1);
   CHECK(table.at(8).memory == 1);
   CHECK(transfers == 3);  // found out without an op

@@ -104,7 +104,7 @@ TEST_CASE("factors are medians of the steps over the time alone, lateness a coll
     INFO(group);
     StepSamples fewer = samples;
     fewer.erase(group);
-    CHECK_THROWS_WITH(in_step(*plan, fewer), Catch::Contains("no samples of '" + group));
+    CHECK_THROWS_WITH(in_step(*plan, fewer), Catch::Contains("no samples of the group '" + group));
   }
 }
 

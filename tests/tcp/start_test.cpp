@@ -36,7 +36,8 @@ TEST_CASE("a variable that is wrong is named with its value") {
   says({{"MASTER_ADDR", ""}}, 1, "MASTER_ADDR is not set");
   says({{"MASTER_PORT", ""}}, 1, "MASTER_PORT is not set");
   says({{"MASTER_PORT", "http"}}, 1, "MASTER_PORT=http: must be a whole number from 1 to 65535");
-  says({{"MASTER_PORT", "65535"}}, 1, "MASTER_PORT=65535: no port above it exists");
+  says({{"MASTER_PORT", "65535"}}, 1,
+       "MASTER_PORT=65535: without MOEBENCH_PORT, rank 0 listens at MASTER_PORT + 1");
   says({{"MOEBENCH_PORT", "1.5"}}, 1, "MOEBENCH_PORT=1.5: must be a whole number");
   says({{"MOEBENCH_CONNECT_S", "soon"}}, 1, "MOEBENCH_CONNECT_S=soon: must be seconds");
 }
@@ -113,8 +114,8 @@ TEST_CASE("a port that is in use is named, with the variable that sets another")
   const int port = other.listen();
   says({{"RANK", "0"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
        "cannot listen at 127.0.0.1:" + std::to_string(port) +
-           ": Address already in use (MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1); set "
-           "MOEBENCH_PORT to a free port");
+           ": Address already in use (the address is MASTER_ADDR; the port is MOEBENCH_PORT, or "
+           "MASTER_PORT + 1 without it); set MOEBENCH_PORT to a free port");
 }
 
 TEST_CASE("foreign connections are turned away, and the job comes together") {
@@ -161,7 +162,7 @@ TEST_CASE("two processes with the same RANK are told so") {
   });
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{3, 3, 3});
-  CHECK_THAT(end.text, Contains("RANK=1: another process has it"));
+  CHECK_THAT(end.text, Contains("RANK=1: another process has this RANK"));
   CHECK_THAT(end.text, Contains("rank 2 of 3 did not connect to rank 0 within 1 s"));
 }
 

@@ -104,8 +104,10 @@ TcpJob tcp_job() {
   if (!text_of("MOEBENCH_PORT").empty()) {
     job.port = integer_of("MOEBENCH_PORT", 1, kLastPort);
   } else if (master_port == kLastPort) {
-    throw user_error("MASTER_PORT={}: no port above it exists; set MOEBENCH_PORT to a free port",
-                     master_port);
+    throw user_error(
+        "MASTER_PORT={}: without MOEBENCH_PORT, rank 0 listens at MASTER_PORT + 1, but the largest "
+        "port is 65535; set MOEBENCH_PORT to a free port",
+        master_port);
   } else {
     job.port = master_port + 1;
   }

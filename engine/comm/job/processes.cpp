@@ -34,7 +34,7 @@ void sleep_ns(Nanoseconds ns) {
 }
 
 /// Makes the pieces of one member that sends send[i] bytes to member i and receives receive[i] from
-/// it.
+/// member i.
 Pieces pieces_of(const std::vector<Bytes>& send, const std::vector<Bytes>& receive) {
   Pieces pieces;
   Bytes to = 0, from = 0;

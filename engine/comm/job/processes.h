@@ -1,7 +1,7 @@
 // The processes of a job, one rank each: the communicators of the lanes, texts between rank 0 and
-// all, letters, a common clock, and a heartbeat that detects dead processes. A failure in one
-// process ends the calls of all processes: they throw RunError with its reason, and every later
-// call fails too.
+// all ranks, control messages, a common clock, and a heartbeat that detects dead processes. A
+// failure in one process ends the calls of all processes: they throw RunError with its reason, and
+// every later call fails too.
 // Calls are collective: all processes make them in the same order, otherwise they fail with an
 // error that names both calls. A process that is silent (killed, stopped, or its machine is gone)
 // is named within silence_s plus half a second, even when no call waits for it, and at once when
@@ -35,7 +35,7 @@ class Processes {
   /// Connects the processes; waits and throws as open_transport() does.
   explicit Processes(Options options);
   Processes() : Processes(Options()) {}
-  /// Does not end the job in an orderly way; finish() and exit_job() do.
+  /// Does not end the job: call finish() or exit_job() before.
   ~Processes();
 
   int64_t rank() const { return transport_->rank(); }
@@ -50,7 +50,8 @@ class Processes {
   /// ones.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
-  /// Returns mailbox number n, from 0; later calls get the same one. Collective, as lanes() is.
+  /// Returns control channel number n, counted from 0; later calls return the same one. Collective,
+  /// as lanes() is.
   ControlChannel& control_channel(int64_t n);
 
   // In the next three functions, `what` names the call in errors. They wait for the other processes

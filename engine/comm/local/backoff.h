@@ -1,5 +1,5 @@
-// How a thread waits that has to check repeatedly whether another process has done something. Waits
-// for threads of the same process use condition variables (meeting.h).
+// The pauses of a thread that must check repeatedly whether another process has done something. A
+// wait for threads of the same process uses condition variables (meeting.h).
 #pragma once
 
 #include <algorithm>

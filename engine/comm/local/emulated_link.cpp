@@ -56,7 +56,8 @@ class EmulatedLink final : public Communicator {
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
     MOE_CHECK(size() == wire_.link().num_devices(),
-              "a broadcast is possible among all ranks only, not in a group of {}", size());
+              "a broadcast over the emulated link must be among all {} ranks, not in a group of {}",
+              wire_.link().num_devices(), size());
     inner_.posted_at(take_post());
     return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
                 broadcast_ns(wire_.link(), static_cast<double>(bytes)));
@@ -130,7 +131,7 @@ class EmulatedLink final : public Communicator {
   const Group group_;
   EmulatedWire::Channel& channel_;
   uint64_t turn_ = 0;          // number of transfers so far
-  Pieces exchange_;            // the exchange in which every member sends its row to all
+  Pieces exchange_;            // the exchange in which every member sends its row_ to all
   std::vector<Bytes> row_;     // [n]: bytes from this rank
   std::vector<Bytes> matrix_;  // [n, n]: bytes within the group
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
@@ -202,8 +203,8 @@ EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanosec
 
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {
   MOE_CHECK(wire.link().num_devices() == inner.size(),
-            "the link has {} devices, but there are {} ranks", wire.link().num_devices(),
-            inner.size());
+            "the emulated link has {} devices, but there are {} ranks; the numbers must be equal",
+            wire.link().num_devices(), inner.size());
   return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
 }
 

@@ -1,8 +1,8 @@
 // The emulated link: wraps the Communicators of an InProcessWorld. Bytes are really copied, but a
 // transfer lasts at least as long as the link model says, counted from the time when its last
 // member posted it and not from when a thread wakes. Transfers that overlap on different lanes
-// share the links, by the model of network/, on one wire. Threads wait by sleeping and then
-// spinning briefly, so that the core is free for compute. The emulated link of devices is in
+// share the links, by the model of network/wire.h (one Wire for all). Threads wait by sleeping and
+// then spinning briefly, so that the core is free for compute. The emulated link of devices is in
 // exec/device.
 #pragma once
 
@@ -42,7 +42,7 @@ class EmulatedWire {
     Nanoseconds begin, end;
   };
   Times carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
-  /// As above, for a transfer that shares the link with no other and takes `length`.
+  /// As above, for a transfer that shares the link with no other transfer and takes `length`.
   Times carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
   /// Ends all waits, and all later ones.
   void abort(const std::string& reason);

@@ -36,7 +36,8 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = static_cast<size_t>(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "the lists of pieces do not fit {} ranks and {} groups", num_ranks, pieces.groups);
+            "each list of pieces must have {} entries, for {} ranks and {} groups of pieces", n,
+            num_ranks, pieces.groups);
 }
 
 }  // namespace
@@ -52,7 +53,7 @@ struct InProcessWorld::Impl {
   };
 
   Impl(int64_t num_ranks, int64_t num_lanes, double timeout_s);
-  /// Returns the room of these members on the lane; creates it if needed.
+  /// Returns the GroupLane of these members on the lane; creates it if needed.
   GroupLane& group_lane(int64_t lane, const Members& members);
   CommTimes call(GroupLane& group_lane, int64_t number, const Request& request);
   void abort(const std::string& reason);
@@ -63,11 +64,11 @@ struct InProcessWorld::Impl {
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
   std::mutex mutex;                              // guards the members below
   std::deque<GroupLane> group_lanes;
-  // The first reason of a failure; a room that is created later fails with it too.
+  // The first reason of a failure; a GroupLane that is created later fails too.
   std::optional<std::string> aborted;
 };
 
-/// The communicator of one rank on one lane, as member `number` of a room.
+/// The communicator of one rank on one lane, as member `number` of a GroupLane.
 class InProcessWorld::Impl::Member final : public Communicator {
  public:
   Member(Impl& world, GroupLane& group_lane, int64_t number)
@@ -88,7 +89,8 @@ class InProcessWorld::Impl::Member final : public Communicator {
     return call({CallKind::kAllReduceF64, what, in, out, n});
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(root >= 0 && root < size(), "the root {} is not a member", root);
+    MOE_CHECK(root >= 0 && root < size(), "broadcast: the root is member {}, but must be 0 to {}",
+              root, size() - 1);
     return call({CallKind::kBroadcast, what, data, data, bytes, root});
   }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
@@ -96,7 +98,8 @@ class InProcessWorld::Impl::Member final : public Communicator {
  private:
   Communicator& subgroup(const Group& group) override {
     MOE_CHECK(size() == world_.num_ranks,
-              "a group can only be made of all ranks, not of a group of {}", size());
+              "a group must be made from the communicator of all {} ranks, not from a group of {}",
+              world_.num_ranks, size());
     const Members who = {group.size, group.member(number_, 0), group.stride};
     for (const auto& made : subgroups_) {
       if (made->group_lane_.meeting.members() == who) return *made;
@@ -189,7 +192,8 @@ std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
 InProcessWorld::InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options)
     : impl_(std::make_unique<Impl>(num_ranks, num_lanes, options.timeout_s)) {
   MOE_CHECK(num_ranks > 0 && num_lanes > 0,
-            "there must be at least one rank and one lane, not {} and {}", num_ranks, num_lanes);
+            "ranks of one process: there are {} ranks and {} lanes, but must be at least 1 of each",
+            num_ranks, num_lanes);
 }
 
 InProcessWorld::~InProcessWorld() = default;

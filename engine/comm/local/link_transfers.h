@@ -1,10 +1,10 @@
-// Transfers on the one wire that all ranks and lanes share, by the cluster's sharing rule.
-// A channel is one lane within one group; its transfers run one after the other. The wire's time
-// advances only when a function needs it to, and only as far as needed. So a transfer that is added
-// late still begins at its post time, unless the wire's time is already later (because another
-// transfer has ended since); then it begins at the wire's time. Times are those of network/wire.h,
-// from 0. Not here: threads, clocks and waiting; emulated_link.h has them for CPU ranks,
-// exec/device/emulated_link_driver.h for a device.
+// Transfers on one Wire (network/wire.h), which all ranks and lanes share by the cluster's sharing
+// rule. A channel is one lane within one group; its transfers run one after the other. The wire's
+// time advances only when a function needs it to, and only as far as needed. So a transfer that is
+// added late still begins at its post time, unless the wire's time is already later (because
+// another transfer has ended since); then it begins at the wire's time. Times are those of
+// network/wire.h, from 0. Not here: threads, clocks and waiting; emulated_link.h has them for CPU
+// ranks, exec/device/emulated_link_driver.h for a device.
 #pragma once
 
 #include <cstdint>
@@ -21,9 +21,9 @@ class LinkTransfers {
   /// State of the transfers of one lane within one group. Its owner only reads it.
   struct Channel {
     uint64_t turn = 0;  // number of the last transfer that began, from 1
-    size_t op = 0;      // its number on the wire
+    size_t op = 0;      // number of that transfer on the wire
     Nanoseconds begin = 0;
-    /// Its end; while it is not over, the end that it would have alone on the wire.
+    /// End of that transfer; while it is not over, the end that it would have alone on the wire.
     Nanoseconds end = 0;
     bool over = true;  // whether `end` is final
   };
@@ -35,7 +35,7 @@ class LinkTransfers {
   /// transfer, or at the wire's current time, whichever is latest. Requires: the previous transfer
   /// is over. The channel must not move in memory until the transfer is over.
   void begin(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds earliest);
-  /// As above, for a transfer that shares the link with no other and takes `length`.
+  /// As above, for a transfer that shares the link with no other transfer and takes `length`.
   void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
   /// Whether the channel's transfer is over at `now`; advances the wire's time as far as needed.
   bool is_over(Channel& channel, Nanoseconds now);

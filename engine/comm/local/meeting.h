@@ -1,7 +1,8 @@
-// The meeting of a group on one lane. Every member arrives with a request; the last one opens the
-// transfer; every member that is awake works on it; all leave when it is done. A waiting member
-// spins briefly (a peer that is running comes within microseconds) and then sleeps on a condition
-// variable, so that the core is free for compute. The copying itself is in transfer.h.
+// The meeting of a group's members on one lane, for one collective after the other. Every member
+// arrives with a request; the last one opens the transfer; every member that is awake works on the
+// transfer; all leave when it is done. A waiting member spins briefly (a peer that is running comes
+// within microseconds) and then sleeps on a condition variable, so that the core is free for
+// compute. The copying itself is in transfer.h.
 // After a failure no transfer opens any more. A failure never interrupts an open transfer: a member
 // that left early might free memory that its peers still copy.
 #pragma once
@@ -34,8 +35,9 @@ class Meeting {
   Meeting(const Members& members, double timeout_s);
 
   const Members& members() const { return who_; }
-  /// Takes part in one collective; returns when it is done. Throws Failure. Requires: one call at a
-  /// time for each member; request.pieces has entries for all members.
+  /// Takes part in one collective; returns when all members' copies and sums are done. Throws
+  /// Failure. Requires: one call at a time for each member; request.pieces has entries for all
+  /// members.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
   MemberState state_of(int64_t member);

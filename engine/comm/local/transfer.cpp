@@ -122,8 +122,10 @@ void Transfer::add_all_to_all(int64_t member) {
       const size_t to = index(peer * groups + g), from = index(member * groups + g);
       const Bytes bytes = mine.pieces->receive_bytes[to], sent = theirs.pieces->send_bytes[from];
       if (sent != bytes) {
-        throw run_error("{}: rank {} sends {} bytes to rank {}, which expects {} (group {})",
-                        describe(mine), members_.rank(peer), sent, members_.rank(member), bytes, g);
+        throw run_error(
+            "{}: rank {} sends {} bytes to rank {}, which expects {} bytes (group {} of the "
+            "pieces)",
+            describe(mine), members_.rank(peer), sent, members_.rank(member), bytes, g);
       }
       add_copy(static_cast<char*>(mine.out) + mine.pieces->receive_offset[to],
                static_cast<const char*>(theirs.in) + theirs.pieces->send_offset[from], bytes);

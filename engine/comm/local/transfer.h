@@ -49,7 +49,7 @@ class Transfer {
   explicit Transfer(const Members& members)
       : members_(members), queues_(static_cast<size_t>(members.size)) {}
 
-  /// Cuts the members' requests into jobs, and refers to the requests until the next prepare().
+  /// Cuts the members' requests into jobs. Keeps a reference to the requests until the next call.
   /// Throws RunError, which names both ranks and both sizes, when pieces of an all-to-all differ.
   /// Requires: the requests match, and no thread is in work().
   void prepare(std::span<const Request> requests);

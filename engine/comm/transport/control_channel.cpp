@@ -14,7 +14,7 @@ void ControlChannel::send(int64_t peer, std::string text) {
     forget_sent();
     Sent& sent = sent_.emplace_back(Sent{std::move(text), transport_.messages()});
     sent.messages->send(channel_, peer, 0, sent.text.data(), static_cast<Bytes>(sent.text.size()));
-    forget_sent();  // most letters are sent at once
+    forget_sent();  // most messages are sent at once
   } catch (const RunError& error) {
     processes_.fail(error.what());
   }

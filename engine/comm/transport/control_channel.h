@@ -1,5 +1,5 @@
 // Short texts between two processes of a job, on a separate channel. The sender does not wait; the
-// reader gets the letters that have arrived, those of one sender in the order of sending. Any
+// reader gets the messages that have arrived, those of one sender in the order of sending. Any
 // thread may call. Not here: collectives (message_comm.h).
 #pragma once
 
@@ -20,7 +20,7 @@ class ControlChannel {
 
   // When a peer is lost, the job fails. In a job that has failed, send() and read() do nothing.
   void send(int64_t peer, std::string text);
-  /// Returns the next letter that has arrived, from any sender; nothing when there is none.
+  /// Returns the next message that has arrived, from any sender; nothing when there is none.
   std::optional<Transport::ControlMessage> read();
 
  private:

@@ -35,7 +35,8 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = index(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "the lists of pieces do not fit {} ranks and {} groups", num_ranks, pieces.groups);
+            "each list of pieces must have {} entries, for {} ranks and {} groups of pieces", n,
+            num_ranks, pieces.groups);
 }
 
 /// Returns the offset at which a peer's n pieces, from number `first` on, begin, if they follow
@@ -186,8 +187,8 @@ void MessageComm::check_sizes(const Request& request) const {
     const Bytes expected = sum_of(sizes, groups);
     if (call.bytes == expected && call.pieces == hash_of(sizes, groups)) continue;
     const std::string why =
-        fmt::format("{}: rank {} sends {} bytes to rank {}, which expects {}{}", describe(request),
-                    who_.rank(m), call.bytes, who_.rank(number_), expected,
+        fmt::format("{}: rank {} sends {} bytes to rank {}, which expects {} bytes{}",
+                    describe(request), who_.rank(m), call.bytes, who_.rank(number_), expected,
                     call.bytes == expected ? " in pieces of other sizes" : "");
     processes_.fail(why);
     throw RunError(why);
@@ -285,7 +286,8 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
 }
 
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
-  MOE_CHECK(root >= 0 && root < size(), "the root {} is not a member", root);
+  MOE_CHECK(root >= 0 && root < size(), "broadcast: the root is member {}, but must be 0 to {}",
+            root, size() - 1);
   const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
                            take_post()};
   CommTimes times = meet(request);

@@ -1,7 +1,8 @@
-// The Communicator of one rank per process, by messages. Before a collective, every member sends
-// every other what it calls, its post time, and how many bytes it sends: calls that do not match
-// are reported before any byte moves, and a peer that sends nothing is reported as not arrived.
-// Sums run in rank order for each element and have the same bits as among ranks of one process.
+// The Communicator of one rank per process, by messages. Before a collective, every member sends to
+// every other member which function it calls, its post time, and how many bytes it sends. Calls
+// that do not match are reported before any byte moves, and a peer that sends nothing is reported
+// as not arrived. Sums run in rank order for each element and have the same bits as among ranks of
+// one process.
 #pragma once
 
 #include <memory>
@@ -21,7 +22,7 @@ class MessageComm final : public Communicator {
   int64_t rank() const override { return number_; }
   int64_t size() const override { return who_.size; }
   /// Sets the watchdog's timeout for this communicator and its groups; 0 means no timeout: a call
-  /// waits for its peers as long as they live.
+  /// waits for its peers as long as their processes live.
   void set_timeout(double seconds);
 
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
@@ -44,7 +45,7 @@ class MessageComm final : public Communicator {
   /// The data for one peer in an all-to-all: sent from where it is, or packed in a buffer.
   struct Part {
     Bytes bytes = 0;
-    Bytes offset = 0;  // where it is when contiguous, else -1
+    Bytes offset = 0;  // offset in the op's tensor when contiguous, else -1
     std::vector<std::byte> buffer;
   };
 

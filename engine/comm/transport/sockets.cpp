@@ -51,7 +51,7 @@ std::string digits_of(const sockaddr_storage& address) {
   char text[NI_MAXHOST] = "";
   getnameinfo(reinterpret_cast<const sockaddr*>(&address), sizeof address, text, sizeof text,
               nullptr, 0, NI_NUMERICHOST);
-  const std::string digits = text, mapped = "::ffff:";  // an IPv4 peer at a listener for both kinds
+  const std::string digits = text, mapped = "::ffff:";  // before an IPv4 address at an IPv6 socket
   return digits.starts_with(mapped) ? digits.substr(mapped.size()) : digits;
 }
 

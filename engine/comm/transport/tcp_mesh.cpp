@@ -113,8 +113,8 @@ class Acceptor {
   }
 
   void poll_once(Nanoseconds deadline, const Socket& rank_0) {
-    // The listener and the strangers are watched for reading, the guests only for the end of their
-    // connection.
+    // The listener and the handshakes are watched for reading, complete connections only for their
+    // end.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
     const size_t num_handshakes = handshakes_.size();
@@ -174,10 +174,12 @@ class Acceptor {
                          hello.size, job_.rank, job_.size);
     }
     if (hello.rank < first_ || hello.rank >= job_.size) {
-      return fmt::format("RANK={}: another process has it", hello.rank);
+      return fmt::format("RANK={}: another process has this RANK; give every process its own",
+                         hello.rank);
     }
     if (connections_[index(hello.rank - first_)].socket.open()) {
-      return fmt::format("RANK={}: another process has it", hello.rank);
+      return fmt::format("RANK={}: another process has this RANK; give every process its own",
+                         hello.rank);
     }
     return "";
   }
@@ -190,7 +192,8 @@ class Acceptor {
   std::string turned_away_;
 };
 
-constexpr char kWhere[] = "MASTER_ADDR; MOEBENCH_PORT, else MASTER_PORT + 1";
+constexpr char kWhere[] =
+    "the address is MASTER_ADDR; the port is MOEBENCH_PORT, or MASTER_PORT + 1 without it";
 
 /// Sends the hello and reads the answer. Returns false when there was no answer; throws RunError
 /// when this process is rejected.
@@ -218,7 +221,7 @@ Socket connect_until(const std::string& address, int64_t port, const Hello& hell
   for (;;) {
     Socket socket = connect_to(address, port, deadline, why);
     if (socket.open() && shake_hands(socket, hello, place, deadline)) return socket;
-    if (socket.open()) why = "what listens there does not answer";
+    if (socket.open()) why = "the program that listens there does not answer";
     if (clock_ns() >= deadline) break;
     std::this_thread::sleep_for(kBetweenTries);
   }

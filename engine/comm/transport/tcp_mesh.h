@@ -1,8 +1,8 @@
 // The connections of a job without MPI: rank 0 listens, the others connect to it and receive the
-// addresses of all, and every two ranks get connected. A connection that does not begin with the
-// hello of this job is closed. A process of this job that does not fit (another WORLD_SIZE, or a
-// rank that is already connected) is rejected with the reason. No process listens any more once all
-// are connected. Messages over the connections are in transport_tcp.cpp.
+// addresses of all, and every two ranks get connected. A connection that does not begin with this
+// job's greeting (Hello in tcp_mesh.cpp) is closed. A process of this job that does not fit
+// (another WORLD_SIZE, or a rank that is already connected) is rejected with the reason. No process
+// listens any more once all are connected. Messages over the connections are in transport_tcp.cpp.
 #pragma once
 
 #include <vector>

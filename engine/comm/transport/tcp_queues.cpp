@@ -22,7 +22,7 @@ bool only_later(int error) {
 }
 
 RunError other_size(Bytes total, Bytes bytes) {
-  return run_error("a message of {} bytes arrived where one of {} bytes was expected", total,
+  return run_error("a message of {} bytes arrived, but the receiver expects one of {} bytes", total,
                    bytes);
 }
 
@@ -160,7 +160,7 @@ void TcpInbox::begin_frame() {
   } else if (frame_.kind != TcpFrame::kData || frame_.bytes <= 0 ||
              frame_.bytes > TcpFrame::kMostBytes || frame_.offset < 0 ||
              frame_.offset > frame_.total - frame_.bytes) {
-    fault_ = "it sent bytes that are not a message";
+    fault_ = "it sent bytes that are not a message of this program";
   } else {
     stream_ = &streams_[{frame_.channel, frame_.tag}];
     if (frame_.offset > 0) return;

@@ -15,7 +15,7 @@
 
 namespace moe {
 
-/// A message in progress. The queues keep its address until it is over or dropped.
+/// A message in progress. TcpOutbox and TcpInbox keep its address until it is over or dropped.
 struct TcpRequest {
   int64_t peer = 0;
   char* data = nullptr;  // only read when it is sent

@@ -1,8 +1,8 @@
 // Messages between the processes of a job. Any thread may call any function except
-// open_transport(), open_channel() and finish(). A function waits for a peer only where its comment
-// says so, so that a waiting caller can check for failures.
-// Not here: collectives (message_comm.h), liveness and failures (processes.h), how the processes
-// were started (launch.h).
+// open_transport(), open_channel() and finish(). No function waits for a peer unless its comment
+// says so: a caller that waits calls over() or read() in a loop, in which it can check for
+// failures. Not here: collectives (message_comm.h), liveness and failures (processes.h), how the
+// processes were started (launch.h).
 #pragma once
 
 #include <cstdint>
@@ -18,13 +18,13 @@ namespace moe {
 struct TcpJob;
 
 /// A set of messages that are waited for together. Memory that is sent from or received into
-/// belongs to them until over() returns true or give_up(). Messages of one channel, sender,
-/// receiver and tag keep their order. Used by one thread at a time.
+/// belongs to these messages until over() returns true or give_up() is called. Messages of one
+/// channel, sender, receiver and tag keep their order. Used by one thread at a time.
 class Messages {
  public:
   virtual ~Messages() = default;
 
-  /// Starts a message of any number of bytes; for 0 bytes there is no message.
+  /// Starts a message of any number of bytes; for 0 bytes, no message is sent or expected.
   virtual void send(int64_t channel, int64_t peer, int tag, const void* data, Bytes bytes) = 0;
   virtual void receive(int64_t channel, int64_t peer, int tag, void* data, Bytes bytes) = 0;
   /// Makes progress, and returns whether all messages are complete. Throws RunError, which names
@@ -48,7 +48,7 @@ class Transport {
   virtual int64_t place_here() const = 0;
 
   /// Opens a channel and returns its number. Called by all processes at the same point; may wait
-  /// for them. Messages of different channels are never mixed up.
+  /// for the other processes. Messages of different channels are never mixed up.
   virtual int64_t open_channel() = 0;
   virtual std::unique_ptr<Messages> messages() = 0;
   /// A message that has arrived without a receive having been posted for it.
@@ -56,8 +56,8 @@ class Transport {
     int64_t peer;
     std::string text;
   };
-  /// Returns the next letter of the channel, from any process; nothing when there is none. Throws
-  /// RunError, which names the peer, when there is none and a peer is lost.
+  /// Returns the next control message of the channel, from any process; nothing when there is none.
+  /// Throws RunError, which names the peer, when there is none and a peer is lost.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
   /// Waits for all processes to finish. No function may be called afterwards.

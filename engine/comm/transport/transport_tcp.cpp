@@ -97,7 +97,9 @@ class TcpMessages final : public Messages {
 
 Tcp::Tcp(const TcpJob& job)
     : rank_(job.rank), peers_(index(job.size)), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
-  if (!wake_.open()) throw run_error("eventfd: {}", std::strerror(errno));
+  if (!wake_.open())
+    throw run_error("cannot create an eventfd, which wakes the thread of the connections: {}",
+                    std::strerror(errno));
   TcpMesh mesh = connect_all(job);
   size_here_ = mesh.size_here;
   place_here_ = mesh.place_here;
@@ -212,8 +214,8 @@ void Tcp::finish() {
   for (Peer& one : peers_) one.socket.close();
 }
 
-/// Waits until the others have closed their connections: bytes on their way to a process may be
-/// lost when this side closes first.
+/// Waits until the other processes have closed their connections: bytes on their way to a process
+/// may be lost when this side closes first.
 void Tcp::abort(int status) {
   for (Peer& one : peers_) {
     const std::lock_guard lock(one.mutex);

@@ -12,7 +12,8 @@ namespace {
 
 constexpr Nanoseconds kLookEvery = 10'000'000;  // between checks while no turn is expected
 
-/// A message of a rank to rank 0. A letter holds one or several, as they are in memory.
+/// A message of a rank to rank 0. One control message holds one or several of them, as they are in
+/// memory.
 struct MemberEvent {
   enum Kind : int32_t { kPost, kBegun, kDone };
   Kind kind = kPost;
@@ -33,8 +34,9 @@ std::string message_of(const std::vector<T>& events) {
 
 template <class T>
 std::vector<T> events_of(const std::string& message) {
-  MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0, "a message of {} bytes",
-            message.size());
+  MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0,
+            "a message about turns has {} bytes, but must be a list of entries of {} bytes",
+            message.size(), sizeof(T));
   std::vector<T> events(message.size() / sizeof(T));
   std::memcpy(events.data(), message.data(), message.size());
   return events;
@@ -63,8 +65,8 @@ void DistributedArbiter::start_step() {
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step say that other ranks have finished their turns: afterwards no letter is
-/// left.
+/// The last notes of a step say that other ranks have finished their turns: afterwards no control
+/// message is left to read.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -75,7 +77,8 @@ void DistributedArbiter::end_step() {
     const std::string left = all_->under_way();
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
-    if (clock_ns() > deadline) throw run_error("{} {} s after rank 0", left, timeout_s_);
+    if (clock_ns() > deadline)
+      throw run_error("{} within {} s after rank 0 had finished the step", left, timeout_s_);
     backoff.rest();
   }
   all_->end_step();
@@ -134,7 +137,8 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
   if (!all_) {
     for (const TurnMessage& message : events_of<TurnMessage>(text)) {
       const std::lock_guard lock(mutex_);
-      MOE_CHECK(!received_ && !taken_, "a turn of op '{}' before the last one is over",
+      MOE_CHECK(!received_ && !taken_,
+                "a turn of op '{}' arrived before this rank had ended the turn before it",
                 graph_.op(message.op).name);
       received_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
     }
@@ -147,7 +151,7 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     if (event.kind != MemberEvent::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
     MOE_CHECK(turn && turn->op == event.op,
-              "rank {} is through with op '{}', which is not its turn", rank,
+              "rank {} reports the end of op '{}', but no turn of this op is open", rank,
               graph_.op(event.op).name);
     all_->done(rank, event.time);
   }
@@ -181,8 +185,9 @@ bool DistributedArbiter::may_look() {
   return true;
 }
 
-/// A lane for which this rank has posted nothing gets no turn: it sleeps until that changes. At
-/// intervals it wakes to check for failures and, on rank 0, for posts of the other ranks.
+/// A lane for which this rank has posted nothing gets no turn: its thread sleeps until the rank
+/// posts an op on it. At intervals the thread wakes to check for failures and, on rank 0, for posts
+/// of the other ranks.
 Turn DistributedArbiter::next(int64_t rank, LaneId lane) {
   Backoff backoff;
   for (;;) {

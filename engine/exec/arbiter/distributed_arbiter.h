@@ -1,9 +1,9 @@
 // The turns of one arbiter for the ranks of a job, one rank per process. Rank 0's process holds a
-// LocalArbiter for all ranks. The other ranks send it notes (which ops they posted, began and
-// finished), and it sends them every turn. There is no extra thread that reads notes; the threads
-// that wait for a turn read them. This suffices: a transfer cannot be chosen before rank 0 itself
-// has posted it, and from then on rank 0's lane is waiting for a turn. Times in notes are on the
-// job's common clock.
+// LocalArbiter for all ranks. The other ranks send notes to rank 0 (which ops they posted, began
+// and finished), and rank 0 sends them every turn. There is no extra thread that reads notes; the
+// threads that wait for a turn read them. This suffices: a transfer cannot be chosen before rank 0
+// itself has posted it, and from then on rank 0's lane is waiting for a turn. Times in notes are on
+// the job's common clock.
 #pragma once
 
 #include <condition_variable>
@@ -47,7 +47,7 @@ class DistributedArbiter final : public LaneArbiter {
   Processes& processes_;
   std::unique_ptr<LocalArbiter> all_;  // on rank 0; null elsewhere
   ControlChannel* channel_ = nullptr;  // set when the first step starts
-  std::mutex reading_;  // held while letters are read, so that they are handled in order
+  std::mutex reading_;  // held while messages are read, so that they are handled in order
   std::mutex mutex_;    // guards the members below; locked after reading_
   std::condition_variable changed_;
   /// Indexed by lane of the schedule: ops that this rank has posted and that have not finished.

@@ -47,7 +47,8 @@ class LaneArbiter {
   /// posted in one call, so that the choice takes all of them into account. Requires: once per op,
   /// rank and step; on a lane that runs in order, only when the previous op has finished.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
-  /// A compute op has begun on some rank. If the schedule has a hold from this op, the hold begins.
+  /// A compute op has begun on some rank. If the schedule has a hold (schedule/arbiter.h) that
+  /// starts with this op, the hold begins.
   virtual void begun(int64_t rank, OpId op) = 0;
   /// Sleeps until the arbiter has chosen an op of this lane and returns that turn; every member
   /// gets each turn of its lanes once. Two failures are returned as Turn::error, on one rank only:

@@ -45,14 +45,18 @@ void LocalArbiter::start_step() {
 
 void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(!state_.busy() && state_.waiting().empty(), "a step ended while turns were left");
+  MOE_CHECK(
+      !state_.busy() && state_.waiting().empty(),
+      "the step ended while ops still waited for their turn or had not ended it; none may be left");
 }
 
 void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
   const std::lock_guard lock(mutex_);
   bool on_all = false;
   for (const auto& [op, since] : ops) {
-    MOE_CHECK(posted_at(rank, op) == 0, "rank {} posted op '{}' twice", rank, graph_.op(op).name);
+    MOE_CHECK(posted_at(rank, op) == 0,
+              "rank {} posted op '{}' twice before its turn; a rank posts an op once per turn",
+              rank, graph_.op(op).name);
     posted_at(rank, op) = clock_ns();
     ready_[op.index()] = std::max(ready_[op.index()], since);
     if (++num_posted_[op.index()] < options_.num_ranks) continue;

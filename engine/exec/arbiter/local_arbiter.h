@@ -1,5 +1,5 @@
-// The turns of one arbiter whose members' threads are all in this process. The thread whose call
-// makes a choice possible makes it, under a lock. Not here: tensors, and communicators.
+// The turns of one arbiter whose members' threads are all in this process. When a call makes a
+// choice possible, its thread makes the choice, under a lock. Not here: tensors, and communicators.
 #pragma once
 
 #include <condition_variable>

@@ -35,7 +35,7 @@ class CollectiveOp {
 
   std::string name_;
   void* scratch_;
-  std::unique_ptr<CollectiveLayout<T>> layout_;  // one of the two is set
+  std::unique_ptr<CollectiveLayout<T>> layout_;  // layout_ or mover_ is set, the other is null
   std::unique_ptr<ExpertMover<T>> mover_;
 };
 

@@ -72,7 +72,7 @@ class CpuRun {
   // Indexed by rank of this process, then lane; null for compute lanes.
   std::vector<Communicator*> comms_;
   Rendezvous start_, end_;
-  Nanoseconds common_start_ = 0;  // of all processes of a job
+  Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
   StepSpec spec_;
   bool over_ = false;  // set before the loop's thread arrives at start_ for the last time
   std::mutex failure_mutex_;
@@ -240,8 +240,8 @@ void CpuRun<T>::guarded(int64_t rank, LaneId lane, Body body) {
   } catch (const Aborted&) {  // the thread that failed has reported the reason
   } catch (const std::bad_alloc&) {
     fail(rank, lane,
-         std::make_exception_ptr(
-             RunError("the process has no more memory, apart from the plan's buffers")));
+         std::make_exception_ptr(RunError("the process needs memory in addition to the plan's "
+                                          "buffers, but the system has none left")));
   } catch (const std::exception&) {
     fail(rank, lane, std::current_exception());
   }

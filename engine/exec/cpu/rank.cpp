@@ -177,7 +177,7 @@ template <class T>
 void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   if (id.index() == 0) wait_until_ns(spec.start);
-  // When the lane's previous op, and all ops that the next one waits for, have ended.
+  // The time at which the lane's previous op, and all ops that the next op waits for, have ended.
   Nanoseconds ready = spec.start;
   for (Launch& launch : lane.launches) {
     lane.current = launch.op;

@@ -25,8 +25,8 @@ class Rank {
   Rank(const Plan& plan, const RunOptions& options, const PersistentTensors& persistents,
        const std::vector<LaneArbiter*>& arbiters, int64_t rank);
 
-  /// Touches the memory's pages, computes initial values if `initialise_parameters`, and makes the
-  /// gates. Called once, on the compute lane's thread.
+  /// Touches the memory's pages, computes the initial parameters if `initialise_parameters`, and
+  /// makes the gates. Called once, on the compute lane's thread.
   void prepare(bool initialise_parameters);
   /// Writes the ids and targets of the step. Called between steps by one thread.
   void fill_inputs(const DataSource& data, int64_t step);
@@ -61,7 +61,7 @@ class Rank {
     std::unique_ptr<CollectiveOp<T>> collective;
     std::vector<void*> inputs, outputs;
     void* scratch = nullptr;
-    std::vector<OpId> waits;  // on other lanes; on a lane with an arbiter, on all lanes
+    std::vector<OpId> waits;  // ops of other lanes; on a lane with an arbiter, of all lanes
     bool awaited = false;     // whether an op of another lane waits for it
     bool forward = false;
     std::vector<OpId> posts;              // the ops that wait for it, on lanes with an arbiter

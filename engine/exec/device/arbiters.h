@@ -1,8 +1,8 @@
 // Drives the arbiters (schedule/arbiter.h) of a step on devices: for lanes that choose their next
-// transfer while the step runs. One host thread drives them by polling events of the device. A
-// choice is made only when the host polls next, so a choice takes up to one polling interval. All
-// ranks of this process together are one member of the turns; in a job, the other processes are the
-// other members.
+// transfer while the step runs. One host thread drives the arbiters by polling events of the
+// device. A choice is made only when the host polls next, so a choice takes up to one polling
+// interval. All ranks of this process together are one member of the turns; in a job, the other
+// processes are the other members.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace moe {
 
 class DeviceArbiters {
  public:
-  /// What the arbiters ask of the ranks of this process, and request from them.
+  /// Functions on all ranks of this process: states of ops, and the queueing of a chunk.
   struct Ranks {
     std::function<bool(OpId)> over;                          // finished on every rank
     std::function<bool(OpId)> begun;                         // begun on some rank

@@ -97,7 +97,7 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
   if (bytes == 0) return;
   void* const p = where == Where::kDevice ? device.allocate(bytes) : device.allocate_host(bytes);
   if (p == nullptr) {
-    throw run_error("{} has no memory for {} bytes of tensors: {}",
+    throw run_error("{} has no {} bytes free for tensors: {}",
                     where == Where::kDevice ? "the device" : "the host (pinned)", bytes,
                     device.take_error());
   }
@@ -123,8 +123,9 @@ DeviceBuffers::DeviceBuffers(const Plan& plan, const DeviceProgram& program,
     const Bytes end = device_offset_[t] + bytes(plan.graph.tensors()[t]);
     if (!program.host_only[t] && end > (buffer.persistent ? persistent_ : arena_).size()) {
       throw user_error(
-          "tensor {}: the plan reserves fewer bytes than the tensor needs in the run's precision",
-          plan.graph.tensors()[t].name);
+          "tensor {}: it ends at byte {} in the run's precision, outside the {} bytes that the "
+          "plan reserves; make the plan for this precision",
+          plan.graph.tensors()[t].name, end, (buffer.persistent ? persistent_ : arena_).size());
     }
   }
 }

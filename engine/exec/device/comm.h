@@ -56,7 +56,7 @@ class DeviceCommunicator {
   virtual void begin_step(kernels::Stream) {}
   /// Returns what the emulated link carried since the last step began, when lanes share it.
   virtual std::vector<LinkSpan> take_links() { return {}; }
-  /// Throws RunError when the library, or the thread of the emulated link, has failed.
+  /// Throws RunError when NCCL, or the thread of the emulated link, has failed.
   virtual void check() = 0;
   /// Ends all transfers in progress.
   virtual void abort() noexcept = 0;
@@ -78,8 +78,8 @@ std::unique_ptr<DeviceCommunicator> device_ranks(const kernels::DeviceTable& dev
                                                  int64_t num_ranks, int64_t num_lanes,
                                                  const DeviceLink& link);
 
-/// Returns the communicator of one rank per process; the library (NCCL) chooses the order of sums.
-/// Collective. Throws RunError when the library cannot connect all ranks within the timeout.
+/// Returns the communicator of one rank per process; NCCL chooses the order of sums. Collective.
+/// Throws RunError when NCCL cannot connect all ranks within the timeout.
 std::unique_ptr<DeviceCommunicator> device_process_groups(
     const kernels::DeviceTable& device, Processes& processes, const Plan& plan, double timeout_s,
     const kernels::ProcessGroupSettings& settings);

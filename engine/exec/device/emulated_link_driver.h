@@ -1,9 +1,9 @@
 // Emulates the link for ranks on a device where transfers of several lanes may share it. A
-// transfer's kernels write to host memory when they begin (kernels/device.h, LinkSignal). The wire,
-// with the model of CPU ranks (comm/local/link_transfers.h), computes when the transfer ends, and
-// the kernels end when the host has written that into the same memory. Device and host share only
-// this memory and no device call is made, so a call that blocks in the driver cannot delay the end
-// of a transfer.
+// transfer's kernels write to host memory when they begin (kernels/device.h, LinkSignal). The link
+// model of CPU ranks (comm/local/link_transfers.h) computes when the transfer ends. At that time
+// the host writes to the same memory, and the kernels then end. Device and host share only this
+// memory and no device call is made, so a call that blocks in the driver cannot delay the end of a
+// transfer.
 // Not here: the thread that calls look() (emulated_link_thread.h), and the copying itself, which
 // the kernels spread over at least the time that the transfer takes alone.
 #pragma once
@@ -28,9 +28,9 @@ struct PacedTransfer {
   Nanoseconds alone = 0;  // its duration with nothing else on the wire
 };
 
-/// Advances the link each time that look() is called. Times passed in are the host's clock; the
-/// wire uses the device's clock, so a transfer's begin does not count as late when the host sees it
-/// late. For one thread.
+/// Advances the link each time that look() is called. Times passed in are those of the host's
+/// clock; transfers_ uses the device's clock, so a transfer's begin does not count as late when the
+/// host sees it late. For one thread.
 class EmulatedLinkDriver {
  public:
   /// `flags` has one entry for the starts of steps and one per channel; all are zeros.
@@ -81,8 +81,8 @@ class EmulatedLinkDriver {
   bool awaits_start_ = false, has_origin_ = false;
   Nanoseconds origin_ = 0;  // start of the wire's clock, on the device's clock
   Nanoseconds start_ = 0;   // start of the last step, on the device's clock
-  /// How far the host's clock is ahead of the device's, estimated from the begin that was noticed
-  /// with the shortest delay.
+  /// How far the host's clock is ahead of the device's, estimated from the begin that the host
+  /// noticed with the shortest delay.
   Nanoseconds ahead_ = 0;
 };
 

@@ -24,7 +24,8 @@ class EmulatedLinkThread {
   /// Returns when the thread is polling for the step that is about to begin: if it noticed the
   /// step's start late, all ends would be late.
   void expect_step();
-  /// Queues the signal of the step's start; the stream has just been given the work before it.
+  /// Queues the signal of the step's start; the work that precedes the step has just been queued on
+  /// the stream.
   void begin_step(kernels::Stream stream);
   PacedTransfer post(size_t channel, LinkTransfer transfer);
   /// Rethrows, on the calling thread, the error that ended the link's thread. Does nothing if there

@@ -54,8 +54,8 @@ bool lanes_meet(const Plan& plan) {
 }
 
 /// Throws UserError unless all processes will queue transfers in the same order; otherwise devices
-/// would wait for each other in different transfers. The turns of one arbiter give one order; other
-/// lanes next to an arbiter's have no order with its transfers.
+/// would wait for each other in different transfers. The turns of one arbiter give one order, but
+/// transfers of lanes that have no arbiter, or another arbiter, have no fixed order among them.
 void check_turns(const Plan& plan) {
   const std::vector<Arbiter> all = arbiters(plan.schedule);
   if (all.empty()) return;
@@ -77,7 +77,7 @@ void check_supported(const Plan& plan, const RunOptions& options) {
         "precision: f64 needs the executor cpu; the executor cuda computes in f32 or bf16");
   }
   if (options.precision == Precision::kBF16 && plan.spec.model.dtype != DType::kBF16) {
-    throw user_error("precision: bf16 needs a plan whose model.dtype is bf16; it is {}",
+    throw user_error("precision: bf16 needs a plan whose model.dtype is bf16, but the plan's is {}",
                      dtype_name(plan.spec.model.dtype));
   }
   if (options.processes != nullptr) check_turns(plan);
@@ -238,7 +238,8 @@ class DeviceRun {
 
   [[noreturn]] void throw_stuck(OpId op) const {
     throw run_error("rank {}, step {}: the device has not finished {} after {} s",
-                    ranks_[0]->rank(), spec_.step, op.valid() ? plan_.graph.op(op).name : "a copy",
+                    ranks_[0]->rank(), spec_.step,
+                    op.valid() ? "op " + plan_.graph.op(op).name : "the copies after the last op",
                     options_.timeout_s);
   }
 

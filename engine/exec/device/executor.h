@@ -2,8 +2,9 @@
 // of this process, on one stream per rank and lane, ahead of the device. A step in which the host
 // takes no part is recorded once (a CUDA graph) and replayed. With the CUDA plugin's table this is
 // the executor "cuda"; tests pass a table that runs on the host. With precision f32, all floats are
-// float32; with bf16, the table's kernels of mixed precision store activations in bfloat16. What
-// the executor cannot run it refuses, with a message that names it, before anything starts.
+// float32; with bf16, the table's kernels of mixed precision store activations in bfloat16. A plan
+// or option that the executor cannot run is refused, with a message that names it, before anything
+// starts.
 #pragma once
 
 #include <memory>

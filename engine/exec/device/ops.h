@@ -25,7 +25,7 @@ Bytes element_bytes(const kernels::DeviceTable& device);
 kernels::DeviceTable computing_in(bool bf16, kernels::DeviceTable device);
 
 /// Whether the device's kernels can route this gate op: a built-in gate that takes the k best
-/// scores, without biases, and few enough experts.
+/// scores, without biases, and with at most as many experts as the kernels support.
 bool routes_on_device(const Graph& graph, OpId op);
 
 /// kNoIndexByte fills the entries of DeviceTable::note_nonfinite before a step, so that each is

@@ -48,7 +48,8 @@ class DeviceProcessGroups : public DeviceCommunicator {
   void check() override {
     for (const auto& [key, process_group] : groups_) {
       const std::string trouble = table_.trouble(process_group);
-      if (!trouble.empty()) throw run_error("a collective between processes failed: {}", trouble);
+      if (!trouble.empty())
+        throw run_error("a collective between the processes of the job failed: {}", trouble);
     }
   }
 

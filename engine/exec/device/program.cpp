@@ -124,7 +124,7 @@ class Builder {
   std::vector<OpId> issue_order(const std::vector<DeviceStep>& steps) const {
     const Precedence edges(plan_.graph, plan_.schedule, &plan_.orders);
     std::vector<size_t> left(steps.size());
-    std::set<OpId> ready, blocking;  // those in `blocking` make the host wait
+    std::set<OpId> ready, blocking;  // ops in `blocking` make the host wait
     const auto add = [&](OpId op) {
       (steps[op.index()].host_waits.empty() ? ready : blocking).insert(op);
     };
@@ -183,11 +183,15 @@ class Checker {
 
   void check() {
     for (const DeviceStep& step : program_.steps) {
-      if (!after_[step.op.index()].empty()) throw run_error("op {} is issued twice", name(step.op));
+      if (!after_[step.op.index()].empty())
+        throw run_error("op {} is in the device program twice; every op must be in it once",
+                        name(step.op));
       issue(step);
     }
     for (size_t i = 0; i < after_.size(); ++i) {
-      if (after_[i].empty()) throw run_error("op {} is never issued", name(OpId(int64_t(i))));
+      if (after_[i].empty())
+        throw run_error("op {} is not in the device program; every op must be in it once",
+                        name(OpId(int64_t(i))));
     }
   }
 
@@ -201,8 +205,9 @@ class Checker {
   const Clock& at_event(OpId op, OpId waiting) const {
     const Clock& clock = after_[op.index()];
     if (clock.empty() || !marked_[op.index()]) {
-      throw run_error("op {} waits for the event after {}, which is not recorded before",
-                      name(waiting), name(op));
+      throw run_error(
+          "op {} waits for the event of op {}, which must be recorded before the wait and is not",
+          name(waiting), name(op));
     }
     return clock;
   }

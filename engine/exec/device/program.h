@@ -11,7 +11,7 @@
 
 namespace moe {
 
-/// What the executor decides before the program is made.
+/// Choices of the executor before the program is made.
 struct DeviceChoices {
   /// Indexed by op: whether the op runs on the host, on the host copies of its tensors.
   std::vector<bool> on_host;

@@ -169,8 +169,9 @@ void DeviceQueue::move_experts(const DeviceStep& step) {
     for (size_t r = 0; r < ranks_.size(); ++r) {
       members.push_back(ranks_[r]->next_exchange(step, at[r]));
       MOE_CHECK((members[r].pieces == nullptr) == (members[0].pieces == nullptr),
-                "op {}: the ranks have different numbers of exchanges",
-                plan_.graph.op(step.op).name);
+                "op {}: ranks 0 and {} have different numbers of exchanges of experts; they must "
+                "be equal",
+                plan_.graph.op(step.op).name, r);
     }
     if (members[0].pieces == nullptr) return;
     const DeviceTransfer transfer = {plan_.graph.op(step.op).name, step.lane, members};

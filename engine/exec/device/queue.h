@@ -1,7 +1,7 @@
-// Queues the ops of a step on the ranks' streams. Where every lane runs in order, in the program's
-// order. Otherwise each ordered lane is queued as far as the ops that it waits for have been
-// queued, and the lanes that choose follow their arbiters. Not here: recordings, and what is done
-// between steps.
+// Queues the ops of a step on the ranks' streams. When every lane runs in order, ops are queued in
+// the program's order. Otherwise each lane that runs in order is queued as far as the ops that it
+// waits for have been queued, and the lanes that choose while the step runs follow their arbiters.
+// Not here: recordings, and what is done between steps.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class DeviceQueue {
   bool runs(OpId op, const StepSpec& spec) const;
   void enqueue_arbitrated(const StepSpec& spec);
   bool enqueue_ready(const StepSpec& spec);
-  /// Whether the op has been queued in this step and has finished on every rank. Kept only where
-  /// lanes choose.
+  /// Whether the op has been queued in this step and has finished on every rank. Known only in a
+  /// plan with lanes that choose.
   bool is_over(OpId op) const;
   bool can_be_enqueued(const DeviceStep& step) const;
   void enqueue(const DeviceStep& step, const StepSpec& spec);
@@ -71,7 +71,7 @@ class DeviceQueue {
   /// finished.
   std::vector<DeviceEvent> ready_;
   int64_t step_ = 0;  // index of the step in the run
-  // The following members are used where lanes choose.
+  // The following members are used in a plan with lanes that choose.
   std::vector<size_t> step_of_;  // indexed by op: its index in the program
   /// Indexed by lane, for lanes that run in order: their ops in the plan's order.
   std::vector<std::vector<OpId>> queues_;

@@ -121,7 +121,8 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
       launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
     }
   } else if (on_host ? def.run_f32 == nullptr : !has_kernel(graph, step.op, device_)) {
-    throw user_error("op {}: the op kind {} has no kernel in this precision", op.name, def.name);
+    throw user_error("op {}: the op kind {} has no kernel on cuda in precision {}", op.name,
+                     def.name, element_bytes(device_) == 0 ? "bf16" : "f32");
   }
   launch.update = update_of(graph, persistents_, step.op);
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;

@@ -45,7 +45,7 @@ class DeviceRank {
   /// Queues, on the compute lane, the copies with which a step begins: the inputs and the step's
   /// number.
   void queue_inputs();
-  /// Executes the op's waits, on the host and on its stream.
+  /// Executes the op's waits: DeviceStep::host_waits on the host, stream_waits on its stream.
   void wait_for(const DeviceStep& step);
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);

@@ -121,9 +121,10 @@ class DeviceRanks : public DeviceCommunicator {
     });
   }
 
-  /// Posts one transfer per group, of(its first member). All members' kernels share one signal, and
-  /// the first kernel that runs signals the begin: if only one member's kernel could, kernels of
-  /// the others might occupy all multiprocessors and wait for it forever.
+  /// Posts one transfer per group; `of` returns it for the group's first member. All members'
+  /// kernels share one signal, and the first kernel that runs signals the begin: if only one
+  /// member's kernel could signal it, kernels of the other members might occupy all multiprocessors
+  /// and wait for it forever.
   template <class Of>
   PacedTransfers post_all(const DeviceTransfer& t, Of of) {
     PacedTransfers paced(t.members.size());

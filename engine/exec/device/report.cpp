@@ -72,7 +72,8 @@ void DeviceRank::check_scores(OpId op, const int32_t* expert) {
   wait_(idle_.get());
   check_finite();
   current_ = op;
-  throw run_error("the scores of token {} are not numbers", (bad - expert) / choices[1]);
+  throw run_error("gate: the scores of token {} must be numbers, but at least one of them is NaN",
+                  (bad - expert) / choices[1]);
 }
 
 void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,

@@ -27,7 +27,9 @@ int64_t path_of(const Plan& plan) {
 
 void check_same(const char* what, int64_t profile, int64_t plan) {
   if (profile == plan) return;
-  throw user_error("popularity.{}: the profile has {}, but the plan has {}", what, profile, plan);
+  throw user_error(
+      "popularity.{}: the popularity profile has {}, but the plan has {}; the two must be equal",
+      what, profile, plan);
 }
 
 }  // namespace
@@ -37,7 +39,8 @@ PlacementBounds offloaded_bounds(const Plan& plan, int64_t block) {
     if (!op.kind.valid() || op.layer != block) continue;
     if (plan.graph.def(op).moe == MoeOp::kSwapIn) return ops::bounds_of(op);
   }
-  MOE_CHECK(false, "block {} offloads no experts", block);
+  MOE_CHECK(false, "block {} has no op that swaps experts in, which an offloading block must have",
+            block);
 }
 
 bool records_offload(const Plan& plan, OpId op) {
@@ -72,7 +75,8 @@ std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>&
     all[layer].rows.clear();
     for (const std::vector<OffloadRecord>& rank : ranks) {
       const OffloadRecord& own = rank.at(layer);
-      MOE_CHECK(own.in_force == all[layer].in_force, "block {}: ranks have different placements",
+      MOE_CHECK(own.in_force == all[layer].in_force,
+                "block {}: ranks have different placements of its experts, but must have the same",
                 own.layer);
       all[layer].rows.insert(all[layer].rows.end(), own.rows.begin(), own.rows.end());
     }

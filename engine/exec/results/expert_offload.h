@@ -1,5 +1,5 @@
 // Records of Lina's inference in a run: what a rank did with offloaded experts. Also checks that a
-// profile of paths fits the plan. The passes that add the ops are in passes/placement/, not here.
+// popularity profile fits the plan. The passes that add the ops are in passes/placement/, not here.
 #pragma once
 
 #include <functional>
@@ -12,10 +12,10 @@ namespace moe {
 /// Returns the bounds of the placements of a block whose experts are offloaded.
 PlacementBounds offloaded_bounds(const Plan& plan, int64_t block);
 
-/// Whether the op's outputs belong into a OffloadRecord, in a plan for inference.
+/// Whether the op's outputs belong in an OffloadRecord, in a plan for inference.
 bool records_offload(const Plan& plan, OpId op);
 /// Adds the outputs of an op for which records_offload() is true to `records`; called before other
-/// tensors may take over its buffers. Each record has one row count, that of this rank. at(tensor)
+/// tensors may reuse the op's buffers. Each record has one row count, that of this rank. at(tensor)
 /// is the host address of a tensor's values.
 void add_offload(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
                  std::vector<OffloadRecord>& records);

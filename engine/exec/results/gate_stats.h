@@ -24,7 +24,7 @@ struct GateRecord {
   GateRecord& operator=(const GateRecord&) = delete;
 
   /// Copies the op's outputs, and computes the margin with its biases. Called after the op, before
-  /// other tensors may take over its buffers. at(tensor) is the host address of a tensor's values.
+  /// other tensors may reuse the op's buffers. at(tensor) is the host address of a tensor's values.
   /// T is the float type of the run.
   template <class T>
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);

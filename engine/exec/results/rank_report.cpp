@@ -34,12 +34,15 @@ Peers::Peers(Processes& processes, const Plan& plan, const PersistentTensors& pe
   const std::vector<std::string> hashes = processes.gather("plan's hash", plan.hash);
   for (size_t r = 0; r < hashes.size(); ++r) {
     if (hashes[r] == plan.hash) continue;
-    throw run_error("rank {} has another plan than rank 0: its hash is {}, rank 0's is {}", r,
-                    hashes[r], plan.hash);
+    throw run_error(
+        "rank {} has the plan with hash {}, but rank 0 has the plan with hash {}; give all ranks "
+        "the same options",
+        r, hashes[r], plan.hash);
   }
   agree(true);  // no rank continues before rank 0 has compared the hashes
   for (int64_t r = 0; processes.is_root() && r < processes.size(); ++r) {
-    // Only the persistent tensors are ever written, so the other buffers take no pages.
+    // Only the persistent tensors are ever written, so the system allocates no pages for the
+    // others.
     copies_.push_back(r == 0 ? nullptr : std::make_unique<RankBuffers>(plan, element_bytes));
     buffers_[static_cast<size_t>(r)] = copies_.back().get();
   }
@@ -89,7 +92,7 @@ void Peers::add_records(const RankReport& own) {
     if (plan_.graph.def(op).moe == MoeOp::kGate) gates.push_back(op);
   }
   MOE_CHECK(gates.size() == own.gates.size(),
-            "the plan has {} gates, but the report {} gate records", gates.size(),
+            "the plan has {} gates, but the rank's report has {} gate records", gates.size(),
             own.gates.size());
   for (size_t r = 1; r < records_.size(); ++r) {
     for (size_t i = records_[r].size(); i < gates.size(); ++i) {
@@ -125,8 +128,8 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
       const size_t size = list->size();
       unpacker.get(*list);
       MOE_CHECK(list->size() == size,
-                "a gate record of {} entries came from rank {}, but here it has {}", list->size(),
-                rank, size);
+                "a list of a gate record has {} entries from rank {}, but must have {}",
+                list->size(), rank, size);
     }
     unpacker.get(gate->margin);
     report.gates.push_back(gate.get());
@@ -145,8 +148,8 @@ void Peers::gather_persistent() {
   for (size_t r = 1; r < all.size(); ++r) {
     const auto to = buffers_[r]->persistent();
     MOE_CHECK(all[r].size() == to.size(),
-              "{} bytes of parameters came from rank {}, which is the wrong number", all[r].size(),
-              r);
+              "{} bytes of parameters came from rank {}, but must be {}", all[r].size(), r,
+              to.size());
     std::memcpy(to.data(), all[r].data(), to.size());
   }
 }
@@ -159,8 +162,8 @@ void Peers::spread_persistent() {
   const std::string own = processes_.scatter("parameters", all);
   if (processes_.is_root()) return;
   const auto to = buffers_[static_cast<size_t>(processes_.rank())]->persistent();
-  MOE_CHECK(own.size() == to.size(),
-            "{} bytes of parameters came from rank 0, which is the wrong number", own.size());
+  MOE_CHECK(own.size() == to.size(), "{} bytes of parameters came from rank 0, but must be {}",
+            own.size(), to.size());
   std::memcpy(to.data(), own.data(), own.size());
 }
 

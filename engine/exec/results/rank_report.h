@@ -37,7 +37,7 @@ struct RankReport {
 constexpr auto fields_of(const RankReport*) {
   return field_table<RankReport>(
       carried(&RankReport::stats), carried(&RankReport::spans),
-      internal(&RankReport::gates, "they travel into records of the plan's gates"),
+      internal(&RankReport::gates, "sent separately, into records of the plan's gates"),
       carried(&RankReport::router_losses), carried(&RankReport::offloads),
       carried(&RankReport::predictions),
       internal(&RankReport::placements, "they are the same on all ranks"),

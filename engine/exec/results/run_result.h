@@ -26,13 +26,14 @@ struct MoeStats {
   uint64_t checksum = 0;
   std::vector<int64_t> counts;  // [ranks * experts]: slots used
   std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
-  /// As added to the cross entropy, with the coefficient; 0 when the model has no such loss.
+  /// The values that are added to the cross entropy, with their coefficients; 0 when the model has
+  /// no such loss.
   double balance_loss = 0, z_loss = 0;
   double min_margin = 0;  // smallest gap between a token's best and second-best score
 };
 constexpr auto fields_of(const MoeStats*) {
   return field_table<MoeStats>(
-      field("layer", &MoeStats::layer, "the block").counted_from_one(),
+      field("layer", &MoeStats::layer, "number of the layer's block").counted_from_one(),
       field("capacity", &MoeStats::capacity, "slots per expert and rank"),
       field("dropped", &MoeStats::dropped, "choices that found no free slot"),
       field("checksum", &MoeStats::checksum, "checksum of all assignments"),
@@ -101,7 +102,7 @@ struct RunResult {
       offloads;          // [batch][layer], of layers whose experts are swapped
   bool stopped = false;  // ended early by on_step, an interrupt or stop_reason
   /// What failed, when the results of the steps before the failure are valid; "" otherwise.
-  std::string stop_reason;  // what failed, where the results so far are good; "" otherwise
+  std::string stop_reason;
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
 };
 constexpr auto fields_of(const RunResult*) {

@@ -63,7 +63,7 @@ void check_placements(const FinishedStep& step) {
       if (placement_of(layer, *step.buffers[r]) == first) continue;
       throw run_error(
           "step {}: ranks 0 and {} have different placements of block {}'s experts: the policy "
-          "does not return the same placement on all ranks",
+          "must return the same placement on all ranks",
           step.spec.step, r, layer.layer);
     }
   }
@@ -111,7 +111,7 @@ double sum_of_losses(const std::vector<RankReport>& reports) {
 void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result) {
   const double loss = sum_of_losses(step.reports);
   if (step.options.check_finite && !std::isfinite(loss)) {
-    throw run_error("step {}: the loss is {}, which is not finite", step.spec.step, loss);
+    throw run_error("step {}: the loss is {}, but must be finite", step.spec.step, loss);
   }
   if (!step.persistents.placed.empty()) check_placements(step);
   add_timeline(step, std::move(links), result);

@@ -21,7 +21,7 @@ double sum_of_losses(const std::vector<RankReport>& reports);
 
 /// Adds the results of a training step (or a batch of inference); `links` is what the emulated link
 /// carried. Throws RunError when the loss is not finite or ranks have different placements in
-/// force; `result` is unchanged then.
+/// force; `result` is then unchanged.
 void add_step(const FinishedStep& step, std::vector<LinkSpan> links, RunResult& result);
 
 }  // namespace moe

@@ -19,8 +19,8 @@ void set_sizes(Trace& trace, const std::vector<std::vector<const GateRecord*>>& 
   }
   trace.layers = static_cast<int64_t>(trace.blocks.size());
   if (trace.experts > kNoExpert) {
-    throw user_error("record: a trace can have at most {} experts, but the model has {}", kNoExpert,
-                     trace.experts);
+    throw user_error("record: a routing trace can have at most {} experts, but the model has {}",
+                     kNoExpert, trace.experts);
   }
 }
 
@@ -47,8 +47,9 @@ void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> recor
       }
     }
   }
-  MOE_CHECK(next == trace.choices.size(), "{} choices were recorded where there is room for {}",
-            next, trace.choices.size());
+  MOE_CHECK(next == trace.choices.size(),
+            "{} choices were recorded in a routing trace with room for {}", next,
+            trace.choices.size());
 }
 
 }  // namespace moe

@@ -285,7 +285,7 @@ TEST_CASE("scores that are not numbers end a batch before its choices are estima
   options.init = [](uint64_t, uint64_t) { return std::nan(""); };
   CHECK_THROWS_WITH(
       run_lazy(*plan, options, LazyOrder::kRandom, 1),
-      Contains("op b0.moe.gate") && Contains("the scores of token 0 are not numbers"));
+      Contains("op b0.moe.gate") && Contains("the scores of token 0 must be numbers"));
   options.check_finite = true;  // what made them so is told
   CHECK_THROWS_WITH(run_lazy(*plan, options, LazyOrder::kRandom, 1),
                     Contains("op embed: this op produced the first number that is not finite"));
@@ -300,10 +300,11 @@ TEST_CASE("precisions and profiles that do not fit are refused on a device too")
   options.precision = Precision::kF64;
   CHECK_THROWS_WITH(run(options), Contains("precision: f64 needs the executor cpu"));
   options.precision = Precision::kBF16;
-  CHECK_THROWS_WITH(run(options), Contains("model.dtype is bf16; it is f32"));
+  CHECK_THROWS_WITH(run(options), Contains("model.dtype is bf16, but the plan's is f32"));
   options.precision = Precision::kF32;
   options.infer.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
-  CHECK_THROWS_WITH(run(options), Contains("popularity.path: the profile has 3, but the plan has 2"));
+  CHECK_THROWS_WITH(run(options),
+                    Contains("popularity.path: the popularity profile has 3, but the plan has 2"));
 }
 
 }  // namespace

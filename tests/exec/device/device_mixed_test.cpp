@@ -114,7 +114,8 @@ TEST_CASE("a plan in bfloat16 keeps less memory, and runs in no other precision 
   RunOptions options = options_of(*in_float, 1);
   options.precision = Precision::kBF16;
   CHECK_THROWS_WITH(run_lazy(*in_float, options, LazyOrder::kAsGiven, 1),
-                    Contains("precision: bf16 needs a plan whose model.dtype is bf16; it is f32"));
+                    Contains("precision: bf16 needs a plan whose model.dtype is bf16, but the "
+                             "plan's is f32"));
   options = options_of(*mixed, 1);
   options.precision = Precision::kF32;
   CHECK_THROWS_WITH(run_lazy(*mixed, options, LazyOrder::kAsGiven, 1),
