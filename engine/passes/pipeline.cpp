@@ -42,7 +42,8 @@ void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
     const bool schedules = pass.kind == StageKind::kSchedule;
-    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind", pass.name);
+    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind; every pass needs one",
+              pass.name);
     MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
               "pass '{}' needs the function of its kind (transform or schedule) and no other",
               pass.name);
@@ -87,8 +88,7 @@ PassDef placement_pass(const PlacementPolicy& policy) {
       {"split",
        false,
        "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "
-       "rest "
-       "(Pro-Prophet's sub-operators)",
+       "rest (Pro-Prophet's sub-operators)",
        0,
        0,
        {},
@@ -131,8 +131,8 @@ const std::vector<PassDef>& other_passes() {
              "true: layers from the second on are estimated, the early ones by shorter paths"},
             {"share",
              std::string("even"),
-             "how an expert's tokens are shared among its replicas: evenly (paper), or by the "
-             "room that the placement gave each",
+             "how an expert's tokens are shared among its replicas: evenly (paper), or by the room "
+             "that the placement gave each",
              0,
              0,
              {"even", "weighted"}},
@@ -245,8 +245,7 @@ const std::vector<PassDef>& other_passes() {
                    {"if_slower",
                     std::string("undo"),
                     "what happens to an assignment that makes the simulated step longer: undo "
-                    "(first without "
-                    "overshoot, then no assignment) or keep (paper)",
+                    "(first without overshoot, then no assignment) or keep (paper)",
                     0,
                     0,
                     {"undo", "keep"}}},
@@ -257,8 +256,7 @@ const std::vector<PassDef>& other_passes() {
       {.name = "prophet_schedule",
        .kind = StageKind::kSchedule,
        .doc = "planners run during all-to-alls, copies of experts and their gradients are sent "
-              "during the "
-              "compute of the neighbouring block (Pro-Prophet)",
+              "during the compute of the neighbouring block (Pro-Prophet)",
        .options = {},
        .schedule = prophet_schedule},
       {.name = "blocking_a2a",
@@ -337,8 +335,8 @@ namespace {
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
   if (schedule.lane_of.size() != graph.num_ops()) {
-    throw run_error("{} of {} ops have a lane; every op needs one", schedule.lane_of.size(),
-                    graph.num_ops());
+    throw run_error("the schedule has a lane for {} of {} ops; every op needs one",
+                    schedule.lane_of.size(), graph.num_ops());
   }
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
     const LaneId lane = schedule.lane_of[i];

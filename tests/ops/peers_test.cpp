@@ -67,7 +67,7 @@ TEST_CASE("parts of rounds that do not fit are refused") {
   CHECK_THROWS_WITH(
       rounds_of_four(
           "%9 = all_to_all(%1) {irregular=1, rounds=2, to=\"expert\"} a forward dispatch"),
-      Contains("op 'a': attribute 'rounds' moves all slots"));
+      Contains("op 'a' (all_to_all): with attribute 'rounds' all slots are moved"));
 }
 
 TEST_CASE("the gradient of a round goes the opposite way in the same round") {

@@ -62,7 +62,8 @@ std::vector<LayerTimes> times_of(const LayerModel& m, DegreeObjective objective)
 
 void check(const DegreeProblem& problem, std::string_view who) {
   MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2,
-            "the problem has {} ways through the layer; 1 or 2 are allowed", problem.ways.size());
+            "DegreeProblem::ways has {} entries, allowed: 1 or 2 (forward, backward)",
+            problem.ways.size());
   if (problem.max_degree < 1) {
     throw user_error("{}.max_degree = {}: 1 or more is allowed", who, problem.max_degree);
   }

@@ -77,7 +77,9 @@ LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostM
     fit.degrees.push_back(r);
   }
   MOE_CHECK(fit.degrees.size() > 1,
-            "op '{}': a line needs two sizes of chunks, but only one is allowed", first.name);
+            "op '{}': a fit of its times needs two degrees or more, but max_degree = {} and its "
+            "capacity = {} allow only one",
+            first.name, max_degree, chain.capacity);
   const auto line = [&first](const char* what, const std::vector<TimedWork>& points) {
     return fit_line(fmt::format("{} of '{}'", what, first.name), points);
   };
