@@ -58,9 +58,9 @@ TEST_CASE("parts of rounds that do not fit are refused") {
                     Contains("op 's': rounds = 3: must divide the 4 ranks"));
   CHECK_THROWS_WITH(rounds_of_four("%9, %10 = split_peers(%2) {rounds=2} s forward dispatch"),
                     Contains("op 's': 2 experts cannot be divided evenly among 4 ranks"));
-  CHECK_THROWS_WITH(rounds_of_four("%9 = join_peers(%1) {rounds=2} j forward dispatch"),
-                    Contains("op 'j' (join_peers): it has 1 inputs, expected one part for each of "
-                             "rounds = 2"));
+  CHECK_THROWS_WITH(
+      rounds_of_four("%9 = join_peers(%1) {rounds=2} j forward dispatch"),
+      Contains("op 'j' (join_peers): it has 1 inputs, expected one part per round, 2"));
   CHECK_THROWS_WITH(
       rounds_of_four("%9 = all_to_all(%1) {round=2, rounds=2, to=\"expert\"} a forward dispatch"),
       Contains("op 'a': round = 2: 0 to 1 is allowed"));
