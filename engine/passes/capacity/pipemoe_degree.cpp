@@ -20,7 +20,7 @@ double layer_time_by_recurrence(const LayerTimes& t, int64_t degree) {
   const auto r = static_cast<double>(degree);
   const double a = t.alpha_a + t.wire / r, e = t.alpha_e + t.work / r;
   double dispatched = 0, computed = 0;
-  std::vector<double> ready;  // when the experts of each chunk end
+  std::vector<double> ready;  // when the experts of each part end
   for (int64_t i = 0; i < degree; ++i) {
     dispatched += a;
     computed = std::max(computed, dispatched) + e;

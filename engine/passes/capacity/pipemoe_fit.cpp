@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-/// Times of a layer cut at one degree: those of its first chunk, which is the longest, and the
+/// Times of a layer cut at one degree: those of its first part, which is the longest, and the
 /// total time of the ops that split and join the rows.
 struct ChunkTimes {
   TimedWork transfer, experts, backward;

@@ -38,7 +38,7 @@ double objective(unsigned, const double* x, double* gradient, void* data) {
   return (p.q2 ? f3 : 2 * t.alpha_a * r + 2 * t.wire) / p.scale;
 }
 
-/// The constraint "not Q1" (Eq. 35): at most 0 where a chunk's transfer is not longer than its
+/// The constraint "not Q1" (Eq. 35): at most 0 where a part's transfer is not longer than its
 /// experts.
 double not_q1(unsigned, const double* x, double* gradient, void* data) {
   const Problem& p = *static_cast<const Problem*>(data);
