@@ -104,7 +104,7 @@ void gradient_gate(GradContext& c, OpId) {
 }
 
 /// Returns the numbers that the gate chooses by: the scores, plus the experts' biases if there are
-/// any, as float in a float and in a double run.
+/// any; they are float also in a run of doubles.
 template <class T>
 const float* float_scores(const KernelCall<T>& c) {
   const T* const bias = c.in(3);

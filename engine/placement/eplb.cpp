@@ -42,7 +42,7 @@ std::vector<SharedExperts> shared_experts(const Placement& now,
   return all;
 }
 
-// Returns for each device the experts of the group that it gets: [devices].
+// Returns, for each device, the experts of the group assigned to the device: [devices].
 std::vector<std::vector<int64_t>> on_devices(const Placement& now,
                                              const std::vector<std::vector<int64_t>>& groups) {
   std::vector<std::vector<int64_t>> held(groups.size());

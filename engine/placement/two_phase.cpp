@@ -162,10 +162,10 @@ class Allocation {
     for (size_t e = 1; e < holders_.size(); ++e) {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
-    MOE_CHECK(
-        holders_[most].size() > 1,
-        "expert {} has the most copies, but only {}; one with at least 2 is needed to free a slot",
-        most, holders_[most].size());
+    MOE_CHECK(holders_[most].size() > 1,
+              "expert {} has the most residents, but only {}; one with at least 2 is needed to "
+              "free a slot",
+              most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
     std::vector<int64_t>& there = on_[static_cast<size_t>(device)];
@@ -174,7 +174,8 @@ class Allocation {
   }
 
   TwoPhaseOptions options_;
-  // Devices [0, whole_) hold one expert each that needs a whole device.
+  // Devices [0, whole_) hold one expert each that needs a whole device; devices from opened_ on
+  // hold nothing yet.
   int64_t whole_ = 0, opened_ = 0;
   std::vector<double> load_;                   // [devices]
   std::vector<std::vector<int64_t>> on_;       // [devices] experts

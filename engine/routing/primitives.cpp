@@ -56,7 +56,7 @@ class LaneArgmax {
   using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
   Floats best_[kVectors];
-  Ints first_[kVectors] = {};  // first column of the block from which best_ is
+  Ints first_[kVectors] = {};  // first column of the block that best_ comes from
   Ints nan_ = {};
 };
 

@@ -32,8 +32,8 @@ struct LayerTimes {
 
 /// Returns T(degree) in seconds. Requires: degree >= 1 (so do the functions below).
 double layer_time(const LayerTimes& times, int64_t degree);
-/// Returns T(degree), computed part by part: Eq. 9 to 12, where C_1 also waits for D_r. (As printed, Eq. 11
-/// lets both share the network, against the paper's text, figure 5a and Eq. 25.)
+/// Returns T(degree), computed part by part: Eq. 9 to 12, where C_1 also waits for D_r. (As
+/// printed, Eq. 11 lets both share the network, against the paper's text, figure 5a and Eq. 25.)
 double layer_time_by_recurrence(const LayerTimes& times, int64_t degree);
 
 /// The two lines and the work of a layer. Units: seconds; n_d is the bytes of a rank's all-to-all,
@@ -89,7 +89,7 @@ DegreeChoice brute_degree(const DegreeProblem& problem);
 /// be Eq. 19). Line 6 takes Q1 for a lower bound of r even where alpha_a < alpha_e (its denominator
 /// is read as that of Eq. 28, alpha_a - alpha_e; with the printed one, alpha_e - alpha_e, it is 0).
 /// kFixed corrects both: where alpha_a <= alpha_e, Q1 is an upper bound of r, and the r chosen
-/// there is 2, or none if Q1 is below 2.
+/// there is 2, or none if that bound is below 2.
 enum class PaperVersion : uint8_t { kPrinted, kFixed };
 DegreeChoice paper_degree(const DegreeProblem& problem, PaperVersion version);
 /// Returns the real-valued r that Algorithm 1 returns, before any rounding.

@@ -197,7 +197,8 @@ class Scheduler {
     });
   }
 
-  /// Tries the last part of an all-to-all first: most of the layer's loads are known by then.
+  /// Lets the planner run during an all-to-all of its layer. Tries the last part of an all-to-all
+  /// first: most of the layer's loads are known by then.
   void plan_under(const Block& block) {
     for (const auto* all_to_alls : {&block.there, &block.back}) {
       for (size_t i = all_to_alls->size(); i-- > 0;) {

@@ -53,7 +53,7 @@ class Placer {
   PlacementBounds bounds_;
   Attrs attrs_;                               // attributes made of bounds_
   int64_t cut_ = 0;                           // in sixteenths: hidden_between() of the layer before
-  std::vector<OpId> first_, last_;            // ops at the begin and at the end of the program
+  std::vector<OpId> first_, last_;            // ops at the beginning and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
 
