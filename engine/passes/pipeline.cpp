@@ -138,7 +138,7 @@ const std::vector<PassDef>& other_passes() {
              0,
              {"even", "weighted"}},
             integer_option("seed", 0, 0, 9007199254740992,
-                           "of random devices for experts that nobody expects")},
+                           "seed of the random devices of experts without estimated tokens")},
        .transform = lina_inference,
        .inference_only = true},
       // kForward: passes before autodiff, so that the backward follows without a pass of its own.
@@ -153,7 +153,7 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kForward,
        .doc =
            "like capacity_pipeline, but each MoE layer has the degree that is best by the times of "
-           "transfers and experts in chunks (PipeMoE)",
+           "transfers and experts in parts (PipeMoE)",
        .options =
            {{"alpha_a", -1.0, "start-up of a transfer in s; -1: all four are fitted", -1, 1e9},
             {"beta_a", -1.0, "s per byte of a rank's all-to-all", -1, 1e9},
