@@ -14,8 +14,9 @@ size_t axis_of(const Graph& g, const Op& op) {
   const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
   const Shape& x = shape(g, op, 0);
   if (axis >= x.size()) {
-    throw user_error("op '{}': attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0",
-                     op.name, axis, arg(g, op, 0).name, shape_text(x));
+    throw user_error(
+        "op '{}' ({}): attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0", op.name,
+        g.def(op).name, axis, arg(g, op, 0).name, shape_text(x));
   }
   return axis;
 }

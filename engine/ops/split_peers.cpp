@@ -13,8 +13,8 @@ Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;
   if (slots[0] % group.size != 0) {
-    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks of a group",
-                     op.name, slots[0], group.size);
+    throw user_error("op '{}' ({}): {} experts cannot be divided evenly among {} ranks of a group",
+                     op.name, g.def(op).name, slots[0], group.size);
   }
   slots[0] /= rounds;
   return slots;

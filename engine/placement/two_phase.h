@@ -19,9 +19,9 @@ struct TwoPhaseOptions {
   int64_t cap = 4;
   /// Seed of the random devices for experts without estimated tokens, when no device is free.
   uint64_t seed = 0;
-  /// How an expert's rows are shared among its replicas. false: evenly, as in the paper, so the
-  /// replica that takes a small remainder gets as much as one with a whole device. true: in
-  /// proportion to what phase 1 gave to each (Sharing::kWeighted; not in the paper).
+  /// How an expert's rows are shared among its replicas (residents). false: evenly, as in the
+  /// paper, so the replica that takes a small remainder gets as much as one with a whole device.
+  /// true: in proportion to what phase 1 gave to each (Sharing::kWeighted; not in the paper).
   bool weighted = false;
 };
 

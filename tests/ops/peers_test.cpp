@@ -56,8 +56,9 @@ TEST_CASE("part j are the slots of the group j further on, and joined they are t
 TEST_CASE("parts of rounds that do not fit are refused") {
   CHECK_THROWS_WITH(rounds_of_four("%9, %10, %11 = split_peers(%1) {rounds=3} s forward dispatch"),
                     Contains("op 's': rounds = 3: must divide the 4 ranks"));
-  CHECK_THROWS_WITH(rounds_of_four("%9, %10 = split_peers(%2) {rounds=2} s forward dispatch"),
-                    Contains("op 's': 2 experts cannot be divided evenly among 4 ranks"));
+  CHECK_THROWS_WITH(
+      rounds_of_four("%9, %10 = split_peers(%2) {rounds=2} s forward dispatch"),
+      Contains("op 's' (split_peers): 2 experts cannot be divided evenly among 4 ranks"));
   CHECK_THROWS_WITH(
       rounds_of_four("%9 = join_peers(%1) {rounds=2} j forward dispatch"),
       Contains("op 'j' (join_peers): it has 1 inputs, expected one part per round, 2"));
