@@ -11,7 +11,9 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   group_of(g, op);  // throws UserError where attrs group and stride are not valid
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+    if (!has(op, i))
+      throw user_error("op '{}' (all_reduce): input {} is absent; every gradient must be given",
+                       op.name, i);
     specs.push_back({expect_matrix(g, op, i, 1), arg(g, op, i).dtype});
   }
   return specs;

@@ -9,15 +9,16 @@ namespace {
 bool to_expert(const Op& op) {
   const std::string to = attr_string(op, "to");
   if (to != "expert" && to != "source") {
-    throw user_error("op '{}': attribute 'to' is '{}', allowed: expert, source", op.name, to);
+    throw user_error("op '{}' (all_to_all): attribute 'to' is '{}', allowed: expert, source",
+                     op.name, to);
   }
   return to == "expert";
 }
 
 int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
   if (experts % ranks != 0) {
-    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
-                     experts, ranks);
+    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks of a group",
+                     op.name, experts, ranks);
   }
   return experts / ranks;
 }
@@ -34,8 +35,8 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const int64_t members = round_of(g, op).members(group);
   if (attr_int(op, "irregular") != 0 || has(op, 2) || has(op, 3) || has(op, 4)) {
     throw user_error(
-        "op '{}': attribute 'rounds' moves all slots; attribute 'irregular' = 1 and inputs 2 to 4, "
-        "recv_counts and begins, are not allowed with it",
+        "op '{}' (all_to_all): with attribute 'rounds' all slots are moved, so attribute "
+        "'irregular' = 1 and inputs 2 (recv_counts), 3 (begin) and 4 (recv_begin) are not allowed",
         op.name);
   }
   expect_shape(g, op, 0,
@@ -55,8 +56,9 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   if (bounds.devices != ranks || attr_int(op, "irregular") == 0 || !has(op, 1) || !has(op, 2) ||
       !has(op, 5)) {
     throw user_error(
-        "op '{}': an exchange under a placement needs attributes 'irregular' = 1 and 'devices' = "
-        "{}, and inputs 1, counts, 2, rows of slots, and 5, placement",
+        "op '{}' (all_to_all): with attribute 'residents' (a placement) it needs attributes "
+        "'irregular' = 1 and 'devices' = {}, and inputs 1 (counts), 2 (recv_counts) and 5 "
+        "(placement)",
         op.name, ranks);
   }
   expect_shape(
@@ -98,12 +100,16 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 3, ends);
   expect_index(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
-    throw user_error("op '{}': inputs 3, begin, and 4, recv_begin, must be given together",
-                     op.name);
+    throw user_error(
+        "op '{}' (all_to_all): one of inputs 3 (begin) and 4 (recv_begin) is absent; give both or "
+        "neither",
+        op.name);
   }
   if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
     throw user_error(
-        "op '{}': attribute 'irregular' = 1 needs inputs 1, counts, and 2, recv_counts", op.name);
+        "op '{}' (all_to_all): attribute 'irregular' = 1 needs inputs 1 (counts) and 2 "
+        "(recv_counts)",
+        op.name);
   }
   return {{out, dtype}};
 }

@@ -99,8 +99,9 @@ kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) 
   const int64_t heads = expect_attr(op, "heads", 1);
   if (qkv[2] % (3 * heads) != 0) {
     throw user_error(
-        "op '{}': the last axis of '{}' {} is not 3 * heads * head size with heads = {}", op.name,
-        arg(g, op, i).name, shape_text(qkv), heads);
+        "op '{}' ({}): the length of the last axis of '{}' {} must be a multiple of 3 * heads = 3 "
+        "* {}",
+        op.name, g.def(op).name, arg(g, op, i).name, shape_text(qkv), heads);
   }
   return {qkv[0], qkv[1], heads, qkv[2] / (3 * heads), own_kernels(op)};
 }

@@ -42,7 +42,8 @@ void gradient_score(GradContext& c, OpId) {
   if (!c.needs(qkv)) return;
   if (!c.grad(qkv).valid()) {
     throw user_error(
-        "op '{}': the gradient of attn_score needs an attn_context that reads the same qkv",
+        "op '{}' (attn_score): no op attn_context reads the same qkv; the gradient of attn_score "
+        "needs one",
         op.name);
   }
   const OpId dx = c.emit("attn_score_dx", "dx", {dscore, qkv, c.grad(qkv)}, op.attrs);

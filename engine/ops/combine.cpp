@@ -48,7 +48,9 @@ void gradient(GradContext& c, OpId) {
   if (c.needs(residual)) c.add(residual, dy);
   if (c.needs(slots)) {
     if (!has(op, kSlotChoice)) {
-      throw user_error("op '{}': its backward needs input {}, slot_choice", op.name, kSlotChoice);
+      throw user_error(
+          "op '{}' (combine): its gradient needs input {}, slot_choice, which is absent", op.name,
+          kSlotChoice);
     }
     const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]});
     c.add(slots, c.graph().out(dx));

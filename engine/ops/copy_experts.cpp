@@ -23,8 +23,8 @@ Shape shadow_shape(const Op& op, Shape parameter, const ShadowRange& range) {
   parameter[1] = range.share.rows(parameter[1]);
   if (parameter[1] > 0) return parameter;
   throw user_error(
-      "op '{}': attributes 'begin' and 'end' cut an expert into shares of sixteenths, and a tensor "
-      "has too few rows for a row in each share",
+      "op '{}': attributes 'begin' and 'end' select sixteenths of an expert's rows, and one of its "
+      "parameters has no row there; select more sixteenths",
       op.name);
 }
 
@@ -76,7 +76,9 @@ void gradient(GradContext& c, OpId) {
   for (size_t i = 1; i < op.inputs.size(); ++i) inputs.push_back(c.grad(op.inputs[i]));
   for (const TensorId t : inputs) {
     if (t.valid()) continue;
-    throw user_error("op '{}': the loss must depend on all of its shadows and parameters", op.name);
+    throw user_error(
+        "op '{}' (copy_experts): the loss must depend on all of its shadows and parameters",
+        op.name);
   }
   const OpId back = c.emit("return_gradients", "dw", inputs, op.attrs);
   for (size_t i = 1; i < op.inputs.size(); ++i) {
@@ -97,9 +99,9 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   const size_t n = num_parameters(op), first = 1 + n * ranges.size();
   if (n == 0 || first + n != op.inputs.size()) {
     throw user_error(
-        "op '{}': expected inputs are the placement, one shadow per parameter for each range of "
-        "shadow slots, then the parameters",
-        op.name);
+        "op '{}' (return_gradients): it has {} inputs, expected the placement, for each range of "
+        "shadow slots one gradient of a shadow per parameter, then the gradient of each parameter",
+        op.name, op.inputs.size());
   }
   std::vector<TensorSpec> specs;
   for (size_t i = 0; i < n; ++i) {
@@ -182,8 +184,8 @@ std::vector<ShadowRange> shadow_ranges(const Op& op) {
   const int64_t first = expect_attr(op, "first", 0), last = expect_attr(op, "last", 1);
   if (first >= last || last > shadows) {
     throw user_error(
-        "op '{}': attributes 'first' = {} and 'last' = {}, allowed: 0 <= first < last <= {} shadow "
-        "slots",
+        "op '{}': attributes 'first' = {} and 'last' = {}, allowed: 0 <= first < last <= {}, the "
+        "shadow slots of a device",
         op.name, first, last, shadows);
   }
   const int64_t begin = attr_int(op, "begin", 0), end = attr_int(op, "end", kWhole);
@@ -191,9 +193,9 @@ std::vector<ShadowRange> shadow_ranges(const Op& op) {
   if (begin < 0 || begin >= kWhole || end < 1 || end > kWhole || (one && begin >= end) ||
       (!one && begin > 0 && end < kWhole)) {
     throw user_error(
-        "op '{}': attributes 'begin' = {} and 'end' = {} with shadow slots {} to {}, allowed: 0 <= "
-        "begin < 16 and 1 <= end <= 16; for one slot begin < end, for several slots begin = 0 or "
-        "end = 16",
+        "op '{}': attributes 'begin' = {} and 'end' = {} with 'first' = {} and 'last' = {}, "
+        "allowed: 0 <= begin < 16 and 1 <= end <= 16; if last = first + 1 also begin < end, else "
+        "also begin = 0 or end = 16",
         op.name, begin, end, first, last);
   }
   if (one) return {{first, last, {begin, end}}};

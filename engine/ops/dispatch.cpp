@@ -13,13 +13,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, 3, {slots[0]});
   expect_index(g, op, 4, {slots[0]});
   if (is_part(op) && !has(op, 3)) {
-    throw user_error("op '{}': attribute 'share' (one part of a batch) needs input 3, counts",
-                     op.name);
+    throw user_error(
+        "op '{}' (dispatch): attribute 'share' (one part of a batch) needs input 3, counts",
+        op.name);
   }
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
 }
 
-/// Reads token rows of filled slots; writes all slots, or one part of a batch only its own.
+/// Reads token rows of filled slots; writes all slots, as a part of a batch only the part's slots.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
@@ -39,7 +40,9 @@ void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
-  if (!has(op, 2)) throw user_error("op '{}': its backward needs input 2, choice_slot", op.name);
+  if (!has(op, 2))
+    throw user_error("op '{}' (dispatch): its gradient needs input 2, choice_slot, which is absent",
+                     op.name);
   const Attrs attrs = seq_attr(shape(c.graph(), op, 0));
   const OpId dx =
       c.emit("dispatch_dx", "dx", {c.grad(op.outputs[0]), op.inputs[2], c.grad(x)}, attrs);

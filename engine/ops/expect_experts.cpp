@@ -161,8 +161,9 @@ std::vector<TensorSpec> infer_swap_in(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Where the context does not give the number of experts copied to a device: with attr keep 0 (the
-/// estimates are taken to be right), else experts divided by devices.
+/// The bytes of the experts that are copied to a device. If the context does not state their
+/// number: none with attr keep=1 (the estimates are taken to be right), else experts divided by
+/// devices.
 Work work_swap_in(const Graph& g, const Op& op, const WorkContext& context) {
   const PlacementBounds bounds = bounds_of(op);
   double experts = context.loaded_experts;

@@ -14,8 +14,8 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
   if (only_used(op) && !has(op, counts)) {
-    throw user_error("op '{}': attribute 'rows' is 'used', which needs input {}, recv_counts",
-                     op.name, counts);
+    throw user_error("op '{}' ({}): attribute 'rows' is 'used', which needs input {}, recv_counts",
+                     op.name, g.def(op).name, counts);
   }
   gemm_variant(op);
   const Blocks b = blocks_of(g, op, i);

@@ -35,8 +35,8 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
 inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
   if (!only_used(op)) return;
   if (!has(op, counts)) {
-    throw user_error("op '{}': attribute 'rows' is 'used', which needs input {}, recv_counts",
-                     op.name, counts);
+    throw user_error("op '{}' ({}): attribute 'rows' is 'used', which needs input {}, recv_counts",
+                     op.name, g.def(op).name, counts);
   }
   const Blocks b = blocks_of(g, op, x);
   if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {

@@ -63,8 +63,10 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   weight_rule(op);
   const int64_t columns = columns_of(op), capacity = expect_attr(op, "capacity", 1);
   if (columns < 1 || columns > experts) {
-    throw user_error("op '{}' (gate): {} choices per token, allowed: 1 to the {} experts", op.name,
-                     columns, experts);
+    throw user_error(
+        "op '{}' (gate): attribute 'columns' (or 'k') = {} choices per token, allowed: 1 to the {} "
+        "experts",
+        op.name, columns, experts);
   }
   const DType dtype = arg(g, op, 0).dtype;
   return {{{tokens, experts}, dtype},         {{tokens, columns}, dtype},
@@ -102,7 +104,7 @@ void gradient_gate(GradContext& c, OpId) {
 }
 
 /// Returns the numbers that the gate chooses by: the scores, plus the experts' biases if there are
-/// any, as float in a float and in a double run.
+/// any; they are float also in a run of doubles.
 template <class T>
 const float* float_scores(const KernelCall<T>& c) {
   const T* const bias = c.in(3);
@@ -122,7 +124,10 @@ template <class T>
 void run_gate(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   const int64_t tokens = logits[0], experts = logits[1];
-  MOE_CHECK(c.rank.gate != nullptr, "op {}: the executor has set no gate for it", c.op.name);
+  MOE_CHECK(
+      c.rank.gate != nullptr,
+      "op '{}' (gate): RankContext::gate is null; the executor must set it before the op runs",
+      c.op.name);
   c.k.gate_scores(c.out(0), c.in(0), score_rule(c.op), tokens, experts, c.stream);
   const RoutingMaps maps = {.tokens = tokens,
                             .experts = experts,

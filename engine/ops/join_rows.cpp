@@ -25,7 +25,10 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
         op.name, op.inputs.size(), k);
   }
   for (size_t i = 0; i < 2 * k; ++i) {
-    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+    if (!has(op, i))
+      throw user_error(
+          "op '{}' (join_rows): input {} is absent; all row ends and parts must be given", op.name,
+          i);
   }
   const Tensor& part = arg(g, op, k);
   const Shape& blocks = shape(g, op, 0);
@@ -33,7 +36,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
                       std::equal(blocks.begin(), blocks.end(), part.shape.begin());
   if (blocks.empty() || !inside) {
     throw user_error(
-        "op '{}' (join_rows): the shape of row ends '{}' {} is not the first axes of part '{}' {}",
+        "op '{}' (join_rows): row ends '{}' are {}, expected the first axes, but not all, of part "
+        "'{}' {}",
         op.name, arg(g, op, 0).name, shape_text(blocks), part.name, shape_text(part.shape));
   }
   for (size_t p = 0; p < k; ++p) {
@@ -95,11 +99,10 @@ void join(const KernelCall<T>& c) {
     int64_t done = 0;
     for (size_t p = 0; p < k; ++p) {
       const int64_t end = c.in_i32(p)[b];
-      MOE_CHECK(
-          done <= end && end <= rows,
-          "op '{0}': part {1} ends at row {2}, but must end between its begin, row {4}, and the "
-          "end of the block, row {3}",
-          c.op.name, p, end, rows, done);
+      MOE_CHECK(done <= end && end <= rows,
+                "op '{0}' (join_rows): part {1} ends at row {2}, but must end between its begin, "
+                "row {4}, and the end of the block, row {3}",
+                c.op.name, p, end, rows, done);
       take_rows(c, whole, c.inputs[k + p], (b * rows + done) * width, (b * rows + end) * width);
       done = end;
     }

@@ -138,7 +138,8 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const int64_t groups = attr_int(op, "groups", 0);
   if (groups > 0 && (dy.size() < 3 || dy[0] != groups)) {
     throw user_error(
-        "op '{}' (bias_grad): input '{}' {} needs 3 or more axes, the first of length groups = {}",
+        "op '{}' (bias_grad): input 0 '{}' is {}, expected 3 or more axes, the first of length {} "
+        "(attribute 'groups')",
         op.name, arg(g, op, 0).name, shape_text(dy), groups);
   }
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
@@ -177,9 +178,7 @@ void run_bias_grad(const KernelCall<T>& c) {
 
 const OpDef kLinear = {
     .name = "linear",
-    .doc =
-        "y = x w^T [+ bias] [+ residual], w [out,in]; with attr gelu=1 "
-        "also GELU(y)",
+    .doc = "y = x w^T [+ bias] [+ residual], w [out,in]; with attr gelu=1 also GELU(y)",
     .bound = Bound::kFlops,
     .inputs = {{"x"}, {"w"}, optional("bias", Role::kBias), optional("residual", Role::kAdded)},
     .outputs = {{"y"}, with("gelu", "z")},

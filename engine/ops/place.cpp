@@ -16,7 +16,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_placement(g, op, 1, bounds);
   expect_attr(op, "every", 1);
   if (attr_string(op, "policy").empty()) {
-    throw user_error("op '{}': attribute 'policy' is required", op.name);
+    throw user_error(
+        "op '{}' (place): attribute 'policy' is absent; it must name a placement policy", op.name);
   }
   return {{{Placement::code_size(bounds)}, DType::kI32}};
 }

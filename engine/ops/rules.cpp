@@ -65,7 +65,8 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
 int64_t expect_attr(const Op& op, std::string_view key, int64_t least) {
   const int64_t value = attr_int(op, key, least - 1);
   if (value < least)
-    throw user_error("op '{}': attribute '{}' must be given and at least {}", op.name, key, least);
+    throw user_error("op '{}': attribute '{}' must be given, a whole number of at least {}",
+                     op.name, key, least);
   return value;
 }
 
@@ -73,7 +74,8 @@ Shape token_shape(const Op& op, int64_t rows, int64_t cols) {
   const int64_t seq = attr_int(op, "seq", 0);
   if (seq <= 0) return {rows, cols};
   if (rows % seq != 0) {
-    throw user_error("op '{}': attribute 'seq' = {} does not divide {} rows", op.name, seq, rows);
+    throw user_error("op '{}': attribute 'seq' = {}, allowed: a divisor of the {} rows", op.name,
+                     seq, rows);
   }
   return {rows / seq, seq, cols};
 }

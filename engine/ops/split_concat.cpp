@@ -14,8 +14,9 @@ size_t axis_of(const Graph& g, const Op& op) {
   const auto axis = static_cast<size_t>(expect_attr(op, "axis", 0));
   const Shape& x = shape(g, op, 0);
   if (axis >= x.size()) {
-    throw user_error("op '{}': attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0",
-                     op.name, axis, arg(g, op, 0).name, shape_text(x));
+    throw user_error(
+        "op '{}' ({}): attribute 'axis' = {}, allowed: an axis of '{}' {}, counted from 0", op.name,
+        g.def(op).name, axis, arg(g, op, 0).name, shape_text(x));
   }
   return axis;
 }
@@ -34,8 +35,7 @@ void check_view(const Op& op, const Tensor& whole, size_t axis) {
   if (value == 0 || std::all_of(whole.shape.begin(), end, [](int64_t n) { return n == 1; })) return;
   throw user_error(
       "op '{}': attribute 'view' = 1 for axis {} of '{}' {} is not allowed; all axes before it "
-      "must "
-      "have length 1, so that each part is contiguous",
+      "must have length 1, so that each part is contiguous",
       op.name, axis, whole.name, shape_text(whole.shape));
 }
 
@@ -56,8 +56,9 @@ std::vector<int64_t> parse_sizes(const Op& op) {
     ++at;
   }
   if (!good || at != end) {
-    throw user_error("op '{}': attribute 'sizes' is '{}', expected lengths such as \"4,4\"",
-                     op.name, text);
+    throw user_error(
+        "op '{}' (split): attribute 'sizes' is '{}', allowed: lengths of 1 or more such as \"4,4\"",
+        op.name, text);
   }
   return sizes;
 }
@@ -69,7 +70,8 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   Shape part = shape(g, op, 0);
   if (std::accumulate(sizes.begin(), sizes.end(), int64_t{0}) != part[axis]) {
     throw user_error(
-        "op '{}': the sum of attribute 'sizes' = '{}' is not the length of axis {} of '{}' {}",
+        "op '{}' (split): the sum of attribute 'sizes' = '{}' is not the length of axis {} of '{}' "
+        "{}",
         op.name, attr_string(op, "sizes"), axis, arg(g, op, 0).name, shape_text(part));
   }
   std::vector<TensorSpec> specs;
@@ -86,19 +88,22 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
   Shape whole = shape(g, op, 0);
   whole[axis] = 0;
   for (size_t i = 0; i < op.inputs.size(); ++i) {
-    if (!has(op, i)) throw user_error("op '{}': input {} is required", op.name, i);
+    if (!has(op, i))
+      throw user_error("op '{}' (concat): input {} is absent; every part must be given", op.name,
+                       i);
     Shape part = shape(g, op, i);
     if (part.size() != whole.size() || arg(g, op, i).dtype != arg(g, op, 0).dtype) {
       throw user_error(
-          "op '{}' (concat): inputs '{}' and '{}' differ in type or number of axes; they must be "
-          "equal",
+          "op '{}' (concat): inputs '{}' and '{}' must have the same type and the same number of "
+          "axes",
           op.name, arg(g, op, 0).name, arg(g, op, i).name);
     }
     const int64_t length = part[axis];
     part[axis] = whole[axis];
     if (part != whole) {
       throw user_error(
-          "op '{}' (concat): input '{}' {} differs in an axis other than axis {} from '{}' {}",
+          "op '{0}' (concat): input '{1}' is {2}, but input '{4}' is {5}; only the lengths of axis "
+          "{3} may differ",
           op.name, arg(g, op, i).name, shape_text(shape(g, op, i)), axis, arg(g, op, 0).name,
           shape_text(shape(g, op, 0)));
     }
@@ -137,8 +142,9 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
-                       op.name, c.graph().tensor(t).name);
+      throw user_error(
+          "op '{}' (split): the loss does not depend on part '{}'; it must depend on all parts",
+          op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }

@@ -13,8 +13,8 @@ Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;
   if (slots[0] % group.size != 0) {
-    throw user_error("op '{}': {} experts cannot be divided evenly among {} ranks", op.name,
-                     slots[0], group.size);
+    throw user_error("op '{}' ({}): {} experts cannot be divided evenly among {} ranks of a group",
+                     op.name, g.def(op).name, slots[0], group.size);
   }
   slots[0] /= rounds;
   return slots;
@@ -31,13 +31,16 @@ std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   const int64_t rounds = round_of(g, op).of;
   if (op.inputs.size() != static_cast<size_t>(rounds)) {
     throw user_error(
-        "op '{}' (join_peers): it has {} inputs, expected one part for each of rounds = {}",
+        "op '{}' (join_peers): it has {} inputs, expected one part per round, {} (attribute "
+        "'rounds')",
         op.name, op.inputs.size(), rounds);
   }
   expect_shape(g, op, 0, {kAny, kAny, kAny});
   Shape slots = shape(g, op, 0);
   for (size_t j = 0; j < op.inputs.size(); ++j) {
-    if (!has(op, j)) throw user_error("op '{}': input {} is required", op.name, j);
+    if (!has(op, j))
+      throw user_error("op '{}' (join_peers): input {} is absent; every part must be given",
+                       op.name, j);
     expect_shape(g, op, j, shape(g, op, 0));
   }
   slots[0] *= rounds;
@@ -55,8 +58,10 @@ void gradient_split(GradContext& c, OpId) {
   std::vector<TensorId> parts;
   for (const TensorId t : op.outputs) {
     if (!c.grad(t).valid()) {
-      throw user_error("op '{}': the loss must depend on all its parts, but not on part '{}'",
-                       op.name, c.graph().tensor(t).name);
+      throw user_error(
+          "op '{}' (split_peers): the loss does not depend on part '{}'; it must depend on all "
+          "parts",
+          op.name, c.graph().tensor(t).name);
     }
     parts.push_back(c.grad(t));
   }

@@ -11,8 +11,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const int64_t rows = expect_attr(op, "rows", 1), cols = expect_attr(op, "cols", 1);
   if (x.shape.empty() || x.shape[0] < 1 || x.shape[0] % (rows * cols) != 0) {
     throw user_error(
-        "op '{}': input 0 '{}' is {}, but its first axis must be a multiple of rows * cols = {} * "
-        "{}",
+        "op '{}' (transpose_blocks): input 0 '{}' is {}, but its first axis must be a multiple of "
+        "rows * cols = {} * {}",
         op.name, x.name, shape_text(x.shape), rows, cols);
   }
   return {{x.shape, x.dtype}};

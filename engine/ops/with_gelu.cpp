@@ -16,9 +16,10 @@ void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, co
   expect_gelu(op, acc);
   if (with_gelu(op) != has(op, sum)) {
     throw user_error(
-        "op '{}': input {}, the sum before GELU, must be given with attribute 'gelu' = 1, and only "
+        "op '{}' ({}): input {}, the sum before GELU, must be given with attribute 'gelu' = 1, and "
+        "only "
         "then",
-        op.name, sum);
+        op.name, graph.def(op).name, sum);
   }
   expect_shape(graph, op, sum, dx);
 }

@@ -38,9 +38,8 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
       const TensorId counts = input_of(graph, graph.op(at), Role::kCounts);
       if (counts.valid() && attr_int(graph.op(at), "sources", 1) == 1) return {counts, at};
       throw user_error(
-          "op '{}': its rows arrive by '{}', one step of an all-to-all; list stages that count "
-          "rows "
-          "before the one that makes steps (hierarchical_a2a)",
+          "op '{}': its rows arrive by op '{}', one step of an all-to-all; list stages that count "
+          "rows before hierarchical_a2a, which makes the steps",
           what, graph.op(at).name);
     }
     if (is(graph, at, MoeOp::kDispatch)) {
@@ -52,7 +51,10 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
     }
     rows = inputs[0];
   }
-  throw user_error("op '{}': found no gate that counts its rows", what);
+  throw user_error(
+      "op '{}': its rows come neither from an all-to-all nor from the dispatch after a gate, so no "
+      "op counts them",
+      what);
 }
 
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph) {

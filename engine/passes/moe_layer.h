@@ -50,7 +50,8 @@ TensorId received_counts(Graph& graph, const RowsOrigin& origin);
 
 /// Returns the program in which every op with a number of at least `num_given` is moved right
 /// before the first op that reads its output. So an added op that waits for less than its
-/// neighbours does not come between the ops of a layer. Requires: a given op reads each of them.
+/// neighbours does not come between the ops of a layer. Requires: one of the
+/// first `num_given` ops reads an output of each op that moves.
 Graph before_first_readers(const Graph& graph, size_t num_given);
 
 }  // namespace moe

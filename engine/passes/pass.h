@@ -85,7 +85,7 @@ struct StageReport {
   Nanoseconds took_ns = 0;
   StageChanges changes = {};
   /// What the options of the stage requested but the stage did not do, each with the reason. Has at
-  /// least one entry when the stage changed nothing, unless as_told is set.
+  /// least one entry when the stage changed nothing, unless no_op_option is set.
   std::vector<std::string> without_effect = {};
   std::string no_op_option = {};  // the option by which it changes nothing: "degree = 1"
 };

@@ -18,7 +18,7 @@
 namespace moe {
 
 // Each pass is defined in the file of its name, with its source and equations. A new pass needs a
-// file, its name in this list and a row in the table below.
+// file, its name in this list and an entry in the table below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off
@@ -37,12 +37,13 @@ MOE_SCHEDULE_PASSES(MOE_DECLARE_PASS)
 
 namespace {
 
-/// Throws InternalError for a row that lacks a field and for a listed pass without a row.
+/// Throws InternalError for an entry that lacks a field and for a listed pass without an entry.
 void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
     const bool schedules = pass.kind == StageKind::kSchedule;
-    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind", pass.name);
+    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind; every pass needs one",
+              pass.name);
     MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
               "pass '{}' needs the function of its kind (transform or schedule) and no other",
               pass.name);
@@ -52,18 +53,19 @@ void check_passes(const std::vector<PassDef>& passes) {
                        [&](const PassDef& pass) { return pass.*member == function; });
   };
 #define MOE_CHECK_ROW(pass)                                                                     \
-  MOE_CHECK(has_row(&PassDef::transform, &pass), "pass '{}' has no row in the table of passes", \
+  MOE_CHECK(has_row(&PassDef::transform, &pass), "the table of passes lacks an entry for '{}'", \
             #pass);
   MOE_GRAPH_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
 #define MOE_CHECK_ROW(pass)                                                                    \
-  MOE_CHECK(has_row(&PassDef::schedule, &pass), "pass '{}' has no row in the table of passes", \
+  MOE_CHECK(has_row(&PassDef::schedule, &pass), "the table of passes lacks an entry for '{}'", \
             #pass);
   MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
 }
 
-/// Returns the pass of a placement policy: options that all policies share, then its own.
+/// Returns the pass that runs a placement policy. Its options: those that the passes of all
+/// policies share, then those of the policy.
 PassDef placement_pass(const PlacementPolicy& policy) {
   const PlacementDefaults& defaults = policy.defaults;
   PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
@@ -87,8 +89,7 @@ PassDef placement_pass(const PlacementPolicy& policy) {
       {"split",
        false,
        "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "
-       "rest "
-       "(Pro-Prophet's sub-operators)",
+       "rest (Pro-Prophet's sub-operators)",
        0,
        0,
        {},
@@ -131,16 +132,16 @@ const std::vector<PassDef>& other_passes() {
              "true: layers from the second on are estimated, the early ones by shorter paths"},
             {"share",
              std::string("even"),
-             "how an expert's tokens are shared among its replicas: evenly (paper), or by the "
-             "room that the placement gave each",
+             "how an expert's tokens are shared among its replicas: evenly (paper), or by the room "
+             "that the placement gave each",
              0,
              0,
              {"even", "weighted"}},
             integer_option("seed", 0, 0, 9007199254740992,
-                           "of random devices for experts that nobody expects")},
+                           "seed of the random devices of experts without estimated tokens")},
        .transform = lina_inference,
        .inference_only = true},
-      // Forward: passes before autodiff, so that the backward follows without a pass of its own.
+      // kForward: passes before autodiff, so that the backward follows without a pass of its own.
       // Cuts along the capacity come first: they move whole slots and refuse counted rows.
       {.name = "capacity_pipeline",
        .kind = StageKind::kForward,
@@ -152,7 +153,7 @@ const std::vector<PassDef>& other_passes() {
        .kind = StageKind::kForward,
        .doc =
            "like capacity_pipeline, but each MoE layer has the degree that is best by the times of "
-           "transfers and experts in chunks (PipeMoE)",
+           "transfers and experts in parts (PipeMoE)",
        .options =
            {{"alpha_a", -1.0, "start-up of a transfer in s; -1: all four are fitted", -1, 1e9},
             {"beta_a", -1.0, "s per byte of a rank's all-to-all", -1, 1e9},
@@ -204,14 +205,14 @@ const std::vector<PassDef>& other_passes() {
        .doc = "experts compute only the rows that hold a token",
        .options = {},
        .transform = used_rows},
-      // Last: it accepts all-to-alls that are cut or irregular, while a pass after it would find
-      // two all-to-alls in place of one.
+      // hierarchical_a2a is last: it accepts all-to-alls that are cut or irregular, while a pass
+      // after it would find two all-to-alls in place of one.
       {.name = "hierarchical_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
        .transform = hierarchical_a2a},
-      // Step: the backward exists already and is not cut; it reads what the parts make.
+      // kStep: the backward exists already and is not cut; it reads the outputs of the parts.
       {.name = "partition",
        .kind = StageKind::kStep,
        .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "
@@ -231,7 +232,7 @@ const std::vector<PassDef>& other_passes() {
              -1, 1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
-      // Schedulers: dw_schedule first, because it chooses among the orders that are still possible;
+      // kSchedule: dw_schedule first, because it chooses among the orders that are still possible;
       // the ones after it restrict the order. A contradiction is a cycle that names both stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
@@ -245,8 +246,7 @@ const std::vector<PassDef>& other_passes() {
                    {"if_slower",
                     std::string("undo"),
                     "what happens to an assignment that makes the simulated step longer: undo "
-                    "(first without "
-                    "overshoot, then no assignment) or keep (paper)",
+                    "(first without overshoot, then no assignment) or keep (paper)",
                     0,
                     0,
                     {"undo", "keep"}}},
@@ -257,8 +257,7 @@ const std::vector<PassDef>& other_passes() {
       {.name = "prophet_schedule",
        .kind = StageKind::kSchedule,
        .doc = "planners run during all-to-alls, copies of experts and their gradients are sent "
-              "during the "
-              "compute of the neighbouring block (Pro-Prophet)",
+              "during the compute of the neighbouring block (Pro-Prophet)",
        .options = {},
        .schedule = prophet_schedule},
       {.name = "blocking_a2a",
@@ -337,8 +336,8 @@ namespace {
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
   if (schedule.lane_of.size() != graph.num_ops()) {
-    throw run_error("{} of {} ops have a lane; every op needs one", schedule.lane_of.size(),
-                    graph.num_ops());
+    throw run_error("the schedule has a lane for {} of {} ops; every op needs one",
+                    schedule.lane_of.size(), graph.num_ops());
   }
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
     const LaneId lane = schedule.lane_of[i];
@@ -425,7 +424,7 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
         report_of(stage, changes_of(graph, after), std::span(log_).subspan(logged), after));
     reports_.back().took_ns = since(begin);
     for (const Op& op : after.ops()) {
-      // Emplace keeps the first stage that has this part.
+      // emplace() keeps the first stage after which the part exists.
       if (op.part >= 0) cut_by_.emplace(op.name, stage.name);
     }
     graph = std::move(after);
@@ -437,7 +436,7 @@ Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const Op& op = graph.ops()[i];
     if (op.part < 0) continue;
-    // Without the suffix .dx, .dw or .dweight.
+    // The name of the forward op, which has no suffix .dx, .dw or .dweight.
     const std::string forward = op.name.substr(0, op.name.rfind(".d"));
     const auto cut = cut_by_.find(cut_by_.contains(op.name) ? op.name : forward);
     if (cut == cut_by_.end()) continue;

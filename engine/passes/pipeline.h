@@ -25,7 +25,7 @@ class Pipeline {
   /// Runs the stages of this kind in the order listed, each followed by compact and verify. Errors
   /// of a stage name it.
   Graph transform(Graph graph, StageKind kind);
-  /// Runs the schedulers. Throws RunError when an op is left without an existing lane.
+  /// Runs the schedulers. Throws RunError when an op has no lane, or one that does not exist.
   Schedule schedule(const Graph& graph, Schedule schedule);
 
   /// One entry per stage that has run.

@@ -76,7 +76,7 @@ StageChanges changes_of(const Graph& before, const Graph& after) {
     if (found != known.end()) known.erase(found);
   }
   changes.ops += static_cast<int64_t>(known.size());
-  // At least 1 when only the order of the ops differs.
+  // If only the order of the ops differs, one changed op is reported.
   changes.ops = std::max<int64_t>(changes.ops, 1);
   return changes;
 }

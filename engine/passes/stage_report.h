@@ -11,7 +11,8 @@ namespace moe {
 
 /// Counts the changes of a stage that edits a graph.
 StageChanges changes_of(const Graph& before, const Graph& after);
-/// Counts the changes of a scheduler, and adds to `after.settings` what it set, with its name.
+/// Counts the changes of a scheduler, and adds to `after.settings` what the stage set, with the
+/// name of the stage.
 StageChanges changes_of(const Schedule& before, Schedule& after, const std::string& stage);
 
 /// Makes the report of a stage. said: the decisions that the stage logged. graph: the graph as the

@@ -29,7 +29,9 @@ const std::vector<PlacementPolicy>& builtin_policies() {
 #undef MOE_LIST_POLICY
     check_rows("placement policies", all);
     for (const PlacementPolicy& policy : all) {
-      MOE_CHECK(policy.place != nullptr, "policy '{}' has no function", policy.name);
+      MOE_CHECK(policy.place != nullptr,
+                "placement policy '{}' has no function 'place'; every policy needs one",
+                policy.name);
     }
     return all;
   }();
@@ -62,8 +64,7 @@ std::vector<int64_t> single_owners(const Placement& placement, const char* who) 
       if (expert >= 0 && placement.owner(expert) != d) {
         throw user_error(
             "{}: expert {} has a resident on device {} besides its owner {}; one resident per "
-            "expert is "
-            "allowed",
+            "expert is allowed",
             who, expert, d, placement.owner(expert));
       }
     }

@@ -13,7 +13,8 @@ namespace moe {
 std::vector<int64_t> inputs_of_experts(const ExpertCounts& loads);
 /// Returns the expert numbers in descending order of inputs, ties with the lower number first.
 std::vector<int64_t> heaviest_first(const std::vector<int64_t>& inputs);
-/// Returns the owners [experts]. Throws UserError "<who>: ..." for a second resident.
+/// Returns the owners [experts]. Throws UserError "<who>: ..." when an expert has a
+/// resident besides its owner.
 std::vector<int64_t> single_owners(const Placement& placement, const char* who);
 /// Returns the placement without shadows (copies for one step), all experts shared locally.
 Placement without_shadows(const Placement& placement);

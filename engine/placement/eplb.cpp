@@ -42,7 +42,7 @@ std::vector<SharedExperts> shared_experts(const Placement& now,
   return all;
 }
 
-// Returns for each device the experts of the group that it gets: [devices].
+// Returns, for each device, the experts of the group assigned to the device: [devices].
 std::vector<std::vector<int64_t>> on_devices(const Placement& now,
                                              const std::vector<std::vector<int64_t>>& groups) {
   std::vector<std::vector<int64_t>> held(groups.size());
@@ -66,7 +66,7 @@ Placement place_eplb(const PlaceInput& input, const PolicyOptions& options) {
   const auto asked = static_cast<int64_t>(options.at("slots"));
   const int64_t room = asked > 0 ? asked : b.residents;
   if (room > b.residents || room * b.devices < b.experts) {
-    throw user_error("eplb.slots = {}, allowed: {} to {}, or 0 for all", room,
+    throw user_error("eplb.slots = {}, allowed: {} to {} slots per device, or 0 for all", room,
                      (b.experts + b.devices - 1) / b.devices, b.residents);
   }
   const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
@@ -157,8 +157,8 @@ PlacementPolicy eplb_policy() {
                      "residents per device, each with parameters, gradients and state; 0: all"));
   return {
       "eplb",
-      "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute "
-      "as much; parameters and state move",
+      "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute as "
+      "much; parameters and state move",
       place_eplb,
       std::move(options),
       true,

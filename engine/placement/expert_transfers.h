@@ -46,8 +46,9 @@ using ExpertSteps = std::vector<std::vector<ExpertPiece>>;
 /// `devices_per_node` consecutive devices share a node.
 ExpertSteps copy_steps(const Placement& placement, std::span<const ShadowRange> ranges,
                        int64_t devices_per_node = 1);
-/// Returns the steps by which their gradients return, the reverse of copy_steps: a device that had
-/// passed a part on adds the gradient that comes back to its own, and the owner adds all.
+/// Returns the steps by which the gradients of these shadows return, the reverse of copy_steps: a
+/// device that had passed a part on adds the gradient that comes back to its own, and the owner
+/// adds all.
 ExpertSteps return_steps(const Placement& placement, std::span<const ShadowRange> ranges,
                          int64_t devices_per_node = 1);
 /// Returns the two steps that sum gradients over the residents of each expert with more than one:

@@ -38,12 +38,15 @@ bool is_complete(uint64_t code, int bits, int64_t length) {
 
 void check_choices(std::span<const int32_t> choices, size_t tokens, int64_t k, int64_t experts) {
   if (k < 1 || choices.size() != tokens * static_cast<size_t>(k)) {
-    throw user_error("popularity: {} choices, expected {} tokens times {}", choices.size(), tokens,
-                     k);
+    throw user_error(
+        "popularity: {} choices, expected {} tokens times k = {}, with k of at least 1",
+        choices.size(), tokens, k);
   }
   for (const int32_t expert : choices) {
     if (expert < -1 || expert >= experts) {
-      throw user_error("popularity: expert {}, allowed: -1 to {}", expert, experts - 1);
+      throw user_error(
+          "popularity: a choice is expert {}, allowed: 0 to {}, or -1 for a dropped choice", expert,
+          experts - 1);
     }
   }
 }
@@ -103,7 +106,8 @@ void TokenPaths::add(std::span<const int32_t> choices, int64_t k) {
 }
 
 void Estimate::add(const Estimate& other) {
-  MOE_CHECK(mass.size() == other.mass.size(), "cannot add estimates of {} and {} experts",
+  MOE_CHECK(mass.size() == other.mass.size(),
+            "cannot add estimates of {} and {} experts; both must have the same number",
             mass.size(), other.mass.size());
   for (size_t e = 0; e < mass.size(); ++e) mass[e] += other.mass[e];
   tokens += other.tokens;

@@ -96,8 +96,8 @@ class PathProfile {
   friend class PathCounts;
   struct Slot {
     uint64_t path = 0;  // 0: empty slot
-    Kept first;         // first entry of the row
-    uint32_t row = 0;
+    Kept first;         // the most probable entry of the path
+    uint32_t row = 0;   // number of the path in `paths`
   };
   /// The paths of one length that lead to one layer.
   struct Table {

@@ -102,7 +102,8 @@ PathProfile PathProfile::parse(std::string_view text) {
     for (int64_t i = 0; i < length; ++i) {
       path = (path << bits) | static_cast<uint64_t>(lines.number(line, "", 0, last) + 1);
     }
-    if (!t.paths.empty() && path <= t.paths.back()) lines.fail("paths are not in ascending order");
+    if (!t.paths.empty() && path <= t.paths.back())
+      lines.fail("paths are not in ascending order; sort them");
     t.paths.push_back(path);
     if (!line.starts_with(":")) lines.fail("expected ':' after the path");
     line.remove_prefix(1);
@@ -116,7 +117,7 @@ PathProfile PathProfile::parse(std::string_view text) {
       }
       t.kept.push_back(kept);
     }
-    if (!line.empty()) lines.fail("the path has more experts than 'keep'");
+    if (!line.empty()) lines.fail("the path has more experts than 'keep' allows");
   };
   for (int64_t layer = 0; layer < options.layers; ++layer) {
     for (int64_t length = profile.shortest(); length <= options.path; ++length) {

@@ -14,8 +14,8 @@
 
 namespace moe {
 
-/// How copies enter the layer's time: blocking (6), or hidden behind compute of this and the
-/// neighbouring block (8).
+/// How copies enter the layer's time: they block it (equation 6), or are hidden behind compute of
+/// this and the neighbouring block (equation 8).
 enum class TimeEquation : int32_t { kBlocking = 6, kHidden = 8 };
 
 /// Throws UserError "<who>.<field> = ..., allowed ..." unless all rates are finite, a2a_bytes_per_s
@@ -42,13 +42,14 @@ double agg_s(int64_t copies, int64_t devices, const PlacementRates& rates);    /
 double exposed_trans_s(double trans, const DeviceLoads& loads,
                        const PlacementRates& r);                                      // T_PTrans
 double exposed_agg_s(double agg, const DeviceLoads& loads, const PlacementRates& r);  // T_PAgg
-/// Returns the time of the layer by (6) or (8), in the paper T'(R, H, s, n). R is loads.received, H
-/// is loads.computed, and copies = s (D - n), as num_copies() returns it.
+/// Returns the time of the layer by `equation`, (6) or (8), in the paper T'(R, H, s, n). R is
+/// loads.received, H is loads.computed, and copies = s (D - n), as num_copies() returns it.
 double layer_s(TimeEquation equation, const DeviceLoads& loads, int64_t copies,
                const PlacementRates& rates);
 
-/// Returns whether (7) holds, also for several experts per device: max H - min H < alpha * mean of
-/// H (I / E when each device has one expert). Devices without any inputs are balanced.
+/// Returns whether the devices are balanced by equation (7), also for several experts each: max H -
+/// min H < alpha * mean of H (I / E when each device has one expert). Devices without any inputs
+/// are balanced.
 bool is_balanced(std::span<const int64_t> computed, double alpha);
 
 /// Returns the population standard deviation of the devices' inputs; 0 is even.
@@ -57,9 +58,10 @@ double balance_degree(std::span<const int64_t> computed);
 /// are 0, infinite when only the one after is 0.
 double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> after);
 
-/// Returns a layer's time under a placement with shadows and second residents: (6) or (8), plus the
-/// sum of gradients over each expert's residents (a ring sends 2 (r - 1) / r expert bytes on each;
-/// the busiest device counts). Requires: loads of the placement's size.
+/// Returns a layer's time under a placement with shadows and second residents: the time by
+/// `equation`, (6) or (8), plus that of the sum of gradients over each expert's residents (a ring
+/// sends 2 (r - 1) / r expert bytes on each; the busiest device counts). Requires: loads of the
+/// placement's size.
 double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
                    const PlacementRates& rates);
 /// Returns the seconds to move parameters and state of experts from `now` to `next`: the most

@@ -153,9 +153,8 @@ void Placement::add_resident(int64_t expert, int64_t device) {
   const int64_t slot = find_free(device, 0, bounds_.residents);
   if (slot < 0) {
     throw user_error(
-        "placement: no room for expert {} on device {}: its {} resident slots are in "
-        "use",
-        expert, device, bounds_.residents);
+        "placement: no room for expert {} on device {}: its {} resident slots are in use", expert,
+        device, bounds_.residents);
   }
   codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
 }
@@ -186,8 +185,7 @@ void Placement::swap_owners(int64_t a, int64_t b) {
   if (of_a == of_b) return;
   if (holds(of_a, b) || holds(of_b, a)) {
     throw user_error(
-        "placement: experts {} and {} cannot be swapped: the owner of one already "
-        "holds the other",
+        "placement: experts {} and {} cannot be swapped: the owner of one already holds the other",
         a, b);
   }
   std::swap(codes_[slot_index(of_a, slot_of(a, of_a))], codes_[slot_index(of_b, slot_of(b, of_b))]);
@@ -214,8 +212,8 @@ void Placement::clear_shadows() {
 void Placement::set_residents(std::span<const int64_t> owners,
                               const std::vector<std::vector<int64_t>>& held) {
   MOE_CHECK(owners.size() == index(bounds_.experts) && held.size() == index(bounds_.devices),
-            "{} owners and lists for {} devices do not fit the placement", owners.size(),
-            held.size());
+            "owners of {} experts and residents of {} devices, expected {} experts and {} devices",
+            owners.size(), held.size(), bounds_.experts, bounds_.devices);
   Placement next = *this;
   next.clear_shadows();
   for (int64_t d = 0; d < bounds_.devices; ++d) {
@@ -248,11 +246,11 @@ void Placement::set_sharing(int64_t expert, Sharing sharing) {
 void Placement::set_weight(int64_t source, int64_t device, int64_t slot, int64_t weight) {
   check_device(source);
   check_device(device);
-  if (!bounds_.weighted) throw user_error("placement: this plan was made without weights");
+  if (!bounds_.weighted)
+    throw user_error("placement: no weight can be set, because this plan was made without weights");
   if (slot < 0 || slot >= bounds_.slots() || weight < 0 || weight > kMaxWeight) {
     throw user_error(
-        "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots "
-        "0 to {}",
+        "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots 0 to {}",
         weight, slot, device, kMaxWeight, bounds_.slots() - 1);
   }
   codes_[weight_index(source, device, slot)] = static_cast<int32_t>(weight);
@@ -282,7 +280,7 @@ void Placement::check() const {
     }
     const auto code = codes_[sharing_index(e)];
     if (code < 0 || code > (bounds_.weighted ? 2 : 1)) {
-      throw user_error("placement: sharing {} of expert {}, allowed: 0 to {}", code, e,
+      throw user_error("placement: code {} for the sharing of expert {}, allowed: 0 to {}", code, e,
                        bounds_.weighted ? 2 : 1);
     }
     if (sharing(e) != Sharing::kWeighted) continue;
@@ -300,7 +298,8 @@ void Placement::check() const {
 Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32_t> codes) {
   Placement placement(bounds);
   if (static_cast<int64_t>(codes.size()) != code_size(bounds)) {
-    throw user_error("placement: {} codes, expected {}", codes.size(), code_size(bounds));
+    throw user_error("placement: the encoded placement has {} numbers, expected {}", codes.size(),
+                     code_size(bounds));
   }
   placement.codes_.assign(codes.begin(), codes.end());
   placement.check();

@@ -25,7 +25,9 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
   try {
     Placement next = policy(input);
     if (next.bounds() != input.now.bounds())
-      throw user_error("the policy returned a placement with other bounds than the plan's");
+      throw user_error(
+          "the policy returned a placement with other bounds than the plan's; return one made from "
+          "the current placement that it gets");
     next.check();
     return next;
   } catch (const UserError& error) {

@@ -121,10 +121,13 @@ int64_t Search::copy(const Selected& selected) {
 void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
                  const ProphetOptions& options) {
   MOE_CHECK(static_cast<int64_t>(owners.size()) == loads.experts && loads.sources > 0,
-            "{} owners of {} experts", owners.size(), loads.experts);
+            "prophet: {} owners, {} experts and {} source ranks; expected one owner per expert and "
+            "at least 1 source rank",
+            owners.size(), loads.experts, loads.sources);
   for (const int64_t owner : owners) {
     if (owner < 0 || owner >= loads.sources) {
-      throw user_error("prophet: owner {}, allowed: 0 to {}", owner, loads.sources - 1);
+      throw user_error("prophet: device {} as the owner of an expert, allowed: 0 to {}", owner,
+                       loads.sources - 1);
     }
   }
   if (options.n != ProphetOptions::kAuto && (options.n < 0 || options.n >= loads.sources)) {

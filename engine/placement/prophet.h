@@ -14,9 +14,9 @@ namespace moe {
 
 struct ProphetOptions {
   static constexpr int64_t kAuto = -1;
-  double alpha = 1;  // of (7): the search ends when max H - min H < alpha * mean of H
-  // Devices without a copy of a selected expert: those with the fewest inputs for it, never its
-  // owner. kAuto: for each expert the devices without any inputs for it.
+  double alpha = 1;  // of equation (7): the search ends when max H - min H < alpha * mean of H
+  // Number of devices without a copy of a selected expert: those with the fewest inputs for it,
+  // never its owner. kAuto: for each expert the number of devices without any inputs for it.
   int64_t n = kAuto;
   TimeEquation equation = TimeEquation::kHidden;
   int64_t most = int64_t{1} << 20;  // the most experts to select

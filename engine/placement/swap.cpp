@@ -59,9 +59,9 @@ Placement place_swap(const PlaceInput& input, const PolicyOptions& options) {
 PlacementPolicy swap_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(
-      integer_option("swaps", 0, 0, 1e6, "the most changes of places at once; 0: any number"));
+      integer_option("swaps", 0, 0, 1e6, "the most swaps of two owners at once; 0: any number"));
   return {"swap",
-          "SmartMoE: owners change places, heaviest device first, until devices compute as much",
+          "SmartMoE: swaps owners, heaviest device first, until devices compute about equally much",
           place_swap, std::move(options), true};
 }
 

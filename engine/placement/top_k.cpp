@@ -21,7 +21,7 @@ PlacementPolicy top_k_policy() {
   return {"top_k",
           "the heaviest experts are copied to all devices, whatever it costs",
           place,
-          {integer_option("k", 2, 1, 1e6, "experts that are copied")},
+          {integer_option("k", 2, 1, 1e6, "number of experts that are copied")},
           false,
           Reads::kNothing,
           {.now = true, .shadows = 3}};

@@ -162,7 +162,10 @@ class Allocation {
     for (size_t e = 1; e < holders_.size(); ++e) {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
-    MOE_CHECK(holders_[most].size() > 1, "no replica to give up");
+    MOE_CHECK(holders_[most].size() > 1,
+              "expert {} has the most residents, but only {}; one with at least 2 is needed to "
+              "free a slot",
+              most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
     std::vector<int64_t>& there = on_[static_cast<size_t>(device)];
@@ -171,7 +174,8 @@ class Allocation {
   }
 
   TwoPhaseOptions options_;
-  // Devices [0, whole_) hold one expert each that needs a whole device.
+  // Devices [0, whole_) hold one expert each that needs a whole device; devices from opened_ on
+  // hold nothing yet.
   int64_t whole_ = 0, opened_ = 0;
   std::vector<double> load_;                   // [devices]
   std::vector<std::vector<int64_t>> on_;       // [devices] experts
@@ -190,7 +194,7 @@ void check_wanted(std::span<const double> wanted, int64_t devices) {
   }
   const auto most = static_cast<double>(devices);
   if (sum > most * (1 + kRounding)) {
-    throw user_error("place.popularity: adds up to {} devices, allowed: at most {}", sum, devices);
+    throw user_error("place.popularity: its sum is {} devices, allowed: at most {}", sum, devices);
   }
 }
 
@@ -212,7 +216,7 @@ std::vector<int64_t> largest(std::span<const T> values, int64_t most) {
 PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhaseOptions& options) {
   if (options.cap < 1) throw user_error("place.cap = {}, allowed: at least 1", options.cap);
   if (experts < 1 || devices < 1) {
-    throw user_error("place: {} experts on {} devices, allowed: at least 1 of each", experts,
+    throw user_error("place: experts = {} and devices = {}, allowed: at least 1 each", experts,
                      devices);
   }
   if ((experts + devices - 1) / devices > options.cap) {
@@ -268,7 +272,8 @@ Compare compare_named(std::string_view name) {
 
 bool estimate_holds(std::span<const double> wanted, std::span<const int64_t> counts, int64_t k,
                     Compare compare) {
-  MOE_CHECK(wanted.size() == counts.size(), "an estimate of {} experts, but counts of {}",
+  MOE_CHECK(wanted.size() == counts.size(),
+            "the estimate has {} experts, but the counts have {}; both must have the same number",
             wanted.size(), counts.size());
   std::vector<int64_t> estimated = top_experts(wanted, 2 * k), actual = top_experts(counts, 2 * k);
   if (compare == Compare::kSet) {

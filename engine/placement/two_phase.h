@@ -19,9 +19,9 @@ struct TwoPhaseOptions {
   int64_t cap = 4;
   /// Seed of the random devices for experts without estimated tokens, when no device is free.
   uint64_t seed = 0;
-  /// How an expert's rows are shared among its replicas. false: evenly, as in the paper, so the
-  /// replica that takes a small remainder gets as much as one with a whole device. true: in
-  /// proportion to what phase 1 gave to each (Sharing::kWeighted; not in the paper).
+  /// How an expert's rows are shared among its replicas (residents). false: evenly, as in the
+  /// paper, so the replica that takes a small remainder gets as much as one with a whole device.
+  /// true: in proportion to what phase 1 gave to each (Sharing::kWeighted; not in the paper).
   bool weighted = false;
 };
 
@@ -30,11 +30,9 @@ struct TwoPhaseOptions {
 ///  1. An expert with n_e >= 1 takes floor(n_e) whole devices, the largest n_e first.
 ///  2. Its remainder, and experts with 0 < n_e < 1, go to the other devices, largest first, each to
 ///     the first device where the sum stays <= 1 and fewer than cap experts are; if there is none,
-///     to
-///     the device with the least load.
-///  3. Experts with n_e = 0 are spread evenly over the devices that are still free; if there is
-///  none,
-///     each goes to a random device with a free slot.
+///     to the device with the least load.
+///  3. Experts with n_e = 0 are spread evenly over the devices that are still free; if no device
+///     is, each goes to a random device with a free slot.
 /// When no slot is left for an expert without one, the expert with most replicas gives one up. A
 /// remainder without a slot is dropped, because its expert has whole devices. Ties go to the lower
 /// number. Throws UserError naming "place.<field>".

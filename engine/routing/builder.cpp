@@ -9,14 +9,22 @@ namespace moe {
 RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
     : maps_(maps), next_column_(static_cast<size_t>(maps.tokens)) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0);
+  MOE_CHECK(
+      maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0,
+      "tokens = {} and capacity = {} must be at least 0, experts = {} and columns = {} at least 1",
+      maps.tokens, maps.capacity, maps.experts, maps.columns);
   MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
-            "{} tokens with {} choices, {} experts with {} slots: too many for 32-bit numbers",
-            maps.tokens, maps.columns, maps.experts, maps.capacity);
-  MOE_CHECK(used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts);
+            "{} tokens with {} choices each and {} experts with {} slots each: choices and slots "
+            "must be at most {} each",
+            maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
+  MOE_CHECK(used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts,
+            "used_before has {} numbers, expected none or one for each of {} experts",
+            used_before.size(), maps.experts);
   std::fill_n(maps_.counts, maps_.experts, 0);
   for (size_t e = 0; e < used_before.size(); ++e) {
-    MOE_CHECK(used_before[e] >= 0 && used_before[e] <= maps.capacity);
+    MOE_CHECK(used_before[e] >= 0 && used_before[e] <= maps.capacity,
+              "used_before of expert {} is {}, but must be between 0 and capacity = {}", e,
+              used_before[e], maps.capacity);
     maps_.counts[e] = used_before[e];
   }
   before_.assign(maps_.counts, maps_.counts + maps_.experts);
@@ -39,18 +47,20 @@ bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
   if (t < 0 || t >= maps_.tokens) {
     throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
   }
-  if (column < 0) throw user_error("gate: token {} has no choice number {}", t, column);
+  if (column < 0)
+    throw user_error("gate: token {} has no choice number {}; choices count from 0", t, column);
   return place(t, column, e);
 }
 
 void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
                           std::span<const int32_t> order) {
   if (k < 1 || static_cast<int64_t>(choices.size()) != maps_.tokens * k) {
-    throw user_error("gate: {} choices given, but tokens = {} times k = {} needed", choices.size(),
-                     maps_.tokens, k);
+    throw user_error("gate: {} choices are given, expected tokens = {} times k = {}",
+                     choices.size(), maps_.tokens, k);
   }
   if (static_cast<int64_t>(order.size()) > maps_.tokens) {
-    throw user_error("gate: the order lists {} tokens, tokens = {}", order.size(), maps_.tokens);
+    throw user_error("gate: the order lists {} tokens, allowed: at most tokens = {}", order.size(),
+                     maps_.tokens);
   }
   const int64_t count = order.empty() ? maps_.tokens : static_cast<int64_t>(order.size());
   for (int64_t j = 0; j < k; ++j) {
@@ -71,7 +81,8 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
     throw user_error("gate: there is no expert {}, experts = {}", e, maps_.experts);
   }
   if (column >= maps_.columns) {
-    throw user_error("gate: token {} has more than {} choices", t, maps_.columns);
+    throw user_error("gate: token {} has more than {} choices, the most that are allowed", t,
+                     maps_.columns);
   }
   int32_t* chosen = maps_.expert + t * maps_.columns;
   if (chosen[column] >= 0) {

@@ -22,8 +22,8 @@ enum class GateScope : uint8_t { kToken, kBatch };
 /// What makes a choice: a token by its scores, an expert by the scores of the tokens, or a rule
 /// that does not use scores.
 enum class Chooser : uint8_t { kToken, kExpert, kRule };
-/// How checksums encode an assignment: a byte per choice (expert | dropped ? 0x80 : 0), or a byte
-/// per expert (1 when the expert took the token).
+/// How checksums encode an assignment: a byte per choice (expert; bit 0x80 set if dropped), or a
+/// byte per expert (1 when the expert took the token).
 enum class AssignmentCode : uint8_t { kChoices, kTaken };
 
 /// The input of a gate: the tokens of one rank in token order.

@@ -17,7 +17,7 @@ using kernels::WeightRule;
 constexpr uint64_t kRandomGateStream = 1000033;
 
 ScoreMatrix scores_of(const GateInput& in) {
-  MOE_CHECK(in.scores != nullptr);
+  MOE_CHECK(in.scores != nullptr, "GateInput::scores is null, but this gate needs scores");
   return {std::span(in.scores, static_cast<size_t>(in.tokens * in.experts)), in.experts};
 }
 
@@ -46,9 +46,9 @@ void route_expert_choice(const GateInput& in, RoutingBuilder& out) {
 }
 
 void route_hash(const GateInput& in, RoutingBuilder& out) {
-  MOE_CHECK(in.ids != nullptr);
+  MOE_CHECK(in.ids != nullptr, "GateInput::ids is null, but gate hash needs token ids");
   for (int64_t t = 0; t < in.tokens; ++t) {
-    MOE_CHECK(in.ids[t] >= 0, "token {} has id {}", t, in.ids[t]);
+    MOE_CHECK(in.ids[t] >= 0, "token {} has id {}; ids must be at least 0", t, in.ids[t]);
     out.take(t, in.ids[t] % in.experts);
   }
 }
@@ -89,8 +89,10 @@ int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t t
                             : std::ceil(static_cast<double>(share) * factor *
                                         static_cast<double>(tokens) / static_cast<double>(experts));
   if (places * static_cast<double>(experts) > std::numeric_limits<int32_t>::max()) {
-    throw user_error("gate {}: capacity factor = {} gives {} slots per expert, too many", gate,
-                     factor, places);
+    throw user_error(
+        "gate {}: capacity factor = {} gives {} slots for each of {} experts, too many; at most {} "
+        "slots in all are allowed",
+        gate, factor, places, experts, std::numeric_limits<int32_t>::max());
   }
   return static_cast<int64_t>(places);
 }
@@ -160,7 +162,8 @@ std::vector<Gate> make_gates() {
   gates.back().chooser = Chooser::kRule;
   check_rows("gates", gates);
   for (const Gate& gate : gates) {
-    MOE_CHECK(gate.columns && gate.capacity && gate.route, "gate '{}' lacks a function", gate.name);
+    MOE_CHECK(gate.columns && gate.capacity && gate.route,
+              "gate '{}' must have all of the functions columns, capacity and route", gate.name);
   }
   return gates;
 }

@@ -12,7 +12,8 @@ namespace moe {
 nlohmann::json json_object(std::string_view text, const std::string& where);
 /// Returns a whole number of at least 0. Throws UserError when the field is missing or invalid.
 int64_t integer_field(const nlohmann::json& object, const char* field, const std::string& where);
-/// Returns the begin of a value for messages; nested lists and objects appear as [...] and {...}.
+/// Returns the beginning of a value, for messages; nested lists and objects appear as [...] and
+/// {...}.
 std::string shown(const nlohmann::json& value);
 
 }  // namespace moe

@@ -86,7 +86,8 @@ Shape source_ragged(const SeededQuery& seeded) {
       seeded, seeded.key(RandomStream::kShape, {seeded.class_layer(), seeded.rank + 1}));
 }
 
-/// Makes the experts `hot` those of the first classes, which together get `share`.
+/// Assigns the experts in `hot` to the first classes, which together get the option `share` of all
+/// choices.
 Shape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
   Shape shape = even_shape(seeded);
   for (size_t i = 0; i < hot.size(); ++i) {
@@ -127,7 +128,7 @@ Shape hot_rank(const SeededQuery& seeded) {
 
 Shape spread_hot(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
-  // By holder in random order, the experts on it in random order.
+  // For each holder, in random order, its experts in random order.
   std::vector<std::vector<int32_t>> on;
   for (const int32_t d : permutation(num_holders(q), seeded.key(RandomStream::kHot, {q.layer}))) {
     const std::vector<int32_t> held = experts_on(q, d);
@@ -204,7 +205,7 @@ OptionSpec share_option(const char* doc) {
   return number_option("share", 0.5, 0, 1, doc);
 }
 
-/// Returns the options of a row, followed by those that all rows share.
+/// Returns the options of a workload, followed by those that all workloads but balanced share.
 std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0, double top2 = 0) {
   own.push_back(number_option(
       "drift", 0, 0, 10, "standard deviation of the change of log popularity per step; 0: none"));
@@ -233,8 +234,8 @@ std::vector<WorkloadDef> make_rows() {
       {"hot_expert", "one expert gets a share of all choices",
        with_common({share_option("share of choices that go to the expert")})},
       {"spread_hot", "hot experts on different ranks",
-       with_common({integer_option("hot", 4, 1, 65535, "hot experts"),
-                    share_option("of choices to the hot experts")})},
+       with_common({integer_option("hot", 4, 1, 65535, "number of hot experts"),
+                    share_option("share of choices that go to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
        with_common({sigma, number_option("least", 0.25, 0, 1,
                                          "fewest tokens, as a fraction of the tokens per rank")})},

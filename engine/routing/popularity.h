@@ -1,4 +1,4 @@
-// The popularity of experts under a workload in one step and layer; implements the rows of
+// The popularity of experts under a workload in one step and layer; implements the entries of
 // workloads() (workload.h). Every value is a pure function of setting, query and rank. The tokens'
 // draws by popularity are in sampler.h.
 #pragma once
@@ -31,13 +31,13 @@ inline uint32_t stream_key(uint64_t seed, RandomStream stream, std::initializer_
   return key;
 }
 
-/// What the tokens of one rank are drawn by.
+/// The probabilities with which the tokens of one rank choose experts.
 struct Popularity {
   std::vector<double> share;       // [experts], indexed by class; sums to 1
   std::vector<int32_t> expert_of;  // [experts], the expert of each class
 };
 
-/// A row of workloads() with the values of its options, in the order of the row.
+/// Entry number `row` of workloads() with the values of its options, in its order.
 struct WorkloadSetting {
   size_t row = 0;
   std::vector<double> values;

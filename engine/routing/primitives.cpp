@@ -56,7 +56,7 @@ class LaneArgmax {
   using Ints = int32_t __attribute__((vector_size(kLanes * sizeof(int32_t))));
 
   Floats best_[kVectors];
-  Ints first_[kVectors] = {};  // first column of the block from which best_ is
+  Ints first_[kVectors] = {};  // first column of the block that best_ comes from
   Ints nan_ = {};
 };
 
@@ -80,7 +80,8 @@ ScoreMatrix::ScoreMatrix(std::span<const float> all, int64_t num_experts)
     : scores(all), tokens(0), experts(num_experts) {
   const auto size = static_cast<int64_t>(all.size());
   if (experts <= 0 || size % experts != 0 || experts > std::numeric_limits<int32_t>::max()) {
-    throw user_error("gate: {} scores do not form rows of {} experts", size, experts);
+    throw user_error("gate: {} scores do not form rows of {} experts, one per token", size,
+                     experts);
   }
   tokens = size / experts;
 }
@@ -131,7 +132,8 @@ std::vector<int32_t> topk_rows(const ScoreMatrix& s, int64_t k) {
 
 std::vector<int32_t> topk_col(const ScoreMatrix& s, int64_t expert, int64_t n) {
   if (expert < 0 || expert >= s.experts) {
-    throw user_error("gate: there is no expert {}, experts = {}", expert, s.experts);
+    throw user_error("gate: there is no expert {}; allowed: 0 to experts - 1, experts = {}", expert,
+                     s.experts);
   }
   if (n < 0 || n > s.tokens) {
     throw user_error("gate: n = {} must be between 0 and tokens = {}", n, s.tokens);
@@ -162,7 +164,8 @@ std::vector<int64_t> histogram(std::span<const int32_t> values, int64_t bins) {
   std::vector<int64_t> counts(static_cast<size_t>(bins));
   for (const int32_t value : values) {
     if (value < 0) continue;
-    if (value >= bins) throw user_error("gate: value {} has no bin, bins = {}", value, bins);
+    if (value >= bins)
+      throw user_error("gate: value {} has no bin; it must be below bins = {}", value, bins);
     ++counts[static_cast<size_t>(value)];
   }
   return counts;

@@ -86,7 +86,8 @@ std::vector<int32_t> deal(const TokenClasses& spec, int64_t layer, int64_t exper
 void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
            std::span<int32_t> choices) {
   if (q.k > q.experts)
-    throw user_error("classes: {} choices per token, but only {} experts", q.k, q.experts);
+    throw user_error("classes: k = {} choices per token, allowed: at most the {} experts", q.k,
+                     q.experts);
   const std::vector<int32_t> expert_of = deal(spec, q.layer, q.experts);
   const AliasTable table(class_shares(spec, q.step));
   const uint32_t classes = key(spec, kClassOf, {q.step, rank});

@@ -66,13 +66,15 @@ void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const 
   int64_t sum = 0;
   for (const uint32_t n : counts) sum += n;
   if (sum % t.k != 0 || sum > t.tokens * t.k) {
-    throw user_error("{}: {}: {} choices cannot be {} per token for at most {} tokens", source,
-                     place(t, record, rank), sum, t.k, t.tokens);
+    throw user_error(
+        "{}: {}: {} choices cannot be {} per token for at most {} tokens; correct the counts",
+        source, place(t, record, rank), sum, t.k, t.tokens);
   }
   for (size_t e = 0; e < counts.size(); ++e) {
     if (counts[e] <= sum / t.k) continue;
-    throw user_error("{}: {}: expert {} is chosen {} times by {} tokens", source,
-                     place(t, record, rank), e, counts[e], sum / t.k);
+    throw user_error(
+        "{}: {}: expert {} is chosen {} times by {} tokens; allowed: at most once per token",
+        source, place(t, record, rank), e, counts[e], sum / t.k);
   }
 }
 
@@ -150,9 +152,10 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
   const auto at = std::mismatch(read.begin(), read.end(), t.counts.begin());
   if (at.first == read.end()) return;
   const int64_t i = at.first - read.begin();
-  throw user_error("{}: {}: expert {} counts {} choices, but {} are there: the content is mixed up",
-                   source, place(t, i / (t.ranks * t.experts), i / t.experts % t.ranks),
-                   i % t.experts, *at.first, *at.second);
+  throw user_error(
+      "{}: {}: the count of expert {} is {}, but {} choices name it: the content is mixed up",
+      source, place(t, i / (t.ranks * t.experts), i / t.experts % t.ranks), i % t.experts,
+      *at.first, *at.second);
 }
 
 /// Makes the choices of a record [ranks * tokens, k] from counts only.
@@ -160,8 +163,7 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
   if (t.ranks * t.tokens > kMostMade / t.k) {
     throw user_error(
         "{}: has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can be made "
-        "from "
-        "counts",
+        "from counts",
         name, t.ranks, t.tokens, kMostMade, t.k);
   }
   std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
@@ -192,8 +194,7 @@ int64_t record_of(const Trace& t, const std::string& name, bool cycle, const Rou
   if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
   if (q.ranks * q.tokens != t.ranks * t.tokens) {
     throw user_error(
-        "{}: has {} ranks of {} tokens, but {} of {} are requested; the product must be the "
-        "same",
+        "{}: has {} ranks of {} tokens, but {} of {} are requested; the product must be the same",
         name, t.ranks, t.tokens, q.ranks, q.tokens);
   }
   if (q.step >= t.steps && !cycle) {
@@ -242,7 +243,9 @@ ExpertCounts loads_of(const Trace& t, const std::string& name, int64_t record,
 
 void finish_trace(Trace& trace, const std::string& source) {
   check_sizes(trace, source);
-  MOE_CHECK(trace.blocks.size() == index(trace.layers));
+  MOE_CHECK(trace.blocks.size() == index(trace.layers),
+            "the trace states the blocks of {} layers, but has {} layers; both must be equal",
+            trace.blocks.size(), trace.layers);
   const bool counted = trace.choices.empty() && trace.tokens > 0;
   if (!counted)
     trace.counts.assign(index(trace.steps * trace.layers * trace.ranks * trace.experts), 0);
@@ -338,7 +341,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
 }
 
 RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
-  MOE_CHECK(trace != nullptr);
+  MOE_CHECK(trace != nullptr, "routing model {} needs a trace", name);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
             replay(*trace, name, record_of(*trace, name, cycle, q), q, rank, choices);

@@ -59,7 +59,7 @@ Matrix received(const json& object, const Matrix& slots, int64_t experts,
     if (sum == column) continue;
     throw user_error(
         "{}: field 'expert_histogram', row {}: sums to {}, but column {} of slot_dispatch_matrix "
-        "to {}",
+        "to {}; the sums must be equal",
         source, rank, sum, rank, column);
   }
   return rows;
@@ -70,7 +70,7 @@ Matrix received(const json& object, const Matrix& slots, int64_t experts,
 std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
   int64_t all = 0, given = 0;
   for (const int64_t l : left) all += l;
-  MOE_CHECK(n <= all, "{} of {} slots", n, all);
+  MOE_CHECK(n <= all, "cannot take {} slots from {}; at most all of them can be taken", n, all);
   std::vector<int64_t> taken;
   std::vector<std::pair<int64_t, int64_t>> remainders;  // largest first, then lowest expert
   for (size_t e = 0; e < left.size(); ++e) {
@@ -96,8 +96,10 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
   const int64_t experts = integer_field(object, "experts_per_rank", source);
   if (ranks < 1 || experts < 1 || ranks > 65535 || experts > 65535 ||
       ranks * experts >= kNoExpert) {
-    throw user_error("{}: ep_size = {} times experts_per_rank = {} is not allowed; 1 to 65534",
-                     source, ranks, experts);
+    throw user_error(
+        "{}: ep_size = {} times experts_per_rank = {} is not allowed; the product must be 1 to "
+        "65534",
+        source, ranks, experts);
   }
   const auto slots = matrix(object, "slot_dispatch_matrix", ranks, ranks, source);
   Trace t = {.steps = 1, .layers = 1, .ranks = ranks, .experts = ranks * experts, .k = k};
@@ -120,8 +122,8 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
     for (const int64_t n : slots[index(s)]) row += n;
     if (k < 1 || row % k != 0) {
       throw user_error(
-          "{}: field 'slot_dispatch_matrix', row {}: k = {} does not divide its {} "
-          "slots",
+          "{}: field 'slot_dispatch_matrix', row {}: k = {} choices per token must divide the sum "
+          "of the row, {} slots",
           source, s, k, row);
     }
     t.tokens = std::max(t.tokens, row / k);

@@ -43,7 +43,10 @@ std::string full_name(const WorkloadSetting& setting) {
 }
 
 void check_query(const std::string& name, const RoutingQuery& q) {
-  MOE_CHECK(q.ranks >= 1 && q.tokens >= 0 && q.experts >= 1 && q.step >= 0 && q.layer >= 0);
+  MOE_CHECK(q.ranks >= 1 && q.tokens >= 0 && q.experts >= 1 && q.step >= 0 && q.layer >= 0,
+            "workload {}: ranks = {} and experts = {} must be at least 1, tokens = {}, step = {} "
+            "and layer = {} at least 0",
+            name, q.ranks, q.experts, q.tokens, q.step, q.layer);
   if (q.k < 1 || q.k > q.experts) {
     throw user_error("workload {}: k = {} choices per token, allowed: 1 to experts = {}", name, q.k,
                      q.experts);
@@ -93,8 +96,10 @@ std::span<int64_t> row(ExpertCounts& loads, int64_t rank) {
 void route(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q,
            int64_t rank, std::span<int32_t> choices) {
   check_query(name, q);
-  MOE_CHECK(rank >= 0 && rank < q.ranks, "rank {} of {}", rank, q.ranks);
-  MOE_CHECK(choices.size() == static_cast<size_t>(q.tokens * q.k));
+  MOE_CHECK(rank >= 0 && rank < q.ranks, "rank = {} must be between 0 and {}", rank, q.ranks - 1);
+  MOE_CHECK(choices.size() == static_cast<size_t>(q.tokens * q.k),
+            "there is room for {} choices, expected tokens = {} times k = {}", choices.size(),
+            q.tokens, q.k);
   if (setting.values.empty()) return Balanced(setting.seed, q).choose(rank, choices);
   const int64_t active = active_tokens(setting, q, rank);
   const Sampler sampler(setting, q, popularity(setting, q, rank));

@@ -56,18 +56,19 @@ TEST_CASE("part j are the slots of the group j further on, and joined they are t
 TEST_CASE("parts of rounds that do not fit are refused") {
   CHECK_THROWS_WITH(rounds_of_four("%9, %10, %11 = split_peers(%1) {rounds=3} s forward dispatch"),
                     Contains("op 's': rounds = 3: must divide the 4 ranks"));
-  CHECK_THROWS_WITH(rounds_of_four("%9, %10 = split_peers(%2) {rounds=2} s forward dispatch"),
-                    Contains("op 's': 2 experts cannot be divided evenly among 4 ranks"));
-  CHECK_THROWS_WITH(rounds_of_four("%9 = join_peers(%1) {rounds=2} j forward dispatch"),
-                    Contains("op 'j' (join_peers): it has 1 inputs, expected one part for each of "
-                             "rounds = 2"));
+  CHECK_THROWS_WITH(
+      rounds_of_four("%9, %10 = split_peers(%2) {rounds=2} s forward dispatch"),
+      Contains("op 's' (split_peers): 2 experts cannot be divided evenly among 4 ranks"));
+  CHECK_THROWS_WITH(
+      rounds_of_four("%9 = join_peers(%1) {rounds=2} j forward dispatch"),
+      Contains("op 'j' (join_peers): it has 1 inputs, expected one part per round, 2"));
   CHECK_THROWS_WITH(
       rounds_of_four("%9 = all_to_all(%1) {round=2, rounds=2, to=\"expert\"} a forward dispatch"),
       Contains("op 'a': round = 2: 0 to 1 is allowed"));
   CHECK_THROWS_WITH(
       rounds_of_four(
           "%9 = all_to_all(%1) {irregular=1, rounds=2, to=\"expert\"} a forward dispatch"),
-      Contains("op 'a': attribute 'rounds' moves all slots"));
+      Contains("op 'a' (all_to_all): with attribute 'rounds' all slots are moved"));
 }
 
 TEST_CASE("the gradient of a round goes the opposite way in the same round") {

@@ -74,7 +74,7 @@ TEST_CASE("a stage that finds nothing to do says what it looked for") {
   CHECK_THAT(only({stage("chunked")}), Contains("chunked: no all_reduce is longer than bytes"));
   CHECK_THAT(only({pipemoe_of("1")}), Contains("pipemoe: no MoE layer is cut; degree 1"));
   CHECK_THAT(only({stage("serial"), stage("dw_schedule")}),
-             Contains("dw_schedule: no weight gradient may run beside an all-to-all"));
+             Contains("dw_schedule: no weight gradient may run during an all-to-all"));
 }
 
 TEST_CASE("an option that has no effect beside another stage is named") {

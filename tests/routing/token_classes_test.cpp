@@ -76,7 +76,7 @@ TEST_CASE("classes that cannot be are refused by name") {
   CHECK_THROWS_WITH(token_classes({.classes = 0}), Catch::Contains("classes.classes = 0"));
   CHECK_THROWS_WITH(token_classes({.stray = 2}), Catch::Contains("classes.stray = 2"));
   CHECK_THROWS_WITH(token_classes({}).loads({.tokens = 1, .experts = 1, .k = 2}),
-                    Catch::Contains("2 choices per token, but only 1 experts"));
+                    Catch::Contains("k = 2 choices per token, allowed: at most the 1 experts"));
 }
 
 }  // namespace

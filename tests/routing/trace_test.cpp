@@ -113,7 +113,7 @@ TEST_CASE("what is wrong in a trace is named") {
   CHECK_THAT(error_of(with_number(bytes, kRecord + kRecordBytes, 5, 4)),
              Contains("record 1 (step 0, layer 1) is numbered 5: the content is mixed up"));
   CHECK_THAT(error_of(with_number(bytes, kCounts + 4, 77, 4)),
-             Contains("step 0, layer 0, rank 0: expert 1 counts 77 choices, but"));
+             Contains("step 0, layer 0, rank 0: the count of expert 1 is 77, but"));
   CHECK_THAT(error_of(with_number(bytes, kChoices + 2 * kRecordBytes + 20 + 3, 200, 1)),
              Contains("step 1, layer 0, rank 1, token 1, choice 1: expert 200 is not allowed; "
                       "0 to 11"));
@@ -309,8 +309,9 @@ TEST_CASE("a pattern without a histogram is even over a rank's experts; a wrong 
                              "slot_dispatch_matrix to 7"));
   CHECK_THROWS_WITH(read("\"slot_dispatch_matrix\": [[4, 2], [0]]"),
                     Contains("row 1: allowed: 2 whole numbers"));
-  CHECK_THROWS_WITH(read("\"slot_dispatch_matrix\": [[4, 2], [0, 5]]", 2),
-                    Contains("row 1: k = 2 does not divide its 5 slots"));
+  CHECK_THROWS_WITH(
+      read("\"slot_dispatch_matrix\": [[4, 2], [0, 5]]", 2),
+      Contains("row 1: k = 2 choices per token must divide the sum of the row, 5 slots"));
   CHECK_THROWS_WITH(read("\"x\": 1"), Contains("field 'slot_dispatch_matrix' is missing"));
 }
 

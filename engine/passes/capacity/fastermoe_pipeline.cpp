@@ -21,7 +21,7 @@ class Rounds {
     const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
     const OpId split = add(ops::kSplitPeers, first, ".split", {first.inputs[0]}, rounds());
     std::vector<TensorId> parts = graph_.op(split).outputs;
-    // The experts' ops are one stage. Order of transfers in the program: S_0..S_n-1, R_0..R_n-1.
+    // Order in the program: transfers S_0..S_n-1, experts C_0..C_n-1, transfers R_0..R_n-1.
     const std::span<const OpId> ops(chain_);
     send(ops.front(), parts);
     for (int64_t j = 0; j < rounds_; ++j) {

@@ -20,7 +20,7 @@ double layer_time_by_recurrence(const LayerTimes& t, int64_t degree) {
   const auto r = static_cast<double>(degree);
   const double a = t.alpha_a + t.wire / r, e = t.alpha_e + t.work / r;
   double dispatched = 0, computed = 0;
-  std::vector<double> ready;  // when the experts of each chunk end
+  std::vector<double> ready;  // when the experts of each part end
   for (int64_t i = 0; i < degree; ++i) {
     dispatched += a;
     computed = std::max(computed, dispatched) + e;
@@ -62,7 +62,8 @@ std::vector<LayerTimes> times_of(const LayerModel& m, DegreeObjective objective)
 
 void check(const DegreeProblem& problem, std::string_view who) {
   MOE_CHECK(problem.ways.size() == 1 || problem.ways.size() == 2,
-            "the problem has {} ways through the layer; 1 or 2 are allowed", problem.ways.size());
+            "DegreeProblem::ways has {} entries, allowed: 1 or 2 (forward, backward)",
+            problem.ways.size());
   if (problem.max_degree < 1) {
     throw user_error("{}.max_degree = {}: 1 or more is allowed", who, problem.max_degree);
   }

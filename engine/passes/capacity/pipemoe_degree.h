@@ -1,14 +1,13 @@
-// PipeMoE (Shi et al., INFOCOM 2023): into how many chunks should an MoE layer be cut? Pure
+// PipeMoE (Shi et al., INFOCOM 2023): into how many parts should an MoE layer be cut? Pure
 // functions of two straight lines, one for the time of transfers and one for the time of experts.
 // Graphs and ops are not known here; pipemoe_fit.h derives the lines from them.
 //
-// A layer in r chunks consists of r transfers D_1..D_r, the experts E_1..E_r and r transfers back
-// C_1..C_r. Times of one chunk:
+// A layer in r parts consists of r transfers D_1..D_r, the experts E_1..E_r and r transfers back
+// C_1..C_r. Times of one part:
 //   a = alpha_a + beta_a n_d / r    a transfer (Eq. 16 to 18)
 //   e = alpha_e + beta_e n_e / r    its experts (Eq. 13 to 15)
 // There is one network and one compute unit, and each does one thing at a time. The network runs
-// D_1..D_r, C_1..C_r; no other order is faster, because both of these are lower bounds of any
-// order:
+// D_1..D_r, C_1..C_r; no other order is faster, because g and h are lower bounds for every order:
 //   g(r) = 2 r alpha_a + 2 beta_a n_d    the network never idles (Eq. 25, 40)
 //   h(r) = 2 alpha_a + 2 beta_a n_d / r + r alpha_e + beta_e n_e    the experts never idle (Eq. 33)
 //   T(r) = max(g(r), h(r)), also for r = 1
@@ -27,14 +26,14 @@ namespace moe {
 struct LayerTimes {
   double alpha_a = 0;  // start-up time of a transfer
   double wire = 0;     // beta_a n_d: time of an uncut transfer without its start-up
-  double alpha_e = 0;  // start-up time of the experts of a chunk, both GEMMs
+  double alpha_e = 0;  // start-up time of the experts of a part, both GEMMs
   double work = 0;     // beta_e n_e: time of the uncut experts without their start-up
 };
 
 /// Returns T(degree) in seconds. Requires: degree >= 1 (so do the functions below).
 double layer_time(const LayerTimes& times, int64_t degree);
-/// Returns T(degree) chunk by chunk: Eq. 9 to 12, where C_1 also waits for D_r. (As printed, Eq. 11
-/// lets both share the network, against the paper's text, figure 5a and Eq. 25.)
+/// Returns T(degree), computed part by part: Eq. 9 to 12, where C_1 also waits for D_r. (As
+/// printed, Eq. 11 lets both share the network, against the paper's text, figure 5a and Eq. 25.)
 double layer_time_by_recurrence(const LayerTimes& times, int64_t degree);
 
 /// The two lines and the work of a layer. Units: seconds; n_d is the bytes of a rank's all-to-all,
@@ -89,8 +88,8 @@ DegreeChoice brute_degree(const DegreeProblem& problem);
 /// kPrinted keeps the paper's errata. Line 5 has t_1 with transfers and experts swapped (it should
 /// be Eq. 19). Line 6 takes Q1 for a lower bound of r even where alpha_a < alpha_e (its denominator
 /// is read as that of Eq. 28, alpha_a - alpha_e; with the printed one, alpha_e - alpha_e, it is 0).
-/// kFixed corrects both: where alpha_a <= alpha_e, Q1 is an upper bound of r, and the least r is 2
-/// or does not exist.
+/// kFixed corrects both: where alpha_a <= alpha_e, Q1 is an upper bound of r, and the r chosen
+/// there is 2, or none if that bound is below 2.
 enum class PaperVersion : uint8_t { kPrinted, kFixed };
 DegreeChoice paper_degree(const DegreeProblem& problem, PaperVersion version);
 /// Returns the real-valued r that Algorithm 1 returns, before any rounding.

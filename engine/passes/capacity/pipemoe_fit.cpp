@@ -9,7 +9,7 @@
 namespace moe {
 namespace {
 
-/// Times of a layer cut at one degree: those of its first chunk, which is the longest, and the
+/// Times of a layer cut at one degree: those of its first part, which is the longest, and the
 /// total time of the ops that split and join the rows.
 struct ChunkTimes {
   TimedWork transfer, experts, backward;
@@ -77,7 +77,9 @@ LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostM
     fit.degrees.push_back(r);
   }
   MOE_CHECK(fit.degrees.size() > 1,
-            "op '{}': a line needs two sizes of chunks, but only one is allowed", first.name);
+            "op '{}': a fit of its times needs two degrees or more, but max_degree = {} and its "
+            "capacity = {} allow only one",
+            first.name, max_degree, chain.capacity);
   const auto line = [&first](const char* what, const std::vector<TimedWork>& points) {
     return fit_line(fmt::format("{} of '{}'", what, first.name), points);
   };

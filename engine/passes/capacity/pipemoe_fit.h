@@ -1,5 +1,5 @@
 // Fits PipeMoE's two straight lines of an MoE layer from a cost model: it times the layer's
-// all-to-alls and experts in chunks of several sizes. With a profile as cost model, the lines come
+// all-to-alls and experts in parts of several sizes. With a profile as cost model, the lines come
 // from measured ops. The choice of a degree by these lines is in pipemoe_degree.h, not here.
 #pragma once
 
@@ -18,11 +18,11 @@ struct LayerFit {
   LayerModel model;
   FitError transfer, experts;
   std::optional<FitError> backward;  // error of the line of the experts' backward; only for kStep
-  std::vector<int64_t> degrees;      // the degrees at which a chunk was timed
+  std::vector<int64_t> degrees;      // the degrees at which a part was timed
 };
 
 /// Cuts the layer of the chain at degrees 1, 2, 4, 8, 16, as far as its capacity and max_degree
-/// allow, and fits straight lines through the times of a chunk: one for its transfer (the mean of
+/// allow, and fits straight lines through the times of a part: one for its transfer (the mean of
 /// its all-to-alls, over n_d), one for its experts and, for kStep, one for the experts' backward
 /// (both over n_e). cut_s is the time of the splits and joins, the mean over the degrees above 1.
 /// Requires: at least two degrees. Throws RunError naming the all-to-all when times do not grow

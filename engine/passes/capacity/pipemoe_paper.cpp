@@ -38,7 +38,7 @@ double objective(unsigned, const double* x, double* gradient, void* data) {
   return (p.q2 ? f3 : 2 * t.alpha_a * r + 2 * t.wire) / p.scale;
 }
 
-/// The constraint "not Q1" (Eq. 35): at most 0 where a chunk's transfer is not longer than its
+/// The constraint "not Q1" (Eq. 35): at most 0 where a part's transfer is not longer than its
 /// experts.
 double not_q1(unsigned, const double* x, double* gradient, void* data) {
   const Problem& p = *static_cast<const Problem*>(data);
@@ -65,7 +65,7 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   Problem problem{times, layer_time(times, 1), with_q2};
   const std::unique_ptr<nlopt_opt_s, void (*)(nlopt_opt)> solver(nlopt_create(NLOPT_LD_SLSQP, 1),
                                                                  nlopt_destroy);
-  MOE_CHECK(solver != nullptr);
+  MOE_CHECK(solver != nullptr, "nlopt created no solver; its memory may be used up");
   nlopt_set_min_objective(solver.get(), objective, &problem);
   nlopt_set_lower_bounds1(solver.get(), 2);
   nlopt_add_inequality_constraint(solver.get(), not_q1, &problem, kTolerance);

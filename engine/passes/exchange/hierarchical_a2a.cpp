@@ -56,10 +56,12 @@ class Hierarchy {
     }
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
     if (op.attrs.contains("rounds")) {
-      refuse("is already cut into rounds between groups of workers (fastermoe_pipeline)");
+      refuse(
+          "is already cut into rounds between groups of workers by fastermoe_pipeline; leave one "
+          "of the two stages out");
     }
     if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
-      refuse("is already split into steps");
+      refuse("is already split into steps; list hierarchical_a2a only once");
     }
     if (per_node % group.size == 0) {
       refuse(

@@ -37,8 +37,8 @@ Nanoseconds hidden_ns(const OverlapProblem& problem, const std::vector<OverlapPi
 /// Goes through the all-to-alls in order. While a part of an all-to-all is uncovered, it takes the
 /// free dW whose time is nearest to the uncovered time t_u (the first of equal ones). overshoot =
 /// true, as printed: the last pick may exceed the uncovered time by any amount. overshoot = false:
-/// only a dW with |t_u - t_j| < t_u is taken. `accept` may refuse a pick for this all-to-all; the
-/// dW then remains free for the later ones.
+/// only a dW whose time t satisfies |t_u - t| < t_u is taken. `accept` may refuse a pick for this
+/// all-to-all; the dW then remains free for the later ones.
 OverlapAssignment assign_greedy(
     const OverlapProblem& problem, bool overshoot,
     const std::function<bool(const OverlapPick&)>& accept = [](const OverlapPick&) {

@@ -128,7 +128,8 @@ class Scheduler {
       return log(transfer, gap.beside);
     }
     throw user_error(
-        "op '{}': order edges of earlier stages leave it no gap between the all-to-alls",
+        "op '{}': it fits between no two all-to-alls, because of order edges that earlier stages "
+        "added; leave these stages out",
         graph_.op(transfer).name);
   }
 
@@ -196,7 +197,8 @@ class Scheduler {
     });
   }
 
-  /// Tries the last part of an all-to-all first: most of the layer's loads are known by then.
+  /// Lets the planner run during an all-to-all of its layer. Tries the last part of an all-to-all
+  /// first: most of the layer's loads are known by then.
   void plan_under(const Block& block) {
     for (const auto* all_to_alls : {&block.there, &block.back}) {
       for (size_t i = all_to_alls->size(); i-- > 0;) {
@@ -243,8 +245,8 @@ bool check_placed(const Graph& graph, const std::string& stage) {
     placed = true;
     if (attr_string(graph.op(op), "use") == "next") continue;
     throw user_error(
-        "stage '{}': stage '{}' has use = 'now', so no expert can be sent before "
-        "the layer's own gate; allowed: 'next'",
+        "stage '{}': stage '{}' has use = 'now', so no expert can be sent before the layer's own "
+        "gate; allowed: 'next'",
         stage, attr_string(graph.op(op), "stage"));
   }
   if (exchanges && !placed) {

@@ -11,17 +11,14 @@ namespace moe {
 /// Blocks are numbered i = 1..l; a block is an MoE layer and the compute up to the all-to-all of
 /// the next one. In names of the paper:
 ///   Plan (op place)              of the next step: runs during the first all-to-all of its own
-///   layer
-///                                or, where that is impossible, during the second
+///                                layer or, where that is impossible, during the second
 ///   Trans (op copy_experts)      of block i+1: runs while block i computes, sub-Trans A between
-///   the
-///                                two all-to-alls (FEC), sub-Trans B between the second one and the
-///                                first of block i+1 (FNEC); of block 1: before its first
-///                                all-to-all
+///                                the two all-to-alls of block i (FEC), sub-Trans B between the
+///                                second one and the first of block i+1 (FNEC);
+///                                of block 1: before its first all-to-all
 ///   Agg (op return_gradients)    of block i+1: runs during the backward of block i, sub-Agg B
-///   before
-///                                block i's first all-to-all (BNEC), sub-Agg A between its two
-///                                (BEC);
+///                                before the first all-to-all of this backward (BNEC), sub-Agg A
+///                                between its two all-to-alls (BEC);
 ///                                of block 1: after the last all-to-all
 /// The attr `beside` of an op states whether it is A or B; a placement without `split` has only A.
 /// A transfer that takes longer than the compute delays the all-to-all after it: T_PTrans and

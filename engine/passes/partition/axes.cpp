@@ -104,7 +104,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       batch_(batch),
       made_(graph.tensors().size()),
       touching_(graph.tensors().size()) {
-  MOE_CHECK(batch > 0);
+  MOE_CHECK(batch > 0, "the batch of a rank is {} samples, but must be at least 1", batch);
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
@@ -120,7 +120,8 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       touching_[t.index()].push_back(static_cast<uint32_t>(at));
     }
     for (const TensorId t : graph.op(id).outputs) {
-      MOE_CHECK(touching_[t.index()].front() == at, "op {} comes after a reader of its output",
+      MOE_CHECK(touching_[t.index()].front() == at,
+                "op '{}' comes after an op that reads its output; it must come before all of them",
                 graph.op(id).name);
       made_[t.index()].at = static_cast<int64_t>(at);
     }
@@ -153,8 +154,8 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
     for_each_place(op, tuples[i], [&](TensorId t, int axis) {
       const auto at = std::find(table.tensors.begin(), table.tensors.end(), t);
       const auto k = static_cast<size_t>(at - table.tensors.begin());
-      MOE_CHECK(value_of(axis) < kNumValues, "op {}: axis {} is too large to be cut", op.name,
-                axis);
+      MOE_CHECK(value_of(axis) < kNumValues,
+                "op '{}': OpDef::axes cuts axis {}, allowed: axes 0 to 12", op.name, axis);
       table.supporters[k * kNumValues + value_of(axis)] |= way;
     });
   }
@@ -306,7 +307,9 @@ class AxisSearch {
 
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
   MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0,
-            "cannot cut ops [{}, {}) of {} into {} parts", begin, end, tables_.size(), parts);
+            "cannot cut the ops from number {} to before {} of {} into {} parts; they must be in "
+            "the program, and the parts at least 1",
+            begin, end, tables_.size(), parts);
   AxisSolution solution;
   if (batch_ < parts) {
     solution.why = fmt::format("a batch of {} cannot be cut into {} parts", batch_, parts);

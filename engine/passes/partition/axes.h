@@ -45,10 +45,10 @@ class AxisSearch;
 
 /// The solver for all ranges of one program; several threads may use it at once. A tensor that is
 /// cut along an axis must have a length of at least `parts` there. A tensor that enters the range
-/// may also be taken as rows (kRows), unless it is a parameter, state or input of the program, and
-/// as row ends (kRowEnds) if a gate made it (its rows can be counted again for each part).
-/// Extending a range at its end, or raising `parts`, only adds constraints: a range that is refused
-/// at some op remains refused.
+/// may also be taken as rows (kRows in graph/op_def.h), unless it is a parameter, state or input of
+/// the program, and as row ends (kRowEnds) if a gate made it (its rows can be counted again for
+/// each part). Extending a range at its end, or raising `parts`, only adds constraints: a range
+/// that is refused at some op remains refused.
 class AxisSolver {
  public:
   /// Requires: `ops` are in program order; the graph outlives the solver and does not change.

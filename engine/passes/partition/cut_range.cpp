@@ -111,7 +111,8 @@ struct RangeCutter::Parts {
   void count_again(TensorId counts) {
     const OpId gate = cutter.producer_[counts.index()];
     MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate),
-              "tensor '{}' is not the counts output of a gate", given().tensor(counts).name);
+              "tensor '{}' ends counted rows, so it must be the output 'counts' of a gate",
+              given().tensor(counts).name);
     const Op& op = given().op(gate);
     const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
     if (!parts.contains(choice_slot)) parts[choice_slot] = split(choice_slot, 0, op);
@@ -133,8 +134,10 @@ struct RangeCutter::Parts {
     if (!t.valid()) return t;
     const auto found = parts.find(t);
     if (found == parts.end()) return cutter.now(t);
-    MOE_CHECK(p < found->second.size(), "part {} of '{}' is read before it is made", p,
-              given().tensor(t).name);
+    MOE_CHECK(
+        p < found->second.size(),
+        "part {} of tensor '{}' is read, but only {} of its parts exist; they must be made before",
+        p, given().tensor(t).name, found->second.size());
     return found->second[p];
   }
 
@@ -244,8 +247,9 @@ struct RangeCutter::Parts {
 
 std::vector<OpId> RangeCutter::cut(const CutRange& range) {
   MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
-            "cannot cut ops [{}, {}) of {}: the range is invalid or has no solution", range.begin,
-            range.end, program_.size());
+            "cannot cut the ops from number {} to before {} of {}: the range must have ops, all in "
+            "the program, and a solution of its axes",
+            range.begin, range.end, program_.size());
   return Parts(*this, range).run();
 }
 

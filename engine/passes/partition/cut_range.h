@@ -1,5 +1,5 @@
-// Cuts ranges of a program into parts of the batch and pipelines the parts stage by stage (Lancet,
-// MLSys 2024, sections 5.2 and 5.3): every op is cloned for each part, the parts of a gate hand on
+// Cuts ranges of a program into parts of the batch that run as a pipeline (Lancet, MLSys 2024,
+// sections 5.2 and 5.3): every op is cloned for each part, the parts of a gate hand on
 // the slots used so far, and tensors are split at the start of the range and joined at its end.
 // Invariant: the given graph is not changed. Which ranges are worth cutting is decided in
 // range_search.h, not here.
@@ -28,8 +28,8 @@ class RangeCutter {
   RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq);
 
   /// Adds to graph() the ops that replace the range, and returns them in their order: first the ops
-  /// that split at the border; then stage by stage (a stage is a run of ops of one lane kind), and
-  /// within a stage part by part, so that the transfer of the next part does not wait for the
+  /// that split at the border; then run by run (consecutive ops of one lane kind are a run), and
+  /// within a run part by part, so that the transfer of the next part does not wait for the
   /// compute of this part; finally the ops that join. Call it with ranges in program order that do
   /// not overlap.
   std::vector<OpId> cut(const CutRange& range);

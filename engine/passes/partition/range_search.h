@@ -1,8 +1,8 @@
 // Chooses which ranges of the forward program to cut, and into how many parts: Lancet's dynamic
-// programme (MLSys 2024, section 5), T(0) = 0, T(n) = min over i < n of T(i) + min over k of
-// P(i,n,k), over groups of ops, with half-open ranges. The result is exact for these P: P(i,n,k) is
-// the event engine's time of the range cut into k parts, and P(i,n,1) that of the uncut range. The
-// times themselves are in range_times.h.
+// programme (MLSys 2024, section 5). T(n) is the least time of the first n groups of ops: T(0) = 0,
+// T(n) = min over i < n of (T(i) + min over k of P(i,n,k)), with half-open ranges. The result is
+// exact for these P: P(i,n,k) is the event engine's time of the range cut into k parts, and
+// P(i,n,1) that of the uncut range. The times themselves are in range_times.h.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ struct RangeProblem {
   std::vector<int64_t> parts;  // allowed numbers of parts, without 1 (rho)
   /// Returns whether groups [begin, end) contain a transfer to hide; without one they are not cut.
   std::function<bool(size_t begin, size_t end)> has_transfer;
-  /// Returns P of groups [begin, end); nullopt when they cannot be cut so (never for 1 part).
+  /// Returns P of groups [begin, end); nullopt when they cannot be cut into `parts` (never for 1).
   std::function<std::optional<Nanoseconds>(size_t begin, size_t end, int64_t parts)> range_ns;
 };
 

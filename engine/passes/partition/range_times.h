@@ -23,7 +23,7 @@ class RangeTimes {
   RangeTimes(const Graph& graph, std::span<const OpId> program, int64_t batch, int64_t seq,
              const CostModel& cost);
 
-  /// Returns the time of ops [begin, end) in `parts` parts; nullopt when they cannot be cut so.
+  /// Returns the time of ops [begin, end) in `parts` parts; nullopt when that cut is impossible.
   std::optional<Nanoseconds> ns(size_t begin, size_t end, int64_t parts);
   /// Returns the cut; its field axes.found states whether one exists.
   CutRange cut(size_t begin, size_t end, int64_t parts);

@@ -51,13 +51,13 @@ class InferencePlacer {
     if (graph_.removed(id)) return;
     if (op.part >= 0 || is(graph_, id, MoeOp::kPlace) || op.attrs.contains("residents")) {
       throw user_error(
-          "stage '{}': op '{}' is already cut or placed; this stage allows no other such stage",
+          "stage '{}': op '{}' is already cut or placed by another stage; leave that stage out",
           context_.stage, op.name);
     }
     if (carries(graph_, id, Payload::kRows) && group_of(graph_, op).size != graph_.num_ranks) {
       throw user_error(
-          "stage '{}': all-to-all '{}' exchanges rows among fewer than all ranks; "
-          "use either model.ep or a placement",
+          "stage '{}': all-to-all '{}' exchanges rows among fewer than all ranks; use either "
+          "model.ep or a placement",
           context_.stage, op.name);
     }
   }

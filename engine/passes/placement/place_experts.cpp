@@ -53,7 +53,7 @@ class Placer {
   PlacementBounds bounds_;
   Attrs attrs_;                               // attributes made of bounds_
   int64_t cut_ = 0;                           // in sixteenths: hidden_between() of the layer before
-  std::vector<OpId> first_, last_;            // ops at the begin and at the end of the program
+  std::vector<OpId> first_, last_;            // ops at the beginning and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
 
@@ -63,8 +63,8 @@ void Placer::check_free(OpId id) const {
   if (graph_.removed(id)) return;
   if (is(graph_, id, MoeOp::kPlace)) {
     throw user_error(
-        "stage '{}': stage '{}' has already placed the experts; at most one placement per "
-        "system is allowed",
+        "stage '{}': stage '{}' has already placed the experts; at most one placement per system "
+        "is allowed",
         context_.stage, attr_string(op, "stage"));
   }
   if (!carries(graph_, id, Payload::kRows)) return;
@@ -255,7 +255,9 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   const auto found = std::find_if(all.begin(), all.end(), [&](const PlacementPolicy& one) {
     return one.pass() == context.stage;
   });
-  MOE_CHECK(found != all.end(), "stage {} is not a pass of a placement policy", context.stage);
+  MOE_CHECK(found != all.end(),
+            "stage '{}' has not the name of a placement policy, but it must have one",
+            context.stage);
   const PlacementPolicy& policy = *found;
   PlacementStage stage;
   stage.policy = policy.name;
@@ -273,8 +275,8 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.moves_residents = policy.moves_residents;
   if (now && policy.moves_residents) {
     throw user_error(
-        "{}.use = 'now': a placement that moves experts with their state takes effect in the "
-        "next step; allowed: 'next'",
+        "{}.use = 'now': a placement that moves experts with their state takes effect in the next "
+        "step; allowed: 'next'",
         context.stage);
   }
   return place_experts(std::move(graph), stage, context);

@@ -24,7 +24,7 @@ struct PlacementStage {
   /// Slots per device for residents, beyond experts / devices rounded up.
   int64_t extra_residents = 0;
   bool moves_residents = false;  // owners may move, and experts may have more than one resident
-  bool weighted = false;
+  bool weighted = false;         // Sharing::kWeighted is allowed
   /// Copies are sent in two transfers, sub-Trans A and B of Pro-Prophet's scheduler (section V).
   bool split = false;
   double expected_copies = 1;  // per device and step, for cost models before any run
@@ -34,11 +34,10 @@ struct PlacementStage {
 ///   gather_loads, slot_rows     after the gate: the rows of every source, the rows of every slot
 ///   all_to_all with placement   irregular; sends rows of an expert to the slots that hold it
 ///   copy_experts, concat        copies parameters into shadow slots, after the resident slots;
-///   attr
-///                               beside = "experts" or "between": the compute that may hide the
-///                               copy
-///   place                       runs the policy on the loads: at the end of the step, or first
-///   (kNow)
+///                               attr beside = "experts" or "between": the compute that may hide
+///                               the copy
+///   place                       runs the policy on the loads: at the end of the step, with kNow
+///                               before the rows are sent
 /// It also gets a state "b<i>.placement", and its experts get `residents` slots per device.
 /// Autodiff turns copy_experts into return_gradients. Layers on one rank stay as they are. Throws
 /// UserError when a stage has already placed the layers, when all-to-alls are cut or among fewer
@@ -48,8 +47,8 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// Returns how much of the copies the compute between two MoE layers can hide (Pro-Prophet, section
 /// V), in sixteenths of experts, rounded down: T / tau, where tau is the time in which an expert
 /// reaches all devices and T the shorter of T_FNEC and T_BNEC. Both directions use this one cut,
-/// because gradients return by the slots that the parameters came by. The value is from 0 to 16
-/// `shadows`. A planner fills shadow slots in the order in which it selects experts. So the first
+/// because gradients return by the slots that the parameters came by. The value is from 0 to 16 *
+/// shadows. A planner fills shadow slots in the order in which it selects experts. So the first
 /// slots and a part of the next one (sub-Trans B) hold the copies of a step that can be hidden
 /// there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);

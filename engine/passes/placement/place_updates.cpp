@@ -43,7 +43,10 @@ OpId update_of(const Graph& graph, TensorId parameter) {
       return op;
     }
   }
-  throw user_error("parameter '{}' has no op that updates it", graph.tensor(parameter).name);
+  throw user_error(
+      "parameter '{}': no op of the update phase overwrites it, but a placement needs one for "
+      "every expert parameter",
+      graph.tensor(parameter).name);
 }
 
 /// Returns which input of an update is its gradient. Throws UserError when there is none.
@@ -52,7 +55,9 @@ size_t gradient_input(const Graph& graph, OpId update) {
     const TensorId t = graph.op(update).inputs[i];
     if (t.valid() && graph.tensor(t).kind == TensorKind::kGradient) return i;
   }
-  throw user_error("update '{}' reads no gradient", graph.op(update).name);
+  throw user_error(
+      "op '{}' updates an expert parameter, but reads no gradient; it must have one as an input",
+      graph.op(update).name);
 }
 
 void sum_over_residents(Graph& graph, const Placed& layer, const Attrs& bounds) {

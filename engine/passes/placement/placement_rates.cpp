@@ -45,7 +45,8 @@ double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, d
 /// Bytes per second at which copy_experts sends one expert to all other devices.
 double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
   const Cluster* const cluster = context.cost.network();
-  if (cluster == nullptr) {  // scattered to h others, each of which passes on (h - 1) / h of it
+  if (cluster == nullptr) {
+    // The expert is scattered to h devices; then each of them receives the other (h - 1) / h.
     const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
     return a2a * h / (2 * h - 1);
   }
@@ -104,7 +105,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   }
   const double inputs = static_cast<double>(rows[0] * rows[1]);
   rates.inputs_per_s = inputs / std::max(seconds(experts), 1e-12);
-  // That of SGD with momentum; add_placement_updates uses the optimizer's real state.
+  // The state of SGD with momentum; add_placement_updates uses the optimizer's real state.
   rates.state_bytes = rates.expert_bytes;
   rates.forward_other_s = seconds(between);
   // The backward of a GEMM is two GEMMs of the same size.
