@@ -60,7 +60,9 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
-  MOE_CHECK(now.has_value(), "the schedule cannot run even without a remedy");
+  MOE_CHECK(now.has_value(),
+            "the schedule of graph '{}' must be replayable without a remedy, but is not",
+            in.graph.name);
   int left = in.max_replays;
   for (Trial& trial : trials) {
     if (!trial.remedy.change || left-- <= 0) continue;

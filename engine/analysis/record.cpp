@@ -68,8 +68,8 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
     for (const LaneId lane : lanes) arbitrated_[lane.index()] = lanes;
   }
   for (const Span& span : timeline.spans) {
-    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "rank {} of {}", span.rank,
-              timeline.num_ranks);
+    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks,
+              "a span has rank {}, but must be on one of {} ranks", span.rank, timeline.num_ranks);
     const auto rank = static_cast<size_t>(span.rank);
     chunks[at(span.op, rank)].push_back(&span);
     ends_[at(span.op, rank)] = std::max(ends_[at(span.op, rank)], span.end);

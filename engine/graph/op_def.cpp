@@ -20,7 +20,8 @@ OpKind OpTable::kind(std::string_view name) const {
 const OpDef& OpTable::basic(BasicOp which) const {
   const auto found = std::find_if(defs_.begin(), defs_.end(),
                                   [&](const OpDef* def) { return def->basic == which; });
-  MOE_CHECK(found != defs_.end(), "the table of ops has no basic op {}", static_cast<int>(which));
+  MOE_CHECK(found != defs_.end(), "the table of ops must have an op for BasicOp number {}",
+            static_cast<int>(which));
   return **found;
 }
 
@@ -159,7 +160,8 @@ TensorId output_of(const Graph& graph, const Op& op, Role role) {
 void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
   Op& op = graph.op(id);
   const auto at = place_of(graph.def(op).inputs, role);
-  MOE_CHECK(at.has_value(), "op '{}' ({}) has no input of this role", op.name, graph.def(op).name);
+  MOE_CHECK(at.has_value(), "op '{}' ({}) must have an input of role number {}", op.name,
+            graph.def(op).name, static_cast<int>(role));
   op.inputs.resize(std::max(op.inputs.size(), *at + 1));
   op.inputs[*at] = tensor;
   while (!op.inputs.back().valid()) op.inputs.pop_back();
@@ -195,8 +197,8 @@ void check_inputs(const Graph& graph, const Op& op) {
     most += static_cast<size_t>(operand.most);
   }
   if (op.inputs.size() < fewest || op.inputs.size() > most) {
-    throw user_error("op '{}': {} takes {} to {} inputs, not {}", op.name, def.name, fewest, most,
-                     op.inputs.size());
+    throw user_error("op '{}' ({}) has {} inputs, allowed: {} to {}", op.name, def.name,
+                     op.inputs.size(), fewest, most);
   }
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Operand* const operand = input_operand(def, op, i);

@@ -145,8 +145,8 @@ void RoutedStep::add(OpId op) {
 int32_t RoutedStep::layer_of(OpId op) const {
   const auto same = [&](const MoeLayer& layer) { return layer.block == graph_.op(op).layer; };
   const auto layer = std::find_if(layers_.begin(), layers_.end(), same);
-  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} has no gate", graph_.op(op).name,
-            graph_.op(op).layer);
+  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} must have a gate in the same block",
+            graph_.op(op).name, graph_.op(op).layer);
   return static_cast<int32_t>(layer - layers_.begin());
 }
 
@@ -229,11 +229,12 @@ std::vector<Placement> RoutedStep::first_placements() const {
 void RoutedStep::route(const std::vector<ExpertCounts>& kept,
                        const std::vector<Placement>& placements,
                        const std::vector<Placement>& next) {
-  MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
-                next.size() == layers_.size(),
-            "the graph has {} MoE layers, but there are loads for {}, placements for {} and next "
-            "placements for {}",
-            layers_.size(), kept.size(), placements.size(), next.size());
+  MOE_CHECK(
+      kept.size() == layers_.size() && placements.size() == layers_.size() &&
+          next.size() == layers_.size(),
+      "the graph has {} MoE layers, but the step has loads of {} layers, placements of {} and "
+      "placements for the next step of {}; the numbers must be equal",
+      layers_.size(), kept.size(), placements.size(), next.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
   for (Movement& movement : movements_) {
@@ -245,7 +246,7 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
 void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
-    throw user_error("routing of MoE layer {}: {} sources x {} experts, expected {} x {}", l,
+    throw user_error("the routing of MoE layer {} has {} sources x {} experts, expected {} x {}", l,
                      kept.sources, kept.experts, ranks_, layer.experts);
   }
   Rows& rows = rows_[l];

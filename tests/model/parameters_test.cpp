@@ -103,7 +103,7 @@ TEST_CASE("a gate's spec follows from the gate, the model and its capacity facto
   CHECK(gate_spec(model).weight == "one");
   model.gate = "top2";
   model.experts = 1;
-  CHECK_THROWS_WITH(gate_spec(model), Contains("model.gate = 'top2' takes 2 experts per token"));
+  CHECK_THROWS_WITH(gate_spec(model), Contains("model.gate = 'top2' chooses 2 experts per token"));
   model.gate = "swich";
   CHECK_THROWS_WITH(gate_spec(model), Contains("Did you mean 'switch'?"));
 }

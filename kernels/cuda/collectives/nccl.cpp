@@ -90,7 +90,8 @@ std::string missing(const ProcessGroupSettings& settings) {
   if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
 #endif
   return settings.channels < 0 || settings.channels_per_net_peer < 0
-             ? "channels and channels_per_net_peer must be at least 0"
+             ? "channels = " + std::to_string(settings.channels) + " and channels_per_net_peer = " +
+                   std::to_string(settings.channels_per_net_peer) + ", both must be at least 0"
              : "";
 }
 
