@@ -75,9 +75,9 @@ constexpr auto fields_of(const OverlapSlowdown*) {
 ///   kPerFlow         1: a collective with more flows gets more of the link
 ///   kPerChannel      the channels of its collective: each ring of an all-reduce is one channel; in
 ///                    an all-to-all the channels of a sender are divided among its flows
-///   kPerCollective   1 / the number of unfinished flows of its collective, on that of the flow's
-///                    two links with more of them: collectives share a link evenly, whatever
-///                    the number of their flows
+///   kPerCollective   1 / the number of unfinished flows of its collective, counted on the one of the
+///                    flow's two links that has more of these flows: collectives share a link
+///                    evenly, whatever the number of their flows
 ///   kStrictPriority  1 within a priority; a lower priority gets only what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
 constexpr std::array<const char*, 4> names_of(Share) {

@@ -114,15 +114,13 @@ InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> poin
     if (!std::isfinite(bytes) || bytes < 0 || !std::isfinite(ns) || ns < 0) {
       throw user_error(
           "row {} of a table of cluster.collectives: (bytes, ns) = ({}, {}), allowed: finite "
-          "numbers "
-          "of at least 0",
+          "numbers of at least 0",
           row + 1, bytes, ns);
     }
     if (row > 0 && bytes <= points_[row - 1].first) {
       throw user_error(
           "row {} of a table of cluster.collectives: bytes = {}, allowed: above the bytes of the "
-          "row "
-          "before, {}",
+          "row before, {}",
           row + 1, bytes, points_[row - 1].first);
     }
   }

@@ -121,7 +121,8 @@ struct GateSpec {
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed. Checks ranges of sizes,
-/// that heads divides hidden and ep num_ranks and experts, and a finite factor.
+/// that heads divides hidden, that ep divides num_ranks and experts, and that capacity_factor is
+/// finite.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without it, of the built-in gate that the model names.
@@ -160,7 +161,7 @@ constexpr std::array<const char*, 2> names_of(ReduceLane) {
 struct GradientSync {
   /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
   /// become complete. Gradients of experts get all-reduces of their own where they are summed over
-  /// other ranks than the rest. 0: one all-reduce per gradient.
+  /// other ranks than the other gradients. 0: one all-reduce per gradient.
   Bytes bucket_bytes = 0;
   ReducePlace place = ReducePlace::kReady;
   ReduceLane lane = ReduceLane::kWithAllToAlls;
@@ -193,7 +194,8 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// Returns the states of no parameter, which begin at 0: b<i>.gate.bias [E] if bias_rate > 0.
+/// Returns the states that belong to no parameter; they begin at 0: b<i>.gate.bias [E] if bias_rate
+/// > 0.
 std::vector<ParamInfo> states(const ModelSpec& model);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
