@@ -222,8 +222,8 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     if (t > lo && t < hi) cuts.push_back(t);
   };
   const LaneId own = chunks[at(op, rank)][0]->lane;
-  // On a lane that runs in order, an earlier op blocks this one from its post on, even while it
-  // waits for members.
+  // On a lane that runs in order, an earlier op blocks this one once the earlier op is posted, even
+  // while the earlier op still waits for members.
   const auto taken_from = [&](const Span& s) {
     return s.lane == own && !schedule.picks(own) ? s.post : s.begin;
   };

@@ -17,8 +17,7 @@ struct ServedTimes {
   Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to the experts' end
   Nanoseconds phase2_ns = 0;        // from the end of the gate until the placement is final
   Nanoseconds mapping_wait_ns = 0;  // part of phase2_ns: wait for the placement of phase 1
-  Nanoseconds swap_wait_ns =
-      0;  // how much later experts end because weights were still being copied
+  Nanoseconds swap_wait_ns = 0;     // how much later experts end because weights came late
 };
 
 struct ServedBatch {

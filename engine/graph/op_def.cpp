@@ -179,7 +179,7 @@ bool is_there(const Operand& operand, const Op& op) {
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
   size_t place = 0;
   for (const Operand& operand : def.inputs) {
-    // The last operand keeps its place without its attribute, which the shape rule checks.
+    // The last operand keeps its place even if its attribute is absent; the shape rule checks that.
     const bool there = &operand == &def.inputs.back() || is_there(operand, op);
     const auto most = static_cast<size_t>(there ? operand.most : 0);
     if (i < place + most) return &operand;

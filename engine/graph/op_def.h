@@ -93,8 +93,8 @@ constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts:
-/// at the experts' rank).
+/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: at
+/// the experts' rank).
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
 }

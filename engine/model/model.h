@@ -86,7 +86,8 @@ struct Sgd {
 constexpr auto fields_of(const Sgd*) {
   return field_table<Sgd>(
       field("lr", &Sgd::lr, "learning rate").from(0, 1e38),
-      field("momentum", &Sgd::momentum, "share of the last update that goes on").from(0, 1));
+      field("momentum", &Sgd::momentum, "share of the last update that is added to the next")
+          .from(0, 1));
 }
 
 /// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
@@ -100,8 +101,9 @@ constexpr auto fields_of(const Adamw*) {
   return field_table<Adamw>(
       field("lr", &Adamw::lr, "learning rate").from(0, 1e38),
       field("beta1", &Adamw::beta1, "decay of the mean of gradients").from(0, kBelowOne),
-      field("beta2", &Adamw::beta2, "decay of the mean of their squares").from(0, kBelowOne),
-      field("eps", &Adamw::eps, "added to the root of that mean").from(1e-30, 1),
+      field("beta2", &Adamw::beta2, "decay of the mean of squared gradients").from(0, kBelowOne),
+      field("eps", &Adamw::eps, "added to the square root of the mean of squared gradients")
+          .from(1e-30, 1),
       field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
           .from(0, 1e6));
 }

@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Flows that end until the time returned end in one event: they differ only by rounding.
+/// Returns the latest end of a flow that counts as the same event as an end at `ns`: the two ends
+/// differ only by rounding.
 double same_moment(double ns) {
   return ns + 1e-5 + 1e-14 * ns;
 }

@@ -160,7 +160,7 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
           names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name,
           graph_.op(op).name, highest);
     }
-    if (op == hold.from) continue;  // has begun, so the ops that it waits for are over
+    if (op == hold.from) continue;  // `from` has begun, so the ops that it waits for are over
     for (const OpId before : edges.deps.preds[op.index()]) {
       if (!seen[before.index()]) open.push_back(before);
       seen[before.index()] = true;
@@ -235,7 +235,7 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
     if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;
     const std::vector<OpId>&first = ranks[0].lanes[l], &mine = ranks[rank].lanes[l];
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
-    if (a == first.end()) continue;  // each op is there once, so the lanes are equally long
+    if (a == first.end()) continue;  // every rank has each op once, so the lanes are equally long
     throw run_error(
         "illegal schedule: ranks run different collectives on lane '{}': number {} is op "
         "'{}' on rank 0 and op '{}' on rank {} ({}; {})",

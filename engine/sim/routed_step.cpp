@@ -20,7 +20,7 @@ bool is_irregular(const Graph& graph, OpId op) {
   return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;
 }
 
-/// Returns the number of rows in the tensor; a row is one index of the last dimension's length.
+/// Returns the number of rows in the tensor: the product of all dimensions except the last.
 int64_t rows_of(const Tensor& tensor) {
   return num_elements(tensor.shape) / tensor.shape.back();
 }
@@ -280,8 +280,8 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // As a fraction of the rows that a device gets under even routing. Slots for copies do not
-    // count.
+    // The occupancy is a fraction of the rows that a device gets under even routing; slots for
+    // copies do not count.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

@@ -203,7 +203,7 @@ void all_reduce(ProcessGroup process_group, const float* in, float* out, int64_t
 const char* trouble(ProcessGroup process_group) {
   Member& member = member_of(process_group);
   if (member.trouble.empty()) {
-    // The deadline has already passed, so the state is read only once.
+    // With a deadline of now, settled() reads the state once and does not wait.
     const ncclResult_t result = settled(member.comm, ncclSuccess, Clock::now());
     if (result != ncclSuccess && result != ncclInProgress) member.trouble = member.explain(result);
   }
