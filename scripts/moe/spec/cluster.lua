@@ -138,7 +138,7 @@ schema.record("context cluster", "ctx.cluster", "devices and links, as policies 
 }, declared)
 schema.record("place rates", "ctx.rates",
   "the rates from which a placement's times are computed", {},
-  schema.declared "placement_rates")
+  schema.declared "place_rates")
 
 local function fields_of(cluster)
   local out = {}
