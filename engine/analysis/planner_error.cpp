@@ -151,9 +151,11 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
   for (size_t step = 0; step < steps; ++step) {
     const auto real = StepTimes(plan.graph, result.timelines[step]).by_block();
     for (const PlacementRecord& record : result.placements[step]) {
-      MOE_CHECK(rates.contains(record.layer) && real.contains(record.layer),
-                "step {}: block {} must have a place op in the plan and spans in the timeline",
-                step, record.layer);
+      MOE_CHECK(
+          rates.contains(record.layer) && real.contains(record.layer),
+          "step {}: block {} has a placement, so it must have a place op in the plan and spans in "
+          "the timeline",
+          step, record.layer);
       const PartTimes estimates = estimated(record, rates.at(record.layer));
       for (size_t part = 0; part < kNumParts; ++part) {
         const bool transfers = part == kCopies || part == kGradients;

@@ -222,8 +222,8 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     if (!op.inputs[i].valid() || graph.tensor(op.inputs[i]).dtype != DType::kI32) continue;
     const Operand& operand = *input_operand(def, op, i);
     MOE_CHECK(operand.role == Role::kAny || is_index(operand.role),
-              "op {}: its input {} ({}) has integers, but its role declares floats", def.name, i,
-              operand.name);
+              "op {}: input {} ({}) has integers, so its role must be one of integers or kAny",
+              def.name, i, operand.name);
   }
   size_t fewest = 0, most = 0;
   for (const Operand& operand : def.outputs) {
@@ -232,8 +232,8 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     most += static_cast<size_t>(operand.most);
   }
   MOE_CHECK(num_outputs >= fewest && num_outputs <= most,
-            "op {}: {} to {} outputs are declared, but its shape rule returns {}", def.name, fewest,
-            most, num_outputs);
+            "op {}: the shape rule must return {} to {} outputs, as declared, but returns {}",
+            def.name, fewest, most, num_outputs);
 }
 
 namespace {
@@ -243,13 +243,13 @@ void check_operands(const OpDef& def, const char* what, const std::vector<Operan
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& operand = operands[i];
     MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
-              "op {}: {} {} has no name or the name of an earlier one", def.name, what, i);
+              "op {}: {} {} must have a name that no earlier one has", def.name, what, i);
     MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
               "op {}: {} '{}' is a list (Operand::most), but only the last may be one", def.name,
               what, operand.name);
     MOE_CHECK(
         operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
-        "op {}: {} '{}' is required, but the one before it is optional", def.name, what,
+        "op {}: {} '{}' is required, so the one before it must not be optional", def.name, what,
         operand.name);
   }
 }
@@ -269,18 +269,23 @@ void check_declared(const OpTable& table) {
   std::set<std::string_view> names;
   for (const OpDef* const each : table.defs()) {
     const OpDef& def = *each;
-    MOE_CHECK(def.name != nullptr && def.doc != nullptr, "an op has no name or no doc");
-    MOE_CHECK(names.insert(def.name).second, "two ops are named {}", def.name);
-    MOE_CHECK(!def.inputs.empty(), "op {}: no inputs are declared", def.name);
-    MOE_CHECK(def.infer != nullptr && def.work != nullptr, "op {}: infer or work is missing",
+    MOE_CHECK(def.name != nullptr && def.doc != nullptr,
+              "an op of the table must have a name and a doc, but one is missing");
+    MOE_CHECK(names.insert(def.name).second,
+              "op {}: the name must be unique in the table, but two ops have it", def.name);
+    MOE_CHECK(!def.inputs.empty(), "op {}: at least one input must be declared, but there is none",
               def.name);
+    MOE_CHECK(def.infer != nullptr && def.work != nullptr,
+              "op {}: functions infer and work must both be given", def.name);
     const bool moves = def.collective != Collective::kNone;
-    MOE_CHECK(moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
-              "op {}: lane, collective and payload contradict each other", def.name);
+    MOE_CHECK(
+        moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
+        "op {}: lane kComm, a collective and a payload must be declared together or not at all",
+        def.name);
     MOE_CHECK(moves || (def.run_f32 != nullptr && def.run_f64 != nullptr),
               "op {}: kernels run_f32 and run_f64 must both be given", def.name);
     MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(),
-              "op {}: it has a loss, but no output is declared", def.name);
+              "op {}: it has a loss, so output 0 must be declared", def.name);
     check_operands(def, "input", def.inputs);
     check_operands(def, "output", def.outputs);
     std::vector<int> in = def.mutates, out = def.partly_written;

@@ -87,7 +87,7 @@ std::optional<ArbiterState::Transfer> ArbiterState::next() {
 }
 
 bool ArbiterState::done() {
-  MOE_CHECK(in_flight_, "no transfer is in flight");
+  MOE_CHECK(in_flight_, "done() needs a transfer in flight, but there is none");
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), in_flight_->op);
   const auto chunks = chunks_over_.begin() + (at - waiting_.begin());
   const bool over = ++*chunks == in_flight_->num_chunks;

@@ -62,7 +62,9 @@ Side side_of(const Graph& graph, const Op& op) {
     }
   }
   if (def.joins_parts) return joins_at_experts(graph, op) ? Side::kExperts : Side::kSource;
-  MOE_CHECK(at_source, "no operand of op {} declares whose rows determine its work", def.name);
+  MOE_CHECK(at_source,
+            "op {} must have an operand whose role declares whose rows determine the op's work",
+            def.name);
   return Side::kSource;
 }
 
