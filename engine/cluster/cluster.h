@@ -38,7 +38,8 @@ constexpr auto fields_of(const Device*) {
       field("vector_flops_per_s", &Device::vector_flops_per_s,
             "achieved flops per second outside GEMMs")
           .from(kLeastRate, kMostRate),
-      field("memory_bytes_per_s", &Device::memory_bytes_per_s, "achieved bytes per second")
+      field("memory_bytes_per_s", &Device::memory_bytes_per_s,
+            "achieved bytes per second of the device's memory")
           .from(kLeastRate, kMostRate),
       field("launch_us", &Device::launch_ns, "time added to every compute op, microseconds")
           .in(kMicroseconds)
