@@ -166,8 +166,10 @@ std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view pack
   Schedule schedule = get_schedule(unpacker);
   auto plan = make_plan_of(std::move(spec), parse_graph(text, op_table()), std::move(schedule));
   if (plan->hash == hash) return plan;
-  throw run_error("the received plan has hash {}, but this process computed hash {} for it", hash,
-                  plan->hash);
+  throw run_error(
+      "the received plan has hash {}, but this process computed hash {} for it; all processes must "
+      "run the same build",
+      hash, plan->hash);
 }
 
 }  // namespace moe

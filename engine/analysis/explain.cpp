@@ -189,7 +189,7 @@ class Account {
   const std::vector<const Span*>& compute_;
   std::map<Key, Nanoseconds>& sums_;
   size_t next_ = 0;                // index in compute_ of the op that ends the gap
-  std::vector<Nanoseconds> idle_;  // per op: time that hid no transfer, less what spend() took
+  std::vector<Nanoseconds> idle_;  // per op: time that hid no transfer, minus what spend() took
   Times exposed_;
 };
 

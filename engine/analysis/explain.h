@@ -1,17 +1,17 @@
 // Why communication was exposed. explain() assigns each nanosecond of exposed_comm_ns
-// (timeline/metrics.h) of each rank to one collective and one cause. It works the same for
-// simulated and executed timelines. What could be changed is in findings.h.
+// (timeline/metrics.h) of each rank to one collective and one cause, in simulated and in executed
+// timelines by the same rule. What could be changed is in findings.h.
 //
 // The method. Say the compute lane is idle until op X begins. X waited for the last of its
 // predecessors to end, call it P; P waited for the last of its own predecessors, and so on back to
 // the time when compute stopped. Each piece of the idle time belongs to the collective that is
 // waited for in it. P lasts from the end of the last op whose data it needs to its own end. This
 // time consists of the transfer as it is alone on the wire, and of delays (an order edge, a lane,
-// late members, a hold, a hand-over, chunks, contention). The time of P that compute hid is
-// subtracted from the transfer first, then from the delays in the order in which they occurred. The
-// rest of the transfer is inherent (kData), unless a compute op could have run during it but ran at
-// a time when it hid no transfer. Then the cause is what kept that op from running: an order edge
-// or the lane's order. A compute op explains at most as much time as it takes.
+// late members, a hold, a hand-over, chunks, contention). The time during which compute
+// hid P is subtracted from the transfer first, then from the delays in the order in which they
+// occurred. The rest of the transfer is inherent (kData), unless a compute op could have run during
+// it but ran at a time when it hid no transfer. Then the cause is what kept that op from running:
+// an order edge or the lane's order. A compute op explains at most as much time as it takes.
 #pragma once
 
 #include <string>
@@ -31,7 +31,7 @@ enum class Cause : uint8_t {
   kMembers,       // posted here, but not yet by `late_rank`, which waited for `from`
   kHold,          // held back from the begin of `from` until `to` is posted
   kCoordination,  // a hand-over between lanes, or the choice of the next op
-  kStartUp,       // its chunks together take longer than one transfer would
+  kStartUp,       // the chunks together take longer than the collective in one piece
   kContention,    // slower than alone, while `from` used the network too
   kSlower,        // slower than in the cost model, although alone on the network
 };
@@ -52,7 +52,7 @@ struct Exposure {
 struct CollectiveShare {
   OpId op;
   Bytes bytes = 0;
-  Nanoseconds alone_ns = 0;     // its time in the cost model, alone and not cut into chunks
+  Nanoseconds alone_ns = 0;     // time in the cost model, alone and not cut into chunks
   Nanoseconds waited_ns = 0;    // from post to begin, over all chunks
   Nanoseconds transfer_ns = 0;  // from begin to end, over all chunks
   Nanoseconds hidden_ns = 0;    // the part of transfer_ns during which compute ran
@@ -64,7 +64,7 @@ struct CollectiveShare {
 struct Explanation {
   std::vector<CollectiveShare> collectives;  // in the order of their begins on rank 0
   std::vector<Exposure> exposures;           // the longest first
-  std::vector<Nanoseconds> exposed_ns;       // per rank; their sum is that of all exposures
+  std::vector<Nanoseconds> exposed_ns;       // per rank; in sum over ranks that of exposures[i].ns
   Nanoseconds makespan_ns = 0;
   LowerBound bound;
 };

@@ -60,7 +60,9 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
-  MOE_CHECK(now.has_value(), "the schedule cannot run even without a remedy");
+  MOE_CHECK(now.has_value(),
+            "the schedule of graph '{}' must be replayable without a remedy, but is not",
+            in.graph.name);
   int left = in.max_replays;
   for (Trial& trial : trials) {
     if (!trial.remedy.change || left-- <= 0) continue;
@@ -77,10 +79,10 @@ bool same_exposure(const Exposure& a, const Exposure& b) {
   return a.op == b.op && a.cause == b.cause && a.from == b.from && a.to == b.to;
 }
 
-/// Whether trial b need not be listed because trial a, of the same group, is listed. If only one of
-/// them is wide (for the whole group), a wide trial must be worth more than 1.1 times the other to
-/// cover it; a narrow trial covers the wide one if 1.1 times its worth is at least that of the wide
-/// one. Otherwise a covers b if both are for the same exposure and a is worth at least as much.
+/// Whether trial b is left out of the list because trial a, of the same group, is in it. If one of
+/// the two is wide (for the whole group) and the other is not, the wide trial covers the other when
+/// it is worth more than 1.1 times as much; else the other covers the wide one. If both are wide or
+/// neither is, a covers b when both are for the same exposure and a is worth at least as much.
 bool covers(const Trial& a, const Trial& b) {
   if (a.remedy.group != b.remedy.group) return false;
   const Nanoseconds x = a.finding.worth_ns, y = b.finding.worth_ns;

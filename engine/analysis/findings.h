@@ -27,7 +27,7 @@ struct IdleStage {
   std::string name;
   std::string why;
   bool cuts = false;       // a stage that cuts transfers into parts, and that changed nothing
-  bool by_option = false;  // its options request no change, or it forbids what no stage does
+  bool by_option = false;  // true: the options request no change, or forbid what no stage does
 };
 
 /// Returns the input to replay another schedule of the same graph.

@@ -1,5 +1,5 @@
-// Idle stages: stages of a plan whose options had no effect, or only a part of it, and the reasons.
-// For reports; a pass itself does not use them.
+// Idle stages: stages of a plan whose options had no effect, or less effect than requested, and the
+// reasons. For reports; a pass itself does not use them.
 #pragma once
 
 #include <vector>

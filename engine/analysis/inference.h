@@ -24,7 +24,7 @@ std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_
 
 /// The experts of one MoE layer in one batch.
 struct ServedLayer {
-  bool fine_tunes = false, placed_again = false;  // fine_tunes and again of OffloadRecord
+  bool fine_tunes = false, placed_again = false;  // OffloadRecord::fine_tunes, OffloadRecord::again
   std::vector<int64_t> rows;                      // per rank: rows that its experts computed
 };
 /// Returns the layers of all batches as [batch][layer].

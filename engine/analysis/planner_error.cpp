@@ -143,14 +143,19 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
     rates[plan.graph.op(id).layer] = ops::placement_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();
-  MOE_CHECK(steps == 0 || steps == result.timelines.size(),
-            "{} steps have placements, but {} have timelines", steps, result.timelines.size());
+  MOE_CHECK(
+      steps == 0 || steps == result.timelines.size(),
+      "the result has placements for {} steps, but timelines for {}; the numbers must be equal",
+      steps, result.timelines.size());
   ModelErrors errors;
   for (size_t step = 0; step < steps; ++step) {
     const auto real = StepTimes(plan.graph, result.timelines[step]).by_block();
     for (const PlacementRecord& record : result.placements[step]) {
-      MOE_CHECK(rates.contains(record.layer) && real.contains(record.layer),
-                "step {}: block {} has no placement or no spans", step, record.layer);
+      MOE_CHECK(
+          rates.contains(record.layer) && real.contains(record.layer),
+          "step {}: block {} has a placement, so it must have a place op in the plan and spans in "
+          "the timeline",
+          step, record.layer);
       const PartTimes estimates = estimated(record, rates.at(record.layer));
       for (size_t part = 0; part < kNumParts; ++part) {
         const bool transfers = part == kCopies || part == kGradients;

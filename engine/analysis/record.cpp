@@ -68,8 +68,8 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
     for (const LaneId lane : lanes) arbitrated_[lane.index()] = lanes;
   }
   for (const Span& span : timeline.spans) {
-    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "rank {} of {}", span.rank,
-              timeline.num_ranks);
+    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks,
+              "a span has rank {}, but must be on one of {} ranks", span.rank, timeline.num_ranks);
     const auto rank = static_cast<size_t>(span.rank);
     chunks[at(span.op, rank)].push_back(&span);
     ends_[at(span.op, rank)] = std::max(ends_[at(span.op, rank)], span.end);
@@ -222,8 +222,8 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     if (t > lo && t < hi) cuts.push_back(t);
   };
   const LaneId own = chunks[at(op, rank)][0]->lane;
-  // On a lane that runs in order, an earlier op blocks this one from its post on, even while it
-  // waits for members.
+  // On a lane that runs in order, an earlier op blocks this one once the earlier op is posted, even
+  // while the earlier op still waits for members.
   const auto taken_from = [&](const Span& s) {
     return s.lane == own && !schedule.picks(own) ? s.post : s.begin;
   };

@@ -23,7 +23,7 @@ class Times {
   Nanoseconds before(Nanoseconds at) const;
 
   std::vector<Interval> intervals_;  // ascending, with gaps between them
-  std::vector<Nanoseconds> sums_;    // total length of the intervals up to and with each
+  std::vector<Nanoseconds> sums_;    // total length of intervals 0 to i, at index i
 };
 
 class Record {
@@ -32,12 +32,12 @@ class Record {
   Record(const ReplayInput& input, const Timeline& timeline);
 
   bool is_comm(OpId op) const { return graph.def(op).lane == LaneKind::kComm; }
-  /// Return when `op` begins and ends on `rank`; 0 for an op without a span.
+  /// Return the times at which `op` ended and began on `rank`; 0 for an op without a span.
   Nanoseconds end(OpId op, size_t rank) const { return ends_[at(op, rank)]; }
   Nanoseconds begin(OpId op, size_t rank) const;
-  /// Returns when the last op whose data `op` needs was over on `rank`.
+  /// Returns the end on `rank` of the last op whose data `op` needs.
   Nanoseconds data_ready(OpId op, size_t rank) const;
-  /// Returns when the last op was over that comes before `op` by data or by an order edge.
+  /// Returns the end on `rank` of the last op that precedes `op` by data or by an order edge.
   Nanoseconds edges_ready(OpId op, size_t rank) const;
   /// Returns the predecessor by data that was over last on `rank`; invalid if there is none.
   OpId last_needed(OpId op, size_t rank) const;

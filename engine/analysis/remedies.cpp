@@ -13,7 +13,8 @@ constexpr const char* kStage = "explain";  // the stage of order edges that a re
 
 /// Number of chunks into which a remedy cuts a transfer that blocks other transfers.
 constexpr Bytes kChunks = 8;
-/// How many transfers of a busy lane, back from the one that blocks, are searched for causes.
+/// How many transfers of a busy lane are searched for causes: the one that blocks, and those
+/// before.
 constexpr size_t kCarriers = 64;
 
 void erase_edges(Schedule& schedule, OpId from, OpId to) {

@@ -7,12 +7,12 @@
 namespace moe {
 
 struct Remedy {
-  std::string advice;                     // remedies with equal advice are the same remedy
-  std::string group;                      // name shared by remedies of the same stage or lane
-  bool wide = false;                      // whether it changes everything of the group
+  std::string advice;  // remedies with equal advice are the same remedy
+  std::string group;   // name shared by remedies of the same stage or lane
+  bool wide = false;   // true: changes the whole stage or lane, not one op or edge of it
   std::function<void(Schedule&)> change;  // null if the remedy needs another plan
   Nanoseconds estimate_ns = 0;            // if `change` is null: estimated gain for this exposure
-  Exposure cause = {};  // the exposure that it really treats, if that is not the given one
+  Exposure cause = {};  // the exposure that the remedy shortens, if not the given one
 };
 
 class Remedies {
@@ -34,7 +34,8 @@ class Remedies {
   void run_under(Schedule& schedule, OpId op, OpId comm) const;
   OpId movable(const Exposure& e) const;
   /// Returns the time of the compute ops of the same layer and phase that follow `comm` without
-  /// another collective between. If `comm` were cut into parts, this compute could hide some.
+  /// another collective between. If `comm` were cut into parts, this compute could hide some of
+  /// them.
   Nanoseconds work_behind(OpId comm) const;
   Nanoseconds shortest_part(OpId comm) const;
   LaneId lane_for(Collective kind) const;

@@ -1,6 +1,6 @@
 // Times of one batch of inference in its MoE layers, for any plan and a timeline of it, divided as
-// in the evaluation of the paper Lina (USENIX ATC 2023, section 7.3). A time lasts from the first
-// rank that begins to the last rank that ends. Predictions and rows are in inference.h.
+// in the evaluation of the paper Lina (USENIX ATC 2023, section 7.3). Each time lasts from the
+// begin on the first rank to the end on the last rank. Predictions and rows are in inference.h.
 #pragma once
 
 #include <vector>
@@ -14,10 +14,10 @@ namespace moe {
 struct ServedTimes {
   Nanoseconds layer_ns = 0;         // from the begin of the gate to the end of the combine
   Nanoseconds a2a_ns = 0;           // both all-to-alls, on rank 0
-  Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to that of the experts
+  Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to the experts' end
   Nanoseconds phase2_ns = 0;        // from the end of the gate until the placement is final
   Nanoseconds mapping_wait_ns = 0;  // part of phase2_ns: wait for the placement of phase 1
-  Nanoseconds swap_wait_ns = 0;     // delay of the experts' end because weights were not there yet
+  Nanoseconds swap_wait_ns = 0;     // how much later experts end because weights came late
 };
 
 struct ServedBatch {

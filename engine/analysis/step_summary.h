@@ -14,15 +14,15 @@
 
 namespace moe {
 
-/// Returns the index of the step with the median makespan: of an even number of steps the shorter
-/// of the middle two, of equal steps the earlier one. Requires: at least one step.
+/// Returns the index of the step with the median makespan. With an even number of steps, it is the
+/// shorter of the two in the middle; among equal steps, the earliest. Requires: at least one step.
 size_t median_step(const std::vector<Metrics>& steps);
 
 /// Returns when the last forward op ends on any rank; 0 if there is none.
 Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline);
 
-/// Returns the summed times of a rank's ops, each running alone: of collectives per op kind, of
-/// other ops per segment.
+/// Returns the summed times of a rank's ops, each running alone. A key is an op kind, for all
+/// collectives of that kind, or a segment, for all other ops in it.
 std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost);
 
 /// The two times of the forward pass that Lina's expert packing compares: of the all-to-all to the

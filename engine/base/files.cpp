@@ -52,7 +52,8 @@ Descriptor open_input(const fs::path& path, Links links) {
 
 std::string random_name() {
   uint64_t bits = 0;
-  if (getrandom(&bits, sizeof bits, 0) != sizeof bits) throw run_error("getrandom: {}", reason());
+  if (getrandom(&bits, sizeof bits, 0) != sizeof bits)
+    throw run_error("cannot choose a random file name: getrandom() failed: {}", reason());
   return fmt::format("{}{:0{}x}{}", kPrefix, bits, kDigits, kSuffix);
 }
 
@@ -177,7 +178,7 @@ std::string read_file(const fs::path& path, Links links) {
 
 AtomicFile::AtomicFile(fs::path path)
     : path_(std::move(path)), folder_(open_folder(path_.parent_path(), false)) {
-  if (!folder_.valid()) fail("open its folder");
+  if (!folder_.valid()) fail("open the folder of");
   remove_left_over(folder_);
   make_temporary();
 }

@@ -7,8 +7,7 @@ namespace moe {
 void fail_bytes(const std::string& what, double bytes) {
   throw user_error(
       "{} has {:.4g} bytes; at most 2^53 are allowed: make the model smaller, or divide it over "
-      "more "
-      "ranks",
+      "more ranks",
       what, bytes);
 }
 

@@ -22,7 +22,7 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
 std::string unknown_name(std::string_view what, std::string_view name,
                          std::vector<std::string> names);
 
-/// Throws InternalError unless each row of a table has a unique name and a doc. `rows`: elements
+/// Throws InternalError unless each entry of a table has a unique name and a doc. `rows`: entries
 /// with members name and doc, as strings or pointers to strings.
 template <class Rows>
 void check_rows(std::string_view table, const Rows& rows) {
@@ -35,10 +35,11 @@ void check_rows(std::string_view table, const Rows& rows) {
   };
   std::set<std::string_view> names;
   for (const auto& row : rows) {
-    MOE_CHECK(!text(row.name).empty(), "a row of the table of {} has no name", table);
-    MOE_CHECK(names.insert(text(row.name)).second, "two rows of the table of {} are named '{}'",
+    MOE_CHECK(!text(row.name).empty(), "an entry of the table of {} has no name", table);
+    MOE_CHECK(names.insert(text(row.name)).second, "two entries of the table of {} are named '{}'",
               table, text(row.name));
-    MOE_CHECK(!text(row.doc).empty(), "'{}' of the table of {} has no doc", text(row.name), table);
+    MOE_CHECK(!text(row.doc).empty(), "entry '{}' of the table of {} has no doc", text(row.name),
+              table);
   }
 }
 

@@ -74,7 +74,8 @@ class Unpacker {
   }
   void get(std::string& text) { text = next(next_size()); }
   std::string_view next(size_t bytes) {
-    MOE_CHECK(bytes <= left_.size(), "{} bytes are requested, but only {} are left", bytes,
+    MOE_CHECK(bytes <= left_.size(),
+              "the next value of a packed message has {} bytes, but only {} are left", bytes,
               left_.size());
     const std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);

@@ -32,13 +32,14 @@ constexpr double kLeastRate = 1e-9, kMostRate = 1e18, kMostStartUs = 1e9;
 
 constexpr auto fields_of(const Device*) {
   return field_table<Device>(
-      field("name", &Device::name, "in results"),
+      field("name", &Device::name, "name of the device in results"),
       field("gemm_flops_per_s", &Device::gemm_flops_per_s, "achieved flops per second in GEMMs")
           .from(kLeastRate, kMostRate),
       field("vector_flops_per_s", &Device::vector_flops_per_s,
             "achieved flops per second outside GEMMs")
           .from(kLeastRate, kMostRate),
-      field("memory_bytes_per_s", &Device::memory_bytes_per_s, "achieved bytes per second")
+      field("memory_bytes_per_s", &Device::memory_bytes_per_s,
+            "achieved bytes per second of the device's memory")
           .from(kLeastRate, kMostRate),
       field("launch_us", &Device::launch_ns, "time added to every compute op, microseconds")
           .in(kMicroseconds)
@@ -75,8 +76,8 @@ constexpr auto fields_of(const OverlapSlowdown*) {
 ///   kPerFlow         1: a collective with more flows gets more of the link
 ///   kPerChannel      the channels of its collective: each ring of an all-reduce is one channel; in
 ///                    an all-to-all the channels of a sender are divided among its flows
-///   kPerCollective   1 / the number of unfinished flows of its collective, on that of the flow's
-///                    two links with more of them: collectives share a link evenly, whatever
+///   kPerCollective   1 / the number of unfinished flows of its collective, counted on that link
+///                    of the flow that has more of them: collectives share a link evenly, whatever
 ///                    the number of their flows
 ///   kStrictPriority  1 within a priority; a lower priority gets only what higher ones leave
 enum class Share { kPerFlow, kPerChannel, kPerCollective, kStrictPriority };
@@ -113,7 +114,7 @@ struct Cluster {
 
 constexpr auto fields_of(const Cluster*) {
   return field_table<Cluster>(
-      field("name", &Cluster::name, "in results"),
+      field("name", &Cluster::name, "name of the cluster in results"),
       field("nodes", &Cluster::nodes, "number of nodes").from(1, 65536).must(),
       field("devices_per_node", &Cluster::devices_per_node, "number of devices per node")
           .from(1, 1024)

@@ -71,7 +71,7 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
     case Collective::kNone:
       break;
   }
-  MOE_CHECK(false, "op '{}' is not a collective", graph.op(op).name);
+  MOE_CHECK(false, "op '{}' ({}) must be a collective", graph.op(op).name, graph.def(op).name);
 }
 
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
@@ -89,8 +89,9 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
     if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // empty steps take no time
   }
   return total.ns([&] {
-    return with_links(fmt::format("op '{}' of {} steps", graph.op(op).name, routed.steps->size()),
-                      cluster);
+    return with_links(
+        fmt::format("op '{}', an all-to-all of {} steps,", graph.op(op).name, routed.steps->size()),
+        cluster);
   });
 }
 
@@ -104,17 +105,23 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)
     : points_(std::move(points)) {
   if (points_.size() < 2) {
-    throw user_error("table: it has {} rows of (bytes, ns), but needs at least 2", points_.size());
+    throw user_error(
+        "a table of cluster.collectives has {} rows of (bytes, ns), but needs at least 2",
+        points_.size());
   }
   for (size_t row = 0; row < points_.size(); ++row) {
     const auto [bytes, ns] = points_[row];
     if (!std::isfinite(bytes) || bytes < 0 || !std::isfinite(ns) || ns < 0) {
-      throw user_error("table row {}: ({}, {}) must be finite numbers of at least 0", row + 1,
-                       bytes, ns);
+      throw user_error(
+          "row {} of a table of cluster.collectives: (bytes, ns) = ({}, {}), allowed: finite "
+          "numbers of at least 0",
+          row + 1, bytes, ns);
     }
     if (row > 0 && bytes <= points_[row - 1].first) {
-      throw user_error("table row {}: bytes = {} must be above the bytes of the row before, {}",
-                       row + 1, bytes, points_[row - 1].first);
+      throw user_error(
+          "row {} of a table of cluster.collectives: bytes = {}, allowed: above the bytes of the "
+          "row before, {}",
+          row + 1, bytes, points_[row - 1].first);
     }
   }
 }

@@ -23,7 +23,8 @@ namespace moe {
 
 /// The work and bytes of one op under a given routing, for ops that depend on slot occupancy.
 struct RoutedWork {
-  /// Occupancy of a compute op's rank; of an all-to-all, the rank that sends or receives most.
+  /// For a compute op, the occupancy of its rank; for an all-to-all, of the rank that sends or
+  /// receives most.
   WorkContext work;
   /// AllToAll::bytes of an irregular all-to-all; null: every pair of ranks exchanges the same
   /// number of bytes, which follows from `work`.
@@ -91,7 +92,8 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// Returns the collective as a transfer on the cluster, of all groups at once: an all-to-all with
 /// payload / members bytes per pair (in rounds: members of a block) or with the routed bytes, or an
 /// all-reduce of the payload. The exchange of counts before an irregular all-to-all is a separate
-/// op and not included. Throws UserError unless the cluster has as many devices as the graph ranks.
+/// op and not included. Throws UserError unless the cluster has as many devices as the graph has
+/// ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
 /// Returns the time of the transfer network_op() by its closed form; for several steps, their sum.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
@@ -124,8 +126,9 @@ struct OffloadTimes {
 };
 
 /// An op takes max(flops / rate, bytes / memory rate) + launch. A collective takes its closed form,
-/// or, among all ranks and without rounds, the time in the table of its kind (measured, by payload
-/// per rank) if there is one. `times` replaces the roofline for ops on offloaded experts.
+/// or, if its kind has a table of measured times (by payload per rank) and it runs among all ranks
+/// and not in rounds, the time of that table. `times` replaces the roofline for ops on offloaded
+/// experts.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
@@ -208,7 +211,7 @@ class ProfileCost : public CostModel {
   /// From now on, compute is slowed down while transfers run, by the table's row for transfers of
   /// `blocks` thread blocks.
   void set_overlap(OverlapTable table, int32_t blocks);
-  /// Returns how many ops this object timed (not in the cache); measuring_ns: the time for that.
+  /// Return how many ops this object timed because the cache lacked them, and how long that took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 

@@ -44,8 +44,9 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
   }
   const double determinant = w * wxx - wx * wx;
   if (!(determinant > 1e-12 * w * wxx)) {
-    throw run_error("{}: fitting a line needs two different sizes, but there are {} points", what,
-                    points.size());
+    throw run_error(
+        "{}: fitting a line needs points of two different sizes, but all {} points have one size",
+        what, points.size());
   }
   LineFit fit;
   fit.alpha_ns = (wt * wxx - wxt * wx) / determinant;
@@ -61,7 +62,9 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
 }
 
 FitError interpolation_error(std::span<const TimedWork> points) {
-  MOE_CHECK(points.size() >= 3, "the table has {} rows, but needs at least 3", points.size());
+  MOE_CHECK(points.size() >= 3,
+            "the error of interpolation needs at least 3 measured points, but there are {}",
+            points.size());
   std::vector<double> between;
   for (size_t i = 1; i + 1 < points.size(); ++i) {
     const TimedWork &low = points[i - 1], &high = points[i + 1];

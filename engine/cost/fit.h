@@ -21,7 +21,7 @@ struct FitError {
   double median = 0;
   double worst = 0;
   size_t worst_row = 0;  // counted from 0
-  double r2 = 0;         // 1 - squared residuals / squared distances of times from their mean
+  double r2 = 0;         // 1 - sum of squared residuals / sum of squared (time - mean time)
 };
 /// Returns the errors of predicted_ns[i] for points[i]. Where all measured times are equal, r2 is 1
 /// if the predictions are exact and 0 otherwise. Requires: one prediction per point, at least one

@@ -83,8 +83,9 @@ class Parser {
     log_.num_ranks =
         ranks_in_group_.empty() ? threads_times_gpus_ : ranks_in_group_[group_of_rank_0_];
     if (log_.num_ranks < 1) {
-      throw user_error("{}: it has no number of ranks (a line '# nThread ...' or '#  Rank  0 ...')",
-                       name_);
+      throw user_error(
+          "{}: a line with the number of ranks is missing ('# nThread ...' or '#  Rank  0 ...')",
+          name_);
     }
     return std::move(log_);
   }

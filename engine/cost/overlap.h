@@ -22,7 +22,7 @@ struct OverlapTable {
   /// Returns the slowdown for transfers of `blocks` blocks: interpolated linearly between rows,
   /// that of the nearest row beyond the ends, factors of 1 without rows.
   OverlapSlowdown at(int32_t blocks) const;
-  /// Returns such as "measured: ...; 1 block: GEMMs x1.02, others x1.05; 2 blocks: ...".
+  /// Returns a text such as "measured: ...; 1 block: GEMMs x1.02, others x1.05; 2 blocks: ...".
   std::string describe() const;
 };
 

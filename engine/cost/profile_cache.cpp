@@ -125,7 +125,8 @@ Database open_database(const std::string& path) {
   prepare(raw, path, "SELECT key, ns, checksum FROM samples");
   // Other tables are refused: a view could run without end, a trigger could change stored rows.
   const std::string tables = query(raw, path, "SELECT group_concat(sql, '; ') FROM sqlite_master");
-  if (tables != kTable) throw Unreadable(fmt::format("it has other tables: {}", tables));
+  if (tables != kTable)
+    throw Unreadable(fmt::format("its tables are '{}', expected '{}'", tables, kTable));
   const std::string health = query(raw, path, "PRAGMA quick_check(1)");
   if (health != "ok") throw Unreadable(health);
   return db;
@@ -206,7 +207,9 @@ ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Imp
     std::error_code error;
     const fs::path folder = fs::path(path).parent_path();
     if (!folder.empty()) fs::create_directories(folder, error);
-    if (error) throw user_error("profile cache '{}': {}", path, error.message());
+    if (error)
+      throw user_error("profile cache '{}': its folder cannot be created: {}", path,
+                       error.message());
     lock.emplace(path);
   }
   try {

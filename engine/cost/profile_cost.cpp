@@ -47,7 +47,8 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds lea
     samples = measure();
     measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
     ++num_measured_;
-    MOE_CHECK(!samples->empty(), "measuring '{}' gave no samples", signature);
+    MOE_CHECK(!samples->empty(), "measuring '{}' must give at least 1 sample, but gave none",
+              signature);
     cache_->store(key, *samples);
   }
   return seen_.emplace(signature, median(std::move(*samples))).first->second;

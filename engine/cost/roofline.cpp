@@ -23,7 +23,7 @@ const char* collective_name(Collective collective) {
 }
 
 void require_rate(const char* field, double value) {
-  if (!(value > 0)) throw user_error("cluster.device.{} = {}: must be above 0", field, value);
+  if (!(value > 0)) throw user_error("cluster.device.{} = {}, allowed: above 0", field, value);
 }
 
 void check(const OffloadTimes& times) {

@@ -36,8 +36,9 @@ void check_program_order(const Graph& graph, const std::vector<OpId>& producers)
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
     for (const TensorId t : graph.op(id).inputs) {
-      MOE_CHECK(!t.valid() || producers[t.index()] < id, "op '{}' reads '{}' before its producer",
-                graph.op(id).name, graph.tensor(t).name);
+      MOE_CHECK(!t.valid() || producers[t.index()] < id,
+                "op '{}' reads tensor '{}', but comes before op '{}', which produces the tensor",
+                graph.op(id).name, graph.tensor(t).name, graph.op(producers[t.index()]).name);
     }
   }
 }
@@ -92,7 +93,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
   check_program_order(graph, producers);
   const OpId loss_op = producers[loss.index()];
   if (!loss_op.valid()) {
-    throw user_error("autodiff: no op produces the loss '{}'", graph.tensor(loss).name);
+    throw user_error("autodiff: no op produces the loss tensor '{}'", graph.tensor(loss).name);
   }
   std::vector<TensorId> grads(num_tensors);
   for (size_t i = num_forward; i-- > 0;) {

@@ -70,9 +70,11 @@ class Splitter {
                          shape_text(tensor.shape), axis);
       }
       if (tensor.shape[static_cast<size_t>(axis)] != total) {
-        throw user_error("split: sizes sum to {}, but axis {} of tensor '{}' {} has {}", total,
-                         axis, tensor.name, shape_text(tensor.shape),
-                         tensor.shape[static_cast<size_t>(axis)]);
+        throw user_error(
+            "split: sizes sum to {}, but axis {} of tensor '{}' {} has length {}; both must be "
+            "equal",
+            total, axis, tensor.name, shape_text(tensor.shape),
+            tensor.shape[static_cast<size_t>(axis)]);
       }
     }
   }

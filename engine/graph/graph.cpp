@@ -206,7 +206,8 @@ int64_t attr_int(const Op& op, std::string_view key, int64_t default_value) {
   const AttrValue* value = find_attr(op, key);
   if (value == nullptr) return default_value;
   if (const auto* number = std::get_if<int64_t>(value)) return *number;
-  throw user_error("op '{}': attribute '{}' must be an integer", op.name, key);
+  throw user_error("op '{}': attribute '{}' has a value of another type, allowed: an integer",
+                   op.name, key);
 }
 
 double attr_double(const Op& op, std::string_view key, double default_value) {
@@ -214,14 +215,16 @@ double attr_double(const Op& op, std::string_view key, double default_value) {
   if (value == nullptr) return default_value;
   if (const auto* number = std::get_if<double>(value)) return *number;
   if (const auto* number = std::get_if<int64_t>(value)) return static_cast<double>(*number);
-  throw user_error("op '{}': attribute '{}' must be a number", op.name, key);
+  throw user_error("op '{}': attribute '{}' has a value of another type, allowed: a number",
+                   op.name, key);
 }
 
 std::string attr_string(const Op& op, std::string_view key, std::string default_value) {
   const AttrValue* value = find_attr(op, key);
   if (value == nullptr) return default_value;
   if (const auto* text = std::get_if<std::string>(value)) return *text;
-  throw user_error("op '{}': attribute '{}' must be a string", op.name, key);
+  throw user_error("op '{}': attribute '{}' has a value of another type, allowed: a string",
+                   op.name, key);
 }
 
 }  // namespace moe

@@ -148,7 +148,7 @@ class Checker {
   std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
   std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// For each part made of rows, the wholes that contain it; for such a whole, the whole itself.
+  /// Key: a part made of rows, with the wholes that contain it; or such a whole, with itself.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
 

@@ -20,7 +20,8 @@ OpKind OpTable::kind(std::string_view name) const {
 const OpDef& OpTable::basic(BasicOp which) const {
   const auto found = std::find_if(defs_.begin(), defs_.end(),
                                   [&](const OpDef* def) { return def->basic == which; });
-  MOE_CHECK(found != defs_.end(), "the table of ops has no basic op {}", static_cast<int>(which));
+  MOE_CHECK(found != defs_.end(), "the table of ops must have an op for BasicOp number {}",
+            static_cast<int>(which));
   return **found;
 }
 
@@ -159,7 +160,8 @@ TensorId output_of(const Graph& graph, const Op& op, Role role) {
 void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
   Op& op = graph.op(id);
   const auto at = place_of(graph.def(op).inputs, role);
-  MOE_CHECK(at.has_value(), "op '{}' ({}) has no input of this role", op.name, graph.def(op).name);
+  MOE_CHECK(at.has_value(), "op '{}' ({}) must have an input of role number {}", op.name,
+            graph.def(op).name, static_cast<int>(role));
   op.inputs.resize(std::max(op.inputs.size(), *at + 1));
   op.inputs[*at] = tensor;
   while (!op.inputs.back().valid()) op.inputs.pop_back();
@@ -177,7 +179,7 @@ bool is_there(const Operand& operand, const Op& op) {
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
   size_t place = 0;
   for (const Operand& operand : def.inputs) {
-    // The last operand keeps its place without its attribute, which the shape rule checks.
+    // The last operand keeps its place even if its attribute is absent; the shape rule checks that.
     const bool there = &operand == &def.inputs.back() || is_there(operand, op);
     const auto most = static_cast<size_t>(there ? operand.most : 0);
     if (i < place + most) return &operand;
@@ -195,8 +197,8 @@ void check_inputs(const Graph& graph, const Op& op) {
     most += static_cast<size_t>(operand.most);
   }
   if (op.inputs.size() < fewest || op.inputs.size() > most) {
-    throw user_error("op '{}': {} takes {} to {} inputs, not {}", op.name, def.name, fewest, most,
-                     op.inputs.size());
+    throw user_error("op '{}' ({}) has {} inputs, allowed: {} to {}", op.name, def.name,
+                     op.inputs.size(), fewest, most);
   }
   for (size_t i = 0; i < op.inputs.size(); ++i) {
     const Operand* const operand = input_operand(def, op, i);
@@ -220,8 +222,8 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     if (!op.inputs[i].valid() || graph.tensor(op.inputs[i]).dtype != DType::kI32) continue;
     const Operand& operand = *input_operand(def, op, i);
     MOE_CHECK(operand.role == Role::kAny || is_index(operand.role),
-              "op {}: its input {} ({}) has integers, but its role declares floats", def.name, i,
-              operand.name);
+              "op {}: input {} ({}) has integers, so its role must be one of integers or kAny",
+              def.name, i, operand.name);
   }
   size_t fewest = 0, most = 0;
   for (const Operand& operand : def.outputs) {
@@ -230,8 +232,8 @@ void check_made(const Graph& graph, const Op& op, size_t num_outputs) {
     most += static_cast<size_t>(operand.most);
   }
   MOE_CHECK(num_outputs >= fewest && num_outputs <= most,
-            "op {}: {} to {} outputs are declared, but its shape rule returns {}", def.name, fewest,
-            most, num_outputs);
+            "op {}: the shape rule must return {} to {} outputs, as declared, but returns {}",
+            def.name, fewest, most, num_outputs);
 }
 
 namespace {
@@ -241,13 +243,13 @@ void check_operands(const OpDef& def, const char* what, const std::vector<Operan
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& operand = operands[i];
     MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
-              "op {}: {} {} has no name or the name of an earlier one", def.name, what, i);
+              "op {}: {} {} must have a name that no earlier one has", def.name, what, i);
     MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
               "op {}: {} '{}' is a list (Operand::most), but only the last may be one", def.name,
               what, operand.name);
     MOE_CHECK(
         operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
-        "op {}: {} '{}' is required, but the one before it is optional", def.name, what,
+        "op {}: {} '{}' is required, so the one before it must not be optional", def.name, what,
         operand.name);
   }
 }
@@ -267,18 +269,23 @@ void check_declared(const OpTable& table) {
   std::set<std::string_view> names;
   for (const OpDef* const each : table.defs()) {
     const OpDef& def = *each;
-    MOE_CHECK(def.name != nullptr && def.doc != nullptr, "an op has no name or no doc");
-    MOE_CHECK(names.insert(def.name).second, "two ops are named {}", def.name);
-    MOE_CHECK(!def.inputs.empty(), "op {}: no inputs are declared", def.name);
-    MOE_CHECK(def.infer != nullptr && def.work != nullptr, "op {}: infer or work is missing",
+    MOE_CHECK(def.name != nullptr && def.doc != nullptr,
+              "an op of the table must have a name and a doc, but one is missing");
+    MOE_CHECK(names.insert(def.name).second,
+              "op {}: the name must be unique in the table, but two ops have it", def.name);
+    MOE_CHECK(!def.inputs.empty(), "op {}: at least one input must be declared, but there is none",
               def.name);
+    MOE_CHECK(def.infer != nullptr && def.work != nullptr,
+              "op {}: functions infer and work must both be given", def.name);
     const bool moves = def.collective != Collective::kNone;
-    MOE_CHECK(moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
-              "op {}: lane, collective and payload contradict each other", def.name);
+    MOE_CHECK(
+        moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
+        "op {}: lane kComm, a collective and a payload must be declared together or not at all",
+        def.name);
     MOE_CHECK(moves || (def.run_f32 != nullptr && def.run_f64 != nullptr),
               "op {}: kernels run_f32 and run_f64 must both be given", def.name);
     MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(),
-              "op {}: it has a loss, but no output is declared", def.name);
+              "op {}: it has a loss, so output 0 must be declared", def.name);
     check_operands(def, "input", def.inputs);
     check_operands(def, "output", def.outputs);
     std::vector<int> in = def.mutates, out = def.partly_written;

@@ -93,7 +93,8 @@ constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: the experts').
+/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: at
+/// the experts' rank).
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
 }
@@ -207,7 +208,8 @@ struct OpDef {
   Work (*work)(const Graph&, const Op&, const WorkContext&) = nullptr;
   /// The gradient rule: emits the op's backward; null when no gradient flows through this kind.
   void (*gradient)(GradContext&, OpId) = nullptr;
-  /// Returns false when this op's attributes let no gradient through; null: all ops let it through.
+  /// Returns false when this op's attributes let no gradient through; null: all ops of the kind
+  /// let it through.
   bool (*differentiable)(const Op&) = nullptr;
 
   /// Not kNone: output 0 is a loss [1], and the gradient rule needs no gradient of an output.
@@ -236,7 +238,7 @@ struct OpDef {
   bool joins_parts = false;
   /// Returns whether this op only joins tensors in one storage, without a copy; null: never.
   bool (*view)(const Op&) = nullptr;
-  /// What the op writes are expert slots; slots that hold no expert have undefined values.
+  /// The outputs are slots for experts on a device; slots without an expert have undefined values.
   bool loose_slots = false;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
@@ -260,7 +262,7 @@ struct OpDef {
   /// Returns whether the glue of this op does the work itself, so that inputs, outputs and scratch
   /// must all be in host memory; null: no op of this kind does.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Returns the kernel variants that this op can choose from; null: there is one.
+  /// Returns the kernel variants that this op can choose from; null: it has one kernel.
   KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
@@ -275,7 +277,7 @@ bool stores_bf16(const Graph& graph, const Op& op);
 /// Returns the present inputs that the glue, or for a collective the executor, reads on the host.
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 
-/// All kinds of ops; ops/ops.h has the one of the engine.
+/// A table of all kinds of ops; the engine's table is in ops/ops.h.
 class OpTable {
  public:
   explicit OpTable(std::vector<const OpDef*> defs) : defs_(std::move(defs)) {}

@@ -70,19 +70,21 @@ class Verifier {
     const std::vector<TensorSpec> specs = graph_.def(op).infer(graph_, op);
     check_made(graph_, op, specs.size());
     if (specs.size() != op.outputs.size()) {
-      throw user_error("op '{}' has {} outputs, but its shape rule gives {}", op.name,
-                       op.outputs.size(), specs.size());
+      throw user_error("op '{}' ({}) has {} outputs, but its shape rule gives {}", op.name,
+                       graph_.def(op).name, op.outputs.size(), specs.size());
     }
     for (size_t i = 0; i < specs.size(); ++i) {
       const TensorId t = op.outputs[i];
       if (!t.valid() || t.index() >= graph_.tensors().size()) {
-        throw user_error("op '{}': output {} is not a tensor of this graph", op.name, i);
+        throw user_error("op '{}' ({}): output {} is not a tensor of this graph", op.name,
+                         graph_.def(op).name, i);
       }
       const Tensor& tensor = graph_.tensor(t);
       if (tensor.shape != specs[i].shape || tensor.dtype != specs[i].dtype) {
-        throw user_error("op '{}': output '{}' is {} {}, but its shape rule gives {} {}", op.name,
-                         tensor.name, dtype_name(tensor.dtype), shape_text(tensor.shape),
-                         dtype_name(specs[i].dtype), shape_text(specs[i].shape));
+        throw user_error("op '{}' ({}): output '{}' is {} {}, but the op's shape rule gives {} {}",
+                         op.name, graph_.def(op).name, tensor.name, dtype_name(tensor.dtype),
+                         shape_text(tensor.shape), dtype_name(specs[i].dtype),
+                         shape_text(specs[i].shape));
       }
       if (is_source(tensor.kind)) {
         throw user_error(
@@ -90,8 +92,8 @@ class Verifier {
             tensor.name, tensor_kind_name(tensor.kind));
       }
       if (produced_[t.index()]) {
-        throw user_error("tensor '{}' has two producers, op '{}' is the second", tensor.name,
-                         op.name);
+        throw user_error("tensor '{}' must have one producer, but op '{}' is a second one",
+                         tensor.name, op.name);
       }
       produced_[t.index()] = true;
     }
@@ -107,8 +109,9 @@ class Verifier {
             tensor.name, tensor_kind_name(tensor.kind));
       }
       if (std::count(op.inputs.begin(), op.inputs.end(), t) > 1) {
-        throw user_error("op '{}' overwrites tensor '{}' and reads it as another input", op.name,
-                         tensor.name);
+        throw user_error(
+            "op '{}' overwrites tensor '{}', but also reads this tensor as another input", op.name,
+            tensor.name);
       }
       overwritten_by_[t.index()] = id;
     }
@@ -120,7 +123,7 @@ class Verifier {
       bytes += static_cast<double>(graph_.bytes(TensorId(static_cast<int64_t>(i))));
     }
     check_bytes(bytes, [this] {
-      return fmt::format("all its {} tensors together", graph_.tensors().size());
+      return fmt::format("the set of all {} tensors", graph_.tensors().size());
     });
   }
 

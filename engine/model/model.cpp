@@ -191,8 +191,9 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
   spec.name = gate.name;
   spec.k = gate.fixed_k > 0 ? gate.fixed_k : model.k;
   if (spec.k > model.experts) {
-    throw user_error("model.gate = '{}' chooses {} experts per token, but model.experts = {}",
-                     gate.name, spec.k, model.experts);
+    throw user_error(
+        "model.gate = '{}' chooses {} experts per token, but there are only model.experts = {}",
+        gate.name, spec.k, model.experts);
   }
   spec.columns = gate.columns(spec.k, model.experts);
   spec.capacity =

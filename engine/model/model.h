@@ -86,7 +86,8 @@ struct Sgd {
 constexpr auto fields_of(const Sgd*) {
   return field_table<Sgd>(
       field("lr", &Sgd::lr, "learning rate").from(0, 1e38),
-      field("momentum", &Sgd::momentum, "share of the last update that goes on").from(0, 1));
+      field("momentum", &Sgd::momentum, "share of the last update that is added to the next")
+          .from(0, 1));
 }
 
 /// AdamW. The weight decay, multiplied by lr, applies to tensors with two or more axes (not
@@ -100,8 +101,9 @@ constexpr auto fields_of(const Adamw*) {
   return field_table<Adamw>(
       field("lr", &Adamw::lr, "learning rate").from(0, 1e38),
       field("beta1", &Adamw::beta1, "decay of the mean of gradients").from(0, kBelowOne),
-      field("beta2", &Adamw::beta2, "decay of the mean of their squares").from(0, kBelowOne),
-      field("eps", &Adamw::eps, "added to the root of that mean").from(1e-30, 1),
+      field("beta2", &Adamw::beta2, "decay of the mean of squared gradients").from(0, kBelowOne),
+      field("eps", &Adamw::eps, "added to the square root of the mean of squared gradients")
+          .from(1e-30, 1),
       field("weight_decay", &Adamw::weight_decay, "decay of matrices and tables, multiplied by lr")
           .from(0, 1e6));
 }
@@ -121,7 +123,8 @@ struct GateSpec {
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed. Checks ranges of sizes,
-/// that heads divides hidden and ep num_ranks and experts, and a finite factor.
+/// that heads divides hidden, that ep divides num_ranks and experts, and that capacity_factor is
+/// finite.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without it, of the built-in gate that the model names.
@@ -160,7 +163,7 @@ constexpr std::array<const char*, 2> names_of(ReduceLane) {
 struct GradientSync {
   /// Gradients are packed into all-reduces of at least this many bytes, in the order in which they
   /// become complete. Gradients of experts get all-reduces of their own where they are summed over
-  /// other ranks than the rest. 0: one all-reduce per gradient.
+  /// other ranks than the other gradients. 0: one all-reduce per gradient.
   Bytes bucket_bytes = 0;
   ReducePlace place = ReducePlace::kReady;
   ReduceLane lane = ReduceLane::kWithAllToAlls;
@@ -193,7 +196,8 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// Returns the states of no parameter, which begin at 0: b<i>.gate.bias [E] if bias_rate > 0.
+/// Returns the states that belong to no parameter; they begin at 0: b<i>.gate.bias [E] if bias_rate
+/// > 0.
 std::vector<ParamInfo> states(const ModelSpec& model);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).

@@ -116,12 +116,13 @@ class RouterBuilder {
 
 void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
   const auto refuse = [&gate](const char* field, const char* why) {
-    throw user_error("model.{}: the gate '{}' {}", field, gate.name, why);
+    throw user_error("model.{}: the gate '{}' {}; omit this field", field, gate.name, why);
   };
   const bool by_token = gate.chooser == Chooser::kToken;
-  const char* why = gate.chooser == Chooser::kExpert
-                        ? "lets experts choose tokens, so that loads are equal without it"
-                        : "does not choose by scores";
+  const char* why =
+      gate.chooser == Chooser::kExpert
+          ? "lets experts choose tokens, so that every expert gets the same number of rows"
+          : "does not choose by scores";
   if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
   if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);
   if (model.z_loss > 0 && gate.chooser == Chooser::kRule) refuse("z_loss", why);

@@ -68,7 +68,7 @@ class Fabric {
   /// Number of nodes, and of devices, whose links the fabric holds ("seen" nodes and devices).
   int64_t nodes_seen() const { return alike_ ? 1 : nodes_; }
   int64_t devices_seen() const { return nodes_seen() * devices_per_node_; }
-  /// The seen device that represents `device`: itself, or that at the same place in node 0.
+  /// The seen device that represents `device`: itself, or the device at the same place in node 0.
   int64_t seen(int64_t device) const { return alike_ ? device % devices_per_node_ : device; }
 
   /// The links of a transfer from device `source` to device `destination`.

@@ -16,7 +16,7 @@ struct FlowGroup {
   uint32_t in = 0;
   double count = 0;    // above 0
   double weight = 1;   // of each flow, above 0
-  int64_t level = 0;   // a higher level is served first; lower levels get what it leaves
+  int64_t level = 0;   // higher levels are served first; lower ones get what they leave
   uint32_t owner = 0;  // the collective that the flows belong to
   double rate = 0;     // result: bytes per second of each flow
 };

@@ -10,7 +10,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-/// Flows that end until the time returned end in one event: they differ only by rounding.
+/// Returns the latest end of a flow that counts as the same event as an end at `ns`: the two ends
+/// differ only by rounding.
 double same_moment(double ns) {
   return ns + 1e-5 + 1e-14 * ns;
 }
@@ -135,8 +136,9 @@ void LinkClock::take_ended(Part& part, double limit_ns, std::vector<FinishedFlow
 }
 
 void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
-  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(), "the clock cannot go from {} to {} ns", now_ns_,
-            ns);
+  MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(),
+            "the clock of the links is at {} ns and cannot go to {} ns, allowed: up to {} ns",
+            now_ns_, ns, next_end_ns());
   now_ns_ = ns;
   const double limit = same_moment(ns);
   for (Part& part : parts_) {

@@ -5,7 +5,7 @@
 // ranks.
 //
 // Invariants: a flow ends when exactly its bytes have moved; no link carries more than its rate.
-// The steps of a collective are not here but in transfers.h.
+// The steps of a collective are not here but in collective_steps.h.
 #pragma once
 
 #include <cstdint>

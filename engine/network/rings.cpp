@@ -33,12 +33,13 @@ std::vector<int64_t> nics_of(const NodeLayout& layout, const Group& group, int64
 }  // namespace
 
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round) {
-  // A shift by a node maps groups to groups, inside a block of size * stride devices or across.
+  // All nodes look alike if a shift of all devices by one node maps groups to groups. It does if a
+  // node consists of whole blocks of size * stride devices, or such a block of whole nodes.
   const int64_t block = group.size * group.stride;
   if (devices_per_node % block == 0) return true;
   if (block % devices_per_node != 0 || round.of == 1) return block % devices_per_node == 0;
-  // With rounds, the shift must also map the blocks of a round to such blocks; that holds as well
-  // when every node sends to whole nodes.
+  // With rounds, the shift must also map the blocks of places of a round (Round) to each other: a
+  // node must consist of whole blocks, or a block of whole nodes.
   const int64_t members = round.members(group);
   return group.stride == 1 && (devices_per_node % members == 0 || members % devices_per_node == 0);
 }

@@ -34,7 +34,8 @@ struct RingHop {
 };
 
 /// Rings in rank order, in every group at once. Each ring crosses to the next node by one of the
-/// NICs that serve the group's members in its node: ring c uses NIC number c modulo their count.
+/// NICs that serve the group's members in its node: ring c uses number c modulo the number of these
+/// NICs.
 struct Rings {
   int64_t count = 1;          // rings per group
   std::vector<RingHop> hops;  // hops from the devices [0, devices_seen)

@@ -1,6 +1,6 @@
 // Collectives that move on the links of a fabric at the same time, step after step: the event loop
-// between a LinkClock and the steps of transfers.h. Times are not rounded. Which collective has the
-// links for itself, and when one begins, is decided in wire.cpp.
+// between a LinkClock and the steps of collective_steps.h. Times are not rounded. Which collective
+// has the links for itself, and when one begins, is decided in wire.cpp.
 #pragma once
 
 #include <cstddef>

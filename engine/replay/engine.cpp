@@ -19,13 +19,16 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   size_t placed = 0;
   for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
     for (const OpId op : input.orders.lanes[lane]) {
-      MOE_CHECK(!lanes[op.index()].valid(), "op '{}' is twice in the orders of the lanes",
+      MOE_CHECK(!lanes[op.index()].valid(),
+                "op '{}' must be in the orders of the lanes once, but is there twice",
                 input.graph.op(op).name);
       lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
       ++placed;
     }
   }
-  MOE_CHECK(placed == lanes.size(), "only {} of {} ops have a lane", placed, lanes.size());
+  MOE_CHECK(placed == lanes.size(),
+            "every op must be in the orders of the lanes, but only {} of {} ops are", placed,
+            lanes.size());
   return lanes;
 }
 
@@ -289,7 +292,8 @@ void Engine::fail_stuck() const {
     throw run_error("op '{}' is held back forever: a hold waits for an op that never begins",
                     input_.graph.op(arbiter.waiting()[0]).name);
   }
-  MOE_CHECK(false, "only {} of {} ops (times ranks) ran", num_over_, posts_.size());
+  MOE_CHECK(false, "every op must run on every rank, but only {} of {} pairs of op and rank ended",
+            num_over_, posts_.size());
 }
 
 }  // namespace moe

@@ -17,7 +17,7 @@ namespace moe {
 
 class Engine {
  public:
-  /// Keeps a reference to `input`. The results of its functions may differ from run to run.
+  /// Keeps a reference to `input`. The functions in `input` may return other values in each run.
   explicit Engine(const ReplayInput& input);
   /// Replays the step from time 0 and returns its timeline. May be called repeatedly. Throws
   /// RunError when an arbiter holds an op back forever.

@@ -13,7 +13,8 @@ ArbiterState::ArbiterState(const Graph& graph, const Schedule& schedule, Arbiter
     const Lane& own = schedule_.lanes[lane.index()];
     const bool policy = own.pick == Pick::kPolicy;
     choose_.push_back(!policy ? nullptr : choose ? choose(lane) : own.choose);
-    MOE_CHECK(!policy || choose_.back(), "lane '{}' has no policy", own.name);
+    MOE_CHECK(!policy || choose_.back(),
+              "lane '{}' picks its next op by a policy, so it must have a pick function", own.name);
   }
   for (const Hold& hold : schedule_.holds) {
     const LaneId lane = schedule_.lane_of[hold.until.index()];
@@ -31,7 +32,8 @@ void ArbiterState::begun(OpId op) {
 
 void ArbiterState::posted(OpId op) {
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), op);
-  MOE_CHECK(at == waiting_.end() || *at != op, "op '{}' posted twice", graph_.op(op).name);
+  MOE_CHECK(at == waiting_.end() || *at != op, "op '{}' was posted twice, must be once",
+            graph_.op(op).name);
   chunks_over_.insert(chunks_over_.begin() + (at - waiting_.begin()), 0);
   waiting_.insert(at, op);
   std::erase_if(active_, [op](const Hold* hold) { return hold->until == op; });
@@ -55,7 +57,8 @@ OpId ArbiterState::named(LaneId id, const std::vector<OpId>& candidates) const {
         candidates.size() > 1 ? fmt::format(" and {} more", candidates.size() - 1) : "");
   }
   throw run_error("lane '{}' (stage '{}'): its pick function returned op '{}', which is not ready",
-                  lane.name, lane.stage, op.index() < graph_.num_ops() ? graph_.op(op).name : "?");
+                  lane.name, lane.stage,
+                  op.index() < graph_.num_ops() ? graph_.op(op).name : "(no op of the graph)");
 }
 
 std::optional<ArbiterState::Transfer> ArbiterState::next() {
@@ -84,7 +87,7 @@ std::optional<ArbiterState::Transfer> ArbiterState::next() {
 }
 
 bool ArbiterState::done() {
-  MOE_CHECK(in_flight_, "no transfer is in flight");
+  MOE_CHECK(in_flight_, "done() needs a transfer in flight, but there is none");
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), in_flight_->op);
   const auto chunks = chunks_over_.begin() + (at - waiting_.begin());
   const bool over = ++*chunks == in_flight_->num_chunks;

@@ -52,7 +52,7 @@ class ArbiterState {
   const Schedule& schedule_;
   Arbiter lanes_;
   std::vector<Choose> choose_;     // indexed as lanes_
-  std::vector<const Hold*> mine_;  // holds until ops of these lanes
+  std::vector<const Hold*> mine_;  // the holds whose op `until` is on these lanes
   std::vector<const Hold*> active_;
   std::vector<OpId> waiting_;         // posted ops that are not over, in ascending order
   std::vector<int64_t> chunks_over_;  // number of transferred chunks, indexed as waiting_

@@ -14,7 +14,7 @@ namespace moe {
 /// Storage for one tensor, or for several tensors that use the same bytes in turn.
 struct Block {
   OpId start;                 // the op that writes the block first
-  std::vector<int32_t> over;  // per chain: how many of its ops must be over before it is free
+  std::vector<int32_t> over;  // per chain: how many of its ops are over before the block is free
   Bytes bytes = 0;
   Bytes offset = 0;
 };
@@ -34,7 +34,7 @@ class Interference {
 
   std::span<const Block> blocks_;
   size_t num_chains_, words_;
-  std::vector<size_t> first_;   // per chain its first block, then the number of blocks
+  std::vector<size_t> first_;   // per chain: its first block; at the end, the number of blocks
   std::vector<int32_t> start_;  // per block: index of its first op on its chain
   // Per block and chain: index of the first op of the chain that begins after the block is free.
   std::vector<int32_t> free_from_;

@@ -80,9 +80,10 @@ void LegalityChecker::check_lanes() const {
                       graph_.op(op).name, lane.value, schedule_.lanes.size(), stages(op));
     }
     if (schedule_.lanes[lane.index()].kind != graph_.def(op).lane) {
-      throw run_error("illegal schedule: op '{}' is on lane '{}', but {} runs on a {} lane ({})",
-                      graph_.op(op).name, lane_name(op), graph_.def(op).name,
-                      lane_kind_name(graph_.def(op).lane), stages(op));
+      throw run_error(
+          "illegal schedule: op '{}' is on lane '{}', but an op of kind {} needs a {} lane ({})",
+          graph_.op(op).name, lane_name(op), graph_.def(op).name,
+          lane_kind_name(graph_.def(op).lane), stages(op));
     }
   }
 }
@@ -93,7 +94,9 @@ void LegalityChecker::check_disciplines() const {
   std::vector<bool> arbitrated(schedule_.lanes.size());
   for (const Arbiter& arbiter : arbiters(schedule_)) {
     for (const LaneId id : arbiter) {
-      MOE_CHECK(id.valid() && id.index() < schedule_.lanes.size(), "lane {}", id.value);
+      MOE_CHECK(id.valid() && id.index() < schedule_.lanes.size(),
+                "an arbiter has lane number {}, but there are {} lanes", id.value,
+                schedule_.lanes.size());
       const Lane& lane = schedule_.lanes[id.index()];
       if (lane.kind != LaneKind::kComm) {
         throw run_error(
@@ -157,7 +160,7 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
           names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name,
           graph_.op(op).name, highest);
     }
-    if (op == hold.from) continue;  // has begun, so the ops that it waits for are over
+    if (op == hold.from) continue;  // `from` has begun, so the ops that it waits for are over
     for (const OpId before : edges.deps.preds[op.index()]) {
       if (!seen[before.index()]) open.push_back(before);
       seen[before.index()] = true;
@@ -232,7 +235,7 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
     if (schedule_.picks(LaneId(static_cast<int64_t>(l)))) continue;
     const std::vector<OpId>&first = ranks[0].lanes[l], &mine = ranks[rank].lanes[l];
     const auto [a, b] = std::mismatch(first.begin(), first.end(), mine.begin(), mine.end());
-    if (a == first.end()) continue;  // each op is there once, so the lanes are equally long
+    if (a == first.end()) continue;  // every rank has each op once, so the lanes are equally long
     throw run_error(
         "illegal schedule: ranks run different collectives on lane '{}': number {} is op "
         "'{}' on rank 0 and op '{}' on rank {} ({}; {})",
@@ -290,8 +293,10 @@ void LegalityChecker::check_counts() const {
     }
     const TensorId given = input_of(graph_, op, Role::kCounts);
     if (!given.valid()) {
-      throw run_error("illegal schedule: op '{}' on lane '{}' is irregular but has no counts ({})",
-                      op.name, lane_name(id), stages(id));
+      throw run_error(
+          "illegal schedule: op '{}' on lane '{}' is irregular, so it must have an input of counts "
+          "({})",
+          op.name, lane_name(id), stages(id));
     }
     const OpId counts = routing_of(producer, given), rows = routing_of_rows(producer, id);
     if (counts.valid() && counts == rows) continue;
@@ -349,9 +354,11 @@ void check_joint_order(const Graph& graph, const Schedule& schedule,
 
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
                  const MemoryPlan& memory) {
-  MOE_CHECK(!ranks.empty() && memory.buffers.size() == graph.tensors().size(),
-            "{} ranks, {} buffers for {} tensors", ranks.size(), memory.buffers.size(),
-            graph.tensors().size());
+  MOE_CHECK(
+      !ranks.empty() && memory.buffers.size() == graph.tensors().size(),
+      "{} ranks, and a memory plan of {} buffers for {} tensors: must be at least 1 rank, and one "
+      "buffer per tensor",
+      ranks.size(), memory.buffers.size(), graph.tensors().size());
   const LegalityChecker checker(graph, schedule);
   checker.check_lanes();
   checker.check_disciplines();

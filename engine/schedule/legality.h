@@ -11,10 +11,11 @@ namespace moe {
 
 /// `ranks`: the lane orders of each rank (one entry if all ranks have the same). Throws RunError
 /// naming op, lane, edge and stage when:
-/// - an op is missing, is there twice, or is on a lane of the wrong kind;
+/// - an op is missing, is listed twice, or is on a lane of the wrong kind;
 /// - the lane orders contradict an edge (data, mutation, order), directly or by a cycle;
 /// - ranks would run different collectives at the same position of a lane;
-/// - an irregular collective has no counts, or counts from another routing;
+/// - an irregular collective has no input of counts (rows per expert), or counts from another
+///   routing;
 /// - a buffer is written while a tensor that shares its storage may still be in use.
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
                  const MemoryPlan& memory);

@@ -103,8 +103,8 @@ OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
   std::vector<std::string> names;
   for (const TensorId t : members) names.push_back(lifetimes.graph.tensor(t).name);
   throw run_error(
-      "illegal schedule: tensors '{}' share one storage, but no op comes before all ops that write "
-      "them: add order edges so that one of these ops is first (stage 'memory')",
+      "illegal schedule: tensors '{}' share one storage, but of the ops that write them none comes "
+      "before all others: add order edges so that one of these ops is first (stage 'memory')",
       fmt::join(names, "', '"));
 }
 

@@ -28,8 +28,9 @@ struct JoinedBlock {
   Bytes offset = 0;
   Bytes bytes = 0;
   bool persistent = false;
-  /// From this op on the block is in use: in every timing it comes before all ops that write a
-  /// member, or is the first of them. The last such op in serial order; invalid if `persistent`.
+  /// The block is in use from the begin of this op on. In every timing, the op comes before all
+  /// ops that write a member, or is the first of these; of all such ops it is the last in serial
+  /// order. Invalid if `persistent`.
   OpId start;
 };
 

@@ -77,7 +77,7 @@ std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
 [[noreturn]] void fail_cycle(const Graph& graph, const Schedule& schedule,
                              const Dependencies& deps) {
   const std::vector<OpId> cycle = shortest_cycle(graph, deps);
-  MOE_CHECK(!cycle.empty(), "the ops have no order, but also no cycle");
+  MOE_CHECK(!cycle.empty(), "ops without an order must have a cycle, but none was found");
   std::string text;
   for (size_t i = 0; i < cycle.size(); ++i) {
     const OpId from = cycle[i], to = cycle[(i + 1) % cycle.size()];

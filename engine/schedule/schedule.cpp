@@ -218,12 +218,14 @@ HappensBefore::HappensBefore(const Graph& graph, const Schedule& schedule, const
   for (size_t c = 0; c < num_chains(); ++c) {
     for (size_t i = 0; i < chains_.lanes[c].size(); ++i, ++placed) {
       const size_t op = chains_.lanes[c][i].index();
-      MOE_CHECK(chain_[op] < 0, "op '{}' is in the lane orders twice", graph.ops()[op].name);
+      MOE_CHECK(chain_[op] < 0, "op '{}' must be in the lane orders once, but is there twice",
+                graph.ops()[op].name);
       chain_[op] = static_cast<int32_t>(c);
       index_[op] = static_cast<int32_t>(i);
     }
   }
-  MOE_CHECK(placed == graph.num_ops(), "only {} of {} ops are in the lane orders", placed,
+  MOE_CHECK(placed == graph.num_ops(),
+            "every op must be in the lane orders, but only {} of {} ops are", placed,
             graph.num_ops());
   for (const OpId op : serial_) {
     int32_t* mine = &clock_[op.index() * num_chains()];

@@ -21,8 +21,8 @@ class OffloadedExperts {
 
   /// Places the experts for a batch. All arguments are indexed by MoE layer. `kept`: rows of all
   /// ranks that found a slot. `estimates`: the estimated popularity of the experts; an Estimate
-  /// without mass means that nothing was estimated. Writes the placements of layers with offloaded
-  /// experts to `in_force`.
+  /// whose `mass` is empty or all 0 means that nothing was estimated. Writes the placements
+  /// of layers with offloaded experts to `in_force`.
   void place(const std::vector<ExpertCounts>& kept, const std::vector<Estimate>& estimates,
              std::vector<Placement>& in_force);
 

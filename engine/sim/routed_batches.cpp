@@ -69,8 +69,9 @@ void check_field(const char* field, int64_t value, int64_t least) {
 
 void check_same(const char* field, int64_t profile, int64_t batches) {
   if (profile == batches) return;
-  throw user_error("popularity.{}: the profile has {}, but the batches have {}", field, profile,
-                   batches);
+  throw user_error(
+      "popularity.{}: the profile has {}, but the batches have {}; the numbers must be equal",
+      field, profile, batches);
 }
 
 }  // namespace
@@ -99,7 +100,8 @@ void RoutedBatches::take(int64_t first, int64_t num) {
 }
 
 RoutedBatch RoutedBatches::routed(int64_t step) const {
-  MOE_CHECK(routing_ != nullptr, "step {} was not among the steps of take()", step);
+  MOE_CHECK(routing_ != nullptr,
+            "batch {} was not drawn by take(), after which no more can be drawn", step);
   RoutedBatch batch;
   RoutingQuery query = sizes_;
   query.step = step;

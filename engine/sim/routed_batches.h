@@ -17,7 +17,7 @@ namespace moe {
 /// The routing of one batch; both vectors are indexed by MoE layer.
 struct RoutedBatch {
   std::vector<ExpertCounts> loads;
-  std::vector<Estimate> estimates;  // from earlier layers only; without mass if there is none
+  std::vector<Estimate> estimates;  // from earlier layers; `mass` is empty or all 0 if none
 };
 
 class RoutedBatches {

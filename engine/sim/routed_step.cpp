@@ -20,7 +20,7 @@ bool is_irregular(const Graph& graph, OpId op) {
   return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;
 }
 
-/// Returns the number of rows in the tensor; a row is one index of the last dimension's length.
+/// Returns the number of rows in the tensor: the product of all dimensions except the last.
 int64_t rows_of(const Tensor& tensor) {
   return num_elements(tensor.shape) / tensor.shape.back();
 }
@@ -62,7 +62,9 @@ Side side_of(const Graph& graph, const Op& op) {
     }
   }
   if (def.joins_parts) return joins_at_experts(graph, op) ? Side::kExperts : Side::kSource;
-  MOE_CHECK(at_source, "no operand of op {} declares whose rows determine its work", def.name);
+  MOE_CHECK(at_source,
+            "op {} must have an operand whose role declares whose rows determine the op's work",
+            def.name);
   return Side::kSource;
 }
 
@@ -145,8 +147,8 @@ void RoutedStep::add(OpId op) {
 int32_t RoutedStep::layer_of(OpId op) const {
   const auto same = [&](const MoeLayer& layer) { return layer.block == graph_.op(op).layer; };
   const auto layer = std::find_if(layers_.begin(), layers_.end(), same);
-  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} has no gate", graph_.op(op).name,
-            graph_.op(op).layer);
+  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} must have a gate in the same block",
+            graph_.op(op).name, graph_.op(op).layer);
   return static_cast<int32_t>(layer - layers_.begin());
 }
 
@@ -229,11 +231,12 @@ std::vector<Placement> RoutedStep::first_placements() const {
 void RoutedStep::route(const std::vector<ExpertCounts>& kept,
                        const std::vector<Placement>& placements,
                        const std::vector<Placement>& next) {
-  MOE_CHECK(kept.size() == layers_.size() && placements.size() == layers_.size() &&
-                next.size() == layers_.size(),
-            "the graph has {} MoE layers, but there are loads for {}, placements for {} and next "
-            "placements for {}",
-            layers_.size(), kept.size(), placements.size(), next.size());
+  MOE_CHECK(
+      kept.size() == layers_.size() && placements.size() == layers_.size() &&
+          next.size() == layers_.size(),
+      "the graph has {} MoE layers, but the step has loads of {} layers, placements of {} and "
+      "placements for the next step of {}; the numbers must be equal",
+      layers_.size(), kept.size(), placements.size(), next.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
   for (Movement& movement : movements_) {
@@ -245,7 +248,7 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
 void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
-    throw user_error("routing of MoE layer {}: {} sources x {} experts, expected {} x {}", l,
+    throw user_error("the routing of MoE layer {} has {} sources x {} experts, expected {} x {}", l,
                      kept.sources, kept.experts, ranks_, layer.experts);
   }
   Rows& rows = rows_[l];
@@ -279,8 +282,8 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // As a fraction of the rows that a device gets under even routing. Slots for copies do not
-    // count.
+    // The occupancy is a fraction of the rows that a device gets under even routing; slots for
+    // copies do not count.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

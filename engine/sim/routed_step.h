@@ -80,7 +80,7 @@ class RoutedStep {
     size_t layer;
     Group group;
     bool to_expert;
-    double row_bytes;  // bytes per row; for a part of the batch, its share of them
+    double row_bytes;  // bytes per row, times the op's share of the batch
     int64_t places;    // number of slots for rows on a rank
     std::vector<double> matrix;
     RoutedWork routed;

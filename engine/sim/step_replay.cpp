@@ -65,7 +65,8 @@ void StepReplay::add_policies(const RankPlacements& policies) {
   std::sort(placing_.begin(), placing_.end(),
             [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
   MOE_CHECK(placing_.empty() || placing_.size() == routed_->layers().size(),
-            "there are {} policies for {} layers", placing_.size(), routed_->layers().size());
+            "the plan has {} placement policies for {} MoE layers, must be none or one per layer",
+            placing_.size(), routed_->layers().size());
 }
 
 void StepReplay::check_batches() const {
@@ -83,8 +84,9 @@ void StepReplay::check_batches() const {
              {"path", batches_->path(), offloaded_->path().value_or(batches_->path())}};
   for (const auto& size : all) {
     if (size.of_batches == size.of_plan) continue;
-    throw user_error("inference.trace.{} = {}, but the model on this cluster has {}", size.name,
-                     size.of_batches, size.of_plan);
+    throw user_error(
+        "inference.trace.{} = {}, but the model on this cluster has {}; the numbers must be equal",
+        size.name, size.of_batches, size.of_plan);
   }
 }
 

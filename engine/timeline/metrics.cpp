@@ -196,8 +196,8 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
   Nanoseconds makespan = 0;
   CollectiveSums all, all_to_all, all_reduce;
   for (const Span& span : timeline.spans) {
-    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks, "a span has rank {} of {} ranks",
-              span.rank, timeline.num_ranks);
+    MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks,
+              "a span has rank {}, but must be on one of {} ranks", span.rank, timeline.num_ranks);
     makespan = std::max(makespan, span.end);
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {

@@ -3,14 +3,15 @@
 //   makespan          the latest end over all ranks
 //   compute_ns        union of the compute lane's spans, mean over ranks
 //   comm_ns           union of [begin, end] over a rank's comm lanes, mean over ranks
-//   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span runs, mean
+//   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span
+//                     runs, mean over ranks
 //   hidden_comm_ns    comm_ns minus the part of it during which no compute span runs
 //   wait_ns           sum of begin - post over comm spans (waiting for peers), mean over ranks
 //
 // Imbalance of compute; it makes ranks wait (wait_ns) even with infinitely fast links:
 //   busiest_compute_ns   compute_ns of the rank that computes longest
 //   expert_ns            sum of the compute spans of experts, mean over ranks
-//   busiest_expert_ns    the same sum, but with each layer's and phase's busiest rank, not the mean
+//   busiest_expert_ns    the same sum, but for each layer and phase that of its busiest rank
 //   imbalance(), expert_imbalance()   busiest / mean; 1 where nothing is computed
 //
 // A collective that is cut into chunks has one span per chunk, posted when the chunk before it

@@ -1,5 +1,6 @@
 // Timeline: which op ran on which rank and lane, and when. Simulated and executed runs have the
-// same form; `provenance` says which it is. Metrics: metrics.h; file for Perfetto: trace.h.
+// same form; `provenance` says which it is. Metrics are in metrics.h, the file for
+// Perfetto in chrome_trace.h.
 #pragma once
 
 #include <array>
@@ -42,8 +43,8 @@ struct LinkSpan {
 
 struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
-  /// What links carried, where a network model computes it; for each link in ascending order of
-  /// begin, without idle times. Only links of node 0 where all nodes have the same.
+  /// What links carried, if a network model computed it, else empty; for each link in ascending
+  /// order of begin, without idle times. Only links of node 0 where all nodes have the same.
   std::vector<LinkSpan> links;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;

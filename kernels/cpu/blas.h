@@ -11,7 +11,7 @@ struct Blas {
   decltype(&::cblas_sgemm) sgemm;
   /// Takes the work space of one call; waits forever where memory is missing.
   void* (*take_buffer)(int);
-  void (*give_buffer)(void*);  // gives it back, for the next call
+  void (*give_buffer)(void*);  // gives the work space back, for the next call
   const char* version;         // "0.3.21"
   const char* core;            // "SkylakeX"
 };

@@ -179,8 +179,8 @@ MOE_INLINE float max_of(int64_t n, F f) {
 /// out[c] = acc[c] + sum over ascending r of f(r, c, lanes), c < cols; acc may be null or out.
 template <class F>
 MOE_INLINE void sum_rows(float* out, const float* acc, int64_t rows, int64_t cols, F f) {
-  // A block of so many vectors of neighbouring columns is summed in registers: enough independent
-  // sums to hide the latency of an add.
+  // kBlock vectors of neighbouring columns are summed in registers: enough independent sums to hide
+  // the latency of an add.
   constexpr int kBlock = 8;
   int64_t c = 0;
   for (; c + kBlock * kLanes <= cols; c += kBlock * kLanes) {

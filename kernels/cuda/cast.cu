@@ -56,7 +56,7 @@ void round_exact(float* y, const float* x, int64_t n, Stream stream) {
   copy_2d(y, bytes, x, bytes, bytes, 1, stream);
 }
 
-/// Rounds the numbers as one row.
+/// Rounds n numbers as a matrix of one row.
 void round_mixed(Bf16* y, const float* x, int64_t n, Stream stream) {
   if (n == 0) return;
   auto* const to = reinterpret_cast<uint16_t*>(y);

@@ -1,6 +1,6 @@
 // The left or right operands of several products in bfloat16. Operands in bfloat16 are used as they
-// are; operands in float32 are rounded into a buffer. An operand that is added twice in a row is
-// rounded once, and operands that are adjacent in memory are rounded by one launch.
+// are; operands in float32 are rounded into a buffer. An operand that is added twice in succession
+// is rounded once, and operands that are adjacent in memory are rounded by one launch.
 #pragma once
 
 #include <algorithm>

@@ -14,7 +14,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-/// An event, and whether it is timed, which the runtime does not tell.
+/// An event, and whether it is timed, because the runtime does not report that.
 struct OneEvent {
   cudaEvent_t event;
   bool timed;

@@ -108,11 +108,11 @@ TEST_CASE(
   };
   CHECK_NOTHROW(check_rows("rows", std::vector<Row>{{"a", "x"}, {"b", "x"}}));
   CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{"a", "x"}, {"a", "x"}}),
-                    Catch::Contains("two rows of the table of rows are named 'a'"));
+                    Catch::Contains("two entries of the table of rows are named 'a'"));
   CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{"a", "x"}, {"b", ""}}),
                     Catch::Contains("'b' of the table of rows has no doc"));
   CHECK_THROWS_WITH(check_rows("rows", std::vector<Row>{{nullptr, "x"}}),
-                    Catch::Contains("a row of the table of rows has no name"));
+                    Catch::Contains("an entry of the table of rows has no name"));
 }
 
 }  // namespace moe

@@ -115,7 +115,8 @@ TEST_CASE("a log that is not one is refused with its file, and its line where th
   refused(kHead + replaced(kRow1, "10.5", "-1") + kRow2 + kEnd, ":3: time is '-1'");
   refused(kHead + replaced(kRow1, "10.5", "0.00") + kRow2 + kEnd, ":3: time is 0.00");
   refused(kHead + kRow1 + kRow2 + replaced(kEnd, "0 OK", "7 FAILED"), "out of bounds values: 7");
-  refused(replaced(kHead, "nThread", "threads") + kRow1 + kRow2 + kEnd, "no number of ranks");
+  refused(replaced(kHead, "nThread", "threads") + kRow1 + kRow2 + kEnd,
+          "the number of ranks is missing");
   refused(replaced(kHead, "nGpus 2", "nGpus -9223372036854775808") + kRow1 + kRow2 + kEnd,
           ":1: nGpus is '-9223372036854775808', must be 1 to 1000000");
   refused(replaced(kHead, "nThread 1", "nThread 1e3") + kRow1 + kRow2 + kEnd,

@@ -154,8 +154,7 @@ TEST_CASE(
   }
   for (const ProcessGroup c : {part, process_group, plain}) table().destroy(c);
   CHECK(table().join(kId, 1, 4, kTimeoutS, {.channels = -1}) == nullptr);
-  CHECK_THAT(moe::kernels::cuda::take_error(),
-             Contains("channels and channels_per_net_peer must be at least 0"));
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("both must be at least 0"));
   check_clean();
 }
 

@@ -45,7 +45,7 @@ TEST_CASE("a legal graph passes, also with removed ops in it") {
 TEST_CASE("too many inputs are refused") {
   Graph graph = two_gelus();
   named(graph, "second").inputs.assign(5, TensorId(0));
-  refuses(graph, "op 'second': gelu takes 1 to 4 inputs, not 5");
+  refuses(graph, "op 'second' (gelu) has 5 inputs, allowed: 1 to 4");
 }
 
 TEST_CASE("a required input that is absent is refused") {
@@ -75,26 +75,28 @@ TEST_CASE("an input that is produced later is refused") {
 TEST_CASE("an output of another shape than the rule's is refused") {
   Graph graph = two_gelus();
   graph.tensor(graph.find_tensor("second")).shape = {3, 2};
-  refuses(graph, "op 'second': output 'second' is f32 [3,2], but its shape rule gives f32 [2,3]");
+  refuses(
+      graph,
+      "op 'second' (gelu): output 'second' is f32 [3,2], but the op's shape rule gives f32 [2,3]");
 }
 
 TEST_CASE("an output of another dtype than the rule's is refused") {
   Graph graph = two_gelus();
   graph.tensor(graph.find_tensor("second")).dtype = DType::kF16;
-  refuses(graph, "output 'second' is f16 [2,3], but its shape rule gives f32 [2,3]");
+  refuses(graph, "output 'second' is f16 [2,3], but the op's shape rule gives f32 [2,3]");
 }
 
 TEST_CASE("a missing output is refused") {
   Graph graph = two_gelus();
   named(graph, "second").outputs.clear();
   graph.remove(graph.find_op("update"));
-  refuses(graph, "op 'second' has 0 outputs, but its shape rule gives 1");
+  refuses(graph, "op 'second' (gelu) has 0 outputs, but its shape rule gives 1");
 }
 
 TEST_CASE("two producers of a tensor are refused") {
   Graph graph = two_gelus();
   named(graph, "second").outputs[0] = graph.find_tensor("first");
-  refuses(graph, "tensor 'first' has two producers, op 'second' is the second");
+  refuses(graph, "tensor 'first' must have one producer, but op 'second' is a second one");
 }
 
 TEST_CASE("an op that produces a parameter is refused") {
@@ -143,7 +145,7 @@ TEST_CASE("a second update of a parameter is refused") {
 TEST_CASE("an op that overwrites a tensor and reads it as another input is refused") {
   Graph graph = two_gelus();
   named(graph, "update").inputs[2] = graph.find_tensor("x");
-  refuses(graph, "op 'update' overwrites tensor 'x' and reads it as another input");
+  refuses(graph, "op 'update' overwrites tensor 'x', but also reads this tensor as another input");
 }
 
 }  // namespace moe::test

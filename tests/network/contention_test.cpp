@@ -341,7 +341,7 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails({.what = AllReduce{1, 1}, .after = {1}}, "ops[1].after = 1: must be an earlier op");
   fails({.what = AllReduce{1, 1}, .start_ns = -5}, "ops[1].start_ns = -5");
   fails({.what = AllReduce{1, 1}, .rank_start_ns = {1, 2}},
-        "ops[1].rank_start_ns: 2 entries, must be 16");
+        "ops[1].rank_start_ns has 2 entries: must be 16");
   fails(all_to_all(1e300), "beyond the clock");
   NetworkOp late{.what = AllReduce{1, 1}, .after = {0}};
   late.start_ns = Nanoseconds{1} << 53;

@@ -45,35 +45,36 @@ std::string refusal(const std::function<void(OpDef&)>& forget) {
 TEST_CASE("what is forgotten or contradicts itself in an op's definition is named with the op") {
   CHECK(refusal([](OpDef&) {}).empty());
   const std::pair<std::function<void(OpDef&)>, const char*> faults[] = {
-      {[](OpDef& d) { d.inputs = {}; }, "op mine: no inputs are declared"},
-      {[](OpDef& d) { d.work = nullptr; }, "op mine: infer or work is missing"},
+      {[](OpDef& d) { d.inputs = {}; }, "op mine: at least one input must be declared"},
+      {[](OpDef& d) { d.work = nullptr; }, "op mine: functions infer and work must both be given"},
       {[](OpDef& d) { d.run_f64 = nullptr; },
        "op mine: kernels run_f32 and run_f64 must both be given"},
       {[](OpDef& d) {
          d.inputs = {{"x"}, {"x"}};
        },
-       "op mine: input 1 has no name or the name of an earlier one"},
+       "op mine: input 1 must have a name that no earlier one has"},
       {[](OpDef& d) {
          d.inputs = {several("x", 4), {"y"}};
        },
-       "is not the last"},
+       "only the last may be one"},
       {[](OpDef& d) {
          d.inputs = {optional("x"), {"y"}};
        },
-       "is required, but the one before it is optional"},
+       "is required, so the one before it must not be optional"},
       {[](OpDef& d) { d.mutates = {1}; }, "names input 1, which is not declared"},
       {[](OpDef& d) {
          d.may_alias = {{1, 0}};
        },
        "names output 1, which is not declared"},
       {[](OpDef& d) { d.begins = {{.input = 2, .of_input = 0}}; }, "names input 2"},
-      {[](OpDef& d) { d.collective = Collective::kAllToAll; }, "contradict each other"},
-      {[](OpDef& d) { d.payload = Payload::kRows; }, "contradict each other"},
+      {[](OpDef& d) { d.collective = Collective::kAllToAll; }, "must be declared together"},
+      {[](OpDef& d) { d.payload = Payload::kRows; }, "must be declared together"},
       {[](OpDef& d) { d.loss = Loss::kModel, d.outputs = {}; },
-       "it has a loss, but no output is declared"}};
+       "it has a loss, so output 0 must be declared"}};
   for (const auto& [forget, message] : faults) CHECK_THAT(refusal(forget), Contains(message));
   const OpDef def = whole();
-  CHECK_THROWS_WITH(check_declared(OpTable({&def, &def})), Contains("two ops are named mine"));
+  CHECK_THROWS_WITH(check_declared(OpTable({&def, &def})),
+                    Contains("op mine: the name must be unique"));
 }
 
 TEST_CASE(
@@ -87,9 +88,10 @@ TEST_CASE(
   };
   CHECK_NOTHROW(make(DType::kF32));
   CHECK_THROWS_WITH(make(DType::kI32), Contains("op mine") && Contains("input 0 (x)") &&
-                                           Contains("but its role declares floats"));
+                                           Contains("so its role must be one of integers"));
   def.outputs = {{"y"}, {"z"}};
-  CHECK_THROWS_WITH(make(DType::kF32), Contains("op mine: 2 to 2 outputs are declared"));
+  CHECK_THROWS_WITH(make(DType::kF32),
+                    Contains("op mine: the shape rule must return 2 to 2 outputs"));
 }
 
 TEST_CASE("roles give the places of operands, which an attribute may leave out") {
@@ -106,7 +108,7 @@ TEST_CASE("roles give the places of operands, which an attribute may leave out")
   CHECK(input_of(graph, graph.op(id), Role::kRecvCounts) == counts);
   set_input(graph, id, Role::kRecvCounts, TensorId());
   CHECK(graph.op(id).inputs == std::vector<TensorId>{x, w});
-  CHECK_THROWS_WITH(set_input(graph, id, Role::kPlacement, x), Contains("has no input"));
+  CHECK_THROWS_WITH(set_input(graph, id, Role::kPlacement, x), Contains("must have an input"));
   CHECK_THROWS_WITH(graph.add_op(ops::kExpertLinear, "gc", {x, TensorId()}),
                     Contains("input 1 of expert_linear (w) is required"));
 

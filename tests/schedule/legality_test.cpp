@@ -280,7 +280,8 @@ TEST_CASE("an irregular collective needs counts, and those of the routing that l
     return Case(graph, default_schedule(graph)).refusal();
   };
   CHECK(refusal(true, true) == "");
-  CHECK_THAT(refusal(false, true), Contains("'a2a' on lane 'comm' is irregular but has no counts"));
+  CHECK_THAT(refusal(false, true),
+             Contains("'a2a' on lane 'comm' is irregular, so it must have an input of counts"));
   CHECK_THAT(refusal(true, false),
              Contains("'a2a'") && Contains("'other_gate'") && Contains("'gate'"));
 }

@@ -14,7 +14,7 @@ std::string attention_library_version();
 /// Returns whether the library has kernels for both directions on the calling thread's device. The
 /// first request for a shape makes its plans, which takes seconds.
 bool library_has_attention(AttentionShape shape);
-/// Returns the bytes of `work` that the library needs; 0 where it has neither direction.
+/// Returns the bytes of `work` that the library needs; 0 if it has kernels for neither direction.
 int64_t library_attention_work_bytes(AttentionShape shape);
 /// As KernelTable::attention and attention_dx. Return false where the library does not support the
 /// call; nothing was queued on the stream then. Otherwise return true, possibly with an error in

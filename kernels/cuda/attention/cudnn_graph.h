@@ -39,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns the number of values, and writes at most `count` of them (none if null).
+  /// Returns the number of values, and writes at most `count` of them (none to a null pointer).
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();

@@ -39,7 +39,7 @@ __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
 
-/// Both functions must be called by one thread only.
+/// signal_begin() and await_end() must each be called by one thread only.
 __device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=

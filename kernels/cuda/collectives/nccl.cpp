@@ -90,7 +90,8 @@ std::string missing(const ProcessGroupSettings& settings) {
   if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
 #endif
   return settings.channels < 0 || settings.channels_per_net_peer < 0
-             ? "channels and channels_per_net_peer must be at least 0"
+             ? "channels = " + std::to_string(settings.channels) + " and channels_per_net_peer = " +
+                   std::to_string(settings.channels_per_net_peer) + ", both must be at least 0"
              : "";
 }
 
@@ -202,7 +203,7 @@ void all_reduce(ProcessGroup process_group, const float* in, float* out, int64_t
 const char* trouble(ProcessGroup process_group) {
   Member& member = member_of(process_group);
   if (member.trouble.empty()) {
-    // The deadline has already passed, so the state is read only once.
+    // With a deadline of now, settled() reads the state once and does not wait.
     const ncclResult_t result = settled(member.comm, ncclSuccess, Clock::now());
     if (result != ncclSuccess && result != ncclInProgress) member.trouble = member.explain(result);
   }

@@ -1,7 +1,8 @@
 // Products of bfloat16 by cublasLt, with the epilogue in the same kernel. The algorithm is the
-// first choice of the library's heuristic, which is called once per device and kind of call;
-// numbers of rows count as the same kind up to the next power of two (up to 128) or multiple of
-// 128. So the choice, and with it the bits of the result, does not depend on earlier calls.
+// first choice of the library's heuristic, which is called once per device and kind of call. Calls
+// that differ only in their number of rows are of one kind if these numbers round up to the same
+// power of two (up to 128) or the same multiple of 128, and the heuristic is called for the rounded
+// number. So the choice, and with it the bits of the result, does not depend on earlier calls.
 // Products without cublasLt are in products.cpp.
 #pragma once
 
