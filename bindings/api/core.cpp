@@ -185,7 +185,8 @@ int say(lua_State* L) {
   host.progress().erase();
   const std::string text = printable(text_argument(L, 1)) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    throw run_error("cannot write to standard output");
+    throw run_error(
+        "cannot write to standard output; is the disk full or the reader of the pipe gone?");
   }
   return 0;
 }

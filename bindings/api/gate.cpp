@@ -31,7 +31,9 @@ struct IndexList {
 
 const GateCall& check_call(lua_State* L, const char* type) {
   const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
-  if (call.in == nullptr) throw UserError("this value is from a call of a gate that has ended");
+  if (call.in == nullptr)
+    throw UserError(
+        "this value is from a call of a gate that has ended; use it only during the call");
   return call;
 }
 
@@ -96,7 +98,8 @@ int sum_of_cols(lua_State* L) {
 // ctx.ids(t) -> the number of token t in the vocabulary, which counts from 0
 int token_id(lua_State* L) {
   const GateInput& in = *check_call(L, kIdsType).in;
-  if (in.ids == nullptr) throw UserError("ctx.ids: this run has no token ids");
+  if (in.ids == nullptr)
+    throw UserError("ctx.ids: the tokens of this call have no ids; use ctx.ids only where they do");
   lua_pushnumber(L, in.ids[check_index(L, 2, in.tokens, "token")]);
   return 1;
 }
@@ -122,7 +125,11 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
     if (list.limit != limit) {
-      throw user_error("{}: the list has tokens where experts are needed, or the reverse", what);
+      throw user_error(
+          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it a "
+          "list "
+          "of tokens in place of experts, or the reverse?",
+          what, list.limit, limit);
     }
     return list;
   }
@@ -143,7 +150,9 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
     }
     const int64_t cols = static_cast<int64_t>(lua_objlen(L, -1));
     if (r > 1 && cols != list.cols) {
-      throw user_error("{}: rows have different lengths; give rows of equal length", what);
+      throw user_error(
+          "{}: row {} of the list has {} entries, but row 1 has {}; give rows of equal length",
+          what, r, cols, list.cols);
     }
     list.cols = cols;
     for (int64_t c = 1; c <= cols; ++c) {

@@ -135,13 +135,15 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     lua_pop(L, 2);
     if (is_op) {
       const auto [owner, op] = check_op(L, index);
-      if (owner != &session) throw UserError("the op is of another graph");
+      if (owner != &session)
+        throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                         owner->graph().op(op).name);
       return session.graph().out(op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError("the tensor is of another graph");
+    throw UserError("the tensor is of the graph of another call; give a tensor of this call's g");
   return handle.tensor;
 }
 
@@ -161,7 +163,9 @@ Attrs check_attrs(lua_State* L, int index) {
   Attrs attrs;
   if (!lua_istable(L, index)) return attrs;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names must be texts");
+    if (lua_type(L, -2) != LUA_TSTRING)
+      throw user_error("g:insert: attrs: a key is a {}; give names of attributes, which are texts",
+                       luaL_typename(L, -2));
     const std::string key = lua_tostring(L, -2);
     const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -206,8 +210,11 @@ class Inherited {
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
-      throw user_error("g:insert: '{}': {} is not given, and no op makes or reads its inputs",
-                       name_, field);
+      throw user_error(
+          "g:insert: '{}': {} is not given, and there is no op that makes or reads an input, from "
+          "which to "
+          "take it; give {}",
+          name_, field, field);
     }
     const OpId first = next_to_.front();
     for (const OpId other : next_to_) {
@@ -309,7 +316,9 @@ int graph_redirect(lua_State* L) {
 int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
   const auto [owner, op] = check_op(L, 2);
-  if (owner != &session) throw UserError("the op is of another graph");
+  if (owner != &session)
+    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                     owner->graph().op(op).name);
   session.edit().remove(op);
   return 0;
 }
@@ -364,11 +373,12 @@ int graph_split(lua_State* L) {
   lua_getfield(L, 3, "axis");
   lua_getfield(L, 3, "parts");
   if (!lua_isnumber(L, -2) || !lua_isnumber(L, -1)) {
-    throw UserError("g:split: give axis and parts, whole numbers from 1");
+    throw UserError(
+        "g:split: axis or parts is not given or not a number; give two whole numbers from 1");
   }
   const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
   const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
-  if (ops.empty()) throw UserError("g:split: the list of ops is empty");
+  if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
     throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());

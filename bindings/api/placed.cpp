@@ -58,7 +58,9 @@ void check_moves(const PlacementHandle& p, const char* what) {
 
 void check_absent(const Edit& e) {
   if (!e.placement.holds(e.device, e.expert)) return;
-  throw user_error("device {} already holds expert {}", e.device + 1, e.expert + 1);
+  throw user_error(
+      "device {} already holds expert {}; give a device for which p:holds returns false",
+      e.device + 1, e.expert + 1);
 }
 
 void check_room(const Edit& e) {
@@ -113,8 +115,9 @@ int swap(lua_State* L) {
   const int64_t of_a = placement.owner(a), of_b = placement.owner(b);
   if (of_a != of_b && (placement.holds(of_a, b) || placement.holds(of_b, a))) {
     throw user_error(
-        "experts {} and {} cannot be swapped: the owner of one already holds the other", a + 1,
-        b + 1);
+        "experts {} and {} cannot be swapped, since the owner of one of them also holds the other; "
+        "drop that resident or copy first",
+        a + 1, b + 1);
   }
   placement.swap_owners(a, b);
   return edited(L);
@@ -123,11 +126,12 @@ int swap(lua_State* L) {
 int drop(lua_State* L) {
   const Edit e = check_edit(L);
   if (e.placement.owner(e.expert) == e.device) {
-    throw user_error("device {} owns expert {}, which would be lost; move the owner first",
+    throw user_error("device {} owns expert {}, which would be lost; call p:migrate first",
                      e.device + 1, e.expert + 1);
   }
   if (!e.placement.holds(e.device, e.expert)) {
-    throw user_error("device {} does not hold expert {}", e.device + 1, e.expert + 1);
+    throw user_error("device {} does not hold expert {}, so there is nothing to drop", e.device + 1,
+                     e.expert + 1);
   }
   if (e.placement.is_resident(e.expert, e.device)) check_moves(e.p, "drop");
   e.placement.remove(e.expert, e.device);

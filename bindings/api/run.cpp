@@ -198,15 +198,16 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
   lua_getfield(L, index, "timelines");
   if (lua_isnil(L, -1)) throw user_error("{}: give a result of plan:run or plan:simulate", call);
   const Timelines& all = check_userdata<Timelines>(L, lua_gettop(L), kTimelinesType);
-  if (all.plan != handle.plan) throw user_error("{}: the result is of another plan", call);
+  if (all.plan != handle.plan)
+    throw user_error("{}: the result is of another plan; give a result of this plan", call);
   lua_getfield(L, index, "step");
   const bool first = lua_isnil(L, -1) && !all.steps.empty();
   const int64_t step = first ? all.steps.begin()->first : luaL_optinteger(L, -1, 1);
   lua_pop(L, 1);
   const auto found = all.steps.find(step);
   if (found == all.steps.end()) {
-    throw user_error("{}: the result has no timeline of step {}; it has steps {} to {}", call, step,
-                     all.steps.empty() ? 0 : all.steps.begin()->first,
+    throw user_error("{}: the result has no timeline of step {}; it has those of steps {} to {}",
+                     call, step, all.steps.empty() ? 0 : all.steps.begin()->first,
                      all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }
   return *found;

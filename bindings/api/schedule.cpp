@@ -17,7 +17,9 @@ GraphSession& check_schedule(lua_State* L) {
 
 OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   const auto [owner, op] = check_op(L, index);
-  if (owner != &session) throw UserError("the op is of another graph");
+  if (owner != &session)
+    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                     owner->graph().op(op).name);
   return op;
 }
 
@@ -58,9 +60,10 @@ int lane(lua_State* L) {
   const LaneId to = schedule.lane(luaL_checkstring(L, 3));
   const OpDef& def = session.graph().def(op);
   if (schedule.lanes[to.index()].kind != def.lane) {
-    throw RunError(fmt::format("{}illegal schedule: '{}' is a {}, which lane '{}' does not run",
-                               recipe_position(L), session.graph().op(op).name, def.name,
-                               schedule.lanes[to.index()].name));
+    throw RunError(
+        fmt::format("{}illegal schedule: op '{}' is of kind {}, which lane '{}' does not run",
+                    recipe_position(L), session.graph().op(op).name, def.name,
+                    schedule.lanes[to.index()].name));
   }
   schedule.lane_of[op.index()] = to;
   return 0;
@@ -74,11 +77,13 @@ int under(lua_State* L) {
   const Graph& graph = session.graph();
   const std::string name = graph.op(op).name, comm_name = graph.op(comm).name;
   if (graph.def(comm).collective == Collective::kNone) {
-    throw user_error("s:under: '{}' is not a collective", comm_name);
+    throw user_error("s:under: op '{}' is not a collective; give a collective as second argument",
+                     comm_name);
   }
   if (op == comm || !session.reachability().independent(op, comm)) {
-    throw user_error("s:under: '{}' and '{}' are ordered already; check s:free before", name,
-                     comm_name);
+    throw user_error(
+        "s:under: ops '{}' and '{}' are already ordered; call it only if s:free is true for them",
+        name, comm_name);
   }
   const std::string why = luaL_optstring(L, 4, ("under " + comm_name).c_str());
   const Dependencies& deps = session.deps();
@@ -177,8 +182,10 @@ void set_holds(lua_State* L, GraphSession& session, LaneId lane, int function) {
     if (!lua_isnil(L, -1)) {
       const OpId from = check_own_op(L, lua_gettop(L), session);
       if (session.graph().def(from).lane != LaneKind::kCompute) {
-        throw user_error("s:discipline: hold of '{}': '{}' is not a compute op",
-                         session.graph().op(until).name, session.graph().op(from).name);
+        throw user_error(
+            "s:discipline: hold of op '{}': returned op '{}', which is not a compute op; return a "
+            "compute op or nil",
+            session.graph().op(until).name, session.graph().op(from).name);
       }
       schedule.holds.push_back({from, until, session.context().stage});
     }
@@ -196,7 +203,8 @@ int discipline(lua_State* L) {
   if (lua_isnil(L, fields.hold)) return 0;
   if (!session.schedule().picks(lane) && lua_isnil(L, fields.exclusive)) {
     throw user_error(
-        "s:discipline: hold: lane '{}' runs in order and alone; give pick or exclusive",
+        "s:discipline: hold: has no effect, since lane '{}' runs in order and alone; give pick or "
+        "exclusive too",
         session.schedule().lanes[lane.index()].name);
   }
   set_holds(L, session, lane, fields.hold);

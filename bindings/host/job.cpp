@@ -63,7 +63,9 @@ void compare(Processes& job, const json& mine) {
   for (size_t r = 1; r < all.size(); ++r) {
     const std::string differs = difference(mine, json::from_msgpack(all[r]));
     if (differs.empty()) continue;
-    throw run_error("rank {} requests another plan than rank 0: {}", r, differs);
+    throw run_error(
+        "rank {} requests another plan than rank 0: {}; the recipe must do the same on all ranks",
+        r, differs);
   }
 }
 

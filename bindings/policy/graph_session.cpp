@@ -145,8 +145,10 @@ Graph& GraphSession::edit() {
 }
 
 Schedule& GraphSession::schedule() {
-  if (schedule_ == nullptr) throw UserError("a pass has no schedule");
-  if (closed_) throw UserError("the schedule is finished; a pick may only read it");
+  if (schedule_ == nullptr)
+    throw UserError("a pass has no schedule; a policy of moe.policy.schedule has");
+  if (closed_)
+    throw UserError("the schedule is finished when a pick is called; a pick may only read it");
   return *schedule_;
 }
 
@@ -198,7 +200,9 @@ const Reachability& GraphSession::reachability() {
 }
 
 void GraphSession::before(OpId from, OpId to, const std::string& why) {
-  if (from == to) throw user_error("'{}' cannot come before itself", graph_.op(from).name);
+  if (from == to)
+    throw user_error("op '{}' cannot come before itself; give two different ops",
+                     graph_.op(from).name);
   schedule().before(from, to, context_.stage, why);
 }
 
@@ -308,7 +312,8 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
   const OpHandle handle = check_userdata<OpHandle>(L, index, kOpType);
   GraphSession& session = GraphSession::of(L, handle.session);
   if (session.graph().removed(handle.op)) {
-    throw user_error("op '{}' was removed", session.graph().op(handle.op).name);
+    throw user_error("op '{}' was removed from the graph, so its handle can no longer be used",
+                     session.graph().op(handle.op).name);
   }
   return {&session, handle.op};
 }
@@ -323,7 +328,9 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     const auto [owner, op] = check_op(L, lua_gettop(L));
-    if (owner != &session) throw UserError("the list has an op of another graph");
+    if (owner != &session)
+      throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                       owner->graph().op(op).name);
     ops.push_back(op);
     lua_pop(L, 1);
   }
@@ -372,7 +379,8 @@ int rng_uniform(lua_State* L) {
 int rng_below(lua_State* L) {
   Rng& rng = check_userdata<Rng>(L, 1, kRngType);
   const lua_Number n = luaL_checknumber(L, 2);
-  if (!(n >= 1 && n <= 16777216)) throw user_error("rng:below({}): give 1 to 2^24", n);
+  if (!(n >= 1 && n <= 16777216))
+    throw user_error("rng:below: {} is not allowed; give a number from 1 to 2^24", n);
   lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
   return 1;
 }
