@@ -29,7 +29,9 @@ local function resolve_case(e, point, params)
   local made = policy.without_definitions(function() return e.case(given) end)
   if made == false then return nil end
   local case = schema.check(M.CASE, made, e.case_path, e.at)
-  if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
+  if #case.systems == 0 then
+    errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
+  end
   local seen = {}
   for _, s in ipairs(case.systems) do
     if seen[s.name] then

@@ -121,7 +121,8 @@ local function make(t, path, at, ends)
       path .. ".capacity")
   end
   if m.hidden % m.heads ~= 0 then
-    errors.user(("%s.heads: %d does not divide hidden = %d"):format(path, m.heads, m.hidden), at)
+    errors.user(("%s.heads: %d does not divide hidden = %d; give a divisor"):format(path, m.heads,
+      m.hidden), at)
   end
   local gate = check_gate(m.gate, path .. ".gate", at)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
@@ -167,22 +168,22 @@ function M.resolve(model, devices, dtype)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
     if rows % ranks ~= 0 then
-      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks"):format(model.path, total,
-        rows, what, ranks), model.at)
+      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks; give a multiple"):format(
+        model.path, total, rows, what, ranks), model.at)
     end
     return rows / ranks
   end
   local ep = model.ep or devices
   if devices % ep ~= 0 then
-    errors.user(("%s.ep: %d does not divide the number of ranks, %d"):format(model.path, ep,
-      devices), model.at)
+    errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
+      model.path, ep, devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
     name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
     heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
     moe_every = model.moe_every, ep = ep,
-    batch_per_device = split("batch", "rows", devices),
+    batch_per_device = split("batch", "sequences", devices),
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,

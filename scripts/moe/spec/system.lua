@@ -160,7 +160,7 @@ M.FIELDS = {
 -- The systems that the list `of` names; each has passes and an all-reduce policy of its own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
-  if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
+  if #of == 0 then errors.user(path .. ".of: the list is empty; give a system", at) end
   for i, entry in ipairs(of) do
     local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then
@@ -187,7 +187,7 @@ local function passes_of(name, given, path, at)
   end
   if #passes > 0 then return passes end
   if not M.known[name] then
-    schema.unknown("moe.system", "system (and no passes are given)", name,
+    schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
   return M.known[name].passes(policy.passes)

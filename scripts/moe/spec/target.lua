@@ -97,7 +97,8 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
-    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d"):format(
+    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d; give a "
+      .. "divisor"):format(
       per_node, ranks), model.at)
   end
   return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
