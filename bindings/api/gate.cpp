@@ -245,26 +245,29 @@ GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
 
 void open_gate(lua_State* L) {
   static constexpr Member kContext[] = {
-      {"tokens", "integer", "tokens of this call", context_number<&GateInput::tokens>},
-      {"experts", "integer", "experts of the layer", context_number<&GateInput::experts>},
+      {"tokens", "integer", "number of tokens of this call", context_number<&GateInput::tokens>},
+      {"experts", "integer", "number of experts of the layer", context_number<&GateInput::experts>},
       {"k", "integer", "choices per token", context_number<&GateInput::k>},
       {"capacity", "integer", "slots of an expert for this rank's tokens",
        context_number<&GateInput::capacity>},
-      {"step", "integer", "of the run, from 1", context_number<&GateInput::step, 1>},
-      {"layer", "integer", "the block of the MoE layer, from 1",
+      {"step", "integer", "step of the run, from 1", context_number<&GateInput::step, 1>},
+      {"layer", "integer", "number of the block with this MoE layer, from 1",
        context_number<&GateInput::layer, 1>},
       {"first_token", "integer",
        "number of token 1 of this call among the tokens of all ranks, from 1",
        context_number<&GateInput::first_token, 1>},
-      {"ids", "moe.TokenIds", "the token ids of the input", context_ids},
-      {"rng", "moe.Rng", "random numbers, decided by --seed, step, layer and first_token",
+      {"ids", "moe.TokenIds", "numbers of the tokens in the vocabulary", context_ids},
+      {"rng", "moe.Rng", "random numbers that depend only on --seed, step, layer and first_token",
        context_rng},
       {"left", "(expert: integer): integer", "free slots of the expert", method<left>},
       {"take", "(token: integer, expert: integer): boolean",
-       "the token chooses the expert; returns false if no slot was free: the choice is dropped",
+       "makes the token choose the expert; returns false if no slot is free, which drops the "
+       "choice",
        method<take>},
       {"fill", "(choices: moe.List|(integer|false)[], order?: moe.List|integer[])",
-       "takes the choices of all tokens, best first, in the given order of tokens; false: none",
+       "takes every token's first choice in this order of tokens, then the second, and so on; "
+       "false "
+       "means no choice",
        method<fill>}};
   static constexpr Member kScores[] = {
       {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",
@@ -281,15 +284,18 @@ void open_gate(lua_State* L) {
                                      "the token's number in the vocabulary, from 0",
                                      method<token_id>}};
   static constexpr Member kList[] = {
-      {"()", "(row: integer, column?: integer): integer", "an entry; of column 1 unless given",
-       method<list_value>},
+      {"()", "(row: integer, column?: integer): integer",
+       "the entry in this row and column; default: column 1", method<list_value>},
       {"#", "integer", "the number of rows", method<list_length>},
-      {"counts", "(): integer[]", "how often each expert (or token) stands in the list",
+      {"counts", "(): integer[]", "how often each expert (or token) is in the list",
        method<list_counts>}};
-  new_type<CallHandle>(L, {kContextType, "ctx", "what a gate decides for, and with", kContext});
-  new_type<CallHandle>(L, {kScoresType, "s", "the router's scores of a gate's call", kScores});
-  new_type<CallHandle>(L, {kIdsType, "ctx.ids", "the input of a gate's call", kIds});
-  new_type<IndexList>(L, {kListType, "list", "experts or tokens that scores gave", kList});
+  new_type<CallHandle>(
+      L, {kContextType, "ctx", "the call of a gate: its sizes, and how to give slots to tokens",
+          kContext});
+  new_type<CallHandle>(L, {kScoresType, "s", "the router's scores in a call of a gate", kScores});
+  new_type<CallHandle>(L, {kIdsType, "ctx.ids", "the token ids in a call of a gate", kIds});
+  new_type<IndexList>(L,
+                      {kListType, "list", "experts or tokens, as methods of s return them", kList});
 }
 
 }  // namespace moe::lua

@@ -411,25 +411,24 @@ void open_handles(lua_State* L) {
       {"ops",
        "(filter?: string|{ name?: string, kind?: string, seg?: string, phase?: string, layer?: "
        "integer, part?: integer, dw?: boolean, where?: fun(op: moe.Op): boolean }): moe.Op[]",
-       "the ops that are like that, in order; all without a filter", method<graph_ops>},
+       "the ops that fulfil the filter, in order; without a filter, all ops", method<graph_ops>},
       {"op", "(filter: string|table): moe.Op",
-       "the first op that is like that; an error without one", method<graph_op>},
-      {"tensor", "(name: string): moe.Tensor", "the tensor of that name", method<graph_tensor>},
+       "the first op that fulfils the filter; an error if there is none", method<graph_op>},
+      {"tensor", "(name: string): moe.Tensor", "the tensor of this name", method<graph_tensor>},
       {"insert",
        "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
        "phase?: string, seg?: string, layer?: integer|false, part?: integer|false, dw?: boolean "
        "}): "
        "moe.Op",
-       "adds an op; an op among inputs stands for its first output; what is not given is as of the "
-       "ops beside it",
+       "adds an op; an op among inputs means its first output; phase, seg, layer and dw are "
+       "those of the ops that make the inputs (or, if there are none, read them) unless given",
        method<graph_insert>},
       {"redirect", "(from: moe.Op|moe.Tensor, to: moe.Op|moe.Tensor, but?: moe.Op[])",
-       "readers of `from`, but those ops, read `to`", method<graph_redirect>},
-      {"remove", "(op: moe.Op)", "takes out an op whose results nothing reads",
-       method<graph_remove>},
+       "makes all readers of `from`, except the ops in `but`, read `to`", method<graph_redirect>},
+      {"remove", "(op: moe.Op)", "removes an op whose outputs no op reads", method<graph_remove>},
       {"split",
        "(ops: moe.Op[], t: { axis: integer, parts: integer, try?: boolean }): moe.Op[][]?, string?",
-       "cuts a chain along an axis, from 1, and gives the ops of each part; with try = true nil "
+       "cuts a chain along an axis, from 1, and returns the ops of each part; with try = true, nil "
        "and "
        "why it cannot be",
        method<graph_split>}};

@@ -253,32 +253,38 @@ void open_placed(lua_State* L) {
        method<holders>},
       {"holds", "(expert: integer, device: integer): boolean",
        "whether the device holds the expert", method<holds>},
-      {"copy", "(): moe.Placement", "a placement to try edits on", method<copy>},
+      {"copy", "(): moe.Placement",
+       "a further placement with the same holders, on which edits can be tried", method<copy>},
       {"shadow", kEdit, "copies the expert to the device for one step", method<shadow>},
-      {"replicate", kEdit, "makes the expert a second resident", method<replicate>},
-      {"migrate", kEdit, "moves the owner, with the optimizer's state", method<migrate>},
-      {"swap", "(a: integer, b: integer): moe.Placement", "owners of two experts change places",
+      {"replicate", kEdit, "makes the device a resident of the expert, next to its owner",
+       method<replicate>},
+      {"migrate", kEdit, "makes the device the expert's owner; the optimizer's state moves too",
+       method<migrate>},
+      {"swap", "(a: integer, b: integer): moe.Placement", "exchanges the owners of two experts",
        method<swap>},
-      {"drop", kEdit, "takes a copy away; the owner's stays", method<drop>},
-      {"clear_shadows", "(): moe.Placement", "takes all copies for one step away",
+      {"drop", kEdit, "removes the device from the expert's residents or copies; an owner stays",
+       method<drop>},
+      {"clear_shadows", "(): moe.Placement", "removes all copies for one step",
        method<clear_shadows>},
       {"share",
        "(expert: integer, how: \"local\"|\"even\"|fun(source: integer, device: integer): number): "
        "moe.Placement",
-       "how holders share its tokens: their own, evenly, or by weight of a device's tokens",
+       "how holders share the expert's tokens: each takes its own (local), all take equally many "
+       "(even), or those of each source by weight (a function)",
        method<share>},
-      {"device_load", "(device: integer): integer", "rows that the device computes under the loads",
-       method<device_load>},
-      {"time_ms", "(): number", "a layer's step by Pro-Prophet's model, copies included",
-       method<time_ms>},
-      {"move_ms", "(): number", "how long residents take to come, from the placement in force",
-       method<move_ms>},
+      {"device_load", "(device: integer): integer",
+       "rows that the device computes with this placement", method<device_load>},
+      {"time_ms", "(): number",
+       "time of the layer in a step by Pro-Prophet's model, including its copies", method<time_ms>},
+      {"move_ms", "(): number",
+       "time to move the residents that the placement in force does not have", method<move_ms>},
       {"free_slots", "(device: integer): integer, integer",
-       "empty slots of the device, for shadows and for residents", method<free_slots>},
+       "the device's free slots for copies, and its free slots for residents", method<free_slots>},
       {"free_bytes", "(device: integer): number?",
-       "memory that the device has left; nil where it is not known", method<free_bytes>}};
+       "bytes of memory that the device has left; nil if that is not known", method<free_bytes>}};
   new_type<PlacementHandle>(
-      L, {kPlacementType, "p", "where the experts of a layer are; edits return it", kPlacement});
+      L, {kPlacementType, "p", "a placement of a layer's experts on devices; edits return it",
+          kPlacement});
 }
 
 }  // namespace moe::lua

@@ -209,35 +209,42 @@ Placement PlacementViews::result(lua_State* L, int index) const {
 
 void open_placement(lua_State* L) {
   static constexpr Member kContext[] = {
-      {"step", "integer", "of the run, from 1", context_number_from_1<&PlaceInput::step>},
+      {"step", "integer", "step of the run, from 1", context_number_from_1<&PlaceInput::step>},
       {"layer", "integer", "MoE layer, from 1", context_number_from_1<&PlaceInput::layer>},
-      {"experts", "integer", "experts of the layer", context_size<&ExpertCounts::experts>},
-      {"devices", "integer", "devices that hold them", context_size<&ExpertCounts::sources>},
+      {"experts", "integer", "number of experts of the layer",
+       context_size<&ExpertCounts::experts>},
+      {"devices", "integer", "number of devices that hold the experts",
+       context_size<&ExpertCounts::sources>},
       {"model", "moe.ContextModel", "sizes of the model", context_table},
       {"cluster", "moe.ContextCluster", "the devices and links", context_table},
       {"workload", "string?", "name of the workload, in place of a gate; nil with a gate",
        context_table},
       {"placement", "moe.Placement", "the placement in force, read only", context_table},
-      {"rates", "moe.PlacementRates", "what p:time_ms() and p:move_ms() count with", context_table},
-      {"rng", "moe.Rng", "random numbers, decided by --seed, step and layer: alike on all ranks",
+      {"rates", "moe.PlacementRates",
+       "the rates from which p:time_ms() and p:move_ms() are computed", context_table},
+      {"rng", "moe.Rng",
+       "random numbers that depend only on --seed, step and layer, so not on the rank",
        context_table},
-      {"state", "table", "keeps what the policy writes over the calls of one rank and layer",
+      {"state", "table",
+       "a table of the policy that is kept from call to call, one per rank and layer",
        context_table},
       {"log", "(why: string)", "adds a text to the step's placement in results",
        method<context_log>}};
   static constexpr Member kLoads[] = {
       {"()", "(expert: integer, device?: integer): integer",
-       "tokens for an expert; from one device where it is given", method<load_value>},
+       "tokens for an expert: from this device, or from all devices if none is given",
+       method<load_value>},
       {"of_expert", "(expert: integer): integer", "tokens for an expert", method<load_of_expert>},
       {"of_device", "(device: integer): integer", "tokens that a device sends",
        method<load_of_device>},
       {"by_expert", "(): integer[]", "tokens for each expert", method<load_by_expert>},
       {"by_device", "(): integer[]", "tokens that each device sends", method<load_by_device>},
       {"heaviest", "(): integer[]", "experts, those with most tokens first", method<load_heaviest>},
-      {"total", "(): integer", "tokens of all devices", method<load_total>}};
+      {"total", "(): integer", "tokens that all devices send", method<load_total>}};
   new_type<CallHandle>(
-      L, {kContextType, "ctx", "what a placement decides for: the same on all ranks", kContext});
-  new_type<CallHandle>(L, {kLoadsType, "load", "how many tokens experts get, by device", kLoads});
+      L, {kContextType, "ctx", "the call of a placement policy; the same on all ranks", kContext});
+  new_type<CallHandle>(
+      L, {kLoadsType, "load", "number of tokens for each expert from each device", kLoads});
   open_placed(L);
 }
 

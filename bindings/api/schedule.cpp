@@ -216,27 +216,31 @@ int discipline(lua_State* L) {
 void open_schedule(lua_State* L) {
   static constexpr Member kSchedule[] = {
       {"free", "(a: moe.Op, b: moe.Op): boolean",
-       "whether neither has to wait for the other, by data or order", method<is_free>},
+       "whether no edge of data or order makes one of the ops wait for the other", method<is_free>},
       {"before", "(a: moe.Op, b: moe.Op, why?: string)", "b waits for a", method<before>},
       {"sequence", "(ops: moe.Op[], why?: string)", "each op waits for the one before it",
        method<sequence>},
       {"lane", "(op: moe.Op, lane: string)", "runs the op on another lane of its kind",
        method<lane>},
       {"under", "(op: moe.Op, comm: moe.Op, why?: string)",
-       "after what the collective waits for, before what waits for it", method<under>},
-      {"chunk", "(op: moe.Op, bytes: integer)", "sends the transfer in pieces of so many bytes",
+       "runs op after the ops that the collective waits for and before those that wait for it",
+       method<under>},
+      {"chunk", "(op: moe.Op, bytes: integer)", "sends the transfer in chunks of this many bytes",
        method<chunk>},
-      {"priority", "(op: moe.Op, n: integer)", "higher first, where a lane picks by priority; 0",
+      {"priority", "(op: moe.Op, n: integer)",
+       "sets the priority, by default 0; where a lane picks by priority, the highest goes first",
        method<priority>},
       {"discipline",
        "(lane: string, t: { pick?: \"order\"|\"priority\"|(fun(ready: moe.Op[]): moe.Op), "
        "exclusive?: string[], hold?: fun(op: moe.Op, g: moe.Graph): moe.Op? })",
-       "how the lane goes on, once per lane. pick: which of the ops that may begin; exclusive: "
-       "lanes "
-       "that never transfer beside it; hold: the compute op that announces op",
+       "how the lane chooses its next op; once per lane. pick: by order, by priority or by a "
+       "function that returns one of the ready ops; exclusive: lanes that never transfer at the "
+       "same time; hold: returns the compute op that, once begun, holds back transfers of lower "
+       "priority until op is posted",
        method<discipline>}};
   new_type<ScheduleHandle>(
-      L, {kScheduleType, "s", "lanes and orders of a plan, as a schedule makes them", kSchedule});
+      L, {kScheduleType, "s", "the lanes and orders of a plan, which a schedule policy sets",
+          kSchedule});
 }
 
 }  // namespace moe::lua

@@ -75,14 +75,15 @@ int context_skip(lua_State* L) {
 constexpr Member kContext[] = {
     {"model", "moe.ContextModel", "sizes of the model", method<context_model>},
     {"cluster", "moe.ContextCluster", "the devices and links", method<context_cluster>},
-    {"stage", "string", "the policy's name", method<context_stage>},
-    {"rng", "moe.Rng", "random numbers, decided by --seed and the policy's name",
+    {"stage", "string", "name of the policy", method<context_stage>},
+    {"rng", "moe.Rng", "random numbers that depend only on --seed and the policy's name",
      method<context_rng>},
-    {"cost_ms", "(op: moe.Op): number", "time of the op alone, by the plan's cost model",
+    {"cost_ms", "(op: moe.Op): number", "time of the op if it runs alone, by the plan's cost model",
      method<context_cost_ms>},
     {"log", "(op: moe.Op, why: string)", "adds a decision about the op to plan:explain()",
      method<context_log>},
-    {"skip", "(why: string, op?: moe.Op)", "says why the policy changes nothing, or not this op",
+    {"skip", "(why: string, op?: moe.Op)",
+     "records why the policy does not change the graph or schedule, or this op",
      method<context_skip>}};
 
 }  // namespace
@@ -392,8 +393,8 @@ void open_policy_context(lua_State* L) {
       {"below", "(n: integer): integer", "a whole number from 1 to n", method<rng_below>},
       {"uniform", "(): number", "a number in [0, 1)", method<rng_uniform>}};
   new_type<Rng>(L, {kRngType, "rng", "random numbers of a policy's call", kRng});
-  declare_type(L,
-               {kContextType, "ctx", "what a pass or a schedule decides for, and with", kContext});
+  declare_type(L, {kContextType, "ctx",
+                   "the call of a pass or schedule policy: sizes, costs, and its log", kContext});
 }
 
 }  // namespace moe::lua

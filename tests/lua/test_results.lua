@@ -122,7 +122,7 @@ test("fields and systems that no run has are errors, at the recipe's line", func
   expect.fails(recipe() .. 'R:best { "iteration" }', 8, "best: unknown field 'iteration'")
   expect.fails(recipe() .. 'R:best { "iteration_ms", among = { "rav" } }', 8,
     "best: unknown system 'rav'. Did you mean 'raf'?")
-  expect.fails(recipe() .. 'R:best "iteration_ms"', 8, "best: give")
+  expect.fails(recipe() .. 'R:best "iteration_ms"', 8, "best: the argument")
   expect.fails(recipe() .. 'R:map "iteration_ms"', 8, "map: 'iteration_ms' is not allowed")
 end)
 

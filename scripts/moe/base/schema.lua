@@ -39,8 +39,7 @@ function M.record(name, as, doc, rows, fields)
   local made = { name = name, as = as, doc = doc, fields = fields or {}, members = {} }
   for i, row in ipairs(rows) do
     if not (row[2] and row[3]) then
-      error(("the member '%s' of the type %s has no type or no doc; give both"):format(
-        tostring(row[1]), name),
+      error(("the member '%s' of the type %s has no type or no doc"):format(tostring(row[1]), name),
         0)
     end
     made.members[i] = { name = row[1], type = row[2], doc = row[3] }
