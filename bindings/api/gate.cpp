@@ -1,6 +1,6 @@
 // The arguments of a Lua gate's route(): ctx with its token ids, and the scores s. They are views
-// of the engine's data; access is bounds-checked, and an error after the call has returned. Lists
-// of choices are owned by Lua. Tokens and experts count from 1.
+// of the engine's data: indices are checked, and any use after the call has returned is an error.
+// Lists of choices are owned by Lua. Tokens and experts count from 1.
 #include <cmath>
 
 #include "bindings/host/core.h"
@@ -26,7 +26,7 @@ using CallHandle = std::shared_ptr<GateCall>;
 struct IndexList {
   std::vector<int32_t> values;
   int64_t rows, cols;
-  int64_t limit;  // all values are below it
+  int64_t limit;  // all values are below limit
 };
 
 const GateCall& check_call(lua_State* L, const char* type) {
@@ -174,14 +174,15 @@ int fill(lua_State* L) {
   return 0;
 }
 
-/// Pushes a number of the gate's call, plus kFirst: 1 for indices, which count from 1 in Lua.
+/// Pushes the member kMember of the call's input plus kFirst, which is 1 for indices, since they
+/// count from 1 in Lua.
 template <int64_t GateInput::*kMember, int64_t kFirst = 0>
 int context_number(lua_State* L) {
   lua_pushnumber(L, static_cast<double>(check_call(L, kContextType).in->*kMember + kFirst));
   return 1;
 }
 
-// Pushes a value that was made with the context and is kept in its environment.
+// Pushes the field `name` of ctx, a value that was made with ctx and is kept in its environment.
 int kept_with_context(lua_State* L, const char* name) {
   check_call(L, kContextType);
   lua_getfenv(L, 1);

@@ -39,7 +39,7 @@ std::string text_value(lua_State* L, const std::string& key) {
   return lua_tostring(L, -1);
 }
 
-constexpr int64_t kMostLayers = 1000000;  // above the largest number of layers and of parts
+constexpr int64_t kMostLayers = 1000000;  // more layers or parts than any op has
 
 // Sets one condition of the filter; the value of the key is on top of the stack.
 void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
@@ -200,13 +200,15 @@ std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>&
   return found;
 }
 
-/// The fields of an op that g:insert does not give: taken from its neighbours, which must agree.
+/// The fields of a new op that the call of g:insert omits: they are taken from the op's neighbours,
+/// which must have equal values.
 class Inherited {
  public:
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// The neighbours' value of a field. get(op) returns the value; text(value) its name in errors.
+  /// Returns the neighbours' value of a field. get(op) returns an op's value; text(value) returns a
+  /// value's name for errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
@@ -234,7 +236,8 @@ class Inherited {
   const std::vector<OpId> next_to_;
 };
 
-/// The layer or part that is on top of the stack, counted from 0; -1 for false, which means none.
+/// Returns the layer or part that is on top of the stack, counted from 0; -1 for false, which means
+/// that the op has none.
 int32_t index_or_none(lua_State* L, const char* what) {
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
@@ -323,7 +326,8 @@ int graph_remove(lua_State* L) {
   return 0;
 }
 
-// Returns the lengths of the parts: equal, or the first ones longer by one.
+// Returns the lengths of the parts into which `length` is cut: equal, or the first parts longer by
+// 1.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
@@ -346,8 +350,8 @@ std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops
   return cuts;
 }
 
-// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and leaves
-// the graph.
+// Cuts the ops; returns the ops of each part. If the ops cannot be cut, returns an empty list, sets
+// `why`, and leaves the graph unchanged.
 std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
                                          const std::vector<CutAxis>& cuts,
                                          const std::vector<int64_t>& sizes, std::string& why) {

@@ -59,7 +59,7 @@ int64_t num_paths(const PathProfile& profile) {
   return paths;
 }
 
-/// Returns the largest number of a rank's tokens that choose the same expert, over all batches.
+/// Returns the largest number of tokens of one rank that choose the same expert, over all batches.
 int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {

@@ -13,7 +13,7 @@ void push_text(lua_State* L, std::string_view text) {
   lua_pushlstring(L, text.data(), text.size());
 }
 
-// Pushes nil for -1, which means none; otherwise the number counted from 1.
+// Pushes index + 1, since numbers count from 1 in Lua; nil for -1, which means none.
 void push_number_from_1(lua_State* L, int64_t index) {
   if (index < 0) {
     lua_pushnil(L);
@@ -75,7 +75,7 @@ void push_tensors(lua_State* L, GraphSession& session, const std::vector<TensorI
   }
 }
 
-/// A field of an op: what kPush pushes of it.
+/// Pushes a field of the op whose handle is argument 1; kPush pushes the field of an op.
 template <void (*kPush)(lua_State*, GraphSession&, OpId)>
 int op_field(lua_State* L) {
   const auto [session, op] = check_op(L, 1);
@@ -126,7 +126,7 @@ void push_outputs(lua_State* L, GraphSession& s, OpId op) {
   push_tensors(L, s, s.graph().op(op).outputs);
 }
 
-/// A field of a tensor: what kPush pushes of it.
+/// Pushes a field of the tensor whose handle is argument 1; kPush pushes the field of a tensor.
 template <void (*kPush)(lua_State*, const Graph&, TensorId)>
 int tensor_field(lua_State* L) {
   const TensorHandle handle = check_userdata<TensorHandle>(L, 1, kTensorType);

@@ -36,7 +36,7 @@ int copy(lua_State* L) {
   return 1;
 }
 
-/// The arguments (e, d) of an edit.
+/// The arguments of an edit: the placement, an expert and a device.
 struct Edit {
   PlacementHandle& p;
   Placement& placement;
@@ -269,8 +269,9 @@ void open_placed(lua_State* L) {
       {"share",
        "(expert: integer, how: \"local\"|\"even\"|fun(source: integer, device: integer): number): "
        "moe.Placement",
-       "how holders share the expert's tokens: each takes its own (local), all take equally many "
-       "(even), or those of each source by weight (a function)",
+       "how holders share the expert's tokens: a device that holds the expert takes its own and "
+       "the "
+       "owner the rest (local), all take equally many (even), or by weight (a function)",
        method<share>},
       {"device_load", "(device: integer): integer",
        "rows that the device computes with this placement", method<device_load>},

@@ -1,5 +1,5 @@
-// The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
-// bounds-checked, and an error after the call has returned. All numbers count from 1.
+// The arguments ctx and load of a Lua placement policy, and the check of its result. Indices are
+// checked, and any use after the call has returned is an error. All numbers count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -19,7 +19,7 @@ int64_t of_source(const ExpertCounts& loads, int64_t source) {
   return sum;
 }
 
-// load(e, src) -> rows of the source for expert e; load(e) -> those of all sources
+// load(e, src) -> rows of device src for expert e; load(e) -> rows of all devices for expert e
 int load_value(lua_State* L) {
   const PlaceCall& call = check_call(L, kLoadsType);
   const int64_t e = check_expert(L, 2, call);
@@ -47,7 +47,8 @@ int load_by_device(lua_State* L) {
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
-// load:heaviest() -> the experts, those with most tokens first; at equal numbers the lower expert
+// load:heaviest() -> the experts, those with most tokens first; of two experts with equally many
+// tokens, that with the lower number first
 int load_heaviest(lua_State* L) {
   const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
@@ -83,7 +84,7 @@ int context_size(lua_State* L) {
   return push_number(L, check_call(L, kContextType).in->loads.*kMember);
 }
 
-// What PlacementTables keeps; argument 2 is its name.
+// Pushes a field of ctx that PlacementTables keeps; argument 2 is the name of the field.
 int context_table(lua_State* L) {
   check_call(L, kContextType);
   lua_getfenv(L, 1);
@@ -132,7 +133,8 @@ nlohmann::json rates_table(PlacementRates rates) {
   return values_json(rates);
 }
 
-// The stream of random numbers of one call. It depends on seed, step and layer, not on the rank.
+// Returns the stream of random numbers of one call, which depends on seed, step and layer, not on
+// the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

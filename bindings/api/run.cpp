@@ -44,7 +44,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-// Replaces the paths of checkpoints that a recipe gives by those of the files.
+// Replaces the paths of checkpoints as the recipe gives them by the files' real paths.
 void find_files(const Host& host, Checkpoints& files) {
   if (!files.resume_from.empty()) {
     files.resume_from = host.files().readable(files.resume_from).string();
@@ -116,8 +116,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// Adds the results of a run to `out`. ended: whether the run did not fail; only then its last
-// values are valid.
+// Adds the results of a run to `out`. ended: whether the run did not fail; if it failed, its digest
+// and peak memory are not valid and are omitted.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);

@@ -168,8 +168,8 @@ void set_exclusive(lua_State* L, GraphSession& session, LaneId lane, int index) 
   session.schedule().share_exclusively(std::move(lanes), session.context().stage);
 }
 
-// Calls the function `hold` for each op of the lane; it returns the compute op whose begin holds
-// back transfers of lower priority until the op is posted.
+// Calls the recipe's function `hold` for each op of the lane. `hold` returns nil, or the compute op
+// from whose begin transfers of lower priority are held back until the op is posted.
 void set_holds(lua_State* L, GraphSession& session, LaneId lane, int function) {
   Schedule& schedule = session.schedule();
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {

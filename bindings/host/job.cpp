@@ -38,7 +38,7 @@ std::string bytes_of(const json& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Returns the specification as values, by which it is compared with those of other processes.
+/// Returns the specification of a plan as JSON, in the form in which processes compare theirs.
 json asked_for(lua_State* L, int index, const Host& host) {
   json spec = to_json(L, index, true);
   spec.erase("cost");  // may differ: it names the file in which rank 0 caches times
@@ -46,7 +46,8 @@ json asked_for(lua_State* L, int index, const Host& host) {
   return spec;
 }
 
-/// The first difference of two specifications: "/model/layers: 2, rank 0 has 4"; "" if none.
+/// Returns the first difference of two specifications as "model/layers: 2, rank 0 has 4"; "" if
+/// there is none.
 std::string difference(const json& mine, const json& theirs) {
   const json all = json::diff(mine, theirs);
   if (all.empty()) return "";

@@ -35,7 +35,7 @@ int type_text(lua_State* L) {
   return 1;
 }
 
-// __index of every type. Upvalues as unknown_member has them.
+// __index of every type. Its upvalues are those of unknown_member.
 int read_member(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(3));

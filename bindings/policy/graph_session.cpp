@@ -63,7 +63,8 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// ctx:skip(why[, op]). Upvalue 1 is the session, since there may be no op to take it from.
+// ctx:skip(why[, op]). Upvalue 1 is the number of the session, which `op` would give, but may be
+// absent.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session = session_of(L);

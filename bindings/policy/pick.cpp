@@ -16,7 +16,7 @@ class LuaPick {
                           session.what())),
         where_(recipe_position(L)),
         f_(L) {
-    stack_ = lua_newthread(L);  // for its calls: L may be a coroutine that no longer exists then
+    stack_ = lua_newthread(L);  // for calls of f_: L may be a coroutine that no longer exists then
     anchor_ = std::make_unique<Reference>(L);
   }
 
