@@ -406,7 +406,8 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
---- The value in a JSON file. Raises a user error at `at` that names the file if it cannot be read.
+--- Returns the value in a JSON file. Raises a user error at `at` that names the file if it cannot
+--- be read.
 function M.json(name, at)
   local text = errors.call(at, core.read_file, name)
   local ok, value = pcall(core.json_decode, text)

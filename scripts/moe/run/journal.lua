@@ -1,5 +1,5 @@
 -- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
--- it is not lost when the process is killed. The first line has the fields at the top of
+-- the run is not lost when the process is killed. The first line has the fields at the top of
 -- results.json; each further line is
 --   { experiment = info }, { claim = verdict } or { run = number, record = run }
 -- The last line with a run's number is valid: an executed run is written before it begins, with its

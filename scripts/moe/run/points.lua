@@ -103,7 +103,8 @@ function M.product(over)
   return points
 end
 
---- A point's values as results show them (label_of); values that cannot be named are omitted.
+--- Returns a point's values as results show them (label_of); values that cannot be named are
+--- omitted.
 function M.labels(values)
   local out = {}
   for name, value in pairs(values) do out[name] = label_of(value) end

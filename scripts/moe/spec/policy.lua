@@ -108,7 +108,7 @@ local function check_name(kind, def, at)
   end
 end
 
--- Whether the function `case` of an experiment is being called.
+-- true while the function `case` of an experiment is being called.
 local in_case = false
 
 --- Calls f and returns its result; defining a policy inside f is a user error. f is the function

@@ -80,8 +80,9 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
---- The specification for execution in `precision`, which overrides the model's dtype: bf16 stores
---- activations in 2 bytes and everything else in 4; f32 stores every number in 4 bytes, f64 in 8.
+--- Returns the specification for execution in `precision`, which overrides the model's dtype: bf16
+--- stores activations in 2 bytes and everything else in 4; f32 stores every number in 4 bytes, f64
+--- in 8.
 function M.executed_in(precision, spec)
   local bf16 = precision == "bf16"
   return schema.merged(spec, {
@@ -138,8 +139,9 @@ local function any_reads(stages, what)
   return false
 end
 
---- Whether the plan depends on how long ops take: the fastest of several alternatives is taken, a
---- stage reads times, or experts are packed. alternatives: as system.expand() returns them.
+--- Returns whether the plan depends on how long ops take: the fastest of several alternatives is
+--- taken, a stage reads times, or experts are packed. alternatives: as system.expand() returns
+--- them.
 function M.reads_times(alternatives)
   return #alternatives > 1 or alternatives[1][1].packing ~= nil
     or any_reads(alternatives[1][1].stages, "times")
@@ -189,7 +191,8 @@ local function try(spec, candidate, at, tried)
   return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
--- The first candidate that fits in memory, planned and simulated; the last one if none fits.
+-- Returns the first candidate that fits in memory, planned and simulated; the last one if none
+-- fits.
 local function first_that_fits(spec, candidates, at, tried)
   local made
   for _, candidate in ipairs(candidates) do
