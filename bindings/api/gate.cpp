@@ -126,9 +126,8 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
     if (list.limit != limit) {
       throw user_error(
-          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it a "
-          "list "
-          "of tokens in place of experts, or the reverse?",
+          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it "
+          "a list of tokens in place of experts, or the reverse?",
           what, list.limit, limit);
     }
     return list;
@@ -267,8 +266,7 @@ void open_gate(lua_State* L) {
        method<take>},
       {"fill", "(choices: moe.List|(integer|false)[], order?: moe.List|integer[])",
        "takes every token's first choice in this order of tokens, then the second, and so on; "
-       "false "
-       "means no choice",
+       "false means no choice",
        method<fill>}};
   static constexpr Member kScores[] = {
       {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",

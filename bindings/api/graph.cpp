@@ -214,8 +214,7 @@ class Inherited {
     if (next_to_.empty()) {
       throw user_error(
           "g:insert: '{}': {} is not given, and there is no op that makes or reads an input, from "
-          "which to "
-          "take it; give {}",
+          "which to take it; give {}",
           name_, field, field);
     }
     const OpId first = next_to_.front();

@@ -270,8 +270,7 @@ void open_placed(lua_State* L) {
        "(expert: integer, how: \"local\"|\"even\"|fun(source: integer, device: integer): number): "
        "moe.Placement",
        "how holders share the expert's tokens: a device that holds the expert takes its own and "
-       "the "
-       "owner the rest (local), all take equally many (even), or by weight (a function)",
+       "the owner the rest (local), all take equally many (even), or by weight (a function)",
        method<share>},
       {"device_load", "(device: integer): integer",
        "rows that the device computes with this placement", method<device_load>},

@@ -93,8 +93,7 @@ class Reader {
     if (entries != length) {
       throw user_error(
           "json: {}a table has both a list and other keys, or a list with missing entries; give "
-          "one "
-          "kind of key, and lists without nil",
+          "one kind of key, and lists without nil",
           where());
     }
     return result;

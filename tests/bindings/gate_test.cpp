@@ -133,7 +133,7 @@ TEST_CASE("a view refuses what lies outside of it") {
   CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"),
              Contains("row 2 of the list has 2 entries, but row 1 has 1"));
   CHECK_THAT(error_of("ctx:fill(s:argmax_rows(), s:argmax_rows())"),
-             Contains("numbers from 1 to 4, but numbers from 1 to 3 are needed"));
+             Contains("numbers from 1 to 3, but numbers from 1 to 4 are needed"));
   CHECK_THAT(error_of("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
   CHECK_THAT(error_of("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
   CHECK_THAT(error_of("ctx.take(1, 1)"), Contains("is a ':' missing?"));
