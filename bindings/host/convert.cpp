@@ -63,7 +63,7 @@ class Reader {
 
   json table(int index, int depth) {
     if (depth >= kMaxDepth)
-      throw user_error("json: {}tables are nested more than {} deep; nest fewer", where(),
+      throw user_error("json: {}tables are nested too deep; at most {} levels are allowed", where(),
                        kMaxDepth);
     luaL_checkstack(L_, 8, "json");
     if (index < 0) index = lua_gettop(L_) + 1 + index;
