@@ -91,8 +91,9 @@ void prepare(const moe::lua::HostOptions& options) {
 void check_texts(int argc, char** argv) {
   for (int i = 1; i < argc; ++i) {
     if (!moe::first_invalid_byte(argv[i])) continue;
-    throw CLI::ParseError(fmt::format("'{}' is not UTF-8", moe::printable(argv[i])),
-                          CLI::ExitCodes::InvalidError);
+    throw CLI::ParseError(
+        fmt::format("argument '{}' is not UTF-8; give UTF-8 text", moe::printable(argv[i])),
+        CLI::ExitCodes::InvalidError);
   }
 }
 
@@ -133,7 +134,9 @@ Failed run_host(const moe::lua::HostOptions& options, const std::string& argumen
                ""};
   }
   if (!failure && std::fflush(stdout) != 0) {
-    failure = {"run", "cannot write to standard output", ""};
+    failure = {"run",
+               "cannot write to standard output; is the disk full or the reader of the pipe gone?",
+               ""};
   }
   return failure;
 }
@@ -202,7 +205,7 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
     page = folder / "report.html";
   }
   if (page.extension() != ".html") {
-    throw moe::user_error("--out {}: is an HTML page; give a name that ends in .html",
+    throw moe::user_error("--out {}: the report is an HTML page; give a name that ends in .html",
                           page.string());
   }
   options.load_deadline_s = kReportDeadlineS;
@@ -229,16 +232,20 @@ std::vector<std::string> executor_names() {
 
 void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
                         std::vector<std::string>& settings) {
-  command.add_option("recipe", options.recipe, "a Lua file")->required();
-  command.add_option("--set", settings, "key=value: narrows over, replaces params")
+  command.add_option("recipe", options.recipe, "the recipe, a Lua file")->required();
+  command
+      .add_option("--set", settings,
+                  "key=value: the only value of `over` to run, or a new value of `params`")
       ->take_all()
       ->expected(1);
-  command.add_option("--executor", options.executor, "only this executor")
+  command.add_option("--executor", options.executor, "run only the entries for this executor")
       ->check(CLI::IsMember(executor_names()));
-  command.add_option("--ranks", options.ranks, "ranks of real runs")->check(CLI::Range(1, 4096));
-  command.add_option("--seed", options.seed, "of data and policies, 1")
+  command.add_option("--ranks", options.ranks, "number of ranks of real runs")
+      ->check(CLI::Range(1, 4096));
+  command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
-  command.add_flag("--trust", options.trust, "no sandbox: the recipe may do what you may");
+  command.add_flag("--trust", options.trust,
+                   "no sandbox: the recipe may do everything that you may do");
   command.add_option("--cache", options.cache, "the file of measured times")
       ->default_str(options.cache);
 }
@@ -246,15 +253,19 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
 CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::string& file) {
   CLI::App* command = app.add_subcommand(
       "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
-  command->add_option("--ranks", options.ranks, "ranks that run side by side, 2")
+  command
+      ->add_option("--ranks", options.ranks,
+                   "number of ranks that run at the same time; default: 2")
       ->check(CLI::Range(1, 64));
   command->add_option("--device", options.device, "what is measured: cpu, or cuda for the GPU")
       ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->add_option("--precision", options.precision, "of activations: f32, or bf16 on cuda")
+  command->add_option("--precision", options.precision, "type of activations: f32, or bf16 on cuda")
       ->check(CLI::IsMember({"f32", "bf16"}));
   command->add_option("--hidden", options.hidden, "hidden sizes whose ops are measured")
       ->check(CLI::Range(16, 65536));
-  command->add_option("--max-bytes", options.max_bytes, "of a rank in a collective, 64 MiB")
+  command
+      ->add_option("--max-bytes", options.max_bytes,
+                   "largest bytes of a rank in a collective; default: 64 MiB")
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 34));
   command->add_option("--out", file, "the file to write")->default_str(file);
   return command;
@@ -264,7 +275,9 @@ CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string&
   CLI::App* command =
       app.add_subcommand("report", "one HTML page of the results in one or several folders");
   command->add_option("dir", options.folders, "folders that runs wrote")->required();
-  command->add_option("--out", page, "the file to write, DIR/report.html or ./report.html");
+  command->add_option(
+      "--out", page,
+      "the file to write; default: DIR/report.html for one folder, else ./report.html");
   return command;
 }
 
@@ -287,17 +300,20 @@ struct Command {
     app.require_subcommand(1);
     CLI::App* const recipe = app.add_subcommand("run", "run a recipe");
     add_recipe_options(*recipe, options, settings);
-    out = recipe->add_option("--out", options.out_dir, "output folder, out/<recipe>");
-    add_recipe_options(*app.add_subcommand("check", "everything but running a recipe"), options,
-                       settings);
-    CLI::App* const built_in = app.add_subcommand("list", "what is built in");
+    out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>");
+    add_recipe_options(
+        *app.add_subcommand("check", "check a recipe and plan its runs, without running it"),
+        options, settings);
+    CLI::App* const built_in = app.add_subcommand("list", "list what is built in");
     built_in->add_option(
         "kind", kind,
         "gates, passes, placements, executors, clusters, metrics, models, ops, systems, workloads, "
         "claims, stubs");
     CLI::App* const topics =
         app.add_subcommand("doc", "fields, methods and functions of recipes, topic by topic");
-    topics->add_option("topic", topic, "as model, gate, pass.partition, results; none: all topics");
+    topics->add_option(
+        "topic", topic,
+        "for example model, gate, pass.partition or results; default: list all topics");
     run = recipe;
     list = built_in;
     doc = topics;

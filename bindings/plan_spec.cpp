@@ -49,7 +49,8 @@ struct StageContext {
   std::shared_ptr<PickPolicies> picks;
 };
 
-// Makes a stage. stage: its values; index: its Lua table, for the functions in it.
+// Makes a stage. stage: the values of its Lua table; index: the stack index of that table, which
+// also contains functions.
 Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext& context) {
   const std::shared_ptr<PickPolicies>& picks = context.picks;
   Stage result;
@@ -153,7 +154,8 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// The given durations of ops on swapped experts, which replace times computed from their work.
+// Returns the durations that the recipe gives for ops on swapped experts; they replace times that
+// would be computed from the ops' work.
 OffloadTimes offload_times_of(const Fields& cost) {
   OffloadTimes times;
   if (!cost.has("swaps")) return times;
@@ -215,8 +217,8 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
-/// Sets the gate from the field `gate` of the table at `index`, from its routing model, or from the
-/// model.
+/// Sets the plan's gate from the field `gate` of the table at `index`, from the routing model in
+/// that table, or from the field `gate` of the model.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   spec.routing = routing_in(L, index);
   if (spec.routing) {

@@ -26,15 +26,15 @@ struct GatePolicy {
 struct LuaPlacement {
   std::string name;
   nlohmann::json options;         // params and fields that an instance may change
-  PlacementStage stage;           // its policy is the name with a hash of the recipe's code
+  PlacementStage stage;           // stage.policy: the name with a hash of the recipe's code
   nlohmann::json model, cluster;  // as ctx shows them
   std::string workload;           // name of the routing model; "" if there is none
   Bytes device_bytes = 0;         // memory of a device; 0 if unknown
 };
 
 /// A schedule policy of the recipe that installed a pick. The executor calls the pick in another
-/// Lua state, in which the policy is applied again to the schedule `before`, which it got when the
-/// plan was made.
+/// Lua state, in which the policy is applied again to `before`, the schedule with which it was
+/// called when the plan was made.
 struct PickPolicy {
   std::string name;
   nlohmann::json options;

@@ -117,19 +117,25 @@ json executor_rows() {
 /// struct that it describes.
 json field_tables() {
   return json::array({
-      {{"name", "cluster"}, {"doc", "moe.cluster"}, {"fields", fields_json<Cluster>()}},
-      {{"name", "all_reduce"}, {"doc", "of gradients"}, {"fields", fields_json<GradientSync>()}},
-      {{"name", "run"}, {"doc", "of a plan on real ranks"}, {"fields", fields_json<RunOptions>()}},
-      {{"name", "result"}, {"doc", "of a run"}, {"fields", fields_json<RunResult>()}},
+      {{"name", "cluster"}, {"doc", "fields of moe.cluster"}, {"fields", fields_json<Cluster>()}},
+      {{"name", "all_reduce"},
+       {"doc", "all-reduce of gradients"},
+       {"fields", fields_json<GradientSync>()}},
+      {{"name", "run"},
+       {"doc", "options of a run of a plan on real ranks"},
+       {"fields", fields_json<RunOptions>()}},
+      {{"name", "result"}, {"doc", "result of a run"}, {"fields", fields_json<RunResult>()}},
       {{"name", "moe_stats"},
-       {"doc", "of an MoE layer in a step"},
+       {"doc", "statistics of an MoE layer in a step"},
        {"fields", fields_json<MoeStats>()}},
       {{"name", "placement_rates"},
-       {"doc", "what placements count with"},
+       {"doc", "rates from which the times of placements are computed"},
        {"fields", fields_json<PlacementRates>()}},
-      {{"name", "rank"}, {"doc", "of a rank in a step"}, {"fields", fields_json<RankStats>()}},
-      {{"name", "sgd"}, {"doc", "optimizer"}, {"fields", fields_json<Sgd>()}},
-      {{"name", "adamw"}, {"doc", "optimizer"}, {"fields", fields_json<Adamw>()}},
+      {{"name", "rank"},
+       {"doc", "statistics of a rank in a step"},
+       {"fields", fields_json<RankStats>()}},
+      {{"name", "sgd"}, {"doc", "the optimizer SGD"}, {"fields", fields_json<Sgd>()}},
+      {{"name", "adamw"}, {"doc", "the optimizer AdamW"}, {"fields", fields_json<Adamw>()}},
   });
 }
 

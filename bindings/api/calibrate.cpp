@@ -101,16 +101,18 @@ int calibrate(lua_State* L) {
   };
   const int64_t cores = std::thread::hardware_concurrency();
   if (!gpu && options.num_ranks > cores) {
-    std::fprintf(stderr, "moebench: %ld ranks share %ld processors: times hold the waiting\n",
+    std::fprintf(stderr,
+                 "moebench: %ld ranks share %ld processors, so times include waiting for one\n",
                  static_cast<long>(options.num_ranks), static_cast<long>(cores));
   }
   const Calibration c = moe::calibrate(options);
   host.progress().erase();
   if (c.spread > kQuietSpread && is_root(host)) {
-    std::fprintf(stderr,
-                 "moebench: half of the samples spread over %.0f%% of their median: the machine "
-                 "is busy, and its rates are uncertain; calibrate again when it is quiet\n",
-                 100 * c.spread);
+    std::fprintf(
+        stderr,
+        "moebench: the quartiles of the samples are %.0f%% of the median apart: the machine "
+        "is busy, and its rates are uncertain; calibrate again when it is idle\n",
+        100 * c.spread);
   }
   json all = calibration_json(c, options.num_ranks);
   all["executor"] = host.options().device;

@@ -50,7 +50,8 @@ int array(lua_State* L) {
   return 1;
 }
 
-// (name, text) -> the path of the file. When it returns, the file exists for all processes.
+// (name, text): writes the file into the output folder; returns its path. When the function
+// returns, the file exists for all processes.
 int write_output(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
@@ -65,7 +66,7 @@ int write_output(lua_State* L) {
 }
 
 // Returns the content of runs.jsonl in the form of results.json, for a process that was killed
-// before it wrote that; null if none of its runs ended.
+// before it wrote results.json; null if none of the process's runs ended.
 nlohmann::json lines_of(const std::string& text) {
   using nlohmann::json;
   std::istringstream lines(text);
@@ -148,7 +149,7 @@ std::optional<double> seconds_argument(lua_State* L, int index) {
   return lua_tonumber(L, index);
 }
 
-// (what, expected_s or nil, rest_s or nil): sets the status line, as Progress::begin
+// (what, expected_s or nil, rest_s or nil): sets the status line, as Progress::begin does
 int status(lua_State* L) {
   Host::of(L).progress().begin(text_argument(L, 1), seconds_argument(L, 2), seconds_argument(L, 3));
   return 0;
@@ -185,7 +186,8 @@ int say(lua_State* L) {
   host.progress().erase();
   const std::string text = printable(text_argument(L, 1)) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
-    throw run_error("cannot write to standard output");
+    throw run_error(
+        "cannot write to standard output; is the disk full or the reader of the pipe gone?");
   }
   return 0;
 }
@@ -226,7 +228,7 @@ int machine(lua_State* L) {
   return 1;
 }
 
-// (executor) -> the reason why this machine cannot run it, or nil
+// (executor) -> the reason why this machine cannot run the executor, or nil
 int executor_missing(lua_State* L) {
   const std::string why = missing(executor_def(luaL_checkstring(L, 1)));
   if (why.empty()) {
@@ -288,7 +290,8 @@ int caller(lua_State* L) {
   return 2;
 }
 
-// (source) -> the name for messages. Chunks are named by the paths that the user typed.
+// (source of a chunk) -> the chunk's name in messages. The source is returned as it is, since it is
+// already the path that the user typed.
 int display_name(lua_State* L) {
   luaL_checkstring(L, 1);
   lua_settop(L, 1);

@@ -150,7 +150,8 @@ json explanation_json(lua_State* L, const PlanHandle& handle) {
   const auto& [step, timeline] = step_given(L, 2, handle, "explain");
   StepReplay replay(*handle.plan, placements_of(Host::of(L), handle));
   replay.set_step(0);
-  // A placement is made from the previous one, so the steps before have to be visited.
+  // The placement of a step is made from that of the step before, so all earlier steps are
+  // replayed.
   for (int64_t s = 1; s < step - 1 && !replay.placements().empty(); ++s) replay.set_step(s);
   if (step > 1) replay.set_step(step - 1);
   return Explainer(*handle.plan, replay, explain(replay.input(), timeline)).all();

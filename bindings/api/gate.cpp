@@ -1,6 +1,6 @@
 // The arguments of a Lua gate's route(): ctx with its token ids, and the scores s. They are views
-// of the engine's data; access is bounds-checked, and an error after the call has returned. Lists
-// of choices are owned by Lua. Tokens and experts count from 1.
+// of the engine's data: indices are checked, and any use after the call has returned is an error.
+// Lists of choices are owned by Lua. Tokens and experts count from 1.
 #include <cmath>
 
 #include "bindings/host/core.h"
@@ -26,12 +26,14 @@ using CallHandle = std::shared_ptr<GateCall>;
 struct IndexList {
   std::vector<int32_t> values;
   int64_t rows, cols;
-  int64_t limit;  // all values are below it
+  int64_t limit;  // all values are below limit
 };
 
 const GateCall& check_call(lua_State* L, const char* type) {
   const GateCall& call = *check_userdata<CallHandle>(L, 1, type);
-  if (call.in == nullptr) throw UserError("this value is from a call of a gate that has ended");
+  if (call.in == nullptr)
+    throw UserError(
+        "this value is from a call of a gate that has ended; use it only during the call");
   return call;
 }
 
@@ -96,7 +98,8 @@ int sum_of_cols(lua_State* L) {
 // ctx.ids(t) -> the number of token t in the vocabulary, which counts from 0
 int token_id(lua_State* L) {
   const GateInput& in = *check_call(L, kIdsType).in;
-  if (in.ids == nullptr) throw UserError("ctx.ids: this run has no token ids");
+  if (in.ids == nullptr)
+    throw UserError("ctx.ids: the tokens of this call have no ids; use ctx.ids only where they do");
   lua_pushnumber(L, in.ids[check_index(L, 2, in.tokens, "token")]);
   return 1;
 }
@@ -122,7 +125,10 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
     if (list.limit != limit) {
-      throw user_error("{}: the list has tokens where experts are needed, or the reverse", what);
+      throw user_error(
+          "{}: the list has numbers from 1 to {}, but numbers from 1 to {} are needed; is it "
+          "a list of tokens in place of experts, or the reverse?",
+          what, list.limit, limit);
     }
     return list;
   }
@@ -143,7 +149,9 @@ IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
     }
     const int64_t cols = static_cast<int64_t>(lua_objlen(L, -1));
     if (r > 1 && cols != list.cols) {
-      throw user_error("{}: rows have different lengths; give rows of equal length", what);
+      throw user_error(
+          "{}: row {} of the list has {} entries, but row 1 has {}; give rows of equal length",
+          what, r, cols, list.cols);
     }
     list.cols = cols;
     for (int64_t c = 1; c <= cols; ++c) {
@@ -165,14 +173,15 @@ int fill(lua_State* L) {
   return 0;
 }
 
-/// Pushes a number of the gate's call, plus kFirst: 1 for indices, which count from 1 in Lua.
+/// Pushes the member kMember of the call's input plus kFirst, which is 1 for indices, since they
+/// count from 1 in Lua.
 template <int64_t GateInput::*kMember, int64_t kFirst = 0>
 int context_number(lua_State* L) {
   lua_pushnumber(L, static_cast<double>(check_call(L, kContextType).in->*kMember + kFirst));
   return 1;
 }
 
-// Pushes a value that was made with the context and is kept in its environment.
+// Pushes the field `name` of ctx, a value that was made with ctx and is kept in its environment.
 int kept_with_context(lua_State* L, const char* name) {
   check_call(L, kContextType);
   lua_getfenv(L, 1);
@@ -236,26 +245,28 @@ GateViews::GateViews(lua_State* L, const GateInput& in, RoutingBuilder& out)
 
 void open_gate(lua_State* L) {
   static constexpr Member kContext[] = {
-      {"tokens", "integer", "tokens of this call", context_number<&GateInput::tokens>},
-      {"experts", "integer", "experts of the layer", context_number<&GateInput::experts>},
+      {"tokens", "integer", "number of tokens of this call", context_number<&GateInput::tokens>},
+      {"experts", "integer", "number of experts of the layer", context_number<&GateInput::experts>},
       {"k", "integer", "choices per token", context_number<&GateInput::k>},
       {"capacity", "integer", "slots of an expert for this rank's tokens",
        context_number<&GateInput::capacity>},
-      {"step", "integer", "of the run, from 1", context_number<&GateInput::step, 1>},
-      {"layer", "integer", "the block of the MoE layer, from 1",
+      {"step", "integer", "step of the run, from 1", context_number<&GateInput::step, 1>},
+      {"layer", "integer", "number of the block with this MoE layer, from 1",
        context_number<&GateInput::layer, 1>},
       {"first_token", "integer",
        "number of token 1 of this call among the tokens of all ranks, from 1",
        context_number<&GateInput::first_token, 1>},
-      {"ids", "moe.TokenIds", "the token ids of the input", context_ids},
-      {"rng", "moe.Rng", "random numbers, decided by --seed, step, layer and first_token",
+      {"ids", "moe.TokenIds", "numbers of the tokens in the vocabulary", context_ids},
+      {"rng", "moe.Rng", "random numbers that depend only on --seed, step, layer and first_token",
        context_rng},
       {"left", "(expert: integer): integer", "free slots of the expert", method<left>},
       {"take", "(token: integer, expert: integer): boolean",
-       "the token chooses the expert; returns false if no slot was free: the choice is dropped",
+       "makes the token choose the expert; returns false if no slot is free, which drops the "
+       "choice",
        method<take>},
       {"fill", "(choices: moe.List|(integer|false)[], order?: moe.List|integer[])",
-       "takes the choices of all tokens, best first, in the given order of tokens; false: none",
+       "takes every token's first choice in this order of tokens, then the second, and so on; "
+       "false means no choice",
        method<fill>}};
   static constexpr Member kScores[] = {
       {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",
@@ -272,15 +283,18 @@ void open_gate(lua_State* L) {
                                      "the token's number in the vocabulary, from 0",
                                      method<token_id>}};
   static constexpr Member kList[] = {
-      {"()", "(row: integer, column?: integer): integer", "an entry; of column 1 unless given",
-       method<list_value>},
+      {"()", "(row: integer, column?: integer): integer",
+       "the entry in this row and column; default: column 1", method<list_value>},
       {"#", "integer", "the number of rows", method<list_length>},
-      {"counts", "(): integer[]", "how often each expert (or token) stands in the list",
+      {"counts", "(): integer[]", "how often each expert (or token) is in the list",
        method<list_counts>}};
-  new_type<CallHandle>(L, {kContextType, "ctx", "what a gate decides for, and with", kContext});
-  new_type<CallHandle>(L, {kScoresType, "s", "the router's scores of a gate's call", kScores});
-  new_type<CallHandle>(L, {kIdsType, "ctx.ids", "the input of a gate's call", kIds});
-  new_type<IndexList>(L, {kListType, "list", "experts or tokens that scores gave", kList});
+  new_type<CallHandle>(
+      L, {kContextType, "ctx", "the call of a gate: its sizes, and how to give slots to tokens",
+          kContext});
+  new_type<CallHandle>(L, {kScoresType, "s", "the router's scores in a call of a gate", kScores});
+  new_type<CallHandle>(L, {kIdsType, "ctx.ids", "the token ids in a call of a gate", kIds});
+  new_type<IndexList>(L,
+                      {kListType, "list", "experts or tokens, as methods of s return them", kList});
 }
 
 }  // namespace moe::lua

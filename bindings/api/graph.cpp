@@ -39,7 +39,7 @@ std::string text_value(lua_State* L, const std::string& key) {
   return lua_tostring(L, -1);
 }
 
-constexpr int64_t kMostLayers = 1000000;  // above the largest number of layers and of parts
+constexpr int64_t kMostLayers = 1000000;  // more layers or parts than any op has
 
 // Sets one condition of the filter; the value of the key is on top of the stack.
 void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter& filter) {
@@ -135,13 +135,15 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     lua_pop(L, 2);
     if (is_op) {
       const auto [owner, op] = check_op(L, index);
-      if (owner != &session) throw UserError("the op is of another graph");
+      if (owner != &session)
+        throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                         owner->graph().op(op).name);
       return session.graph().out(op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError("the tensor is of another graph");
+    throw UserError("the tensor is of the graph of another call; give a tensor of this call's g");
   return handle.tensor;
 }
 
@@ -161,7 +163,9 @@ Attrs check_attrs(lua_State* L, int index) {
   Attrs attrs;
   if (!lua_istable(L, index)) return attrs;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING) throw UserError("attrs: names must be texts");
+    if (lua_type(L, -2) != LUA_TSTRING)
+      throw user_error("g:insert: attrs: a key is a {}; give names of attributes, which are texts",
+                       luaL_typename(L, -2));
     const std::string key = lua_tostring(L, -2);
     const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -196,18 +200,22 @@ std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>&
   return found;
 }
 
-/// The fields of an op that g:insert does not give: taken from its neighbours, which must agree.
+/// The fields of a new op that the call of g:insert omits: they are taken from the op's neighbours,
+/// which must have equal values.
 class Inherited {
  public:
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// The neighbours' value of a field. get(op) returns the value; text(value) its name in errors.
+  /// Returns the neighbours' value of a field. get(op) returns an op's value; text(value) returns a
+  /// value's name for errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
-      throw user_error("g:insert: '{}': {} is not given, and no op makes or reads its inputs",
-                       name_, field);
+      throw user_error(
+          "g:insert: '{}': {} is not given, and there is no op that makes or reads an input, from "
+          "which to take it; give {}",
+          name_, field, field);
     }
     const OpId first = next_to_.front();
     for (const OpId other : next_to_) {
@@ -227,7 +235,8 @@ class Inherited {
   const std::vector<OpId> next_to_;
 };
 
-/// The layer or part that is on top of the stack, counted from 0; -1 for false, which means none.
+/// Returns the layer or part that is on top of the stack, counted from 0; -1 for false, which means
+/// that the op has none.
 int32_t index_or_none(lua_State* L, const char* what) {
   if (lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0) return -1;
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
@@ -309,12 +318,15 @@ int graph_redirect(lua_State* L) {
 int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
   const auto [owner, op] = check_op(L, 2);
-  if (owner != &session) throw UserError("the op is of another graph");
+  if (owner != &session)
+    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                     owner->graph().op(op).name);
   session.edit().remove(op);
   return 0;
 }
 
-// Returns the lengths of the parts: equal, or the first ones longer by one.
+// Returns the lengths of the parts into which `length` is cut: equal, or the first parts longer by
+// 1.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
@@ -337,8 +349,8 @@ std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops
   return cuts;
 }
 
-// Cuts the ops; returns the parts. If they cannot be cut, returns nothing, sets `why`, and leaves
-// the graph.
+// Cuts the ops; returns the ops of each part. If the ops cannot be cut, returns an empty list, sets
+// `why`, and leaves the graph unchanged.
 std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vector<OpId>& ops,
                                          const std::vector<CutAxis>& cuts,
                                          const std::vector<int64_t>& sizes, std::string& why) {
@@ -364,11 +376,12 @@ int graph_split(lua_State* L) {
   lua_getfield(L, 3, "axis");
   lua_getfield(L, 3, "parts");
   if (!lua_isnumber(L, -2) || !lua_isnumber(L, -1)) {
-    throw UserError("g:split: give axis and parts, whole numbers from 1");
+    throw UserError(
+        "g:split: axis or parts is not given or not a number; give two whole numbers from 1");
   }
   const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
   const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
-  if (ops.empty()) throw UserError("g:split: the list of ops is empty");
+  if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
     throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());
@@ -401,25 +414,24 @@ void open_handles(lua_State* L) {
       {"ops",
        "(filter?: string|{ name?: string, kind?: string, seg?: string, phase?: string, layer?: "
        "integer, part?: integer, dw?: boolean, where?: fun(op: moe.Op): boolean }): moe.Op[]",
-       "the ops that are like that, in order; all without a filter", method<graph_ops>},
+       "the ops that fulfil the filter, in order; without a filter, all ops", method<graph_ops>},
       {"op", "(filter: string|table): moe.Op",
-       "the first op that is like that; an error without one", method<graph_op>},
-      {"tensor", "(name: string): moe.Tensor", "the tensor of that name", method<graph_tensor>},
+       "the first op that fulfils the filter; an error if there is none", method<graph_op>},
+      {"tensor", "(name: string): moe.Tensor", "the tensor of this name", method<graph_tensor>},
       {"insert",
        "(t: { kind: string, name: string, inputs: (moe.Op|moe.Tensor|false)[], attrs?: table, "
        "phase?: string, seg?: string, layer?: integer|false, part?: integer|false, dw?: boolean "
        "}): "
        "moe.Op",
-       "adds an op; an op among inputs stands for its first output; what is not given is as of the "
-       "ops beside it",
+       "adds an op; an op among inputs means its first output; phase, seg, layer and dw are "
+       "those of the ops that make the inputs (or, if there are none, read them) unless given",
        method<graph_insert>},
       {"redirect", "(from: moe.Op|moe.Tensor, to: moe.Op|moe.Tensor, but?: moe.Op[])",
-       "readers of `from`, but those ops, read `to`", method<graph_redirect>},
-      {"remove", "(op: moe.Op)", "takes out an op whose results nothing reads",
-       method<graph_remove>},
+       "makes all readers of `from`, except the ops in `but`, read `to`", method<graph_redirect>},
+      {"remove", "(op: moe.Op)", "removes an op whose outputs no op reads", method<graph_remove>},
       {"split",
        "(ops: moe.Op[], t: { axis: integer, parts: integer, try?: boolean }): moe.Op[][]?, string?",
-       "cuts a chain along an axis, from 1, and gives the ops of each part; with try = true nil "
+       "cuts a chain along an axis, from 1, and returns the ops of each part; with try = true, nil "
        "and "
        "why it cannot be",
        method<graph_split>}};

@@ -34,7 +34,7 @@ RoutingQuery query_of(const Fields& fields) {
 
 std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
   auto routing = routing_in(L, 1);
-  MOE_CHECK(routing != nullptr, "the library requires routing");
+  MOE_CHECK(routing != nullptr, "the field `routing` is null; the Lua library must refuse that");
   return routing;
 }
 
@@ -59,7 +59,7 @@ int64_t num_paths(const PathProfile& profile) {
   return paths;
 }
 
-/// Returns the largest number of a rank's tokens that choose the same expert, over all batches.
+/// Returns the largest number of tokens of one rank that choose the same expert, over all batches.
 int64_t most_rows(TraceHandle& trace) {
   int64_t most = 1;
   for (int64_t i = 0; i < trace.num; ++i) {
@@ -103,11 +103,14 @@ int popularity(lua_State* L) {
   const std::shared_ptr<const Trace> trace = trace_in(L, f.text("trace")).trace;
   const int64_t first = f.integer("step") - 1, batches = f.integer("batches");
   if (trace->choices.empty()) {
-    throw user_error("trace: {} has only counts; paths need the choices of every token",
-                     f.text("trace"));
+    throw user_error(
+        "trace: {} has only counts of choices, but paths need the choices of each token; give a "
+        "trace that has them",
+        f.text("trace"));
   }
   if (first >= trace->steps) {
-    throw user_error("step: {} is not allowed; the trace has {} steps", first + 1, trace->steps);
+    throw user_error("step: {} is not allowed; the trace has {} steps, give one of them", first + 1,
+                     trace->steps);
   }
   ProfileSpec spec{.first = {.step = first,
                              .ranks = trace->ranks,

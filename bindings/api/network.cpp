@@ -31,7 +31,8 @@ std::vector<double> matrix_on_top(lua_State* L) {
   return bytes;
 }
 
-// Returns collective i. The matrices of bytes, { [i] = rows }, are at index 2 of the stack.
+// Returns collective i, whose fields are `op`. Its matrix of bytes, if it has one, is entry i of
+// the table at index 2 of the stack.
 NetworkOp op_of(lua_State* L, const Fields& op, int i) {
   NetworkOp result;
   if (op.text("kind") == "all_to_all") {

@@ -13,7 +13,7 @@ void push_text(lua_State* L, std::string_view text) {
   lua_pushlstring(L, text.data(), text.size());
 }
 
-// Pushes nil for -1, which means none; otherwise the number counted from 1.
+// Pushes index + 1, since numbers count from 1 in Lua; nil for -1, which means none.
 void push_number_from_1(lua_State* L, int64_t index) {
   if (index < 0) {
     lua_pushnil(L);
@@ -75,7 +75,7 @@ void push_tensors(lua_State* L, GraphSession& session, const std::vector<TensorI
   }
 }
 
-/// A field of an op: what kPush pushes of it.
+/// Pushes a field of the op whose handle is argument 1; kPush pushes the field of an op.
 template <void (*kPush)(lua_State*, GraphSession&, OpId)>
 int op_field(lua_State* L) {
   const auto [session, op] = check_op(L, 1);
@@ -126,7 +126,7 @@ void push_outputs(lua_State* L, GraphSession& s, OpId op) {
   push_tensors(L, s, s.graph().op(op).outputs);
 }
 
-/// A field of a tensor: what kPush pushes of it.
+/// Pushes a field of the tensor whose handle is argument 1; kPush pushes the field of a tensor.
 template <void (*kPush)(lua_State*, const Graph&, TensorId)>
 int tensor_field(lua_State* L) {
   const TensorHandle handle = check_userdata<TensorHandle>(L, 1, kTensorType);
@@ -165,36 +165,40 @@ int op_to_string(lua_State* L) {
 
 void open_ops(lua_State* L) {
   static constexpr Member kOp[] = {
-      {"name", "string", "unique in the graph", op_field<push_name>},
-      {"kind", "string", "one of `moebench list ops`", op_field<push_kind>},
-      {"lane", "string", "lane that runs it; in a pass the kind of lane", op_field<push_lane>},
+      {"name", "string", "name, unique in the graph", op_field<push_name>},
+      {"kind", "string", "kind of the op, one of `moebench list ops`", op_field<push_kind>},
+      {"lane", "string", "the lane that runs the op; in a pass, the kind of lane",
+       op_field<push_lane>},
       {"seg", "string",
        "part of a block: embed, attn, gate, dispatch, expert, combine, mlp, head or update",
        op_field<push_segment>},
-      {"phase", "string", "forward, backward or update", op_field<push_phase>},
-      {"layer", "integer?", "block, from 1; nil outside of blocks", op_field<push_layer>},
-      {"part", "integer?", "part of a split op, from 1; nil for a whole one", op_field<push_part>},
+      {"phase", "string", "phase of the step: forward, backward or update", op_field<push_phase>},
+      {"layer", "integer?", "number of the block, from 1; nil outside of blocks",
+       op_field<push_layer>},
+      {"part", "integer?", "number of the part, from 1; nil if the op is not cut",
+       op_field<push_part>},
       {"dw", "boolean", "whether it computes a weight's gradient", op_field<push_dw>},
       {"flops", "number", "floating-point operations", op_field<push_flops>},
-      {"bytes", "number", "memory that it reads and writes", op_field<push_bytes>},
-      {"cost_ms", "number", "time alone, by the plan's cost model", op_field<push_cost_ms>},
-      {"priority", "integer", "given by s:priority; higher first, 0 unless given",
+      {"bytes", "number", "bytes of memory that the op reads and writes", op_field<push_bytes>},
+      {"cost_ms", "number", "time of the op if it runs alone, by the plan's cost model",
+       op_field<push_cost_ms>},
+      {"priority", "integer", "the number set by s:priority, 0 if none is; the highest goes first",
        op_field<push_priority>},
-      {"inputs", "moe.Tensor[]", "tensors that it reads; false for an absent one",
+      {"inputs", "moe.Tensor[]", "the tensors that the op reads; false for an absent input",
        op_field<push_inputs>},
-      {"outputs", "moe.Tensor[]", "tensors that it makes", op_field<push_outputs>},
+      {"outputs", "moe.Tensor[]", "the tensors that the op makes", op_field<push_outputs>},
       {"attr", "(name: string): any", "an attribute of the op, or nil", method<op_attr>},
-      {"producers", "(): moe.Op[]", "ops that make its inputs", method<op_producers>},
-      {"consumers", "(): moe.Op[]", "ops that read its outputs", method<op_consumers>}};
+      {"producers", "(): moe.Op[]", "the ops that make the op's inputs", method<op_producers>},
+      {"consumers", "(): moe.Op[]", "the ops that read the op's outputs", method<op_consumers>}};
   static constexpr Member kTensor[] = {
-      {"name", "string", "unique in the graph", tensor_field<push_tensor_name>},
+      {"name", "string", "name, unique in the graph", tensor_field<push_tensor_name>},
       {"dtype", "string", "type of an element", tensor_field<push_dtype>},
       {"kind", "string", "input, param, state, activation or gradient",
        tensor_field<push_tensor_kind>},
-      {"bytes", "integer", "size in memory", tensor_field<push_tensor_bytes>},
+      {"bytes", "integer", "bytes in memory", tensor_field<push_tensor_bytes>},
       {"shape", "integer[]", "size of each axis", tensor_field<push_shape>}};
-  new_type<OpHandle>(L,
-                     {kOpType, "op", "an op of a graph, read only; equal handles are one op", kOp});
+  new_type<OpHandle>(
+      L, {kOpType, "op", "an op of a graph, read only; equal handles mean the same op", kOp});
   set_metamethod(L, kOpType, "__tostring", method<op_to_string>);
   new_type<TensorHandle>(L, {kTensorType, "t", "a tensor of a graph, read only", kTensor});
 }

@@ -16,7 +16,8 @@ DegreeObjective objective_of(const Fields& fields) {
   return fields.text("objective") == "step" ? DegreeObjective::kStep : DegreeObjective::kForward;
 }
 
-// Reads the lines alpha_a to n_e, and alpha_b, beta_b and cut_s if they are given.
+// Reads the fields of PipeMoE's straight lines: alpha_a, beta_a, alpha_e, beta_e, n_d and n_e, and
+// those of alpha_b, beta_b and cut_s that are given.
 DegreeProblem problem_of(const Fields& fields, const char* who) {
   LayerModel layer;
   layer.alpha_a = fields.number("alpha_a"), layer.beta_a = fields.number("beta_a");
@@ -29,7 +30,8 @@ DegreeProblem problem_of(const Fields& fields, const char* who) {
   return {.ways = times_of(layer, objective_of(fields)), .cut_s = layer.cut_s};
 }
 
-// (lines, max_degree, allowed, method, objective) -> { degree, time_s }
+// ({ lines, max_degree, allowed, method, objective }) -> { degree, time_s }; the lines are alpha_a
+// and so on, as problem_of reads them
 int degree(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.degree";
   const json values = to_json(L, 1);
@@ -44,7 +46,7 @@ int degree(lua_State* L) {
   return 1;
 }
 
-// (lines, degree, by, objective) -> seconds
+// ({ lines, degree, by, objective }) -> seconds
 int time(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.time";
   const json values = to_json(L, 1);

@@ -36,7 +36,7 @@ int copy(lua_State* L) {
   return 1;
 }
 
-/// The arguments (e, d) of an edit.
+/// The arguments of an edit: the placement, an expert and a device.
 struct Edit {
   PlacementHandle& p;
   Placement& placement;
@@ -58,7 +58,9 @@ void check_moves(const PlacementHandle& p, const char* what) {
 
 void check_absent(const Edit& e) {
   if (!e.placement.holds(e.device, e.expert)) return;
-  throw user_error("device {} already holds expert {}", e.device + 1, e.expert + 1);
+  throw user_error(
+      "device {} already holds expert {}; give a device for which p:holds returns false",
+      e.device + 1, e.expert + 1);
 }
 
 void check_room(const Edit& e) {
@@ -113,8 +115,9 @@ int swap(lua_State* L) {
   const int64_t of_a = placement.owner(a), of_b = placement.owner(b);
   if (of_a != of_b && (placement.holds(of_a, b) || placement.holds(of_b, a))) {
     throw user_error(
-        "experts {} and {} cannot be swapped: the owner of one already holds the other", a + 1,
-        b + 1);
+        "experts {} and {} cannot be swapped, since the owner of one of them also holds the other; "
+        "drop that resident or copy first",
+        a + 1, b + 1);
   }
   placement.swap_owners(a, b);
   return edited(L);
@@ -123,11 +126,12 @@ int swap(lua_State* L) {
 int drop(lua_State* L) {
   const Edit e = check_edit(L);
   if (e.placement.owner(e.expert) == e.device) {
-    throw user_error("device {} owns expert {}, which would be lost; move the owner first",
+    throw user_error("device {} owns expert {}, which would be lost; call p:migrate first",
                      e.device + 1, e.expert + 1);
   }
   if (!e.placement.holds(e.device, e.expert)) {
-    throw user_error("device {} does not hold expert {}", e.device + 1, e.expert + 1);
+    throw user_error("device {} does not hold expert {}, so there is nothing to drop", e.device + 1,
+                     e.expert + 1);
   }
   if (e.placement.is_resident(e.expert, e.device)) check_moves(e.p, "drop");
   e.placement.remove(e.expert, e.device);
@@ -249,32 +253,38 @@ void open_placed(lua_State* L) {
        method<holders>},
       {"holds", "(expert: integer, device: integer): boolean",
        "whether the device holds the expert", method<holds>},
-      {"copy", "(): moe.Placement", "a placement to try edits on", method<copy>},
+      {"copy", "(): moe.Placement",
+       "a further placement with the same holders, on which edits can be tried", method<copy>},
       {"shadow", kEdit, "copies the expert to the device for one step", method<shadow>},
-      {"replicate", kEdit, "makes the expert a second resident", method<replicate>},
-      {"migrate", kEdit, "moves the owner, with the optimizer's state", method<migrate>},
-      {"swap", "(a: integer, b: integer): moe.Placement", "owners of two experts change places",
+      {"replicate", kEdit, "makes the device a resident of the expert, next to its owner",
+       method<replicate>},
+      {"migrate", kEdit, "makes the device the expert's owner; the optimizer's state moves too",
+       method<migrate>},
+      {"swap", "(a: integer, b: integer): moe.Placement", "exchanges the owners of two experts",
        method<swap>},
-      {"drop", kEdit, "takes a copy away; the owner's stays", method<drop>},
-      {"clear_shadows", "(): moe.Placement", "takes all copies for one step away",
+      {"drop", kEdit, "removes the device from the expert's residents or copies; an owner stays",
+       method<drop>},
+      {"clear_shadows", "(): moe.Placement", "removes all copies for one step",
        method<clear_shadows>},
       {"share",
        "(expert: integer, how: \"local\"|\"even\"|fun(source: integer, device: integer): number): "
        "moe.Placement",
-       "how holders share its tokens: their own, evenly, or by weight of a device's tokens",
+       "how holders share the expert's tokens: a device that holds the expert takes its own and "
+       "the owner the rest (local), all take equally many (even), or by weight (a function)",
        method<share>},
-      {"device_load", "(device: integer): integer", "rows that the device computes under the loads",
-       method<device_load>},
-      {"time_ms", "(): number", "a layer's step by Pro-Prophet's model, copies included",
-       method<time_ms>},
-      {"move_ms", "(): number", "how long residents take to come, from the placement in force",
-       method<move_ms>},
+      {"device_load", "(device: integer): integer",
+       "rows that the device computes with this placement", method<device_load>},
+      {"time_ms", "(): number",
+       "time of the layer in a step by Pro-Prophet's model, including its copies", method<time_ms>},
+      {"move_ms", "(): number",
+       "time to move the residents that the placement in force does not have", method<move_ms>},
       {"free_slots", "(device: integer): integer, integer",
-       "empty slots of the device, for shadows and for residents", method<free_slots>},
+       "the device's free slots for copies, and its free slots for residents", method<free_slots>},
       {"free_bytes", "(device: integer): number?",
-       "memory that the device has left; nil where it is not known", method<free_bytes>}};
+       "bytes of memory that the device has left; nil if that is not known", method<free_bytes>}};
   new_type<PlacementHandle>(
-      L, {kPlacementType, "p", "where the experts of a layer are; edits return it", kPlacement});
+      L, {kPlacementType, "p", "a placement of a layer's experts on devices; edits return it",
+          kPlacement});
 }
 
 }  // namespace moe::lua

@@ -1,5 +1,5 @@
-// The arguments ctx and load of a Lua placement policy, and the check of its result. Access is
-// bounds-checked, and an error after the call has returned. All numbers count from 1.
+// The arguments ctx and load of a Lua placement policy, and the check of its result. Indices are
+// checked, and any use after the call has returned is an error. All numbers count from 1.
 #include <algorithm>
 
 #include "bindings/host/core.h"
@@ -19,7 +19,7 @@ int64_t of_source(const ExpertCounts& loads, int64_t source) {
   return sum;
 }
 
-// load(e, src) -> rows of the source for expert e; load(e) -> those of all sources
+// load(e, src) -> rows of device src for expert e; load(e) -> rows of all devices for expert e
 int load_value(lua_State* L) {
   const PlaceCall& call = check_call(L, kLoadsType);
   const int64_t e = check_expert(L, 2, call);
@@ -47,7 +47,8 @@ int load_by_device(lua_State* L) {
   return push_list(L, loads.sources, [&](int64_t d) { return of_source(loads, d); });
 }
 
-// load:heaviest() -> the experts, those with most tokens first; at equal numbers the lower expert
+// load:heaviest() -> the experts, those with most tokens first; of two experts with equally many
+// tokens, that with the lower number first
 int load_heaviest(lua_State* L) {
   const ExpertCounts& loads = check_call(L, kLoadsType).in->loads;
   std::vector<int64_t> inputs, experts;
@@ -83,7 +84,7 @@ int context_size(lua_State* L) {
   return push_number(L, check_call(L, kContextType).in->loads.*kMember);
 }
 
-// What PlacementTables keeps; argument 2 is its name.
+// Pushes a field of ctx that PlacementTables keeps; argument 2 is the name of the field.
 int context_table(lua_State* L) {
   check_call(L, kContextType);
   lua_getfenv(L, 1);
@@ -132,7 +133,8 @@ nlohmann::json rates_table(PlacementRates rates) {
   return values_json(rates);
 }
 
-// The stream of random numbers of one call. It depends on seed, step and layer, not on the rank.
+// Returns the stream of random numbers of one call, which depends on seed, step and layer, not on
+// the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);
@@ -209,35 +211,42 @@ Placement PlacementViews::result(lua_State* L, int index) const {
 
 void open_placement(lua_State* L) {
   static constexpr Member kContext[] = {
-      {"step", "integer", "of the run, from 1", context_number_from_1<&PlaceInput::step>},
+      {"step", "integer", "step of the run, from 1", context_number_from_1<&PlaceInput::step>},
       {"layer", "integer", "MoE layer, from 1", context_number_from_1<&PlaceInput::layer>},
-      {"experts", "integer", "experts of the layer", context_size<&ExpertCounts::experts>},
-      {"devices", "integer", "devices that hold them", context_size<&ExpertCounts::sources>},
+      {"experts", "integer", "number of experts of the layer",
+       context_size<&ExpertCounts::experts>},
+      {"devices", "integer", "number of devices that hold the experts",
+       context_size<&ExpertCounts::sources>},
       {"model", "moe.ContextModel", "sizes of the model", context_table},
       {"cluster", "moe.ContextCluster", "the devices and links", context_table},
       {"workload", "string?", "name of the workload, in place of a gate; nil with a gate",
        context_table},
       {"placement", "moe.Placement", "the placement in force, read only", context_table},
-      {"rates", "moe.PlacementRates", "what p:time_ms() and p:move_ms() count with", context_table},
-      {"rng", "moe.Rng", "random numbers, decided by --seed, step and layer: alike on all ranks",
+      {"rates", "moe.PlacementRates",
+       "the rates from which p:time_ms() and p:move_ms() are computed", context_table},
+      {"rng", "moe.Rng",
+       "random numbers that depend only on --seed, step and layer, so not on the rank",
        context_table},
-      {"state", "table", "keeps what the policy writes over the calls of one rank and layer",
+      {"state", "table",
+       "a table of the policy that is kept from call to call, one per rank and layer",
        context_table},
       {"log", "(why: string)", "adds a text to the step's placement in results",
        method<context_log>}};
   static constexpr Member kLoads[] = {
       {"()", "(expert: integer, device?: integer): integer",
-       "tokens for an expert; from one device where it is given", method<load_value>},
+       "tokens for an expert: from this device, or from all devices if none is given",
+       method<load_value>},
       {"of_expert", "(expert: integer): integer", "tokens for an expert", method<load_of_expert>},
       {"of_device", "(device: integer): integer", "tokens that a device sends",
        method<load_of_device>},
       {"by_expert", "(): integer[]", "tokens for each expert", method<load_by_expert>},
       {"by_device", "(): integer[]", "tokens that each device sends", method<load_by_device>},
       {"heaviest", "(): integer[]", "experts, those with most tokens first", method<load_heaviest>},
-      {"total", "(): integer", "tokens of all devices", method<load_total>}};
+      {"total", "(): integer", "tokens that all devices send", method<load_total>}};
   new_type<CallHandle>(
-      L, {kContextType, "ctx", "what a placement decides for: the same on all ranks", kContext});
-  new_type<CallHandle>(L, {kLoadsType, "load", "how many tokens experts get, by device", kLoads});
+      L, {kContextType, "ctx", "the call of a placement policy; the same on all ranks", kContext});
+  new_type<CallHandle>(
+      L, {kLoadsType, "load", "number of tokens for each expert from each device", kLoads});
   open_placed(L);
 }
 

@@ -26,7 +26,8 @@ ExpertCounts loads_of(const json& routed, const char* who) {
     }
   }
   if (all > kMost) {
-    throw user_error("{}.routed: has {:.4g} inputs in all; at most 2^53 are allowed", who, all);
+    throw user_error("{}.routed: the numbers add up to {:.4g} inputs; at most 2^53 are allowed",
+                     who, all);
   }
   return loads;
 }

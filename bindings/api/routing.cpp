@@ -1,5 +1,5 @@
-// Functions of core for routing models: from names and traces, their counts of choices, and the
-// conversion of other tools' traces.
+// Functions of core for routing models: making them from names and from recorded traces, counting
+// their choices, and converting other tools' routing traces.
 #include "bindings/routing.h"
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"

@@ -44,7 +44,7 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   out["corpus"] = corpus->source;
 }
 
-// Replaces the paths of checkpoints that a recipe gives by those of the files.
+// Replaces the paths of checkpoints as the recipe gives them by the files' real paths.
 void find_files(const Host& host, Checkpoints& files) {
   if (!files.resume_from.empty()) {
     files.resume_from = host.files().readable(files.resume_from).string();
@@ -116,8 +116,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// Adds the results of a run to `out`. ended: whether the run did not fail; only then its last
-// values are valid.
+// Adds the results of a run to `out`. ended: whether the run did not fail; if it failed, its digest
+// and peak memory are not valid and are omitted.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);
@@ -198,15 +198,16 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
   lua_getfield(L, index, "timelines");
   if (lua_isnil(L, -1)) throw user_error("{}: give a result of plan:run or plan:simulate", call);
   const Timelines& all = check_userdata<Timelines>(L, lua_gettop(L), kTimelinesType);
-  if (all.plan != handle.plan) throw user_error("{}: the result is of another plan", call);
+  if (all.plan != handle.plan)
+    throw user_error("{}: the result is of another plan; give a result of this plan", call);
   lua_getfield(L, index, "step");
   const bool first = lua_isnil(L, -1) && !all.steps.empty();
   const int64_t step = first ? all.steps.begin()->first : luaL_optinteger(L, -1, 1);
   lua_pop(L, 1);
   const auto found = all.steps.find(step);
   if (found == all.steps.end()) {
-    throw user_error("{}: the result has no timeline of step {}; it has steps {} to {}", call, step,
-                     all.steps.empty() ? 0 : all.steps.begin()->first,
+    throw user_error("{}: the result has no timeline of step {}; it has those of steps {} to {}",
+                     call, step, all.steps.empty() ? 0 : all.steps.begin()->first,
                      all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }
   return *found;

@@ -17,7 +17,9 @@ GraphSession& check_schedule(lua_State* L) {
 
 OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   const auto [owner, op] = check_op(L, index);
-  if (owner != &session) throw UserError("the op is of another graph");
+  if (owner != &session)
+    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                     owner->graph().op(op).name);
   return op;
 }
 
@@ -58,9 +60,10 @@ int lane(lua_State* L) {
   const LaneId to = schedule.lane(luaL_checkstring(L, 3));
   const OpDef& def = session.graph().def(op);
   if (schedule.lanes[to.index()].kind != def.lane) {
-    throw RunError(fmt::format("{}illegal schedule: '{}' is a {}, which lane '{}' does not run",
-                               recipe_position(L), session.graph().op(op).name, def.name,
-                               schedule.lanes[to.index()].name));
+    throw RunError(
+        fmt::format("{}illegal schedule: op '{}' is of kind {}, which lane '{}' does not run",
+                    recipe_position(L), session.graph().op(op).name, def.name,
+                    schedule.lanes[to.index()].name));
   }
   schedule.lane_of[op.index()] = to;
   return 0;
@@ -74,11 +77,13 @@ int under(lua_State* L) {
   const Graph& graph = session.graph();
   const std::string name = graph.op(op).name, comm_name = graph.op(comm).name;
   if (graph.def(comm).collective == Collective::kNone) {
-    throw user_error("s:under: '{}' is not a collective", comm_name);
+    throw user_error("s:under: op '{}' is not a collective; give a collective as second argument",
+                     comm_name);
   }
   if (op == comm || !session.reachability().independent(op, comm)) {
-    throw user_error("s:under: '{}' and '{}' are ordered already; check s:free before", name,
-                     comm_name);
+    throw user_error(
+        "s:under: ops '{}' and '{}' are already ordered; call it only if s:free is true for them",
+        name, comm_name);
   }
   const std::string why = luaL_optstring(L, 4, ("under " + comm_name).c_str());
   const Dependencies& deps = session.deps();
@@ -163,8 +168,8 @@ void set_exclusive(lua_State* L, GraphSession& session, LaneId lane, int index) 
   session.schedule().share_exclusively(std::move(lanes), session.context().stage);
 }
 
-// Calls the function `hold` for each op of the lane; it returns the compute op whose begin holds
-// back transfers of lower priority until the op is posted.
+// Calls the recipe's function `hold` for each op of the lane. `hold` returns nil, or the compute op
+// from whose begin transfers of lower priority are held back until the op is posted.
 void set_holds(lua_State* L, GraphSession& session, LaneId lane, int function) {
   Schedule& schedule = session.schedule();
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
@@ -177,8 +182,10 @@ void set_holds(lua_State* L, GraphSession& session, LaneId lane, int function) {
     if (!lua_isnil(L, -1)) {
       const OpId from = check_own_op(L, lua_gettop(L), session);
       if (session.graph().def(from).lane != LaneKind::kCompute) {
-        throw user_error("s:discipline: hold of '{}': '{}' is not a compute op",
-                         session.graph().op(until).name, session.graph().op(from).name);
+        throw user_error(
+            "s:discipline: hold of op '{}': returned op '{}', which is not a compute op; return a "
+            "compute op or nil",
+            session.graph().op(until).name, session.graph().op(from).name);
       }
       schedule.holds.push_back({from, until, session.context().stage});
     }
@@ -196,7 +203,8 @@ int discipline(lua_State* L) {
   if (lua_isnil(L, fields.hold)) return 0;
   if (!session.schedule().picks(lane) && lua_isnil(L, fields.exclusive)) {
     throw user_error(
-        "s:discipline: hold: lane '{}' runs in order and alone; give pick or exclusive",
+        "s:discipline: hold: has no effect, since lane '{}' runs in order and alone; give pick or "
+        "exclusive too",
         session.schedule().lanes[lane.index()].name);
   }
   set_holds(L, session, lane, fields.hold);
@@ -208,27 +216,31 @@ int discipline(lua_State* L) {
 void open_schedule(lua_State* L) {
   static constexpr Member kSchedule[] = {
       {"free", "(a: moe.Op, b: moe.Op): boolean",
-       "whether neither has to wait for the other, by data or order", method<is_free>},
+       "whether no edge of data or order makes one of the ops wait for the other", method<is_free>},
       {"before", "(a: moe.Op, b: moe.Op, why?: string)", "b waits for a", method<before>},
       {"sequence", "(ops: moe.Op[], why?: string)", "each op waits for the one before it",
        method<sequence>},
       {"lane", "(op: moe.Op, lane: string)", "runs the op on another lane of its kind",
        method<lane>},
       {"under", "(op: moe.Op, comm: moe.Op, why?: string)",
-       "after what the collective waits for, before what waits for it", method<under>},
-      {"chunk", "(op: moe.Op, bytes: integer)", "sends the transfer in pieces of so many bytes",
+       "runs op after the ops that the collective waits for and before those that wait for it",
+       method<under>},
+      {"chunk", "(op: moe.Op, bytes: integer)", "sends the transfer in chunks of this many bytes",
        method<chunk>},
-      {"priority", "(op: moe.Op, n: integer)", "higher first, where a lane picks by priority; 0",
+      {"priority", "(op: moe.Op, n: integer)",
+       "sets the priority, by default 0; where a lane picks by priority, the highest goes first",
        method<priority>},
       {"discipline",
        "(lane: string, t: { pick?: \"order\"|\"priority\"|(fun(ready: moe.Op[]): moe.Op), "
        "exclusive?: string[], hold?: fun(op: moe.Op, g: moe.Graph): moe.Op? })",
-       "how the lane goes on, once per lane. pick: which of the ops that may begin; exclusive: "
-       "lanes "
-       "that never transfer beside it; hold: the compute op that announces op",
+       "how the lane chooses its next op; once per lane. pick: by order, by priority or by a "
+       "function that returns one of the ready ops; exclusive: lanes that never transfer at the "
+       "same time; hold: returns the compute op that, once begun, holds back transfers of lower "
+       "priority until op is posted",
        method<discipline>}};
   new_type<ScheduleHandle>(
-      L, {kScheduleType, "s", "lanes and orders of a plan, as a schedule makes them", kSchedule});
+      L, {kScheduleType, "s", "the lanes and orders of a plan, which a schedule policy sets",
+          kSchedule});
 }
 
 }  // namespace moe::lua

@@ -38,7 +38,9 @@ class Reader {
         break;
     }
     if (keep_functions_) return nullptr;
-    throw user_error("json: {}a {} cannot be written as JSON", where(), luaL_typename(L_, index));
+    throw user_error(
+        "json: {}a {} cannot be written as JSON; give a table, text, number or boolean", where(),
+        luaL_typename(L_, index));
   }
 
  private:
@@ -53,13 +55,16 @@ class Reader {
     size_t size = 0;
     const char* data = lua_tolstring(L_, index, &size);
     if (const auto at = first_invalid_byte({data, size})) {
-      throw user_error("json: {}a text that is not UTF-8, at byte {}", where(), *at + 1);
+      throw user_error("json: {}the text is not UTF-8 from byte {} on; give UTF-8", where(),
+                       *at + 1);
     }
     return {data, size};
   }
 
   json table(int index, int depth) {
-    if (depth >= kMaxDepth) throw user_error("json: {}tables are nested too deep", where());
+    if (depth >= kMaxDepth)
+      throw user_error("json: {}tables are nested too deep; at most {} levels are allowed", where(),
+                       kMaxDepth);
     luaL_checkstack(L_, 8, "json");
     if (index < 0) index = lua_gettop(L_) + 1 + index;
     const size_t length = lua_objlen(L_, index);
@@ -87,7 +92,8 @@ class Reader {
     for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) ++entries;
     if (entries != length) {
       throw user_error(
-          "json: {}a table has both a list and other keys, or a list with missing entries",
+          "json: {}a table has both a list and other keys, or a list with missing entries; give "
+          "one kind of key, and lists without nil",
           where());
     }
     return result;
@@ -177,7 +183,7 @@ std::string json_text(const json& value, int indent) {
   try {
     return value.dump(indent);
   } catch (const json::exception&) {
-    throw user_error("json: a text is not UTF-8");
+    throw user_error("json: the text is not UTF-8; give UTF-8");
   }
 }
 

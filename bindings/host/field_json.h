@@ -21,7 +21,7 @@ template <class T>
 struct IsVector<std::vector<T>> : std::true_type {};
 
 /// Returns a member's value in the form that results have. row: the member's row in the table of
-/// its struct; in a list, the row's unit and first apply to every number.
+/// its struct; in a list, the row's `unit` and `first` (engine/base/field.h) apply to every number.
 template <class Row, class M>
 nlohmann::json value_json(const Row& row, const M& value);
 

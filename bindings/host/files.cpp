@@ -174,7 +174,9 @@ std::string Files::read(const std::string& path) const {
 
 fs::path Files::writable(const std::string& name) const {
   check_path(name);
-  if (options_.out_dir.empty()) throw user_error("{}: nothing is written in this mode", name);
+  if (options_.out_dir.empty())
+    throw user_error(
+        "cannot write {}: this command of moebench writes no files; use `moebench run`", name);
   const auto refuse = [&](const std::string& why) {
     return user_error("'{}' does not name a file in the output folder {}{}", name,
                       options_.out_dir.string(), why);

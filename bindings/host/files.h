@@ -1,6 +1,6 @@
 // Which files a recipe may read and write: without --trust it reads only in the recipe's folder,
 // the output folder and places that the command line names, and writes only in the output folder.
-// What is outside these folders is not even looked at. Opening and reading files is in
+// Places outside these folders are not accessed at all. Opening and reading files is in
 // engine/base/files.h.
 #pragma once
 
@@ -33,8 +33,8 @@ class Files {
   /// Returns the content of a file that the recipe may read; throws as readable().
   std::string read(const std::string& path) const;
   /// Returns the path of an output file, without symbolic links, and makes its folders. Throws
-  /// UserError if the name leads out of the output folder or is not that of a regular file, or if
-  /// there is no output folder.
+  /// UserError if the name leads out of the output folder, if something other than a regular
+  /// file has this name, or if there is no output folder.
   std::filesystem::path writable(const std::string& name) const;
 
  private:

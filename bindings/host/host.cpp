@@ -87,8 +87,8 @@ Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watc
 
 Host::~Host() {
   loading_deadline_.reset();
-  // The watchdog may exist a little longer than this host: it is shared by ranks' hosts, which Lua
-  // keeps.
+  // The watchdog may exist a little longer than this host, since the hosts of ranks, which objects
+  // in Lua keep alive, share it.
   if (limits_.started()) watchdog_->poll_with(nullptr);
 }
 

@@ -28,7 +28,7 @@ struct HostOptions {
   std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "policies"
   std::string recipe;        // as the user typed it; "" for list, calibrate and report
   std::vector<std::string> folders;  // for report: folders with results
-  std::string out_dir;               // "": nothing is written
+  std::string out_dir;               // "" means that nothing is written
   std::map<std::string, std::string> set;
   std::string executor;  // "" means the recipe's executors
   // The next four are for calibrate.
@@ -39,7 +39,7 @@ struct HostOptions {
   std::optional<int64_t> ranks, seed;
   bool trust = false;
   std::string cache;               // file of the profile cache
-  Processes* processes = nullptr;  // the job of which this process is a member; null: none
+  Processes* processes = nullptr;  // the job of which this process is a member; null if none
   double load_deadline_s = 10;
   double policy_deadline_s = 5;
   size_t memory_cap = size_t{1} << 30;
@@ -141,8 +141,8 @@ class Host {
   std::unique_ptr<Deadline> loading_deadline_;
 };
 
-/// Makes of a function of the core one that also calls note_effect(): for functions whose result
-/// alone can be the purpose of a recipe.
+/// A function of the core that also calls note_effect(): for functions whose result alone can be
+/// the purpose of a recipe.
 template <lua_CFunction function>
 int with_effect(lua_State* L) {
   Host::of(L).note_effect();

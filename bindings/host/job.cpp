@@ -38,7 +38,7 @@ std::string bytes_of(const json& value) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Returns the specification as values, by which it is compared with those of other processes.
+/// Returns the specification of a plan as JSON, in the form in which processes compare theirs.
 json asked_for(lua_State* L, int index, const Host& host) {
   json spec = to_json(L, index, true);
   spec.erase("cost");  // may differ: it names the file in which rank 0 caches times
@@ -46,7 +46,8 @@ json asked_for(lua_State* L, int index, const Host& host) {
   return spec;
 }
 
-/// The first difference of two specifications: "/model/layers: 2, rank 0 has 4"; "" if none.
+/// Returns the first difference of two specifications as "model/layers: 2, rank 0 has 4"; "" if
+/// there is none.
 std::string difference(const json& mine, const json& theirs) {
   const json all = json::diff(mine, theirs);
   if (all.empty()) return "";
@@ -63,7 +64,9 @@ void compare(Processes& job, const json& mine) {
   for (size_t r = 1; r < all.size(); ++r) {
     const std::string differs = difference(mine, json::from_msgpack(all[r]));
     if (differs.empty()) continue;
-    throw run_error("rank {} requests another plan than rank 0: {}", r, differs);
+    throw run_error(
+        "rank {} requests another plan than rank 0: {}; the recipe must do the same on all ranks",
+        r, differs);
   }
 }
 

@@ -57,7 +57,7 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
 
 Failure Limits::out_of_memory() const {
   return {"user",
-          fmt::format("more than {} MiB of memory are in use, the limit for a recipe",
+          fmt::format("the recipe uses more than {} MiB of memory, the most that is allowed",
                       memory_cap_ >> 21),
           ""};
 }
@@ -77,7 +77,10 @@ void count_kept(lua_State* L) {
 }
 
 void Limits::start(lua_State* L) {
-  MOE_CHECK(!profiler_taken.exchange(true), "LuaJIT's profiler serves one state at a time");
+  MOE_CHECK(
+      !profiler_taken.exchange(true),
+      "Limits::start: another Lua state of this process is still between start() and finish(); "
+      "LuaJIT's profiler can serve only one state at a time");
   // A SIGPROF that arrives late must not end the process, which is its default action.
   signal(SIGPROF, SIG_IGN);
   // The profiler's own timer is switched off again below, so its interval does not matter.

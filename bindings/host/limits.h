@@ -1,9 +1,9 @@
 // Limits of one lua_State: a cap on its memory, and stop(), which ends running Lua code even in
-// JIT-compiled loops. LuaJIT's count hooks do not fire in compiled traces, but the traces test the
-// flag of its profiler at every line. So stop() sends SIGPROF to the thread that runs the state,
-// LuaJIT's handler sets the flag, and the profiler's callback raises an error at the running line.
-// LuaJIT can profile only one state of a process at a time; that is the recipe's. A rank's state
-// has no such stop: if its code passes a deadline (watchdog.h), the process ends.
+// JIT-compiled loops. LuaJIT's count hooks do not fire in compiled code, but that code tests the
+// flag of LuaJIT's profiler at every line. So stop() sends SIGPROF to the thread that runs the
+// state, LuaJIT's handler sets the flag, and the profiler's callback raises an error at the running
+// line. LuaJIT can profile only one state of a process at a time; that is the recipe's. A rank's
+// state has no such stop: if its code passes a deadline (watchdog.h), the process ends.
 #pragma once
 
 #include <pthread.h>
@@ -31,7 +31,8 @@ class Limits {
   /// Checks how many bytes the process has allocated since start(), for Lua and for the plans,
   /// routing and traces that the recipe keeps; throws UserError above half the cap. If the bytes
   /// have grown much, it collects garbage first, since Lua's collector only counts the small
-  /// handles of these objects. Does nothing in a state that is not started: many share one process.
+  /// handles of these objects. Does nothing in a state without start(): many such states share one
+  /// process.
   void count_kept(lua_State* L);
 
   /// Makes stop() work for this state, whose Lua code runs on this thread.

@@ -13,7 +13,7 @@
 namespace moe::lua {
 
 /// Returns the value of E in [0, count) whose name is `text`; name_of gives the names. Throws
-/// UserError with the nearest name if there is no such value. `what` names the enumeration in it.
+/// UserError with the nearest name if there is no such value; `what` names the enumeration there.
 template <class E>
 E parse_enum(std::string_view what, std::string_view text, int count, const char* (*name_of)(E)) {
   std::vector<std::string> names;

@@ -19,8 +19,8 @@ struct Failure {
   std::string traceback;  // only for "lua"
 };
 
-/// A Lua error on its way through C++ frames. A UserError, so that a caller that knows nothing of
-/// Lua treats it as the user's mistake; the border gives it back to Lua as it came.
+/// A Lua error on its way through C++ frames. It is a UserError, so that code without any
+/// relation to Lua treats it as the user's mistake; on return to Lua it is raised unchanged.
 class LuaError : public UserError {
  public:
   explicit LuaError(Failure failure) : UserError(failure.message), failure_(std::move(failure)) {}
@@ -30,8 +30,8 @@ class LuaError : public UserError {
   Failure failure_;
 };
 
-/// Converts an exception of another library than ours: kind "run" if memory, a thread or a library
-/// could not be had, else "internal".
+/// Converts an exception that is not of this project: kind "run" if memory, a thread or a library
+/// was not available, else "internal".
 Failure foreign_failure(const std::exception& error);
 
 /// Pushes an error table {kind=, message=} whose tostring is the message. The kind is also kept

@@ -114,7 +114,8 @@ int print_line(lua_State* L) {
     lua_call(L, 1, 1);
     size_t size = 0;
     const char* text = lua_tolstring(L, -1, &size);
-    if (text == nullptr) throw UserError("print: __tostring did not return a text");
+    if (text == nullptr)
+      throw UserError("print: __tostring of a value did not return a text; return one");
     if (i > 1) line += '\t';
     line.append(text, size);
     lua_pop(L, 1);

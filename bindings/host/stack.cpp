@@ -11,7 +11,7 @@
 namespace moe::lua {
 namespace {
 
-// Stack that is reserved for calls that do not check: planning, kernels, and making the error.
+// Bytes of stack reserved for code without this check: planning, kernels, and making the error.
 constexpr size_t kReserve = size_t{512} << 10;
 
 // Returns the lowest address that the stack may reach in calls of Lua on this thread.

@@ -35,7 +35,7 @@ int type_text(lua_State* L) {
   return 1;
 }
 
-// __index of every type. Upvalues as unknown_member has them.
+// __index of every type. Its upvalues are those of unknown_member.
 int read_member(lua_State* L) {
   lua_pushvalue(L, 2);
   lua_rawget(L, lua_upvalueindex(3));
@@ -55,7 +55,7 @@ void refuse_argument(lua_State* L, int index, const char* type) {
       lua_isnone(L, index) ? "nothing" : with_article(luaL_typename(L, index));
   // Argument 1 of a method is the value before the ':'.
   throw user_error("{}: {} is given, but {} is needed{}",
-                   index == 1 ? "what the call is for" : fmt::format("argument {}", index - 1),
+                   index == 1 ? "the value before the ':'" : fmt::format("argument {}", index - 1),
                    given, with_article(type), index == 1 ? " (is a ':' missing?)" : "");
 }
 
@@ -95,7 +95,8 @@ void declare_type(lua_State* L, const TypeDef& type) {
   check_rows(fmt::format("members of {}", with_article(type.name)), type.members);
   json members = json::array();
   for (const Member& m : type.members) {
-    MOE_CHECK(*m.type != '\0' && m.function != nullptr, "'{}' of {} has no type or no function",
+    MOE_CHECK(*m.type != '\0' && m.function != nullptr,
+              "member '{}' of type {}: its type must not be empty and its function not null",
               m.name, with_article(type.name));
     members.push_back({{"name", m.name}, {"type", m.type}, {"doc", m.doc}});
   }

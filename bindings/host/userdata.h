@@ -106,7 +106,7 @@ int unknown_member(lua_State* L);
 /// (__metatable is false). Assigning to a value, and reading a name that the type does not have,
 /// are UserErrors.
 void make_type(lua_State* L, const char* type, lua_CFunction destroy);
-/// Pushes these two tables for `members`; "()" and "#" are in neither.
+/// Pushes the two tables that make_type() pops, made from `members`; "()" and "#" are in neither.
 void push_members(lua_State* L, std::span<const Member> members);
 
 /// Sets a metamethod of a type.
@@ -134,7 +134,8 @@ void new_type(lua_State* L, const TypeDef& type) {
   }
 }
 
-/// A type that only the library of Lua sees, which documents what it makes of it.
+/// A type whose values only the Lua library uses; the library documents the objects that it makes
+/// from them.
 template <class T>
 void new_inner_type(lua_State* L, const char* type, const luaL_Reg* methods = nullptr) {
   lua_newtable(L);

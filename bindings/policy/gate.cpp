@@ -37,7 +37,7 @@ class RankGate {
   }
 
   /// Checks, on a gate's first tokens in each layer, that a gate with scope "token" routes each
-  /// token independently of later ones: they are also routed in two parts.
+  /// token independently of later ones: these tokens are routed again in two parts.
   void hold_to_scope(const GateInput& in, int64_t columns) {
     if (policy_->spec.batch_scope || !scope_shown_.insert(in.layer).second) return;
     try {

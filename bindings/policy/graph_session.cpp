@@ -63,7 +63,8 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// ctx:skip(why[, op]). Upvalue 1 is the session, since there may be no op to take it from.
+// ctx:skip(why[, op]). Upvalue 1 is the number of the session, which `op` would give, but may be
+// absent.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session = session_of(L);
@@ -75,14 +76,15 @@ int context_skip(lua_State* L) {
 constexpr Member kContext[] = {
     {"model", "moe.ContextModel", "sizes of the model", method<context_model>},
     {"cluster", "moe.ContextCluster", "the devices and links", method<context_cluster>},
-    {"stage", "string", "the policy's name", method<context_stage>},
-    {"rng", "moe.Rng", "random numbers, decided by --seed and the policy's name",
+    {"stage", "string", "name of the policy", method<context_stage>},
+    {"rng", "moe.Rng", "random numbers that depend only on --seed and the policy's name",
      method<context_rng>},
-    {"cost_ms", "(op: moe.Op): number", "time of the op alone, by the plan's cost model",
+    {"cost_ms", "(op: moe.Op): number", "time of the op if it runs alone, by the plan's cost model",
      method<context_cost_ms>},
     {"log", "(op: moe.Op, why: string)", "adds a decision about the op to plan:explain()",
      method<context_log>},
-    {"skip", "(why: string, op?: moe.Op)", "says why the policy changes nothing, or not this op",
+    {"skip", "(why: string, op?: moe.Op)",
+     "records why the policy does not change the graph or schedule, or this op",
      method<context_skip>}};
 
 }  // namespace
@@ -145,8 +147,10 @@ Graph& GraphSession::edit() {
 }
 
 Schedule& GraphSession::schedule() {
-  if (schedule_ == nullptr) throw UserError("a pass has no schedule");
-  if (closed_) throw UserError("the schedule is finished; a pick may only read it");
+  if (schedule_ == nullptr)
+    throw UserError("a pass has no schedule; a policy of moe.policy.schedule has");
+  if (closed_)
+    throw UserError("the schedule is finished when a pick is called; a pick may only read it");
   return *schedule_;
 }
 
@@ -198,7 +202,9 @@ const Reachability& GraphSession::reachability() {
 }
 
 void GraphSession::before(OpId from, OpId to, const std::string& why) {
-  if (from == to) throw user_error("'{}' cannot come before itself", graph_.op(from).name);
+  if (from == to)
+    throw user_error("op '{}' cannot come before itself; give two different ops",
+                     graph_.op(from).name);
   schedule().before(from, to, context_.stage, why);
 }
 
@@ -308,7 +314,8 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
   const OpHandle handle = check_userdata<OpHandle>(L, index, kOpType);
   GraphSession& session = GraphSession::of(L, handle.session);
   if (session.graph().removed(handle.op)) {
-    throw user_error("op '{}' was removed", session.graph().op(handle.op).name);
+    throw user_error("op '{}' was removed from the graph, so its handle can no longer be used",
+                     session.graph().op(handle.op).name);
   }
   return {&session, handle.op};
 }
@@ -323,7 +330,9 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
     const auto [owner, op] = check_op(L, lua_gettop(L));
-    if (owner != &session) throw UserError("the list has an op of another graph");
+    if (owner != &session)
+      throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
+                       owner->graph().op(op).name);
     ops.push_back(op);
     lua_pop(L, 1);
   }
@@ -372,7 +381,8 @@ int rng_uniform(lua_State* L) {
 int rng_below(lua_State* L) {
   Rng& rng = check_userdata<Rng>(L, 1, kRngType);
   const lua_Number n = luaL_checknumber(L, 2);
-  if (!(n >= 1 && n <= 16777216)) throw user_error("rng:below({}): give 1 to 2^24", n);
+  if (!(n >= 1 && n <= 16777216))
+    throw user_error("rng:below: {} is not allowed; give a number from 1 to 2^24", n);
   lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
   return 1;
 }
@@ -384,8 +394,8 @@ void open_policy_context(lua_State* L) {
       {"below", "(n: integer): integer", "a whole number from 1 to n", method<rng_below>},
       {"uniform", "(): number", "a number in [0, 1)", method<rng_uniform>}};
   new_type<Rng>(L, {kRngType, "rng", "random numbers of a policy's call", kRng});
-  declare_type(L,
-               {kContextType, "ctx", "what a pass or a schedule decides for, and with", kContext});
+  declare_type(L, {kContextType, "ctx",
+                   "the call of a pass or schedule policy: sizes, costs, and its log", kContext});
 }
 
 }  // namespace moe::lua

@@ -140,8 +140,7 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options,
                                                             double slot_occupancy);
-/// picks: is filled with what an executor needs to call the policy's picks in another state, or
-/// null.
+/// picks: null, or receives what an executor needs to call the policy's picks in another Lua state.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
     lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
     std::shared_ptr<PickPolicies> picks);

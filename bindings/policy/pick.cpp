@@ -16,7 +16,7 @@ class LuaPick {
                           session.what())),
         where_(recipe_position(L)),
         f_(L) {
-    stack_ = lua_newthread(L);  // for its calls: L may be a coroutine that no longer exists then
+    stack_ = lua_newthread(L);  // for calls of f_: L may be a coroutine that no longer exists then
     anchor_ = std::make_unique<Reference>(L);
   }
 
@@ -27,11 +27,13 @@ class LuaPick {
     session_->push_ops(stack_, {ready.begin(), ready.end()});
     session_->call(stack_, 1, 1, what_);
     if (lua_isnil(stack_, -1)) {
-      throw run_error("{}{}: names no op, although '{}' is ready", where_, what_, name(ready[0]));
+      throw run_error("{}{}: returned nil, although op '{}' is ready; return one of the ready ops",
+                      where_, what_, name(ready[0]));
     }
     const OpId op = named();
     if (std::find(ready.begin(), ready.end(), op) != ready.end()) return op;
-    throw run_error("{}{}: names op '{}', which is not ready", where_, what_, name(op));
+    throw run_error("{}{}: returned op '{}', which is not ready; return one of the ready ops",
+                    where_, what_, name(op));
   }
 
  private:
@@ -44,7 +46,7 @@ class LuaPick {
     } catch (const UserError&) {
       // Another value than an op is refused like an op of another graph.
     }
-    throw run_error("{}{}: returns a {}; give one of the ready ops", where_, what_,
+    throw run_error("{}{}: returned a {}; return one of the ready ops", where_, what_,
                     luaL_typename(stack_, -1));
   }
 
@@ -103,7 +105,11 @@ class LaneState {
     const Schedule again = schedule_policy(L, apply, options, slot_occupancy, nullptr)(
         plan.graph, policy.before, context);
     const Lane& own = again.lanes[lane.index()];
-    if (own.choose == nullptr) throw user_error("gives lane '{}' no pick this time", own.name);
+    if (own.choose == nullptr)
+      throw user_error(
+          "gave lane '{}' a pick when the plan was made, but none when the recipe was evaluated "
+          "again; it must give the same picks each time",
+          own.name);
     return own.choose;
   }
 
@@ -126,7 +132,9 @@ std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan
     const std::string& stage = plan.schedule.lanes[lane.index()].stage;
     const auto policy = std::find_if(picks.list.begin(), picks.list.end(),
                                      [&](const PickPolicy& p) { return p.name == stage; });
-    MOE_CHECK(policy != picks.list.end(), "lane {} has no pick", lane.value);
+    MOE_CHECK(policy != picks.list.end(),
+              "lane {}: the policy that installed its pick must be in the plan's list of picks",
+              lane.value);
     const auto state =
         std::make_shared<LaneState>(options, watchdog, plan, *policy, picks.slot_occupancy, lane);
     return [state](std::span<const OpId> ready) { return state->choose(ready); };

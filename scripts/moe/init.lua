@@ -90,8 +90,8 @@ local function experiments_of(value)
   local fits = type(value) == "table" and #value > 0
   for _, e in ipairs(fits and value or {}) do fits = fits and schema.is_a("experiment", e) end
   if not fits then
-    errors.user("a recipe returns an experiment, a list of experiments, or nothing; this one "
-      .. "returned something else")
+    errors.user(("the recipe returned a %s that is neither an experiment nor a list of "
+      .. "experiments; return one of these, or nothing"):format(type(value)))
   end
   return value
 end

@@ -1,4 +1,4 @@
--- `moebench list [kind]`: what there is, read from the same tables as the checks.
+-- `moebench list [kind]`: prints what is built in, from the tables that the checks use too.
 local aligned = require "moe.base.aligned"
 local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
@@ -21,7 +21,8 @@ local function functions_of(part)
   return out
 end
 
--- "max_parts = 8, 4, 2": an option in all passes that are tried; nil where it is the default.
+-- Returns the values of an option in the passes that are tried, as "max_parts = 8, 4, 2"; nil if
+-- all are the default.
 local function option_text(option, tried)
   local values, differs = {}, false
   for _, candidate in ipairs(tried) do
@@ -32,7 +33,8 @@ local function option_text(option, tried)
   return differs and ("%s = %s"):format(option.name, table.concat(values, ", ")) or nil
 end
 
--- "fallback of partition { max_parts = 8, 4, 2 }": a pass with the options that are not defaults.
+-- Returns a pass with those options that differ from their defaults, as text: "fallback of
+-- partition { max_parts = 8, 4, 2 }".
 local function pass_text(pass)
   local tried, options = pass.candidates or { { pass = pass } }, {}
   local name = tried[1].pass.name
@@ -92,7 +94,8 @@ local function say_list(kind)
   core.say(aligned.text(rows))
 end
 
---- Prints one kind, or all; "stubs" are type stubs for lua-language-server.
+--- Prints the list of one kind, or of all kinds if it is nil; for the kind "stubs", type stubs for
+--- lua-language-server.
 function M.list(kind)
   if kind == "stubs" then return core.say(stubs.text()) end
   local kinds = schema.keys_of(LISTS)

@@ -23,7 +23,7 @@ local M = {}
 local TABLES = {
   { "Device", cluster.DEVICE, "a cluster's devices", true },
   { "ClusterLink", cluster.LINK, "a cluster's links", true },
-  { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "by how much transfers slow down compute", true },
+  { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "how much transfers slow down compute", true },
   { "Collectives", comm_tables.FIELDS, "measured times of a cluster's collectives" },
   { "MachineOptions", machine.OPTIONS, "options of moe.machine" },
   { "BalanceLoss", model.BALANCE_LOSS, "a model's balance_loss" },

@@ -110,7 +110,7 @@ TEST_CASE("handles that the schedule kept are the ones that a pick is given, rea
     end)
     assert(seen)
     local ok, why = pcall(function() return last.name end)
-    assert(not ok and tostring(why):find("is over", 1, true))
+    assert(not ok and tostring(why):find("has ended", 1, true))
   )");
 }
 
@@ -127,11 +127,12 @@ TEST_CASE("what a pick does wrong fails the run at its line, with lane and sched
     return failure->message;
   };
   CHECK_THAT(message("return nil", "run"),
-             Contains("recipe.lua:14: ") && Contains("names no op, although '"));
+             Contains("recipe.lua:14: ") && Contains("returned nil, although op '"));
   CHECK_THAT(message("return g:op { kind = 'gelu' }", "run"), Contains("which is not ready"));
   CHECK_THAT(message("return g:ops { kind = 'all_to_all' }[4]", "run"),
-             Contains("names op") && Contains("which is not ready"));
-  CHECK_THAT(message("return 1", "run"), Contains("returns a number; give one of the ready ops"));
+             Contains("returned op") && Contains("which is not ready"));
+  CHECK_THAT(message("return 1", "run"),
+             Contains("returned a number; return one of the ready ops"));
   CHECK_THAT(message("local x = nil; x()", "lua"), Contains("recipe.lua:15: attempt to call"));
 }
 
@@ -188,7 +189,7 @@ TEST_CASE("a discipline that is wrong is refused at its line") {
   CHECK_THAT(bad_apply("s:discipline('comm', {}) s:discipline('comm', { pick = 'priority' })"),
              Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'mine'"));
   CHECK_THAT(bad_apply("s:discipline('comm', { hold = function() end })"),
-             Contains("lane 'comm' runs in order and alone; give pick or exclusive"));
+             Contains("lane 'comm' runs in order and alone; give pick or exclusive too"));
   CHECK_THAT(
       bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op) return op end "
                 "})"),
@@ -279,7 +280,7 @@ TEST_CASE("a pick that goes wrong in the executor alone ends the run with its li
   CHECK(failure->kind == "run");
   CHECK_THAT(failure->message, Contains("recipe.lua:23: ") &&
                                    Contains("pick of lane 'comm_reduce', schedule 'late'") &&
-                                   Contains("names no op, although '"));
+                                   Contains("returned nil, although op '"));
 }
 
 TEST_CASE("a schedule whose pick the executor needs stands at the top of the recipe") {

@@ -130,9 +130,10 @@ TEST_CASE("a view refuses what lies outside of it") {
   CHECK_THAT(error_of("s:argmax_rows()(5)"), Contains("row 5"));
   CHECK_THAT(error_of("ctx:fill({ 1, 2, 3, 4 })"), Contains("choice 4 is not allowed"));
   CHECK_THAT(error_of("ctx:fill({ 1, 2 })"), !Contains("(no error)"));
-  CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"), Contains("rows have different lengths"));
+  CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"),
+             Contains("row 2 of the list has 2 entries, but row 1 has 1"));
   CHECK_THAT(error_of("ctx:fill(s:argmax_rows(), s:argmax_rows())"),
-             Contains("has tokens where experts"));
+             Contains("numbers from 1 to 3, but numbers from 1 to 4 are needed"));
   CHECK_THAT(error_of("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
   CHECK_THAT(error_of("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
   CHECK_THAT(error_of("ctx.take(1, 1)"), Contains("is a ':' missing?"));

@@ -58,10 +58,10 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   local function model(key)
     return ('local moe = require "moe"\nmoe.model.gpt2_moe { vocab = 256, %s = 2 }'):format(key)
   end
-  for key, says in pairs { tp = "tensor parallelism is not built",
-    pp = "pipeline parallelism (stages of layers on different devices) is not built",
-    cp = "context parallelism is not built", dp = "data parallelism has no key",
-    zero_stage = "sharding of parameters and optimiser states is not built" } do
+  for key, says in pairs { tp = "tensor parallelism is not implemented",
+    pp = "pipeline parallelism (stages of layers on different devices) is not implemented",
+    cp = "context parallelism is not implemented", dp = "data parallelism has no key",
+    zero_stage = "sharding of parameters and optimiser states is not implemented" } do
     expect.fails(model(key), 2, ("model.gpt2_moe: unknown key '%s'; %s"):format(key, says))
   end
   local w = world.run(model "xp")

@@ -290,7 +290,7 @@ end)
 test("a recipe returns experiments or nothing", function()
   for _, value in ipairs { "42", "{}", "{ 1 }", "'x'", "false" } do
     expect.fails("local moe = require 'moe'\nreturn " .. value, 2,
-      "a recipe returns an experiment, a list of experiments, or nothing")
+      "that is neither an experiment nor a list of experiments")
   end
   expect.equal(expect.runs("local x = 1", {}, "check").output,
     "ok: the recipe runs nothing")

@@ -55,7 +55,7 @@ end)
 
 test("the whole batch and all experts divide over the ranks", function()
   expect.fails(train "batch = 3, experts = 2", 2,
-    "model.batch: 3 rows cannot be spread evenly over")
+    "model.batch: 3 sequences cannot be spread evenly over")
   expect.fails(train "batch = 2, experts = 3", 2,
     "model.experts: 3 experts cannot be spread evenly over")
   local w = expect.runs(train "batch = 6, experts_per_device = 3")

@@ -63,8 +63,8 @@ test("a last line that was cut off is left out, with a message", function()
 end)
 
 test("a line in the middle that is none is named", function()
-  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: was not written" },
-      { '{"run":9,"record":{}}\n', "line 3: run: is 9; allowed: 1 to 1" } } do
+  for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: the line was not written" },
+      { '{"run":9,"record":{}}\n', "line 3: run: the number is 9; allowed: 1 to 1" } } do
     local files = folder()
     files["old/results.json"] = nil
     local first, rest = files["old/runs.jsonl"]:match "^([^\n]*\n[^\n]*\n)(.*)$"
@@ -96,8 +96,8 @@ test("of a results.json and lines that differ the one that knows more is read", 
   runs, late = read(both)
   expect.equal(runs, whole)
   expect.equal(late.warned,
-    { "recipe.lua:1: old/runs.jsonl: line 1: is not the first line of a file that moebench writes; "
-      .. "the file is ignored" })
+    { "recipe.lua:1: old/runs.jsonl: line 1: the line is not the first line of a file that "
+      .. "moebench writes; the file is ignored" })
 end)
 
 test("a terminal is shown each finished run and what is expected of the rest", function()

@@ -53,7 +53,8 @@ test("the stubs are Lua, and know every field that is checked", function()
     expect.equal(type(stub[name]), "function", name)
   end
   expect.equal(type(stub.pass.capacity_pipeline), "function")
-  for _, part in ipairs { "---@meta", "---@field layers integer|moe.Assumed blocks (1 to 10000)",
+  for _, part in ipairs { "---@meta",
+    "---@field layers integer|moe.Assumed number of blocks (1 to 10000)",
     '---@field scope "token"|"batch"', "---@field degree? number number of parts; 1 leaves ",
     "---@field link? moe.Link", "---@field gemm_efficiency? number|moe.Assumed",
     "---@field systems moe.System[]",

@@ -195,7 +195,8 @@ test("files that cannot be read as results are named, with the field", function(
   refused(results, with(function(d) d.machine = nil end), results, "machine: is missing")
   refused(results, with(function(d) d.runs[2].iteration_ms = "<b>" end), results,
     "runs[2].iteration_ms: is a string, but must be a number")
-  refused(results, with(function(d) d.runs[7].losses = {} end), results, "runs[7].losses: is empty")
+  refused(results, with(function(d) d.runs[7].losses = {} end), results,
+      "runs[7].losses: has 0 entries")
   refused(results, with(function(d) d.claims[1].lo = nil end), results, "claims[1].lo: is missing")
   refused(trace, nil, "cannot read " .. trace)
   refused(trace, "[", trace)

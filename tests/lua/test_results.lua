@@ -116,13 +116,13 @@ test("fields and systems that no run has are errors, at the recipe's line", func
   expect.fails(recipe() .. 'R:get "iteration"', 8, "get: unknown field 'iteration'")
   expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_du", to = "raf" }', 8,
     "ratio: unknown system 'lancet_du'. Did you mean 'lancet_dw'?")
-  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_dw" }', 8, "ratio: give")
+  expect.fails(recipe() .. 'R:ratio { "iteration_ms", of = "lancet_dw" }', 8, "ratio: the argument")
   expect.fails(recipe() .. 'R:table { rows = "nodes", cols = "system" }', 8, "cell: is missing")
   expect.fails(recipe() .. 'R:by "nodez"', 8, "by: unknown field 'nodez'")
   expect.fails(recipe() .. 'R:best { "iteration" }', 8, "best: unknown field 'iteration'")
   expect.fails(recipe() .. 'R:best { "iteration_ms", among = { "rav" } }', 8,
     "best: unknown system 'rav'. Did you mean 'raf'?")
-  expect.fails(recipe() .. 'R:best "iteration_ms"', 8, "best: give")
+  expect.fails(recipe() .. 'R:best "iteration_ms"', 8, "best: the argument")
   expect.fails(recipe() .. 'R:map "iteration_ms"', 8, "map: 'iteration_ms' is not allowed")
 end)
 

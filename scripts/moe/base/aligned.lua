@@ -5,7 +5,7 @@ local function is_numeric(cell)
   return cell == "" or cell == "-" or cell == "OOM" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
 end
 
--- The text of a cell on one line: a name may contain line breaks, which become "\n".
+-- Returns the text of a cell on one line: a name may contain line breaks, which become "\n".
 local function text_of(cell)
   local text = tostring(cell):gsub("\n", "\\n")
   return text

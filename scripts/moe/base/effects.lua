@@ -1,5 +1,5 @@
--- The lines under a table of runs that name the stages without effect: stages that changed nothing,
--- or less than their options request, and why.
+-- Makes the lines under a table of runs that name the stages without effect: stages that changed
+-- nothing, or less than their options request, and why.
 local M = {}
 
 -- Returns { { stage, text }, ... } in the order of the run's stages; text joins a stage's reasons.
@@ -17,8 +17,8 @@ local function by_stage(run)
   return out
 end
 
---- Returns one line for each stage without effect of each system: the reason from the first such
---- run, and in how many runs of the system the stage had no effect, unless in all.
+--- Returns one line for each stage without effect of each system: the reason from the first run
+--- where the stage had no effect, and the number of these runs, unless they are all.
 function M.lines(runs)
   local order, by_key, total = {}, {}, {}
   for _, run in ipairs(runs) do

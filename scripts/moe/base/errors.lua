@@ -59,8 +59,8 @@ function M.call(at, f, ...)
   M.user(tostring(e), at)
 end
 
---- A handler for xpcall that adds the traceback to a Lua error, so that the traceback is still
---- there when the error is raised again.
+--- A handler for xpcall that adds the traceback to a Lua error, so that the error
+--- has the traceback also when it is raised again.
 function M.with_traceback(err)
   if type(err) == "table" then return err end
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))

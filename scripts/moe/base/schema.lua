@@ -144,7 +144,9 @@ for _, row in ipairs(core.table "fields") do declared[row.name] = field_list(row
 declared.metrics = field_list(core.table "metrics")
 
 --- Returns the engine's field table of this name, for example "cluster", as a field list.
-function M.declared(name) return assert(declared[name], name) end
+function M.declared(name)
+  return assert(declared[name], name .. ": the engine has no table of fields with this name")
+end
 
 --- Returns a copy of the field list with changes: changes[name] holds entries that replace entries
 --- of the field `name`, or is a whole field if `fields` has none of that name.
@@ -165,7 +167,7 @@ end
 function M.picked(fields, names)
   local out = {}
   for _, name in ipairs(names) do
-    out[name] = assert(fields[name], "no field is declared as " .. name)
+    out[name] = assert(fields[name], name .. ": the field list has no field of this name")
   end
   return out
 end
@@ -192,7 +194,7 @@ for feature, keys in pairs {
   ["recomputation of activations"] = { "recompute", "activation_checkpointing",
     "gradient_checkpointing", "checkpoint_activations" },
 } do
-  for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not built" end
+  for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
   NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "
@@ -226,7 +228,9 @@ end
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)
-    if byte then errors.user(("%s: is not UTF-8 text from byte %d on"):format(path, byte), at) end
+    if byte then
+      errors.user(("%s: is not UTF-8 from byte %d on; give UTF-8 text"):format(path, byte), at)
+    end
   elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
     for k, v in pairs(value) do
       check_texts(k, path, at, depth + 1)

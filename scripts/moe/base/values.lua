@@ -13,7 +13,7 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
     "returns an iterator over the numbers, each with its run" },
 })
 
---- Makes such a list of the numbers in `list`. runs[i] is the run of number i; may be nil.
+--- Makes the table `list` of numbers such a list. runs[i] is the run of number i; runs may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)

@@ -1,6 +1,7 @@
 -- The models of the Lancet paper (Jiang et al., MLSys 2024, section 7): GPT-2 with an MoE FFN in
--- every other block, two experts per GPU, 512 tokens per row. The paper gives neither the number of
--- heads, nor the vocabulary, nor the capacity factor; heads and vocabulary here are GPT-2's.
+-- every other block, two experts per GPU, sequences of 512 tokens. The paper gives neither the
+-- number of heads, nor the vocabulary, nor the capacity factor; heads and vocabulary here are
+-- GPT-2's.
 return function(assumed)
   return {
     doc = "GPT2-S-MoE and GPT2-L-MoE of the Lancet paper, with its batches on p4de and p3dn",
@@ -17,7 +18,7 @@ return function(assumed)
       S = { name = "GPT2-S-MoE", layers = 12, hidden = 768, heads = 12 },
       L = { name = "GPT2-L-MoE", layers = 24, hidden = 1024, heads = 16 },
     },
-    -- Rows (of 512 tokens) per GPU; the paper's printed value comes first. The printed 48 for L on
+    -- Sequences per GPU; the paper's printed value comes first. The printed 48 for L on
     -- p4de contradicts section 7.4, where L has a smaller batch than S; the alternative, 8, is L's
     -- batch on p3dn.
     batches = {

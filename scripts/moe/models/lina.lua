@@ -1,6 +1,6 @@
 -- The models of the Lina paper (Li et al., USENIX ATC 2023, section 7.1): every FFN is an MoE layer
 -- with as many experts as GPUs and two choices per token. The paper gives the numbers of layers and
--- experts, but not widths, batch, tokens per row, vocabulary or capacity.
+-- experts, but not widths, batch, tokens per sequence, vocabulary or capacity.
 return function(assumed)
   return {
     doc = "Transformer-XL, BERT2GPT2 and GPT-2 with MoE in every FFN, of the Lina paper",
@@ -10,7 +10,7 @@ return function(assumed)
       -- intermediate results to memory.
       dtype = "f32", attention = "unfused",
       batch_per_device = assumed { value = 16, lo = 8, hi = 24,
-        why = "not in the paper; table 1's all-to-alls are those of 8 rows, figure 8's FFN of 17" },
+        why = "not in the paper; table 1's all-to-alls mean 8 sequences, figure 8's FFN 17" },
       capacity_factor = assumed { value = 1, lo = 1, hi = 2,
         why = "not in the paper; DeepSpeed-MoE's default is 1" },
     },

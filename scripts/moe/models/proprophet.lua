@@ -1,7 +1,7 @@
 -- The models of the Pro-Prophet paper (arXiv 2411.10003, table III): every FFN is an MoE layer with
 -- as many experts as GPUs and without a capacity. The paper gives layers, width and FFN width, but
--- not heads, vocabulary, tokens per row or element type. The authors' launcher script trains 64
--- rows of 256 tokens on 16 GPUs in single precision; these values are taken here.
+-- not heads, vocabulary, tokens per sequence or element type. The authors' launcher script trains
+-- 64 sequences of 256 tokens on 16 GPUs in single precision; these values are taken here.
 return function(assumed)
   return {
     doc = "MoE-GPT-S, M, L, DS and DM of the Pro-Prophet paper",

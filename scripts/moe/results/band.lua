@@ -53,7 +53,8 @@ function M.new(e, jobs)
   local names = schema.keys_of(constants)
   if e.band == "corners" and #names > MAX_CORNERS then
     errors.user(("experiment.band: 'corners' with %d assumed constants needs %d simulations of "
-      .. "every run; give 'each'"):format(#names, 2 ^ #names), e.at)
+      .. "every run; at most %d constants are allowed; give 'each'"):format(#names, 2 ^ #names,
+      MAX_CORNERS), e.at)
   end
   for _, name in ipairs(names) do
     for _, part in ipairs(ENDS) do

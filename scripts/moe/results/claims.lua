@@ -95,8 +95,8 @@ local function agrees_in_direction(c, b)
     and math.min(low, high) <= FACTOR
 end
 
---- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those above,
---- and the reason if the recipe or a missing run determines it.
+--- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those at the
+--- top of this file, and the reason if the recipe or a missing run determines it.
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
@@ -119,7 +119,8 @@ local function distance(c, b)
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
--- A text with that distance and the constant that changes our number most; nil if there is neither.
+-- Returns a text with the distance and with the constant that changes our number most; nil if there
+-- is neither.
 local function difference(c, b)
   local parts, s = { distance(c, b) }, b.sensitivity[1]
   local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end

@@ -42,7 +42,9 @@ end
 function M.judge(t)
   local at = errors.here()
   local j = schema.check(M.FIELDS, t, "moe.judge", at)
-  if #j.readings == 0 then errors.user("moe.judge.readings: the list is empty", at) end
+  if #j.readings == 0 then
+    errors.user("moe.judge.readings: the list is empty; give at least one reading", at)
+  end
   errors.stop_in "policies"
   local values, measure = {}, j.measure or function(reading) return reading end
   for i, reading in ipairs(j.readings) do

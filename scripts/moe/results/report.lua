@@ -33,8 +33,8 @@ local function system_text(run)
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 
--- The name of a coordinate for the number of the entry in the experiment's `run`, if several
--- simulate.
+-- Name of the coordinate that holds the number of the entry in the experiment's `run`; it is shown
+-- if several entries simulate.
 local ENTRY = "run[]"
 
 local function coordinate(run, name)
@@ -56,8 +56,8 @@ local function coordinates(R, all)
   return schema.keys_of(names)
 end
 
--- Returns the first cells of a row, which name the point of a run; they are empty if `said`, since
--- the row above is of the same point.
+-- Returns the first cells of a row, which name the point of a run. They are empty if `said` is
+-- true, which means that the row above has the same point.
 local function point_cells(run, names, said)
   local cells = {}
   for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
@@ -65,7 +65,8 @@ local function point_cells(run, names, said)
   return cells
 end
 
--- The text of a step's time, and of a part of it. A plan that does not fit in memory has no times.
+-- Return the time of a step, and of a part of the step, as text. A plan that does not fit in memory
+-- has no times.
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
 local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
@@ -232,7 +233,8 @@ local function shared_point(run)
   return out
 end
 
--- For each group of runs a text of the coordinates in which the groups differ: "gate = top2".
+-- Returns for each group of runs a text of the coordinates in which the groups differ: "gate =
+-- top2".
 local function point_differences(groups)
   local shared, texts = {}, {}
   for g, runs in ipairs(groups) do shared[g] = shared_point(runs[1]) end

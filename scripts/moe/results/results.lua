@@ -318,7 +318,10 @@ function Results:best(t)
   local at = errors.here()
   local ok = type(t) == "table" and type(t[1]) == "string"
     and (t.among == nil or type(t.among) == "table")
-  if not ok then errors.user('best: give { "field", among = { "system", ... } }', at) end
+  if not ok then
+    errors.user('best: the argument has another form; give { "field", among = { "system", ... } }',
+      at)
+  end
   check_key(self, t[1], "best", at)
   check_systems(self, "best", t.among or {}, at)
   local out = {}
@@ -331,7 +334,8 @@ function Results:ratio(t)
   local ok = type(t) == "table" and type(t[1]) == "string" and type(t.of) == "string"
   local to = ok and (type(t.to) == "table" and t.to or { t.to }) or {}
   if not ok or #to == 0 then
-    errors.user('ratio: give { "field", of = "system", to = { "system", ... } }', at)
+    errors.user('ratio: the argument has another form; give { "field", of = "system", '
+      .. 'to = { "system", ... } }', at)
   end
   check_key(self, t[1], "ratio", at)
   check_systems(self, "ratio", { t.of, unpack(to) }, at)
@@ -402,7 +406,8 @@ function Results:table(t)
   return aligned.text(lines)
 end
 
---- The value in a JSON file. Raises a user error at `at` that names the file if it cannot be read.
+--- Returns the value in a JSON file. Raises a user error at `at` that names the file if it cannot
+--- be read.
 function M.json(name, at)
   local text = errors.call(at, core.read_file, name)
   local ok, value = pcall(core.json_decode, text)
@@ -413,7 +418,8 @@ end
 
 local function check_schema(data, file, at)
   if type(data) == "table" and data.schema == M.SCHEMA then return end
-  errors.user(("%s: has the schema version %s, but this program reads version %d"):format(file,
+  errors.user(("%s: has the schema version %s, but this program reads version %d; run the recipe "
+    .. "again"):format(file,
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 

@@ -21,16 +21,16 @@ schema.record("exposure", "exposure", "time in which a rank's compute waits for 
 schema.record("finding", "finding", "an exposure, and advice on it", {
   { "advice", "string", "what would shorten the step" },
   { "gain_ms", "number?", "by how much the step gets shorter, found by simulation" },
-  { "worth_ms", "number", "by how much the step gets shorter, as a guess" }, unpack(EXPOSURE) })
+  { "worth_ms", "number", "estimate of by how much the step gets shorter" }, unpack(EXPOSURE) })
 
 schema.record("collective share", "share", "the times of a collective, means over ranks", {
   { "op", "string", "name of the op" }, { "kind", "string", "one of `moebench list ops`" },
-  { "bytes", "number", "bytes of a rank" },
+  { "bytes", "number", "bytes that a rank sends" },
   { "alone_ms", "number", "time of the collective if it runs alone" },
   { "waited_ms", "number", "time from post to begin, of all chunks" },
   { "transfer_ms", "number", "time in which bytes are on the links" },
   { "hidden_ms", "number", "the part of transfer_ms while compute runs" },
-  { "exposed_ms", "number", "share of this collective in the exposed time" },
+  { "exposed_ms", "number", "the part of the exposed time that this collective causes" },
   { "hidden_by", "{ op: string, ms: number }[]", "the compute ops that run at the same time" },
   { "exposed_by", "moe.Exposure[]", "the exposures of this collective" },
   { "delays", "moe.Exposure[]", "why the collective began late" },
@@ -43,12 +43,12 @@ schema.record("explanation", "e", "why communication is exposed; tostring return
     .. "distance_ms: number }",
     "a time below which no schedule is, and what determines it; distance_ms: step minus bound" },
   { "causes", "{ cause: string, ms: number }[]", "the exposed time of each cause, largest first" },
-  { "exposures", "moe.Exposure[]", "all exposures; their sum is exposed_ms" },
+  { "exposures", "moe.Exposure[]", "all exposures; their times add up to exposed_ms" },
   { "collectives", "moe.CollectiveShare[]", "the collectives, in order" },
   { "findings", "moe.Finding[]", "exposures with advice, best first" },
   { "idle", "{ stage: string, why: string }[]", "stages without effect, and why" },
   { "decisions", "moe.Decision[]", "decisions of the passes" },
-  { "text", "string", "all of it as text" },
+  { "text", "string", "the whole explanation as text" },
 })
 
 schema.record("decision", "decision", "a decision of a pass or schedule", {
@@ -113,7 +113,8 @@ local function collectives(lines, e)
   end
 end
 
---- Returns the text. e: the engine's explanation, with e.decisions = the log of the passes.
+--- Returns the explanation as text. e: the engine's explanation, with e.decisions = the log of the
+--- passes.
 function M.text(e)
   local lines = {}
   summary(lines, e)

@@ -45,11 +45,11 @@ M.INFER = {
 local function candidate_of(system, at)
   local alternatives = system_lib.expand(system)
   local function refuse(why)
-    errors.user(("moe.infer.system: '%s' %s"):format(system.name, why), at)
+    errors.user(("moe.infer.system: system '%s' %s"):format(system.name, why), at)
   end
   if target.reads_times(alternatives) then
-    refuse("has options that are chosen by the times of training steps; give a system without "
-      .. "such choices")
+    refuse("has several candidates, among which times of training steps would choose; "
+      .. "give a system without moe.best, packing and `of`")
   end
   for _, stage in ipairs(alternatives[1][1].stages) do
     if stage.kind == "placement" and stage.name ~= "lina_inference" then

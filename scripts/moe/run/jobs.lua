@@ -29,7 +29,9 @@ local function resolve_case(e, point, params)
   local made = policy.without_definitions(function() return e.case(given) end)
   if made == false then return nil end
   local case = schema.check(M.CASE, made, e.case_path, e.at)
-  if #case.systems == 0 then errors.user(e.case_path .. ".systems: the list is empty", e.at) end
+  if #case.systems == 0 then
+    errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
+  end
   local seen = {}
   for _, s in ipairs(case.systems) do
     if seen[s.name] then
@@ -50,7 +52,8 @@ function M.simulated_spec(case, ends, edits)
   return spec
 end
 
--- The options of a case's simulations. All systems of the case simulate the same number of steps.
+-- Returns the options of a case's simulations. All systems of the case simulate the same number of
+-- steps.
 local function simulation_of(entry, case)
   local real = train.is_real(entry.kind)
   local steps = not real and entry.steps
@@ -142,7 +145,8 @@ local function claim_checkpoints(jobs)
   end
 end
 
--- The jobs of an entry over all cases. Points that lead to the same executed run share one job.
+-- Returns the jobs of an entry over all cases. Points that lead to the same executed run share one
+-- job.
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do

@@ -1,5 +1,5 @@
 -- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
--- it is not lost when the process is killed. The first line has the fields at the top of
+-- the run is not lost when the process is killed. The first line has the fields at the top of
 -- results.json; each further line is
 --   { experiment = info }, { claim = verdict } or { run = number, record = run }
 -- The last line with a run's number is valid: an executed run is written before it begins, with its
@@ -27,7 +27,7 @@ function M.writer(head)
 end
 
 local function take(data, line, fail)
-  if type(line) ~= "table" then fail "was not written by moebench" end
+  if type(line) ~= "table" then fail "the line was not written by moebench" end
   if type(line.experiment) == "table" then
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
@@ -35,11 +35,11 @@ local function take(data, line, fail)
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
-      fail(("run: is %s; allowed: 1 to %d"):format(tostring(n), #data.runs + 1))
+      fail(("run: the number is %s; allowed: 1 to %d"):format(tostring(n), #data.runs + 1))
     end
     data.runs[n] = line.record
   else
-    fail "was not written by moebench"
+    fail "the line was not written by moebench"
   end
 end
 
@@ -61,7 +61,7 @@ function M.parse(text, file, at)
       take(data, line, fail)
     else
       if type(line) ~= "table" or not line.schema then
-        fail "is not the first line of a file that moebench writes"
+        fail "the line is not the first line of a file that moebench writes"
       end
       data = line
       data.experiments, data.runs, data.claims = {}, {}, {}

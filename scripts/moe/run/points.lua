@@ -19,7 +19,7 @@ function M.check(over, params, at)
   for name, list in pairs(over) do
     local path = "experiment.over." .. tostring(name)
     schema.field({ type = "list", of = { type = "any" } }, list, path, at)
-    if #list == 0 then errors.user(path .. ": the list is empty", at) end
+    if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
     local seen = {}
     for i, value in ipairs(list) do
       local label, entry = label_of(value), ("%s[%d]"):format(path, i)
@@ -28,7 +28,8 @@ function M.check(over, params, at)
           "a number, a string, a boolean, or a table or object with a field name", at)
       end
       if seen[label] then
-        errors.user(("%s: '%s' is in the list twice"):format(entry, tostring(label)), at)
+        errors.user(("%s: '%s' is in the list twice; values must differ"):format(entry,
+          tostring(label)), at)
       end
       seen[label] = true
     end
@@ -102,7 +103,8 @@ function M.product(over)
   return points
 end
 
---- A point's values as results show them (label_of); values that cannot be named are omitted.
+--- Returns a point's values as results show them (label_of); values that cannot be named are
+--- omitted.
 function M.labels(values)
   local out = {}
   for name, value in pairs(values) do out[name] = label_of(value) end

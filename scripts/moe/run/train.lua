@@ -113,8 +113,8 @@ end
 -- Fields of a run that choose the kernels of ops, each with the op attribute for it in a plan.
 local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
---- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if it leaves the
---- choice to the plan. Raises a user error for a choice that the executor does not have.
+--- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if the recipe
+--- leaves the choice to the plan. Raises a user error for a choice that the executor does not have.
 function M.variants(executor, t, path, at)
   local variants
   for _, one in ipairs(VARIANTS) do
@@ -137,8 +137,9 @@ function M.variants(executor, t, path, at)
   return variants
 end
 
---- The changes of a plan's graph for the executor, or nil for none. All changes that are possible
---- are made unless the recipe sets them to false. t: a table with fields edits and precision.
+--- Returns the changes of a plan's graph for the executor, or nil if there are none. All changes
+--- that are possible are made unless the recipe sets them to false. t: a table with fields edits
+--- and precision.
 function M.edits(executor, t, path, at)
   local given = t.edits or {}
   if not M.on_gpu(executor) then
@@ -190,8 +191,9 @@ function M.check_device(executor, t, path, at)
   if t.nccl then check_nccl(t.nccl, path .. ".nccl", at) end
 end
 
---- The number of CUDA blocks that a run's transfers use on the GPU: those of the emulated link, or
---- NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are used.
+--- Returns the number of CUDA blocks that a run's transfers use on the GPU: those of the emulated
+--- link, or NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are
+--- used.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
   if t.link then return t.link.blocks or declared.link_blocks.default end
@@ -207,8 +209,9 @@ M.REAL_RUN = schema.merged(M.RUN, {
     doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
 
---- The path of a checkpoint, which must be in the output folder; with --trust, one that is read may
---- be elsewhere. folder: the output folder if the checkpoint is read, nil if it is written.
+--- Returns the path of a checkpoint, which must be in the output folder; with --trust, a checkpoint
+--- that is read may be elsewhere. folder: the output folder if the checkpoint is read, nil if it is
+--- written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
@@ -375,8 +378,8 @@ schema.record("overlap", "overlap",
     { "a2a_ms", "number", "sum of the times of the all-to-alls" },
     { "dw_ms", "number", "sum of the times of the weight gradients" },
     { "greedy_ms", "number", "time hidden by Lancet's choice" },
-    { "bound_ms", "number", "no choice hides more than this" },
-    { "exact_ms", "number?", "time hidden by the best choice; only with at most 24 of them" },
+    { "bound_ms", "number", "upper bound of the time that any choice hides" },
+    { "exact_ms", "number?", "time hidden by the best choice; only if num_dw is at most 24" },
   })
 
 schema.record("span", "span", "the time of one op on a lane", {

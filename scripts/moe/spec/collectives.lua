@@ -19,7 +19,7 @@ local ANY_OP = {
   rank_start_ms = { type = "list", of = TIME,
     doc = "one entry per rank: how much later than start_ms it starts" },
   priority = { type = "integer", lo = -1e6, hi = 1e6,
-    doc = "the higher goes first; only under share = 'strict_priority'" },
+    doc = "the highest priority goes first; only under share = 'strict_priority'" },
 }
 
 --- Fields of an entry of `ops`, indexed by the collective's kind.
@@ -34,7 +34,8 @@ M.OPS = {
       doc = "channels of a device; only under share = 'per_channel'; default: 1" },
   }),
   all_reduce = schema.merged(ANY_OP, {
-    bytes = schema.merged(BYTES, { required = true, doc = "bytes of each rank" }),
+    bytes = schema.merged(BYTES, { required = true,
+      doc = "bytes that each rank adds to the sum" }),
     algorithm = { type = "string", enum = { "ring" }, default = "ring",
       doc = "algorithm of the all-reduce" },
     rings = { type = "integer", lo = 1, hi = 1024, doc = "number of rings; default: one per NIC" },

@@ -23,24 +23,24 @@ M.BALANCE_LOSS = {
 
 M.BIAS_BALANCE = {
   rate = { type = "number", lo = 0, hi = 1, default = 0.001,
-    doc = "change of an expert's bias per step" },
+    doc = "by how much an expert's bias changes in a step" },
 }
 
 M.FIELDS = {
   name = { type = "string", default = "gpt2_moe", doc = "the model's name in results" },
   vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "size of the vocabulary" },
-  layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "blocks" },
+  layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "number of blocks" },
   hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
   heads = { type = "integer", lo = 1, hi = 1e5, required = true,
-    doc = "attention heads; must divide hidden" },
-  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per row" },
+    doc = "number of attention heads; must divide hidden" },
+  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per sequence" },
   ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; default: 4 * hidden" },
-  batch = { type = "integer", lo = 1, hi = 1e8, doc = "rows of all devices together" },
-  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "rows per device" },
-  experts = { type = "integer", lo = 1, hi = 1e6, doc = "experts of a layer" },
-  experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "experts per device" },
+  batch = { type = "integer", lo = 1, hi = 1e8, doc = "sequences of all devices together" },
+  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "sequences per device" },
+  experts = { type = "integer", lo = 1, hi = 1e6, doc = "number of experts of a layer" },
+  experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "number of experts per device" },
   ep = { type = "integer", lo = 1, hi = 1e6,
-    doc = "devices of an expert-parallel group, which holds every expert once; default: all devices"
+    doc = "size of an expert-parallel group, which holds every expert once; default: all devices"
   },
   moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
     doc = "the last block of each group of this many blocks has an MoE FFN" },
@@ -48,7 +48,7 @@ M.FIELDS = {
     doc = "a built-in gate's name or a gate policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
   k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices per token, for gates that do not fix it; default: 1" },
+    doc = "choices per token, for gates that do not fix this number; default: 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
     doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
@@ -68,7 +68,7 @@ M.FIELDS = {
 }
 
 -- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
--- pair, the other is removed.
+-- pair, the other of the pair is removed.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
@@ -121,7 +121,8 @@ local function make(t, path, at, ends)
       path .. ".capacity")
   end
   if m.hidden % m.heads ~= 0 then
-    errors.user(("%s.heads: %d does not divide hidden = %d"):format(path, m.heads, m.hidden), at)
+    errors.user(("%s.heads: %d does not divide hidden = %d; give a divisor"):format(path, m.heads,
+      m.hidden), at)
   end
   local gate = check_gate(m.gate, path .. ".gate", at)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
@@ -136,14 +137,16 @@ local function make(t, path, at, ends)
   return schema.object(m, mt)
 end
 
---- The model with some assumed constants at an end of their band. ends: as in schema.collector.
+--- Returns the model with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
 
 function M.gpt2_moe(t)
   return make(t, "model.gpt2_moe", errors.here())
 end
 
---- A copy of the model with the fields of `changes` replaced; the model itself if changes is nil.
+--- Returns a model in which the fields of `changes` replace those of `model`; `model` itself if
+--- changes is nil.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then
@@ -167,22 +170,22 @@ function M.resolve(model, devices, dtype)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
     if rows % ranks ~= 0 then
-      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks"):format(model.path, total,
-        rows, what, ranks), model.at)
+      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks; give a multiple"):format(
+        model.path, total, rows, what, ranks), model.at)
     end
     return rows / ranks
   end
   local ep = model.ep or devices
   if devices % ep ~= 0 then
-    errors.user(("%s.ep: %d does not divide the number of ranks, %d"):format(model.path, ep,
-      devices), model.at)
+    errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
+      model.path, ep, devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local resolved = {
     name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
     heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
     moe_every = model.moe_every, ep = ep,
-    batch_per_device = split("batch", "rows", devices),
+    batch_per_device = split("batch", "sequences", devices),
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
@@ -194,9 +197,9 @@ function M.resolve(model, devices, dtype)
 end
 
 --- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
---- under balanced routing. The simulator uses it where padding is neither sent nor computed.
---- In a model without capacity each expert has one slot for every token of a rank. A gate policy of
---- the recipe is assumed to fill as many slots as most built-in gates.
+--- under balanced routing. The simulator uses this share where padding is neither sent nor
+--- computed. In a model without capacity each expert has one slot for every token of a rank. A gate
+--- policy of the recipe is assumed to fill as many slots as most built-in gates.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1

@@ -12,7 +12,7 @@ local M = {}
 
 M.FIELDS = {
   most = { type = "integer", lo = 1, hi = 1e6,
-    doc = "largest n, times as many experts per device; default: all experts on every device" },
+    doc = "largest n, the factor for experts per device; default: all experts on every device" },
   begin_step = { type = "integer", lo = 0, hi = 1e9, default = 10,
     doc = "the step that is measured first (paper: 10)" },
   every = { type = "integer", lo = 1, hi = 1e9, default = 4,

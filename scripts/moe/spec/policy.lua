@@ -108,7 +108,7 @@ local function check_name(kind, def, at)
   end
 end
 
--- Whether the function `case` of an experiment is being called.
+-- true while the function `case` of an experiment is being called.
 local in_case = false
 
 --- Calls f and returns its result; defining a policy inside f is a user error. f is the function
@@ -134,8 +134,8 @@ local function placement_options(def, options, path, at)
   end
   if def.moves == nil then def.moves = def.at == "step" end
   if def.moves and def.at == "layer" then
-    errors.user(path .. ".moves: experts move with their state only between steps; give "
-      .. "at = 'step' or moves = false", at)
+    errors.user(path .. ".moves: experts move with their state only between steps, not at = "
+      .. "'layer'; give at = 'step' or moves = false", at)
   end
 end
 

@@ -1,6 +1,6 @@
--- Routing models, which state what tokens choose without a gate: moe.workload "name" {...},
--- moe.trace "file" {...} with the functions moe.trace.*, and moe.loads{...}, which counts the
--- choices of a routing model.
+-- Routing models, which state the experts that tokens choose without a gate: moe.workload "name"
+-- {...}, moe.trace "file" {...} with the functions moe.trace.*, and moe.loads{...}, which counts
+-- the choices of a routing model.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local outputs = require "moe.run.outputs"
@@ -97,9 +97,9 @@ M.IMPORT = {
   files = { type = "list", of = { type = "string" }, required = true,
     doc = "files to read: megatron, one per rank; other formats, one file" },
   experts = { type = "integer", lo = 1, hi = 65535,
-    doc = "experts of a layer; default: the highest expert in the files" },
+    doc = "number of experts of a layer; default: the highest expert in the files" },
   k = { type = "integer", lo = 1, hi = 65535,
-    doc = "choices per token, for formats that do not contain it; default: 1" },
+    doc = "choices per token, for formats that do not state this number; default: 1" },
   to = { type = "string", required = true,
     doc = "name of the trace to write, a file of the output folder" },
 }

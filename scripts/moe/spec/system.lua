@@ -29,30 +29,32 @@ M.REDUCE = schema.changed(schema.declared "all_reduce", {
   bucket_bytes = { default = AFTER.bucket_bytes },
 })
 
--- Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits (section 7).
+-- Returns Lancet's partition pass with at most 8 parts, or 4, or 2: the first whose plan fits
+-- (section 7).
 local function lancet_partition(p)
   return choice.fallback(p.partition, { max_parts = { 8, 4, 2 } })
 end
 
--- The first `steps` passes of Lina's scheduler, as in the ablation of the paper's figure 14: 1 is
--- priority; 2 adds micro-ops (chunks) of all-reduces; 3 adds micro-ops of all-to-alls, where the
--- experts begin as soon as the first micro-op arrives.
+-- Returns the first `steps` passes of Lina's scheduler, as in the ablation of the paper's figure
+-- 14: 1 is priority; 2 adds micro-ops (chunks) of all-reduces; 3 adds micro-ops of all-to-alls,
+-- where the experts begin as soon as the first micro-op arrives.
 local function lina(p, steps)
   local passes = { p.priority {}, p.chunked { which = "all_reduce" }, p.micro_ops {} }
   for i = steps + 1, 3 do passes[i] = nil end
   return passes
 end
 
--- A system with experts placed by a policy under plain expert parallelism: transfers block compute.
+-- Returns a system in which a policy places experts under plain expert parallelism: transfers block
+-- compute.
 local function placed(doc, passes)
   return { doc = doc, all_reduce = AFTER,
     passes = function(p) return { passes(p), p.serial {} } end }
 end
 
--- The passes of Pro-Prophet (arXiv 2411.10003). options are those of the planner: it counts on
--- copies that block compute (equation 6, hidden = 0) or that compute hides (equation 8, hidden =
--- 1). With `scheduled` the paper's scheduler moves the copies under compute. All-to-alls block
--- compute, as in the systems with which the paper compares.
+-- Returns the passes of Pro-Prophet (arXiv 2411.10003). options are those of the planner, which
+-- assumes copies that block compute (equation 6, hidden = 0) or that compute hides (equation 8,
+-- hidden = 1). With `scheduled` the paper's scheduler moves the copies under compute. All-to-alls
+-- block compute, as in the systems with which the paper compares.
 local function prophet(p, options, scheduled)
   if not scheduled then return { p.prophet(options), p.blocking_a2a {} } end
   return { p.prophet(options), p.prophet_schedule {}, p.blocking_a2a { experts = false } }
@@ -105,8 +107,8 @@ M.known = {
   lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
   -- Systems with a placement of experts. Without the placement they are raf_rows.
-  eplb = placed("EPLB: experts with many tokens are resident on several devices, which share the "
-    .. "tokens",
+  eplb = placed("EPLB: experts with many tokens are resident on several devices, which share "
+    .. "the experts' tokens",
     function(p) return p.eplb {} end),
   fastermoe_shadowing = placed("FasterMoE's shadowing: experts with many tokens are copied to all "
     .. "devices, as long as its performance model predicts a gain",
@@ -157,10 +159,11 @@ M.FIELDS = {
     doc = "systems, or names of known systems; the fastest by simulation is taken" },
 }
 
--- The systems that the list `of` names; each has passes and an all-reduce policy of its own.
+-- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
+-- own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
-  if #of == 0 then errors.user(path .. ".of: the list is empty", at) end
+  if #of == 0 then errors.user(path .. ".of: the list is empty; give a system", at) end
   for i, entry in ipairs(of) do
     local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then
@@ -187,7 +190,7 @@ local function passes_of(name, given, path, at)
   end
   if #passes > 0 then return passes end
   if not M.known[name] then
-    schema.unknown("moe.system", "system (and no passes are given)", name,
+    schema.unknown("moe.system", "system (only a known system may have no passes)", name,
       schema.keys_of(M.known), at)
   end
   return M.known[name].passes(policy.passes)

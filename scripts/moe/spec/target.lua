@@ -80,8 +80,9 @@ function M.cluster_spec(model, cluster, optimizer, ends)
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
---- The specification for execution in `precision`, which overrides the model's dtype: bf16 stores
---- activations in 2 bytes and everything else in 4; f32 stores every number in 4 bytes, f64 in 8.
+--- Returns the specification for execution in `precision`, which overrides the model's dtype: bf16
+--- stores activations in 2 bytes and everything else in 4; f32 stores every number in 4 bytes, f64
+--- in 8.
 function M.executed_in(precision, spec)
   local bf16 = precision == "bf16"
   return schema.merged(spec, {
@@ -97,7 +98,8 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
-    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d"):format(
+    errors.user(("link.devices_per_node: %d does not divide the number of ranks, %d; give a "
+      .. "divisor"):format(
       per_node, ranks), model.at)
   end
   return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
@@ -137,8 +139,9 @@ local function any_reads(stages, what)
   return false
 end
 
---- Whether the plan depends on how long ops take: the fastest of several alternatives is taken, a
---- stage reads times, or experts are packed. alternatives: as system.expand() returns them.
+--- Returns whether the plan depends on how long ops take: the fastest of several alternatives is
+--- taken, a stage reads times, or experts are packed. alternatives: as system.expand() returns
+--- them.
 function M.reads_times(alternatives)
   return #alternatives > 1 or alternatives[1][1].packing ~= nil
     or any_reads(alternatives[1][1].stages, "times")
@@ -188,7 +191,8 @@ local function try(spec, candidate, at, tried)
   return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
--- The first candidate that fits in memory, planned and simulated; the last one if none fits.
+-- Returns the first candidate that fits in memory, planned and simulated; the last one if none
+-- fits.
 local function first_that_fits(spec, candidates, at, tried)
   local made
   for _, candidate in ipairs(candidates) do

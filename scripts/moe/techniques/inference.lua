@@ -25,7 +25,7 @@ M.TRACE = {
   routing = { type = "routing", required = true, doc = "which experts tokens choose" },
   batches = count(50, "number of batches that are served"),
   profile_batches = { type = "integer", lo = 0, hi = 1e6, default = 20,
-    doc = "number of batches before them from which the profile of paths is made" },
+    doc = "number of batches before the served ones, from which the profile of paths is made" },
   step = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "step of the routing for the first batch" },
   path = { type = "integer", lo = 1, hi = 62, default = 3,
@@ -98,7 +98,7 @@ M.LOCALITY = {
   experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
   choices = { type = "table",
     doc = "choices[layer][token]: the chosen expert, from 1; 0 means none" },
-  routing = { type = "routing", doc = "in place of choices: a workload or a trace" },
+  routing = { type = "routing", doc = "a workload or a trace, in place of choices" },
   layers = count(12, "MoE layers of the routing"),
   ranks = count(1, "ranks of the routing"), tokens = count(4096, "tokens per rank"),
   k = count(1, "choices per token"),
@@ -116,7 +116,8 @@ M.TOKEN_CLASSES = {
     doc = "share of choices that ignore the class" },
   drift = { type = "number", lo = 0, hi = 20, default = 0,
     doc = "standard deviation of a class's log popularity, drawn again in each step" },
-  seed = { type = "integer", lo = 0, hi = 2 ^ 53, doc = "seed; default: --seed, or 1" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 53,
+    doc = "seed of the random numbers; default: --seed, or 1" },
 }
 
 -- Durations of the paper's two scheduling phases, communication included (section 7.3).
@@ -254,7 +255,8 @@ schema.record("lina batches", "result", "simulated inference, over all batches a
   { "a2a_median_ms", "number", "median of the times of both all-to-alls of a layer" },
   { "a2a_p95_ms", "number", "95th percentile of the times of both all-to-alls of a layer" },
   { "expert_p95_ms", "number", "95th percentile of the times of a layer's experts" },
-  { "accuracy", "number?", "share of estimates whose 2k most popular experts are right" },
+  { "accuracy", "number?",
+    "share of estimates with the right 2k most popular experts, for k choices per token" },
   { "accuracy_by_layer", "{ layer: integer, accuracy: number }[]",
     "the accuracy of each MoE layer" },
   { "fine_tuning", "number?",

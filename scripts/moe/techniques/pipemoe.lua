@@ -1,7 +1,7 @@
 -- moe.pipemoe: PipeMoE's choice of a degree (the number of chunks into which it cuts a layer along
--- the capacity). It uses straight lines: a transfer of n bytes takes alpha_a + beta_a n, the
--- experts of a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all, n_e
--- multiply-adds of one of the two GEMMs of a rank's experts.
+-- the capacity). The choice uses straight lines: a transfer of n bytes takes alpha_a + beta_a n,
+-- the experts of a chunk alpha_e + beta_e n. Units: seconds; n_d is bytes of a rank's all-to-all,
+-- n_e multiply-adds of one of the two GEMMs of a rank's experts.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local paper = require "moe.models.pipemoe"
@@ -25,8 +25,8 @@ local LINES = {
   alpha_e = least_0("start-up of a chunk's experts, both GEMMs together, seconds", true),
   beta_e = least_0("seconds that both GEMMs take per multiply-add of one of them", true),
   n_e = least_0("multiply-adds of one GEMM: rows * hidden * ffn", true),
-  alpha_b = least_0 "alpha_e of the experts' backward; default: twice alpha_e",
-  beta_b = least_0 "beta_e of the experts' backward; default: twice beta_e",
+  alpha_b = least_0 "as alpha_e, for the experts' backward; default: twice alpha_e",
+  beta_b = least_0 "as beta_e, for the experts' backward; default: twice beta_e",
   cut_s = least_0 "seconds that cutting takes, once; default: 0, as in the paper",
   objective = OBJECTIVE,
 }
@@ -38,13 +38,15 @@ M.DEGREE = schema.merged(LINES, {
   allowed = { type = "list", of = DEGREE,
     doc = "degrees among which to choose; default: all up to max_degree" },
   method = { type = "string", enum = { "exact", "brute", "paper", "paper_fixed" },
-    default = "exact", doc = "how to find the degree; paper: Algorithm 1 as printed" },
+    default = "exact",
+    doc = "how to find the degree. exact: in closed form; brute: by trying every degree; paper: "
+      .. "Algorithm 1 as printed; paper_fixed: Algorithm 1 without its errata" },
 })
 
 M.TIME = schema.merged(LINES, {
   degree = schema.merged(DEGREE, { required = true, doc = "number of chunks" }),
   by = { type = "string", enum = { "closed_form", "recurrence" }, default = "closed_form",
-    doc = "the formula by which the time is computed" },
+    doc = "how the time is computed: by the paper's closed form, or chunk by chunk" },
 })
 
 local function size(doc, required)
@@ -109,9 +111,9 @@ local function simulate(t)
     schema.check(M.SIMULATE, t, "moe.pipemoe.simulate", at))
 end
 
--- Returns whether four such layers fit in a GPU's memory. The paper keeps 522 of its 864 layers but
--- does not give the rule. This guess keeps as many: fp32; four copies of each parameter (Adam); 8
--- tensors of width M (hidden) and 4 of width H (ffn) per routed row; 6 of width M per token.
+-- Returns whether four layers like l fit in a GPU's memory. The paper keeps 522 of its 864 layers
+-- but does not give the rule. This guess keeps as many: fp32; four copies of each parameter (Adam);
+-- 8 tensors of width M (hidden) and 4 of width H (ffn) per routed row; 6 of width M per token.
 local function fits(l)
   local weights = 8 * l.experts_per_device * l.hidden * l.ffn
   local rows = l.batch * l.seq * (22 * l.hidden + 8 * l.ffn)

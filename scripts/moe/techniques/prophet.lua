@@ -31,15 +31,15 @@ local COUNTS = {
   equation = { type = "integer", default = 6,
     doc = "equation of the paper for the time: 6, copies block compute; 8, compute hides copies" },
   fnec_s = at_least_0("forward compute of a block without its experts, seconds; for equation 8", 0),
-  bnec_s = at_least_0("fnec_s of the backward, seconds; for equation 8", 0),
+  bnec_s = at_least_0("as fnec_s, for the backward; seconds, for equation 8", 0),
 }
 
 M.PLAN = schema.merged(COUNTS, {
-  alpha = at_least_0("the search stops when max H - min H is below alpha times the mean of H, the "
-    .. "inputs that a device computes", 1),
+  alpha = at_least_0("the search stops when max H - min H is below alpha times the mean of H; H "
+    .. "is the list of the numbers of inputs that devices compute", 1),
   n = { type = "any", default = "auto", as = 'integer|"auto"',
-    doc = 'number of devices that get no copy of a selected expert; "auto": those without inputs '
-      .. "for it" },
+    doc = 'number of devices that get no copy of a selected expert; "auto": all devices '
+      .. "without inputs for the expert" },
   max_selected = { type = "integer", lo = 0, hi = 1e6,
     doc = "largest number of experts that are copied; default: all" },
 })

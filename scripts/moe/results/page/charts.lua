@@ -90,7 +90,8 @@ M.BAR_LEGEND = M.legend { PARTS[1], PARTS[2], PARTS[3], PARTS[4],
   { mark = html.circle { cx = 11, cy = 6, r = 3, class = "sample" }, doc = "one executed step" },
 }
 
--- The widths, in ms, of the parts of a bar. Hidden communication is a part of the compute time.
+-- Returns the widths, in ms, of the parts of a bar. Hidden communication is a part of the compute
+-- time.
 local function widths_of(times)
   local hidden = math.min(times.hidden_comm_ms, times.compute_ms)
   return { times.compute_ms - hidden, hidden, times.exposed_comm_ms, times.wait_ms }

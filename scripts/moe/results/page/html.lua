@@ -45,7 +45,7 @@ local function is_number(cell)
     or text:match("^[-+%d.e]+%.%.[-+%d.e]+ ?!?$") ~= nil or text:match("^[-+%d.e]+ %S+$") ~= nil
 end
 
--- For each column, the class "n" if all its cells below the header are numbers, else false.
+-- Returns for each column the class "n" if all its cells below the header are numbers, else false.
 local function number_columns(rows)
   local columns = {}
   for r = 2, #rows do

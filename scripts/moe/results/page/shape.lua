@@ -20,7 +20,9 @@ function M.check(value, shape, file, path)
       or ("is a %s, but must be a %s"):format(type(value), wanted))
   end
   if is_name then return end
-  if #value < (shape.least or 0) then fail(file, path, "is empty") end
+  if #value < (shape.least or 0) then
+    fail(file, path, ("has %d entries; at least %d are needed"):format(#value, shape.least))
+  end
   for i = 1, shape[1] and #value or 0 do
     M.check(value[i], shape[1], file, ("%s[%d]"):format(path, i))
   end

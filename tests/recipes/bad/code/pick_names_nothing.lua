@@ -1,7 +1,7 @@
 -- exit: 3
 -- line: 9
 -- says: pick of lane 'comm', schedule 'broken'
--- says: names no op, although
+-- says: returned nil, although
 local moe = require "moe"
 local p = moe.policy.schedule {
   name = "broken",

@@ -1,4 +1,4 @@
 -- exit: 1
--- says: a recipe returns an experiment, a list of experiments, or nothing
+-- says: the recipe returned a number that is neither an experiment nor a list of experiments
 local moe = require "moe"
 return 42
