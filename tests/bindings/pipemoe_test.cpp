@@ -86,5 +86,5 @@ assert(text:find(("degree %d: step predicted %.3f ms"):format(d.degree, 1e3 * d.
   CHECK_THAT(message(R"(moe.pipemoe.fit { cluster = moe.cluster.p4de { nodes = 1 },
   model = moe.model.gpt2_moe { layers = 1, hidden = 64, heads = 8, seq = 64,
     batch_per_device = 8, experts_per_device = 1 } })"),
-             Contains("moe.pipemoe.fit: no all-to-all: 0 MoE layers"));
+             Contains("moe.pipemoe.fit: the model has no all-to-all, with 0 MoE layers"));
 }

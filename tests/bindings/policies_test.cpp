@@ -85,9 +85,9 @@ TEST_CASE("handles are refused once the policy's call is over") {
   CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g:ops()[1] end)\nprint(kept.name)"),
              Contains("recipe.lua:20: this handle is from a call of a policy that has ended"));
   CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g end)\nkept:ops()"),
-             Contains("is over"));
+             Contains("has ended"));
   CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = s end)\nkept:lane()"),
-             Contains("is over"));
+             Contains("has ended"));
 }
 
 TEST_CASE("before, sequence and under order the lanes; free sees data and order edges") {
@@ -217,7 +217,7 @@ TEST_CASE("a name that a handle does not have is answered with those it has") {
   CHECK_THAT(bad("step_pass(function(g, ctx) ctx:lgo(g:ops()[1], 'x') end)"),
              Contains("unknown method of a policy context 'lgo'") && Contains("'log'"));
   CHECK_THAT(bad("step_pass(function(g) g:ops()[1].name = 'x' end)"),
-             Contains("an op cannot be assigned to"));
+             Contains("an op cannot be written to"));
   CHECK_THAT(bad("step_pass(function(g) g:ops { layer = 0 } end)"),
              Contains("g:ops: layer 0 is not allowed; Lua counts from 1"));
 }

@@ -174,7 +174,7 @@ TEST_CASE("an op or a collective beyond the clock is refused by its name, time a
   };
   refuses(gemm, "op 'fc1'", "takes 1e+18 s", "cluster.device.gemm_flops_per_s = 1e-09");
   refuses(copies, "op 'copy'", "takes 1e+18 s", "cluster.device.memory_bytes_per_s = 1e-09");
-  refuses(a2a, "op 'a'", " s, beyond", "cluster.intra.bytes_per_s = 1e-09");
+  refuses(a2a, "op 'a'", " s, which is beyond", "cluster.intra.bytes_per_s = 1e-09");
   const RooflineCost table(two_nodes(), {},
                            {{Collective::kAllToAll, InterpolatedTable({{0, 0}, {1, 1e15}})}});
   CHECK_THROWS_WITH(table.op_ns(g, a2a), Catch::Contains("cluster.collectives"));

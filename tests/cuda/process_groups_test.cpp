@@ -128,7 +128,7 @@ TEST_CASE("a process group is split by color, and its parts are process groups o
   table().all_reduce(part, nullptr, nullptr, 1, nullptr);
   CHECK(emulation::nccl.calls == Calls{"split 7", "all_reduce 1"});
   CHECK(table().split(process_group, -1, kTimeoutS) == nullptr);
-  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: must be 0 to"));
+  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("color -1: the color must be 0 to"));
   table().destroy(part);
   table().destroy(process_group);
   check_clean();

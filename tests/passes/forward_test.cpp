@@ -130,7 +130,7 @@ TEST_CASE("counted rows and a cut along the capacity refuse each other with both
 }
 
 TEST_CASE("a second cut of an op is refused with the stage") {
-  CHECK_THAT(refusal({cut(2), cut(2)}), Contains("capacity_pipeline") && Contains("cut once"));
+  CHECK_THAT(refusal({cut(2), cut(2)}), Contains("capacity_pipeline") && Contains("cut only once"));
 }
 
 /// The makespan of the small step in which only these ops of block 1 take time, `ns` in all parts.
