@@ -96,7 +96,7 @@ void declare_type(lua_State* L, const TypeDef& type) {
   json members = json::array();
   for (const Member& m : type.members) {
     MOE_CHECK(*m.type != '\0' && m.function != nullptr,
-              "member '{}' of type {}: its type must not be empty and its function not null",
+              "member '{}' of {}: its type must not be empty and its function must not be null",
               m.name, with_article(type.name));
     members.push_back({{"name", m.name}, {"type", m.type}, {"doc", m.doc}});
   }

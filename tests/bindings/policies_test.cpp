@@ -267,8 +267,9 @@ TEST_CASE("a type whose member has no doc, no type or no function is refused wit
   CHECK_THAT(message_of_type({"shine", "()", "", nothing}),
              Contains("'shine' of the table of members of a lamp has no doc"));
   CHECK_THAT(message_of_type({"shine", "", "gives light", nothing}),
-             Contains("'shine' of a lamp has no type or no function"));
-  CHECK_THAT(message_of_type({"shine", "()", "gives light", nullptr}), Contains("no function"));
+             Contains("member 'shine' of a lamp: its type must not be empty"));
+  CHECK_THAT(message_of_type({"shine", "()", "gives light", nullptr}),
+             Contains("must not be null"));
   CHECK(message_of_type({"shine", "()", "gives light", nothing}) == "(no error)");
 }
 
