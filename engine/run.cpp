@@ -31,7 +31,9 @@ std::span<const ExecutorDef> executors() {
   static const bool checked = [] {
     check_rows("executors", kExecutors);
     for (const ExecutorDef& def : kExecutors) {
-      MOE_CHECK(def.make != nullptr, "executor '{}' has no function `make`", def.name);
+      MOE_CHECK(def.make != nullptr,
+                "the row of executor '{}' in the table of executors has no function `make`",
+                def.name);
     }
     return true;
   }();

@@ -39,7 +39,8 @@ TEST_CASE("bytecode is refused wherever a text of Lua is taken") {
   CHECK_THAT(message_of(bytecode), Contains("wrong mode"));
   CHECK_THAT(message_of("local f, why = load('\\27LJ\\2\\2') assert(not f) error(why)"),
              Contains("wrong mode"));
-  CHECK_THAT(message_of("load('io.open(\"/etc/passwd\")')()"), Contains("'io' is not available to recipes"));
+  CHECK_THAT(message_of("load('io.open(\"/etc/passwd\")')()"),
+             Contains("'io' is not available to recipes"));
 }
 
 TEST_CASE("require finds moe and files beside the recipe, once, and nothing else") {

@@ -211,7 +211,7 @@ TEST_CASE("a run without data, or to evaluate without data, is refused") {
   options.train.eval_batches = 2;
   CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("eval_data is not set"));
   options.data = nullptr;
-  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("needs data"));
+  CHECK_THROWS_WITH(run_cpu(*plan, options), Contains("a run needs it"));
 }
 
 TEST_CASE("a rank takes of the host's memory what its executor says") {

@@ -120,7 +120,7 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
       {"%20 = join_rows(%8, %7) j forward mlp",
        "attribute 'parts' must be given, a whole number of at least 1"},
       {"%20 = join_rows(%8, %7, %7) {parts=2} j forward mlp",
-       "op 'j' (join_rows): it has 3 inputs, expected 2 row ends and 2 parts"},
+       "op 'j' (join_rows): it has 3 inputs, expected 2 tensors of row ends and then 2 parts"},
       {"%20 = join_rows(%8, %8, %7, _) {parts=2} j forward mlp", "input 3 of join_rows"},
       {"%20 = join_rows(%8, %1) {parts=1} j forward mlp",
        "row ends 'counts' are [3], expected the first axes, but not all, of part 'x' [2,6,4]"},

@@ -217,7 +217,7 @@ TEST_CASE("row ends that fall or leave the block are an error that names op and 
     Interpreter<double> run(graph);
     run.index("end0")[0] = first;
     run.index("end1")[0] = second;
-    CHECK_THROWS_WITH(run.run(), Catch::Contains("op 'j': part"));
+    CHECK_THROWS_WITH(run.run(), Catch::Contains("op 'j' (join_rows): part"));
   }
 }
 

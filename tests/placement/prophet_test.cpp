@@ -231,7 +231,7 @@ TEST_CASE("options that cannot be are refused by name") {
   CHECK_THROWS_WITH(plan_prophet(loads, owners, kCheap, {.alpha = -1}),
                     Catch::Contains("prophet.alpha = -1"));
   CHECK_THROWS_WITH(plan_prophet(loads, std::vector<int64_t>{0, 1, 3}, kCheap, {}),
-                    Catch::Contains("owner 3, allowed: 0 to 2"));
+                    Catch::Contains("device 3 as the owner of an expert, allowed: 0 to 2"));
 }
 
 }  // namespace

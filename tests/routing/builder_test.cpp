@@ -145,6 +145,6 @@ TEST_CASE("an order that names a token twice is refused") {
 TEST_CASE("choices of the wrong length are refused") {
   OwnedMaps m(3, 2, 1, 3);
   RoutingBuilder builder(m.maps);
-  CHECK_THROWS_WITH(builder.fill(Ints{0, 1}, 1), Contains("2 choices given"));
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 1}, 1), Contains("2 choices are given"));
   CHECK_THROWS_WITH(builder.fill(Ints{0, 1, 0}, 1, Ints(4, 0)), Contains("lists 4 tokens"));
 }

@@ -55,8 +55,8 @@ void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
   bool on_all = false;
   for (const auto& [op, since] : ops) {
     MOE_CHECK(posted_at(rank, op) == 0,
-              "rank {} posted op '{}' twice before its turn; a rank posts an op once per turn",
-              rank, graph_.op(op).name);
+              "rank {} posted op '{}' twice in a step; a rank posts each op once per step", rank,
+              graph_.op(op).name);
     posted_at(rank, op) = clock_ns();
     ready_[op.index()] = std::max(ready_[op.index()], since);
     if (++num_posted_[op.index()] < options_.num_ranks) continue;

@@ -48,7 +48,7 @@ void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> recor
     }
   }
   MOE_CHECK(next == trace.choices.size(),
-            "{} choices were recorded in a routing trace with room for {}", next,
+            "{} choices were recorded in a routing trace, but must be exactly {}", next,
             trace.choices.size());
 }
 
