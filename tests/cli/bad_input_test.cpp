@@ -113,8 +113,8 @@ TEST_CASE("where the cuda executor cannot run, that is said before anything runs
   CHECK_FALSE(fs::exists(out + "/results.json"));
   const Outcome calibrate = run(program + " calibrate --device cuda --out " + out + ".lua");
   CHECK(calibrate.exit == 1);
-  CHECK(calibrate.text.find("--device cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: there is no "
-                            "such file") != std::string::npos);
+  CHECK(calibrate.text.find("--device cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: this file "
+                            "does not exist") != std::string::npos);
   CHECK_FALSE(fs::exists(out + ".lua"));
   const Outcome doctor = run(program + " doctor");
   CHECK(doctor.exit == 0);

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 8
--- says: lane 'compute' computes
+-- says: lane 'compute' is a compute lane
 local moe = require "moe"
 local p = moe.policy.schedule {
   name = "broken",

@@ -1,7 +1,7 @@
 -- exit: 3
 -- line: 11
 -- says: pick of lane 'comm', schedule 'broken'
--- says: names op 'lnf.w.sgd'
+-- says: returned op 'lnf.w.sgd'
 -- says: which is not ready
 local moe = require "moe"
 local p = moe.policy.schedule {

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 12
--- says: model.batch: 3 rows do not divide over 2 ranks
+-- says: model.batch: 3 sequences cannot be spread evenly over 2 ranks
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 14
--- says: moe.train.precision: bf16 is computed on cuda alone; f32 or f64 on cpu
+-- says: moe.train.precision: 'bf16' is only possible on cuda; cpu computes in f32 or f64
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,

@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 12
--- says: model.experts: 3 experts do not divide over 2 ranks
+-- says: model.experts: 3 experts cannot be spread evenly over 2 ranks
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,
