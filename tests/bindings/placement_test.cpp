@@ -152,8 +152,9 @@ TEST_CASE("a placement that loses an expert, has two owners or does not fit cann
   CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(2, 2)"),
              Contains("no free slot for a copy of expert 2 on device 2: its 1 slots for copies"));
   CHECK_THAT(error_of("p:replicate(1, 2) p:migrate(2, 2)"),
-             Contains("no room for expert 2 on device 2: its 3 resident slots"));
-  CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"), Contains("cannot change places"));
+             Contains("no free slot for expert 2 on device 2: its 3 slots for residents"));
+  CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"),
+             Contains("experts 1 and 3 cannot be swapped"));
   CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement cannot be edited"));
   for (const char* edit : {"p:migrate(1, 2)", "p:replicate(1, 2)", "p:swap(1, 3)"}) {
     CHECK_THAT(error_of(edit, false), Contains("this policy may not move residents"));

@@ -61,9 +61,9 @@ TEST_CASE("a step is shown of a result of its own plan, and of one that it has, 
                Contains(std::string(call) + ": the result is of another plan"));
     CHECK_THAT(refused("{ timelines = sim.timelines, step = 4 }"),
                Contains(std::string(call) +
-                        ": the result has no timeline of step 4; it has steps 1 to 3"));
+                        ": the result has no timeline of step 4; it has those of steps 1 to 3"));
     CHECK_THAT(refused("{ timelines = last.timelines, step = 1 }"),
                Contains(std::string(call) +
-                        ": the result has no timeline of step 1; it has steps 3 to 3"));
+                        ": the result has no timeline of step 1; it has those of steps 3 to 3"));
   }
 }

@@ -102,11 +102,14 @@ TEST_CASE("what ranks in several processes cannot have is refused at the recipe'
   INFO(ranks.text);
   CHECK(ranks.status == 1);
   CHECK_THAT(ranks.text,
-             Contains("recipe.lua:9: moe.train.ranks: 3, but 2 processes were started"));
+             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started"));
   const JobEnd link = run_text(folder, "train { link = { bytes_per_s = 1e8 } }");
   INFO(link.text);
   CHECK(link.status == 1);
-  CHECK_THAT(link.text, Contains("moe.train.link: the emulated link is one wire"));
+  CHECK_THAT(
+      link.text,
+      Contains(
+          "moe.train.link: an emulated link is only possible if all ranks are in one process"));
 }
 
 TEST_CASE("other commands run once") {

@@ -63,7 +63,7 @@ TEST_CASE("processes that do not meet say who is missing, and where they looked"
   const int port = free_port();
   const std::string at = "127.0.0.1:" + std::to_string(port);
   says({{"RANK", "1"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
-       "rank 1: cannot connect to " + at + " in 0.3 s: Connection refused");
+       "rank 1: cannot connect to " + at + " within 0.3 s: Connection refused");
   says({{"RANK", "1"}, {"MASTER_ADDR", "no-such-host.invalid"}}, 3,
        "rank 1: cannot connect to no-such-host.invalid:");
 }
