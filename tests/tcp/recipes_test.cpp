@@ -50,7 +50,8 @@ TEST_CASE("a recipe that is wrong in all processes over TCP is told once, at its
   const JobEnd end = run_text("train { ranks = 3 }");
   INFO(end.text);
   CHECK(end.statuses == std::vector<int>{1, 1});
-  CHECK_THAT(end.text, Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started"));
+  CHECK_THAT(end.text,
+             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started"));
   check_once(end.text, "recipe.lua:9: ");
 }
 
