@@ -7,13 +7,11 @@ local cluster = require "moe.spec.cluster"
 local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
-local doc = require "moe.doc"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local infer = require "moe.run.infer"
 local judge = require "moe.results.judge"
 local lina = require "moe.techniques.lina"
-local list = require "moe.list"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
 local page = require "moe.results.page"
@@ -114,8 +112,8 @@ end
 --- recipe's compiled chunk for "run" and "check", a kind or nil for "list", a topic or nil for
 --- "doc", the name of the file to write for "calibrate" and "report".
 function moe._main(mode, argument)
-  if mode == "list" then return list.list(argument) end
-  if mode == "doc" then return doc.doc(argument) end
+  if mode == "list" then return require("moe.list").list(argument) end
+  if mode == "doc" then return require("moe.doc").doc(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end
   if mode == "report" then return page.report(argument) end
   if mode == "check" then return check(argument) end
