@@ -192,7 +192,7 @@ TEST_CASE("a gate in parts is recorded as the whole, and evaluation is not") {
   }
 }
 
-TEST_CASE("what the routing model refuses is told with rank, step and op") {
+TEST_CASE("an error of the routing model names rank, step and op") {
   RoutingModel routing = workload("zipf", {}, 3);
   routing.route = [](const RoutingQuery& q, int64_t, std::span<int32_t>) {
     throw UserError("the trace has 1 step, asked for step " + std::to_string(q.step + 1));

@@ -214,7 +214,7 @@ TEST_CASE("what shares with nobody lasts as long as it says, and others beside i
   CHECK(flags[1].over == 1);
 }
 
-TEST_CASE("what the links carried is told by the device's clock from the step's begin") {
+TEST_CASE("link use is timed by the device's clock from the step's begin") {
   const Cluster link = link_of(4, Share::kPerCollective);
   Played played(link, 2, 12'345, 0, 1);
   const NetworkOp op{AllToAll{.bytes_per_pair = 30'000}};
