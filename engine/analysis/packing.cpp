@@ -1,7 +1,6 @@
 #include "engine/analysis/packing.h"
 
 #include <algorithm>
-#include <map>
 
 namespace moe {
 namespace {
@@ -21,32 +20,26 @@ double packing_exchange_ms(const PlanSpec& spec) {
   const int64_t devices = spec.num_ranks, ep = spec.model.ep == 0 ? devices : spec.model.ep;
   const int64_t n = devices / ep;
   const double own = static_cast<double>(spec.model.experts) / static_cast<double>(devices);
-  const auto node_of = [&](int64_t d) { return d / spec.cluster.devices_per_node; };
-  // Number of experts that come from other nodes, per receiving node, and from devices of the same
-  // node, per receiving device.
-  std::map<int64_t, double> from_nodes, from_devices;
+  const int64_t per_node = spec.cluster.devices_per_node;
+  // Most devices from which a device receives on its own node, and a node from other nodes.
+  int64_t most_near = 0, far = 0, most_far = 0;
   for (int64_t d = 0; d < devices; ++d) {
-    const int64_t first = d % ep * n;  // device that owns the first of d's experts
-    for (int64_t owner = first; owner < first + n; ++owner) {
-      if (owner == d) continue;
-      if (node_of(owner) != node_of(d)) {
-        from_nodes[node_of(d)] += own;
-      } else {
-        from_devices[d] += own;
-      }
-    }
+    const int64_t first = d % ep * n, end = first + n;  // the devices that own d's experts
+    const int64_t node = d / per_node * per_node;       // the first device of d's node
+    const int64_t near =
+        std::max<int64_t>(0, std::min(end, node + per_node) - std::max(first, node));
+    far = (d == node ? 0 : far) + n - near;
+    most_far = std::max(most_far, far);
+    most_near = std::max(most_near, near - (first <= d && d < end ? 1 : 0));
   }
-  const double bytes = bytes_of_expert(spec.model);
+  const double bytes = own * bytes_of_expert(spec.model);  // that a device owns
+  const auto seconds = [&](int64_t owners, double bytes_per_s) {
+    return static_cast<double>(owners) * bytes / bytes_per_s;
+  };
   const double nics =
       spec.cluster.nic.bytes_per_s * static_cast<double>(spec.cluster.nics_per_node);
-  double slowest_s = 0;
-  for (const auto& [node, experts] : from_nodes) {
-    slowest_s = std::max(slowest_s, experts * bytes / nics);
-  }
-  for (const auto& [device, experts] : from_devices) {
-    slowest_s = std::max(slowest_s, experts * bytes / spec.cluster.intra.bytes_per_s);
-  }
-  return 1e3 * slowest_s;
+  return 1e3 *
+         std::max(seconds(most_far, nics), seconds(most_near, spec.cluster.intra.bytes_per_s));
 }
 
 }  // namespace moe
