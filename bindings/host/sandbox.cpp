@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdio>
 #include <filesystem>
+#include <map>
+#include <mutex>
 #include <optional>
 
 #include "bindings/host/convert.h"
@@ -269,6 +271,53 @@ void tame_libraries(lua_State* L) {
   lua_settop(L, 0);
 }
 
+int append_code(lua_State*, const void* data, size_t size, void* code) {
+  static_cast<std::string*>(code)->append(static_cast<const char*>(data), size);
+  return 0;
+}
+
+// Pushes the compiled Lua file of the library. Each rank has a Lua state that loads the library, so
+// the second state of a process keeps the bytecode of the file for those that follow.
+void push_library_file(lua_State* L, const std::string& file) {
+  static std::mutex mutex;
+  static std::map<std::string, std::string> bytecode;
+  const std::lock_guard lock(mutex);
+  const auto [entry, first] = bytecode.try_emplace(file);
+  std::string& code = entry->second;
+  if (!code.empty()) {
+    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0);
+    return;
+  }
+  if (luaL_loadfile(L, file.c_str()) != 0) throw LuaError(pop_failure(L));
+  if (!first) lua_dump(L, append_code, &code);
+}
+
+// The loader of the library's modules, as package.loaders has it: (name of a module) -> its chunk,
+// or nothing.
+int load_library_module(lua_State* L) {
+  std::string path = text_argument(L, 1);
+  std::replace(path.begin(), path.end(), '.', '/');
+  const std::string base = Host::of(L).options().scripts_dir + "/" + path;
+  for (const std::string& file : {base + ".lua", base + "/init.lua"}) {
+    if (!path.starts_with("moe") || access(file.c_str(), R_OK) != 0) continue;
+    push_library_file(L, file);
+    return 1;
+  }
+  return 0;
+}
+
+// Makes load_library_module the second loader, after package.preload.
+void add_loader(lua_State* L) {
+  lua_getfield(L, -1, "loaders");
+  for (int i = static_cast<int>(lua_objlen(L, -1)); i >= 2; --i) {
+    lua_rawgeti(L, -1, i);
+    lua_rawseti(L, -2, i + 1);
+  }
+  lua_pushcfunction(L, method<load_library_module>);
+  lua_rawseti(L, -2, 2);
+  lua_pop(L, 1);
+}
+
 // The function `check` of nesting.lua. It has an empty body, since method<> checks the C stack.
 int look_at_stack(lua_State*) {
   return 0;
@@ -276,9 +325,7 @@ int look_at_stack(lua_State*) {
 
 // Makes those functions of Lua's libraries that call Lua check the C stack too.
 void hold_to_stack(lua_State* L, const std::string& scripts) {
-  if (luaL_loadfile(L, (scripts + "/moe/base/nesting.lua").c_str()) != 0) {
-    throw LuaError(pop_failure(L));
-  }
+  push_library_file(L, scripts + "/moe/base/nesting.lua");
   lua_pushcfunction(L, method<look_at_stack>);
   call(L, 1, 0);
 }
@@ -356,10 +403,11 @@ void open_libraries(lua_State* L) {
   replace_globals(L);
   const std::string scripts = Host::of(L).options().scripts_dir;
   lua_getglobal(L, "package");
-  lua_pushfstring(L, "%s/?.lua;%s/?/init.lua", scripts.c_str(), scripts.c_str());
-  lua_setfield(L, -2, "path");
-  lua_pushliteral(L, "");
-  lua_setfield(L, -2, "cpath");
+  for (const char* path : {"path", "cpath"}) {
+    lua_pushliteral(L, "");
+    lua_setfield(L, -2, path);
+  }
+  add_loader(L);
   lua_pop(L, 1);
   hold_to_stack(L, scripts);
   make_recipe_globals(L, trust);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <mutex>
 
 #include "bindings/host/convert.h"
 #include "engine/base/names.h"
@@ -21,7 +22,12 @@ std::string with_article(const std::string& noun) {
   return (std::string_view("aeiou").find(noun[0]) == std::string_view::npos ? "a " : "an ") + noun;
 }
 
-constexpr const char* kTypes = "moe.types";
+std::mutex types_mutex;
+
+json& types() {
+  static json list = json::array();
+  return list;
+}
 
 // __newindex of every type. Upvalue: the type's name.
 int refuse_assignment(lua_State* L) {
@@ -82,15 +88,14 @@ void check_keys(lua_State* L, int table, std::string_view what,
 }
 
 void push_types(lua_State* L) {
-  lua_getfield(L, LUA_REGISTRYINDEX, kTypes);
-  if (!lua_isnil(L, -1)) return;
-  lua_pop(L, 1);
-  lua_newtable(L);
-  lua_pushvalue(L, -1);
-  lua_setfield(L, LUA_REGISTRYINDEX, kTypes);
+  const std::lock_guard lock(types_mutex);
+  push_json(L, types());
 }
 
-void declare_type(lua_State* L, const TypeDef& type) {
+void declare_type(const TypeDef& type) {
+  const std::lock_guard lock(types_mutex);
+  const auto is_type = [&](const json& t) { return t["name"] == type.name; };
+  if (std::any_of(types().begin(), types().end(), is_type)) return;
   check_rows("types", std::array{type});
   check_rows(fmt::format("members of {}", with_article(type.name)), type.members);
   json members = json::array();
@@ -100,10 +105,8 @@ void declare_type(lua_State* L, const TypeDef& type) {
               m.name, with_article(type.name));
     members.push_back({{"name", m.name}, {"type", m.type}, {"doc", m.doc}});
   }
-  push_types(L);
-  push_json(L, {{"name", type.name}, {"as", type.as}, {"doc", type.doc}, {"members", members}});
-  lua_rawseti(L, -2, static_cast<int>(lua_objlen(L, -2)) + 1);
-  lua_pop(L, 1);
+  types().push_back(
+      {{"name", type.name}, {"as", type.as}, {"doc", type.doc}, {"members", members}});
 }
 
 void push_members(lua_State* L, std::span<const Member> members) {

@@ -91,9 +91,10 @@ struct TypeDef {
   std::span<const Member> members;
 };
 
-/// Adds the type to core.table "types", the source of `moebench doc` and of the type stubs. Throws
-/// InternalError with the name of a type or member that lacks a doc, a type or a function.
-void declare_type(lua_State* L, const TypeDef& type);
+/// Adds the type to core.table "types" of this process, the source of `moebench doc` and of the
+/// type stubs, unless an earlier Lua state has added a type of this name. Throws InternalError with
+/// the name of a type or member that lacks a doc, a type or a function.
+void declare_type(const TypeDef& type);
 /// Pushes a list of the declared types: { name, as, doc, members = { { name, type, doc } } } each.
 void push_types(lua_State* L);
 
@@ -125,7 +126,7 @@ constexpr lua_CFunction destroyer() {
 /// A type that recipes see.
 template <class T>
 void new_type(lua_State* L, const TypeDef& type) {
-  declare_type(L, type);
+  declare_type(type);
   push_members(L, type.members);
   make_type(L, type.name, destroyer<T>());
   for (const Member& m : type.members) {

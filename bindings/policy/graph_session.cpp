@@ -394,8 +394,8 @@ void open_policy_context(lua_State* L) {
       {"below", "(n: integer): integer", "a whole number from 1 to n", method<rng_below>},
       {"uniform", "(): number", "a number in [0, 1)", method<rng_uniform>}};
   new_type<Rng>(L, {kRngType, "rng", "random numbers of a policy's call", kRng});
-  declare_type(L, {kContextType, "ctx",
-                   "the call of a pass or schedule policy: sizes, costs, and its log", kContext});
+  declare_type({kContextType, "ctx",
+                "the call of a pass or schedule policy: sizes, costs, and its log", kContext});
 }
 
 }  // namespace moe::lua

@@ -258,7 +258,7 @@ TEST_CASE("a type whose member has no doc, no type or no function is refused wit
   LibraryState state;
   const auto message_of_type = [&](const Member& member) -> std::string {
     try {
-      declare_type(state.L(), {"lamp", "lamp", "a light", std::span(&member, 1)});
+      declare_type({"lamp", "lamp", "a light", std::span(&member, 1)});
     } catch (const moe::InternalError& e) {
       return e.what();
     }
