@@ -97,8 +97,8 @@ class Account {
     hand_over(std::clamp(at, lo, hi), hi);
   }
 
-  /// Accounts for [a, b) of a transfer without delays. `since` is the begin of the gap, or that of
-  /// the collective if it is later.
+  /// Accounts for [a, b), in which a collective transferred without a delay. `since` is the begin
+  /// of the gap or of the collective, whichever is later.
   void transfer(OpId comm, OpId waiting, Nanoseconds a, Nanoseconds b, Nanoseconds since) {
     Nanoseconds left = exposed_.within(a, b);
     for (size_t i = next_ + 1; i < compute_.size() && left > 0; ++i) {
@@ -132,9 +132,9 @@ class Account {
     return spend(earlier, most, {comm, Cause::kLaneOrder, earlier, comm, -1, ""});
   }
 
-  /// Whether `op` could have run during the collective instead of before it: neither the collective
-  /// nor a compute op that has begun needs its output, and the next compute op does not need that
-  /// output to be sent.
+  /// Whether the compute op `op`, which ran before the collective, could have run during it:
+  /// neither the collective nor a compute op that began before the gap ended needs the output of
+  /// `op`, and the next compute op needs no collective that sends this output.
   bool could_wait(OpId op, OpId comm) const {
     if (reach_.reaches(op, comm)) return false;
     const Span* next = next_ < compute_.size() ? compute_[next_] : nullptr;
@@ -189,11 +189,12 @@ class Account {
   const std::vector<const Span*>& compute_;
   std::map<Key, Nanoseconds>& sums_;
   size_t next_ = 0;                // index in compute_ of the op that ends the gap
-  std::vector<Nanoseconds> idle_;  // per op: time that hid no transfer, minus what spend() took
+  std::vector<Nanoseconds> idle_;  // per compute op: its time while no transfer ran, minus spend()
   Times exposed_;
 };
 
-/// Returns the times of collectives, summed over ranks and indexed by op.
+/// Returns bytes, waiting, transfer and hidden times of each collective, summed over ranks and
+/// indexed by op.
 std::vector<CollectiveShare> times_of(const Record& record) {
   std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {

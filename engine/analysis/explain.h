@@ -5,13 +5,14 @@
 // The method. Say the compute lane is idle until op X begins. X waited for the last of its
 // predecessors to end, call it P; P waited for the last of its own predecessors, and so on back to
 // the time when compute stopped. Each piece of the idle time belongs to the collective that is
-// waited for in it. P lasts from the end of the last op whose data it needs to its own end. This
-// time consists of the transfer as it is alone on the wire, and of delays (an order edge, a lane,
-// late members, a hold, a hand-over, chunks, contention). The time during which compute
-// hid P is subtracted from the transfer first, then from the delays in the order in which they
-// occurred. The rest of the transfer is inherent (kData), unless a compute op could have run during
-// it but ran at a time when it hid no transfer. Then the cause is what kept that op from running:
-// an order edge or the lane's order. A compute op explains at most as much time as it takes.
+// waited for in it. If P is a collective, its time is counted from when the data that P needs is
+// complete until P ends. This time consists of the transfer time that P takes alone on the wire,
+// and of delays (an order edge, a lane, late members, a hold, a hand-over, chunks, contention). If
+// compute ran during a part of it, that part is subtracted from the transfer time first, then from
+// the delays in the order in which they occurred. The rest of the transfer time is inherent
+// (kData). An exception is a compute op that could have run during P, but ran while no transfer was
+// in flight: then the cause is what kept this op from running during P, an order edge or the order
+// of the lane. A compute op explains at most as much time as it takes.
 #pragma once
 
 #include <string>
@@ -23,13 +24,14 @@
 
 namespace moe {
 
+/// In the comments, `from`, `to` and `late_rank` are members of Exposure.
 enum class Cause : uint8_t {
   kData,          // `to` needs data of `from`, the collective (invalid `to`: the step's end)
   kOrderEdge,     // `to` waits for `from` only because of an order edge
-  kLaneOrder,     // `from` is on a lane before `to`, which does not need it
+  kLaneOrder,     // `from` precedes `to` on a lane, but `to` does not need `from`
   kLaneBusy,      // `to`, the collective, waits while its lane or arbiter transfers `from`
-  kMembers,       // posted here, but not yet by `late_rank`, which waited for `from`
-  kHold,          // held back from the begin of `from` until `to` is posted
+  kMembers,       // `late_rank` posted later than this rank, as it waited for `from`
+  kHold,          // a hold delayed it from the begin of `from` until `to` is posted
   kCoordination,  // a hand-over between lanes, or the choice of the next op
   kStartUp,       // the chunks together take longer than the collective in one piece
   kContention,    // slower than alone, while `from` used the network too
@@ -56,7 +58,7 @@ struct CollectiveShare {
   Nanoseconds waited_ns = 0;    // from post to begin, over all chunks
   Nanoseconds transfer_ns = 0;  // from begin to end, over all chunks
   Nanoseconds hidden_ns = 0;    // the part of transfer_ns during which compute ran
-  Nanoseconds exposed_ns = 0;   // its part of the exposed time
+  Nanoseconds exposed_ns = 0;   // exposed time that has this collective as its cause
   std::vector<std::pair<OpId, Nanoseconds>> hidden_by;  // compute ops, the longest time first
   std::vector<Exposure> delays;  // all delays since its data was ready, hidden or exposed
 };

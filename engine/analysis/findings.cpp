@@ -17,8 +17,8 @@ struct Trial {
   const Exposure* last;  // the last exposure that the remedy was added for
 };
 
-/// Returns the remedies of all exposures. Equal remedies are one trial, which sums up their
-/// exposures.
+/// Returns one trial per different remedy of all exposures; a remedy for several exposures gets the
+/// sum of their times.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
   for (const Exposure& e : in.explanation.exposures) {
@@ -43,7 +43,7 @@ std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) 
   return trials;
 }
 
-/// Returns the time of a step; nullopt if the schedule cannot run.
+/// Returns the replayed time of a step with this schedule; nullopt if the schedule cannot run.
 std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
                                    const MakeReplayInput& make_input) {
   try {

@@ -1,6 +1,7 @@
 // Findings: what could be done about exposed communication. For the causes that explain() found,
-// each possible remedy is tried by replaying the changed schedule, or its gain is estimated if it
-// needs another plan; the list begins with the largest gain. The remedies are in remedies.h.
+// each possible remedy is tried by replaying the changed schedule, or, if the remedy needs another
+// plan, its gain is estimated. The list of findings begins with the largest gain. The remedies are
+// in remedies.h.
 #pragma once
 
 #include <functional>
@@ -13,7 +14,7 @@
 namespace moe {
 
 struct Finding {
-  Exposure exposure;           // the longest of the exposures that the remedy is for
+  Exposure exposure;           // the longest of the exposures that the remedy would shorten
   Nanoseconds exposed_ns = 0;  // the sum of these exposures over all ranks
   /// By how much the remedy shortens a replayed step; nullopt for a remedy that needs another plan
   /// and therefore cannot be replayed.
@@ -27,7 +28,7 @@ struct IdleStage {
   std::string name;
   std::string why;
   bool cuts = false;       // a stage that cuts transfers into parts, and that changed nothing
-  bool by_option = false;  // true: the options request no change, or forbid what no stage does
+  bool by_option = false;  // true: an option value that changes nothing, or PassDef::forbids
 };
 
 /// Returns the input to replay another schedule of the same graph.
@@ -42,8 +43,8 @@ struct FindingsInput {
   int max_replays = 128;
 };
 
-/// Returns the findings with a gain or an estimate of one, the largest first; equal ones are in the
-/// order of their exposures.
+/// Returns the findings whose worth_ns is above 0, the largest first; findings of equal worth are
+/// in the order of their exposures.
 std::vector<Finding> findings(const FindingsInput& input);
 
 /// Returns the cause of an exposure in words, with its op, edge and stage.

@@ -90,8 +90,8 @@ bool forbids(const std::string& stage) {
   return pass != passes.end() && pass->forbids;
 }
 
-/// Whether one replay with expected loads holds for all steps: no policy chooses at run time, and
-/// no op places experts.
+/// Whether one replay with expected loads holds for all steps: no policy picks the next op of a
+/// lane at run time, and no op places experts.
 bool steps_are_alike(const Graph& graph, const Schedule& schedule) {
   for (const Lane& lane : schedule.lanes) {
     if (lane.pick == Pick::kPolicy) return false;

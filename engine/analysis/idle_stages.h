@@ -13,8 +13,8 @@ namespace moe {
 /// - one entry for each thing that a stage was requested to do and did not do;
 /// - stages that changed nothing because of an option;
 /// - schedule passes without which the simulated step is the same, to the nanosecond. This is
-///   checked only if `cost` is not null and has times, no lane picks by a function and no op places
-///   experts; otherwise one simulated step does not represent all steps.
+///   checked only if `cost` is not null and has times, no policy picks the ops of a lane
+///   (Pick::kPolicy) and no op places experts; otherwise steps differ from the simulated one.
 std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
                                    const CostModel* cost, const std::vector<StageReport>& reports);
 

@@ -21,7 +21,8 @@ double packing_exchange_ms(const PlanSpec& spec) {
   const int64_t n = devices / ep;
   const double own = static_cast<double>(spec.model.experts) / static_cast<double>(devices);
   const int64_t per_node = spec.cluster.devices_per_node;
-  // Most devices from which a device receives on its own node, and a node from other nodes.
+  // most_near: the most devices of its own node from which one device receives. most_far: the most
+  // pairs of a device of one node and an owner of its experts on another.
   int64_t most_near = 0, far = 0, most_far = 0;
   for (int64_t d = 0; d < devices; ++d) {
     const int64_t first = d % ep * n, end = first + n;  // the devices that own d's experts
@@ -32,7 +33,7 @@ double packing_exchange_ms(const PlanSpec& spec) {
     most_far = std::max(most_far, far);
     most_near = std::max(most_near, near - (first <= d && d < end ? 1 : 0));
   }
-  const double bytes = own * bytes_of_expert(spec.model);  // that a device owns
+  const double bytes = own * bytes_of_expert(spec.model);  // of the experts that one device owns
   const auto seconds = [&](int64_t owners, double bytes_per_s) {
     return static_cast<double>(owners) * bytes / bytes_per_s;
   };

@@ -9,8 +9,8 @@ namespace moe {
 
 /// Returns the milliseconds that the exchange takes if each group of ModelSpec::ep devices (0 means
 /// all devices) gets all experts. In the exchange the devices receive parameters and momentum of
-/// all layers from the devices that own the experts before it. It lasts as long as the NICs of the
-/// node, or the port of a device, that receive the most bytes for their rate.
+/// all layers from the devices that own the experts before it. It lasts until the NICs of a node,
+/// or the port of a device, that take longest to receive their bytes are done.
 double packing_exchange_ms(const PlanSpec& spec);
 
 }  // namespace moe

@@ -20,8 +20,8 @@ namespace moe {
 ///   kTrans    Eq. 4 with the transfer that sends copies of experts
 ///   kAgg      Eq. 5 with the transfer of the gradients of these copies
 /// A transfer lasts from its begin, when the last device has posted it, to its end on the last
-/// device. So waiting for late devices does not count, but sharing the network with other transfers
-/// does and, in executed runs, the time until a device wakes after the end.
+/// device. So the time does not include waiting for late devices, but it includes delays by other
+/// transfers on the network and, in executed runs, the time until a device wakes after the end.
 enum class ModelOp : int32_t { kA2a, kExperts, kTrans, kAgg };
 constexpr int32_t kNumModelOps = 4;
 /// Returns "a2a", "experts", "trans" or "agg".
@@ -45,9 +45,9 @@ struct ModelError {
 };
 using ModelErrors = std::array<ModelError, kNumModelOps>;  // indexed by ModelOp
 
-/// Returns the errors for all layers with a placement policy. There are no samples without such
-/// layers, and no samples of kTrans and kAgg in steps without copies. Requires: `result` is that of
-/// a run of `plan`.
+/// Returns the errors for all layers with a placement policy. Without such layers there are no
+/// samples; for a layer and step without copies of experts, there are none of kTrans and kAgg.
+/// Requires: `result` is that of a run of `plan`.
 ModelErrors planner_errors(const Plan& plan, const RunResult& result);
 
 }  // namespace moe

@@ -39,9 +39,9 @@ class Record {
   Nanoseconds data_ready(OpId op, size_t rank) const;
   /// Returns the end on `rank` of the last op that precedes `op` by data or by an order edge.
   Nanoseconds edges_ready(OpId op, size_t rank) const;
-  /// Returns the predecessor by data that was over last on `rank`; invalid if there is none.
+  /// Returns the op whose data `op` needs and that ended last on `rank`; invalid if there is none.
   OpId last_needed(OpId op, size_t rank) const;
-  /// Returns the order edge into `op` whose first op was over last; null if there is none.
+  /// Returns the order edge into `op` whose first op ended last on `rank`; null if there is none.
   const OrderEdge* last_ordered(OpId op, size_t rank) const;
 
   /// Splits the time of a collective from data_ready() to its end: first its transfer as if alone
@@ -79,7 +79,8 @@ class Record {
   std::vector<Spans> by_lane_;                   // per rank and lane: comm spans sorted by begin
   std::vector<std::vector<LaneId>> arbitrated_;  // per lane: all lanes of its arbiter, or empty
   std::vector<Nanoseconds> ends_;                // indexed by at(op, rank)
-  std::vector<Nanoseconds> last_post_, first_begin_;  // per op, over all ranks
+  std::vector<Nanoseconds> last_post_,
+      first_begin_;  // per op: the last post and the first begin of any rank
 };
 
 }  // namespace moe

@@ -13,8 +13,8 @@ constexpr const char* kStage = "explain";  // the stage of order edges that a re
 
 /// Number of chunks into which a remedy cuts a transfer that blocks other transfers.
 constexpr Bytes kChunks = 8;
-/// How many transfers of a busy lane are searched for causes: the one that blocks, and those
-/// before.
+/// How many transfers of a busy lane are searched for causes: the one that blocks another, and
+/// those before it on the lane.
 constexpr size_t kCarriers = 64;
 
 void erase_edges(Schedule& schedule, OpId from, OpId to) {
@@ -126,7 +126,7 @@ std::vector<Remedy> Remedies::of_lane_order(const Exposure& e) const {
       try {
         lane_orders(graph_, more);
         s = std::move(more);
-      } catch (const RunError&) {  // a cycle with the edges of an op that was moved before
+      } catch (const RunError&) {  // a cycle with the edges that an earlier `moved` got
       }
     }
   };
@@ -236,7 +236,7 @@ Remedy Remedies::not_exclusive(LaneId lane, LaneId other) const {
           }};
 }
 
-/// Remedy: move all collectives of the kind that blocks to a lane of their own.
+/// Remedy: move all collectives of the kind of the blocking one (`e.from`) to a lane of their own.
 Remedy Remedies::own_lane(const Exposure& e) const {
   const LaneId lane = schedule_.lane_of[e.op.index()];
   const std::string& on = schedule_.lanes[lane.index()].name;
@@ -298,8 +298,8 @@ Nanoseconds Remedies::work_behind(OpId comm) const {
   return sum;
 }
 
-/// Returns the time of the shortest of the parts to which the collective belongs; if it is not a
-/// part, its own time.
+/// If the collective is one part of a cut op, returns the time of the shortest part of that op;
+/// otherwise the time of the collective.
 Nanoseconds Remedies::shortest_part(OpId comm) const {
   const Op& op = graph_.op(comm);
   Nanoseconds least = alone_ns(comm);
@@ -313,7 +313,7 @@ Nanoseconds Remedies::shortest_part(OpId comm) const {
 }
 
 /// Remedies that need another graph, so they cannot be replayed: cutting into parts, more even
-/// parts, smaller buckets. Their worth is a guess: half of the time that could be hidden.
+/// parts, smaller buckets. Their estimate_ns is a guess: half of the time that could be hidden.
 std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const Op& op = graph_.op(e.op);
   const auto ranks = static_cast<Nanoseconds>(input_.explanation.exposed_ns.size());

@@ -1,5 +1,5 @@
-// Remedies: changes of the schedule that may shorten an exposure. Only findings.cpp uses them; it
-// tries them out. Nothing is simulated here.
+// Remedies: changes of the schedule, or of the plan, that may shorten an exposure. Only
+// findings.cpp uses them: it replays the changed schedules. Nothing is simulated here.
 #pragma once
 
 #include "engine/analysis/findings.h"

@@ -13,11 +13,12 @@ namespace moe {
 /// One MoE layer of one batch.
 struct ServedTimes {
   Nanoseconds layer_ns = 0;         // from the begin of the gate to the end of the combine
-  Nanoseconds a2a_ns = 0;           // both all-to-alls, on rank 0
+  Nanoseconds a2a_ns = 0;           // sum of both all-to-alls, on rank 0
   Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to the experts' end
   Nanoseconds phase2_ns = 0;        // from the end of the gate until the placement is final
   Nanoseconds mapping_wait_ns = 0;  // part of phase2_ns: wait for the placement of phase 1
-  Nanoseconds swap_wait_ns = 0;     // how much later experts end because weights came late
+  Nanoseconds swap_wait_ns =
+      0;  // how much later experts end because they wait for swapped-in weights
 };
 
 struct ServedBatch {

@@ -10,7 +10,7 @@
 
 namespace moe {
 
-/// Returns the problem without all-to-alls that no dW may overlap and without dW that may overlap
+/// Returns `all` without the all-to-alls that no dW may overlap and without the dW that may overlap
 /// no all-to-all.
 OverlapProblem without_idle(const OverlapProblem& all);
 
@@ -19,7 +19,7 @@ struct WeightGradientOverlap {
   Nanoseconds a2a_ns = 0, dw_ns = 0;      // summed times of these ops
   Nanoseconds greedy_ns = 0;              // hidden by the greedy choice printed in the paper Lancet
   Nanoseconds bound_ns = 0;               // upper bound of the time that any choice hides
-  std::optional<Nanoseconds> exact_ns{};  // hidden by the best choice; nullopt for too many dW
+  std::optional<Nanoseconds> exact_ns{};  // hidden by the best choice; nullopt above 24 dW
 };
 WeightGradientOverlap weight_gradient_overlap(const Graph& graph, const CostModel& cost);
 

@@ -8,8 +8,9 @@
 //   }
 //
 // Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
-// between processes walk the table. A member without a row does not compile. The default of a field
-// is its value in a default-constructed struct. JSON and Lua: bindings/host/field_json.h.
+// between processes walk the table. A struct with a member that is not in its table does not
+// compile. The default of a field is its value in a default-constructed struct. JSON and Lua:
+// bindings/host/field_json.h.
 #pragma once
 
 #include <cmath>
@@ -149,7 +150,8 @@ constexpr size_t kHasMember = requires(const Row& row) {
 
 }  // namespace field_detail
 
-/// Returns the table of rows of S. A member of S that has no row is an error at compile time.
+/// Returns the table of the fields of S, one row per member or Derived number. A member of S
+/// without a row is an error at compile time.
 template <class S, class... Rows>
 constexpr std::tuple<Rows...> field_table(Rows... rows) {
   static_assert(
@@ -169,14 +171,14 @@ constexpr auto carried_table(M S::*... members) {
   return field_table<S>(Carried<S, M>{members}...);
 }
 
-/// Calls f(row) for each row of the table of S, without the rows of inlined members.
+/// Calls f(row) for each row of the table of S; an inlined struct is one row.
 template <HasFields S, class F>
 constexpr void for_each_row(F&& f) {
   std::apply([&](const auto&... rows) { (f(rows), ...); },
              fields_of(static_cast<const S*>(nullptr)));
 }
 
-/// Returns whether no member has two rows; a test checks this for every table.
+/// Returns whether no member of S has two rows in its table; a test checks this for every table.
 template <HasFields S>
 constexpr bool rows_differ() {
   bool differ = true;
@@ -195,7 +197,8 @@ constexpr bool rows_differ() {
 std::string inlined_name(std::string_view pattern, std::string_view as);
 
 /// Calls visit(name, row, value) for each named member of `object`, including the named members of
-/// inlined members, and visit(name, row, number) for each Derived row. S may be const.
+/// inlined structs, and visit(name, row, number) for each Derived number. `row` is the entry of the
+/// member or number in the table of fields. S may be const.
 template <class S, class Visit>
 void for_each_field(S& object, Visit&& visit, std::string_view as = "") {
   using Struct = std::remove_const_t<S>;
@@ -225,7 +228,8 @@ void for_each_carried(S& object, Visit&& visit) {
 }
 
 /// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number in `object`
-/// that its row does not allow. Also checks members that are themselves structs with fields.
+/// outside the range in the table of fields. Also checks members that are themselves structs with
+/// fields.
 template <HasFields S>
 void check_fields(const S& object, const std::string& path) {
   const S usual{};

@@ -1,7 +1,7 @@
-// Files in folders into which another user may have put links or special files. Only regular files
-// are read, links are not followed except in a path that the user typed, and a file that is written
-// appears complete or not at all. Which folders a recipe may use is not decided here but in
-// bindings/host/files.h.
+// Files in folders into which another user may have put symbolic links or special files. Only
+// regular files are read, links are not followed except in a path that the user typed, and a file
+// that is written appears complete or not at all. Which folders a recipe may use is not decided
+// here but in bindings/host/files.h.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
-// Group: the ranks that take part in one collective. All groups of one call have the same size and
-// stride, and every rank is in exactly one of them. For 8 ranks on 2 nodes, as {size, stride}: {4,
-// 1} are the ranks of one node, {2, 4} the ranks with the same place in their nodes, {2, 1} pairs
-// of neighbours, {8, 1} all ranks. Collectives are in comm/, their times in network/.
+// Group: the ranks that take part in one collective. All groups of one collective op have the same
+// size and stride, and every rank is in exactly one group. For 8 ranks on 2 nodes, as {size,
+// stride}: {4, 1} are the ranks of one node, {2, 4} the ranks with the same place in their nodes,
+// {2, 1} pairs of neighbours, {8, 1} all ranks. Collectives are in comm/, their times in network/.
 #pragma once
 
 #include <cstdint>

@@ -32,9 +32,9 @@ std::string without_digits(std::string_view name) {
   return text;
 }
 
-/// Returns whether a user who typed `name` may have meant `candidate`. Names of up to three letters
-/// must begin with the same letter: 'tp' is hardly a typing error for 'ep'. Names that differ only
-/// in digits are different things: 'top1', 'top2'.
+/// Returns whether a user who typed `name` may have meant `candidate`. Two names of up to three
+/// letters must begin with the same letter: 'tp' is hardly a typing error for 'ep'. Names that
+/// differ only in digits are different things: 'top1', 'top2'.
 bool plausible(std::string_view name, std::string_view candidate) {
   if (without_digits(name) == without_digits(candidate)) return false;
   constexpr size_t kShort = 3;

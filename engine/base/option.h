@@ -28,9 +28,9 @@ struct OptionSpec {
   std::string doc;        // unit, range, source
   double lo = 0, hi = 0;  // the allowed range of a number, where lo < hi; any number otherwise
   std::vector<std::string> allowed = {};  // the allowed strings; empty: any string
-  std::optional<double> off = {};         // the number for which the pass changes nothing
-  bool is_integer = false;                // only whole numbers are allowed
-  Reads reads = Reads::kNothing;          // what is read when the value is neither 0 nor false
+  std::optional<double> off = {};  // the value of the option with which the pass changes nothing
+  bool is_integer = false;         // only whole numbers are allowed
+  Reads reads = Reads::kNothing;   // what the pass reads if the value is neither 0 nor false
 };
 
 /// Declares an option that is a number from lo to hi.

@@ -1,6 +1,6 @@
 // The request to stop this process: a signal handler sets one flag for the whole process, and any
 // code that may take longer than a second checks the flag. Which signals set it is in
-// bindings/host/host.h; how the other processes of a job stop is in comm/processes.h.
+// bindings/host/host.h; how the other processes of a job stop is in comm/job/processes.h.
 #pragma once
 
 #include "engine/base/errors.h"

@@ -1,4 +1,4 @@
-// Texts from outside (recipes, files, messages of libraries): whether they are UTF-8, and how to
+// Strings from outside (recipes, files, messages of libraries): whether they are UTF-8, and how to
 // print them without effects on a terminal. Whether JSON or Lua is well-formed is not checked here.
 #pragma once
 
