@@ -69,7 +69,8 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
   }
   for (const Span& span : timeline.spans) {
     MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks,
-              "a span has rank {}, but must be on one of {} ranks", span.rank, timeline.num_ranks);
+              "a span of the timeline is on rank {}, but must be on one of ranks 0 to {}",
+              span.rank, timeline.num_ranks - 1);
     const auto rank = static_cast<size_t>(span.rank);
     chunks[at(span.op, rank)].push_back(&span);
     ends_[at(span.op, rank)] = std::max(ends_[at(span.op, rank)], span.end);
@@ -174,7 +175,7 @@ void Record::add_members(std::vector<Exposure>& parts, OpId op, Nanoseconds ns) 
   parts.push_back({op, Cause::kMembers, keeper, op, static_cast<int32_t>(late), "", ns});
 }
 
-/// Adds the transfers of the chunks of `op`, and the wait before each chunk.
+/// Adds to `parts` the transfers of the chunks of `op`, and the wait before each chunk.
 void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
                            Nanoseconds posted) const {
   const Spans& spans = chunks[at(op, rank)];
@@ -203,8 +204,8 @@ void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
   if (start_up.ns > 0) parts.push_back(std::move(start_up));
 }
 
-/// Adds the wait [lo, hi) of `op`, divided by what it waited for at each time: a transfer on one of
-/// `lanes`, an earlier op of its lane that is not posted, a hold, or else the hand-over.
+/// Adds the wait [lo, hi) of `op` to `parts`, one part per thing that `op` waited for: a transfer
+/// on one of `lanes`, an earlier op of its lane that is not posted, a hold, or else the hand-over.
 void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds lo,
                       Nanoseconds hi, const std::vector<LaneId>& lanes) const {
   if (lo >= hi) return;

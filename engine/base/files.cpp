@@ -23,7 +23,8 @@ constexpr std::string_view kPrefix = ".moebench-", kSuffix = ".tmp";
 constexpr size_t kDigits = 16;
 
 std::string reason() {
-  return errno == ELOOP ? "a link is in its path, which is not allowed" : std::strerror(errno);
+  return errno == ELOOP ? "its path contains a symbolic link, which is not allowed"
+                        : std::strerror(errno);
 }
 
 std::optional<struct stat> stat_at(const Descriptor& folder, const std::string& name) {
@@ -188,8 +189,8 @@ AtomicFile::~AtomicFile() {
 }
 
 // The loop starts again with another name where a process that cleans up left-over files locked and
-// removed the new file before this process could lock it. Without locks no file counts as left
-// over.
+// removed the new file before this process could lock it. On a file system without locks,
+// remove_if_left_over() removes no file.
 void AtomicFile::make_temporary() {
   for (;;) {
     temporary_ = random_name();
