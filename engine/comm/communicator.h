@@ -35,8 +35,8 @@ struct Pieces {
   // RunError, which names both ranks and both sizes.
   int64_t groups = 1;
   std::vector<Bytes> send_offset, send_bytes, receive_offset, receive_bytes;
-  /// For an exchange in rounds: the round. Pieces of peers that do not exchange in this round are
-  /// empty.
+  /// For an exchange in rounds: the round of this call. Pieces for and from peers that do not
+  /// exchange with this member in this round are empty.
   Round round = {};
 };
 
@@ -48,9 +48,9 @@ class Communicator {
   virtual int64_t size() const = 0;
 
   /// Returns the communicator of the group that this rank is in, on the same lane; *this when the
-  /// group is all ranks. It lives as long as this communicator, and takes over the time of
-  /// posted_at(). Called by the lane's thread; does not wait for other members. Requires: this is
-  /// the communicator of all ranks.
+  /// group is all ranks. It lives as long as this communicator. A time set by posted_at() then
+  /// applies to the next call of the returned communicator. Called by the lane's thread; does not
+  /// wait for other members. Requires: this is the communicator of all ranks.
   Communicator& group(const Group& group);
 
   /// Exchanges pieces with all members. `what` names the op in errors, here and below.
@@ -73,7 +73,7 @@ class Communicator {
   Nanoseconds take_post();
 
  private:
-  /// Returns the communicator of a resolved group that is smaller than all ranks.
+  /// Returns the communicator of a group from resolve() (base/group.h) that is not all ranks.
   virtual Communicator& subgroup(const Group& group) = 0;
 
   Nanoseconds posted_at_ = 0;

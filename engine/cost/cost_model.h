@@ -33,9 +33,9 @@ struct RoutedWork {
   const std::vector<std::vector<double>>* steps = nullptr;
 };
 
-/// What a collective and the compute of its rank cost each other while both run. On a CPU, copies
-/// and wake-ups of the collective use the core that computes. On a GPU, the thread blocks of the
-/// collective occupy multiprocessors and share the memory rate.
+/// What a collective and the compute of its rank cost each other while both run. On a CPU, the
+/// memcpys and wake-ups of the collective use the core that computes. On a GPU, the thread blocks
+/// of the collective occupy multiprocessors and share the memory rate.
 struct CoreSharing {
   Nanoseconds taken = 0;          // added to compute if compute runs during the whole collective
   Nanoseconds late = 0;           // added to the collective if it ends while the core computes
@@ -50,7 +50,8 @@ class CostModel {
   virtual ~CostModel() = default;
   /// False: the model has neither measured nor modelled times, and op_ns() throws.
   virtual bool has_times() const { return true; }
-  /// Returns the op's time alone; 0 for a view. It is the same for ops of one op_signature().
+  /// Returns the op's time when nothing else runs; 0 for a view (is_view()). Ops of the same
+  /// op_signature() have the same time.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// Returns op_ns() for the given work instead of the work that op_ns() assumes. A model that does
   /// not depend on work returns op_ns().
@@ -59,33 +60,36 @@ class CostModel {
   }
   /// Returns the time to wake a lane: from the end of an op to the begin of one that waits for it.
   virtual Nanoseconds handoff_ns() const { return 0; }
-  /// Returns the time from an arbiter's choice of a transfer to the begin of the transfer: for
-  /// agreement among ranks and waking its lanes.
+  /// Returns the time from an arbiter's choice of a transfer to the begin of the transfer, in which
+  /// ranks agree on the choice and the transfer's lanes are woken.
   virtual Nanoseconds pick_ns() const { return handoff_ns(); }
-  /// Returns the cluster whose links the collectives cross; valid as long as the model. Null: the
-  /// model has no links, and a collective takes op_ns() whatever other transfers run.
+  /// Returns the cluster whose links the collectives cross; valid as long as the model. Null means
+  /// that the model has no links: a collective takes op_ns(), whatever other transfers run.
   virtual const Cluster* network() const { return nullptr; }
-  /// Returns what a collective transfers over the links of network(); nullopt without links, for
-  /// other ops, and for a collective that takes no time on links. Run alone on a Wire (network/)
-  /// and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes op_ns().
+  /// Returns what a collective transfers over the links of network(); nullopt if network() is null,
+  /// for ops that are no collective, and for a collective that takes no time on links. Run alone on
+  /// a Wire (network/) and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes
+  /// op_ns().
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
-  /// Returns what a collective and its rank's compute cost each other; nothing for other ops.
+  /// Returns what a collective and its rank's compute cost each other; for other ops an object for
+  /// which none() is true.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
   /// Returns one line for results: the model, the source of its numbers, and its fit error if any.
   virtual std::string describe() const = 0;
 };
 
-/// Returns all properties of an op that affect its time: kind, ranks, shapes, dtypes, attributes;
-/// not its name or its place in the graph.
+/// Returns a string of all properties of an op that affect its time: kind, ranks, shapes, dtypes,
+/// attributes; not its name or its place in the graph.
 std::string op_signature(const Graph& graph, OpId op);
 /// Whether the op's work depends on slot occupancy: it reads, writes or sends filled slots only.
 bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// Returns the bytes that a rank contributes to a collective (Work::bytes of the op): for an
-/// all-to-all its whole send buffer, including the part for itself; for an all-reduce the tensor.
+/// all-to-all its whole send buffer, including what it sends to itself; for an all-reduce the
+/// tensor.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
-/// Returns the bytes that a rank sends over links: for an all-to-all, the payload without the part
-/// for itself (in an exchange in rounds, only round 0 has such a part); for an all-reduce of n
+/// Returns the bytes that a rank sends over links: for an all-to-all, the payload without what it
+/// sends to itself (in an exchange in rounds, it does so only in round 0); for an all-reduce of n
 /// members, 2 (n-1) chunks of payload / n; 0 for other ops.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
@@ -104,10 +108,12 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
                                      const RoutedWork& routed);
 
 /// A piecewise linear function through measured points (bytes, ns), like Lancet's communication
-/// table (1 KiB, 2 KiB, ...). Beyond the ends the nearest segment is extended, but not below 0.
+/// table (1 KiB, 2 KiB, ...). Beyond the first and the last point the nearest segment is extended,
+/// but not below 0 ns.
 class InterpolatedTable {
  public:
-  /// Throws UserError, naming the row from 1, unless two or more points have ascending bytes.
+  /// Throws UserError, naming the row (counted from 1), unless there are at least two points, all
+  /// finite and at least 0, with ascending bytes.
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
   Nanoseconds at(double bytes) const;
 
@@ -116,19 +122,20 @@ class InterpolatedTable {
 };
 
 /// Times of the ops of Lina's inference (USENIX ATC 2023) that a user gives in place of roofline
-/// times; nullopt: the op takes its roofline time.
+/// times; with nullopt, the op takes its roofline time. Without rerun_ns, a fine_tune that places
+/// experts again takes place_ns.
 struct OffloadTimes {
   std::optional<Nanoseconds> place_ns;     // phase 1: place_expected
-  std::optional<Nanoseconds> resume_ns;    // phase 2 if the estimate was right: fine_tune and the
-                                           // exchange of loads before it
-  std::optional<Nanoseconds> rerun_ns;     // phase 2 if experts are placed again: the same ops
-  std::optional<double> host_bytes_per_s;  // rate of experts from host memory, per device
+  std::optional<Nanoseconds> resume_ns;    // phase 2 where the placement of phase 1 is kept:
+                                           // fine_tune and the exchange of loads before it
+  std::optional<Nanoseconds> rerun_ns;     // phase 2 where experts are placed again: both ops
+  std::optional<double> host_bytes_per_s;  // rate of copying experts from CPU memory, per device
 };
 
 /// An op takes max(flops / rate, bytes / memory rate) + launch. A collective takes its closed form,
-/// or, if its kind has a table of measured times (by payload per rank) and it runs among all ranks
-/// and not in rounds, the time of that table. `times` replaces the roofline for ops on offloaded
-/// experts.
+/// or the time of a table of measured times (by payload per rank), if its kind has one and it runs
+/// among all ranks and not in rounds. `times` replaces roofline times of place_expected, fine_tune
+/// and swap_in.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
@@ -173,21 +180,21 @@ class NoTimes : public CostModel {
 class ProfileCache;
 
 /// Compute ops take the time measured alone on this machine. A collective takes the longer of its
-/// closed form on `link` and the measured time to copy its bytes in memory. A signature that is not
-/// in the cache is timed by `measure` and stored. Times that were read once are kept, so that a
-/// plan uses one value per op. Where an op's work depends on slot occupancy, its cache key has the
-/// occupancy ("... fill=0.8", to three decimals), with which the op is measured; other ops are
-/// measured with full slots. Such an op is measured only at the context's occupancy and at 0, 1/4,
-/// 1/2, 3/4 and 1; in between, its time is interpolated linearly, so that a run with many different
-/// loads needs few measurements. Not thread-safe.
+/// closed form on `link` and the measured time to copy its bytes in memory. An op whose signature
+/// is not in the cache is timed by `measure`, and its samples are stored. Times that were read once
+/// are kept, so that a plan uses one value per op. An op whose work depends on slot occupancy is
+/// measured at the context's occupancy and at 0, 1/4, 1/2, 3/4 and 1, each with a cache key of its
+/// own ("... fill=0.8", to three decimals); in between, its time is interpolated linearly, so that
+/// a run with many different loads needs few measurements. Other ops are measured with full slots.
+/// Not thread-safe.
 class ProfileCost : public CostModel {
  public:
   using Measure =
       std::function<std::vector<Nanoseconds>(const Graph&, OpId, const WorkContext& context)>;
   using MeasureHandoff = std::function<std::vector<Nanoseconds>()>;
-  /// key_prefix: everything else that affects times: device, kernel set, threads, number of ranks
-  /// that compute at the same time, kernel build. link: null without links. measure_handoff: null
-  /// means that waking a lane takes no time.
+  /// key_prefix: everything that affects times and is not in signatures: device, kernel set,
+  /// threads, number of ranks that compute at the same time, kernel build. link: null means that
+  /// transfers cross no links. measure_handoff: null means that waking a lane takes no time.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
               const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
@@ -202,8 +209,8 @@ class ProfileCost : public CostModel {
   const Cluster* network() const override { return has_link_ ? &link_ : nullptr; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
-  /// For an op whose first samples may have been disturbed: times it alone again and keeps, here
-  /// and in the cache, the samples with the lower median.
+  /// For an op whose samples may have been disturbed by other load on the machine: times it alone
+  /// again and keeps, in this object and in the cache, the samples with the lower median.
   void time_again(const Graph& graph, OpId op) const;
   /// From now on, ops take their time in a step by these factors; with nullopt, their time alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
@@ -219,11 +226,13 @@ class ProfileCost : public CostModel {
   /// Returns the op's key in the cache, without the prefix, and the context to measure with.
   std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
                                                    double slot_occupancy) const;
-  /// Returns the op's median at one of `occupancies_`: from seen_, the cache or a measurement.
+  /// Returns the median time of the op at `slot_occupancy`, one of `occupancies_`: from seen_, the
+  /// cache or a measurement.
   Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
-  /// Returns measured_ns(), interpolated where the occupancy is not in `occupancies_`.
+  /// Returns the median time of the op at any `slot_occupancy`, interpolated between
+  /// `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
-  /// Returns the median of the samples of `signature`, which must be at least `least` ns each.
+  /// Returns the median of the samples of `signature`; each sample must be at least `least` ns.
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 

@@ -16,7 +16,8 @@ struct TimedWork {
   double ns = 0;
 };
 
-/// Errors of predicted times. Median and worst are of |predicted - measured| / measured.
+/// Errors of predicted times. `median` and `worst` are the median and the largest of |predicted -
+/// measured| / measured.
 struct FitError {
   double median = 0;
   double worst = 0;

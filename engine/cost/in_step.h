@@ -26,26 +26,26 @@ struct InStep {
   /// ranks whose times vary wait for each other. Multiplies the time of every compute op.
   double peers = 1;
   /// For each group of collectives: how much later a collective ends than the cost model computes,
-  /// because results are unpacked and checked and a sleeping lane wakes late. Groups that are not
-  /// here use the smallest value.
+  /// because results are unpacked and checked and a sleeping lane wakes late. Groups without an
+  /// entry use the smallest value in `late`.
   std::map<std::string, Nanoseconds> late;
   /// For each group, the mean message size in bytes of the collectives that `late` was measured on.
   /// The part of `late` above the smallest value of all groups scales with bytes, as unpacking and
-  /// checking do; for groups that are not here it does not depend on bytes.
+  /// checking do; for groups without an entry it does not depend on bytes.
   std::map<std::string, double> late_bytes;
   /// Core time that a collective takes from compute on the same core, in addition to copying its
   /// bytes: waking, waiting for the other ranks, spinning before the end.
   Nanoseconds core_ns = 0;
   /// How much later than `late` a collective ends because its lane waits for a core that computes.
   Nanoseconds core_late_ns = 0;
-  /// Duration of the measured steps; 0 where the factors were already known.
+  /// How long the measured steps took; 0 if the factors came from the profile cache.
   Nanoseconds took_ns = 0;
 
-  /// Returns the lateness of a collective of the group with a message of `bytes` bytes; 0 where no
-  /// collective was measured.
+  /// Returns how much later than the cost model computes a collective of the group with a message
+  /// of `bytes` bytes ends; 0 if `late` is empty.
   Nanoseconds late_of(const std::string& group, double bytes) const;
-  /// Returns the duration in a step of a compute op (of_collective: a collective, at least 0) that
-  /// takes `alone` when it runs alone.
+  /// Return the duration in a step of an op that takes `alone` when it runs alone: of a compute op,
+  /// or of a collective (at least 0).
   Nanoseconds of_compute(const std::string& group, Nanoseconds alone) const;
   Nanoseconds of_collective(const std::string& group, double bytes, Nanoseconds alone) const;
   std::string describe() const;

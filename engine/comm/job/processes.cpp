@@ -22,7 +22,7 @@ constexpr Nanoseconds kAbsent = 200'000'000;
 constexpr Nanoseconds kLettersOut = 200'000'000;
 constexpr Nanoseconds kMessagePoll = 10'000;
 constexpr int kClockRounds = 64;
-constexpr size_t kLongestReason = 2000;  // short enough to be sent when the peer does not read
+constexpr size_t kLongestReason = 2000;  // bytes; fits into send buffers if the peer does not read
 constexpr char kBeat[] = ".", kStop[] = "s";
 
 size_t index(int64_t i) {
@@ -146,7 +146,8 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
   return text;
 }
 
-/// The ranks measure one after the other, so that rank 0 answers each at once.
+/// The ranks measure their clock against rank 0's one after the other, so that rank 0 answers each
+/// at once.
 void Processes::find_clock(bool measure) {
   for (int64_t r = 1; measure && r < size(); ++r) {
     if (is_root()) {
@@ -167,8 +168,8 @@ void Processes::find_clock(bool measure) {
   control_->barrier("clock");
 }
 
-/// Sends or answers one request for rank 0's clock; returns the time that the other side sent. No
-/// other thread sends messages during this.
+/// On rank 0, answers one request of `peer` for the time; on another rank, sends the request to
+/// rank 0. Returns the time that the other side sent. No other thread sends messages during this.
 Nanoseconds Processes::distance_to(int64_t peer) {
   Nanoseconds theirs = 0, mine = 0;
   const auto in = transport_->messages(), out = transport_->messages();
@@ -202,7 +203,7 @@ void Processes::fail(const std::string& reason) {
     if (r == rank()) continue;
     letters_[index(r)]->send(alive_, r, 0, letter_.data(), static_cast<Bytes>(letter_.size()));
   }
-  // After this, no thread of this process moves messages.
+  // Waits until the reason has been sent: after fail(), no thread of this process sends messages.
   const Nanoseconds until = clock_ns() + kLettersOut;
   while (!messages_out() && clock_ns() < until) sleep_ns(kMessagePoll);
 }
@@ -267,8 +268,8 @@ void Processes::listen(Nanoseconds now) {
   }
 }
 
-/// After a time in which this process did not run, on a machine that was suspended or overloaded:
-/// counts that time as not silent, since this process could receive nothing.
+/// Called when this process itself did not run for `absent` ns, because its machine was suspended
+/// or overloaded: does not count that time as silence of its peers, since it could receive nothing.
 void Processes::forgive(Nanoseconds absent) {
   for (Nanoseconds& heard : heard_) heard += absent;
 }

@@ -1,12 +1,12 @@
-// The processes of a job, one rank each: the communicators of the lanes, texts between rank 0 and
-// all ranks, control messages, a common clock, and a heartbeat that detects dead processes. A
+// The processes of a job, one rank each: the communicators of the lanes, strings sent between rank
+// 0 and all ranks, control messages, a common clock, and a heartbeat that detects dead processes. A
 // failure in one process ends the calls of all processes: they throw RunError with its reason, and
-// every later call fails too.
-// Calls are collective: all processes make them in the same order, otherwise they fail with an
-// error that names both calls. A process that is silent (killed, stopped, or its machine is gone)
-// is named within silence_s plus half a second, even when no call waits for it, and at once when
-// the transport loses its connection. A request to stop (base/stop.h) in any process is passed on
-// to rank 0, which decides when the run ends. How bytes travel is in transport/, not here.
+// every later call fails too. Calls are collective: all processes make them in the same order,
+// otherwise they fail with an error that names both calls. A process that is silent (killed,
+// stopped, or its machine is gone) is named within silence_s plus half a second, even when no call
+// waits for it, and at once when the transport loses its connection. A request to stop
+// (base/stop.h) that another process gets is sent to rank 0 and sets the flag of base/stop.h there;
+// rank 0 decides when the run ends. How bytes travel is in transport/, not here.
 #pragma once
 
 #include <atomic>
@@ -54,21 +54,21 @@ class Processes {
   /// as lanes() is.
   ControlChannel& control_channel(int64_t n);
 
-  // In the next three functions, `what` names the call in errors. They wait for the other processes
-  // as long as these live.
-  /// Returns rank 0's text.
+  // In the next three functions, `what` names the call in errors. They have no timeout: they wait
+  // for the other processes as long as these live.
+  /// Returns the string that rank 0 passed as `text`.
   std::string broadcast(const std::string& what, std::string text);
-  /// Returns all ranks' texts in rank order on rank 0, and nothing on other ranks.
+  /// Returns on rank 0 the strings of all ranks, in rank order, and on other ranks an empty list.
   std::vector<std::string> gather(const std::string& what, const std::string& text);
-  /// Returns this rank's entry of rank 0's list `texts`; the list is read on rank 0 only.
+  /// Returns entry rank() of the list `texts` that rank 0 passed; other ranks' lists are not read.
   std::string scatter(const std::string& what, const std::vector<std::string>& texts);
 
-  /// Converts a time of this process to rank 0's clock, and back. Exact on rank 0's machine; on
-  /// others the error is less than half of the shortest round trip that was measured at the start.
+  /// Converts a time of this process to rank 0's clock, and back. Exact on rank 0, and if all
+  /// processes are on one machine; otherwise the error is at most clock_error().
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
-  /// The largest error of to_common(): half of the shortest round trip; 0 on rank 0, and where no
-  /// clock was measured.
+  /// The largest error of to_common(): half of the shortest round trip to rank 0 that was measured
+  /// at the start; 0 on rank 0, and if all processes are on one machine.
   Nanoseconds clock_error() const { return clock_error_ns_; }
 
   /// Reports that the job has failed in this process: all calls of all processes end with `reason`.
@@ -76,16 +76,16 @@ class Processes {
   void fail(const std::string& reason);
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   std::string reason() const;
-  /// Waits until the messages are complete, the clock has passed `deadline` (0: none), or the job
-  /// has failed; returns which of these happened.
+  /// await() waits until the messages are complete, clock_ns() has passed `deadline` (0 means no
+  /// deadline), or the job has failed; it returns which of these happened.
   enum class Wait : uint8_t { kOver, kLate, kFailed };
   Wait await(Messages& messages, Nanoseconds deadline);
 
   /// Called by all processes at the end of an orderly job.
   void finish();
   /// Ends all processes with this exit status. Rank 0 does so at once. Another rank first waits
-  /// kGrace_s, in which rank 0 can save and report the error, then prints `last_words` to stderr
-  /// and ends the processes.
+  /// kGrace_s, so that rank 0 can save results and report the error, then prints `last_words` to
+  /// stderr and ends the processes.
   [[noreturn]] void exit_job(int status, const std::string& last_words = "");
   static constexpr double kGrace_s = 3;
 
@@ -121,7 +121,7 @@ class Processes {
   std::vector<std::unique_ptr<Messages>> beats_;
   std::unique_ptr<Messages> stop_letter_;
   bool stop_sent_ = false;
-  std::vector<std::unique_ptr<Messages>> letters_;  // one per peer, since a peer may be lost
+  std::vector<std::unique_ptr<Messages>> letters_;  // letter_ to each peer; guarded by mutex_
   Nanoseconds last_look_ = 0, last_beat_ = 0;
   std::jthread monitor_;  // last: uses all of the above
 };

@@ -1,9 +1,9 @@
-// The emulated link: wraps the Communicators of an InProcessWorld. Bytes are really copied, but a
-// transfer lasts at least as long as the link model says, counted from the time when its last
-// member posted it and not from when a thread wakes. Transfers that overlap on different lanes
-// share the links, by the model of network/wire.h (one Wire for all). Threads wait by sleeping and
-// then spinning briefly, so that the core is free for compute. The emulated link of devices is in
-// exec/device.
+// The emulated link: wraps the Communicators of an InProcessWorld. Bytes are really copied in
+// memory, but a transfer lasts at least as long as the link model computes, counted from the time
+// when its last member posted it and not from when a thread wakes. Transfers that overlap on
+// different lanes share the links, by the model of network/wire.h (one Wire for all). Threads wait
+// by sleeping and then spinning briefly, so that the core is free for compute. The emulated link of
+// devices is in exec/device.
 #pragma once
 
 #include <array>
@@ -26,15 +26,16 @@ class EmulatedWire {
  public:
   using Channel = LinkTransfers::Channel;
 
-  /// `keep_use` must be true for take_use().
+  /// `keep_use`: record the use of links, for take_use().
   explicit EmulatedWire(const Cluster& link, bool keep_use = false) : transfers_(link, keep_use) {}
 
   /// Returns the channel of a lane within a group, which is identified by its first rank. The
   /// channel lives as long as the wire.
   Channel& channel(int64_t lane, const Group& group, int64_t first);
-  /// Waits until transfer `turn` (counted from 1) of the channel is over, and returns when it began
-  /// and ended. Each member of the transfer calls it with the same op; `post` is when the last
-  /// member posted. The first call puts the transfer on the wire. Throws Stopped after abort().
+  /// carry() waits until transfer `turn` (counted from 1) of the channel is over, and returns when
+  /// it began and ended. Each member of the transfer calls it with the same op; `post` is when the
+  /// last member posted. The first member's call puts the transfer on the wire. Throws Stopped
+  /// after abort().
   struct Stopped {
     std::string reason;
   };
@@ -44,7 +45,7 @@ class EmulatedWire {
   Times carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
   /// As above, for a transfer that shares the link with no other transfer and takes `length`.
   Times carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
-  /// Ends all waits, and all later ones.
+  /// Makes all calls of carry(), current and later ones, throw Stopped with `reason`.
   void abort(const std::string& reason);
 
   const Cluster& link() const { return transfers_.link(); }
@@ -58,7 +59,7 @@ class EmulatedWire {
   template <class T>
   Times carry_any(Channel& channel, uint64_t turn, const T& transfer, Nanoseconds post);
   void wait(Lock& lock, Nanoseconds until, bool spin);
-  /// Returns the wire's time.
+  /// Returns the time of the wire, which counts from 0 at origin_.
   Nanoseconds clock() const { return clock_ns() - origin_; }
 
   const Nanoseconds origin_ = clock_ns();

@@ -28,7 +28,7 @@ class LinkTransfers {
     bool over = true;  // whether `end` is final
   };
 
-  /// `keep_use` must be true for take_use().
+  /// `keep_use`: record the use of links, for take_use().
   explicit LinkTransfers(const Cluster& link, bool keep_use = false);
 
   /// Begins the channel's transfer `turn` at `earliest`, or at the end of the channel's previous
@@ -39,10 +39,10 @@ class LinkTransfers {
   void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
   /// Whether the channel's transfer is over at `now`; advances the wire's time as far as needed.
   bool is_over(Channel& channel, Nanoseconds now);
-  /// For a transfer that is not over: a time before which it does not end, when to call is_over()
-  /// again.
+  /// For a transfer that is not over: returns a time before which it does not end; call is_over()
+  /// again at that time.
   Nanoseconds next_ns(const Channel& channel);
-  /// Whether the transfer may end at next_ns(); if not, another event is next.
+  /// Whether the transfer may end at next_ns(); if not, only other transfers change at that time.
   bool may_end_next(const Channel& channel);
 
   const Cluster& link() const { return link_; }

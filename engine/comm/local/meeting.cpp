@@ -72,7 +72,7 @@ void Meeting::enter(int64_t member, const Request& request) {
     const std::string why = mismatch(who_.rank(member), request,
                                      who_.rank(static_cast<int64_t>(other)), requests_[other]);
     if (!why.empty()) fail_here(why);
-    break;  // the members that have arrived agree with each other
+    break;  // one comparison is enough: the members that arrived before match
   }
   Member& me = members_[index(member)];
   requests_[index(member)] = request;

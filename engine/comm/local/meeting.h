@@ -22,7 +22,7 @@ class Meeting {
   /// Thrown by join().
   struct Failure {
     std::string reason;
-    bool found_here;               // false: fail() or another member ended the wait
+    bool found_here;               // false: fail() or an error of another member ended the wait
     std::vector<int64_t> missing;  // if the watchdog ended it: the ranks that did not arrive
   };
   /// What a member is doing in this meeting, or did last.
@@ -35,7 +35,7 @@ class Meeting {
   Meeting(const Members& members, double timeout_s);
 
   const Members& members() const { return who_; }
-  /// Takes part in one collective; returns when all members' copies and sums are done. Throws
+  /// Takes part in one collective; returns when all members have all data of the collective. Throws
   /// Failure. Requires: one call at a time for each member; request.pieces has entries for all
   /// members.
   CommTimes join(int64_t member, const Request& request);
@@ -61,18 +61,18 @@ class Meeting {
   const double timeout_s_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  // Guarded by mutex_. While a transfer is open, requests_ does not change, and the transfer's jobs
-  // read it without the lock.
+  // Guarded by mutex_. While a transfer is open, requests_ does not change, and the threads that
+  // work on the transfer read it without the lock.
   std::vector<Request> requests_;
   std::vector<Member> members_;
   size_t num_arrived_ = 0;
   bool failed_ = false;
   std::string reason_;
-  // Set by the member that opens the transfer, before opened_.
+  // Set by the member that opens the transfer, before it increases opened_.
   Transfer transfer_;
   Nanoseconds begin_ = 0;
-  std::atomic<uint64_t> opened_{0};  // number of transfers opened
-  std::atomic<uint64_t> done_{0};
+  std::atomic<uint64_t> opened_{0};  // number of transfers that were opened
+  std::atomic<uint64_t> done_{0};    // number of transfers that are complete
 };
 
 }  // namespace moe

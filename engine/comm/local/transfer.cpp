@@ -8,8 +8,8 @@
 namespace moe {
 namespace {
 
-// The size of one job: long compared with taking it from a queue, and short compared with a time
-// slice.
+// Size of one task: its duration is long compared with taking it from a queue, and short compared
+// with a time slice of the system.
 constexpr Bytes kCopyBytes = 256 << 10;
 constexpr int64_t kSumElements = 32 << 10;
 // Sums are computed in the first-level cache and then stored to every member.
@@ -63,7 +63,7 @@ std::string describe(const Request& request) {
 }
 
 std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, const Request& other) {
-  // The lower rank comes first, so that all ranks give the same text.
+  // The lower rank comes first, so that all ranks report the same message.
   if (other_rank < rank) return mismatch(other_rank, other, rank, mine);
   if (mine.kind != other.kind || mine.what != other.what) {
     return fmt::format("rank {} called {} where rank {} called {}", rank, describe(mine),
@@ -161,8 +161,8 @@ bool Transfer::work(int64_t member) {
       const size_t job = queue.next.fetch_add(1, std::memory_order_relaxed);
       if (job >= queue.end) break;
       run(jobs_[job]);
-      // Release: what this job wrote is visible to the thread that finishes last, and to those that
-      // it wakes.
+      // Release: what this task wrote is visible to the thread that finishes the last task, and to
+      // the threads that it wakes.
       finished_last |= unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1;
     }
   }

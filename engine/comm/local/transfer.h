@@ -1,7 +1,8 @@
-// The copying and summing of one in-process collective, cut into jobs that any member's thread may
-// run. Every thread that is awake works, on its own jobs first, so that a thread that wakes late
-// delays no other. Each job writes memory that no other job touches; the resulting bits do not
-// depend on which thread runs which job. Not here: how members wait for each other (meeting.h).
+// The copying and summing of one in-process collective, cut into tasks (Job) that any member's
+// thread may run. Every thread that is awake works, on its own member's tasks first, so that a
+// thread that wakes late delays no other. Each task writes memory that no other task touches; the
+// resulting bits do not depend on which thread runs which task. Not here: how members wait for each
+// other (meeting.h).
 #pragma once
 
 #include <atomic>
@@ -49,25 +50,25 @@ class Transfer {
   explicit Transfer(const Members& members)
       : members_(members), queues_(static_cast<size_t>(members.size)) {}
 
-  /// Cuts the members' requests into jobs. Keeps a reference to the requests until the next call.
-  /// Throws RunError, which names both ranks and both sizes, when pieces of an all-to-all differ.
-  /// Requires: the requests match, and no thread is in work().
+  /// Cuts the members' requests into tasks. Keeps a reference to the requests until the next
+  /// prepare(). Throws RunError, which names both ranks and both sizes, when pieces of an
+  /// all-to-all differ. Requires: the requests match, and no thread is in work().
   void prepare(std::span<const Request> requests);
-  /// Runs jobs until no job is left to take. Returns whether this call finished the last job; for a
-  /// transfer without jobs it always returns false.
+  /// Runs tasks until none is left to take. Returns whether this call finished the last task of the
+  /// transfer; for a transfer without tasks it always returns false.
   bool work(int64_t member);
   bool empty() const { return jobs_.empty(); }
-  /// Bytes that the jobs write.
+  /// Bytes that all tasks together write.
   Bytes bytes() const { return bytes_; }
 
  private:
-  struct Job {
-    char* to;          // of a copy; null for a sum
-    const char* from;  // of a copy
+  struct Job {         // a memcpy, or a sum over members
+    char* to;          // of a memcpy; null for a sum
+    const char* from;  // of a memcpy
     int64_t first;     // of a sum: the first element
-    int64_t count;     // of a copy: bytes; of a sum: elements
+    int64_t count;     // of a memcpy: bytes; of a sum: elements
   };
-  struct alignas(64) Queue {  // jobs of one member, on a cache line of its own
+  struct alignas(64) Queue {  // tasks of one member, on a cache line of its own
     std::atomic<size_t> next{0};
     size_t end = 0;
   };

@@ -1,6 +1,6 @@
-// Short texts between two processes of a job, on a separate channel. The sender does not wait; the
-// reader gets the messages that have arrived, those of one sender in the order of sending. Any
-// thread may call. Not here: collectives (message_comm.h).
+// Short strings sent between two processes of a job, on a separate channel. The sender does not
+// wait; read() returns the messages that have arrived, those of one sender in the order of sending.
+// Any thread may call. Not here: collectives (message_comm.h).
 #pragma once
 
 #include <deque>

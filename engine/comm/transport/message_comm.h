@@ -16,7 +16,7 @@ namespace moe {
 
 class MessageComm final : public Communicator {
  public:
-  /// Among all ranks, on a channel that nothing else uses.
+  /// Makes the communicator among all ranks, on a channel that nothing else uses.
   MessageComm(Processes& processes, int64_t channel);
 
   int64_t rank() const override { return number_; }
@@ -42,7 +42,8 @@ class MessageComm final : public Communicator {
     uint64_t pieces = 0;   // hash of the pieces' sizes
     Nanoseconds post = 0;  // on the job's common clock
   };
-  /// The data for one peer in an all-to-all: sent from where it is, or packed in a buffer.
+  /// The data sent to or received from one peer in an all-to-all: in the op's tensor, or packed in
+  /// a buffer.
   struct Part {
     Bytes bytes = 0;
     Bytes offset = 0;  // offset in the op's tensor when contiguous, else -1
@@ -51,14 +52,15 @@ class MessageComm final : public Communicator {
 
   MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number);
   Communicator& subgroup(const Group& group) override;
-  /// Exchanges the calls with all members; returns post and begin.
+  /// Exchanges the calls with all members and compares them; returns the times with post and begin
+  /// set.
   CommTimes meet(const Request& request);
   void compare(const Request& request) const;
   void check_sizes(const Request& request) const;
   template <class T>
   CommTimes reduce(const Request& request, const T* in, T* out);
-  /// Waits for the messages of a call that all members have begun. Throws RunError when the job has
-  /// failed.
+  /// Waits for the messages of `request` after meet(), without a timeout. Throws RunError when the
+  /// job has failed.
   void complete(const Request& request);
   [[noreturn]] void time_out(const Request& request, const std::vector<int64_t>& missing);
 

@@ -21,7 +21,7 @@ namespace moe {
 namespace {
 
 constexpr Nanoseconds kPerMs = 1'000'000;
-constexpr Nanoseconds kLongestTry = 5'000 * kPerMs;  // for one address
+constexpr Nanoseconds kLongestTry = 5'000 * kPerMs;  // longest time to connect to one address
 constexpr int kWaiting = 4096;                       // connections that are not yet accepted
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;

@@ -50,8 +50,8 @@ std::string address_of_peer(const Socket& socket);
 bool write_all(const Socket& socket, const void* data, size_t bytes, Nanoseconds deadline);
 bool read_all(const Socket& socket, void* data, size_t bytes, Nanoseconds deadline);
 
-/// Waits until at least one descriptor is ready for its `events` (of poll()), or until the
-/// deadline; returns for each whether it is ready.
+/// wait_for() waits until at least one descriptor is ready for its `events` (of poll()), or until
+/// the deadline; it returns for each descriptor whether it is ready.
 struct Watched {
   int descriptor;
   short events;

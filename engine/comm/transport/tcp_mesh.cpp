@@ -97,7 +97,7 @@ class Acceptor {
   }
 
  private:
-  /// A connection that has not sent all of its hello.
+  /// A connection whose peer has not sent all of its Hello.
   struct Handshake {
     Connection connection;
     size_t bytes_read = 0;
@@ -113,8 +113,8 @@ class Acceptor {
   }
 
   void poll_once(Nanoseconds deadline, const Socket& rank_0) {
-    // The listener and the handshakes are watched for reading, complete connections only for their
-    // end.
+    // The listener and the handshakes are watched for reading, complete connections only for being
+    // closed by their peers.
     std::vector<Watched> watched = {{listener_.descriptor(), POLLIN},
                                     {rank_0.descriptor(), POLLRDHUP}};
     const size_t num_handshakes = handshakes_.size();
@@ -243,7 +243,7 @@ Socket listen_for_all(const TcpJob& job) {
   }
 }
 
-/// How many of the ranks below `end` are on the machine `here`.
+/// Returns how many of the ranks below `end` are on the machine `here` (machine()).
 int64_t num_on(uint64_t here, const std::vector<Entry>& table, int64_t end) {
   return std::count_if(table.begin(), table.begin() + end,
                        [&](const Entry& one) { return one.machine == here; });

@@ -36,7 +36,7 @@ void TcpOutbox::add(int64_t channel, int tag, TcpRequest& request) {
 }
 
 void TcpOutbox::drop(const TcpRequest& request) {
-  if (from_ == &request) {  // the other end still needs the rest of this frame
+  if (from_ == &request) {  // the rest of a begun frame is still sent
     kept_.assign(body_, size_of(frame_.bytes));
     body_ = kept_.data();
     from_ = nullptr;

@@ -1,7 +1,8 @@
 // The messages of one connection between two processes, in both directions. Messages are cut into
 // frames, so that messages of other channels and tags can overtake a large one. A message that
-// arrives before its receive is posted is kept; its remaining frames go directly to the posted
-// memory. No call waits; the caller holds the connection's lock. Connecting is in tcp_mesh.h.
+// arrives before its receive is posted is kept; frames that arrive after the post go directly to
+// the posted memory. No call waits; the caller holds the connection's lock. Connecting is in
+// tcp_mesh.h.
 #pragma once
 
 #include <atomic>
@@ -18,7 +19,7 @@ namespace moe {
 /// A message in progress. TcpOutbox and TcpInbox keep its address until it is over or dropped.
 struct TcpRequest {
   int64_t peer = 0;
-  char* data = nullptr;  // only read when it is sent
+  char* data = nullptr;  // for a message to send, only read
   Bytes bytes = 0, moved = 0;
   std::atomic<bool> over{false};  // written after all other members
 };
@@ -66,7 +67,7 @@ class TcpOutbox {
   // The frame that is being sent:
   bool sending_ = false;
   TcpFrame frame_;
-  TcpRequest* from_ = nullptr;  // null: the frame has no message, or it was dropped
+  TcpRequest* from_ = nullptr;  // null: the frame has no message, or its message was dropped
   const char* body_ = nullptr;
   size_t sent_ = 0;   // bytes sent, header included
   std::string kept_;  // the body of a frame whose message was dropped

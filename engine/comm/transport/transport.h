@@ -1,8 +1,8 @@
 // Messages between the processes of a job. Any thread may call any function except
 // open_transport(), open_channel() and finish(). No function waits for a peer unless its comment
 // says so: a caller that waits calls over() or read() in a loop, in which it can check for
-// failures. Not here: collectives (message_comm.h), liveness and failures (processes.h), how the
-// processes were started (launch.h).
+// failures. Not here: collectives (message_comm.h), liveness and failures (job/processes.h), how
+// the processes were started (job/launch.h).
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,8 @@ class Messages {
  public:
   virtual ~Messages() = default;
 
-  /// Starts a message of any number of bytes; for 0 bytes, no message is sent or expected.
+  /// Start to send or receive a message of any number of bytes; for 0 bytes, no message is sent or
+  /// expected.
   virtual void send(int64_t channel, int64_t peer, int tag, const void* data, Bytes bytes) = 0;
   virtual void receive(int64_t channel, int64_t peer, int tag, void* data, Bytes bytes) = 0;
   /// Makes progress, and returns whether all messages are complete. Throws RunError, which names

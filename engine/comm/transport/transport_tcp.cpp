@@ -25,7 +25,7 @@
 namespace moe {
 namespace {
 
-constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // most bytes while a lock is held
+constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // most bytes moved while a peer's lock is held
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr Nanoseconds kLastWordsOut = 300'000'000, kFarewell = 10'000'000'000;
 
@@ -35,7 +35,7 @@ size_t index(int64_t i) {
 
 struct Peer {
   std::mutex mutex;  // guards all members except `lost`
-  Socket socket;     // closed: no connection, or no longer
+  Socket socket;     // closed for this rank itself and after the connection has ended
   TcpOutbox outbox;
   TcpInbox inbox;
   std::string why;                // why the peer is lost
@@ -146,7 +146,8 @@ void Tcp::move(Peer& peer, short events) {
     if (const auto status = peer.inbox.said_abort()) std::_Exit(*status);
     if (link == TcpLink::kClosed) return close(peer, errno);
   }
-  // When writing fails, the peer may still have sent the reason; reading finds it.
+  // A failure to write is ignored here: the peer may have sent the reason of its end before, which
+  // the next read finds.
   if ((events & POLLOUT) != 0) peer.outbox.flush(peer.socket.descriptor(), kAtOnce);
 }
 
@@ -249,7 +250,7 @@ bool TcpMessages::over() {
   bool all = true;
   for (const TcpRequest& request : requests_) {
     const Peer& peer = tcp_.peer(request.peer);
-    // Read before `over`, because it is set last.
+    // `lost` is read before `over`: it is set after everything that the peer sent has been read.
     const bool lost = peer.lost.load(std::memory_order_acquire);
     if (request.over.load(std::memory_order_acquire)) continue;
     if (lost) throw RunError(peer.why);
