@@ -8,7 +8,10 @@
 namespace moe {
 
 FitError fit_error(std::span<const TimedWork> points, std::span<const double> predicted_ns) {
-  MOE_CHECK(!points.empty() && points.size() == predicted_ns.size());
+  MOE_CHECK(!points.empty() && points.size() == predicted_ns.size(),
+            "fit_error: there are {} measured points and {} predictions; there must be at least 1 "
+            "point, and as many predictions",
+            points.size(), predicted_ns.size());
   double mean = 0;
   for (const TimedWork& p : points) mean += p.ns / static_cast<double>(points.size());
   FitError error;
@@ -53,7 +56,8 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
   fit.beta_ns = (w * wxt - wx * wt) / determinant;
   if (fit.alpha_ns < 0) fit = {.alpha_ns = 0, .beta_ns = wxt / wxx};
   if (!(fit.beta_ns > 0)) {
-    throw run_error("{}: the measured times do not grow with size; is the machine busy?", what);
+    throw run_error("{}: the measured times must grow with size, but do not; is the machine busy?",
+                    what);
   }
   std::vector<double> predicted;
   for (const TimedWork& p : points) predicted.push_back(fit.at(p.x));
@@ -63,7 +67,7 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
 
 FitError interpolation_error(std::span<const TimedWork> points) {
   MOE_CHECK(points.size() >= 3,
-            "the error of interpolation needs at least 3 measured points, but there are {}",
+            "interpolation_error: there must be at least 3 measured points, but there are {}",
             points.size());
   std::vector<double> between;
   for (size_t i = 1; i + 1 < points.size(); ++i) {

@@ -97,7 +97,8 @@ void execute(sqlite3* db, const std::string& path, const std::string& sql) {
   expect_opening(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), db, path);
 }
 
-/// Opens a cache of this schema; an empty file is made into one. Throws Unreadable or UserError.
+/// Opens the file as a cache of schema kSchema; an empty file becomes an empty cache. Throws
+/// Unreadable or UserError.
 Database open_database(const std::string& path) {
   sqlite3* raw = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;
@@ -246,7 +247,8 @@ std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& ke
 }
 
 void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>& samples) {
-  MOE_CHECK(!samples.empty(), "key '{}' has no samples to store", key);
+  MOE_CHECK(!samples.empty(),
+            "ProfileCache::store: key '{}' has 0 samples, but must have at least 1", key);
   const std::string text = to_text(samples);
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const store = impl_->store.get();
@@ -263,7 +265,7 @@ std::string ProfileCache::take_warning() {
 }
 
 Nanoseconds median(std::vector<Nanoseconds> samples) {
-  MOE_CHECK(!samples.empty());
+  MOE_CHECK(!samples.empty(), "median: there are 0 samples, but there must be at least 1");
   const auto middle = samples.begin() + static_cast<std::ptrdiff_t>((samples.size() - 1) / 2);
   std::nth_element(samples.begin(), middle, samples.end());
   return *middle;

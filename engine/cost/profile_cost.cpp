@@ -77,9 +77,10 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
   // With a placement, an op can get more rows than its expected share of slots (attr occupancy), so
   // slot_occupancy can be above 1; there the last segment is extended.
   const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
-  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
-            "op '{}': the slot occupancy is {}, allowed: 0 to 1 / attribute 'occupancy'",
-            graph.op(op).name, slot_occupancy);
+  MOE_CHECK(
+      slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
+      "op '{}': the slot occupancy is {}, but must be from 0 to {} (1 / attribute 'occupancy')",
+      graph.op(op).name, slot_occupancy, most);
   const auto above =
       std::lower_bound(occupancies_.begin() + 1, occupancies_.end() - 1, slot_occupancy);
   const double hi = *above, lo = *(above - 1);

@@ -90,7 +90,7 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
-/// Returns the time in offload_times_ for an op on offloaded experts; nullopt: it has none.
+/// Returns the time that the user gave for the op in offload_times_; nullopt if none was given.
 std::optional<Nanoseconds> RooflineCost::offload_ns(const Graph& graph, OpId op,
                                                     const WorkContext& context) const {
   switch (graph.def(op).moe) {
@@ -127,7 +127,9 @@ CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
 
 Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
   MOE_CHECK(false,
-            "a pass or policy uses the time of op '{}', but does not declare that it reads times",
+            "a pass or policy uses the time of op '{}', but does not declare in its definition "
+            "that it reads "
+            "times (Reads::kTimes), so none were measured",
             graph.op(op).name);
 }
 

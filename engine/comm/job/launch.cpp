@@ -13,8 +13,8 @@ constexpr int64_t kMostProcesses = 4096, kLastPort = 65535;
 constexpr double kLongestConnect_s = 86400;
 
 /// Environment variables in which MPI's launchers give a process its rank and the number of
-/// processes. With PMIx (srun --mpi=pmix), only the library gets the number of processes; Slurm's
-/// variable counts only together with PMIX_RANK, since it is also set in the shell of an
+/// processes. PMIx (srun --mpi=pmix) sets no variable with the number of processes. Slurm's
+/// variable is used only together with PMIX_RANK, since it is also set in the shell of an
 /// allocation.
 struct Variables {
   const char* rank;
@@ -55,9 +55,9 @@ std::string set_variable(const char* variable) {
   const std::string text = text_of(variable);
   if (!text.empty()) return text;
   throw user_error(
-      "{} is not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' say that this is one of "
-      "several processes; set it, or unset these",
-      variable, text_of("RANK"), text_of("WORLD_SIZE"), text_of("MASTER_ADDR"));
+      "{} is not set, but RANK='{}', WORLD_SIZE='{}' and MASTER_ADDR='{}' describe a job of "
+      "several processes; set {}, or unset RANK, WORLD_SIZE and MASTER_ADDR",
+      variable, text_of("RANK"), text_of("WORLD_SIZE"), text_of("MASTER_ADDR"), variable);
 }
 
 int64_t integer_of(const char* variable, int64_t least, int64_t most) {

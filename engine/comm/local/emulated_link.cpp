@@ -56,8 +56,9 @@ class EmulatedLink final : public Communicator {
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
     MOE_CHECK(size() == wire_.link().num_devices(),
-              "a broadcast over the emulated link must be among all {} ranks, not in a group of {}",
-              wire_.link().num_devices(), size());
+              "broadcast {}: over the emulated link it must be among all {} ranks, but is in a "
+              "group of {}",
+              what, wire_.link().num_devices(), size());
     inner_.posted_at(take_post());
     return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
                 broadcast_ns(wire_.link(), static_cast<double>(bytes)));
@@ -137,7 +138,8 @@ class EmulatedLink final : public Communicator {
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 
-/// Makes this thread's sleeps end on time; where the system refuses, they end later.
+/// Sets the timer slack of this thread to 1 ns, so that its sleeps end early enough; where the
+/// system refuses, they end later.
 void sleep_precisely() {
   thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   static_cast<void>(slack_set);

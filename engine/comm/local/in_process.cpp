@@ -36,8 +36,10 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = static_cast<size_t>(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "each list of pieces must have {} entries, for {} ranks and {} groups of pieces", n,
-            num_ranks, pieces.groups);
+            "all_to_all: Pieces has {} send_offset, {} send_bytes, {} receive_offset and {} "
+            "receive_bytes, but must have {} of each, for {} ranks and {} groups",
+            pieces.send_offset.size(), pieces.send_bytes.size(), pieces.receive_offset.size(),
+            pieces.receive_bytes.size(), n, num_ranks, pieces.groups);
 }
 
 }  // namespace
@@ -64,7 +66,7 @@ struct InProcessWorld::Impl {
   std::vector<std::unique_ptr<Member>> members;  // [lane * num_ranks + rank]
   std::mutex mutex;                              // guards the members below
   std::deque<GroupLane> group_lanes;
-  // The first reason of a failure; a GroupLane that is created later fails too.
+  // The reason of the first failure; calls on a GroupLane that is created later fail with it too.
   std::optional<std::string> aborted;
 };
 
@@ -89,8 +91,8 @@ class InProcessWorld::Impl::Member final : public Communicator {
     return call({CallKind::kAllReduceF64, what, in, out, n});
   }
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(root >= 0 && root < size(), "broadcast: the root is member {}, but must be 0 to {}",
-              root, size() - 1);
+    MOE_CHECK(root >= 0 && root < size(),
+              "broadcast {}: the root is member {}, but must be 0 to {}", what, root, size() - 1);
     return call({CallKind::kBroadcast, what, data, data, bytes, root});
   }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
@@ -98,7 +100,8 @@ class InProcessWorld::Impl::Member final : public Communicator {
  private:
   Communicator& subgroup(const Group& group) override {
     MOE_CHECK(size() == world_.num_ranks,
-              "a group must be made from the communicator of all {} ranks, not from a group of {}",
+              "Communicator::group() must be called on the communicator of all {} ranks, but was "
+              "called on that of a group of {}",
               world_.num_ranks, size());
     const Members who = {group.size, group.member(number_, 0), group.stride};
     for (const auto& made : subgroups_) {
@@ -192,7 +195,7 @@ std::string InProcessWorld::Impl::whereabouts(int64_t rank) {
 InProcessWorld::InProcessWorld(int64_t num_ranks, int64_t num_lanes, Options options)
     : impl_(std::make_unique<Impl>(num_ranks, num_lanes, options.timeout_s)) {
   MOE_CHECK(num_ranks > 0 && num_lanes > 0,
-            "ranks of one process: there are {} ranks and {} lanes, but must be at least 1 of each",
+            "InProcessWorld: num_ranks = {} and num_lanes = {}, but both must be at least 1",
             num_ranks, num_lanes);
 }
 

@@ -11,9 +11,10 @@ LinkTransfers::LinkTransfers(const Cluster& link, bool keep_use)
 
 void LinkTransfers::begin(Channel& channel, uint64_t turn, Nanoseconds length,
                           Nanoseconds earliest) {
-  MOE_CHECK(channel.over,
-            "transfer {} of a rank's lane begins, but the lane's transfer {} must end first", turn,
-            channel.turn);
+  MOE_CHECK(
+      channel.over,
+      "transfer {} of a lane of one group begins, but transfer {} of this lane must end first",
+      turn, channel.turn);
   channel.turn = turn;
   channel.begin = std::max(earliest, channel.end);
   channel.end = channel.begin + length;

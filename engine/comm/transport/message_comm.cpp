@@ -35,8 +35,10 @@ void check_pieces(const Pieces& pieces, int64_t num_ranks) {
   const size_t n = index(num_ranks * pieces.groups);
   MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
                 pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "each list of pieces must have {} entries, for {} ranks and {} groups of pieces", n,
-            num_ranks, pieces.groups);
+            "all_to_all: Pieces has {} send_offset, {} send_bytes, {} receive_offset and {} "
+            "receive_bytes, but must have {} of each, for {} ranks and {} groups",
+            pieces.send_offset.size(), pieces.send_bytes.size(), pieces.receive_offset.size(),
+            pieces.receive_bytes.size(), n, num_ranks, pieces.groups);
 }
 
 /// Returns the offset at which a peer's n pieces, from number `first` on, begin, if they follow
@@ -286,8 +288,8 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
 }
 
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
-  MOE_CHECK(root >= 0 && root < size(), "broadcast: the root is member {}, but must be 0 to {}",
-            root, size() - 1);
+  MOE_CHECK(root >= 0 && root < size(), "broadcast {}: the root is member {}, but must be 0 to {}",
+            what, root, size() - 1);
   const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
                            take_post()};
   CommTimes times = meet(request);

@@ -37,7 +37,7 @@ std::string error_text(int code) {
 }
 
 void check(int code, const char* call) {
-  if (code != MPI_SUCCESS) throw run_error("{}: {}", call, error_text(code));
+  if (code != MPI_SUCCESS) throw run_error("{} failed: {}", call, error_text(code));
 }
 
 class Mpi final : public Transport {
@@ -170,7 +170,7 @@ bool MpiMessages::over() {
   const int code =
       MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &all, MPI_STATUSES_IGNORE);
   if (code != MPI_SUCCESS) {
-    throw run_error("MPI lost a message of rank{} {}: {}", missing().size() == 1 ? "" : "s",
+    throw run_error("MPI lost a message to or from rank{} {}: {}", missing().size() == 1 ? "" : "s",
                     fmt::join(missing(), ", "), error_text(code));
   }
   if (all == 0) return false;
