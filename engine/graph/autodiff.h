@@ -30,9 +30,11 @@ class GradContext {
             Attrs attrs = {}, bool is_dw = false);
   OpId emit(const OpDef& def, std::string_view suffix, std::vector<TensorId> inputs,
             Attrs attrs = {}, bool is_dw = false);
-  /// Adds a partial gradient to the tensor's; emits an `add` op where the tensor already has one.
+  /// Adds `partial` to the tensor's gradient; emits an `add` op if the tensor has a gradient
+  /// already.
   void add(TensorId tensor, TensorId partial);
-  /// Replaces the tensor's gradient by `total`, whose op read grad(tensor) as its accumulator.
+  /// Replaces the tensor's gradient by `total`; the op that produces `total` must have added
+  /// grad(tensor) to it.
   void set(TensorId tensor, TensorId total);
 
  private:

@@ -30,7 +30,7 @@ std::vector<std::vector<OpId>> mutators(const Graph& graph) {
 }
 
 /// Returns, for each joined tensor (Piece::whole), the tensors in its storage that ops overwrite.
-/// An op that reads the whole also reads these tensors.
+/// An op that reads the joined tensor also reads these tensors.
 std::map<TensorId, std::vector<TensorId>> overwritten_in(
     const Graph& graph, const std::vector<std::vector<OpId>>& mutator) {
   std::map<TensorId, std::vector<TensorId>> held;
@@ -55,7 +55,8 @@ std::map<TensorId, std::vector<TensorId>> overwritten_in(
   return held;
 }
 
-/// Returns a cycle "a -> b -> a" among the ops that topological_order cannot place (waiting > 0).
+/// Returns the names of a cycle, "a -> b -> a", among the ops that topological_order() could not
+/// add to its order (those with waiting > 0).
 std::string cycle_text(const Graph& graph, const std::vector<std::vector<OpId>>& preds,
                        const std::vector<int32_t>& waiting, OpId start) {
   std::vector<OpId> path;

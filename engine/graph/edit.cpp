@@ -84,9 +84,9 @@ class Splitter {
     return found == axis_.end() ? -1 : found->second;
   }
 
-  /// Returns where the run of ops of one lane kind that starts at `begin` ends. Clones of all parts
-  /// are made for one such run before the next, so that in program order the next part's transfer
-  /// is before this part's compute.
+  /// Returns the end of the longest sequence of ops in ops_ that starts at `begin` and has one lane
+  /// kind. Clones of all parts are made for one such sequence before the next sequence, so that in
+  /// program order the transfer of part p + 1 is before the compute of part p.
   size_t end_of_stage(size_t begin) const {
     size_t end = begin + 1;
     while (end < ops_.size() && graph_.def(ops_[end]).lane == graph_.def(ops_[begin]).lane) ++end;
@@ -186,7 +186,7 @@ class Splitter {
   std::span<const int64_t> sizes_;
   std::vector<std::vector<OpId>> clones_;  // indexed by part
   std::map<TensorId, int> axis_;
-  std::map<TensorId, OpId> inside_;  // outputs of the chain's ops, and the ops
+  std::map<TensorId, OpId> inside_;  // key: an output of an op of the chain; value: this op
   std::map<TensorId, std::vector<TensorId>> parts_;
 };
 

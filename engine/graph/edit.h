@@ -17,9 +17,10 @@ struct CutAxis {
 /// Cuts a chain of ops (`ops`, in program order) into one part per entry of `sizes`, which is the
 /// length of the part along the cut axis; all cut axes must have the same length. Each op is
 /// replaced by one clone per part, named "<op>.p<i>", with Op::part = i. An input from outside the
-/// chain is cut by a `split` op if it is in `cuts`, and otherwise read by all parts. An output that
-/// is read outside the chain is joined by a `concat` op. Returns, for each part, the clones in the
-/// order of `ops`. Throws UserError when the sizes do not sum to the length of an axis.
+/// chain is cut by a `split` op if it is in `cuts`, and otherwise read by all parts. The parts of
+/// an output that is read outside the chain are joined by a `concat` op. Returns, for each part,
+/// the clones in the order of `ops`. Throws UserError when the sizes do not sum to the length of a
+/// cut axis, an op is already a part of a cut, or an output that is read outside is not in `cuts`.
 std::vector<std::vector<OpId>> split_ops(Graph& graph, std::span<const OpId> ops,
                                          std::span<const CutAxis> cuts,
                                          std::span<const int64_t> sizes);

@@ -22,11 +22,11 @@ namespace moe {
 
 enum class DType : uint8_t { kF16, kBF16, kF32, kF64, kI32 };
 Bytes dtype_bytes(DType dtype);
-/// Bytes per element as executed: element_bytes for floats of up to 4 bytes, except that
-/// element_bytes = 0 means the type's own size.
+/// Returns the bytes per element in a run whose floats have `element_bytes` bytes: for floats of up
+/// to 4 bytes element_bytes (0 means the size of `dtype`), for other types their own size.
 Bytes dtype_bytes(DType dtype, Bytes element_bytes);
-/// Returns the type of parameters, their gradients and states, scores and weights where activations
-/// have type `dtype`: f32 for bf16, otherwise the same type.
+/// Returns the type of parameters with their gradients and states, and of the gate's scores and
+/// weights, in a model with activations of type `dtype`: f32 for bf16, otherwise `dtype`.
 inline DType wide_dtype(DType dtype) {
   return dtype == DType::kBF16 ? DType::kF32 : dtype;
 }
@@ -86,7 +86,7 @@ struct Op {
   Segment segment = Segment::kEmbed;
   int32_t layer = -1;  // block index, -1 outside blocks
   int32_t part = -1;   // which part of a cut, -1 when the op was not cut
-  /// The op computes the gradient of a parameter, which only all-reduce and update read.
+  /// True if the op computes the gradient of a parameter, which only all-reduce and update read.
   bool is_dw = false;
 };
 
@@ -111,9 +111,10 @@ class Graph {
   size_t num_ops() const { return ops_.size(); }
 
   TensorId add_tensor(Tensor tensor);
-  /// Appends an op of the kind with this name and creates its outputs by the shape rule. They are
-  /// named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation otherwise.
-  /// The caller sets Op's other fields on op(id). Throws UserError for wrong inputs.
+  /// Appends an op of the kind with this name and creates its outputs by the shape rule. The
+  /// outputs are named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation
+  /// otherwise. The caller sets the other members of the op by op(id). Throws UserError for wrong
+  /// inputs.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
   OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
@@ -157,7 +158,8 @@ Dependencies dependencies(const Graph& graph);
 using Edge = std::pair<OpId, OpId>;
 
 /// Returns all ops that are not removed, each after its predecessors in `deps` and more_edges.
-/// Takes the first in program order where several could be next. Throws UserError naming a cycle.
+/// Where several ops could be next, takes the first of them in program order. Throws UserError
+/// naming a cycle.
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 
@@ -180,8 +182,8 @@ class Reachability {
 /// first). Throws UserError naming the ops of a cycle.
 Graph compact(const Graph& graph);
 
-/// Returns the same program with its ops in this order, without the ops that are not in `order` and
-/// without unused activations and gradients. Requires: `order` has no op twice.
+/// Returns the graph with only the ops in `order`, in this order, and without unused activations
+/// and gradients. Requires: `order` has no op twice.
 Graph with_order(const Graph& graph, std::span<const OpId> order);
 
 }  // namespace moe

@@ -10,7 +10,8 @@
 namespace moe {
 namespace {
 
-/// A union-find of tensors; behind_ is the distance of a tensor's first element from its parent's.
+/// A union-find of tensors; behind_ is how many elements after its parent's first element a tensor
+/// begins.
 class Places {
  public:
   explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
@@ -28,7 +29,7 @@ class Places {
       place.offset += behind_[place.root];
     }
     int64_t left = place.offset;
-    for (size_t at = t; parent_[at] != at;) {  // makes the root the parent of all on the path
+    for (size_t at = t; parent_[at] != at;) {  // path compression
       const size_t next = parent_[at];
       const int64_t step = behind_[at];
       parent_[at] = place.root;
@@ -39,8 +40,8 @@ class Places {
     return place;
   }
 
-  /// Records that b begins `distance` elements after a. Returns the distance that is recorded: an
-  /// earlier one, which may differ, where a and b were connected before.
+  /// Records that b begins `distance` elements after a, unless their distance is recorded already.
+  /// Returns the recorded distance.
   int64_t join(size_t a, size_t b, int64_t distance) {
     const Place x = find(a), y = find(b);
     if (x.root == y.root) return y.offset - x.offset;
@@ -59,7 +60,7 @@ bool is_source(const Tensor& tensor) {
          tensor.kind == TensorKind::kState;
 }
 
-/// The rules of check_joined that concern whole groups.
+/// The rules of check_joined() that concern all tensors of a group together.
 class Checker {
  public:
   explicit Checker(const Graph& graph)
@@ -70,9 +71,9 @@ class Checker {
     }
   }
 
-  /// Throws UserError where an op overwrites a whole, because dependencies() does not order the
-  /// readers of its pieces before that op. A piece may be overwritten: dependencies() orders the
-  /// readers of the whole first.
+  /// Throws UserError where an op overwrites a Piece::whole, because dependencies() does not order
+  /// the readers of its pieces before that op. A piece may be overwritten: dependencies() orders
+  /// the readers of its whole before that op.
   void check_overwritten() const {
     for (const auto& [t, op] : overwritten_) {
       if (!wholes_.contains(t)) continue;
@@ -120,7 +121,8 @@ class Checker {
     }
   }
 
-  /// Whether the tensor itself has values: of a producer that is no view, or as a source tensor.
+  /// Whether values are written to the tensor itself: it is an input, parameter or state, or its
+  /// producer is no view.
   bool has_values_of_its_own(TensorId t) const {
     const OpId maker = producer_[t.index()];
     return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));
@@ -148,7 +150,8 @@ class Checker {
   std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
   std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// Key: a part made of rows, with the wholes that contain it; or such a whole, with itself.
+  /// The wholes that contain a piece with rows of a part (Piece::end), indexed by the piece; and
+  /// each such whole, indexed by itself.
   std::map<TensorId, std::vector<TensorId>> rows_;
 };
 

@@ -14,8 +14,8 @@
 
 namespace moe {
 
-/// The kind of lane that an op runs on. kHost: work of a rank's host while the rank computes, such
-/// as placing experts and copying them from host memory.
+/// The kind of lane that an op runs on. kHost: work that a CPU does while the rank computes, such
+/// as placing experts and copying them from CPU memory.
 enum class LaneKind : uint8_t { kCompute, kComm, kHost };
 /// Returns "compute", "comm" or "host".
 const char* lane_kind_name(LaneKind kind);
@@ -27,11 +27,11 @@ enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
 enum class Payload : uint8_t {
   kNone,
   kRows,               // rows of tokens in slots, to the ranks of their experts or back
-  kCounts,             // how many rows each rank gets
+  kCounts,             // how many rows a rank sends to each expert
   kLoads,              // every rank's counts or estimates, to all ranks
   kGradients,          // gradients, summed over ranks
   kShadows,            // parameters of experts, to devices that get a copy for one step
-  kShadowGradients,    // gradients of these copies, to the experts' owners
+  kShadowGradients,    // gradients of the copies of kShadows, to the experts' owners
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
   kResidents,          // experts that move to another device and stay there
 };
@@ -47,15 +47,16 @@ enum class MoeOp : uint8_t {
   kSlotRows,
   kPlace,          // computes a placement from loads, by a policy
   kExpect,         // estimates loads from the choices in the layers before
-  kPlaceExpected,  // computes a placement from these estimates
-  kFineTune,       // computes a placement from the gate's loads where the estimates were wrong
-  kSwapIn,         // copies experts from host memory
+  kPlaceExpected,  // computes a placement from the estimates of kExpect
+  kFineTune,       // computes a placement from the gate's loads where kExpect was wrong
+  kSwapIn,         // copies experts from CPU memory to their device
 };
 /// Ops that functions of the graph and passes create or replace.
 enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
 /// Which loss the first output of an op is.
 enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
-/// Which rate of a device limits the op at usual sizes; calibration fits the rate to such ops.
+/// Which rate of a device limits the op at usual sizes; calibration fits each rate to the ops that
+/// it limits.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };
 
 /// What the values of an operand mean. In shapes, T = tokens, K = choices per token, E = experts,
@@ -82,7 +83,7 @@ enum class Role : uint8_t {
   kRecvCounts,  // [El,P] rows that each expert gets from each rank
   kUsedBefore,  // [E] slots that earlier parts of the batch hold
   kBegin,       // [E] first row of this part, after the rows of earlier parts of the batch
-  kRecvBegin,   // [El,P] like kBegin, at the experts
+  kRecvBegin,   // [El,P] like kBegin, at the ranks of the experts
   kLoads,       // [P,E] rows per source rank and expert
   kEstimate,
   kPlacement,
@@ -93,7 +94,7 @@ constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Whether the operand holds or counts rows at the tokens' rank (lies_at_experts: at
+/// Whether an operand of this role holds or counts rows at the tokens' rank (lies_at_experts: at
 /// the experts' rank).
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
@@ -102,7 +103,7 @@ constexpr bool lies_at_experts(Role role) {
   return role == Role::kRecvCounts || role == Role::kRecvBegin;
 }
 
-/// An input or output of an op; its index in OpDef::inputs or outputs is its place.
+/// An input or output of an op. Its place is its index in OpDef::inputs or OpDef::outputs.
 struct Operand {
   const char* name;
   Role role = Role::kValues;
@@ -129,16 +130,16 @@ struct Work {
   double flops = 0;
   double bytes = 0;
   bool gemm = false;      // the flops run on the device's matrix units
-  double host_bytes = 0;  // the share of `bytes` that comes from host memory
+  double host_bytes = 0;  // the share of `bytes` that is read from CPU memory
 };
 
 /// Assumptions about data, from which the work of a data-dependent op is computed before a run.
 struct WorkContext {
   /// Expected share of slots that hold a token, 0..1 (balanced routing: 1 / capacity factor).
   double slot_occupancy = 1.0;
-  /// Experts that a swap_in copies to one device; negative: the op's usual number.
+  /// Experts that a swap_in copies to one device; negative: as many as the op's work() assumes.
   double loaded_experts = -1;
-  /// Whether a fine_tune computes a new placement.
+  /// Whether a fine_tune places experts again, instead of keeping the placement of place_expected.
   bool again = false;
 };
 
@@ -161,13 +162,15 @@ struct AxisTuple {
   std::vector<int> inputs, outputs;
 };
 
-/// States that in every part but the first, the optional input `input` is the row end of the
-/// previous part, which is that part's input `of_input` or its output `of_output` (-1: not used).
+/// In every part but the first, the optional input number `input` is the row end of the previous
+/// part. This row end is input number `of_input` or output number `of_output` of the previous
+/// part's op; the one of both that is not given is -1.
 struct BeginInput {
   int input, of_input = -1, of_output = -1;
 };
 
-/// A tensor (`piece`) in the storage of another of the same dtype (`whole`): an op joins them.
+/// A tensor (`piece`) that an op joins to another tensor of the same dtype (`whole`): it is in the
+/// storage of `whole`.
 struct Piece {
   TensorId piece, whole;
   int64_t offset = 0;  // number of elements before the piece's first element in the whole
@@ -175,8 +178,8 @@ struct Piece {
 };
 
 /// Variants of the kernel that a device can run for one op: `names` are the values allowed for the
-/// op's attribute `attribute`, the default first. Results differ only by rounding. Fewer than two
-/// names: there is nothing to choose.
+/// op's attribute `attribute`, the default first. Results of variants differ only by rounding. With
+/// fewer than two names, the op has one kernel.
 struct KernelVariants {
   const char* attribute = nullptr;
   std::vector<const char*> names = {};
@@ -212,10 +215,12 @@ struct OpDef {
   /// let it through.
   bool (*differentiable)(const Op&) = nullptr;
 
-  /// Not kNone: output 0 is a loss [1], and the gradient rule needs no gradient of an output.
+  /// If not kNone, output 0 is a loss of shape [1], and the gradient rule needs no gradient of an
+  /// output.
   Loss loss = Loss::kNone;
 
-  /// Returns all cuts, preferred ones first (Lancet, section 5.1, less "all whole"); null: none.
+  /// Returns all allowed cuts of the op, preferred ones first (Lancet, section 5.1, without the cut
+  /// in which all operands are whole); null: none.
   std::vector<AxisTuple> (*axes)(const Graph&, const Op&) = nullptr;
   std::vector<BeginInput> begins = {};
   /// Returns the row end of an output that is cut as kRows.
@@ -224,7 +229,7 @@ struct OpDef {
   /// Pairs (output, input): the output may use the input's storage if no later op reads the input.
   /// Pairs may name inputs and outputs that an op lacks; alias_pairs() returns those that it has.
   std::vector<std::pair<int, int>> may_alias = {};
-  /// Output i may use the storage of input i, for every i.
+  /// True if output i may use the storage of input i, for every i.
   bool alias_each = false;
   /// Inputs that the op overwrites in place; they must be parameters or states. Such an op runs
   /// after all ops that only read the tensor. Ops that overwrite the same tensor run in program
@@ -234,11 +239,13 @@ struct OpDef {
   /// Returns which tensors this op joins in one storage; null: none. Pieces that already are at
   /// their place in the whole are not copied by the kernel.
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
-  /// The op's pieces are rows of the parts of a cut op, with row ends (Piece::end).
+  /// True if the op's pieces are rows of the parts of a cut op, with row ends (Piece::end).
   bool joins_parts = false;
-  /// Returns whether this op only joins tensors in one storage, without a copy; null: never.
+  /// Returns whether this op only joins tensors in one storage and writes nothing; null: no op of
+  /// the kind is a view.
   bool (*view)(const Op&) = nullptr;
-  /// The outputs are slots for experts on a device; slots without an expert have undefined values.
+  /// True if the outputs are slots for experts on a device; slots without an expert have undefined
+  /// values.
   bool loose_slots = false;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
@@ -248,21 +255,22 @@ struct OpDef {
   /// Returns the scratch bytes for one call with elem_bytes bytes per float; null: none.
   Bytes (*scratch_bytes)(const Graph&, const Op&, Bytes elem_bytes) = nullptr;
 
-  /// The kernel glue: the host function that calls kernels for one op. Null for collectives, which
+  /// The kernel glue: the CPU function that calls kernels for one op. Null for collectives, which
   /// the executor runs through its Communicator, and for ops that are only simulated.
   void (*run_f32)(const KernelCall<float>&) = nullptr;
   void (*run_f64)(const KernelCall<double>&) = nullptr;
   /// The glue for activations stored in bf16; null: the op runs as in f32.
   void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
 
-  // With a device, kernels run and operands are on the device, and the glue runs on the host:
+  // In a run on a GPU, kernels run and operands are on the GPU, and the glue runs on its host, the
+  // CPU:
   /// Returns the inputs that the glue itself reads (counts, row ends, placements) and that must
   /// therefore be in host memory; null: none.
   std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
   /// Returns whether the glue of this op does the work itself, so that inputs, outputs and scratch
   /// must all be in host memory; null: no op of this kind does.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Returns the kernel variants that this op can choose from; null: it has one kernel.
+  /// Returns the variants of the kernel that can run this op; null: there is one kernel.
   KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
@@ -270,11 +278,11 @@ struct OpDef {
 inline bool always(const Graph&, const Op&) {
   return true;
 }
-/// Whether the op's glue does its work on the host (OpDef::on_host).
+/// Whether the op's glue does the op's work on the CPU, also in a run on a GPU (OpDef::on_host).
 bool runs_on_host(const Graph& graph, const Op& op);
 /// Whether an input or output of the op is bf16.
 bool stores_bf16(const Graph& graph, const Op& op);
-/// Returns the present inputs that the glue, or for a collective the executor, reads on the host.
+/// Returns the present inputs that the glue, or for a collective the executor, reads on the CPU.
 std::vector<TensorId> host_inputs(const Graph& graph, const Op& op);
 
 /// A table of all kinds of ops; the engine's table is in ops/ops.h.
@@ -308,15 +316,15 @@ std::string output_name(const std::string& op, size_t i);
 /// Returns the default kind of an op's outputs: gradient in the backward, else activation.
 TensorKind usual_tensor_kind(Phase phase);
 
-/// Returns the group of ranks in a collective op: attrs group (number of members; default: all
-/// ranks) and stride (default 1). Throws UserError naming op and attributes unless group * stride
-/// divides the number of ranks.
+/// Returns the group of ranks of a collective op, from its attributes group (number of members;
+/// default: all ranks) and stride (default 1). Throws UserError naming op and attributes unless
+/// group * stride divides the number of ranks.
 Group group_of(const Graph& graph, const Op& op);
 /// Returns the round of a collective op, from attrs round (default 0) and rounds (default 1), see
-/// Round in base/group.h; with to="source" it is the reverse of that round. Throws UserError naming
+/// Round in base/group.h; with to="source" the round is Round::reversed(). Throws UserError naming
 /// op and attributes when they do not fit the group.
 Round round_of(const Graph& graph, const Op& op);
-/// Returns attrs group and stride for a group; none where the group is all ranks.
+/// Returns the attributes group and stride for a group; none where the group is all ranks.
 Attrs group_attrs(const Group& group, int64_t num_ranks);
 
 // Whether an op has this MoeOp, BasicOp or Payload; false for a removed op.
@@ -329,7 +337,8 @@ std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role);
 /// Returns the op's input (output_of: output) of this role; an invalid id when it is absent.
 TensorId input_of(const Graph& graph, const Op& op, Role role);
 TensorId output_of(const Graph& graph, const Op& op, Role role);
-/// Sets the input of this role; an invalid `tensor` empties it. Requires: the kind has this role.
+/// Sets the input of this role; an invalid `tensor` makes it absent. Requires: the op's kind has an
+/// input of this role.
 void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
 /// Returns the operand to which input i of this op belongs; null when the op takes fewer inputs.
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
@@ -337,8 +346,8 @@ const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is
 /// required is absent or not a tensor of the graph.
 void check_inputs(const Graph& graph, const Op& op);
-/// For an op that its shape rule has accepted: throws MOE_CHECK's error naming the kind unless
-/// num_outputs outputs, and the roles of its integer inputs, are declared.
+/// For an op that its shape rule has accepted: throws MOE_CHECK's error naming the op's kind unless
+/// the kind declares num_outputs outputs and roles of integers for the integer inputs.
 void check_made(const Graph& graph, const Op& op, size_t num_outputs);
 /// Throws MOE_CHECK's error naming an op with an incomplete or contradictory definition.
 void check_declared(const OpTable& table);

@@ -32,7 +32,8 @@ class LineReader {
   void demand(char c) {
     if (!take(c)) fail(fmt::format("'{}'", c));
   }
-  /// Takes a run of characters that are neither space nor punctuation; if none: expected `what`.
+  /// Reads and returns the next word (characters that are neither space nor punctuation). Throws
+  /// UserError "expected <what>" if there is none.
   std::string word(std::string_view what) {
     skip_spaces();
     const size_t end = std::min(line_.find_first_of(" \t,=(){}[]", at_), line_.size());
@@ -105,7 +106,7 @@ class LineReader {
   size_t at_ = 0;
 };
 
-/// Returns the enumerator whose name is `text`, out of the first `count`; nullopt: there is none.
+/// Returns the one of the first `count` enumerators whose name is `text`; nullopt if there is none.
 template <class E>
 std::optional<E> by_name(const char* (*name)(E), int count, std::string_view text) {
   for (int i = 0; i < count; ++i) {

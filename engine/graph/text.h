@@ -7,10 +7,10 @@
 //   %9, %10 = linear_dw(%5, %6, _) {bias=1} b0.attn.qkv.dw backward attn layer=0 part=1 dw
 //   %11 expert = expert_linear_dw(%8, %3) {rows="used"} b1.moe.fc1.dw backward expert layer=1 dw
 //
-// '_' is an absent optional input. Output shapes are not printed: the shape rule gives them. An
-// output may be followed by `expert`, by a tensor kind where it is not the usual one of the phase,
-// and by `as NAME` where its name is not output_name(). A line that starts with '#' is a comment.
-// %N is a label: tensor ids are assigned in ascending order of labels.
+// '_' is an absent optional input. Output shapes are not printed: the shape rule of the op's kind
+// gives them. An output may be followed by `expert`, by a tensor kind other than
+// usual_tensor_kind(), and by `as NAME` if its name is not output_name(). A line that starts with
+// '#' is a comment. %N is a label: tensor ids are assigned in ascending order of labels.
 #pragma once
 
 #include <string>
@@ -21,7 +21,7 @@
 namespace moe {
 
 std::string print(const Graph& graph);
-/// Throws UserError with the line number, the text and what was expected.
+/// Throws UserError with the line number, the line and what was expected.
 Graph parse_graph(std::string_view text, const OpTable& table);
 
 }  // namespace moe

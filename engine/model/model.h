@@ -53,11 +53,12 @@ struct ModelSpec {
   /// (ST-MoE, Zoph et al. 2022, equation 5); 0 means no z-loss.
   double z_loss = 0;
   /// Balancing without a loss (Wang et al. 2024): each expert has a bias that is added to its
-  /// scores for the choice, but not for the weights. After each step the bias goes up by this much
-  /// where the expert got fewer choices (of all ranks, before drops) than the mean, down where
-  /// more; 0: no bias.
+  /// scores for the choice, but not for the weights. After each step bias_rate is added to the bias
+  /// of an expert with fewer choices (of all ranks, before drops) than the mean, and subtracted
+  /// from that of one with more. 0 means no bias.
   double bias_rate = 0;
-  /// false: separate ops for score, softmax and context, with [B,nh,S,S] in memory.
+  /// false: separate ops for score, softmax and context, with scores [batch, heads, seq, seq] in
+  /// memory.
   bool fused_attention = true;
   // Type of activations, of parameters and of what is sent. With bf16, parameters stay f32.
   DType dtype = DType::kF32;
@@ -138,10 +139,11 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& m
 /// Returns the forward graph: embedding ... cross_entropy, then the ops that model/routers.h adds.
 /// The tensors "ids" and "targets" are inputs. Names and order of parameters are those of the
 /// reference model: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert parameters hold only
-/// the experts of one rank, [El, ...]. Loss scale = 1 / tokens of all ranks. Where a rank has every
-/// expert (one rank, or ep = 1), nothing is exchanged and rows keep the shape [E,C,d]. Throws
-/// UserError naming "model.balance_loss", "model.z_loss" or "model.bias_balance" and the gate when
-/// the gate's choices do not follow from each token's scores.
+/// the experts of one rank, [El, ...]. The loss is the sum over tokens divided by the tokens of all
+/// ranks. Where a rank has every expert (one rank, or ep = 1), nothing is exchanged and rows keep
+/// the shape [E,C,d]. Throws UserError naming "model.balance_loss", "model.z_loss" or
+/// "model.bias_balance" and the gate when the gate's choices do not follow from each token's
+/// scores.
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 
 /// Returns the tensor of the cross entropy in a graph of build_forward() (also after passes).
@@ -153,7 +155,7 @@ enum class ReducePlace : uint8_t { kAfter, kReady };
 constexpr std::array<const char*, 2> names_of(ReducePlace) {
   return {"after", "ready"};
 }
-/// The lane of the gradients' all-reduces; the names are those of the schedule's lanes.
+/// The lane of the gradients' all-reduces; names_of() returns the names of these lanes.
 enum class ReduceLane : uint8_t { kWithAllToAlls, kOwn };
 constexpr std::array<const char*, 2> names_of(ReduceLane) {
   return {"comm", "comm_reduce"};
@@ -196,8 +198,8 @@ struct ParamInfo {
   enum class Init { kUniform, kOne, kZero } init;
 };
 std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// Returns the states that belong to no parameter; they begin at 0: b<i>.gate.bias [E] if bias_rate
-/// > 0.
+/// Returns the state tensors that belong to no parameter and are initialised to 0: b<i>.gate.bias
+/// [E] of each MoE block i if bias_rate > 0.
 std::vector<ParamInfo> states(const ModelSpec& model);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).

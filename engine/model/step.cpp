@@ -101,7 +101,8 @@ void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& 
   }
 }
 
-/// Returns the program order in which all-reduce i (op first + i) is right after ready[i].
+/// Returns the order of all ops in which all-reduce i (op number first + i) is directly after op
+/// ready[i].
 std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
                                    const std::vector<OpId>& ready) {
   std::vector<OpId> order;
