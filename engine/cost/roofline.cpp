@@ -128,8 +128,7 @@ CoreSharing RooflineCost::sharing(const Graph& graph, OpId op) const {
 Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
   MOE_CHECK(false,
             "a pass or policy uses the time of op '{}', but does not declare in its definition "
-            "that it reads "
-            "times (Reads::kTimes), so none were measured",
+            "that it reads times (Reads::kTimes), so none were measured",
             graph.op(op).name);
 }
 

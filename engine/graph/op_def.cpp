@@ -20,7 +20,8 @@ OpKind OpTable::kind(std::string_view name) const {
 const OpDef& OpTable::basic(BasicOp which) const {
   const auto found = std::find_if(defs_.begin(), defs_.end(),
                                   [&](const OpDef* def) { return def->basic == which; });
-  MOE_CHECK(found != defs_.end(), "the table of ops must have an op for BasicOp number {}",
+  MOE_CHECK(found != defs_.end(),
+            "the table of ops must have an op with OpDef::basic == BasicOp number {}, but has none",
             static_cast<int>(which));
   return **found;
 }
@@ -160,7 +161,8 @@ TensorId output_of(const Graph& graph, const Op& op, Role role) {
 void set_input(Graph& graph, OpId id, Role role, TensorId tensor) {
   Op& op = graph.op(id);
   const auto at = place_of(graph.def(op).inputs, role);
-  MOE_CHECK(at.has_value(), "op '{}' ({}) must have an input of role number {}", op.name,
+  MOE_CHECK(at.has_value(),
+            "op '{}': kind {} must declare an input of role number {}, but has none", op.name,
             graph.def(op).name, static_cast<int>(role));
   op.inputs.resize(std::max(op.inputs.size(), *at + 1));
   op.inputs[*at] = tensor;
@@ -179,7 +181,8 @@ bool is_there(const Operand& operand, const Op& op) {
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i) {
   size_t place = 0;
   for (const Operand& operand : def.inputs) {
-    // The last operand keeps its place even if its attribute is absent; the shape rule checks that.
+    // The last operand is counted even if its attribute (Operand::with) is absent; the shape rule
+    // checks whether it may be given.
     const bool there = &operand == &def.inputs.back() || is_there(operand, op);
     const auto most = static_cast<size_t>(there ? operand.most : 0);
     if (i < place + most) return &operand;

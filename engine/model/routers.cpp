@@ -73,7 +73,8 @@ class RouterBuilder {
     load_[{r.block, count}] = graph_.out(id);
   }
 
-  /// Adds one all-reduce for the counts of all layers, after the model's loss.
+  /// Adds one all-reduce of the counts of all MoE layers, in the phase forward (`forward`) or
+  /// update.
   void all_reduce(const std::string& count, bool forward) {
     if (sum_.contains({routers_[0].block, count})) return;
     std::vector<TensorId> inputs;
@@ -91,8 +92,9 @@ class RouterBuilder {
     return sum_.contains(key) ? sum_.at(key) : load_.at(key);
   }
 
-  /// The op multiplies the counts by the sum over tokens of the scores; `scale` turns the counts
-  /// into f and the sum into P. The values of all ranks add up to the total loss.
+  /// The op balance_loss multiplies the counts by the sum over tokens of the scores; its attribute
+  /// `scale` turns the counts into f and the sum into P (BalanceLossSpec). The values of all ranks
+  /// add up to the total loss.
   void add_balance_loss(const Router& r) {
     const BalanceLossSpec& balance = model_.balance_loss;
     const double choices =
@@ -122,7 +124,7 @@ void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
   const char* why =
       gate.chooser == Chooser::kExpert
           ? "lets experts choose tokens, so that every expert gets the same number of rows"
-          : "does not choose by scores";
+          : "does not choose experts by their scores";
   if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
   if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);
   if (model.z_loss > 0 && gate.chooser == Chooser::kRule) refuse("z_loss", why);

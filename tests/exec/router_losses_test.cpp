@@ -393,7 +393,7 @@ TEST_CASE("losses that do not fit the gate, or make no sense, are refused by nam
         m.gate = "hash";
         m.balance_loss.coefficient = 0.1;
       },
-      "model.balance_loss: the gate 'hash' does not choose by scores");
+      "model.balance_loss: the gate 'hash' does not choose experts by their scores");
   check_refused(
       [](ModelSpec& m) {
         m.gate = "expert_choice";
@@ -405,7 +405,7 @@ TEST_CASE("losses that do not fit the gate, or make no sense, are refused by nam
         m.gate = "random";
         m.z_loss = 0.1;
       },
-      "model.z_loss: the gate 'random' does not choose by scores");
+      "model.z_loss: the gate 'random' does not choose experts by their scores");
   check_refused(
       [](ModelSpec& m) {
         m.balance_loss = {0.1, "all", false};

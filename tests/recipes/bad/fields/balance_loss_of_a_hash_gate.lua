@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 14
--- says: model.balance_loss: the gate 'hash' does not choose by scores
+-- says: model.balance_loss: the gate 'hash' does not choose experts by their scores
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,
