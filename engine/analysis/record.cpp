@@ -250,7 +250,7 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
     if (carrier != busy.end()) {
       const OpId carried = (*carrier)->op;
       parts.push_back({op, Cause::kLaneBusy, carried, op, -1, stage_of_busy(op, carried), ns});
-    } else if (ahead != busy.end()) {  // not yet posted, but before `op` in the order of the lane
+    } else if (ahead != busy.end()) {  // *ahead is before `op` in the lane's order, but not posted
       const OpId first = (*ahead)->op;
       parts.push_back({op, Cause::kLaneOrder, first, op, -1, stage_of_busy(op, first), ns});
     } else if (hold != nullptr) {

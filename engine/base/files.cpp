@@ -215,15 +215,15 @@ void AtomicFile::write(const void* data, size_t bytes) {
 void AtomicFile::commit(bool durable) {
   if (durable && fsync(file_.get()) != 0) fail("write");
   const std::string name = path_.filename();
-  // An error of close(2) must be known before the rename, so a duplicate of the descriptor is
-  // closed here; the file itself, and with it the lock, is closed after the rename.
+  // Errors of close(2) must be known before the rename, so a duplicate of the descriptor is closed
+  // here; file_, and with it the lock, is closed after the rename.
   Descriptor same(dup(file_.get()));
   if (same.close() != 0) fail("write");
   if (renameat(folder_.get(), temporary_.c_str(), folder_.get(), name.c_str()) != 0) fail("write");
   temporary_.clear();
   file_ = Descriptor();
   if (!durable) return;
-  // Syncs the folder, so that the new name is on the disk too.
+  // Calls fsync(2) for the folder, so that the new name is on the disk too.
   const Descriptor list(openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (list.valid()) fsync(list.get());
 }

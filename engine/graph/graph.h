@@ -96,7 +96,8 @@ class Graph {
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Ranks that run this program together: data parallel, with experts spread over groups of them.
+  /// Number of ranks that run this program together: data parallel, with experts spread over groups
+  /// of ranks.
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }
@@ -121,8 +122,8 @@ class Graph {
               Phase phase = Phase::kForward);
   /// Appends an op unchanged; its outputs are existing tensors of this graph.
   OpId append(Op op);
-  /// Drops all but the first num_ops ops and the first num_tensors tensors. Requires: no op that
-  /// stays refers to a dropped tensor.
+  /// Drops all but the first num_ops ops and the first num_tensors tensors. Requires: no op that is
+  /// kept refers to a dropped tensor.
   void truncate(size_t num_ops, size_t num_tensors);
   /// Marks the op as removed; compact() then drops it.
   void remove(OpId id) { ops_[id.index()].kind = OpKind(); }

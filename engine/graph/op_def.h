@@ -27,7 +27,7 @@ enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
 enum class Payload : uint8_t {
   kNone,
   kRows,               // rows of tokens in slots, to the ranks of their experts or back
-  kCounts,             // how many rows a rank sends to each expert
+  kCounts,             // how many rows each expert gets from each rank
   kLoads,              // every rank's counts or estimates, to all ranks
   kGradients,          // gradients, summed over ranks
   kShadows,            // parameters of experts, to devices that get a copy for one step
@@ -107,7 +107,7 @@ constexpr bool lies_at_experts(Role role) {
 struct Operand {
   const char* name;
   Role role = Role::kValues;
-  bool optional = false;       // for an input: its place may be empty
+  bool optional = false;       // an input that may be absent (an invalid id)
   int most = 1;                // above 1: a list of 1 to `most` tensors; only for the last operand
   const char* with = nullptr;  // the operand exists only where this attribute is given and not 0
 };
@@ -265,10 +265,10 @@ struct OpDef {
   // In a run on a GPU, kernels run and operands are on the GPU, and the glue runs on its host, the
   // CPU:
   /// Returns the inputs that the glue itself reads (counts, row ends, placements) and that must
-  /// therefore be in host memory; null: none.
+  /// therefore be in CPU memory; null: none.
   std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
   /// Returns whether the glue of this op does the work itself, so that inputs, outputs and scratch
-  /// must all be in host memory; null: no op of this kind does.
+  /// must all be in CPU memory; null: no op of this kind does.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
   /// Returns the variants of the kernel that can run this op; null: there is one kernel.
   KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
@@ -291,7 +291,8 @@ class OpTable {
   explicit OpTable(std::vector<const OpDef*> defs) : defs_(std::move(defs)) {}
   /// Returns the kind of this name. Throws UserError with the nearest name when there is none.
   OpKind kind(std::string_view name) const;
-  /// Returns the op that has OpDef::basic == which. Throws MOE_CHECK's error when there is none.
+  /// Returns the definition of the op with OpDef::basic == which. Throws MOE_CHECK's error when
+  /// there is none.
   const OpDef& basic(BasicOp which) const;
   const OpDef& def(OpKind kind) const { return *defs_[kind.index()]; }
   std::span<const OpDef* const> defs() const { return defs_; }
@@ -308,7 +309,8 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op);
 
 /// Returns which tensors the op joins in one storage (OpDef::pieces).
 std::vector<Piece> pieces(const Graph& graph, const Op& op);
-/// Whether the op writes nothing: its outputs are in its inputs' storage, or the reverse.
+/// Whether the op is a view, which writes nothing: its outputs are in the storage of its inputs, or
+/// the reverse.
 bool is_view(const Graph& graph, const Op& op);
 
 /// Returns the name of output i of an op: "<op>" for output 0, then "<op>:1", ...
@@ -340,7 +342,8 @@ TensorId output_of(const Graph& graph, const Op& op, Role role);
 /// Sets the input of this role; an invalid `tensor` makes it absent. Requires: the op's kind has an
 /// input of this role.
 void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
-/// Returns the operand to which input i of this op belongs; null when the op takes fewer inputs.
+/// Returns the operand to which input i of this op belongs; null when the op's kind has fewer
+/// inputs.
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
 
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is

@@ -72,8 +72,8 @@ struct ModelSpec {
   /// An expert-parallel group consists of consecutive ranks that together hold all experts, so
   /// every expert has one resident per group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
-  /// The ranks that hold the same experts as a given rank, over which the gradients of experts are
-  /// summed; {1, ...} where there is only one.
+  /// Returns the group of ranks that hold the same experts, over which the gradients of experts are
+  /// summed; its size is 1 where every expert is on one rank only.
   Group resident_group(int64_t num_ranks) const {
     const int64_t size = expert_group(num_ranks).size;
     return {num_ranks / size, size};
@@ -111,7 +111,8 @@ constexpr auto fields_of(const Adamw*) {
 
 using OptimizerSpec = std::variant<Sgd, Adamw>;
 
-/// What a gate, built-in or from Lua, declares for the graph, as values.
+/// What a gate, built-in or from Lua, declares about itself for the graph: plain values, without
+/// its function.
 struct GateSpec {
   std::string name;
   int64_t k = 1;
@@ -128,7 +129,7 @@ struct GateSpec {
 /// finite.
 void check(const ModelSpec& model, int64_t num_ranks);
 
-/// Returns the GateSpec of `gate`; without it, of the built-in gate that the model names.
+/// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
@@ -184,7 +185,7 @@ constexpr auto fields_of(const GradientSync*) {
 /// Adds the backward by autodiff, then the all-reduce of every gradient over the ranks that hold
 /// its parameter, then the update of every parameter: SGD with momentum (state "<param>.v") or
 /// AdamW (states "<param>.m" and "<param>.v"). The gradients of experts are summed over `residents`
-/// (ModelSpec::resident_group); there is no all-reduce where that is one rank.
+/// (ModelSpec::resident_group); where `residents` is one rank, they have no all-reduce.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
                              const Group& residents = {1, 1});
 

@@ -100,7 +100,8 @@ class EmulatedLink final : public Communicator {
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
   }
 
-  /// Returns matrix_ as a matrix [N, N] over all devices of the link.
+  /// Returns matrix_, whose indices are members of the group, as a matrix [N, N] indexed by the N
+  /// devices of the link.
   std::vector<double> bytes() const {
     const int64_t all = wire_.link().num_devices(), n = size();
     std::vector<double> bytes(static_cast<size_t>(all * all));
@@ -133,8 +134,8 @@ class EmulatedLink final : public Communicator {
   EmulatedWire::Channel& channel_;
   uint64_t turn_ = 0;          // number of transfers so far
   Pieces exchange_;            // the exchange in which every member sends its row_ to all
-  std::vector<Bytes> row_;     // [n]: bytes from this rank
-  std::vector<Bytes> matrix_;  // [n, n]: bytes within the group
+  std::vector<Bytes> row_;     // [n]: bytes from this rank to each member
+  std::vector<Bytes> matrix_;  // [n, n]: bytes from each member to each
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 

@@ -20,7 +20,7 @@ class ControlChannel {
 
   // When a peer is lost, the job fails. In a job that has failed, send() and read() do nothing.
   void send(int64_t peer, std::string text);
-  /// Returns the next message that has arrived, from any sender; nothing when there is none.
+  /// Returns the next message that has arrived, from any sender; nullopt when there is none.
   std::optional<Transport::ControlMessage> read();
 
  private:

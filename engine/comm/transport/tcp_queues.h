@@ -75,12 +75,12 @@ class TcpOutbox {
 
 class TcpInbox {
  public:
-  /// Posts memory to receive a message. Throws RunError when the message that has arrived has
-  /// another size.
+  /// Posts memory to receive a message. Throws RunError when the message has begun to arrive and
+  /// has another size.
   void post(int64_t channel, int tag, TcpRequest& request);
   /// Removes a posted receive; its memory is not written after this call.
   void drop(const TcpRequest& request);
-  /// Returns a complete message of the channel for which no receive was posted; nothing when there
+  /// Returns a complete message of the channel for which no receive was posted; nullopt when there
   /// is none.
   std::optional<std::string> take(int64_t channel);
   /// Reads what has arrived, up to about `most` bytes. When it returns kClosed, the other end

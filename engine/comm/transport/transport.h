@@ -57,7 +57,7 @@ class Transport {
     int64_t peer;
     std::string text;
   };
-  /// Returns the next control message of the channel, from any process; nothing when there is none.
+  /// Returns the next control message of the channel, from any process; nullopt when there is none.
   /// Throws RunError, which names the peer, when there is none and a peer is lost.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
