@@ -48,7 +48,8 @@ class Packer {
   std::string bytes_;
 };
 
-/// Reads the values that a Packer put, in the same order. `bytes` must outlive the Unpacker.
+/// Reads values from the bytes of a Packer, in the order in which they were put. `bytes` must
+/// outlive the Unpacker.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}
@@ -75,7 +76,7 @@ class Unpacker {
   void get(std::string& text) { text = next(next_size()); }
   std::string_view next(size_t bytes) {
     MOE_CHECK(bytes <= left_.size(),
-              "the next value of a packed message has {} bytes, but only {} are left", bytes,
+              "Unpacker: the next value has {} bytes, but the message has only {} left", bytes,
               left_.size());
     const std::string_view taken = left_.substr(0, bytes);
     left_.remove_prefix(bytes);

@@ -114,7 +114,7 @@ TEST_CASE("a port that is in use is named, with the variable that sets another")
   const int port = other.listen();
   says({{"RANK", "0"}, {"MOEBENCH_PORT", std::to_string(port)}}, 3,
        "cannot listen at 127.0.0.1:" + std::to_string(port) +
-           ": Address already in use (the address is MASTER_ADDR; the port is MOEBENCH_PORT, or "
+           ": Address already in use (rank 0 listens at MASTER_ADDR, port MOEBENCH_PORT, or "
            "MASTER_PORT + 1 without it); set MOEBENCH_PORT to a free port");
 }
 
@@ -148,8 +148,11 @@ TEST_CASE("a process that does not belong to the job is told why, and who it sto
     });
     INFO(end.text);
     CHECK(end.statuses == std::vector<int>{3, 3});
-    CHECK_THAT(end.text, Contains("rank 1: rejected at 127.0.0.1:") && Contains(why));
-    CHECK_THAT(end.text, Contains("rank 1 of 2 did not connect to rank 0 within 1 s; rejected: "));
+    CHECK_THAT(end.text,
+               Contains("rank 1: this process was rejected at 127.0.0.1:") && Contains(why));
+    CHECK_THAT(
+        end.text,
+        Contains("rank 1 of 2 did not connect to rank 0 within 1 s; a process was rejected: "));
   };
   turned_away({{"WORLD_SIZE", "3"}}, "RANK=1 has WORLD_SIZE=3, but rank 0 has WORLD_SIZE=2");
   turned_away({{"TORCHELASTIC_RUN_ID", "other"}}, "belongs to another job: ");

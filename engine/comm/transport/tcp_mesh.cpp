@@ -91,7 +91,7 @@ class Acceptor {
           "{} of {} did not connect to rank {} within {} s{} (to wait longer, set "
           "MOEBENCH_CONNECT_S)",
           ranks_text(missing()), job_.size, job_.rank, job_.connect_s,
-          turned_away_.empty() ? "" : "; rejected: " + turned_away_);
+          turned_away_.empty() ? "" : "; a process was rejected: " + turned_away_);
     }
     return std::move(connections_);
   }
@@ -165,7 +165,7 @@ class Acceptor {
   std::string objection(const Hello& hello) const {
     if (hello.job != job_.id) {
       return fmt::format(
-          "this process belongs to another job: its MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT or "
+          "the process belongs to another job: its MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT or "
           "TORCHELASTIC_RUN_ID differs from rank {}'s",
           job_.rank);
     }
@@ -193,10 +193,10 @@ class Acceptor {
 };
 
 constexpr char kWhere[] =
-    "the address is MASTER_ADDR; the port is MOEBENCH_PORT, or MASTER_PORT + 1 without it";
+    "rank 0 listens at MASTER_ADDR, port MOEBENCH_PORT, or MASTER_PORT + 1 without it";
 
-/// Sends the hello and reads the answer. Returns false when there was no answer; throws RunError
-/// when this process is rejected.
+/// Sends the Hello and reads the Answer. Returns false when there was no answer; throws RunError
+/// when the other end is no process of this job or rejects this process.
 bool shake_hands(const Socket& socket, const Hello& hello, const std::string& place,
                  Nanoseconds deadline) {
   Answer answer;
@@ -209,7 +209,8 @@ bool shake_hands(const Socket& socket, const Hello& hello, const std::string& pl
                     kWhere);
   }
   answer.why.back() = '\0';
-  if (answer.accepted == 0) throw run_error("rejected at {}: {}", place, answer.why.data());
+  if (answer.accepted == 0)
+    throw run_error("this process was rejected at {}: {}", place, answer.why.data());
   return true;
 }
 
