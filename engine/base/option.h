@@ -1,6 +1,6 @@
 // Options of passes, placement policies and workloads. An option is declared once, as an
 // OptionSpec; strict checking, `moebench list` and the type stubs read the declaration. Options
-// that are members of a struct are declared by field.h instead.
+// that are members of a struct are declared as fields instead (field.h).
 #pragma once
 
 #include <cstdint>

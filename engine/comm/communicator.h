@@ -19,11 +19,12 @@
 
 namespace moe {
 
-/// Times of one collective, on the run's clock.
+/// Times of one collective, on the run's clock (clock_ns()).
 struct CommTimes {
   Nanoseconds post = 0;   // when this member called
   Nanoseconds begin = 0;  // when the last member called
-  /// When it ended: by the link model on an emulated link, otherwise when this call returns.
+  /// When the collective ended: computed by the link model on an emulated link, otherwise the time
+  /// at which this member's call returns.
   Nanoseconds end = 0;
 };
 

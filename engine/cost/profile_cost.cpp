@@ -74,8 +74,8 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
   if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
     return measured_ns(graph, op, slot_occupancy_);
   }
-  // With a placement, an op can get more rows than its expected share of slots (attr occupancy), so
-  // slot_occupancy can be above 1; there the last segment is extended.
+  // With a placement, an op can get more rows than its expected share of slots (attribute
+  // occupancy), so slot_occupancy can be above 1; there the last segment is extended.
   const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
   MOE_CHECK(
       slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),

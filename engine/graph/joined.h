@@ -15,7 +15,8 @@ struct JoinedTensors {
     int64_t num_elements = 0;
   };
 
-  /// Throws UserError naming op and tensor when a tensor would have two places in a storage.
+  /// Throws UserError naming op and tensor when ops join a tensor at two different places of one
+  /// storage.
   explicit JoinedTensors(const Graph& graph);
 
   std::vector<Group> groups;      // ordered by their first member
