@@ -154,8 +154,10 @@ class Parser {
     if (size == 0) return;
     if (!(us > 0)) fail("time is {} at size {}, must be above 0", words[first], words[0]);
     if (!log_.rows.empty() && size <= log_.rows.back().first) {
-      fail("size {} is not above the size before, {:.0f}; use the log of one sweep with one type",
-           words[0], log_.rows.back().first);
+      fail(
+          "size {} is not above that of the row before, {:.0f}; use the log of one sweep with one "
+          "type",
+          words[0], log_.rows.back().first);
     }
     log_.collective = collective;
     log_.rows.emplace_back(size, us * kNsPerUs);

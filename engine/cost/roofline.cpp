@@ -30,7 +30,7 @@ void check(const OffloadTimes& times) {
   for (const auto& [name, ns] : {std::pair("place", times.place_ns),
                                  {"resume", times.resume_ns},
                                  {"rerun", times.rerun_ns}}) {
-    checked_ns(ns.value_or(0), [name] { return fmt::format("inference.{}_ms:", name); });
+    checked_ns(ns.value_or(0), [name] { return fmt::format("inference.{}_ms", name); });
   }
   if (times.host_bytes_per_s && !(*times.host_bytes_per_s >= 1)) {
     throw user_error("inference.host_bytes_per_s = {}, allowed: at least 1",

@@ -51,8 +51,9 @@ class Splitter {
  private:
   void check() const {
     if (ops_.empty() || sizes_.empty()) {
-      throw user_error("split of {} ops into {} parts: both numbers must be at least 1",
-                       ops_.size(), sizes_.size());
+      throw user_error(
+          "split: there are {} ops and {} sizes of parts, but there must be at least 1 of each",
+          ops_.size(), sizes_.size());
     }
     for (const OpId id : ops_) {
       const Op& op = graph_.op(id);
@@ -102,8 +103,8 @@ class Splitter {
         if (!inside_.contains(t)) continue;
         if (axis(t) < 0) {
           throw user_error(
-              "split: op '{}' outside the chain reads tensor '{}', for which no axis to cut is "
-              "given",
+              "split: op '{}' outside the chain reads tensor '{}', so an axis along which it is "
+              "cut must be given",
               graph_.op(id).name, graph_.tensor(t).name);
         }
         found.push_back(t);

@@ -109,8 +109,8 @@ class Checker {
       const Tensor& tensor = graph_.tensor(piece.piece);
       if (is_source(tensor)) {
         throw user_error(
-            "op '{}' joins rows of tensor '{}', a tensor of kind {}, and would clear its unused "
-            "rows",
+            "op '{}' joins rows of tensor '{}' of kind {}, and would clear its unused rows; "
+            "allowed are activations and gradients",
             op.name, tensor.name, tensor_kind_name(tensor.kind));
       }
       rows_[piece.piece].push_back(piece.whole);
@@ -166,9 +166,10 @@ JoinedTensors::JoinedTensors(const Graph& graph)
     for (const Piece& p : pieces(graph, op)) {
       const int64_t lies = places.join(p.whole.index(), p.piece.index(), p.offset);
       if (lies != p.offset) {
-        throw user_error("op '{}' needs tensor '{}' at element {} of '{}', but it is at element {}",
-                         op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name,
-                         lies);
+        throw user_error(
+            "op '{}' needs tensor '{}' at element {} of '{}', but it is already joined at "
+            "element {}",
+            op.name, graph.tensor(p.piece).name, p.offset, graph.tensor(p.whole).name, lies);
       }
       joined.insert(joined.end(), {p.piece, p.whole});
     }

@@ -210,10 +210,10 @@ void check_inputs(const Graph& graph, const Op& op) {
       return user_error("op '{}': input {} of {}{} {}", op.name, i, def.name,
                         operand == nullptr ? "" : fmt::format(" ({})", operand->name), why);
     };
-    if (operand == nullptr) throw refuse("is more than the op takes");
+    if (operand == nullptr) throw refuse("is one more than the op can have");
     if (!t.valid()) {
       if (operand->optional) continue;
-      throw refuse("is required");
+      throw refuse("is absent, but required");
     }
     if (t.index() >= graph.tensors().size()) throw refuse("is not a tensor of this graph");
   }
@@ -246,14 +246,14 @@ void check_operands(const OpDef& def, const char* what, const std::vector<Operan
   for (size_t i = 0; i < operands.size(); ++i) {
     const Operand& operand = operands[i];
     MOE_CHECK(operand.name != nullptr && names.insert(operand.name).second,
-              "op {}: {} {} must have a name that no earlier one has", def.name, what, i);
+              "op {}: {} {} must have a name that no earlier {} has", def.name, what, i, what);
     MOE_CHECK(operand.most >= 1 && (operand.most == 1 || i + 1 == operands.size()),
-              "op {}: {} '{}' is a list (Operand::most), but only the last may be one", def.name,
-              what, operand.name);
+              "op {}: {} '{}' has Operand::most = {}, but only the last {} may be a list (above 1)",
+              def.name, what, operand.name, operand.most, what);
     MOE_CHECK(
         operand.optional || i == 0 || !operands[i - 1].optional || operands[i - 1].with != nullptr,
-        "op {}: {} '{}' is required, so the one before it must not be optional", def.name, what,
-        operand.name);
+        "op {}: {} '{}' is required, so the {} before it must not be optional", def.name, what,
+        operand.name, what);
   }
 }
 

@@ -108,8 +108,8 @@ TEST_CASE("a log that is not one is refused with its file, and its line where th
   refused(kHead + kRow1 + kRow2, "cut off");
   refused(kHead + kRow1 + " 2048 512 float sum -1 11", ":4: the row ends after 6 of 13 columns");
   refused(kHead + kRow1 + " 20\n" + kEnd, ":4: the row ends after 1 of");
-  refused(kHead + kRow2 + kRow1 + kEnd, ":4: size 1024 is not above the size before, 2048");
-  refused(kHead + kRow1 + kRow1 + kEnd, "is not above the size before");
+  refused(kHead + kRow2 + kRow1 + kEnd, ":4: size 1024 is not above that of the row before, 2048");
+  refused(kHead + kRow1 + kRow1 + kEnd, "is not above that of the row before");
   refused(kHead + replaced(kRow1, "10.5", "1O.5") + kRow2 + kEnd, ":3: time is '1O.5'");
   refused(kHead + replaced(kRow1, "10.5", "nan") + kRow2 + kEnd, ":3: time is 'nan'");
   refused(kHead + replaced(kRow1, "10.5", "-1") + kRow2 + kEnd, ":3: time is '-1'");

@@ -128,9 +128,11 @@ TEST_CASE("a tensor that two views want at two places is refused") {
 %8 = concat(%5, %6) {axis=0, view=1} first forward mlp
 %9 = concat(%6, %5) {axis=0, view=1} second forward mlp
 )",
-          "op 'second' needs tensor 'a' at element 12 of 'second', but it is at element -12");
+          "op 'second' needs tensor 'a' at element 12 of 'second', but it is already joined at "
+          "element -12");
   refuses("%8 = concat(%5, %5) {axis=0, view=1} twice forward mlp\n",
-          "op 'twice' needs tensor 'a' at element 12 of 'twice', but it is at element 0");
+          "op 'twice' needs tensor 'a' at element 12 of 'twice', but it is already joined at "
+          "element 0");
 }
 
 TEST_CASE("a tensor that views put over another one's values is refused") {
@@ -180,7 +182,7 @@ TEST_CASE("rows of one join share their storage, rows of different ones must not
 
 TEST_CASE("rows of an input are refused, for their end would be cleared") {
   refuses("%8 = join_rows(%3, %4, %5, %2) {parts=2} j forward mlp\n",
-          "op 'j' joins rows of tensor 'x', a tensor of kind input, and would clear");
+          "op 'j' joins rows of tensor 'x' of kind input, and would clear");
 }
 
 TEST_CASE("a parameter that an op overwrites is not cut in place") {

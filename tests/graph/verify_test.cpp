@@ -51,7 +51,7 @@ TEST_CASE("too many inputs are refused") {
 TEST_CASE("a required input that is absent is refused") {
   Graph graph = two_gelus();
   named(graph, "second").inputs[0] = TensorId();
-  refuses(graph, "op 'second': input 0 of gelu (x) is required");
+  refuses(graph, "op 'second': input 0 of gelu (x) is absent, but required");
 }
 
 TEST_CASE("an input that is no tensor of the graph is refused") {

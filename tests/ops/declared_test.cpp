@@ -52,15 +52,15 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
       {[](OpDef& d) {
          d.inputs = {{"x"}, {"x"}};
        },
-       "op mine: input 1 must have a name that no earlier one has"},
+       "op mine: input 1 must have a name that no earlier input has"},
       {[](OpDef& d) {
          d.inputs = {several("x", 4), {"y"}};
        },
-       "only the last may be one"},
+       "only the last input may be a list (above 1)"},
       {[](OpDef& d) {
          d.inputs = {optional("x"), {"y"}};
        },
-       "is required, so the one before it must not be optional"},
+       "is required, so the input before it must not be optional"},
       {[](OpDef& d) { d.mutates = {1}; }, "names input 1, which is not declared"},
       {[](OpDef& d) {
          d.may_alias = {{1, 0}};
@@ -110,7 +110,7 @@ TEST_CASE("roles give the places of operands, which an attribute may leave out")
   CHECK(graph.op(id).inputs == std::vector<TensorId>{x, w});
   CHECK_THROWS_WITH(set_input(graph, id, Role::kPlacement, x), Contains("must have an input"));
   CHECK_THROWS_WITH(graph.add_op(ops::kExpertLinear, "gc", {x, TensorId()}),
-                    Contains("input 1 of expert_linear (w) is required"));
+                    Contains("input 1 of expert_linear (w) is absent, but required"));
 
   Op swap{.name = "s"};
   CHECK(input_operand(ops::kSwapIn, swap, 1)->role == Role::kValues);

@@ -41,7 +41,7 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
        "input 2 'five' is f32 [5], expected floating point [3]"},
       {"%20 = linear(%0, %2) l forward mlp", "input 0 'ids' is i32 [2,6], expected floating point"},
       {"%20 = linear(%1) l forward mlp", "(linear) has 1 inputs, allowed: 2 to 4"},
-      {"%20 = linear(%1, _) l forward mlp", "input 1 of linear (w) is required"},
+      {"%20 = linear(%1, _) l forward mlp", "input 1 of linear (w) is absent, but required"},
       {"%20 = embedding(%1, %2, %2) e forward embed",
        "input 0 'x' is f32 [2,6,4], expected i32 [*,*]"},
       {"%20, %21, %22 = layernorm(%1, %3, %3) n forward mlp",
