@@ -193,8 +193,7 @@ class Account {
   Times exposed_;
 };
 
-/// Returns bytes, waiting, transfer and hidden times of each collective, summed over ranks and
-/// indexed by op.
+/// Returns bytes and times (all but exposed) of collectives, summed over ranks, indexed by op.
 std::vector<CollectiveShare> times_of(const Record& record) {
   std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {

@@ -1,7 +1,7 @@
 // Findings: what could be done about exposed communication. For the causes that explain() found,
 // each possible remedy is tried by replaying the changed schedule, or, if the remedy needs another
-// plan, its gain is estimated. The list of findings begins with the largest gain. The remedies are
-// in remedies.h.
+// plan, its gain is estimated. Findings are sorted by gain, the largest first. Remedies:
+// remedies.h.
 #pragma once
 
 #include <functional>

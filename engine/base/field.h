@@ -8,8 +8,8 @@
 //   }
 //
 // Checks, conversions from and to Lua, results.json, `moebench list`, type stubs and messages
-// between processes walk the table. A struct with a member that is not in its table does not
-// compile. The default of a field is its value in a default-constructed struct. JSON and Lua:
+// between processes walk the table. A struct member without a row in its table does not compile.
+// The default of a field is its value in a default-constructed struct. JSON and Lua:
 // bindings/host/field_json.h.
 #pragma once
 
@@ -150,8 +150,7 @@ constexpr size_t kHasMember = requires(const Row& row) {
 
 }  // namespace field_detail
 
-/// Returns the table of the fields of S, one row per member or Derived number. A member of S
-/// without a row is an error at compile time.
+/// Returns the table of fields of S. A member of S without a row in it is an error at compile time.
 template <class S, class... Rows>
 constexpr std::tuple<Rows...> field_table(Rows... rows) {
   static_assert(
@@ -228,8 +227,7 @@ void for_each_carried(S& object, Visit&& visit) {
 }
 
 /// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number in `object`
-/// outside the range in the table of fields. Also checks members that are themselves structs with
-/// fields.
+/// outside the range in the table of fields. Also checks members that are structs with fields.
 template <HasFields S>
 void check_fields(const S& object, const std::string& path) {
   const S usual{};

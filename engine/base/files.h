@@ -29,8 +29,8 @@ class Descriptor {
   int fd_;
 };
 
-/// Whether links in a path are followed. kFollow is for a path that the user typed. kRefuse is for
-/// a path that was checked before: a link in such a path was put there after the check.
+/// Whether symbolic links in a path are followed. kFollow is for a path that the user typed.
+/// kRefuse is for a path that was checked before: a link in it was put there after the check.
 enum class Links { kFollow, kRefuse };
 
 /// Opens a folder for *at(2) calls, following no link (".." is accepted). `make`: create missing

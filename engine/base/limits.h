@@ -80,7 +80,7 @@ class TimeSum {
   Wide sum_ = 0;
 };
 
-/// Seconds that a collective waits for a peer unless the recipe gives another number. Chosen here:
+/// Seconds that a collective waits for a peer unless the recipe gives another number. Our choice:
 /// longer than the slowest steps of tests and recipes, shorter than a user's patience.
 inline constexpr double kWatchdogSeconds = 60;
 

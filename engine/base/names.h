@@ -13,9 +13,8 @@
 namespace moe {
 
 /// Returns the nearest of `names` by edit distance (a swap of neighbours is one edit), or "" when
-/// the least distance is above a third of the length of `name` (at least 1). Two names of up to
-/// three letters must begin with the same letter, and names that differ only in digits are not
-/// near.
+/// the distance is above a third of the length of `name` (at least 1). Two names of up to three
+/// letters must begin with the same letter, and names that differ only in digits never match.
 std::string nearest_name(std::string_view name, const std::vector<std::string>& names);
 
 /// Returns the message for an unknown name:

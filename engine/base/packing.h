@@ -48,8 +48,7 @@ class Packer {
   std::string bytes_;
 };
 
-/// Reads values from the bytes of a Packer, in the order in which they were put. `bytes` must
-/// outlive the Unpacker.
+/// Reads the values of a Packer in the order of its calls. `bytes` must outlive the Unpacker.
 class Unpacker {
  public:
   explicit Unpacker(std::string_view bytes) : left_(bytes) {}

@@ -50,8 +50,7 @@ class CostModel {
   virtual ~CostModel() = default;
   /// False: the model has neither measured nor modelled times, and op_ns() throws.
   virtual bool has_times() const { return true; }
-  /// Returns the op's time when nothing else runs; 0 for a view (is_view()). Ops of the same
-  /// op_signature() have the same time.
+  /// Returns the op's time when nothing else runs; 0 for a view. It depends on op_signature() only.
   virtual Nanoseconds op_ns(const Graph& graph, OpId op) const = 0;
   /// Returns op_ns() for the given work instead of the work that op_ns() assumes. A model that does
   /// not depend on work returns op_ns().
@@ -67,12 +66,11 @@ class CostModel {
   /// that the model has no links: a collective takes op_ns(), whatever other transfers run.
   virtual const Cluster* network() const { return nullptr; }
   /// Returns what a collective transfers over the links of network(); nullopt if network() is null,
-  /// for ops that are no collective, and for a collective that takes no time on links. Run alone on
-  /// a Wire (network/) and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes
-  /// op_ns().
+  /// for other ops, and for a collective that takes no time on links. Run alone on a Wire
+  /// (network/) and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes op_ns().
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
-  /// Returns what a collective and its rank's compute cost each other; for other ops an object for
-  /// which none() is true.
+  /// Returns what a collective and its rank's compute cost each other; for other ops, none() of the
+  /// result is true.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
   /// Returns one line for results: the model, the source of its numbers, and its fit error if any.
   virtual std::string describe() const = 0;
@@ -85,8 +83,7 @@ std::string op_signature(const Graph& graph, OpId op);
 bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// Returns the bytes that a rank contributes to a collective (Work::bytes of the op): for an
-/// all-to-all its whole send buffer, including what it sends to itself; for an all-reduce the
-/// tensor.
+/// all-to-all its whole send buffer, including its own part; for an all-reduce the tensor.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// Returns the bytes that a rank sends over links: for an all-to-all, the payload without what it
 /// sends to itself (in an exchange in rounds, it does so only in round 0); for an all-reduce of n
@@ -108,8 +105,8 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
                                      const RoutedWork& routed);
 
 /// A piecewise linear function through measured points (bytes, ns), like Lancet's communication
-/// table (1 KiB, 2 KiB, ...). Beyond the first and the last point the nearest segment is extended,
-/// but not below 0 ns.
+/// table (1 KiB, 2 KiB, ...). Beyond the end points the nearest segment is extended, but not below
+/// 0.
 class InterpolatedTable {
  public:
   /// Throws UserError, naming the row (counted from 1), unless there are at least two points, all
@@ -226,11 +223,9 @@ class ProfileCost : public CostModel {
   /// Returns the op's key in the cache, without the prefix, and the context to measure with.
   std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
                                                    double slot_occupancy) const;
-  /// Returns the median time of the op at `slot_occupancy`, one of `occupancies_`: from seen_, the
-  /// cache or a measurement.
+  /// Returns the op's median time at one of `occupancies_`: from seen_, the cache or a measurement.
   Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
-  /// Returns the median time of the op at any `slot_occupancy`, interpolated between
-  /// `occupancies_`.
+  /// Returns the op's median time at any occupancy, interpolated between `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   /// Returns the median of the samples of `signature`; each sample must be at least `least` ns.
   template <class F>

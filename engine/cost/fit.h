@@ -16,8 +16,7 @@ struct TimedWork {
   double ns = 0;
 };
 
-/// Errors of predicted times. `median` and `worst` are the median and the largest of |predicted -
-/// measured| / measured.
+/// Errors of predicted times. median and worst (largest) are of |predicted - measured| / measured.
 struct FitError {
   double median = 0;
   double worst = 0;

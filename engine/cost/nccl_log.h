@@ -1,6 +1,6 @@
 // Reads the output of NVIDIA's nccl-tests (all_reduce_perf, alltoall_perf) as a table of payload
-// and time, from which an InterpolatedTable (cost_model.h) can be made. It does not read logs of
-// NCCL itself (NCCL_DEBUG).
+// and time, from which an InterpolatedTable (cost_model.h) can be made. Logs of NCCL itself are not
+// read.
 #pragma once
 
 #include <string>

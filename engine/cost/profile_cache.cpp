@@ -97,8 +97,7 @@ void execute(sqlite3* db, const std::string& path, const std::string& sql) {
   expect_opening(sqlite3_exec(db, sql.c_str(), nullptr, nullptr, nullptr), db, path);
 }
 
-/// Opens the file as a cache of schema kSchema; an empty file becomes an empty cache. Throws
-/// Unreadable or UserError.
+/// Opens a cache of schema kSchema; an empty file becomes one. Throws Unreadable or UserError.
 Database open_database(const std::string& path) {
   sqlite3* raw = nullptr;
   const int flags = SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX;

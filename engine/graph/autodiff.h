@@ -30,11 +30,9 @@ class GradContext {
             Attrs attrs = {}, bool is_dw = false);
   OpId emit(const OpDef& def, std::string_view suffix, std::vector<TensorId> inputs,
             Attrs attrs = {}, bool is_dw = false);
-  /// Adds `partial` to the tensor's gradient; emits an `add` op if the tensor has a gradient
-  /// already.
+  /// Adds `partial` to the tensor's gradient; emits an `add` op if there is a gradient already.
   void add(TensorId tensor, TensorId partial);
-  /// Replaces the tensor's gradient by `total`; the op that produces `total` must have added
-  /// grad(tensor) to it.
+  /// Replaces the tensor's gradient by `total`, whose op must have added grad(tensor) to it.
   void set(TensorId tensor, TensorId total);
 
  private:

@@ -96,8 +96,8 @@ class Graph {
   explicit Graph(const OpTable& table) : table_(&table) {}
 
   std::string name;
-  /// Number of ranks that run this program together: data parallel, with experts spread over groups
-  /// of ranks.
+  /// Number of ranks that run this program: data parallel, with experts spread over groups of
+  /// ranks.
   int64_t num_ranks = 1;
 
   const std::vector<Op>& ops() const { return ops_; }
@@ -114,8 +114,7 @@ class Graph {
   TensorId add_tensor(Tensor tensor);
   /// Appends an op of the kind with this name and creates its outputs by the shape rule. The
   /// outputs are named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation
-  /// otherwise. The caller sets the other members of the op by op(id). Throws UserError for wrong
-  /// inputs.
+  /// otherwise. The caller sets other members by op(id). Throws UserError for wrong inputs.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
   OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},
@@ -158,9 +157,8 @@ Dependencies dependencies(const Graph& graph);
 
 using Edge = std::pair<OpId, OpId>;
 
-/// Returns all ops that are not removed, each after its predecessors in `deps` and more_edges.
-/// Where several ops could be next, takes the first of them in program order. Throws UserError
-/// naming a cycle.
+/// Returns all ops that are not removed, each after its predecessors in `deps` and more_edges. If
+/// several ops can be next, takes the first in program order. Throws UserError naming a cycle.
 std::vector<OpId> topological_order(const Graph& graph, const Dependencies& deps,
                                     std::span<const Edge> more_edges = {});
 

@@ -10,8 +10,7 @@
 namespace moe {
 namespace {
 
-/// A union-find of tensors; behind_ is how many elements after its parent's first element a tensor
-/// begins.
+/// A union-find of tensors; behind_ is how many elements after its parent's begin a tensor begins.
 class Places {
  public:
   explicit Places(size_t num_tensors) : parent_(num_tensors), behind_(num_tensors) {
@@ -121,8 +120,8 @@ class Checker {
     }
   }
 
-  /// Whether values are written to the tensor itself: it is an input, parameter or state, or its
-  /// producer is no view.
+  /// Whether the tensor itself is written: it is an input, parameter or state, or an output of an
+  /// op that is no view.
   bool has_values_of_its_own(TensorId t) const {
     const OpId maker = producer_[t.index()];
     return maker.valid() ? !is_view(graph_, graph_.op(maker)) : is_source(graph_.tensor(t));

@@ -15,8 +15,7 @@ struct JoinedTensors {
     int64_t num_elements = 0;
   };
 
-  /// Throws UserError naming op and tensor when ops join a tensor at two different places of one
-  /// storage.
+  /// Throws UserError naming op and tensor when a tensor is joined at two places of a storage.
   explicit JoinedTensors(const Graph& graph);
 
   std::vector<Group> groups;      // ordered by their first member

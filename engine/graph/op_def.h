@@ -20,8 +20,8 @@ enum class LaneKind : uint8_t { kCompute, kComm, kHost };
 /// Returns "compute", "comm" or "host".
 const char* lane_kind_name(LaneKind kind);
 /// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
-/// gradients, kExperts moves experts' parameters, gradients or state between devices as a placement
-/// states.
+/// gradients or the routers' counts over ranks, kExperts moves experts' parameters, gradients or
+/// state between devices as a placement states.
 enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
 /// What a collective carries.
 enum class Payload : uint8_t {
@@ -29,7 +29,7 @@ enum class Payload : uint8_t {
   kRows,               // rows of tokens in slots, to the ranks of their experts or back
   kCounts,             // how many rows each expert gets from each rank
   kLoads,              // every rank's counts or estimates, to all ranks
-  kGradients,          // gradients, summed over ranks
+  kGradients,          // gradients or the routers' counts, summed over ranks
   kShadows,            // parameters of experts, to devices that get a copy for one step
   kShadowGradients,    // gradients of the copies of kShadows, to the experts' owners
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
@@ -153,7 +153,7 @@ struct TensorSpec {
 /// of a kRows tensor are in one storage, and in each block of slots part p has the rows from the
 /// row end of part p-1 to the row end of part p.
 constexpr int kWhole = -1;    // not cut: all parts read the whole tensor
-constexpr int kRows = -2;     // rows of slots; the gate's choices decide how many a part has
+constexpr int kRows = -2;     // rows of slots; how many a part has follows from the gate's choices
 constexpr int kRowEnds = -3;  // per block, the number of rows in this part and all earlier parts
 
 /// One allowed way to cut an op: for each possible input and each output an axis, kWhole, kRows or
@@ -169,8 +169,7 @@ struct BeginInput {
   int input, of_input = -1, of_output = -1;
 };
 
-/// A tensor (`piece`) that an op joins to another tensor of the same dtype (`whole`): it is in the
-/// storage of `whole`.
+/// A tensor (`piece`) that an op puts into the storage of another of the same dtype (`whole`).
 struct Piece {
   TensorId piece, whole;
   int64_t offset = 0;  // number of elements before the piece's first element in the whole
@@ -215,8 +214,7 @@ struct OpDef {
   /// let it through.
   bool (*differentiable)(const Op&) = nullptr;
 
-  /// If not kNone, output 0 is a loss of shape [1], and the gradient rule needs no gradient of an
-  /// output.
+  /// If not kNone, output 0 is a loss [1], and the gradient rule needs no gradient of an output.
   Loss loss = Loss::kNone;
 
   /// Returns all allowed cuts of the op, preferred ones first (Lancet, section 5.1, without the cut
@@ -241,11 +239,9 @@ struct OpDef {
   std::vector<Piece> (*pieces)(const Graph&, const Op&) = nullptr;
   /// True if the op's pieces are rows of the parts of a cut op, with row ends (Piece::end).
   bool joins_parts = false;
-  /// Returns whether this op only joins tensors in one storage and writes nothing; null: no op of
-  /// the kind is a view.
+  /// Returns whether this op only joins tensors in one storage and writes nothing; null: never.
   bool (*view)(const Op&) = nullptr;
-  /// True if the outputs are slots for experts on a device; slots without an expert have undefined
-  /// values.
+  /// True if the outputs are slots for experts; slots without an expert have undefined values.
   bool loose_slots = false;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
@@ -262,8 +258,7 @@ struct OpDef {
   /// The glue for activations stored in bf16; null: the op runs as in f32.
   void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
 
-  // In a run on a GPU, kernels run and operands are on the GPU, and the glue runs on its host, the
-  // CPU:
+  // In a run on a GPU, kernels run and operands are on the GPU; the glue runs on the host, its CPU:
   /// Returns the inputs that the glue itself reads (counts, row ends, placements) and that must
   /// therefore be in CPU memory; null: none.
   std::vector<size_t> (*host_inputs)(const Op&) = nullptr;
@@ -291,8 +286,7 @@ class OpTable {
   explicit OpTable(std::vector<const OpDef*> defs) : defs_(std::move(defs)) {}
   /// Returns the kind of this name. Throws UserError with the nearest name when there is none.
   OpKind kind(std::string_view name) const;
-  /// Returns the definition of the op with OpDef::basic == which. Throws MOE_CHECK's error when
-  /// there is none.
+  /// Returns the kind with OpDef::basic == which. Throws MOE_CHECK's error when there is none.
   const OpDef& basic(BasicOp which) const;
   const OpDef& def(OpKind kind) const { return *defs_[kind.index()]; }
   std::span<const OpDef* const> defs() const { return defs_; }
@@ -309,8 +303,7 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op);
 
 /// Returns which tensors the op joins in one storage (OpDef::pieces).
 std::vector<Piece> pieces(const Graph& graph, const Op& op);
-/// Whether the op is a view, which writes nothing: its outputs are in the storage of its inputs, or
-/// the reverse.
+/// Whether the op writes nothing: its outputs are in its inputs' storage, or the reverse.
 bool is_view(const Graph& graph, const Op& op);
 
 /// Returns the name of output i of an op: "<op>" for output 0, then "<op>:1", ...
@@ -339,11 +332,9 @@ std::optional<size_t> place_of(const std::vector<Operand>& operands, Role role);
 /// Returns the op's input (output_of: output) of this role; an invalid id when it is absent.
 TensorId input_of(const Graph& graph, const Op& op, Role role);
 TensorId output_of(const Graph& graph, const Op& op, Role role);
-/// Sets the input of this role; an invalid `tensor` makes it absent. Requires: the op's kind has an
-/// input of this role.
+/// Sets the input of this role; an invalid `tensor` makes it absent. Requires: the kind has one.
 void set_input(Graph& graph, OpId op, Role role, TensorId tensor);
-/// Returns the operand to which input i of this op belongs; null when the op's kind has fewer
-/// inputs.
+/// Returns the operand to which input i of this op belongs; null if the kind has fewer inputs.
 const Operand* input_operand(const OpDef& def, const Op& op, size_t i);
 
 /// Throws UserError when the op has too few or too many inputs for its kind, or one that is

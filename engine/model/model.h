@@ -57,8 +57,8 @@ struct ModelSpec {
   /// of an expert with fewer choices (of all ranks, before drops) than the mean, and subtracted
   /// from that of one with more. 0 means no bias.
   double bias_rate = 0;
-  /// false: separate ops for score, softmax and context, with scores [batch, heads, seq, seq] in
-  /// memory.
+  /// false: separate ops for score, softmax and context; scores [batch, heads, seq, seq] are
+  /// stored.
   bool fused_attention = true;
   // Type of activations, of parameters and of what is sent. With bf16, parameters stay f32.
   DType dtype = DType::kF32;
@@ -111,8 +111,7 @@ constexpr auto fields_of(const Adamw*) {
 
 using OptimizerSpec = std::variant<Sgd, Adamw>;
 
-/// What a gate, built-in or from Lua, declares about itself for the graph: plain values, without
-/// its function.
+/// What a gate, built-in or from Lua, declares for the graph: plain values, not its function.
 struct GateSpec {
   std::string name;
   int64_t k = 1;
@@ -143,8 +142,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& m
 /// the experts of one rank, [El, ...]. The loss is the sum over tokens divided by the tokens of all
 /// ranks. Where a rank has every expert (one rank, or ep = 1), nothing is exchanged and rows keep
 /// the shape [E,C,d]. Throws UserError naming "model.balance_loss", "model.z_loss" or
-/// "model.bias_balance" and the gate when the gate's choices do not follow from each token's
-/// scores.
+/// "model.bias_balance" and the gate where check_router_losses() refuses them.
 Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
 
 /// Returns the tensor of the cross entropy in a graph of build_forward() (also after passes).

@@ -73,8 +73,7 @@ class RouterBuilder {
     load_[{r.block, count}] = graph_.out(id);
   }
 
-  /// Adds one all-reduce of the counts of all MoE layers, in the phase forward (`forward`) or
-  /// update.
+  /// Adds one all-reduce of the counts of all MoE layers, in phase forward (`forward`) or update.
   void all_reduce(const std::string& count, bool forward) {
     if (sum_.contains({routers_[0].block, count})) return;
     std::vector<TensorId> inputs;

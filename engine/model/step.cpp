@@ -101,8 +101,7 @@ void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& 
   }
 }
 
-/// Returns the order of all ops in which all-reduce i (op number first + i) is directly after op
-/// ready[i].
+/// Returns the order of all ops with all-reduce i (op number first + i) directly after op ready[i].
 std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
                                    const std::vector<OpId>& ready) {
   std::vector<OpId> order;

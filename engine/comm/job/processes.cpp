@@ -146,8 +146,7 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
   return text;
 }
 
-/// The ranks measure their clock against rank 0's one after the other, so that rank 0 answers each
-/// at once.
+/// The ranks read rank 0's clock one after the other, so that rank 0 answers each at once.
 void Processes::find_clock(bool measure) {
   for (int64_t r = 1; measure && r < size(); ++r) {
     if (is_root()) {

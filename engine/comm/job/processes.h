@@ -50,8 +50,8 @@ class Processes {
   /// ones.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
-  /// Returns control channel number n, counted from 0; later calls return the same one. Collective,
-  /// as lanes() is.
+  /// Returns control channel number n, counted from 0; later calls return the same one. All
+  /// processes must call it in the same order, as lanes().
   ControlChannel& control_channel(int64_t n);
 
   // In the next three functions, `what` names the call in errors. They have no timeout: they wait

@@ -100,8 +100,7 @@ class EmulatedLink final : public Communicator {
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
   }
 
-  /// Returns matrix_, whose indices are members of the group, as a matrix [N, N] indexed by the N
-  /// devices of the link.
+  /// Returns matrix_ (indexed by member) as a matrix [N, N] indexed by device of the link.
   std::vector<double> bytes() const {
     const int64_t all = wire_.link().num_devices(), n = size();
     std::vector<double> bytes(static_cast<size_t>(all * all));
@@ -139,8 +138,7 @@ class EmulatedLink final : public Communicator {
   std::vector<std::unique_ptr<EmulatedLink>> subgroups_;
 };
 
-/// Sets the timer slack of this thread to 1 ns, so that its sleeps end early enough; where the
-/// system refuses, they end later.
+/// Sets this thread's timer slack to 1 ns; where the system refuses, its sleeps end later.
 void sleep_precisely() {
   thread_local const int slack_set = prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
   static_cast<void>(slack_set);

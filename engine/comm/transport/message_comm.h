@@ -42,8 +42,7 @@ class MessageComm final : public Communicator {
     uint64_t pieces = 0;   // hash of the pieces' sizes
     Nanoseconds post = 0;  // on the job's common clock
   };
-  /// The data sent to or received from one peer in an all-to-all: in the op's tensor, or packed in
-  /// a buffer.
+  /// Data to or from one peer in an all-to-all: in the op's tensor, or packed in a buffer.
   struct Part {
     Bytes bytes = 0;
     Bytes offset = 0;  // offset in the op's tensor when contiguous, else -1
@@ -52,8 +51,7 @@ class MessageComm final : public Communicator {
 
   MessageComm(Processes& processes, int64_t channel, const Members& who, int64_t number);
   Communicator& subgroup(const Group& group) override;
-  /// Exchanges the calls with all members and compares them; returns the times with post and begin
-  /// set.
+  /// Exchanges and compares the calls of all members; returns times with post and begin.
   CommTimes meet(const Request& request);
   void compare(const Request& request) const;
   void check_sizes(const Request& request) const;

@@ -1,8 +1,7 @@
 // The messages of one connection between two processes, in both directions. Messages are cut into
 // frames, so that messages of other channels and tags can overtake a large one. A message that
-// arrives before its receive is posted is kept; frames that arrive after the post go directly to
-// the posted memory. No call waits; the caller holds the connection's lock. Connecting is in
-// tcp_mesh.h.
+// arrives before its receive is posted is kept; frames that arrive after the post go to the posted
+// memory. No call waits; the caller holds the connection's lock. Connecting: tcp_mesh.h.
 #pragma once
 
 #include <atomic>

@@ -24,8 +24,7 @@ class Messages {
  public:
   virtual ~Messages() = default;
 
-  /// Start to send or receive a message of any number of bytes; for 0 bytes, no message is sent or
-  /// expected.
+  /// Start to send or receive `bytes` bytes; for 0 bytes, no message is sent or expected.
   virtual void send(int64_t channel, int64_t peer, int tag, const void* data, Bytes bytes) = 0;
   virtual void receive(int64_t channel, int64_t peer, int tag, void* data, Bytes bytes) = 0;
   /// Makes progress, and returns whether all messages are complete. Throws RunError, which names
@@ -61,7 +60,7 @@ class Transport {
   /// Throws RunError, which names the peer, when there is none and a peer is lost.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
-  /// Waits for all processes to finish. No function may be called afterwards.
+  /// Waits until all processes called finish() (TCP: at most 10 s). Must be the last call.
   virtual void finish() = 0;
   /// Ends all other processes with this exit status; the caller then exits itself.
   virtual void abort(int status) = 0;

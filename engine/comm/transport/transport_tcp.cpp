@@ -146,8 +146,8 @@ void Tcp::move(Peer& peer, short events) {
     if (const auto status = peer.inbox.said_abort()) std::_Exit(*status);
     if (link == TcpLink::kClosed) return close(peer, errno);
   }
-  // A failure to write is ignored here: the peer may have sent the reason of its end before, which
-  // the next read finds.
+  // A failure to write is ignored: the peer may have sent the reason why it ended, which the next
+  // read finds.
   if ((events & POLLOUT) != 0) peer.outbox.flush(peer.socket.descriptor(), kAtOnce);
 }
 
