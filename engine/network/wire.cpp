@@ -59,7 +59,8 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
-  /// Rounds to the wire's clock. Throws UserError for a time beyond kLongestNs.
+  /// Rounds to whole nanoseconds, as Wire counts time. Throws UserError for a time beyond
+  /// kLongestNs.
   Nanoseconds nearest(double ns) const {
     return checked_ns(ns, [this] { return with_links("a transfer", cluster); });
   }
@@ -87,7 +88,7 @@ struct Wire::Impl {
   Nanoseconds now = 0;
 };
 
-/// Computes the end of the lone op without other ops.
+/// Computes when the lone op (LoneOp) ends if no other op begins before that end.
 void Wire::Impl::go_alone() {
   LoneOp& a = *alone;
   const Order& order = orders.at(a.op);

@@ -308,7 +308,8 @@ const std::vector<PassDef>& other_passes() {
 
 const std::vector<PassDef>& builtin_passes() {
   static const std::vector<PassDef> passes = [] {
-    // Placement comes before any pass that cuts the exchange whose rows it counts by slot.
+    // Placement comes before the passes that cut all-to-alls, because it counts the rows of whole
+    // all-to-alls for each slot.
     std::vector<PassDef> all;
     for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
     all.insert(all.end(), other_passes().begin(), other_passes().end());
@@ -348,7 +349,8 @@ void check_lanes(const Graph& graph, const Schedule& schedule) {
 }
 
 /// Runs `call` and adds to its errors the name of the stage and of the earlier stages that changed
-/// their input. An error of a derived class (from a policy) names its origin and passes unchanged.
+/// something. An error of a derived class (from a policy) names its origin already and stays as it
+/// is.
 template <class Call>
 auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
   const auto text = [&](const std::exception& error) {

@@ -26,7 +26,8 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
   for (; bits != 0; bits &= bits - 1) visit(static_cast<size_t>(std::countr_zero(bits)));
 }
 
-/// Returns values in words: "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
+/// Returns a set of values (bits) in words: "whole", "along axis 0 or 1", "along axis 1 or as rows
+/// of slots".
 std::string ways_text(uint32_t values) {
   std::string text, axes;
   const auto add = [&text](const std::string& way) { text += (text.empty() ? "" : " or ") + way; };

@@ -141,7 +141,7 @@ struct RangeCutter::Parts {
     return found->second[p];
   }
 
-  /// Adds the inputs by which part p begins where part p - 1 ended.
+  /// Adds the inputs that state the row at which part p begins, which is where part p - 1 ended.
   void add_begins(const Op& op, size_t p, std::vector<TensorId>& inputs) {
     for (const BeginInput& begin : given().def(op).begins) {
       const auto at = static_cast<size_t>(begin.input);
@@ -241,7 +241,7 @@ struct RangeCutter::Parts {
   size_t before;               // number of ops in the graph before this call
   std::map<TensorId, OpId> made_by;
   std::map<TensorId, std::vector<TensorId>> parts;
-  // (op, output) that makes each part.
+  // For each tensor, the (op, output) that makes each of its parts.
   std::map<TensorId, std::vector<std::pair<OpId, size_t>>> clone_of;
 };
 

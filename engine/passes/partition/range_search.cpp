@@ -11,9 +11,9 @@ namespace moe {
 RangeResult choose_ranges(const RangeProblem& problem) {
   constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
   RangeResult result;
-  // T(n), indexed by n, the number of groups covered.
+  // T(n) (range_search.h), the least time of the first n groups, indexed by n.
   std::vector<Nanoseconds> best(problem.num_groups + 1, kNever);
-  // The last range of the best cover of n groups.
+  // The last of the ranges whose times add up to T(n), indexed by n.
   std::vector<RangeChoice> last(problem.num_groups + 1);
   best[0] = 0;
   for (size_t begin = 0; begin < problem.num_groups; ++begin) {

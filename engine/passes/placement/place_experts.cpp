@@ -141,7 +141,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// Gives the parameters the resident slots of bounds_; shadow slots follow in one storage.
+/// Gives each parameter of experts the resident slots of bounds_; the shadow slots come after them
+/// in the same storage.
 void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
                               const std::string& prefix) {
   std::vector<TensorId> parameters;
