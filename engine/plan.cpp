@@ -120,7 +120,7 @@ std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
-  MOE_CHECK(spec.cost != nullptr, "a plan needs a cost model");
+  MOE_CHECK(spec.cost != nullptr, "make_plan: PlanSpec::cost is null, but must be a cost model");
   const Clock::time_point begin = Clock::now();
   const SystemSpec& system = spec.system;
   check_stages(spec);

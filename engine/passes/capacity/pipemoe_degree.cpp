@@ -131,7 +131,7 @@ class Best {
   bool found_ = false;
 };
 
-/// The degrees where g = h (pipemoe_degree.h), by the formula that avoids cancellation: the roots of
+/// The degrees where g = h (pipemoe_degree.h), by a formula that avoids cancellation: the roots of
 /// (2 alpha_a - alpha_e) r^2 + (2 wire - work - 2 alpha_a) r - 2 wire. Infinite or NaN where there
 /// is no root.
 std::array<double, 2> crossings(const LayerTimes& t) {

@@ -65,7 +65,8 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   Problem problem{times, layer_time(times, 1), with_q2};
   const std::unique_ptr<nlopt_opt_s, void (*)(nlopt_opt)> solver(nlopt_create(NLOPT_LD_SLSQP, 1),
                                                                  nlopt_destroy);
-  MOE_CHECK(solver != nullptr, "nlopt created no solver; its memory may be used up");
+  MOE_CHECK(solver != nullptr,
+            "nlopt_create returned null, but must return a solver; memory may be used up");
   nlopt_set_min_objective(solver.get(), objective, &problem);
   nlopt_set_lower_bounds1(solver.get(), 2);
   nlopt_add_inequality_constraint(solver.get(), not_q1, &problem, kTolerance);

@@ -33,9 +33,10 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
   }
   if (!cut) {
     const std::string what = which == "both" ? "transfer" : which;
-    context.skip(longest == 0 ? fmt::format("there is no {}", what)
-                              : fmt::format("no {} is longer than bytes = {}; the longest has {}",
-                                            what, bytes, longest));
+    context.skip(longest == 0
+                     ? fmt::format("there is no {}", what)
+                     : fmt::format("no {} is longer than bytes = {}; the longest has {} bytes",
+                                   what, bytes, longest));
   }
   return schedule;
 }

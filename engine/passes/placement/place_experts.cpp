@@ -257,7 +257,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
     return one.pass() == context.stage;
   });
   MOE_CHECK(found != all.end(),
-            "stage '{}' has not the name of a placement policy, but it must have one",
+            "stage '{}' must have the name of a built-in placement policy's pass, but has not",
             context.stage);
   const PlacementPolicy& policy = *found;
   PlacementStage stage;
@@ -276,8 +276,8 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.moves_residents = policy.moves_residents;
   if (now && policy.moves_residents) {
     throw user_error(
-        "{}.use = 'now': a placement that moves experts with their state takes effect in the next "
-        "step; allowed: 'next'",
+        "{}.use = 'now': this policy moves experts with their optimizer state, so its placements "
+        "take effect in the next step; allowed: 'next'",
         context.stage);
   }
   return place_experts(std::move(graph), stage, context);
