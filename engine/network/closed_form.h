@@ -32,8 +32,8 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
 /// Time of an all-reduce over rings in rank order (rings.h). With n members it has 2 (n-1)
-/// dependent steps of floor(bytes / n / rings) per ring; a step lasts as long as its slowest link.
-/// `rings`: number of rings; 0 means one per NIC.
+/// dependent steps, each of floor(bytes / n / rings) bytes per ring; a step lasts as long as its
+/// slowest link. `rings`: number of rings; 0 means one per NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
                           Group group = {});
 /// Time of a broadcast of `bytes` from one device to all others by a binomial tree: first over the

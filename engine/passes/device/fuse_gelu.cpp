@@ -38,7 +38,7 @@ class Forward {
   explicit Forward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Fuses what can be fused; returns whether the graph has changed.
+  /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
@@ -156,7 +156,7 @@ class Backward {
   explicit Backward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Fuses what can be fused; returns whether the graph has changed.
+  /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
     bool changed = false;
     for (size_t i = 0; i < graph_.num_ops(); ++i) {

@@ -239,7 +239,7 @@ struct RangeCutter::Parts {
   RangeCutter& cutter;
   const CutRange& range;
   std::vector<int64_t> sizes;  // samples of the batch in each part
-  size_t before;               // number of ops in the graph before this call
+  size_t before;               // number of ops in the graph before this call of cut()
   std::map<TensorId, OpId> made_by;
   std::map<TensorId, std::vector<TensorId>> parts;
   // For each tensor, the (op, output) that makes each of its parts.
