@@ -76,7 +76,8 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   return schedule;
 }
 
-/// Throws UserError for a stage that is for training only in inference, or the reverse.
+/// Throws UserError for a stage that edits a training step, if the plan is for inference, and for a
+/// stage that is for inference only, if the plan is for training.
 void check_stages(const PlanSpec& spec) {
   for (const Stage& stage : spec.system.stages) {
     const bool built_in = !stage.transform && !stage.schedule;
@@ -119,7 +120,7 @@ std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
 }  // namespace
 
 std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
-  MOE_CHECK(spec.cost != nullptr, "a plan needs a cost model");
+  MOE_CHECK(spec.cost != nullptr, "make_plan: PlanSpec::cost is null, but must be a cost model");
   const Clock::time_point begin = Clock::now();
   const SystemSpec& system = spec.system;
   check_stages(spec);

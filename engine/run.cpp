@@ -58,8 +58,10 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
   const ExecutorDef& def = executor_def(executor);
   const std::vector<Precision>& own = def.precisions;
   if (!own.empty() && std::find(own.begin(), own.end(), options.precision) == own.end()) {
-    throw user_error("precision: {} is not allowed on executor {}", name_of(options.precision),
-                     def.name);
+    throw user_error(
+        "precision: {} is not allowed on executor '{}'; allowed: the precisions in the executor's "
+        "row of the table in engine/run.cpp",
+        name_of(options.precision), def.name);
   }
   return def.make()->run(plan, options);
 }

@@ -18,7 +18,7 @@ struct ExecutorDef {
   const char* name;
   const char* doc;
   std::unique_ptr<Executor> (*make)();
-  std::vector<Precision> precisions = {};  // that the executor can compute in; empty: no compute
+  std::vector<Precision> precisions = {};  // that it can compute in; empty: it computes nothing
   bool gpu = false;                        // whether ops run on a GPU
   /// Returns why this machine cannot run the executor, or ""; null if every machine can.
   std::string (*missing)() = nullptr;

@@ -27,7 +27,7 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
 }
 
 /// Returns the time of an all-to-all whose most loaded device port carries `port_load` bytes and
-/// whose most loaded NIC carries `nic_load` bytes. A link without load costs nothing.
+/// whose most loaded NIC carries `nic_load` bytes. A link that carries nothing costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,
@@ -35,7 +35,7 @@ double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_lo
 }
 
 /// Returns the time of an all-to-all: `wire_ns` for the transfer plus the start-up for `peers`
-/// peers. `bytes` and `amount` name the size in errors.
+/// peers. Errors show the size as "<bytes> = <amount>".
 Nanoseconds a2a_ns(const Cluster& cluster, double wire_ns, int64_t peers, const char* bytes,
                    double amount) {
   const auto what = [&] {

@@ -1,8 +1,8 @@
 // Closed forms: how long a collective takes that has the links for itself. The simulator and the
 // emulated link both use them. A link is one direction of a device port or of a NIC. A transfer
-// ends after the largest load / bandwidth over all links plus the latency of two links (out and
+// ends after the largest bytes / bandwidth over all links plus the latency of two links (out and
 // in), which is exact for ideal max-min sharing. Times are rounded to the nearest nanosecond. An
-// all-to-all adds the cluster's start-up. Collectives that share links are not here but in
+// all-to-all adds the cluster's start-up time. Collectives that share links are not here but in
 // contention.h.
 //
 // Common to all functions:
@@ -20,19 +20,20 @@
 
 namespace moe {
 
-/// Time of an all-to-all of `bytes_per_pair` bytes from each device to each other one in `round`.
+/// Time of an all-to-all of `bytes_per_pair` bytes from each device to each of its peers in
+/// `round`.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {},
                           const Round& round = {});
 /// Time of an all-to-all with a size per pair: bytes[i * N + j] from device i to device j, where N
-/// = cluster.num_devices(). The diagonal stays in memory and is free. Throws UserError for a matrix
-/// of another size or a negative entry. Neighbouring devices share a NIC: with 4 NICs for 8
+/// = cluster.num_devices(). Bytes from a device to itself cost nothing. Throws UserError for a
+/// matrix of another size or a negative entry. Neighbouring devices share a NIC: with 4 NICs for 8
 /// devices, devices 2i and 2i+1 of a node share NIC i. `group` and `round` only give the number of
 /// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
 /// Time of an all-reduce over rings in rank order (rings.h). With n members it has 2 (n-1)
-/// dependent steps of floor(bytes / n / rings) per ring; a step lasts as long as its slowest link.
-/// `rings`: number of rings; 0 means one per NIC.
+/// dependent steps, each of floor(bytes / n / rings) bytes per ring; a step lasts as long as its
+/// slowest link. `rings`: number of rings; 0 means one per NIC.
 Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
                           Group group = {});
 /// Time of a broadcast of `bytes` from one device to all others by a binomial tree: first over the

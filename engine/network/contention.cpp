@@ -107,7 +107,7 @@ class Batch {
   void begin(size_t i) {
     const double at_ns = waits_[i].ready_ns + static_cast<double>(ops_[i].start_ns);
     checked_ns(at_ns, [i] {
-      return fmt::format("ops[{}]: waiting for the ops before it and for start_ms", i);
+      return fmt::format("ops[{}]: waiting for the ops in `after` and for start_ms", i);
     });
     wire_.begin(ops_[i], at_ns);
     op_of_.push_back(i);

@@ -28,7 +28,7 @@ enum class AllToAllAlgorithm { kDirect, kPairwise };
 struct AllToAll {
   double bytes_per_pair = 0;
   /// Bytes from device i to device j at [i * N + j], for N devices; if empty, every pair sends
-  /// bytes_per_pair. The diagonal is free.
+  /// bytes_per_pair. Bytes from a device to itself cost nothing.
   std::vector<double> bytes;
   AllToAllAlgorithm algorithm = AllToAllAlgorithm::kDirect;
   /// For Share::kPerChannel: the number of channels of each device, divided among its sends.
@@ -76,7 +76,7 @@ struct NetworkTimes {
 };
 
 struct NetworkRun {
-  /// Indexed as the ops of the call.
+  /// Indexed like the argument `ops` of run_collectives().
   std::vector<NetworkTimes> ops;
   int64_t num_events = 0;
   /// True where all nodes have the same transfers, so that only one node's links were computed;

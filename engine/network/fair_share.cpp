@@ -68,7 +68,8 @@ void FairShare::fill_level(std::vector<FlowGroup>& groups, int64_t level, const 
   start_level(groups, level);
   open_.resize(links_.size());
   std::iota(open_.begin(), open_.end(), 0);
-  // `reached` only grows: rounding must not fill a link below the level of links filled before.
+  // The rate per weight reached so far. It only grows: rounding must not give a link that fills
+  // later a lower rate than the links that filled before.
   for (double reached = 0;;) {
     double least = kInfinity;
     size_t num_open = 0;

@@ -137,8 +137,8 @@ void LinkClock::take_ended(Part& part, double limit_ns, std::vector<FinishedFlow
 
 void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
   MOE_CHECK(ns >= now_ns_ && ns <= next_end_ns(),
-            "the clock of the links is at {} ns and cannot go to {} ns, allowed: up to {} ns",
-            now_ns_, ns, next_end_ns());
+            "LinkClock::advance: ns = {}, but must be from now_ns() = {} to next_end_ns() = {}", ns,
+            now_ns_, next_end_ns());
   now_ns_ = ns;
   const double limit = same_moment(ns);
   for (Part& part : parts_) {

@@ -22,7 +22,7 @@ namespace moe {
 struct Flow {
   double bytes = 0;
   double count = 1;
-  int32_t source = 0;  // devices; not used by the clock, only by its caller
+  int32_t source = 0;  // devices; LinkClock does not read them, only its caller does
   int32_t destination = 0;
 };
 
@@ -53,7 +53,7 @@ class LinkClock {
   void add(uint32_t owner, int64_t priority, std::span<const Stream> streams);
   /// Returns when the next flow ends; infinity without flows.
   double next_end_ns();
-  /// Advances to `ns`, which must be from now_ns() to next_end_ns(). Appends flows that end.
+  /// Advances to `ns`, which must be from now_ns() to next_end_ns(). Appends the flows that end.
   void advance(double ns, std::vector<FinishedFlow>& ended);
   double now_ns() const { return now_ns_; }
 

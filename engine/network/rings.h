@@ -18,7 +18,7 @@ struct NodeLayout {
 
 /// Returns whether the groups look the same from every node: the i-th device of each node has as
 /// many members of its group inside and outside its node, at the same places in their nodes; in a
-/// round, also as many members to send to. If so, computing one node is enough.
+/// round, also as many members to send to. If so, it is enough to compute one node's transfers.
 bool nodes_alike(const Group& group, int64_t devices_per_node, const Round& round = {});
 /// Returns how many of the members to which `device` sends in `round` are in the device's own node.
 /// The device itself counts if it is one of the members to which it sends.

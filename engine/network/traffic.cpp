@@ -85,7 +85,7 @@ void Traffic::take_end(const FinishedFlow& flow, std::vector<FinishedCollective>
 }
 
 std::vector<LinkUse> Traffic::take_use() {
-  clock_.next_end_ns();  // ends the use of flows that ended at this moment
+  clock_.next_end_ns();  // records the use of links by flows that ended at this moment
   return clock_.take_use();
 }
 

@@ -18,7 +18,7 @@ struct Order {
         double begin, double stretch);
   Order(const Order&) = delete;
 
-  /// `scale` stretches all times, as Wire::begin() says; `first_step_ns` is after the start-up.
+  /// `scale` stretches all times, as Wire::begin() says; `first_step_ns`: when step 0 begins.
   const NetworkOp op;
   const CollectiveSteps collective;
   const double begin_ns;
@@ -60,7 +60,8 @@ class Traffic {
     Step step = {};
     std::vector<double> rank_end_ns = {};
   };
-  /// The time when wave `wave` of an op's step begins, or (kNextStep) when its next step begins.
+  /// The time when TransferBatch `batch` of an op's step begins, or, if `batch` is kNextStep, when
+  /// the op's next step begins.
   struct Begin {
     double at_ns;
     size_t op;

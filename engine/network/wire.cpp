@@ -59,7 +59,8 @@ struct Wire::Impl {
         fabric(cluster, nodes_alike),
         traffic(fabric, options) {}
 
-  /// Rounds to the wire's clock. Throws UserError for a time beyond kLongestNs.
+  /// Rounds to whole nanoseconds, as Wire counts time. Throws UserError for a time beyond
+  /// kLongestNs.
   Nanoseconds nearest(double ns) const {
     return checked_ns(ns, [this] { return with_links("a transfer", cluster); });
   }
@@ -87,7 +88,7 @@ struct Wire::Impl {
   Nanoseconds now = 0;
 };
 
-/// Computes the end of the lone op without other ops.
+/// Computes when the lone op (LoneOp) ends if no other op begins before that end.
 void Wire::Impl::go_alone() {
   LoneOp& a = *alone;
   const Order& order = orders.at(a.op);
@@ -228,15 +229,15 @@ Wire::~Wire() = default;
 size_t Wire::begin(NetworkOp op, double at_ns, double scale) {
   Impl& w = *impl_;
   MOE_CHECK(at_ns >= static_cast<double>(w.now) - 1,
-            "a transfer is to begin at {} ns, but the clock is already at {} ns", at_ns, w.now);
+            "Wire::begin: at_ns = {}, but must not be before now() = {}", at_ns, w.now);
   MOE_CHECK(
       scale > 0 && (scale == 1 || op.rank_start_ns.empty()),
-      "the scale of a transfer is {}, allowed: above 0, and 1 if its ranks have starts of their "
-      "own",
+      "Wire::begin: scale = {}, but must be above 0, and 1 if NetworkOp::rank_start_ns is given",
       scale);
   MOE_CHECK(
       !w.fabric.nodes_alike() || is_alike(op, w.cluster),
-      "all nodes must send the same bytes when nodes_alike is set, but those of one op differ");
+      "Wire::begin: the Wire was made with nodes_alike = true, but the transfers of this op differ "
+      "between nodes (is_alike() must be true)");
   const size_t number = w.num_ops++;
   const Order& order =
       w.orders
@@ -251,10 +252,8 @@ Nanoseconds Wire::next_ns() {
 }
 
 void Wire::advance(Nanoseconds to, std::vector<Done>& ended) {
-  MOE_CHECK(
-      to >= impl_->now && to < kNever,
-      "the clock of the network is at {} ns and cannot go to {} ns, allowed: later, but not kNever",
-      impl_->now, to);
+  MOE_CHECK(to >= impl_->now && to < kNever,
+            "Wire::advance: to = {}, but must be from now() = {} to below kNever", to, impl_->now);
   while (impl_->next_ns() <= to) impl_->step(ended);
   impl_->now = to;
 }

@@ -17,7 +17,7 @@
 
 namespace moe {
 
-/// The time of an event that does not happen.
+/// Stands for the time of an event that never happens.
 constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
 
 /// A collective that has ended.

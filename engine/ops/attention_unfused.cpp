@@ -72,7 +72,8 @@ void gradient_softmax(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-/// Can be cut along the batch or the heads. A part of the rows would need its first row's number.
+/// Can be cut along the batch or the heads. A part of the rows would need the number of its first
+/// row for the causal mask.
 std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
   return {{{0}, {0}}, {{1}, {1}}};
 }

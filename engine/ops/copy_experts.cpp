@@ -115,9 +115,9 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Room for the sums of this device's shadows plus what arrives in one step. At an owner, at most
-/// all its experts arrive per range. At a shadow, less than its expert arrives once where every
-/// node has one device, and less than twice otherwise. Parts that are rounded up add a little.
+/// Room for the sums of this device's shadows plus what arrives in one step. An owner
+/// receives at most all its experts per range. For a shadow, a device receives less than one expert
+/// where every node has one device, otherwise less than two. Rounding parts up adds a little.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   const auto ranges = static_cast<int64_t>(shadow_ranges(op).size());
   const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;

@@ -20,7 +20,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
 }
 
-/// Reads token rows of filled slots; writes all slots, as a part of a batch only the part's slots.
+/// Reads the rows of tokens that have a slot; writes all slots, or only its own slots if the op is
+/// one part of a batch.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));

@@ -44,7 +44,7 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
-/// OpDef::host_inputs where glue reads kInputs (counts, begins) only with attr rows = "used".
+/// For OpDef::host_inputs: returns kInputs (counts, begins) with attr rows = "used", else none.
 template <size_t... kInputs>
 std::vector<size_t> counted(const Op& op) {
   return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};

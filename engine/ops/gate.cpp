@@ -103,8 +103,8 @@ void gradient_gate(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dlogits));
 }
 
-/// Returns the numbers that the gate chooses by: the scores, plus the experts' biases if there are
-/// any; they are float also in a run of doubles.
+/// Returns the numbers by which the gate chooses experts: the scores, plus the experts' biases if
+/// there are any; they are float also in a run of doubles.
 template <class T>
 const float* float_scores(const KernelCall<T>& c) {
   const T* const bias = c.in(3);

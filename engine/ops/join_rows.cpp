@@ -126,7 +126,7 @@ std::vector<size_t> row_ends(const Op& op) {
   return inputs;
 }
 
-/// OpDef::on_host: index tensors are cleared on the host, because no kernel clears them.
+/// OpDef::on_host: index tensors are cleared in host memory, because no GPU kernel clears them.
 bool clears_on_host(const Graph& g, const Op& op) {
   return g.tensor(op.outputs[0]).dtype == DType::kI32 && !is_view(op);
 }

@@ -1,5 +1,5 @@
 // y = x rounded from float32 to bfloat16. Used for an operand of several products (OpDef::rounds),
-// so that each of them need not round it again. Where all floats have one width, it is a copy.
+// so that each of them need not round it again. In a run with floats of one width, y is equal to x.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -26,8 +26,8 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-/// loose_slots: x may be expert slots, of which those without an expert have undefined values. An x
-/// of any other kind was checked for finite values where it was written.
+/// loose_slots: x may be expert slots, of which those without an expert have undefined values. Any
+/// other x was checked for finite values where it was written.
 const OpDef kRound = {.name = "round",
                       .doc = "y = x rounded to bf16, once for all products that read it",
                       .inputs = {{"x"}},

@@ -39,7 +39,7 @@ void check_view(const Op& op, const Tensor& whole, size_t axis) {
       op.name, axis, whole.name, shape_text(whole.shape));
 }
 
-/// Returns attr sizes as numbers: "4,4" -> {4, 4}. Throws UserError for other texts.
+/// Returns attr sizes as numbers: "4,4" -> {4, 4}. Throws UserError for other strings.
 std::vector<int64_t> parse_sizes(const Op& op) {
   const std::string text = attr_string(op, "sizes");
   std::vector<int64_t> sizes;

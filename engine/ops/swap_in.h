@@ -1,7 +1,8 @@
-// The decisions of the ops for Lina's inference (USENIX ATC 2023), used both by their kernels and
-// by the simulator, and the copies that a swap_in makes. The weights of a swap_in may be in host
-// memory and its slots on a device, so the executor makes the copies; the op's own kernel does all
-// of them on the host. Algorithms of placement are in placement/two_phase.h.
+// Functions of the ops place_expected, fine_tune and swap_in (Lina's inference, USENIX ATC 2023),
+// used both by the ops' kernels and by the simulator: which placement an op outputs, and which
+// blocks of memory a swap_in copies. On CPU ranks the kernel of swap_in copies them; the executor
+// cuda copies them from host memory to its GPU. How placements are computed is in
+// placement/two_phase.h.
 #pragma once
 
 #include <optional>
@@ -29,9 +30,9 @@ bool is_swap_in(const Graph& graph, OpId op);
 /// the placement of the experts that the slots already hold.
 int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device);
 
-/// Returns the copies of a swap_in: one per weight tensor and slot that holds an expert on this
-/// device; other slots stay as they are. inputs and outputs: addresses of the op's tensors; only
-/// the placements among them are read here. element_bytes: bytes per element of the weights.
+/// Returns the memory copies of a swap_in: one per weight tensor and slot that holds an expert on
+/// this device; other slots stay as they are. inputs and outputs: addresses of the op's tensors;
+/// only the placements among them are read here. element_bytes: bytes per element of the weights.
 std::vector<kernels::Copy> swap_in_copies(const Graph& graph, const Op& op,
                                           std::span<void* const> inputs,
                                           std::span<void* const> outputs, int64_t device,

@@ -12,8 +12,8 @@
 
 namespace moe {
 
-/// Returns, for error messages, what made an all-to-all or an op of experts work on counted rows: a
-/// pass, or the stage that places the layer's experts.
+/// Returns, for error messages, which pass made an all-to-all or an op of experts work only on rows
+/// in use, whose numbers are counted: its name, or the stage that places the layer's experts.
 std::string counted_by(const Graph& graph, OpId op);
 /// Returns each tensor's readers in program order; an op that reads it twice is listed twice.
 std::vector<std::vector<OpId>> readers_of(const Graph& graph);
@@ -27,7 +27,7 @@ struct ExchangedLayer {
 /// Returns the layers of a forward graph in program order. Requires: no all-to-all is cut.
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph);
 /// Makes both exchanges move rows, and the experts' ops compute rows, by the slots of a placement.
-/// counts: the counts of the gate. rows: the output of slot_rows, [devices, slots, sources].
+/// counts: the counts of the gate. rows: the output of slot_rows, [slots of a device, sources].
 void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
                   TensorId counts, TensorId placement, TensorId rows);
 /// Recomputes the shapes of outputs from the (changed) input shapes, op by op in this order.
@@ -40,7 +40,7 @@ struct RowsOrigin {
   OpId exchange;
 };
 /// Searches from `rows` against the data flow, through the layer's all-to-all or dispatch. Throws
-/// UserError naming `what` when there is no gate or the rows arrive in steps of an all-to-all.
+/// UserError naming the op `what` when it finds no gate or an all-to-all that is split into steps.
 RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what);
 
 /// Returns the numbers of rows that each local expert holds from each source rank: the output of
@@ -50,8 +50,8 @@ TensorId received_counts(Graph& graph, const RowsOrigin& origin);
 
 /// Returns the program in which every op with a number of at least `num_given` is moved right
 /// before the first op that reads its output. So an added op that waits for less than its
-/// neighbours does not come between the ops of a layer. Requires: one of the
-/// first `num_given` ops reads an output of each op that moves.
+/// neighbours does not come between the ops of a layer. Requires: one of the first `num_given` ops
+/// reads an output of each op that moves.
 Graph before_first_readers(const Graph& graph, size_t num_given);
 
 }  // namespace moe

@@ -29,7 +29,7 @@ struct PassContext {
   const CostModel& cost;
   Options options;
   std::string stage;           // name of the stage, for order edges and for the log
-  std::vector<Decision>* log;  // decisions with their reasons
+  std::vector<Decision>* log;  // what the stage did, and why
 
   /// Logs what the options of the stage requested but the stage did not do, and why. `op` names the
   /// op concerned; empty means the stage as a whole.
@@ -87,7 +87,7 @@ struct StageReport {
   /// What the options of the stage requested but the stage did not do, each with the reason. Has at
   /// least one entry when the stage changed nothing, unless no_op_option is set.
   std::vector<std::string> without_effect = {};
-  std::string no_op_option = {};  // the option by which it changes nothing: "degree = 1"
+  std::string no_op_option = {};  // the option with which a stage changes nothing: "degree = 1"
 };
 
 }  // namespace moe

@@ -42,10 +42,11 @@ void check_passes(const std::vector<PassDef>& passes) {
   check_rows("passes", passes);
   for (const PassDef& pass : passes) {
     const bool schedules = pass.kind == StageKind::kSchedule;
-    MOE_CHECK(pass.kind != StageKind::kUnset, "pass '{}' has no kind; every pass needs one",
-              pass.name);
+    MOE_CHECK(pass.kind != StageKind::kUnset,
+              "pass '{}': PassDef::kind is kUnset, but must be one of the other kinds", pass.name);
     MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
-              "pass '{}' needs the function of its kind (transform or schedule) and no other",
+              "pass '{}' must set PassDef::schedule if its kind is kSchedule, else "
+              "PassDef::transform, and not the other one",
               pass.name);
   }
   const auto has_row = [&](auto member, auto function) {
@@ -113,7 +114,9 @@ const std::vector<PassDef>& other_passes() {
               "loads need (Lina)",
        .options =
            {{"path", 3.0,
-             "number of layers whose choices form the path that estimates the next layer", 1, 62},
+             "number of layers whose choices form a token's path, from which the next layer is "
+             "estimated",
+             1, 62},
             {"cap", 4.0, "the most experts per device", 1, 65536},
             {"estimation", true,
              "false: every layer is placed by the counts of its gate, which blocks"},
@@ -132,8 +135,8 @@ const std::vector<PassDef>& other_passes() {
              "true: layers from the second on are estimated, the early ones by shorter paths"},
             {"share",
              std::string("even"),
-             "how an expert's tokens are shared among its replicas: evenly (paper), or by the room "
-             "that the placement gave each",
+             "how an expert's tokens are shared among its replicas: evenly (paper), or in "
+             "proportion to the shares that the placement planned",
              0,
              0,
              {"even", "weighted"}},
@@ -155,9 +158,10 @@ const std::vector<PassDef>& other_passes() {
            "like capacity_pipeline, but each MoE layer has the degree that is best by the times of "
            "transfers and experts in parts (PipeMoE)",
        .options =
-           {{"alpha_a", -1.0, "start-up of a transfer in s; -1: all four are fitted", -1, 1e9},
+           {{"alpha_a", -1.0, "start-up of a transfer in s; -1 here and in the next three: fitted",
+             -1, 1e9},
             {"beta_a", -1.0, "s per byte of a rank's all-to-all", -1, 1e9},
-            {"alpha_e", -1.0, "start-up of the experts of a chunk, both GEMMs, in s", -1, 1e9},
+            {"alpha_e", -1.0, "start-up of the experts of a part, both GEMMs, in s", -1, 1e9},
             {"beta_e", -1.0, "s per row, input feature and inner feature of the experts", -1, 1e9},
             {"max_degree", 64.0, "the most parts; the capacity of a layer is a further limit", 1,
              65536},
@@ -227,9 +231,11 @@ const std::vector<PassDef>& other_passes() {
              "iota: the longest range, in units of the time between two MoE layers, plus a group",
              0, 4},
             {"parts", 0.0, "parts of every range; 0: the fastest number, 1: no cut", 0, 64, {}, 1},
-            {"before", -1.0, "ops before dispatch in a layer's range; -1: the fastest", -1, 1e6},
-            {"after", -1.0, "ops after combine in a layer's range, up to the loss; -1: the fastest",
-             -1, 1e6}},
+            {"before", -1.0, "number of ops before dispatch in a layer's range; -1: the fastest",
+             -1, 1e6},
+            {"after", -1.0,
+             "number of ops after combine in a layer's range, up to the loss; -1: the fastest", -1,
+             1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
       // kSchedule: dw_schedule first, because it chooses among the orders that are still possible;
@@ -237,19 +243,21 @@ const std::vector<PassDef>& other_passes() {
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
-       .options = {{"overshoot",
-                    std::string("allow"),
-                    "whether the last dW may be longer than what it should hide (paper: allow)",
-                    0,
-                    0,
-                    {"allow", "never"}},
-                   {"if_slower",
-                    std::string("undo"),
-                    "what happens to an assignment that makes the simulated step longer: undo "
-                    "(first without overshoot, then no assignment) or keep (paper)",
-                    0,
-                    0,
-                    {"undo", "keep"}}},
+       .options =
+           {{"overshoot",
+             std::string("allow"),
+             "whether the last dW may take longer than the rest of the all-to-all that it hides "
+             "(paper: allow)",
+             0,
+             0,
+             {"allow", "never"}},
+            {"if_slower",
+             std::string("undo"),
+             "what happens to an assignment that makes the simulated step longer: undo "
+             "(first without overshoot, then no assignment) or keep (paper)",
+             0,
+             0,
+             {"undo", "keep"}}},
        .schedule = dw_schedule,
        .reads = Reads::kTimes},
       // After dw_schedule: gradients of experts return once their dW ends, wherever dw_schedule has
@@ -308,7 +316,8 @@ const std::vector<PassDef>& other_passes() {
 
 const std::vector<PassDef>& builtin_passes() {
   static const std::vector<PassDef> passes = [] {
-    // Placement comes before any pass that cuts the exchange whose rows it counts by slot.
+    // Placement comes before the passes that cut all-to-alls, because it counts the rows of whole
+    // all-to-alls for each slot.
     std::vector<PassDef> all;
     for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
     all.insert(all.end(), other_passes().begin(), other_passes().end());
@@ -336,19 +345,21 @@ namespace {
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
   if (schedule.lane_of.size() != graph.num_ops()) {
-    throw run_error("the schedule has a lane for {} of {} ops; every op needs one",
+    throw run_error("the schedule has a lane for {} ops, but must have one for each of the {} ops",
                     schedule.lane_of.size(), graph.num_ops());
   }
   for (size_t i = 0; i < schedule.lane_of.size(); ++i) {
     const LaneId lane = schedule.lane_of[i];
     if (lane.valid() && lane.index() < schedule.lanes.size()) continue;
-    throw run_error("op '{}' is on lane {}, but there are {} lanes", graph.ops()[i].name,
-                    lane.value, schedule.lanes.size());
+    throw run_error(
+        "the schedule has op '{}' on lane number {}, but must use one of its {} lanes (from 0)",
+        graph.ops()[i].name, lane.value, schedule.lanes.size());
   }
 }
 
 /// Runs `call` and adds to its errors the name of the stage and of the earlier stages that changed
-/// their input. An error of a derived class (from a policy) names its origin and passes unchanged.
+/// something. An error of a derived class (from a policy) names its origin already and stays as it
+/// is.
 template <class Call>
 auto in_stage(const std::string& stage, const std::vector<StageReport>& before, const Call& call) {
   const auto text = [&](const std::exception& error) {

@@ -22,15 +22,15 @@ class Pipeline {
            const std::vector<Stage>& stages)
       : model_(model), cluster_(cluster), cost_(cost), stages_(stages) {}
 
-  /// Runs the stages of this kind in the order listed, each followed by compact and verify. Errors
-  /// of a stage name it.
+  /// Runs the stages of this kind in the order listed, with compact() and verify() after each.
+  /// Errors of a stage name the stage.
   Graph transform(Graph graph, StageKind kind);
   /// Runs the schedulers. Throws RunError when an op has no lane, or one that does not exist.
   Schedule schedule(const Graph& graph, Schedule schedule);
 
   /// One entry per stage that has run.
   const std::vector<StageReport>& reports() const { return reports_; }
-  /// The decisions of the transforms; the decisions of a scheduler are in its schedule.
+  /// What the stages that edit the graph did, and why; for a scheduler this is in its schedule.
   const std::vector<Decision>& log() const { return log_; }
 
  private:
@@ -42,7 +42,7 @@ class Pipeline {
   const Cluster& cluster_;
   const CostModel& cost_;
   const std::vector<Stage>& stages_;
-  std::map<std::string, std::string> cut_by_;  // name of the stage, indexed by the name of the part
+  std::map<std::string, std::string> cut_by_;  // the stage that cut, indexed by name of the part
   std::vector<StageReport> reports_;
   std::vector<Decision> log_;
 };

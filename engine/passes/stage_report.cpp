@@ -51,16 +51,17 @@ std::string no_op_option_of(const Stage& stage) {
 /// Returns the reason for a stage that changed nothing and gave no reason itself.
 std::string reason_of(const Stage& stage, bool built_in, const Graph& graph) {
   if (!built_in) {
-    return stage.kind == StageKind::kSchedule
-               ? "its function changed nothing in the schedule (call ctx:skip(why) to give a "
-                 "reason)"
-               : "its function changed nothing in the graph (call ctx:skip(why) to give a reason)";
+    return fmt::format(
+        "the stage's function changed nothing in the {} (call ctx:skip(why) to give a reason)",
+        stage.kind == StageKind::kSchedule ? "schedule" : "graph");
   }
   if (!has_all_to_all(graph)) {
     return "no rows are exchanged: the graph has no all-to-all";
   }
-  if (kind_of(stage) == StageKind::kSchedule) return "it adds no order that does not exist already";
-  return "the graph has no op that it would change";
+  if (kind_of(stage) == StageKind::kSchedule) {
+    return "the pass adds no order that does not exist already";
+  }
+  return "the graph has no op that the pass would change";
 }
 
 }  // namespace

@@ -15,8 +15,8 @@ StageChanges changes_of(const Graph& before, const Graph& after);
 /// name of the stage.
 StageChanges changes_of(const Schedule& before, Schedule& after, const std::string& stage);
 
-/// Makes the report of a stage. said: the decisions that the stage logged. graph: the graph as the
-/// stage left it. The caller sets took_ns.
+/// Makes the report of a stage. said: the entries of the log that the stage wrote. graph: the graph
+/// as the stage left it. The caller sets took_ns.
 StageReport report_of(const Stage& stage, const StageChanges& changes,
                       std::span<const Decision> said, const Graph& graph);
 

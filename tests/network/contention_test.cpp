@@ -345,7 +345,7 @@ TEST_CASE("what is wrong with a collective is named with its field and value") {
   fails(all_to_all(1e300), "beyond the clock");
   NetworkOp late{.what = AllReduce{1, 1}, .after = {0}};
   late.start_ns = Nanoseconds{1} << 53;
-  fails(late, "ops[1]: waiting for the ops before it and for start_ms takes");
+  fails(late, "ops[1]: waiting for the ops in `after` and for start_ms takes");
   CHECK_THROWS_WITH(run_collectives(cluster, {}, {.efficiency = 0}),
                     Catch::Contains("efficiency = 0: must be above 0"));
   CHECK_THROWS_WITH(value_named<Share>("sharing rule", "per_flows"),

@@ -197,7 +197,7 @@ TEST_CASE("a batch shorter than the parts is refused before any op") {
   const AxisSolution solution = p.solve(0, 1, 5);
   CHECK(!solution.found);
   CHECK(!solution.refused.valid());
-  CHECK(solution.why == "a batch of 4 cannot be cut into 5 parts");
+  CHECK(solution.why == "a batch of 4 samples cannot be cut into 5 parts");
 }
 
 TEST_CASE("an op without ways is named, with what it needs") {

@@ -123,9 +123,9 @@ TEST_CASE("what rounds cannot carry is refused with the op and the reason") {
              Contains("fastermoe_pipeline.groups = 3: must divide the 4 ranks"));
   CHECK_THAT(refusal(small_spec({rounds(1.5)}, 4)), Contains("a whole number"));
   CHECK_THAT(refusal(small_spec({stage("irregular_a2a"), rounds(2)}, 4)),
-             Contains("b1.moe.a2a_1") && Contains("counted rows (pass irregular_a2a)"));
+             Contains("b1.moe.a2a_1") && Contains("counted rows (because of pass irregular_a2a)"));
   CHECK_THAT(refusal(small_spec({stage("used_rows"), rounds(2)}, 4)),
-             Contains("counted rows (pass used_rows)"));
+             Contains("counted rows (because of pass used_rows)"));
   const Stage cut = stage("capacity_pipeline", {{"degree", 2.0}});
   CHECK_THAT(refusal(small_spec({cut, rounds(2)}, 4)),
              Contains("b1.moe.a2a_1.p0") && Contains("already part 0 of a cut"));

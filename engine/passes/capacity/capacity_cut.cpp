@@ -14,8 +14,8 @@ void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) 
   const bool irregular = attr_int(op, "irregular") != 0;
   if (!irregular && attr_string(op, "rows") != "used") return;
   throw user_error(
-      "stage '{}': op '{}' works on counted rows ({}), but the rows of a part of the capacity "
-      "are not counted; leave one of the two stages out",
+      "stage '{}': op '{}' works on counted rows (because of {}), but the rows of a part of the "
+      "capacity are not counted; leave one of the two stages out",
       stage, op.name, counted_by(graph, id));
 }
 

@@ -13,7 +13,7 @@
 namespace moe {
 namespace {
 
-/// A chosen degree, the reason for it, and the fitted lines in words (for the log).
+/// A layer's degree, the reason for it, and the two lines (pipemoe_fit.h) in words, for the log.
 struct Chosen {
   int64_t degree = 1;
   std::string why, lines;
@@ -143,7 +143,7 @@ class PipeMoe {
   LayerModel given_;  // set only when has_lines_
   bool has_lines_ = false;
   DegreeProblem problem_;
-  // Indexed by signature, so equal layers are fitted only once.
+  // Indexed by the signature of the layer's ops, so equal layers are fitted only once.
   std::map<std::string, Chosen> chosen_;
 };
 

@@ -131,8 +131,9 @@ class Best {
   bool found_ = false;
 };
 
-/// The degrees where g = h: the roots of (2 alpha_a - alpha_e) r^2 + (2 wire - work - 2 alpha_a) r
-/// - 2 wire, by the formula that avoids cancellation. Infinite or NaN where there is no root.
+/// The degrees where g = h (pipemoe_degree.h), by a formula that avoids cancellation: the roots of
+/// (2 alpha_a - alpha_e) r^2 + (2 wire - work - 2 alpha_a) r - 2 wire. Infinite or NaN where there
+/// is no root.
 std::array<double, 2> crossings(const LayerTimes& t) {
   const double a = 2 * t.alpha_a - t.alpha_e, b = 2 * t.wire - t.work - 2 * t.alpha_a;
   const double c = -2 * t.wire;
@@ -158,8 +159,9 @@ double flat(const DegreeProblem& problem, unsigned in_compute) {
 
 DegreeChoice exact_degree(const DegreeProblem& problem) {
   Best best(problem);
-  // Above degree 1, cut_s is a constant and the sum is convex. So the minimum is at 1, at an end,
-  // where the derivative is 0, or at a kink (a crossing of g and h).
+  // Above degree 1, cut_s is a constant and the sum of T over the ways is convex. So the minimum is
+  // at degree 1, at an end of the allowed range, where the derivative is 0, or at a kink (a
+  // crossing of g and h).
   best.consider_beside(1.5);
   best.consider_beside(static_cast<double>(problem.max_degree));
   for (const LayerTimes& way : problem.ways) {

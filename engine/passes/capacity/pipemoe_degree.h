@@ -45,8 +45,8 @@ struct LayerModel {
   /// forward, because the backward of each GEMM is two GEMMs of the same size. The backward's
   /// transfers take as long as those of the forward.
   std::optional<double> alpha_b = {}, beta_b = {};
-  /// Time that is spent once where a layer is cut, whatever the degree: copies that split and join
-  /// the rows. Not in the paper, whose model takes these copies to be free.
+  /// Time that is spent once where a layer is cut, whatever the degree: the memory copies that
+  /// split and join the rows. Not in the paper, whose model takes these copies to be free.
   double cut_s = 0;
 };
 /// Throws UserError naming "<who>.<field>" and its value when the value is negative or not finite.

@@ -23,7 +23,7 @@ struct Candidate {
 struct Problem {
   LayerTimes times;
   double scale;
-  bool q2;  // true: f_3, where Q2 holds; false: f_4, where it does not
+  bool q2;  // true: f_3, where Q2 (Eq. 36) holds; false: f_4, where it does not
 };
 
 /// The function to minimize: Eq. 34 (f_3) or Eq. 41 (f_4).
@@ -65,7 +65,8 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   Problem problem{times, layer_time(times, 1), with_q2};
   const std::unique_ptr<nlopt_opt_s, void (*)(nlopt_opt)> solver(nlopt_create(NLOPT_LD_SLSQP, 1),
                                                                  nlopt_destroy);
-  MOE_CHECK(solver != nullptr, "nlopt created no solver; its memory may be used up");
+  MOE_CHECK(solver != nullptr,
+            "nlopt_create returned null, but must return a solver; memory may be used up");
   nlopt_set_min_objective(solver.get(), objective, &problem);
   nlopt_set_lower_bounds1(solver.get(), 2);
   nlopt_add_inequality_constraint(solver.get(), not_q1, &problem, kTolerance);
@@ -73,7 +74,7 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   nlopt_set_xtol_rel(solver.get(), 1e-10);
   nlopt_set_maxeval(solver.get(), kMostEvaluations);
   double r = 2, value = 0;
-  nlopt_optimize(solver.get(), &r, &value);  // judged by the point that it leaves, not by its word
+  nlopt_optimize(solver.get(), &r, &value);  // its status is ignored: only r is judged
   const bool feasible = std::isfinite(r) && r >= 2 &&
                         not_q1(1, &r, nullptr, &problem) <= kTolerance &&
                         q2(1, &r, nullptr, &problem) <= kTolerance;
@@ -81,7 +82,7 @@ Candidate solve(const LayerTimes& times, bool with_q2) {
   return {r, objective(1, &r, nullptr, &problem) * problem.scale};
 }
 
-/// The case in which Q1 holds: r by Eq. 28 and its time by f_2.
+/// The case in which Q1 holds (transfers are longer than experts): r by Eq. 28, its time by f_2.
 Candidate where_q1(const LayerTimes& t, PaperVersion version) {
   double r = 2;
   if (version == PaperVersion::kFixed && t.alpha_a <= t.alpha_e) {

@@ -38,7 +38,7 @@ class Forward {
   explicit Forward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Fuses what can be fused; returns whether the graph has changed.
+  /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
     for (size_t i = 0; i < graph_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
@@ -71,7 +71,8 @@ class Forward {
            (!bias.valid() || graph_.tensor(bias).shape.size() == axes);
   }
 
-  /// Removes one pair whose bias cannot move into the product; returns false when there is none.
+  /// Removes from gelu_of_ one pair of product and GELU whose bias cannot move into the product;
+  /// returns false when there is none.
   /// Called again until it returns false, because removing one pair can make another one
   /// impossible. If two pairs depend on each other and one must go, the other goes too.
   bool drop_one() {
@@ -102,7 +103,7 @@ class Forward {
            input(op, Role::kSum) == t && input(op, Role::kBias) == bias;
   }
 
-  /// Returns the tensor into which the op joins t; invalid when the op does not join tensors.
+  /// Returns the tensor into which `reader` joins t; invalid when `reader` joins no tensors.
   TensorId joined_by(OpId reader, TensorId t) const {
     for (const Piece& piece : pieces(graph_, graph_.op(reader))) {
       if (piece.piece == t) return piece.whole;
@@ -155,7 +156,7 @@ class Backward {
   explicit Backward(Graph& graph)
       : graph_(graph), producer_(graph.producers()), readers_(readers_of(graph)) {}
 
-  /// Fuses what can be fused; returns whether the graph has changed.
+  /// Fuses all pairs that can be fused; returns whether the graph has changed.
   bool run() {
     bool changed = false;
     for (size_t i = 0; i < graph_.num_ops(); ++i) {

@@ -13,7 +13,7 @@ KernelVariants variants_of(const Graph& graph, OpId op) {
   return all.names.size() > 1 ? all : KernelVariants();
 }
 
-/// Sets the attribute of a variant. Variant 0 is the usual one and is written as no attribute.
+/// Sets the attribute of a variant. Variant 0 is the default and is written as no attribute.
 void set_variant(Op& op, const KernelVariants& variants, size_t variant) {
   if (variant == 0) {
     op.attrs.erase(variants.attribute);
@@ -53,7 +53,7 @@ Graph select_variants(Graph graph, const WantedVariants& wanted) {
 }
 
 Graph autotune_variants(Graph graph, const CostModel& cost, const WantedVariants& but_not) {
-  // Variant indexed by the signature of the op without a variant.
+  // Number of the fastest variant, indexed by the signature of the op without a variant.
   std::map<std::string, size_t> chosen;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));

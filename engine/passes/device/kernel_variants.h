@@ -1,7 +1,8 @@
 // Chooses how a device runs each op that has several variants of its kernel (OpDef::variants). This
 // is the last edit of a plan's graph, after all passes and before the schedulers, so that the
 // schedulers use the costs of the variants that really run.
-// Invariant: the usual variant has no attribute, so a plan without any choice is unchanged.
+// Invariant: the default variant (the first one) is written as no attribute, so a plan in which
+// every op keeps its default is unchanged.
 #pragma once
 
 #include <map>

@@ -1,7 +1,7 @@
 // Rounds parameters (and other float32 operands) to bfloat16 once per step. Where kernels store
 // bf16, every matrix product would otherwise round such an operand again. An edit of a plan's graph
-// for a device, after all passes (called by plan.cpp). The results have the same bits. The rounded
-// copies are tensors of the plan with their own lifetime and bytes.
+// for a device, after all passes (called by plan.cpp). The results have the same bits as without
+// this edit. Each rounded operand is a tensor of the plan with its own lifetime and bytes.
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -114,8 +114,8 @@ class Hierarchy {
       const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
       if (counts == counts_.end()) {
         throw user_error(
-            "stage '{}': op '{}' carries counted rows ({}), but an all-to-all in two steps accepts "
-            "counted rows only from irregular_a2a; leave one of the two stages out",
+            "stage '{}': op '{}' carries counted rows (because of {}), but an all-to-all in two "
+            "steps accepts counted rows only from irregular_a2a; leave one of the two stages out",
             context_.stage, op.name, counted_by(given_, id));
       }
       near.insert(near.end(), {counts->second.sent, counts->second.in_node});

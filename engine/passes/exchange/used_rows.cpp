@@ -19,7 +19,8 @@ bool of_experts(const Graph& graph, OpId op) {
 /// along the capacity or whose rows arrive in steps.
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
-  size_t done_already = 0;  // experts of placed layers
+  size_t done_already =
+      0;  // ops of experts in placed layers, which already compute only rows in use
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     const bool gelu = is(graph, id, BasicOp::kGelu) && of_experts(graph, id);

@@ -13,7 +13,7 @@ Schedule blocking_a2a(const Graph& graph, Schedule schedule, const PassContext& 
     return collective == Collective::kAllToAll || (experts && collective == Collective::kExperts);
   };
   // Edges to the nearest compute ops are enough: all edges point forward in the program, so
-  // lane_orders keeps each lane in program order, and the rest follows along the lane.
+  // lane_orders keeps each lane in program order, and all other ops of the lane are ordered by it.
   OpId compute;                // the last compute op so far
   std::vector<OpId> blocking;  // blocking transfers after that op
   for (size_t i = 0; i < graph.num_ops(); ++i) {

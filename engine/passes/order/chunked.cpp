@@ -7,9 +7,10 @@
 namespace moe {
 
 /// Cuts transfers whose message is longer than `bytes` into the smallest number of equal chunks of
-/// at most `bytes` (Lina, section 4.1: micro-ops of 30 MB). The option which selects the transfers:
-/// "all_reduce", "all_to_all" or "both". A chunk never contains bytes of two ops; the size of one
-/// all-reduce is set by the system's bucket_bytes. Throws UserError when an op is cut already.
+/// at most `bytes` (Lina, section 4.1: micro-ops of 30 MB). The option `which` selects the
+/// transfers: "all_reduce", "all_to_all" or "both". A chunk never contains bytes of two ops; the
+/// size of one all-reduce is set by the system's bucket_bytes. Throws UserError when an op is cut
+/// already.
 Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& context) {
   const auto bytes = static_cast<Bytes>(std::get<double>(context.options.at("bytes")));
   const std::string& which = std::get<std::string>(context.options.at("which"));
@@ -32,9 +33,10 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
   }
   if (!cut) {
     const std::string what = which == "both" ? "transfer" : which;
-    context.skip(longest == 0 ? fmt::format("there is no {}", what)
-                              : fmt::format("no {} is longer than bytes = {}; the longest has {}",
-                                            what, bytes, longest));
+    context.skip(longest == 0
+                     ? fmt::format("there is no {}", what)
+                     : fmt::format("no {} is longer than bytes = {}; the longest has {} bytes",
+                                   what, bytes, longest));
   }
   return schedule;
 }

@@ -127,7 +127,8 @@ class MinCostFlow {
   std::vector<Nanoseconds> supply_, room_, flow_;
 };
 
-/// Returns the free dW of this all-to-all whose time is nearest to `uncovered`, -1 if none.
+/// Returns, of the dW that are `open` (allowed for the all-to-all and not yet assigned), the one
+/// whose time is nearest to `uncovered`; -1 if none.
 int64_t best_fit(const OverlapProblem& problem, const std::vector<bool>& open,
                  Nanoseconds uncovered, bool overshoot) {
   int64_t best = -1;

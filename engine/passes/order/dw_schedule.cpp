@@ -99,8 +99,9 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
   for (const OverlapPick& pick : chosen.picks) {
     log.push_back(
         {graph.op(found.dw[pick.dw]).name, context.stage,
-         fmt::format("under {}: t_u {:.3f} ms, t_j {:.3f} ms", graph.op(found.a2a[pick.a2a]).name,
-                     to_ms(pick.uncovered_ns), to_ms(found.problem.dw_ns[pick.dw]))});
+         fmt::format("under {}: {:.3f} ms of it are not hidden yet, this dW takes {:.3f} ms",
+                     graph.op(found.a2a[pick.a2a]).name, to_ms(pick.uncovered_ns),
+                     to_ms(found.problem.dw_ns[pick.dw]))});
   }
   return schedule;
 }

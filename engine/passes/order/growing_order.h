@@ -1,5 +1,5 @@
 // The order between ops, by data, mutation and order edges, while a scheduler adds edges: the
-// scheduler calls path() before it adds an edge, so that no edge closes a cycle. It keeps no
+// scheduler calls path() before it adds an edge, so that no edge closes a cycle. The class keeps no
 // transitive closure: each call of path() is a search, which is cheap while there are few edges.
 #pragma once
 

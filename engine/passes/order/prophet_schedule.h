@@ -1,7 +1,7 @@
 // Pro-Prophet's block-wise scheduler (arXiv 2411.10003, section V and algorithm 2) for placed MoE
 // layers: it decides when the planner runs, and during which compute the copies of experts and
 // their gradients are transferred. Invariant: it only adds order edges and priorities and moves no
-// op to another lane. The choice of copies is in placement/prophet.h.
+// op to another lane. Which experts are copied is decided in placement/prophet.h.
 #pragma once
 
 #include "engine/passes/pass.h"

@@ -26,7 +26,8 @@ void for_each_bit(uint64_t bits, const Visit& visit) {
   for (; bits != 0; bits &= bits - 1) visit(static_cast<size_t>(std::countr_zero(bits)));
 }
 
-/// Returns values in words: "whole", "along axis 0 or 1", "along axis 1 or as rows of slots".
+/// Returns a set of values (bits) in words: "whole", "along axis 0 or 1", "along axis 1 or as rows
+/// of slots".
 std::string ways_text(uint32_t values) {
   std::string text, axes;
   const auto add = [&text](const std::string& way) { text += (text.empty() ? "" : " or ") + way; };
@@ -56,17 +57,19 @@ void for_each_place(const Op& op, const AxisTuple& tuple, const Visit& visit) {
 void check_tuple(const Graph& graph, const Op& op, const AxisTuple& tuple) {
   MOE_CHECK(
       tuple.inputs.size() >= op.inputs.size() && tuple.outputs.size() == op.outputs.size(),
-      "op {}: OpDef::axes returns a way for {} inputs and {} outputs, which does not fit the op",
-      op.name, tuple.inputs.size(), tuple.outputs.size());
+      "op '{}': OpDef::axes returns a way with {} inputs and {} outputs, but must have at least {} "
+      "inputs and exactly {} outputs",
+      op.name, tuple.inputs.size(), tuple.outputs.size(), op.inputs.size(), op.outputs.size());
   for_each_place(op, tuple, [&](TensorId t, int axis) {
     const Tensor& tensor = graph.tensor(t);
     MOE_CHECK(axis >= kRowEnds && axis < static_cast<int>(tensor.shape.size()),
-              "op {}: OpDef::axes cuts axis {} of tensor {} {}, which has no such axis", op.name,
-              axis, tensor.name, shape_text(tensor.shape));
+              "op '{}': OpDef::axes cuts axis {} of tensor '{}' {}, which has no such axis",
+              op.name, axis, tensor.name, shape_text(tensor.shape));
   });
   MOE_CHECK(std::any_of(tuple.outputs.begin(), tuple.outputs.end(),
                         [](int axis) { return axis != kWhole; }),
-            "op {}: OpDef::axes returns a way that cuts no output", op.name);
+            "op '{}': OpDef::axes returns a way that cuts no output, but each way must cut one",
+            op.name);
 }
 
 /// Returns whether a way to cut fits the op: a tensor that it has twice gets one value, and axes
@@ -104,7 +107,7 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       batch_(batch),
       made_(graph.tensors().size()),
       touching_(graph.tensors().size()) {
-  MOE_CHECK(batch > 0, "the batch of a rank is {} samples, but must be at least 1", batch);
+  MOE_CHECK(batch > 0, "AxisSolver: batch = {} samples per rank, but must be at least 1", batch);
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
@@ -120,9 +123,11 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
       touching_[t.index()].push_back(static_cast<uint32_t>(at));
     }
     for (const TensorId t : graph.op(id).outputs) {
-      MOE_CHECK(touching_[t.index()].front() == at,
-                "op '{}' comes after an op that reads its output; it must come before all of them",
-                graph.op(id).name);
+      MOE_CHECK(
+          touching_[t.index()].front() == at,
+          "AxisSolver: op '{}' comes after a reader of its output in the program, but must come "
+          "before all readers",
+          graph.op(id).name);
       made_[t.index()].at = static_cast<int64_t>(at);
     }
   }
@@ -143,8 +148,9 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
   if (graph_.def(op).axes == nullptr || op.part >= 0) return table;
   const std::vector<AxisTuple> tuples = graph_.def(op).axes(graph_, op);
   table.num_rules = tuples.size();
-  MOE_CHECK(tuples.size() <= 64, "op {} has {} ways to be cut; at most 64 are allowed", op.name,
-            tuples.size());
+  MOE_CHECK(tuples.size() <= 64,
+            "op '{}': OpDef::axes returns {} ways to cut the op, but must return at most 64",
+            op.name, tuples.size());
   table.supporters.resize(table.tensors.size() * kNumValues);
   for (size_t i = 0; i < tuples.size(); ++i) {
     check_tuple(graph_, op, tuples[i]);
@@ -306,13 +312,14 @@ class AxisSearch {
 };
 
 AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
-  MOE_CHECK(begin <= end && end <= tables_.size() && parts > 0,
-            "cannot cut the ops from number {} to before {} of {} into {} parts; they must be in "
-            "the program, and the parts at least 1",
-            begin, end, tables_.size(), parts);
+  MOE_CHECK(
+      begin <= end && end <= tables_.size() && parts > 0,
+      "AxisSolver::solve: begin = {}, end = {}, parts = {}, but must be begin <= end <= {} (ops "
+      "in the program) and parts >= 1",
+      begin, end, parts, tables_.size());
   AxisSolution solution;
   if (batch_ < parts) {
-    solution.why = fmt::format("a batch of {} cannot be cut into {} parts", batch_, parts);
+    solution.why = fmt::format("a batch of {} samples cannot be cut into {} parts", batch_, parts);
     return solution;
   }
   AxisSearch search(*this, begin, parts, solution);
@@ -349,8 +356,9 @@ std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) con
   if (graph_.def(table.op).axes == nullptr) return who + " cannot be cut";
   if (table.num_rules == 0) return who + " needs the whole batch";
   if (table.ways == 0) {
-    return fmt::format("{} has axes that would not be cut at the same places when the batch is {}",
-                       who, batch_);
+    return fmt::format(
+        "{} has axes that would not be cut at the same places when the batch has {} samples", who,
+        batch_);
   }
   AxisSolution counts;
   AxisSearch before(*this, begin, parts, counts);

@@ -111,7 +111,7 @@ struct RangeCutter::Parts {
   void count_again(TensorId counts) {
     const OpId gate = cutter.producer_[counts.index()];
     MOE_CHECK(gate.valid() && is(given(), gate, MoeOp::kGate),
-              "tensor '{}' ends counted rows, so it must be the output 'counts' of a gate",
+              "tensor '{}' is cut as row ends, so it must be the output 'counts' of a gate",
               given().tensor(counts).name);
     const Op& op = given().op(gate);
     const TensorId choice_slot = output_of(given(), op, Role::kChoiceSlot);
@@ -136,12 +136,13 @@ struct RangeCutter::Parts {
     if (found == parts.end()) return cutter.now(t);
     MOE_CHECK(
         p < found->second.size(),
-        "part {} of tensor '{}' is read, but only {} of its parts exist; they must be made before",
+        "part {} of tensor '{}' is read, but only {} of its parts exist; the op that makes a part "
+        "must be added before the part's readers",
         p, given().tensor(t).name, found->second.size());
     return found->second[p];
   }
 
-  /// Adds the inputs by which part p begins where part p - 1 ended.
+  /// Adds the inputs that state the row at which part p begins, which is where part p - 1 ended.
   void add_begins(const Op& op, size_t p, std::vector<TensorId>& inputs) {
     for (const BeginInput& begin : given().def(op).begins) {
       const auto at = static_cast<size_t>(begin.input);
@@ -238,18 +239,19 @@ struct RangeCutter::Parts {
   RangeCutter& cutter;
   const CutRange& range;
   std::vector<int64_t> sizes;  // samples of the batch in each part
-  size_t before;               // number of ops in the graph before this call
+  size_t before;               // number of ops in the graph before this call of cut()
   std::map<TensorId, OpId> made_by;
   std::map<TensorId, std::vector<TensorId>> parts;
-  // (op, output) that makes each part.
+  // For each tensor, the (op, output) that makes each of its parts.
   std::map<TensorId, std::vector<std::pair<OpId, size_t>>> clone_of;
 };
 
 std::vector<OpId> RangeCutter::cut(const CutRange& range) {
-  MOE_CHECK(range.axes.found && range.begin < range.end && range.end <= program_.size(),
-            "cannot cut the ops from number {} to before {} of {}: the range must have ops, all in "
-            "the program, and a solution of its axes",
-            range.begin, range.end, program_.size());
+  MOE_CHECK(
+      range.axes.found && range.begin < range.end && range.end <= program_.size(),
+      "RangeCutter::cut: the range of ops [{}, {}) in a program of {} ops must have ops, all in "
+      "the program, and CutRange::axes must be a solution that was found",
+      range.begin, range.end, program_.size());
   return Parts(*this, range).run();
 }
 

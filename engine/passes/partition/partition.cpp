@@ -69,7 +69,7 @@ class Partition {
       say_uncut();
       return result;
     }
-    context_.skip(fmt::format("undone: the forward would take {:.3f} ms in parts, whole {:.3f} ms",
+    context_.skip(fmt::format("undone: the forward would take {:.3f} ms in parts, {:.3f} ms uncut",
                               to_ms(cut_ns), to_ms(whole_ns)));
     return graph_;
   }
@@ -116,8 +116,9 @@ class Partition {
       const size_t begin = layer.begin - more_before;
       const size_t end = std::min(layer.end + more_after, first_whole(layer.end));
       if (begin < taken) {
-        throw user_error("{}.before = {}, after = {}: the ranges of two MoE layers meet at op '{}'",
-                         context_.stage, before, after, name(begin));
+        throw user_error(
+            "{}.before = {}, after = {}: the ranges of two MoE layers both contain op '{}'",
+            context_.stage, before, after, name(begin));
       }
       taken = end;
       take_best(begin, end);
@@ -214,10 +215,10 @@ class Partition {
     const CutRange range = times_.cut(layer.begin, layer.end, parts);
     if (!range.axes.found) return range.axes.why;
     return fmt::format(
-        "no range around it takes less time in {}; from dispatch to combine {:.3f} ms, "
-        "whole {:.3f} ms",
+        "no range around the layer takes less time in {}; from dispatch to combine {:.3f} ms in {} "
+        "parts, {:.3f} ms uncut",
         allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
-        to_ms(*times_.ns(layer.begin, layer.end, parts)),
+        to_ms(*times_.ns(layer.begin, layer.end, parts)), parts,
         to_ms(*times_.ns(layer.begin, layer.end, 1)));
   }
 

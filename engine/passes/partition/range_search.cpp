@@ -11,16 +11,16 @@ namespace moe {
 RangeResult choose_ranges(const RangeProblem& problem) {
   constexpr Nanoseconds kNever = std::numeric_limits<Nanoseconds>::max();
   RangeResult result;
-  // T(n), indexed by n, the number of groups covered.
+  // T(n) (range_search.h), the least time of the first n groups, indexed by n.
   std::vector<Nanoseconds> best(problem.num_groups + 1, kNever);
-  // The last range of the best cover of n groups.
+  // The last of the ranges whose times add up to T(n), indexed by n.
   std::vector<RangeChoice> last(problem.num_groups + 1);
   best[0] = 0;
   for (size_t begin = 0; begin < problem.num_groups; ++begin) {
-    MOE_CHECK(
-        best[begin] != kNever,
-        "no ranges cover the first {} groups of ops; a single uncut group must always be a range",
-        begin);
+    MOE_CHECK(best[begin] != kNever,
+              "choose_ranges: no ranges cover the first {} groups of ops; RangeProblem::range_ns "
+              "must return a time for every single group with parts = 1",
+              begin);
     const auto offer = [&](size_t end, int64_t parts) {
       ++result.num_asked;
       const std::optional<Nanoseconds> ns = problem.range_ns(begin, end, parts);

@@ -27,7 +27,8 @@ struct RangeProblem {
   std::vector<int64_t> parts;  // allowed numbers of parts, without 1 (rho)
   /// Returns whether groups [begin, end) contain a transfer to hide; without one they are not cut.
   std::function<bool(size_t begin, size_t end)> has_transfer;
-  /// Returns P of groups [begin, end); nullopt when they cannot be cut into `parts` (never for 1).
+  /// Returns the time P of groups [begin, end); nullopt when they cannot be cut into `parts` (never
+  /// for 1).
   std::function<std::optional<Nanoseconds>(size_t begin, size_t end, int64_t parts)> range_ns;
 };
 

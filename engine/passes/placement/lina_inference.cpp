@@ -204,12 +204,13 @@ class InferencePlacer {
 /// weights of all experts are on every device, in its host memory. From layer `path` on, the
 /// popularity of a layer's experts is estimated from the paths of the tokens after the gate of the
 /// layer before. Experts are placed by this estimate and their weights are copied to slots (phase
-/// 1), on a lane of the host, while the layer before exchanges its rows and runs its experts. After
-/// the gate, where its counts differ from the estimate, experts are placed again and the missing
-/// weights are copied (phase 2). Earlier layers use plain expert parallelism, unless the option
-/// shorter estimates them from shorter paths. Without estimation every layer is placed only by its
-/// counts; without fine_tuning phase 1 is final. Weights are copied in every batch: slots keep
-/// nothing. Throws UserError for layers that are cut, placed or not exchanged among all ranks.
+/// 1), on a lane of kind kHost, while the layer before exchanges its rows and runs its experts.
+/// After the gate, where its counts differ from the estimate, experts are placed again and the
+/// missing weights are copied (phase 2). Earlier layers use plain expert parallelism, unless the
+/// option shorter estimates them from shorter paths. Without estimation every layer is placed only
+/// by its counts; without fine_tuning phase 1 is final. Weights are copied in every batch: slots
+/// keep none from one batch to the next. Throws UserError for layers that are cut, placed or not
+/// exchanged among all ranks.
 Graph lina_inference(Graph graph, const PassContext& context) {
   return InferencePlacer(std::move(graph), context).run();
 }

@@ -141,7 +141,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// Gives the parameters the resident slots of bounds_; shadow slots follow in one storage.
+/// Gives each parameter of experts the resident slots of bounds_; the shadow slots come after them
+/// in the same storage.
 void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
                               const std::string& prefix) {
   std::vector<TensorId> parameters;
@@ -256,7 +257,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
     return one.pass() == context.stage;
   });
   MOE_CHECK(found != all.end(),
-            "stage '{}' has not the name of a placement policy, but it must have one",
+            "stage '{}' must have the name of a built-in placement policy's pass, but has not",
             context.stage);
   const PlacementPolicy& policy = *found;
   PlacementStage stage;
@@ -275,8 +276,8 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.moves_residents = policy.moves_residents;
   if (now && policy.moves_residents) {
     throw user_error(
-        "{}.use = 'now': a placement that moves experts with their state takes effect in the next "
-        "step; allowed: 'next'",
+        "{}.use = 'now': this policy moves experts with their optimizer state, so its placements "
+        "take effect in the next step; allowed: 'next'",
         context.stage);
   }
   return place_experts(std::move(graph), stage, context);

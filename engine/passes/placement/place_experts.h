@@ -31,7 +31,7 @@ struct PlacementStage {
 };
 
 /// Every MoE layer with an exchange gets, in the forward:
-///   gather_loads, slot_rows     after the gate: the rows of every source, the rows of every slot
+///   gather_loads, slot_rows     after the gate: count the rows of every source and of every slot
 ///   all_to_all with placement   irregular; sends rows of an expert to the slots that hold it
 ///   copy_experts, concat        copies parameters into shadow slots, after the resident slots;
 ///                               attr beside = "experts" or "between": the compute that may hide
@@ -41,20 +41,21 @@ struct PlacementStage {
 /// It also gets a state "b<i>.placement", and its experts get `residents` slots per device.
 /// Autodiff turns copy_experts into return_gradients. Layers on one rank stay as they are. Throws
 /// UserError when a stage has already placed the layers, when all-to-alls are cut or among fewer
-/// than all ranks, and for impossible bounds.
+/// than all ranks, and for bounds that check(PlacementBounds) refuses.
 Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext& context);
 
 /// Returns how much of the copies the compute between two MoE layers can hide (Pro-Prophet, section
 /// V), in sixteenths of experts, rounded down: T / tau, where tau is the time in which an expert
-/// reaches all devices and T the shorter of T_FNEC and T_BNEC. Both directions use this one cut,
+/// reaches all devices and T the shorter of T_FNEC and T_BNEC (that compute in the forward and in
+/// the backward). Both directions use this one cut,
 /// because gradients return by the slots that the parameters came by. The value is from 0 to 16 *
 /// shadows. A planner fills shadow slots in the order in which it selects experts. So the first
 /// slots and a part of the next one (sub-Trans B) hold the copies of a step that can be hidden
 /// there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
 
-/// Adds ops after the updates: gradients are summed over residents before they are applied,
-/// residents and their states move to the devices of the next placement, and it takes effect.
+/// Adds ops around the updates: before an update, gradients are summed over residents; after it,
+/// residents and their states move to the devices of the next placement, which then takes effect.
 Graph add_placement_updates(Graph graph);
 
 /// Calls place_experts with the built-in policy and the options that the stage names.

@@ -16,9 +16,9 @@ double seconds(Nanoseconds ns) {
   return static_cast<double>(ns) * 1e-9;
 }
 
-/// The share of all inputs that the most loaded device receives when B of equation (1) is fitted:
-/// about the skew of Pro-Prophet's figure 3. Even all-to-alls would give a wrong rate: where
-/// devices share a NIC, the one that receives most gets more of the NIC.
+/// The share of all inputs that the most loaded device receives when B (bytes per second) of
+/// Pro-Prophet's equation (1) is fitted: about the skew of its figure 3. Even all-to-alls would
+/// give a wrong rate: where devices share a NIC, the one that receives most gets more of the NIC.
 constexpr double kShareOfMost = 1.0 / 3;
 
 /// Returns the bytes per second that device 0 receives while every device sends about `bytes`.
@@ -79,7 +79,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   PlacementRates rates;
   const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
   rates.input_bytes = static_cast<double>(rows.back() * dtype_bytes(context.model.dtype));
-  if (!context.cost.has_times()) return rates;  // the policy reads no rates
+  if (!context.cost.has_times()) return rates;  // then the policy reads no rates either
   Nanoseconds experts = 0, between = 0;
   bool inside = false, behind = false;
   for (size_t i = exchange.index(); i < graph.num_ops(); ++i) {
