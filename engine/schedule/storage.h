@@ -15,8 +15,8 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
 
 /// Throws RunError if an op writes a tensor into bytes of the arena that, in some timing, still
 /// hold an older tensor that is in use, or that is joined with a tensor in use. The error names op,
-/// lane, both tensors and the op that still needs the older one. Tensors of the same joined group may
-/// share bytes; check_joined (graph/joined.h) checks these.
+/// lane, both tensors and the op that still needs the older one. Tensors of the same joined group
+/// may share bytes; check_joined (graph/joined.h) checks these.
 void check_reuse(const Graph& graph, const Schedule& schedule, const JoinedTensors& joined,
                  const HappensBefore& hb, const MemoryPlan& memory);
 
