@@ -23,9 +23,9 @@ struct LocalRanks {
   /// Returns what the emulated link carried since the last step began. Null when the run has no
   /// emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
-  /// `fetch` copies all persistent tensors into the host buffers, before the loop reads these;
-  /// `store` copies them from the host buffers to the ranks, after the loop wrote these. Null when
-  /// the ranks work in the host buffers.
+  /// `fetch` copies all persistent tensors from the device into the host buffers (RankBuffers),
+  /// before the loop reads these buffers; `store` copies them back, after the loop wrote these
+  /// buffers. Null when the ranks compute in the host buffers.
   std::function<void()> fetch, store;
 };
 
@@ -53,11 +53,12 @@ class RunLoop {
   /// In a job, called by the executor within run_step: returns a time in the near future, on this
   /// process's clock, at which all ranks begin the step. Collective.
   Nanoseconds common_start() { return peers_->start(); }
-  /// Measures the parameters, compares the ranks' copies and completes RunOptions::record; no step
-  /// may follow. Throws as measure_parameters does. The executor fills in peak_bytes of the result.
+  /// Measures the parameters, compares the values of tensors that several ranks hold, and completes
+  /// RunOptions::record; no step may follow. Throws as measure_parameters does. The executor fills
+  /// in peak_bytes of the result.
   RunResult finish();
-  /// Called instead of finish(): throws `error` again, a RunError as RunFailed where at least one
-  /// step is finished.
+  /// Called instead of finish(): throws `error` again; on rank 0, a RunError as RunFailed when at
+  /// least one step is finished.
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
@@ -79,8 +80,7 @@ class RunLoop {
   std::unique_ptr<Peers> peers_;  // null when all ranks are in this process
   AllBuffers buffers_;            // indexed by rank, as Peers::buffers() is
   int64_t first_step_;
-  /// Of the last step; `start` is set by the executor.
-  StepSpec spec_;
+  StepSpec spec_;                    // of the last step, with start = 0
   std::vector<RankReport> reports_;  // of the last step, indexed by rank
   RunResult result_;
 };
