@@ -25,15 +25,16 @@ using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 /// What the kernels of a transfer need in order to follow the emulated link.
 struct PacedTransfer {
   kernels::LinkSignal signal;
-  Nanoseconds alone = 0;  // its duration with nothing else on the wire
+  Nanoseconds alone = 0;  // duration of the transfer with nothing else on the wire
 };
 
 /// Advances the link each time that look() is called. Times passed in are those of the host's
 /// clock; transfers_ uses the device's clock, so a transfer's begin does not count as late when the
-/// host sees it late. For one thread.
+/// host sees it late. Not thread-safe.
 class EmulatedLinkDriver {
  public:
-  /// `flags` has one entry for the starts of steps and one per channel; all are zeros.
+  /// `flags` has one entry for the starts of steps, then one per channel; all are zeros. A channel
+  /// is a sequence of transfers that run one after another: those of one lane and group of ranks.
   EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkFlags> flags);
 
   /// Returns the signal that a kernel must write when the step begins on the device. Called between

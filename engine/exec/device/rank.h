@@ -38,7 +38,7 @@ class DeviceRank {
   /// Writes the step's inputs on the host; queue_inputs(), or its replay, copies them to the
   /// device.
   void fill_inputs(const DataSource& data, int64_t step);
-  /// Called before the host queues anything of a step.
+  /// Called before anything of a step is queued.
   void start_step();
   /// Called instead of queueing, when the step is a replay: marks all ops as executed.
   void replayed();
@@ -59,8 +59,8 @@ class DeviceRank {
   /// action `at`, queues the actions before the exchange, and sets `at` behind it. `pieces` is null
   /// when there is no further exchange.
   DeviceMember next_exchange(const DeviceStep& step, size_t& at);
-  /// Queues what follows the op: copies to the host, the check for finite numbers, and the event
-  /// that other streams wait for.
+  /// Queues what follows the op: copies to host memory, the check for finite numbers, and the event
+  /// for which other streams wait.
   void end(const DeviceStep& step);
   /// Queues the copies with which a step ends, on the compute lane, which has waited for all other
   /// lanes.
@@ -104,7 +104,7 @@ class DeviceRank {
     DeviceEvent done;                       // recorded after the op, when it is marked
     std::vector<DeviceEvent> begins, ends;  // indexed by chunk
     std::vector<Bytes> bytes;  // of a collective: sent to other ranks, indexed by chunk
-    bool ran = false;          // whether it ran in the last step
+    bool ran = false;          // whether the op ran in the last step
   };
 
   Launch make_launch(const DeviceStep& step);
