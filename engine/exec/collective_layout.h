@@ -14,7 +14,7 @@
 
 namespace moe {
 
-/// Addresses of a rank's tensors. `numbers` returns the host address of an index tensor, whose
+/// Addresses of a rank's tensors. `numbers` returns the CPU address of an index tensor, whose
 /// values must be those of this step when read_counts() is called. Both functions return null for
 /// an invalid id.
 struct CollectiveMemory {

@@ -26,7 +26,7 @@ struct Persistent {
   /// it again.
   int64_t holders = 1;
   int64_t local = 0;  // elements per rank
-  /// Index into PersistentTensors::placed when a placement says which ranks hold which experts
+  /// Index into PersistentTensors::placed when a placement sets which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.
   int32_t layer = -1;
   /// Index, in the full tensor, of the first element on `rank`. Requires: layer is -1.

@@ -17,7 +17,7 @@ namespace moe {
 /// The ranks of this process. The loop calls these functions on its own thread, one at a time.
 struct LocalRanks {
   /// Runs one step and returns the reports in rank order. StepSpec::start is 0: the executor
-  /// chooses the start, in a job by common_start(). Afterwards the host buffers hold the placements
+  /// sets the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
   /// Returns what the emulated link carried since the last step began. Null when the run has no
@@ -41,7 +41,7 @@ class RunLoop {
   /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
-  /// `here` are the host buffers of this process's ranks in rank order; in a job, of its one rank.
+  /// `here`: the host buffers of this process's ranks, in rank order; in a job, of its one rank.
   /// Throws RunError, which names the rank, when a rank of the job has a plan of another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
   /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing

@@ -96,8 +96,7 @@ using RankGates = std::function<Gate(int64_t rank)>;
 /// must get the same placements.
 using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
 
-/// Functions that replace the gates, placement policies and lane policies of a run; each may be
-/// null.
+/// Functions that replace gates, placement policies and lane policies; each may be null.
 struct Policies {
   /// Null: the built-in gate that the op names. Not called when the plan has a routing model, which
   /// then replaces all gates.

@@ -246,9 +246,9 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
   }
 }
 
-/// Returns the op that produced the routing to which `indices` belong. Goes through ops that turn
-/// indices into indices, such as an exchange of counts. For a batch that is routed in parts, it is
-/// the op of the first part.
+/// Returns the op (a gate) that produced the routing from which the index tensor `indices` comes.
+/// Goes back through ops that turn index tensors into others, such as an exchange of counts. For a
+/// batch that is routed in parts, it is the op of the first part.
 OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];

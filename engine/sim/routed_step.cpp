@@ -286,7 +286,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
     // The occupancy is a fraction of the rows that a device gets under even routing; slots for
-    // copies do not count.
+    // expert copies do not count.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

@@ -138,8 +138,8 @@ MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
   return {layer.mean(n, what), a2a.mean(n, what), inside.mean(n, what), busy.mean(n, what)};
 }
 
-/// Returns the compute time of experts, summed over layers and phases: first the mean over ranks,
-/// then the sum in which each layer and phase has the time of its busiest rank.
+/// Returns the compute time of experts, summed over layers and phases: as the mean over ranks, and
+/// with the time of the busiest rank for each layer and phase.
 std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& layers,
                                                  int32_t num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks), count = layers.size() / ranks;

@@ -1,8 +1,8 @@
 // The memory of one rank on a device, in the plan's layout without the tensors that stay in host
 // memory (that of the CPU), and host copies of the tensors that the CPU reads or computes for ops.
 // A host copy has its own memory for the whole step, so that a transfer to or from the device in
-// progress never overlaps another tensor; tensors of a joined block share memory on the host as
-// they do on the device. Memory of CPU ranks is in exec/buffers.h.
+// progress never overlaps another tensor; tensors of a joined block share host memory as they share
+// device memory. Memory of CPU ranks is in exec/buffers.h.
 #pragma once
 
 #include <memory>
@@ -47,7 +47,7 @@ class DeviceBuffers {
   DeviceBuffers(const Plan& plan, const DeviceProgram& program, const kernels::DeviceTable& device,
                 const std::vector<Bytes>& scratch);
 
-  /// Address on the device; null for an invalid id, and for a tensor that is only on the host.
+  /// Address on the device; null for an invalid id, and for a tensor that is only in host memory.
   void* at(TensorId tensor) const;
   /// Address of the tensor's host copy; null when it has none.
   void* host(TensorId tensor) const;

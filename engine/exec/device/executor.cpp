@@ -223,8 +223,7 @@ class DeviceRun {
       const Nanoseconds now = clock_ns();
       if (now > deadline) {
         const OpId now_at = stuck();
-        // An idle device in a job waits for a turn; rank 0's watchdog names the rank that has not
-        // posted.
+        // An idle device in a job waits for a turn; rank 0's watchdog reports a missing post.
         const bool idle = !now_at.valid() && queue_->awaits_others();
         if (now_at == at && !idle) throw_stuck(at);
         at = now_at;

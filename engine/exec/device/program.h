@@ -13,9 +13,9 @@ namespace moe {
 
 /// What the executor decides before the program is made.
 struct DeviceChoices {
-  /// Indexed by op: whether the op runs on the host, on the host copies of its tensors.
+  /// Indexed by op: whether the op runs on the CPU, on the host copies of its tensors.
   std::vector<bool> on_host;
-  std::vector<TensorId> kept;  // tensors that the host reads after the step
+  std::vector<TensorId> kept;  // tensors that the CPU reads after the step
 };
 
 struct DeviceStep {
@@ -26,7 +26,7 @@ struct DeviceStep {
   bool marked = false;             // whether an event is recorded after the op
   std::vector<TensorId> host_reads;  // tensors that the op's kernel call reads in host memory
   std::vector<TensorId> fetch;       // tensors that are copied to host memory after the op
-  std::vector<TensorId> push;  // for an op on the host: tensors copied to the device after the op
+  std::vector<TensorId> push;  // for an op on the CPU: tensors copied to the device after the op
 };
 
 struct DeviceProgram {

@@ -1,4 +1,4 @@
-// The collectives of ranks that share this process and one device.
+// The collectives of ranks that are all in this process and share one device.
 #include <algorithm>
 #include <optional>
 

@@ -59,7 +59,7 @@ RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
 }
 
 /// Throws RunError when scores of a gate are not numbers, which the device's routing marks by
-/// experts below -1. Called when the step has finished, and before the host reads the choices.
+/// experts below -1. Called when the step has finished, and before the CPU reads the choices.
 void DeviceRank::check_scores(OpId op, const int32_t* expert) {
   const TensorId chosen = output_of(plan_.graph, plan_.graph.op(op), Role::kExpert);
   const Shape& choices = plan_.graph.tensor(chosen).shape;

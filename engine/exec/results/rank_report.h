@@ -60,7 +60,7 @@ class Peers {
   /// Returns a time at which all ranks begin the step, on this process's clock.
   Nanoseconds start();
   /// On rank 0, returns all reports in rank order (their gate records are valid until the next
-  /// call) and copies the ranks' placements into buffers(). On other ranks, returns only `own`.
+  /// call) and writes the ranks' placements into buffers(). On other ranks, returns only `own`.
   std::vector<RankReport> gather(RankReport own);
   /// Returns the value that rank 0 passed.
   bool agree(bool go_on);
