@@ -49,7 +49,7 @@ Storage::Storage(Bytes bytes) : bytes_(bytes) {
   if (p == nullptr)
     throw run_error("host memory: the system cannot allocate {} bytes for tensors", bytes);
   data_.reset(static_cast<std::byte*>(p));
-  // Huge pages cause fewer TLB misses; where the kernel refuses the advice, only speed is lost.
+  // Huge pages cause fewer TLB misses; if the operating system refuses them, only speed is lost.
   if (alignment == kHugePage) madvise(p, size, MADV_HUGEPAGE);
 }
 
@@ -156,8 +156,8 @@ void Poison::after(OpId op) {
 }
 
 void Poison::fill(TensorId t) {
-  // All ones is a NaN in float and in double. In an index tensor all ones would be -1, a valid
-  // value for "none".
+  // Bytes of 0xFF are a NaN in float and in double. In an index tensor they would be -1, which is a
+  // valid value and means "none".
   const Tensor& tensor = plan_.graph.tensor(t);
   const int pattern = tensor.dtype == DType::kI32 ? 0x80 : 0xFF;
   std::memset(buffers_.at(t), pattern, static_cast<size_t>(tensor_bytes(tensor, element_bytes_)));

@@ -15,8 +15,8 @@
 
 namespace moe {
 
-/// Owns uninitialised memory, aligned to kAlignment (to a huge page where it is at least that
-/// large). Throws RunError when the system cannot allocate it.
+/// Owns uninitialised memory, aligned to kAlignment, or to a huge page if it has at least the size
+/// of one. Throws RunError when the system cannot allocate it.
 class Storage {
  public:
   explicit Storage(Bytes bytes);
@@ -31,8 +31,8 @@ class Storage {
   std::unique_ptr<std::byte[], Free> data_;
 };
 
-/// Bytes of `tensor` when its floats have `element_bytes` (0: the size that their dtype has). Index
-/// tensors and the loss keep the size of their dtype.
+/// Bytes of `tensor` when each of its floats has `element_bytes` (0: the size of their dtype).
+/// Index tensors and the loss keep the size of their dtype.
 Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes);
 
 class RankBuffers {

@@ -177,7 +177,7 @@ std::optional<Block> block_of(const std::string& path, const std::string& line,
     damaged(
         path,
         fmt::format(
-            "the line '{}' must have the form 'tensor NAME ELEMENTS' or 'placement BLOCK NUMBERS'",
+            "the line '{}' must have the form 'tensor NAME ELEMENTS' or 'placement BLOCK CODES'",
             line));
   }
   const Bytes each = placement ? static_cast<Bytes>(sizeof(int32_t)) : element_bytes;
@@ -234,9 +234,9 @@ class Opened {
       const auto n = static_cast<uint64_t>(block.elements),
                  each = static_cast<uint64_t>(block.each);
       if (n > left / each) {
-        damaged(path_,
-                fmt::format("'{}' has {} elements, but only {} bytes of the file are left for it",
-                            block.name, n, left));
+        damaged(path_, fmt::format("its text lists '{}' with {} elements, but only {} bytes of the "
+                                   "file are left for it",
+                                   block.name, n, left));
       }
       left -= n * each;
     }

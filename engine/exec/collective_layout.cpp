@@ -14,7 +14,8 @@ size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// The first of `n` elements that is in `chunk`, of `num_chunks`.
+/// Returns the index of the first of `n` elements that belongs to chunk number `chunk` of
+/// `num_chunks`.
 int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
   return n * chunk / num_chunks;
 }
@@ -35,7 +36,8 @@ CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const Collect
     lay_out_exchange(graph, op, memory);
   } else {
     MOE_CHECK(payload == Payload::kGradients,
-              "op {} has kind {}, which is not a collective whose messages have a layout here",
+              "op {} has kind {}, must be an exchange of rows, of row counts or of loads, or an "
+              "all-reduce",
               op.name, graph.def(id).name);
     lay_out_all_reduce(graph, op, memory);
   }
@@ -89,7 +91,8 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
 }
 
-/// Lays out one group of pieces per slot of the experts' side; the sizes come with each step.
+/// Lays out one group of pieces per slot of the experts' side; set_placed_sizes() sets their sizes
+/// in each step.
 template <class T>
 void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
                                          const CollectiveMemory& memory) {
@@ -203,8 +206,8 @@ void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
     const Tensor& tensor = graph.tensor(op.inputs[i]);
     const int64_t n = num_elements(tensor.shape);
     MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
-              "op {} sums tensor {} of type {}, but can sum only the run's float type of {} bytes",
-              op.name, tensor.name, dtype_name(tensor.dtype), memory.element_bytes);
+              "op {} sums tensor {} of type {}, but can sum only floats of {} bytes", op.name,
+              tensor.name, dtype_name(tensor.dtype), sizeof(T));
     parts_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
                       static_cast<T*>(memory.data(op.outputs[i])), n});
     num_elements_ += n;

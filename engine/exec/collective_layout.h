@@ -1,5 +1,5 @@
 // Which bytes of a collective op's tensors one rank sends and receives, and at which addresses,
-// whether its memory is on the host or on a device. The layout is made once; its sizes are read
+// whether its memory is that of the CPU or of a device. The layout is made once; its sizes are read
 // from the counts of each step. Not here: how the bytes are transferred (comm/, device/comm.h), and
 // the collectives that move experts (expert_mover.h).
 #pragma once
@@ -14,7 +14,7 @@
 
 namespace moe {
 
-/// Addresses of a rank's tensors. `numbers` returns the host address of an index tensor, whose
+/// Addresses of a rank's tensors. `numbers` returns the CPU address of an index tensor, whose
 /// values must be those of this step when read_counts() is called. Both functions return null for
 /// an invalid id.
 struct CollectiveMemory {
@@ -36,8 +36,8 @@ struct UnusedRows {
 
 /// The layout of one collective op on one rank. T is the float type of sums. Ranks are numbered
 /// within the op's group, P is its size. El is the number of local experts, C the capacity, d the
-/// elements per row. S is the number of sources whose rows are already combined in one slot, 1 for
-/// a plain exchange.
+/// elements per row. S is the number of source ranks whose rows an earlier all-to-all of a
+/// hierarchical exchange has already brought to each rank, 1 for a plain exchange.
 ///   all_to_all to="expert"  block (p, e) of [P,El,S,C,d] goes to [e][this rank] of p's
 ///                           [El,P,S,C,d]
 ///   all_to_all to="source"  the reverse
@@ -117,7 +117,7 @@ class CollectiveLayout {
   int64_t place_;            // number of this rank within its group
   std::vector<Part> parts_;  // of an all_reduce
   int64_t num_elements_ = 0;
-  // The following members are of all_to_all and exchange_counts.
+  // The following members are of all ops except all_reduce.
   const std::byte* send_ = nullptr;
   std::byte* receive_ = nullptr;
   Pieces pieces_, chunk_;  // of the whole op, of one chunk

@@ -26,7 +26,8 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   const size_t start = text.size();
   text.resize(start + file.size());
   if (file.read(text.data() + start, file.size()) != file.size()) {
-    throw user_error("cannot read all of the text '{}'", path.string());
+    throw user_error("cannot read the text '{}' to its end; it must not change while it is read",
+                     path.string());
   }
   if (const auto at = first_invalid_byte(
           {reinterpret_cast<const char*>(text.data()) + start, text.size() - start})) {
@@ -35,8 +36,8 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
 }
 
-/// Lists the regular files of a folder. Links are skipped: most of them point to a file that is in
-/// the folder already.
+/// Lists the regular files of a folder. Symbolic links are skipped: most of them point to a file
+/// that is in the folder already.
 std::vector<fs::path> files_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> files;
@@ -86,7 +87,8 @@ void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
 TextCorpus read_text(const std::string& path, int64_t seq) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
-  if (!fs::exists(status)) throw user_error("there is no text '{}'", path);
+  if (!fs::exists(status))
+    throw user_error("the text '{}' does not exist; give a file or a folder", path);
   std::vector<uint8_t> text;
   if (fs::is_directory(status)) {
     for (const fs::path& file : files_of(path)) append_file(file, text);
@@ -167,8 +169,9 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
                  const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed) {
   constexpr int64_t kBytes = 256;
   if (model.vocab < kBytes) {
-    throw user_error("model.vocab: {} is too small for a text, whose bytes need at least 256",
-                     model.vocab);
+    throw user_error(
+        "model.vocab = {}: must be at least 256, because the tokens of a text are its bytes",
+        model.vocab);
   }
   const auto part = [&](bool held_out) {
     return text_data(corpus, held_out, model.batch_per_device, num_ranks, model.seq, seed);

@@ -19,9 +19,9 @@ struct TextCorpus {
 };
 
 /// Reads a file, or all regular files of a folder in the order of their names. No part of the path
-/// may be a link. Throws UserError, which names the path, for a file that is missing, unreadable,
-/// empty or not UTF-8 (with the byte offset), and for a text whose held-out part is shorter than
-/// seq + 1 bytes.
+/// may be a symbolic link. Throws UserError, which names the path, for a file that is missing,
+/// unreadable, empty or not UTF-8 (with the byte offset), and for a text whose held-out part is
+/// shorter than seq + 1 bytes.
 TextCorpus read_text(const std::string& path, int64_t seq);
 /// Path of a plain-text corpus that every Debian machine has (the licence texts), or `fallback`
 /// where it is missing or too small. The path returned contains no link.

@@ -266,7 +266,7 @@ void ExpertMover<T>::give_back(const Placement& placement) {
   }
 }
 
-/// The results start with this device's own gradients.
+/// Adds the actions that copy this device's own gradients of its residents to the results.
 template <class T>
 void ExpertMover<T>::begin_results() {
   for (size_t t = 0; t < tensors_; ++t) {
@@ -295,7 +295,8 @@ void ExpertMover<T>::migrate(const Placement& now, const Placement& next) {
     pieces.push_back(
         {move.expert, move.from, now.slot_of(move.expert, move.from), move.to, move.slot});
   }
-  // All slots are packed first, because an expert may move to several devices.
+  // The experts of all slots are first copied to scratch memory, because an expert may move to
+  // several devices.
   std::vector<T*> packed;
   T* free = scratch_;
   for (const Experts& tensor : residents_) {

@@ -1,8 +1,9 @@
-// The collectives that move experts as a placement requires: copy an expert into shadow slots,
-// return gradients to owners, sum gradients over residents, migrate residents to other devices.
-// Which pieces move is decided in placement/transfers.h; here each piece gets its addresses, on the
-// host or on a device, as a list of actions for this rank. When a placement requires no transfer,
-// no rank calls the communicator, since all ranks have the same placement.
+// The collectives that move experts as a placement requires: send an expert's parameters to the
+// devices with a copy (shadow slots), return gradients to owners, sum gradients over residents,
+// migrate residents to other devices. Which pieces move is computed in
+// placement/expert_transfers.h; here each piece gets its addresses, in memory of the CPU or of a
+// device, as a list of actions for this rank. When a placement requires no transfer, no rank calls
+// the communicator, since all ranks have the same placement.
 #pragma once
 
 #include <string>
@@ -43,12 +44,13 @@ class ExpertMover {
   const Group& group() const { return group_; }
   /// The actions for this step's placements. The reference is valid until the next call.
   const std::vector<ExpertAction<T>>& actions();
+  /// The address to which offsets in ExpertAction::pieces are relative.
   std::byte* base() const {
     return reinterpret_cast<std::byte*>(scratch_ != nullptr ? scratch_ : residents_[0].data);
   }
   /// Bytes that the actions send to other ranks.
   Bytes bytes() const { return bytes_; }
-  /// Executes the actions on the host. Called by every rank's lane in the same order. Throws as the
+  /// Executes the actions on the CPU. Called by every rank's lane in the same order. Throws as the
   /// Communicator does.
   ExpertsMoved call(Communicator& all);
 

@@ -32,7 +32,7 @@ bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<TensorId> operands;
-  // Slots without an expert and rows without a token are never read.
+  // Slots without an expert and rows without a token are never read, so they may hold garbage.
   if (def.collective == Collective::kAllToAll || def.loose_slots || is_view(graph, op)) {
     return operands;
   }

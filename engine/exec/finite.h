@@ -1,5 +1,5 @@
-// Which operands of an op must be finite after it has run. The executors check them after each op,
-// and the profiler measures this check as part of the op's time.
+// Which tensors that an op writes must be finite after it has run. The executors check them after
+// each op, and the profiler measures this check as part of the op's time.
 #pragma once
 
 #include <vector>

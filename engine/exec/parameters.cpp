@@ -18,7 +18,7 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
                  const std::vector<PlacedLayer>& placed) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
-  // Every rank holds all experts, as inference keeps them in host memory.
+  // Every rank holds all experts when inference keeps them in host memory.
   if (tensor.expert && num_elements(full) == local) holders = 1;
   for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
@@ -29,9 +29,9 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
   }
   if (num_elements(full) != local * holders) {
     throw user_error(
-        "tensor {} has {} elements per rank in the graph, but {} elements in the model, of which "
-        "{} ranks hold equal parts",
-        tensor.name, local, num_elements(full), holders);
+        "tensor {} has {} elements per rank in the graph, but must have {}: the model's tensor has "
+        "{} elements, in equal parts on {} ranks",
+        tensor.name, local, num_elements(full) / holders, num_elements(full), holders);
   }
   return {tensor.name, id, std::move(full), holders, local};
 }
@@ -68,8 +68,8 @@ void check_residents(const PersistentTensors& all, const Persistent& p, const Al
   }
 }
 
-/// Throws RunError unless every rank from number `holders` on has the same bits as the rank
-/// `holders` before it.
+/// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
+/// p.holders.
 void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
   const auto holders = static_cast<size_t>(p.holders);
   for (size_t r = holders; r < ranks.size(); ++r) {

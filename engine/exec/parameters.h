@@ -22,10 +22,11 @@ struct Persistent {
   std::string name;
   TensorId tensor;
   Shape shape;  // of the full tensor; [E, ...] for a tensor of experts
-  /// Consecutive ranks that together hold the tensor once; the next ranks hold it again.
+  /// Number of consecutive ranks that together hold the tensor once; the next `holders` ranks hold
+  /// it again.
   int64_t holders = 1;
   int64_t local = 0;  // elements per rank
-  /// Index into PersistentTensors::placed when a placement says which ranks hold which experts
+  /// Index into PersistentTensors::placed when a placement sets which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.
   int32_t layer = -1;
   /// Index, in the full tensor, of the first element on `rank`. Requires: layer is -1.
@@ -42,7 +43,7 @@ struct PlacedLayer {
 
 struct PersistentTensors {
   std::vector<PlacedLayer> placed;
-  std::vector<Persistent> parameters;  // in the reference model's order
+  std::vector<Persistent> parameters;  // in the order of parameters(model)
   /// States of parameters in the order of the parameters, then states of the model itself
   /// (states(model)).
   std::vector<Persistent> states;
@@ -59,8 +60,8 @@ Placement placement_of(const PlacedLayer& layer, const RankBuffers& buffers);
 struct TensorSlice {
   int64_t rank = 0, at = 0, first = 0, n = 0;
 };
-/// Slices that together are the full tensor, in its order. Slices of an expert that a placement
-/// moves are those of its owner.
+/// Slices that together are the full tensor, in its order. Experts that a placement moves are taken
+/// from their owners.
 std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& p,
                                 const RankBuffers& buffers);
 /// Slices of all elements of `p` that one rank holds; when a placement moves the experts, those of
@@ -74,8 +75,8 @@ template <class T>
 void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffers& buffers,
                 int64_t rank, const ParamInit& init);
 
-/// The squared Euclidean norm, and a projection that depends on signs and order: sum of x[i] * ((i
-/// mod 13) - 6).
+/// The squared Euclidean norm of a tensor x, and a projection that depends on signs and order: sum
+/// of x[i] * ((i mod 13) - 6).
 struct Measure {
   double sum_of_squares = 0;
   double projection = 0;

@@ -1,5 +1,5 @@
-// Calls of placement policies by a rank while a step runs, with memory on the host or on a device.
-// The policies themselves are in placement/.
+// Calls of placement policies by a rank while a step runs, whether the rank's memory is that of the
+// CPU or of a device. The policies themselves are in placement/.
 #pragma once
 
 #include <functional>
@@ -15,7 +15,8 @@ namespace moe {
 PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
                             std::string& failure);
 
-/// Returns what a place op did in a step. at(tensor) is the host address of a tensor's values.
+/// Returns what a place op did in a step. at(tensor) is the address of a tensor's values in memory
+/// of the CPU.
 PlacementRecord placement_record(const Graph& graph, const Op& place,
                                  const std::function<const void*(TensorId)>& at);
 

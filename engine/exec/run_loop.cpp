@@ -109,7 +109,7 @@ bool RunLoop<T>::train_step(int64_t step) {
     std::vector<LinkSpan> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, spec_}, std::move(links), result_);
-    // Rank 0 decides for all ranks: the others wait here for its answer.
+    // Rank 0 decides for all ranks whether to continue; the others wait in agreed().
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
     go_on = wanted && !stop_requested() && result_.stop_reason.empty();
   }

@@ -17,15 +17,15 @@ namespace moe {
 /// The ranks of this process. The loop calls these functions on its own thread, one at a time.
 struct LocalRanks {
   /// Runs one step and returns the reports in rank order. StepSpec::start is 0: the executor
-  /// chooses the start, in a job by common_start(). Afterwards the host buffers hold the placements
+  /// sets the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
   /// Returns what the emulated link carried since the last step began. Null when the run has no
   /// emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
-  /// `fetch` copies all persistent tensors into the host buffers, before the loop reads these;
-  /// `store` copies them from the host buffers to the ranks, after the loop wrote these. Null when
-  /// the ranks work in the host buffers.
+  /// `fetch` copies all persistent tensors from the device into the host buffers (RankBuffers),
+  /// before the loop reads these buffers; `store` copies them back, after the loop wrote these
+  /// buffers. Null when the ranks compute in the host buffers.
   std::function<void()> fetch, store;
 };
 
@@ -41,7 +41,7 @@ class RunLoop {
   /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
-  /// `here` are the host buffers of this process's ranks in rank order; in a job, of its one rank.
+  /// `here`: the host buffers of this process's ranks, in rank order; in a job, of its one rank.
   /// Throws RunError, which names the rank, when a rank of the job has a plan of another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
   /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing
@@ -53,11 +53,12 @@ class RunLoop {
   /// In a job, called by the executor within run_step: returns a time in the near future, on this
   /// process's clock, at which all ranks begin the step. Collective.
   Nanoseconds common_start() { return peers_->start(); }
-  /// Measures the parameters, compares the ranks' copies and completes RunOptions::record; no step
-  /// may follow. Throws as measure_parameters does. The executor fills in peak_bytes of the result.
+  /// Measures the parameters, compares the values of tensors that several ranks hold, and completes
+  /// RunOptions::record; no step may follow. Throws as measure_parameters does. The executor fills
+  /// in peak_bytes of the result.
   RunResult finish();
-  /// Called instead of finish(): throws `error` again, a RunError as RunFailed where at least one
-  /// step is finished.
+  /// Called instead of finish(): throws `error` again; on rank 0, a RunError as RunFailed when at
+  /// least one step is finished.
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
@@ -79,8 +80,7 @@ class RunLoop {
   std::unique_ptr<Peers> peers_;  // null when all ranks are in this process
   AllBuffers buffers_;            // indexed by rank, as Peers::buffers() is
   int64_t first_step_;
-  /// Of the last step; `start` is set by the executor.
-  StepSpec spec_;
+  StepSpec spec_;                    // of the last step, with start = 0
   std::vector<RankReport> reports_;  // of the last step, indexed by rank
   RunResult result_;
 };

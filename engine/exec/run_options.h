@@ -30,15 +30,15 @@ constexpr std::array<const char*, 3> names_of(Precision) {
   return {"f32", "f64", "bf16"};
 }
 
-/// Writes the ids and targets of a rank for a step, [batch, seq] each. Called once per rank and
-/// step; one thread calls it for all ranks of a process.
+/// Writes the token ids and target ids of a rank for a step, [batch, seq] each. Called once per
+/// rank and step; one thread calls it for all ranks of a process.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
 /// Returns the initial value of an element (its index in the full tensor) of a parameter (its index
 /// in parameters(model)). A rank calls it for its own experts only. The ranks' threads call it at
 /// the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
-/// Paths of checkpoint files; "" = none. No part of a path may be a link.
+/// Paths of checkpoint files; "" = none. No part of a path may be a symbolic link.
 struct Checkpoints {
   /// The run starts from this file, at the step that the file names; first_step is ignored.
   std::string resume_from;
@@ -80,12 +80,12 @@ struct InferOptions {
   /// The profile of expert paths with which Lina's inference estimates popularity; null: popularity
   /// is not estimated.
   std::shared_ptr<const PathProfile> popularity;
-  /// For the simulator: the experts that tokens choose and their estimated popularity, kept between
-  /// runs. Null: they are computed from the plan's routing and `popularity`.
+  /// For the simulator: the experts that tokens choose and their estimated popularity, shared by
+  /// several runs. Null: the run computes them from the plan's routing and `popularity`.
   std::shared_ptr<RoutedBatches> batches;
   bool keep_predictions = false;  // fill RunResult::predictions
-  /// The run starts from the parameters of this checkpoint, with any states and placements in the
-  /// file; "" = none.
+  /// The run starts from the parameters of this checkpoint file, whose states and placements are
+  /// ignored; "" = none.
   std::string parameters_from;
 };
 
@@ -96,21 +96,22 @@ using RankGates = std::function<Gate(int64_t rank)>;
 /// must get the same placements.
 using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::string& policy)>;
 
-/// Functions that replace built-in decisions of a run; each may be null.
+/// Functions that replace gates, placement policies and lane policies; each may be null.
 struct Policies {
-  /// Null: the built-in gate that the op names. Not used where the plan has a routing model.
+  /// Null: the built-in gate that the op names. Not called when the plan has a routing model, which
+  /// then replaces all gates.
   RankGates gate;
-  /// Null: the built-in policy. When a policy throws, the previous placement stays in force and the
-  /// run ends after the step (RunResult::stop_reason).
+  /// Null: the built-in policy that the op names. When a policy throws, the previous placement
+  /// stays in force and the run ends after the step (RunResult::stop_reason).
   RankPlacements place;
-  /// Called once, before the run, for each lane that chooses its ops by a policy. The function that
+  /// Called once, before the run, for each lane with Pick::kPolicy. The policy function that
   /// it returns replaces Lane::choose. Any thread may call that function, one call at a time for
   /// the lanes of one arbiter (under the arbiter's lock), for all ranks; in a job on rank 0. An
   /// exception that it throws ends the run. Null: Lane::choose.
   std::function<Choose(LaneId)> choose;
 };
 
-/// How NCCL uses a GPU; 0 means that NCCL chooses.
+/// How NCCL uses a GPU; 0 means that NCCL chooses the number.
 struct NcclSettings {
   int32_t channels = 0;
   int32_t channels_per_net_peer = 0;
@@ -148,7 +149,7 @@ constexpr auto fields_of(const DeviceSettings*) {
 struct TestHooks {
   /// Returns for how long the rank sleeps before it begins an op.
   std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> delay_ns;
-  bool poison = false;  // fill freed buffers with NaN (Poison)
+  bool poison = false;  // fill freed buffers with NaN (class Poison in buffers.h)
 };
 
 struct RunOptions {
@@ -157,7 +158,7 @@ struct RunOptions {
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // transfers take the times of the plan's cluster's links
   double timeout_s = kWatchdogSeconds;
-  /// For a job, with one rank per process; null: all ranks are threads of this process. All
+  /// For a job, with one rank per process; null: all ranks are in this process. All
   /// processes run plans of the same hash. On other ranks than 0, only `stopped` of the RunResult
   /// is filled.
   Processes* processes = nullptr;
@@ -172,7 +173,7 @@ struct RunOptions {
   std::shared_ptr<Trace> record;
   /// The step, counted from the run's first as 0, for whose simulated timeline the traffic of each
   /// link is recorded; -1: none. When all steps are the same and only one is simulated, that step
-  /// is used. Executed timelines always have the traffic of links.
+  /// is used. Executed timelines with an emulated link always have the traffic of its links.
   int64_t links_of_step = -1;
   /// Called after every step on rank 0's thread; returning false stops the run on all ranks. The
   /// loss of a simulated step is 0.

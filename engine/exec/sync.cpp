@@ -9,7 +9,7 @@
 namespace moe {
 
 void wake_promptly() {
-  // Sleeps end on time; with the default slack up to 50 us later.
+  // Lets sleeps of this thread end on time; with the default slack they end up to 50 us later.
   prctl(PR_SET_TIMERSLACK, 1);
   // The short form of the kernel's struct sched_attr, which glibc does not declare. Since Linux
   // 6.12, `runtime` of a normal thread is the length of its time slice: a thread with a shorter

@@ -32,8 +32,8 @@ void ArbiterState::begun(OpId op) {
 
 void ArbiterState::posted(OpId op) {
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), op);
-  MOE_CHECK(at == waiting_.end() || *at != op, "op '{}' was posted twice, must be once",
-            graph_.op(op).name);
+  MOE_CHECK(at == waiting_.end() || *at != op,
+            "arbiter: op '{}' was posted twice in a step, must be once", graph_.op(op).name);
   chunks_over_.insert(chunks_over_.begin() + (at - waiting_.begin()), 0);
   waiting_.insert(at, op);
   std::erase_if(active_, [op](const Hold* hold) { return hold->until == op; });
@@ -87,7 +87,8 @@ std::optional<ArbiterState::Transfer> ArbiterState::next() {
 }
 
 bool ArbiterState::done() {
-  MOE_CHECK(in_flight_, "done() needs a transfer in flight, but there is none");
+  MOE_CHECK(in_flight_,
+            "arbiter: done() must be called while a transfer is in flight, but none is");
   const auto at = std::lower_bound(waiting_.begin(), waiting_.end(), in_flight_->op);
   const auto chunks = chunks_over_.begin() + (at - waiting_.begin());
   const bool over = ++*chunks == in_flight_->num_chunks;

@@ -1,6 +1,6 @@
-// The choices of one arbiter, which decides for all ranks which posted op its lanes transfer next.
-// This class is state only, without time or threads. The event engine and the executors both use
-// it, so that simulated and executed steps choose by the same rule.
+// The state of one arbiter, which decides for all ranks which posted op its lanes transfer next.
+// The class has no notion of time and no threads. The event engine and the executors both use it,
+// so that simulated and executed steps choose the next transfer by the same rule.
 #pragma once
 
 #include <optional>
@@ -19,7 +19,8 @@ class ArbiterState {
   };
 
   /// The arbiter of `lanes`. `choose` returns the policy function of a lane, to be used instead of
-  /// Lane::choose; if it is null, Lane::choose is used. Keeps references to graph and schedule.
+  /// Lane::choose; if `choose` is null, Lane::choose is used. Keeps references to graph and
+  /// schedule.
   ArbiterState(const Graph& graph, const Schedule& schedule, Arbiter lanes,
                std::function<Choose(LaneId)> choose = nullptr);
 
@@ -40,7 +41,7 @@ class ArbiterState {
   bool done();
 
   bool busy() const { return in_flight_.has_value(); }
-  /// Posted ops that are not over. For messages.
+  /// Posted ops that are not over. For use in error messages.
   const std::vector<OpId>& waiting() const { return waiting_; }
 
  private:

@@ -40,9 +40,9 @@ void Interference::find_free_from(const HappensBefore& hb) {
   }
 }
 
-/// Computes the bit rows of the blocks that start on `chain`. The row of a block has a bit for each
-/// block that is not free yet when this block starts, except for blocks that start only after this
-/// block is free.
+/// Computes the matrix rows of the blocks that start on `chain`. The row of block b has a bit for
+/// each block that is not free yet when b starts, except for blocks that start only after b is
+/// free.
 void Interference::sweep_chain(const HappensBefore& hb, size_t chain) {
   const size_t n = blocks_.size();
   std::vector<uint64_t> alive(words_, ~uint64_t{0});

@@ -1,5 +1,5 @@
-// Interference: which blocks of storage may be in use at the same time, as a bit matrix with one
-// row per block. Offsets of blocks are chosen in memory.h, not here.
+// Interference: which blocks of storage may be in use at the same time, as a matrix of one bit per
+// pair of blocks. Offsets of blocks are computed in memory.cpp, not here.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +13,9 @@ namespace moe {
 
 /// Storage for one tensor, or for several tensors that use the same bytes in turn.
 struct Block {
-  OpId start;                 // the op that writes the block first
-  std::vector<int32_t> over;  // per chain: how many of its ops are over before the block is free
+  OpId start;  // the op that writes the block first
+  // Per chain (HappensBefore): how many of its ops are over before the block is free.
+  std::vector<int32_t> over;
   Bytes bytes = 0;
   Bytes offset = 0;
 };
@@ -23,7 +24,7 @@ struct Block {
 /// the timing of the run. Time: O(blocks^2 / 64 + blocks * chains * log(ops)).
 class Interference {
  public:
-  /// Requires: blocks sorted by (chain, index) of their start.
+  /// Requires: blocks sorted by HappensBefore::chain, then HappensBefore::index of their `start`.
   Interference(const HappensBefore& hb, std::span<const Block> blocks);
   bool between(size_t a, size_t b) const { return (rows_[a * words_ + b / 64] >> (b % 64)) & 1; }
 

@@ -12,8 +12,8 @@
 namespace moe {
 namespace {
 
-/// The checks of check_legal(), except those of storage, with the words for ops, lanes and stages
-/// that their messages share.
+/// The checks of check_legal(), except those of storage, and the functions that name lanes and
+/// stages in their messages.
 class LegalityChecker {
  public:
   LegalityChecker(const Graph& graph, const Schedule& schedule)
@@ -43,8 +43,8 @@ class LegalityChecker {
   const Schedule& schedule_;
 };
 
-/// Returns the row ends of the last part that the op joins, which are those of all rows; invalid if
-/// the op joins nothing.
+/// Returns the row ends (Piece::end) of the last part of the batch that the op joins, where all
+/// rows of the batch end; invalid if the op joins nothing.
 TensorId end_of_rows(const Graph& graph, const Op& op) {
   const std::vector<Piece> joined = pieces(graph, op);
   return joined.empty() ? TensorId() : joined.back().end;
@@ -95,26 +95,28 @@ void LegalityChecker::check_disciplines() const {
   for (const Arbiter& arbiter : arbiters(schedule_)) {
     for (const LaneId id : arbiter) {
       MOE_CHECK(id.valid() && id.index() < schedule_.lanes.size(),
-                "an arbiter has lane number {}, but there are {} lanes", id.value,
-                schedule_.lanes.size());
+                "an arbiter has lane number {}, must be a lane of the schedule, which has {}",
+                id.value, schedule_.lanes.size());
       const Lane& lane = schedule_.lanes[id.index()];
       if (lane.kind != LaneKind::kComm) {
         throw run_error(
-            "illegal schedule: lane '{}' is a compute lane; only comm lanes can pick their next op "
-            "or share a network exclusively (stage '{}')",
-            lane.name, lane.stage);
+            "illegal schedule: lane '{}' is a {} lane; only comm lanes can pick their next op or "
+            "share a network exclusively (stage '{}')",
+            lane.name, lane_kind_name(lane.kind), lane.stage);
       }
       if (arbitrated[id.index()]) {
         throw run_error(
-            "illegal schedule: lane '{}' is in two groups of exclusive lanes (stage '{}')",
+            "illegal schedule: lane '{}' is in two groups of exclusive lanes, must be in at most "
+            "one "
+            "(stage '{}')",
             lane.name, lane.stage);
       }
       arbitrated[id.index()] = true;
     }
   }
   MOE_CHECK(schedule_.priority.empty() || schedule_.priority.size() == graph_.num_ops(),
-            "the schedule has {} priorities for {} ops", schedule_.priority.size(),
-            graph_.num_ops());
+            "the schedule has {} priorities, must have none or one for each of the {} ops",
+            schedule_.priority.size(), graph_.num_ops());
 }
 
 void LegalityChecker::check_holds(const LaneOrders& orders) const {
@@ -131,9 +133,9 @@ void LegalityChecker::check_holds(const LaneOrders& orders) const {
   for (const Hold& hold : schedule_.holds) check_hold(edges, hold, highest, arbitrated);
 }
 
-/// Checks that no hold can block an op that `until` waits for, which would be a deadlock. Ops on
+/// Checks that no hold can block an op for which `until` waits, which would be a deadlock. Ops on
 /// lanes with an arbiter that must run between `from` and `until` need a priority of at least
-/// `highest`, the highest priority of an op for which ops are held back.
+/// `highest`, the highest priority of Hold::until over all holds.
 void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int64_t highest,
                                  const std::vector<bool>& arbitrated) const {
   const auto lane = [&](OpId op) { return schedule_.lane_of[op.index()].index(); };
@@ -160,7 +162,7 @@ void LegalityChecker::check_hold(const Precedence& edges, const Hold& hold, int6
           names, graph_.op(op).name, schedule_.priority_of(op), graph_.op(hold.until).name,
           graph_.op(op).name, highest);
     }
-    if (op == hold.from) continue;  // `from` has begun, so the ops that it waits for are over
+    if (op == hold.from) continue;  // `from` has begun, so the ops for which it waited are over
     for (const OpId before : edges.deps.preds[op.index()]) {
       if (!seen[before.index()]) open.push_back(before);
       seen[before.index()] = true;
@@ -244,9 +246,9 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
   }
 }
 
-/// Returns the op that produced the routing to which `indices` belong. Goes through ops that turn
-/// indices into indices, such as an exchange of counts. For a batch that is routed in parts, it is
-/// the op of the first part.
+/// Returns the op (a gate) that produced the routing from which the index tensor `indices` comes.
+/// Goes back through ops that turn index tensors into others, such as an exchange of counts. For a
+/// batch that is routed in parts, it is the op of the first part.
 OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];
@@ -302,15 +304,16 @@ void LegalityChecker::check_counts() const {
     if (counts.valid() && counts == rows) continue;
     const auto name = [&](OpId o) { return o.valid() ? graph_.op(o).name : "(none)"; };
     throw run_error(
-        "illegal schedule: op '{}' on lane '{}' takes its counts from the routing of '{}', but "
-        "its rows from that of '{}' ({})",
+        "illegal schedule: op '{}' on lane '{}' takes its counts from the routing of op '{}', but "
+        "its "
+        "rows from that of op '{}'; must be the same op ({})",
         op.name, lane_name(id), name(counts), name(rows), stages(id));
   }
 }
 
-/// Checks all ranks together, where a collective is one event of all ranks, for deadlocks. The
-/// orders of each rank alone may be without a cycle while two ranks wait for each other on two comm
-/// lanes.
+/// Checks that ranks do not wait for each other in a deadlock; a collective is one event of all
+/// ranks. The orders of each rank alone may be without a cycle while two ranks wait for each other
+/// on two comm lanes.
 void check_joint_order(const Graph& graph, const Schedule& schedule,
                        std::span<const LaneOrders> ranks) {
   const size_t n = graph.num_ops();

@@ -12,7 +12,7 @@ namespace moe {
 struct TensorUses {
   explicit TensorUses(const Graph& graph);
 
-  std::vector<OpId> producer;              // per tensor; invalid if it exists before the step
+  std::vector<OpId> producer;  // per tensor; invalid if the tensor exists before the step
   std::vector<std::vector<OpId>> readers;  // per tensor, in program order, each op once
 };
 

@@ -26,8 +26,8 @@ struct Lifetimes {
   const HappensBefore& hb;
   const TensorUses& uses;
 
-  /// Raises over[c], for each chain c, to the number of its ops that must be over before `t` is
-  /// dead.
+  /// Raises over[c], for each chain c (HappensBefore), to the number of ops of this chain that must
+  /// be over before `t` is dead.
   void add_uses(TensorId t, std::vector<int32_t>& over) const {
     if (is_result(graph, uses, t)) {  // never dead: more ops than the producer's chain has
       for (size_t c = 0; c < over.size(); ++c) {
@@ -55,7 +55,7 @@ struct Lifetimes {
   }
 };
 
-/// Sets Buffer::alias_of: decides, op by op, which outputs overwrite which inputs.
+/// Sets Buffer::alias_of: decides, op by op, which output takes over the storage of which input.
 void choose_aliases(const Lifetimes& lifetimes, std::vector<Buffer>& buffers) {
   std::vector<bool> taken(buffers.size());
   for (const OpId id : lifetimes.hb.serial()) {
@@ -81,8 +81,8 @@ std::vector<size_t> places_of(const std::vector<OpId>& serial) {
   return place;
 }
 
-/// Returns the last op of the serial order that, whatever the timing, is or comes before all ops
-/// that write `members`. Throws RunError if no op does.
+/// Returns JoinedBlock::start: the last op of the serial order that, in every timing, runs before
+/// all ops that write `members` or is itself the first of these. Throws RunError if there is none.
 OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
               const std::vector<TensorId>& members) {
   std::vector<OpId> writers;
@@ -103,8 +103,8 @@ OpId start_of(const Lifetimes& lifetimes, const std::vector<size_t>& place,
   std::vector<std::string> names;
   for (const TensorId t : members) names.push_back(lifetimes.graph.tensor(t).name);
   throw run_error(
-      "illegal schedule: tensors '{}' share one storage, but of the ops that write them none comes "
-      "before all others: add order edges so that one of these ops is first (stage 'memory')",
+      "illegal schedule: tensors '{}' share one storage, but no op comes before all ops that write "
+      "them: add order edges so that one of these ops is first (stage 'memory')",
       fmt::join(names, "', '"));
 }
 
@@ -155,7 +155,8 @@ struct Blocks {
   std::vector<int32_t> of;  // index into list per tensor, -1 if the tensor is not in the arena
 };
 
-/// A block before lifetimes are known: its first op, and the tensors that it holds from the start.
+/// A block whose end of use is not yet computed: its first op, and the tensors that it holds before
+/// tensors with Buffer::alias_of are added.
 struct Root {
   OpId start;
   Bytes bytes;
@@ -227,7 +228,7 @@ std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Blo
   return lives;
 }
 
-/// Returns the bytes that are alive at each op of the serial order.
+/// Returns, for each op of the serial order, the bytes of blocks that are in use at it.
 std::vector<Bytes> alive_bytes(const std::vector<Block>& blocks, const std::vector<Life>& lives,
                                size_t num_ops) {
   std::vector<Bytes> alive(num_ops + 1);
@@ -340,8 +341,8 @@ std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedu
       static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
   const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
   const auto smaller = [&bytes](TensorId a, TensorId b) { return bytes(a) < bytes(b); };
-  // The tensor by which a block is named: of joined tensors the largest, of aliases the one that
-  // was written last.
+  // The tensor whose name stands for a block: of joined tensors the largest, of tensors that take
+  // over each other's storage the last that is written up to the peak.
   std::vector<TensorId> holder(blocks.list.size());
   for (const JoinedBlock& block : plan.joined) {
     if (block.persistent) continue;

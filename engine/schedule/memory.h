@@ -1,6 +1,7 @@
-// The memory plan: where the tensors of a rank are stored. Two tensors share storage only if all
-// uses of one happen before the other is written, whatever timing of the schedule occurs. Checking
-// a plan is in storage.h.
+// The memory plan: where the tensors of a rank are stored. Persistent storage holds parameters,
+// states and inputs; the arena holds all other tensors. Two tensors of the arena share bytes only
+// if all uses of one happen before the other is written, whatever timing of the schedule occurs.
+// Checking a memory plan is in storage.h.
 #pragma once
 
 #include <string>
@@ -22,15 +23,16 @@ struct Buffer {
 constexpr Bytes kAlignment = 64;
 
 /// Storage of tensors that ops join (graph/joined.h). It is in use until the last use of any
-/// member. A member never takes over the storage of another tensor, nor the reverse.
+/// member. No member takes over the storage of another tensor (Buffer::alias_of), and no other
+/// tensor takes over that of a member.
 struct JoinedBlock {
   std::vector<TensorId> members;
   Bytes offset = 0;
   Bytes bytes = 0;
   bool persistent = false;
-  /// The block is in use from the begin of this op on. In every timing, the op comes before all
-  /// ops that write a member, or is the first of these; of all such ops it is the last in serial
-  /// order. Invalid if `persistent`.
+  /// The block is in use from the begin of this op on: the last op in HappensBefore::serial() that,
+  /// in every timing, runs before all ops that write a member or is itself the first of these.
+  /// Invalid if `persistent`.
   OpId start;
 };
 
@@ -40,21 +42,21 @@ struct MemoryPlan {
   Bytes arena_bytes = 0;
   Bytes persistent_bytes = 0;
   Bytes scratch_bytes = 0;  // sum over lanes of the largest scratch of an op
-  /// The largest number of bytes alive at once when ops run one by one in serial order: a lower
-  /// bound of arena_bytes.
+  /// The largest number of bytes of the arena in use at once when ops run one by one in the order
+  /// of HappensBefore::serial(): a lower bound of arena_bytes.
   Bytes liveness_bytes = 0;
   Bytes peak_bytes() const { return arena_bytes + persistent_bytes + scratch_bytes; }
 };
 
-/// Returns the memory plan. With `element_bytes` = 0, sizes follow the dtype of each tensor; 4 or 8
-/// sizes floating-point tensors for execution in float or double (index tensors stay i32, the loss
-/// is a double). Throws RunError naming the tensors if ops join tensors and no op comes before all
-/// ops that write them.
+/// Returns the memory plan. With `element_bytes` = 0, sizes follow the dtype of each tensor; with 4
+/// or 8, floating-point tensors are sized for execution in float or double (index tensors stay i32,
+/// the loss is a double). Throws RunError naming the tensors if ops join tensors and no op is, or
+/// comes before, all ops that write them.
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 
-/// Returns at most `count` lines "name 12.0 MiB": the largest tensors alive at the peak, largest
-/// first.
+/// Returns at most `count` lines "name 12.0 MiB": the largest tensors that are in use when the most
+/// bytes are (liveness_bytes), and the persistent tensors; largest first.
 std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
                                       const LaneOrders& orders, const MemoryPlan& plan,
                                       size_t count);

@@ -58,7 +58,8 @@ std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
   return open;
 }
 
-/// Returns a shortest cycle of those through the first kSources ops that are on a cycle.
+/// Returns the shortest cycle that contains one of the first kSources ops that are on a cycle; a
+/// limit on time, since each op takes a search of the graph.
 std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
   constexpr int kSources = 256;
   const std::vector<bool> open = ops_left_over(graph, deps);
@@ -77,7 +78,9 @@ std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
 [[noreturn]] void fail_cycle(const Graph& graph, const Schedule& schedule,
                              const Dependencies& deps) {
   const std::vector<OpId> cycle = shortest_cycle(graph, deps);
-  MOE_CHECK(!cycle.empty(), "ops without an order must have a cycle, but none was found");
+  MOE_CHECK(
+      !cycle.empty(),
+      "the schedule has no topological order, so some ops must be on a cycle, but none was found");
   std::string text;
   for (size_t i = 0; i < cycle.size(); ++i) {
     const OpId from = cycle[i], to = cycle[(i + 1) % cycle.size()];

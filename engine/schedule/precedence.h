@@ -1,5 +1,5 @@
-// Precedence: all edges between the ops of a schedule, in one list for every check and every
-// ordering, and the only place where the message about a cycle is made.
+// Precedence: all edges between the ops of a schedule, in one list that every check and every
+// ordering of ops uses. The only place where the error message about a cycle is made.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct Precedence {
   Precedence(const Graph& graph, const Schedule& schedule, const LaneOrders* orders = nullptr);
 
   /// Returns all ops so that each comes after its predecessors; among ops that may come next, the
-  /// first in program order is taken. Throws RunError naming the ops of a shortest cycle and the
+  /// first in program order is taken. Throws RunError naming the ops of a short cycle and the
   /// reason for each of its edges.
   std::vector<OpId> order(const Graph& graph, const Schedule& schedule) const;
 
@@ -25,7 +25,8 @@ struct Precedence {
 };
 
 /// Returns the reason why `to` comes after `from`, the first that applies of: "data, tensor 't'",
-/// "order edge of stage 's': why", "overwrites what it reads", "lane 'comm'".
+/// "order edge of stage 's': why", "overwrites what it reads" (`to` overwrites an input of `from`),
+/// "lane 'comm'" (the order of that lane).
 std::string edge_text(const Graph& graph, const Schedule& schedule, OpId from, OpId to);
 
 }  // namespace moe

@@ -33,19 +33,26 @@ void Schedule::set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string s
                      graph.def(op).name);
   }
   if (bytes <= 0 || bytes > message) {
-    throw user_error("op '{}': chunks of {} bytes are not allowed; give 1 to {} (its message)",
-                     graph.op(op).name, bytes, message);
+    throw user_error(
+        "op '{}': chunks of {} bytes are not allowed; give 1 to {}, the bytes of its message",
+        graph.op(op).name, bytes, message);
   }
   constexpr int64_t kMostChunks = 1 << 20;  // a limit, since each chunk is an event on every rank
   if (bytes < (message - 1) / kMostChunks + 1) {
-    throw user_error("op '{}': chunks of {} bytes would cut its {} bytes into more than {} chunks",
-                     graph.op(op).name, bytes, message, kMostChunks);
+    throw user_error(
+        "op '{}': chunks of {} bytes would cut its {} bytes into more than {} chunks; give more "
+        "bytes "
+        "per chunk",
+        graph.op(op).name, bytes, message, kMostChunks);
   }
   chunk_bytes.resize(lane_of.size());
   chunk_stage.resize(lane_of.size());
   if (chunk_bytes[op.index()] != 0) {
-    throw user_error("op '{}' is already cut into chunks of {} bytes (stages '{}' and '{}')",
-                     graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
+    throw user_error(
+        "op '{}' is already cut into chunks of {} bytes (stages '{}' and '{}'); a transfer can be "
+        "cut "
+        "once",
+        graph.op(op).name, chunk_bytes[op.index()], chunk_stage[op.index()], stage);
   }
   chunk_bytes[op.index()] = bytes;
   chunk_stage[op.index()] = std::move(stage);
@@ -56,9 +63,9 @@ namespace {
 void refuse_compute(const Lane& lane) {
   if (lane.kind == LaneKind::kComm) return;
   throw user_error(
-      "lane '{}' is a compute lane; only comm lanes can pick their next op or share a network "
+      "lane '{}' is a {} lane; only comm lanes can pick their next op or share a network "
       "exclusively",
-      lane.name);
+      lane.name, lane_kind_name(lane.kind));
 }
 
 }  // namespace
@@ -68,8 +75,9 @@ void Schedule::set_pick(LaneId id, Pick pick, std::string stage, Choose choose) 
   refuse_compute(lane);
   if (!lane.stage.empty()) {
     throw user_error(
-        "lane '{}' already has a discipline; a lane can have one (stages '{}' and '{}')", lane.name,
-        lane.stage, stage);
+        "lane '{}' already has a discipline; a lane can have only one (set by stages '{}' and "
+        "'{}')",
+        lane.name, lane.stage, stage);
   }
   lane.pick = pick;
   lane.choose = std::move(choose);
@@ -81,12 +89,14 @@ void Schedule::share_exclusively(std::vector<LaneId> shared, std::string stage) 
     const Lane& lane = lanes[shared[i].index()];
     refuse_compute(lane);
     if (std::count(shared.begin(), shared.end(), shared[i]) > 1) {
-      throw user_error("exclusive: lane '{}' is listed twice", lane.name);
+      throw user_error("exclusive: lane '{}' is listed twice; list each lane once", lane.name);
     }
     for (const Exclusive& other : exclusive) {
       if (std::count(other.lanes.begin(), other.lanes.end(), shared[i]) == 0) continue;
       throw user_error(
-          "exclusive: lane '{}' is already in a group of exclusive lanes (stages '{}' and '{}')",
+          "exclusive: lane '{}' is already in a group of exclusive lanes; a lane can be in only "
+          "one "
+          "(set by stages '{}' and '{}')",
           lane.name, other.stage, stage);
     }
   }
@@ -244,7 +254,7 @@ std::vector<std::vector<OpId>> cross_lane_waits(const Graph& graph, const Schedu
   std::vector<std::vector<OpId>> waits(graph.num_ops());
   std::vector<OpId> latest(hb.num_chains());
   for (size_t c = 0; c < hb.num_chains(); ++c) {
-    OpId before;  // the previous op on this lane; all ops that it waited for are over
+    OpId before;  // the previous op on this lane; all ops for which it waited are over
     for (const OpId op : hb.chains().lanes[c]) {
       const bool in_order = !schedule.picks(schedule.lane_of[op.index()]);
       std::fill(latest.begin(), latest.end(), OpId());

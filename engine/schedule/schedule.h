@@ -42,7 +42,7 @@ enum class Pick : uint8_t { kOrder, kPriority, kPolicy };
 using Choose = std::function<OpId(std::span<const OpId>)>;
 
 /// A lane runs one op at a time. Lane 0 is the compute lane; the others are comm lanes, or the lane
-/// of ops that the host runs.
+/// "host" of the ops that the CPU runs (LaneKind::kHost).
 struct Lane {
   std::string name;
   LaneKind kind = LaneKind::kCompute;
@@ -108,7 +108,7 @@ struct Schedule {
   std::vector<Bytes> chunk_bytes;        // per op, 0 means not cut; empty means no op is cut
   std::vector<std::string> chunk_stage;  // per op: the stage that set its chunk_bytes
   std::vector<Hold> holds;
-  std::vector<Exclusive> exclusive;  // a lane is in at most one of them
+  std::vector<Exclusive> exclusive;  // a lane is in at most one of these sets
   std::vector<Decision> log;
   std::vector<Setting> settings;
 
@@ -121,8 +121,8 @@ struct Schedule {
   /// value unless 0 < bytes <= message_bytes() and there are at most 2^20 chunks; also if the op is
   /// cut already, naming both stages.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
-  /// Sets how `lane` picks its next op; `choose` is for Pick::kPolicy. Throws UserError for a
-  /// compute lane, and, naming the lane and both stages, if a stage has set it already.
+  /// Sets how `lane` picks its next op; `choose` is the function of Pick::kPolicy. Throws UserError
+  /// for a compute lane, and, naming the lane and both stages, if a stage has set it already.
   void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
   /// Lets the lanes share a network exclusively. Throws UserError naming the lane for a compute
   /// lane or one that is listed twice, and, naming both stages, for one that is already in another
@@ -154,8 +154,8 @@ using Arbiter = std::vector<LaneId>;
 /// Returns the arbiters: one for each exclusive set, and one for each other lane that picks.
 std::vector<Arbiter> arbiters(const Schedule& schedule);
 
-/// Returns a schedule without order edges and with the lanes "compute", "comm" and, if there are
-/// ops for the host, "host", each with the ops of its kind.
+/// Returns a schedule without order edges and with the lanes "compute", "comm" and, if the CPU runs
+/// ops of the graph (LaneKind::kHost), "host". Each lane has the ops of its LaneKind.
 Schedule default_schedule(const Graph& graph);
 
 /// One sequence of ops per lane.
@@ -164,8 +164,8 @@ struct LaneOrders {
 };
 
 /// Returns the sequence of each lane: a topological order of data, mutation and order edges, which
-/// takes the first op in program order whenever there is a choice. Throws RunError for a cycle,
-/// naming its ops and the stages of its order edges.
+/// takes the first op in program order whenever several ops may come next. Throws RunError for a
+/// cycle, naming its ops and the stages of its order edges.
 LaneOrders lane_orders(const Graph& graph, const Schedule& schedule);
 
 /// The happens-before relation of all executions in which an op waits for its data and mutation
@@ -176,7 +176,7 @@ class HappensBefore {
  public:
   /// Requires: `orders` holds each op once. Throws RunError naming the cycle if there is one.
   HappensBefore(const Graph& graph, const Schedule& schedule, const LaneOrders& orders);
-  /// Whether a is over when b begins, whatever the timing; false for a == b.
+  /// Whether op `a` is over when op `b` begins, whatever the timing; false for a == b.
   bool before(OpId a, OpId b) const { return index(a) < clock(b)[chain(a)]; }
 
   size_t num_chains() const { return chains_.lanes.size(); }

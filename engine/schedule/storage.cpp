@@ -15,8 +15,8 @@ TensorId tensor_id(size_t t) {
   return TensorId(static_cast<int64_t>(t));
 }
 
-/// Numbers the owners of storage: an owner is a group of tensors that ops join, or a single other
-/// tensor.
+/// Numbers the owners of storage: an owner is a group of tensors that ops join, or a single tensor
+/// outside these groups.
 class Owners {
  public:
   Owners(const Graph& graph, const JoinedTensors& joined) : joined_(joined) {
@@ -41,10 +41,10 @@ class Owners {
   std::vector<TensorId> tensors_;
 };
 
-/// Goes through the ops one by one and tracks which owner has each byte of the arena. A new owner
-/// must be written after all uses of the previous owner; by transitivity it then comes after all
-/// earlier owners too. Joined tensors are one owner, and each write to one of them must come after
-/// all uses of the owner that had the bytes before the group.
+/// Goes through the ops in serial order and tracks which owner (Owners) has each byte of the arena.
+/// A new owner must be written after all uses of the previous owner; by transitivity it then comes
+/// after all earlier owners too. Joined tensors are one owner, and each write to one of them must
+/// come after all uses of the owner that had the bytes before the group.
 class ArenaWalk {
  public:
   ArenaWalk(const Graph& graph, const Schedule& schedule, const JoinedTensors& joined,
@@ -147,8 +147,9 @@ class ArenaWalk {
         !user.valid() ? "which the step returns"
         : user == op
             ? "which the op itself still reads"
-            : fmt::format("which op '{}' on lane '{}' may still use: no edge orders it first",
-                          graph_.op(user).name, lane_name(user));
+            : fmt::format(
+                  "which op '{}' on lane '{}' may still use, since no edge makes it run first",
+                  graph_.op(user).name, lane_name(user));
     throw run_error(
         "illegal schedule: op '{}' on lane '{}' writes tensor '{}' into the storage of tensor "
         "'{}', {} (stage 'memory')",
@@ -214,14 +215,15 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
                    [&](TensorId a, TensorId b) { return buffer(a).offset < buffer(b).offset; });
   const Owners owners(graph, joined);
   Bytes end = 0;
-  int32_t last = -1;  // owner of the bytes before `end`
+  int32_t last = -1;  // the owner (Owners) of the last byte before `end`
   for (const TensorId t : kept) {
     const Bytes begin = buffer(t).offset;
     const bool over = begin < end && owners.of(t) != last;
     if (over || begin < 0 || begin + buffer(t).bytes > memory.persistent_bytes) {
       throw run_error(
-          "illegal schedule: persistent tensor '{}' overlaps another persistent tensor or is not "
-          "within the persistent storage (stage 'memory')",
+          "illegal schedule: persistent tensor '{}' must neither overlap another persistent tensor "
+          "nor "
+          "exceed the persistent storage, but does (stage 'memory')",
           graph.tensor(t).name);
     }
     end = std::max(end, begin + buffer(t).bytes);

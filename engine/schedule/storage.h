@@ -1,4 +1,4 @@
-// The part of the legality check (legality.h) that is about storage: whether the places of tensors
+// The part of the legality check (legality.h) that is about storage: whether the offsets of tensors
 // in the memory plan are valid, and whether no op overwrites a tensor that is still needed.
 #pragma once
 
@@ -13,9 +13,10 @@ namespace moe {
 /// in the storage of their group.
 void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryPlan& memory);
 
-/// Throws RunError naming op, lane, both tensors and the op that still needs the old one, if an op
-/// writes bytes of the arena that, with some timing, still hold a tensor in use or one joined with
-/// it. How tensors of one joined group may share bytes is checked by check_joined.
+/// Throws RunError if an op writes a tensor into bytes of the arena that, in some timing, still
+/// hold an older tensor that is in use, or that is joined with a tensor in use. The error names op,
+/// lane, both tensors and the op that still needs the older one. Tensors of the same joined group
+/// may share bytes; check_joined (graph/joined.h) checks these.
 void check_reuse(const Graph& graph, const Schedule& schedule, const JoinedTensors& joined,
                  const HappensBefore& hb, const MemoryPlan& memory);
 

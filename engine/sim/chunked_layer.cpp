@@ -64,8 +64,9 @@ void check(const ChunkedLayer& layer, int64_t degree) {
                      experts);
   }
   if (degree < 1 || degree > capacity_of(layer)) {
-    throw user_error("layer.degree = {}: an expert has {} rows per rank, so 1 to {} is allowed",
-                     degree, capacity_of(layer), capacity_of(layer));
+    throw user_error(
+        "layer.degree = {}: an expert has {} rows per source rank, so degrees 1 to {} are allowed",
+        degree, capacity_of(layer), capacity_of(layer));
   }
   check(model_of(layer), "layer");
 }

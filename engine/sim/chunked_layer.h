@@ -1,7 +1,7 @@
 // Simulates a single MoE layer (all-to-all, two GEMMs, all-to-all), cut along the capacity as in
 // the paper PipeMoE. The layer is a graph of its own, which the event engine simulates with
-// PipeMoE's two straight lines as costs. The result serves to check the paper's closed form for the
-// same time, which is in passes/capacity/pipemoe_degree.h.
+// PipeMoE's two straight lines (PipeMoeLines) as costs. The simulated time serves to check the
+// paper's closed form of the layer's time, which is in passes/capacity/pipemoe_degree.h.
 #pragma once
 
 #include <memory>

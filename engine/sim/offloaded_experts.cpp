@@ -64,7 +64,7 @@ void OffloadedExperts::place(const std::vector<ExpertCounts>& kept,
   }
 }
 
-/// Repeats for one layer, with the same functions, what the kernels of its ops compute.
+/// Computes for one layer, with the same functions, what the kernels of its ops compute.
 void OffloadedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
                              Placement& in_force) {
   OffloadRecord record = {.layer = graph_.op(layer.load).layer, .fine_tunes = layer.tune.valid()};

@@ -1,8 +1,9 @@
 // OffloadedExperts: the inference of the paper Lina, whose experts are offloaded to host memory,
-// simulated for one batch. Computes the placements of both phases (the estimate before the gate,
-// and the correction after it) with the same functions that the kernels of the ops call, the number
-// of experts that each device copies from host memory, and the records that CPU ranks would keep of
-// the same batch. Times are not here but in StepReplay.
+// simulated for one batch. Computes the placements of both phases (phase 1 places experts by their
+// estimated popularity before the gate, phase 2 corrects that placement after it) with the same
+// functions that the kernels of the ops call, the number of experts that each device copies from
+// host memory, and the OffloadRecords that CPU ranks would keep of the same batch. Times are not
+// here but in StepReplay.
 #pragma once
 
 #include <optional>
@@ -33,7 +34,7 @@ class OffloadedExperts {
   /// Returns the work of an op in ops() on `rank`; null for other ops. Valid until the next
   /// place().
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
-  /// Whether all ranks copy the same number of experts.
+  /// Whether all ranks copy the same number of experts from host memory.
   bool alike() const { return alike_; }
   /// Ops whose work depends on the routing.
   const std::vector<OpId>& ops() const { return ops_; }
@@ -42,7 +43,8 @@ class OffloadedExperts {
   std::optional<int64_t> path() const { return path_; }
 
  private:
-  /// The ops of a layer; an invalid id where the layer has no such op.
+  /// The ops of a layer; an invalid id where the layer has no such op. `place` is phase 1, `tune`
+  /// is phase 2, `load` copies experts from host memory, `load_again` does so after phase 2.
   struct Layer {
     size_t number = 0;  // index of the layer among the MoE layers
     OpId place, tune, load, load_again;

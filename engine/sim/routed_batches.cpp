@@ -23,8 +23,8 @@ class Tokens {
     query_.step = step;
     for (TokenPaths& of_rank : paths_) of_rank.clear();
   }
-  /// Requests the choices of all tokens in `layer`. Returns how often each rank chooses each
-  /// expert.
+  /// Requests the choices of all tokens in `layer`. Returns how often the tokens of each rank
+  /// choose each expert.
   ExpertCounts route(int64_t layer) {
     query_.layer = layer;
     ExpertCounts loads(query_.ranks, query_.experts);
@@ -70,7 +70,8 @@ void check_field(const char* field, int64_t value, int64_t least) {
 void check_same(const char* field, int64_t profile, int64_t batches) {
   if (profile == batches) return;
   throw user_error(
-      "popularity.{}: the profile has {}, but the batches have {}; the numbers must be equal",
+      "popularity.{}: the popularity profile has {}, but the routed batches have {}; the numbers "
+      "must be equal",
       field, profile, batches);
 }
 
@@ -101,7 +102,9 @@ void RoutedBatches::take(int64_t first, int64_t num) {
 
 RoutedBatch RoutedBatches::routed(int64_t step) const {
   MOE_CHECK(routing_ != nullptr,
-            "batch {} was not drawn by take(), after which no more can be drawn", step);
+            "RoutedBatches: step {} must be one that take() routed, since no others can be routed "
+            "after take()",
+            step);
   RoutedBatch batch;
   RoutingQuery query = sizes_;
   query.step = step;

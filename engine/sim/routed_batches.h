@@ -1,8 +1,8 @@
 // RoutedBatches: the routing of each batch for inference as in the paper Lina. For each batch and
-// MoE layer it holds how often each rank chooses each expert, and the popularity of the experts
-// estimated from the paths of the tokens (their choices in earlier layers,
-// placement/path_profile.h). It does not depend on devices, rates or the system, so the batches of
-// one routing model can be used for many simulations.
+// MoE layer it holds how often the tokens of each rank choose each expert, and the popularity of
+// the experts estimated from the paths of the tokens (their choices in earlier layers,
+// placement/path_profile.h). None of this depends on devices, rates or the system, so the batches
+// of one routing model can be used for many simulations.
 #pragma once
 
 #include <map>
@@ -17,13 +17,15 @@ namespace moe {
 /// The routing of one batch; both vectors are indexed by MoE layer.
 struct RoutedBatch {
   std::vector<ExpertCounts> loads;
-  std::vector<Estimate> estimates;  // from earlier layers; `mass` is empty or all 0 if none
+  /// Popularity estimated from earlier layers; `mass` is empty or all 0 if nothing is estimated.
+  std::vector<Estimate> estimates;
 };
 
 class RoutedBatches {
  public:
-  /// `sizes` holds for all batches; its step and layer are ignored. If `profile` is null, nothing
-  /// is estimated. Throws UserError if the profile has another number of layers or experts.
+  /// `sizes` holds for all batches; its step and layer are ignored. If `profile` is null, no
+  /// popularity is estimated. Throws UserError if the profile has another number of layers than
+  /// `layers`, or of experts than `sizes`.
   RoutedBatches(std::shared_ptr<const RoutingModel> routing, const RoutingQuery& sizes,
                 int64_t layers, std::shared_ptr<const PathProfile> profile);
   const RoutingQuery& sizes() const { return sizes_; }
@@ -48,17 +50,19 @@ class RoutedBatches {
   std::map<int64_t, RoutedBatch> batches_;  // step -> batch
 };
 
+/// `path`, `keep` and `shorter` are those of PathOptions (placement/path_profile.h).
 struct ProfileSpec {
   RoutingQuery
       first;  // sizes, and the routing model's step of the first batch; its layer is ignored
   int64_t layers = 1;  // number of MoE layers
   int64_t batches = 1;
   int64_t path = 3;
-  int64_t keep = 0;  // number of probabilities that are kept per path; 0 means k
+  int64_t keep = 0;  // probabilities that the profile stores per path, the largest; 0 means k
   bool shorter = false;
 };
-/// Returns the profile of the token paths in the routing model's batches. Throws UserError naming
-/// "inference.<field>", and the errors of the routing model and of check(PathOptions).
+/// Returns the profile of the token paths in `spec.batches` batches of the routing model. Throws
+/// UserError naming "inference.<field>", and the errors of the routing model and of
+/// check(PathOptions).
 PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec);
 
 /// Counts, for Lina's figure 9, how often the tokens that choose one expert in a layer choose

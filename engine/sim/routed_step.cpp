@@ -62,9 +62,11 @@ Side side_of(const Graph& graph, const Op& op) {
     }
   }
   if (def.joins_parts) return joins_at_experts(graph, op) ? Side::kExperts : Side::kSource;
-  MOE_CHECK(at_source,
-            "op {} must have an operand whose role declares whose rows determine the op's work",
-            def.name);
+  MOE_CHECK(
+      at_source,
+      "the op kind {} must have an operand whose role is at the tokens' source rank or at the "
+      "experts, since this determines the op's work",
+      def.name);
   return Side::kSource;
 }
 
@@ -179,8 +181,7 @@ int32_t RoutedStep::movement_of(OpId op, size_t layer) {
   return static_cast<int32_t>(movements_.size() - 1);
 }
 
-/// Computes which experts `movement` sends between which ranks, and their bytes. No other function
-/// decides which op moves which experts.
+/// Computes which experts `movement` sends between which ranks, and their bytes.
 void RoutedStep::move(Movement& movement, const Placement& now, const Placement& next) const {
   const Op& op = graph_.op(movement.op);
   const Payload carried = graph_.def(op).payload;
@@ -248,14 +249,16 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
 void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
-    throw user_error("the routing of MoE layer {} has {} sources x {} experts, expected {} x {}", l,
-                     kept.sources, kept.experts, ranks_, layer.experts);
+    throw user_error(
+        "the routing of MoE layer {} has {} source ranks and {} experts, but the plan has {} ranks "
+        "and {} experts",
+        l, kept.sources, kept.experts, ranks_, layer.experts);
   }
   Rows& rows = rows_[l];
   rows.sent.assign(ranks_ * ranks_, 0);
   std::vector<int64_t> of_source(ranks_), of_device(ranks_);
   const int64_t n = holders_.size, slots = placement.bounds().slots();
-  for (size_t r = 0; r < ranks_; ++r) {  // once per group of holders, at its first rank
+  for (size_t r = 0; r < ranks_; ++r) {  // the body runs at the first rank of each group
     const auto rank = static_cast<int64_t>(r);
     if (holders_.place(rank) != 0) continue;
     ExpertCounts mine(n, layer.experts);
@@ -283,7 +286,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
     // The occupancy is a fraction of the rows that a device gets under even routing; slots for
-    // copies do not count.
+    // expert copies do not count.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

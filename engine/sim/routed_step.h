@@ -45,9 +45,9 @@ class RoutedStep {
   /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 
-  /// Computes the work of a step. All arguments are indexed by MoE layer: rows of all ranks that
+  /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
   /// found a slot, and the placement within each group of holders in this step and in the next one.
-  /// Throws UserError for loads of other sizes.
+  /// Throws UserError if `kept` has another number of ranks or experts than the graph.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// As above, with the same placements in the next step, so that no expert moves.
@@ -90,7 +90,8 @@ class RoutedStep {
   struct Movement {
     OpId op;
     size_t layer;
-    std::vector<double> expert_bytes;  // bytes per expert in all tensors of the op, per range
+    // Bytes per expert in all tensors of the op, indexed by range (ShadowRange).
+    std::vector<double> expert_bytes;
     std::vector<std::vector<double>> steps;
     RoutedWork routed;
     std::vector<Bytes> sent;  // bytes to other ranks, indexed by rank

@@ -64,9 +64,11 @@ void StepReplay::add_policies(const RankPlacements& policies) {
   const auto block = [&](const Placing& p) { return graph.op(p.op).layer; };
   std::sort(placing_.begin(), placing_.end(),
             [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
-  MOE_CHECK(placing_.empty() || placing_.size() == routed_->layers().size(),
-            "the plan has {} placement policies for {} MoE layers, must be none or one per layer",
-            placing_.size(), routed_->layers().size());
+  MOE_CHECK(
+      placing_.empty() || placing_.size() == routed_->layers().size(),
+      "the plan has {} ops with a placement policy for {} MoE layers, must be none or one per "
+      "layer",
+      placing_.size(), routed_->layers().size());
 }
 
 void StepReplay::check_batches() const {
@@ -230,7 +232,7 @@ Timeline StepReplay::run(bool keep_links) {
 
 /// Returns, indexed by op * ranks + rank, the time that collectives and compute ops add to each
 /// other because they overlap on a rank; empty if no collective slows compute down. A collective
-/// takes its share of the compute units evenly over its duration.
+/// takes its share of the compute units (CoreSharing::taken) evenly over its duration.
 std::vector<Nanoseconds> StepReplay::added_beside(const Timeline& timeline) const {
   const auto ranks = static_cast<size_t>(timeline.num_ranks);
   const CostModel& cost = *plan_.spec.cost;

@@ -20,8 +20,8 @@ namespace moe {
 
 class StepReplay {
  public:
-  /// Keeps a reference to the plan. `batches` is InferOptions::batches; throws UserError if they
-  /// have other sizes than the plan.
+  /// Keeps a reference to the plan. `batches` is InferOptions::batches. Throws UserError if the
+  /// batches have other sizes than the plan.
   explicit StepReplay(const Plan& plan, const RankPlacements& policies = {},
                       std::shared_ptr<RoutedBatches> batches = nullptr);
   StepReplay(const StepReplay&) = delete;
@@ -79,7 +79,7 @@ class StepReplay {
   std::vector<Bytes> plain_bytes_;      // indexed by op, for ops without routed work
   std::vector<OpId> routed_ops_;        // ops whose time depends on the routing
   std::vector<int32_t> loaded_;         // indexed by op: its index in routed_ops_, or -1
-  std::vector<Nanoseconds> loaded_ns_;  // indexed by that index * ranks + rank
+  std::vector<Nanoseconds> loaded_ns_;  // indexed by (index in routed_ops_) * ranks + rank
   const std::vector<Nanoseconds>* added_ = nullptr;  // indexed by op * ranks + rank; may be null
   std::unique_ptr<ReplayInput> input_;
   std::unique_ptr<Engine> engine_;  // runs input_

@@ -107,9 +107,10 @@ class Trace {
   }
 
   Json event(const Span& span, int64_t pid, Nanoseconds offset) const {
-    MOE_CHECK(span.lane.index() < lane_names_.size(),
-              "a span is on lane number {}, but only {} lanes have names", span.lane.value,
-              lane_names_.size());
+    MOE_CHECK(
+        span.lane.index() < lane_names_.size(),
+        "a span of the timeline has lane number {}, must be below {}, the number of lane names",
+        span.lane.value, lane_names_.size());
     const Op& op = graph_.op(span.op);
     Json args = {{"op", graph_.def(op).name},
                  {"phase", phase_name(op.phase)},

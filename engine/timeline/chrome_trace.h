@@ -1,7 +1,8 @@
 // Export of timelines as a trace file for Chrome and Perfetto. The trace has one process per label
-// and rank, one thread per lane, and one complete event per span, in microseconds, with op, bytes,
-// wait and stage as arguments. Each link has a counter, shown at the process of rank 0, in percent
-// of the link's rate. Recorded routing, also called a trace, is in routing/trace.h.
+// and rank, one thread per lane, and one complete event per span, in microseconds. Arguments of the
+// event are, among others, the op's kind, bytes, wait and segment (named "stage"). Each link has a
+// counter, shown at the process of rank 0, in percent of the link's rate. Recorded routing, also
+// called a trace, is in routing/trace.h.
 #pragma once
 
 #include <string>

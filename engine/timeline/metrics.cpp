@@ -110,7 +110,7 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
     const OpDef& def = graph.def(span.op);
     const bool of_expert = graph.op(span.op).segment == Segment::kExpert;
     if (of_expert && def.lane == LaneKind::kCompute) mine.expert_ns += span.end - span.begin;
-    // Only exchanges of rows count, not the exchange of row counts before them.
+    // The window has only exchanges of rows, not the exchange of row counts before them.
     if (def.payload != Payload::kRows) continue;
     mine.window.add(span);
     mine.a2a.emplace_back(span.post, span.end);
@@ -138,8 +138,8 @@ MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
   return {layer.mean(n, what), a2a.mean(n, what), inside.mean(n, what), busy.mean(n, what)};
 }
 
-/// Returns the compute time of experts, summed over layers and phases: first the mean over ranks,
-/// then the sum in which each layer and phase has the time of its busiest rank.
+/// Returns the compute time of experts, summed over layers and phases: as the mean over ranks, and
+/// with the time of the busiest rank for each layer and phase.
 std::pair<Nanoseconds, Nanoseconds> expert_times(const std::vector<LayerSpans>& layers,
                                                  int32_t num_ranks) {
   const auto ranks = static_cast<size_t>(num_ranks), count = layers.size() / ranks;
@@ -197,7 +197,9 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
   CollectiveSums all, all_to_all, all_reduce;
   for (const Span& span : timeline.spans) {
     MOE_CHECK(span.rank >= 0 && span.rank < timeline.num_ranks,
-              "a span has rank {}, but must be on one of {} ranks", span.rank, timeline.num_ranks);
+              "a span of the timeline has rank {}, must be at least 0 and below {}, the timeline's "
+              "number of ranks",
+              span.rank, timeline.num_ranks);
     makespan = std::max(makespan, span.end);
     RankSpans& rank = ranks[static_cast<size_t>(span.rank)];
     if (graph.def(span.op).lane == LaneKind::kCompute) {

@@ -12,7 +12,7 @@
 //   busiest_compute_ns   compute_ns of the rank that computes longest
 //   expert_ns            sum of the compute spans of experts, mean over ranks
 //   busiest_expert_ns    the same sum, but for each layer and phase that of its busiest rank
-//   imbalance(), expert_imbalance()   busiest / mean; 1 where nothing is computed
+//   imbalance(), expert_imbalance()   busiest / mean; 1 if nothing is computed
 //
 // A collective that is cut into chunks has one span per chunk, posted when the chunk before it
 // ends; so the time that other transfers take between two chunks counts as waiting.
@@ -58,10 +58,11 @@ struct MoeTimes {
 constexpr auto fields_of(const MoeTimes*) {
   constexpr const char* kShown = "is shown as pipelining_efficiency";
   return field_table<MoeTimes>(
-      field("moe_{}_ms", &MoeTimes::layer_ns, "time of an MoE layer from gate to combine, mean")
+      field("moe_{}_ms", &MoeTimes::layer_ns,
+            "time of an MoE layer from gate to combine, mean over ranks and layers")
           .in(kMilliseconds),
       field("a2a_{}_ms", &MoeTimes::a2a_ns,
-            "part of the MoE layer's time with an all-to-all posted or in transfer")
+            "time in which an all-to-all of the MoE layer is posted or in transfer")
           .in(kMilliseconds),
       internal(&MoeTimes::window_ns, kShown), internal(&MoeTimes::busy_ns, kShown));
 }
@@ -80,17 +81,17 @@ struct Metrics {
   MoeTimes forward, backward;
   double imbalance() const;
   double expert_imbalance() const;
-  /// Returns 0 where there are no all-to-alls.
+  /// Returns 0 if the timeline has no all-to-alls.
   double pipelining_efficiency() const;
 };
 
-/// All fields that results.json has of a timeline; times are in ms.
+/// All fields of a timeline in results.json; times are in ms.
 constexpr auto fields_of(const Metrics*) {
   constexpr const char* kShown = "is shown as imbalance or expert_imbalance";
   return field_table<Metrics>(
       field("iteration_ms", &Metrics::makespan_ns, "time of a step").in(kMilliseconds),
-      field("compute_ms", &Metrics::compute_ns, "time with compute").in(kMilliseconds),
-      field("comm_ms", &Metrics::comm_ns, "time with communication").in(kMilliseconds),
+      field("compute_ms", &Metrics::compute_ns, "time in which a rank computes").in(kMilliseconds),
+      field("comm_ms", &Metrics::comm_ns, "time in which a rank transfers").in(kMilliseconds),
       field("exposed_comm_ms", &Metrics::exposed_comm_ns,
             "communication while the rank computes nothing")
           .in(kMilliseconds),

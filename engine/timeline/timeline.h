@@ -1,5 +1,5 @@
 // Timeline: which op ran on which rank and lane, and when. Simulated and executed runs have the
-// same form; `provenance` says which it is. Metrics are in metrics.h, the file for
+// same form; Timeline::provenance tells them apart. Metrics are in metrics.h, the file for
 // Perfetto in chrome_trace.h.
 #pragma once
 
@@ -25,11 +25,13 @@ struct Span {
   OpId op;
   int32_t rank = 0;
   LaneId lane;
-  Nanoseconds post = 0;   // when the rank was ready (for a collective: when the rank had posted it)
-  Nanoseconds begin = 0;  // when work began; for a collective, when its last member had posted
+  Nanoseconds post = 0;  // when the rank was ready; for a collective, when the rank posted it
+  // When work began; for a collective, when its transfer began, which is after its last member had
+  // posted it.
+  Nanoseconds begin = 0;
   Nanoseconds end = 0;
   Bytes bytes = 0;    // bytes that this rank sent over links
-  int32_t chunk = 0;  // number of the chunk; an op that is cut into chunks has one span per chunk
+  int32_t chunk = 0;  // from 0; an op that is cut into chunks has one span per chunk
 };
 
 /// A link carries `bytes_per_s` from `begin` to `end`.
@@ -44,7 +46,7 @@ struct LinkSpan {
 struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
   /// What links carried, if a network model computed it, else empty; for each link in ascending
-  /// order of begin, without idle times. Only links of node 0 where all nodes have the same.
+  /// order of begin, without idle times. Only links of node 0 if all nodes have the same transfers.
   std::vector<LinkSpan> links;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;

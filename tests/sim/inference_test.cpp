@@ -322,7 +322,8 @@ TEST_CASE("what cannot be simulated is refused by name") {
       profile_paths(*routing, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
   CHECK_THROWS_WITH(
       RoutedBatches(routing, other, kLayers, paths),
-      Catch::Contains("popularity.layers: the profile has 3, but the batches have 6"));
+      Catch::Contains(
+          "popularity.layers: the popularity profile has 3, but the routed batches have 6"));
 }
 
 }  // namespace

@@ -214,8 +214,10 @@ TEST_CASE("a shadow takes its own device's rows off the wire") {
 TEST_CASE("loads of another number of ranks or experts are refused") {
   const auto plan = make_plan(routed_spec(counted(), 2, flat_cluster(2)));
   RoutedStep step(plan->graph, {2, 1});
-  CHECK_THROWS_WITH(step.route({ExpertCounts(2, 4), ExpertCounts(2, 5)}, step.first_placements()),
-                    Catch::Contains("MoE layer 1 has 2 sources x 5 experts, expected 2 x 4"));
+  CHECK_THROWS_WITH(
+      step.route({ExpertCounts(2, 4), ExpertCounts(2, 5)}, step.first_placements()),
+      Catch::Contains(
+          "MoE layer 1 has 2 source ranks and 5 experts, but the plan has 2 ranks and 4"));
 }
 
 }  // namespace

@@ -10,7 +10,8 @@
 namespace moe {
 namespace {
 
-constexpr Nanoseconds kLookEvery = 10'000'000;  // between checks while no turn is expected
+// Interval between the watchdog's checks, and between wake-ups of a lane that expects no turn.
+constexpr Nanoseconds kLookEvery = 10'000'000;
 
 /// A message of a rank to rank 0. One control message holds one or several of them, as they are in
 /// memory.
@@ -35,7 +36,7 @@ std::string message_of(const std::vector<T>& events) {
 template <class T>
 std::vector<T> events_of(const std::string& message) {
   MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0,
-            "a message about turns has {} bytes, but must be a list of entries of {} bytes",
+            "an arbiter's message has {} bytes, but must be a list of entries of {} bytes",
             message.size(), sizeof(T));
   std::vector<T> events(message.size() / sizeof(T));
   std::memcpy(events.data(), message.data(), message.size());
@@ -65,8 +66,8 @@ void DistributedArbiter::start_step() {
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step say that other ranks have finished their turns: afterwards no control
-/// message is left to read.
+/// The last notes of a step report that other ranks have finished their turns: after them, no
+/// control message is left to read.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -90,7 +91,7 @@ void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
     for (const Ready& ready : ops) ++posted_[schedule_.lane_of[ready.op.index()].index()];
   }
   if (all_) {
-    read_messages();  // the choice takes all notes so far into account
+    read_messages();  // so that the next turn is chosen with all notes that have arrived
     all_->post(rank, ops);
   } else {
     std::vector<MemberEvent> events;
@@ -111,7 +112,7 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
-    MOE_CHECK(taken_, "rank {} ends a turn that it was not given", rank);
+    MOE_CHECK(taken_, "rank {} reported the end of a turn, but must first be given one", rank);
     op = taken_->op;
     const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
     if (over) --posted_[schedule_.lane_of[op.index()].index()];
@@ -138,7 +139,8 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     for (const TurnMessage& message : events_of<TurnMessage>(text)) {
       const std::lock_guard lock(mutex_);
       MOE_CHECK(!received_ && !taken_,
-                "a turn of op '{}' arrived before this rank had ended the turn before it",
+                "a turn of op '{}' arrived, but must arrive only after this rank has ended the "
+                "previous turn",
                 graph_.op(message.op).name);
       received_ = Turn{message.op, message.chunk, processes_.from_common(message.since)};
     }
@@ -151,7 +153,7 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     if (event.kind != MemberEvent::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
     MOE_CHECK(turn && turn->op == event.op,
-              "rank {} reports the end of op '{}', but no turn of this op is open", rank,
+              "rank {} reported the end of op '{}', which must be the op of the current turn", rank,
               graph_.op(event.op).name);
     all_->done(rank, event.time);
   }

@@ -1,8 +1,8 @@
 // The turns of one arbiter (schedule/arbiter.h): members post the transfers that are ready on them,
-// one choice is made for all members, and all members get the same turns in the same order. If each
-// member chose alone, they would wait for each other in different transfers. How a choice is made
-// and reaches the members is the implementation's: local_arbiter.h for threads of one process,
-// distributed_arbiter.h for the processes of a job.
+// the next transfer is chosen once for all members, and all members get the same turns in the same
+// order. If each member chose its next transfer alone, they would wait for each other in different
+// transfers. Implementations: local_arbiter.h for threads of one process, distributed_arbiter.h for
+// the processes of a job.
 #pragma once
 
 #include <exception>
@@ -44,16 +44,16 @@ class LaneArbiter {
   /// Ends a step that all threads of this process have left. Returns when every turn has finished.
   virtual void end_step() = 0;
   /// Posts the ops that became ready on this rank. Ops that become ready at the same time are
-  /// posted in one call, so that the choice takes all of them into account. Requires: once per op,
-  /// rank and step; on a lane that runs in order, only when the previous op has finished.
+  /// posted in one call, so that the next turn is chosen among all of them. Requires: called once
+  /// per op, rank and step; on a lane that runs in order, only when the previous op has finished.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
-  /// A compute op has begun on some rank. If the schedule has a hold (schedule/arbiter.h) that
+  /// A compute op has begun on some rank. If the schedule has a hold (schedule/schedule.h) that
   /// starts with this op, the hold begins.
   virtual void begun(int64_t rank, OpId op) = 0;
   /// Sleeps until the arbiter has chosen an op of this lane and returns that turn; every member
   /// gets each turn of its lanes once. Two failures are returned as Turn::error, on one rank only:
-  /// a choice that threw, and the watchdog's timeout for an op that some ranks have posted and
-  /// others have not. Throws Aborted, and in a job that failed RunError.
+  /// a policy function that threw, and the watchdog's timeout for an op that some ranks have posted
+  /// and others have not. Throws Aborted after abort(), and RunError in a job that failed.
   virtual Turn next(int64_t rank, LaneId lane) = 0;
   /// As next(), but returns nothing where next() would sleep.
   virtual std::optional<Turn> try_next(int64_t rank, LaneId lane) = 0;

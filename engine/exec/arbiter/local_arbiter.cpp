@@ -185,7 +185,7 @@ Turn LocalArbiter::missing(OpId op) {
 void LocalArbiter::done(int64_t rank, Nanoseconds end) {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)],
-            "rank {} ends a turn that it was not given", rank);
+            "rank {} reported the end of a turn, but must first be given one", rank);
   end_ = std::max(end_, end);
   done_[index(rank)] = true;
   if (!std::all_of(done_.begin(), done_.end(), [](bool done) { return done; })) return;

@@ -1,5 +1,6 @@
-// The turns of one arbiter whose members' threads are all in this process. When a call makes a
-// choice possible, its thread makes the choice, under a lock. Not here: tensors, and communicators.
+// The turns of one arbiter whose members' threads are all in this process. When a call makes it
+// possible to choose the next turn, its thread chooses it, under a lock. Not here: tensors, and
+// communicators.
 #pragma once
 
 #include <condition_variable>
@@ -70,9 +71,9 @@ class LocalArbiter final : public LaneArbiter {
   std::mutex mutex_;
   std::vector<std::condition_variable> turn_on_;  // indexed by lane of the schedule
   ArbiterState state_;
-  Turn turn_;                // valid when state_ is busy or the choice failed
+  Turn turn_;                // valid when state_ is busy, or with an error when a policy threw
   std::vector<bool> taken_;  // indexed by rank: has been given the turn
-  std::vector<bool> done_;   // indexed by rank: has finished it
+  std::vector<bool> done_;   // indexed by rank: has finished the turn
   /// While a turn runs, the latest end of the transfer that members passed to done(); afterwards
   /// the time since which the network has been free.
   Nanoseconds end_ = 0;

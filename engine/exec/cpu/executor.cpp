@@ -67,8 +67,9 @@ class CpuRun {
   std::vector<LaneArbiter*> arbiter_of_;                // indexed by lane
   std::vector<std::unique_ptr<Rank<T>>> ranks_;         // the ranks of this process
   std::optional<InProcessWorld> world_;
-  std::unique_ptr<EmulatedWire> wire_;                // null: transfers are copies in memory
-  std::vector<std::unique_ptr<Communicator>> links_;  // emulated; by rank, then comm lane
+  std::unique_ptr<EmulatedWire> wire_;  // null: no emulated link, transfers run at full speed
+  // With an emulated link: indexed by rank, then comm lane.
+  std::vector<std::unique_ptr<Communicator>> links_;
   // Indexed by rank of this process, then lane; null for compute lanes.
   std::vector<Communicator*> comms_;
   Rendezvous start_, end_;
@@ -180,8 +181,8 @@ template <class T>
 void CpuRun<T>::spawn() {
   if (!kernels::reserve_blas_buffers(num_here_)) {
     throw run_error(
-        "the matrix products of {} ranks need 128 MiB of address space per rank, which this "
-        "process does not have (see ulimit -v)",
+        "the matrix products of {} ranks need 128 MiB of address space per rank, but this process "
+        "cannot reserve it; raise its limit (ulimit -v)",
         num_here_);
   }
   for (int64_t r = 0; r < num_here_; ++r) {
@@ -258,7 +259,7 @@ void CpuRun<T>::fail(int64_t rank, LaneId lane, std::exception_ptr error) {
   {
     const std::lock_guard lock(failure_mutex_);
     const bool first = !failure_.error;
-    // A collective that fails after the first failure fails because of it.
+    // A collective that fails after the first failure fails because of that failure.
     const bool follows = !first && lane.index() != 0;
     const bool lower = std::tie(op.value, rank) < std::tie(failure_.op, failure_.rank);
     if (first || (!follows && lower)) failure_ = {error, op.value, rank};

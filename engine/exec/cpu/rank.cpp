@@ -50,7 +50,8 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTenso
       targets_(plan.graph.find_tensor("targets")) {
   report_.gradients.resize(persistents.parameters.size());
   if (!ids_.valid() || !targets_.valid()) {
-    throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
+    throw user_error(
+        "the graph must have the input tensors 'ids' and 'targets', but at least one is missing");
   }
   if (options.test.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
   lanes_.resize(plan.orders.lanes.size());
@@ -91,7 +92,8 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   } else {
     launch.kernel = kernel_of(def, T());
     if (launch.kernel == nullptr)
-      throw user_error("op {}: the op kind {} has no CPU kernel", op.name, def.name);
+      throw user_error("op {}: the op kind {} has no CPU kernel for floats of {} bytes", op.name,
+                       def.name, sizeof(T));
   }
   if (def.loss != Loss::kNone) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
@@ -183,8 +185,8 @@ void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
     lane.current = launch.op;
     for (const OpId op : launch.waits) ready = std::max(ready, progress_.wait(op, spec.epoch));
     if (aborted_.load(std::memory_order_relaxed)) throw Aborted();
-    // A forward-only step passes over the whole program, so that its order is the one that was
-    // proven.
+    // A forward-only step also goes through the ops that it does not run and marks them as
+    // finished, so that the order of its ops is the one that the legality check proved.
     if (spec.train || launch.forward) {
       ready = before(launch, spec, ready);
       if (launch.collective) {
@@ -307,8 +309,9 @@ void Rank<T>::check(const Launch& launch) const {
     if (at < 0) continue;
     const double value = c.is_double ? static_cast<const double*>(c.data)[at]
                                      : static_cast<double>(static_cast<const float*>(c.data)[at]);
-    throw run_error("this op produced the first number that is not finite: element {} of {} is {}",
-                    at, plan_.graph.tensor(c.tensor).name, value);
+    throw run_error(
+        "this op produced the first number that is not finite: element {} of tensor {} is {}", at,
+        plan_.graph.tensor(c.tensor).name, value);
   }
 }
 

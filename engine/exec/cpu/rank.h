@@ -1,6 +1,6 @@
 // One rank of a CPU run: its memory, its program as tables that each lane's thread runs (in the
-// plan's order, or as the lane's arbiter chooses), and the results of a step. T is the float type
-// of the run. The threads are in executor.cpp, not here.
+// plan's order, or in the turns of the lane's arbiter), and the results of a step. T is the float
+// type of the run. The threads are in executor.cpp, not here.
 #pragma once
 
 #include <atomic>
@@ -62,15 +62,15 @@ class Rank {
     std::vector<void*> inputs, outputs;
     void* scratch = nullptr;
     std::vector<OpId> waits;  // ops of other lanes; on a lane with an arbiter, of all lanes
-    bool awaited = false;     // whether an op of another lane waits for it
+    bool awaited = false;     // whether an op of another lane waits for this op
     bool forward = false;
-    std::vector<OpId> posts;              // the ops that wait for it, on lanes with an arbiter
-    std::vector<LaneArbiter*> announces;  // arbiters with a hold that starts with it
+    std::vector<OpId> posts;              // the ops that wait for this op, on lanes with an arbiter
+    std::vector<LaneArbiter*> announces;  // arbiters with a hold that starts with this op
     int64_t num_chunks = 1;
-    Nanoseconds chunk_post = 0;  // when the next chunk is posted
-    Gate gate;                   // of a gate op, with a copy of its outputs
-    std::unique_ptr<GateRecord> record;
-    PlacementFunction place;       // of a place op
+    Nanoseconds chunk_post = 0;          // when the next chunk is posted
+    Gate gate;                           // of a gate op
+    std::unique_ptr<GateRecord> record;  // of a gate op: holds a copy of its outputs
+    PlacementFunction place;             // of a place op
     const double* loss = nullptr;  // of an op that computes a loss, the router's or the model's
     bool of_router = false;
     bool predicts = false;
@@ -91,7 +91,7 @@ class Rank {
     std::vector<OpId> waits;
     std::atomic<size_t> left{0};
     Nanoseconds ready = 0;
-    size_t launch = 0;  // its index in the lane's launches
+    size_t launch = 0;  // the op's index in Lane::launches
   };
 
   Launch make_launch(LaneId lane, OpId op);
@@ -126,7 +126,7 @@ class Rank {
   TensorId ids_, targets_;
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // indexed by op; empty when no lane has an arbiter
-  RankReport report_;              // all except spans and gates
+  RankReport report_;              // without spans and gates, which report() adds
 };
 
 }  // namespace moe

@@ -10,8 +10,8 @@
 
 namespace moe {
 
-/// An op on a lane with an arbiter counts down the ops that it waits for. On a lane that runs in
-/// order, it also waits for the previous op.
+/// Fills postings_: an op on a lane with an arbiter counts down the ops for which it waits. On a
+/// lane that runs in order, it also waits for the previous op of the lane.
 template <class T>
 void Rank<T>::add_postings() {
   const auto arbitrated = [](const LaneArbiter* t) { return t != nullptr; };
@@ -80,7 +80,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, 
   return end;
 }
 
-/// Posts the ops, all ops of an arbiter in one call.
+/// Posts the ops to their arbiters, with one call of LaneArbiter::post() per arbiter.
 template <class T>
 void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
   const auto arbiter_of = [&](OpId op) {

@@ -1,8 +1,8 @@
-// Drives the arbiters (schedule/arbiter.h) of a step on devices: for lanes that choose their next
-// transfer while the step runs. One host thread drives the arbiters by polling events of the
-// device. A choice is made only when the host polls next, so a choice takes up to one polling
-// interval. All ranks of this process together are one member of the turns; in a job, the other
-// processes are the other members.
+// Drives the arbiters (schedule/arbiter.h) of a step on devices, for lanes that pick their next
+// transfer while the step runs or share a network exclusively. One CPU thread drives the arbiters
+// by polling events of the device. It chooses the next transfer when it polls, so up to one polling
+// interval late. All ranks of this process together are one member of the turns; in a job, the
+// other processes are the other members.
 #pragma once
 
 #include <functional>
@@ -16,7 +16,7 @@ namespace moe {
 
 class DeviceArbiters {
  public:
-  /// Functions on all ranks of this process: states of ops, and the queueing of a chunk.
+  /// Functions that concern all ranks of this process: states of ops, and the queueing of a chunk.
   struct Ranks {
     std::function<bool(OpId)> over;                          // finished on every rank
     std::function<bool(OpId)> begun;                         // begun on some rank
@@ -28,6 +28,7 @@ class DeviceArbiters {
   DeviceArbiters(const Plan& plan, const RunOptions& options, Ranks ranks);
 
   bool any() const { return !arbiters_.empty(); }
+  /// Whether the lane has an arbiter.
   bool is_mine(LaneId lane) const { return mine_[lane.index()]; }
   /// Begin and end a step as LaneArbiter defines it. runs(op) is whether the step executes an op.
   void start_step(int64_t step, const std::function<bool(OpId)>& runs);
@@ -36,7 +37,7 @@ class DeviceArbiters {
   /// they give. Returns whether anything happened. Throws as LaneArbiter::try_next, and the error
   /// of a Turn.
   bool go_on();
-  /// Whether transfers are posted here whose turn depends on other processes.
+  /// Whether this process has posted transfers whose turn depends on other processes.
   bool awaits_others() const;
   /// Whether every transfer of the step has finished on this process's ranks.
   bool done() const { return left_ == 0; }
@@ -51,7 +52,7 @@ class DeviceArbiters {
     Arbiter lanes;
     std::unique_ptr<LaneArbiter> arbiter;
     std::vector<Op> ops;           // the ops of this step
-    std::vector<OpId> announcers;  // ops that start its holds and have not begun
+    std::vector<OpId> announcers;  // ops that start a hold of this arbiter and have not begun
     std::optional<Turn> in_flight;
   };
 

@@ -40,8 +40,8 @@ std::vector<Bytes> host_offsets(const Plan& plan, const DeviceProgram& program,
   return offsets;
 }
 
-/// Returns the offset of each tensor on the device: persistent tensors move up into the space of
-/// tensors that stay on the host.
+/// Returns the offset of each tensor on the device: as in the plan, but persistent tensors move to
+/// lower offsets to fill the gaps of the tensors that stay in host memory.
 std::vector<Bytes> device_offsets(const Plan& plan, const DeviceProgram& program) {
   // Key: the offset of a host-only tensor in the plan; value: bytes saved up to and including it.
   std::map<Bytes, Bytes> saved;
@@ -97,8 +97,8 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
   if (bytes == 0) return;
   void* const p = where == Where::kDevice ? device.allocate(bytes) : device.allocate_host(bytes);
   if (p == nullptr) {
-    throw run_error("{} has no {} bytes free for tensors: {}",
-                    where == Where::kDevice ? "the device" : "the host (pinned)", bytes,
+    throw run_error("{} of {} bytes for tensors cannot be allocated: {}",
+                    where == Where::kDevice ? "device memory" : "pinned host memory", bytes,
                     device.take_error());
   }
   data_.reset(static_cast<std::byte*>(p));

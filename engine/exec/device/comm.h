@@ -1,7 +1,8 @@
 // Collectives between ranks whose memory is on devices. A call queues work on the members' streams
-// and returns; nothing waits on the host. There are two implementations: all ranks in this process
-// on one device, where streams copy from each other, also with the times of an emulated link; and
-// one rank per process, through NCCL in the plugin. Collectives of CPU ranks are in engine/comm.
+// and returns; the calling CPU thread does not wait. There are two implementations: all ranks in
+// this process on one device, where each rank's stream copies from the memory of the other ranks,
+// also with the times of an emulated link; and one rank per process, through NCCL in the plugin.
+// Collectives of CPU ranks are in engine/comm.
 #pragma once
 
 #include <memory>
@@ -50,11 +51,12 @@ class DeviceCommunicator {
   /// complete and no other member still reads what it sent. Throws RunError, which names both ranks
   /// and sizes, when pieces do not match.
   virtual void move(const DeviceTransfer& transfer) = 0;
-  /// Calls before a step: expect_step() when the step begins soon; begin_step() when the work at
-  /// the step's start has just been queued on the stream.
+  /// Called for each step: expect_step() shortly before the step begins; begin_step() when the work
+  /// before the step's start has just been queued on the stream.
   virtual void expect_step() {}
   virtual void begin_step(kernels::Stream) {}
-  /// Returns what the emulated link carried since the last step began, when lanes share it.
+  /// Returns what the emulated link carried since the last step began, if DeviceLink::shared; else
+  /// nothing.
   virtual std::vector<LinkSpan> take_links() { return {}; }
   /// Throws RunError when NCCL, or the thread of the emulated link, has failed.
   virtual void check() = 0;
@@ -64,11 +66,11 @@ class DeviceCommunicator {
 
 /// The emulated link of ranks on a device.
 struct DeviceLink {
-  const Cluster* cluster = nullptr;  // null: no emulation, copies run at full speed
+  const Cluster* cluster = nullptr;  // null: no emulation, transfers run at full speed
   int32_t blocks = 0;                // thread blocks per transfer
   /// Whether transfers of several lanes may overlap and share the link, as those of CPU ranks do.
-  /// The host then drives them (emulated_link_thread.h), so the step cannot be recorded. Otherwise
-  /// each transfer takes the time of its closed form (network/closed_form.h).
+  /// A CPU thread then ends them (emulated_link_thread.h), so the step cannot be recorded.
+  /// Otherwise each transfer takes the time of its closed form (network/closed_form.h).
   bool shared = false;
 };
 

@@ -14,7 +14,7 @@ namespace {
 // alone ends late by at most this much.
 constexpr Nanoseconds kNap = 20'000;
 // How long the start of a step is polled without a pause: all times of the device are counted from
-// it, and a late look at it would make all ends late.
+// the start, and noticing it late would make all ends late.
 constexpr Nanoseconds kSoon = 500'000;
 
 int64_t read(int64_t& word) {
@@ -105,10 +105,10 @@ Nanoseconds EmulatedLinkDriver::look(Nanoseconds now) {
   return next;
 }
 
-/// Returns the host's time at which to look at this channel again. A transfer that has not begun by
-/// `now` cannot end before the time has passed that it takes alone on the wire, so the thread may
-/// sleep until shortly before. It may miss begins of other transfers meanwhile, but look() notices
-/// all begins before it ends any transfer.
+/// Returns the time of the CPU's clock at which to look at this channel again. A transfer that has
+/// not begun by `now` cannot end before the time has passed that it takes alone on the wire, so the
+/// thread may sleep until shortly before. It may miss begins of other transfers meanwhile, but
+/// look() notices all begins before it ends any transfer.
 Nanoseconds EmulatedLinkDriver::next_look(const Channel& c, Nanoseconds now) {
   if (!c.begun) return now + std::max(kNap, c.posts.front().alone - kWakesLate);
   const Nanoseconds next = transfers_.next_ns(c.wire) + origin_ + ahead_;

@@ -1,7 +1,7 @@
 // Emulates the link for ranks on a device where transfers of several lanes may share it. A
 // transfer's kernels write to host memory when they begin (kernels/device.h, LinkSignal). The link
 // model of CPU ranks (comm/local/link_transfers.h) computes when the transfer ends. At that time
-// the host writes to the same memory, and the kernels then end. Device and host share only this
+// the CPU writes to the same memory, and the kernels then end. Device and CPU share only this
 // memory and no device call is made, so a call that blocks in the driver cannot delay the end of a
 // transfer.
 // Not here: the thread that calls look() (emulated_link_thread.h), and the copying itself, which
@@ -25,15 +25,16 @@ using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 /// What the kernels of a transfer need in order to follow the emulated link.
 struct PacedTransfer {
   kernels::LinkSignal signal;
-  Nanoseconds alone = 0;  // its duration with nothing else on the wire
+  Nanoseconds alone = 0;  // duration of the transfer with nothing else on the wire
 };
 
-/// Advances the link each time that look() is called. Times passed in are those of the host's
+/// Advances the link each time that look() is called. Times passed in are those of the CPU's
 /// clock; transfers_ uses the device's clock, so a transfer's begin does not count as late when the
-/// host sees it late. For one thread.
+/// CPU notices it late. Not thread-safe.
 class EmulatedLinkDriver {
  public:
-  /// `flags` has one entry for the starts of steps and one per channel; all are zeros.
+  /// `flags` has one entry for the starts of steps, then one per channel; all are zeros. A channel
+  /// is a sequence of transfers that run one after another: those of one lane and group of ranks.
   EmulatedLinkDriver(const Cluster& link, std::span<kernels::LinkFlags> flags);
 
   /// Returns the signal that a kernel must write when the step begins on the device. Called between
@@ -69,7 +70,7 @@ class EmulatedLinkDriver {
   void see_begins(Nanoseconds now);
   void end(Nanoseconds now);
   Nanoseconds next_look(const Channel& channel, Nanoseconds now);
-  /// Converts a time of the host to the wire's clock.
+  /// Converts a time of the CPU's clock to the wire's clock.
   Nanoseconds on_wire(Nanoseconds now) const { return now - ahead_ - origin_; }
   void see_clock(Nanoseconds device, Nanoseconds now);
 

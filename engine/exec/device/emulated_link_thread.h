@@ -45,7 +45,7 @@ class EmulatedLinkThread {
   std::mutex mutex_;
   std::condition_variable wake_, looked_;
   EmulatedLinkDriver driver_;
-  bool posted_ = false;    // whether anything was posted since the last look
+  bool posted_ = false;    // whether anything was posted since the last call of look()
   bool expected_ = false;  // a step is expected, and the thread does not poll for it yet
   kernels::LinkSignal start_;
   bool stopped_ = false;

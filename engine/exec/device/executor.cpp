@@ -19,7 +19,7 @@ namespace moe {
 namespace {
 
 constexpr auto kPoll = std::chrono::microseconds(20);
-constexpr Nanoseconds kSpin = 200'000;  // how long a waiting host polls without sleeping
+constexpr Nanoseconds kSpin = 200'000;  // how long a waiting CPU thread polls without sleeping
 
 DeviceChoices choices(const Plan& plan, const Policies& policies) {
   DeviceChoices choices;
@@ -181,9 +181,9 @@ class DeviceRun {
     return reports;
   }
 
-  /// The second training step of a program that allows it is recorded, and later ones replay the
+  /// The second training step is recorded if the program is recordable, and later steps replay the
   /// recording. Nothing is recorded in a job, since NCCL connects within its first calls, which
-  /// must not be recorded; nor when the host drives the emulated link.
+  /// must not be recorded; nor when a CPU thread ends the transfers of the emulated link.
   void enqueue(const StepSpec& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
@@ -223,7 +223,7 @@ class DeviceRun {
       const Nanoseconds now = clock_ns();
       if (now > deadline) {
         const OpId now_at = stuck();
-        // An idle device in a job waits for a turn: rank 0 then finds the rank that has not posted.
+        // An idle device in a job waits for a turn; rank 0's watchdog reports a missing post.
         const bool idle = !now_at.valid() && queue_->awaits_others();
         if (now_at == at && !idle) throw_stuck(at);
         at = now_at;

@@ -1,10 +1,10 @@
 // The executor of ranks whose memory is on a device. One host thread queues the work of all ranks
-// of this process, on one stream per rank and lane, ahead of the device. A step in which the host
-// takes no part is recorded once (a CUDA graph) and replayed. With the CUDA plugin's table this is
-// the executor "cuda"; tests pass a table that runs on the host. With precision f32, all floats are
-// float32; with bf16, the table's kernels of mixed precision store activations in bfloat16. A plan
-// or option that the executor cannot run is refused, with a message that names it, before anything
-// starts.
+// of this process, on one stream per rank and lane, ahead of the device. A step in which the CPU
+// computes no op and reads no result is recorded once (a CUDA graph) and replayed. With the CUDA
+// plugin's table this is the executor "cuda"; tests pass a table that computes on the CPU. With
+// precision f32, all floats are float32; with bf16, the table's kernels of mixed precision store
+// activations in bfloat16. A plan or option that the executor cannot run is refused, with a message
+// that names it, before anything starts.
 #pragma once
 
 #include <memory>

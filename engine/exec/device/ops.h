@@ -1,7 +1,7 @@
 // Queues one compute op on a device's stream: through the op's kernel call with the device's
 // kernels, or, for a gate, the device's routing. Both the executor's ranks and the profiler queue
-// ops with this, so that the profiler times what runs in a step. Not here: ops that run on the
-// host, and collectives.
+// ops with queue_op(), so that the profiler times what runs in a step. Not here: ops that run on
+// the CPU, and collectives.
 #pragma once
 
 #include <span>
@@ -47,21 +47,21 @@ void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
                        const kernels::DeviceTable& device, kernels::Stream stream);
 
 /// Bytes that DeviceOperands::scratch must have for the op. Requires: the op does not run on the
-/// host.
+/// CPU.
 Bytes device_scratch_bytes(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Addresses of the op's inputs and outputs, null for an absent input. They are on the device,
-/// except that inputs named by host_inputs() are on the host.
+/// Addresses of the op's inputs and outputs, null for an absent input. They are in memory of the
+/// device, except that inputs listed by host_inputs() (graph/op_def.h) are in host memory.
 struct DeviceOperands {
   std::span<void*const> inputs, outputs;
   void* scratch = nullptr;
 };
 
-/// Whether the op has a kernel in the device's precision.
+/// Whether the op has a kernel for the device's precision (bf16 with DeviceTable::mixed, else f32).
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Queues the op: a swap_in as copies by the device, any other op by its kernel call. Requires: the
-/// op has a kernel and does not run on the host.
+/// Queues the op: a swap_in as memory copies by the device, any other op by its kernel call.
+/// Requires: the op has a kernel and does not run on the CPU.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
               const RankContext& context, const kernels::DeviceTable& device,
               kernels::Stream stream);

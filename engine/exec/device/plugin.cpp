@@ -40,8 +40,10 @@ CudaPlugin open() {
     return plugin;
   }
   if (plugin.path.empty()) {
-    plugin.missing = std::string("the file ") + kLibrary +
-                     " is not next to the program: it was built without a CUDA compiler";
+    plugin.missing =
+        std::string("the file ") + kLibrary +
+        " was not found next to the program; build the program with a CUDA compiler, or set "
+        "MOEBENCH_CUDA_PLUGIN to the path of the file";
     return plugin;
   }
   // Streams that share one of the device's hardware queues wait for each other's kernels. There are

@@ -69,7 +69,7 @@ class DeviceProcessGroups : public DeviceCommunicator {
     id = processes.broadcast("process group", id);
     const kernels::ProcessGroup process_group =
         table_.join(id.data(), processes.rank(), num_ranks_, timeout_s, settings);
-    if (process_group == nullptr) fail("joining the other ranks failed");
+    if (process_group == nullptr) fail("joining the process group of all ranks failed");
     return process_group;
   }
 

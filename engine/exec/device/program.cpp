@@ -142,9 +142,11 @@ class Builder {
         if (--left[next.index()] == 0) add(next);
       }
     }
-    MOE_CHECK(order.size() == steps.size(),
-              "only {} of {} ops could be ordered; the others wait for each other in a cycle",
-              order.size(), steps.size());
+    MOE_CHECK(
+        order.size() == steps.size(),
+        "device program: only {} of {} ops have an order, must be all; the others wait for each "
+        "other in a cycle",
+        order.size(), steps.size());
     return order;
   }
 
@@ -155,7 +157,7 @@ class Builder {
 };
 
 /// A vector clock: for each chain, how many of its ops have finished. A lane that runs in order is
-/// one chain. On a lane that chooses its order at run time, each op is a chain of its own.
+/// one chain. On a lane that picks its next op at run time, each op is a chain of its own.
 using Clock = std::vector<int32_t>;
 
 void join(Clock& clock, const Clock& with) {
@@ -221,14 +223,15 @@ class Checker {
     join(clock, host_);
     for (const OpId op : edges_.deps.preds[step.op.index()]) {
       if (is_over(op, clock)) continue;
-      throw run_error("op {} on lane {} may begin before op {} on lane {} has finished: {}",
-                      name(step.op), lane(step.op), name(op), lane(op),
-                      edge_text(plan_.graph, plan_.schedule, op, step.op));
+      throw run_error(
+          "op {} on lane {} may begin before op {} on lane {} has finished, but must wait ({})",
+          name(step.op), lane(step.op), name(op), lane(op),
+          edge_text(plan_.graph, plan_.schedule, op, step.op));
     }
     for (const TensorId t : step.host_reads) {
       const OpId from = uses_.producer[t.index()];
       if (!from.valid() || program_.on_host[from.index()] || is_over(from, host_)) continue;
-      throw run_error("op {}: the host may read {} before op {} on lane {} has finished",
+      throw run_error("op {}: the host may read tensor {} before op {} on lane {} has finished",
                       name(step.op), plan_.graph.tensor(t).name, name(from), lane(from));
     }
     ++clock[chain];

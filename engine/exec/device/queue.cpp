@@ -89,8 +89,9 @@ void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
   }
 }
 
-/// Queues the ops of each ordered lane, until the next op waits for the host or for an op that is
-/// not queued yet. Returns whether any op was queued.
+/// Queues the ops of each lane without an arbiter, until the next op waits for an op that is not
+/// queued yet, or for one whose result the host reads and that has not finished. Returns whether
+/// any op was queued.
 bool DeviceQueue::enqueue_ready(const StepSpec& spec) {
   bool any = false;
   for (size_t l = 0; l < queues_.size(); ++l) {

@@ -1,7 +1,7 @@
 // Queues the ops of a step on the ranks' streams. When every lane runs in order, ops are queued in
-// the program's order. Otherwise each lane that runs in order is queued as far as the ops that it
-// waits for have been queued, and the lanes that choose while the step runs follow their arbiters.
-// Not here: recordings, and what is done between steps.
+// the program's order. Otherwise each lane that runs in order is queued as far as the ops for which
+// it waits have been queued, and lanes with an arbiter (arbiters.h) are queued turn by turn. Not
+// here: recordings, and what is done between steps.
 #pragma once
 
 #include <functional>
@@ -43,8 +43,8 @@ class DeviceQueue {
   bool runs(OpId op, const StepSpec& spec) const;
   void enqueue_arbitrated(const StepSpec& spec);
   bool enqueue_ready(const StepSpec& spec);
-  /// Whether the op has been queued in this step and has finished on every rank. Known only in a
-  /// plan with lanes that choose.
+  /// Whether the op has been queued in this step and has finished on every rank. Requires: the plan
+  /// has arbiters; else enqueued_ is not kept.
   bool is_over(OpId op) const;
   bool can_be_enqueued(const DeviceStep& step) const;
   void enqueue(const DeviceStep& step, const StepSpec& spec);
@@ -67,13 +67,13 @@ class DeviceQueue {
   DeviceArbiters arbiters_;
   DeviceEvent go_, start_;
   std::vector<DeviceEvent> over_;  // indexed by rank and lane
-  /// Indexed by rank: recorded when its inputs are on the device, and again when its step has
-  /// finished.
+  /// Indexed by rank: recorded when the rank's inputs are on the device, and again when its step
+  /// has finished.
   std::vector<DeviceEvent> ready_;
   int64_t step_ = 0;  // index of the step in the run
-  // The following members are used in a plan with lanes that choose.
+  // The following members are used if the plan has arbiters.
   std::vector<size_t> step_of_;  // indexed by op: its index in the program
-  /// Indexed by lane, for lanes that run in order: their ops in the plan's order.
+  /// Indexed by lane, for lanes without an arbiter: their ops in the plan's order.
   std::vector<std::vector<OpId>> queues_;
   std::vector<size_t> heads_;   // indexed by lane: the next op to queue
   std::vector<bool> enqueued_;  // indexed by op: queued in this step

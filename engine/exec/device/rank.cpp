@@ -62,7 +62,8 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
       idle_(device, false),
       gradients_(persistents.parameters.size()) {
   if (!ids_.valid() || !targets_.valid()) {
-    throw user_error("the graph has no inputs 'ids' and 'targets' to train on");
+    throw user_error(
+        "the graph must have the input tensors 'ids' and 'targets', but at least one is missing");
   }
   for (size_t l = 0; l < plan.orders.lanes.size(); ++l) {
     streams_.emplace_back(device, l > 0 && options.device.urgent_comm);
@@ -254,8 +255,9 @@ void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const StepS
     const auto* const x = static_cast<const float*>(device_buffers_.host(t));
     const int64_t at = k.first_nonfinite(x, num_elements(plan_.graph.tensor(t).shape));
     if (at < 0) continue;
-    throw run_error("this op produced the first number that is not finite: element {} of {} is {}",
-                    at, plan_.graph.tensor(t).name, x[at]);
+    throw run_error(
+        "this op produced the first number that is not finite: element {} of tensor {} is {}", at,
+        plan_.graph.tensor(t).name, x[at]);
   }
   if (launch.place && spec.train) {
     report_.placements.push_back(
@@ -286,8 +288,9 @@ void DeviceRank::measure_gradient(const DeviceStep& step, const Launch& launch) 
   add_measure(persistents_, number, host_, rank_, gradient.data(), gradients_[number]);
 }
 
-/// Fills the outputs of an op, whose memory no other op may still use, before the op writes them:
-/// floats with NaN, index tensors with a value that is no valid index.
+/// For tests (TestHooks::poison): fills the outputs of an op before the op writes them, since no
+/// other op may still use their memory: floats with NaN, index tensors with a value that is no
+/// valid index.
 void DeviceRank::poison(const DeviceStep& step) {
   const auto fill = [&](TensorId t) {
     const Tensor& tensor = plan_.graph.tensor(t);

@@ -1,5 +1,5 @@
 // One rank whose memory is on a device. It queues each op of the program on the stream of its lane
-// when the host reaches the op, and after the step reads the results that the host needs.
+// when the CPU thread reaches the op, and after the step reads the results that this thread needs.
 // Collectives are queued by the DeviceQueue of all ranks, between begin() and end().
 #pragma once
 
@@ -20,7 +20,7 @@ namespace moe {
 
 class DeviceRank {
  public:
-  /// Lets the host wait until an event has happened; throws the error that ended the run.
+  /// Lets the CPU thread wait until an event has happened; throws the error that ended the run.
   using HostWait = std::function<void(kernels::Event)>;
 
   /// Keeps references to its arguments. Throws RunError when the device has too little memory.
@@ -35,17 +35,17 @@ class DeviceRank {
   void fetch();
   void store();
 
-  /// Writes the step's inputs on the host; queue_inputs(), or its replay, copies them to the
+  /// Writes the step's inputs to host memory; queue_inputs(), or its replay, copies them to the
   /// device.
   void fill_inputs(const DataSource& data, int64_t step);
-  /// Called before the host queues anything of a step.
+  /// Called before anything of a step is queued.
   void start_step();
   /// Called instead of queueing, when the step is a replay: marks all ops as executed.
   void replayed();
-  /// Queues, on the compute lane, the copies with which a step begins: the inputs and the step's
-  /// number.
+  /// Queues, on the compute lane, the copies to the device with which a step begins: the inputs and
+  /// the step's number.
   void queue_inputs();
-  /// Executes the op's waits: DeviceStep::host_waits on the host, stream_waits on its stream.
+  /// Executes the op's waits: DeviceStep::host_waits on the CPU thread, stream_waits on the stream.
   void wait_for(const DeviceStep& step);
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
@@ -59,11 +59,11 @@ class DeviceRank {
   /// action `at`, queues the actions before the exchange, and sets `at` behind it. `pieces` is null
   /// when there is no further exchange.
   DeviceMember next_exchange(const DeviceStep& step, size_t& at);
-  /// Queues what follows the op: copies to the host, the check for finite numbers, and the event
-  /// that other streams wait for.
+  /// Queues what follows the op: copies to host memory, the check for finite numbers, and the event
+  /// for which other streams wait.
   void end(const DeviceStep& step);
-  /// Queues the copies with which a step ends, on the compute lane, which has waited for all other
-  /// lanes.
+  /// Queues the copies to host memory with which a step ends, on the compute lane, which has waited
+  /// for all other lanes.
   void queue_results();
 
   /// The report of the step that has finished; `start` is the timed event at which it began. Throws
@@ -75,7 +75,7 @@ class DeviceRank {
   const RankBuffers& buffers() const { return host_; }
   Bytes allocated() const { return device_buffers_.allocated(); }
   int64_t rank() const { return rank_; }
-  /// Returns where the host is in the program: "rank 1, step 3, op b1.gate".
+  /// Returns how far queueing has come in the program: "rank 1, step 3, op b1.gate".
   std::string whereabouts(int64_t step) const;
   /// For an op that was queued in this step: whether all of it, or one chunk, has finished; whether
   /// any of it has begun.
@@ -104,7 +104,7 @@ class DeviceRank {
     DeviceEvent done;                       // recorded after the op, when it is marked
     std::vector<DeviceEvent> begins, ends;  // indexed by chunk
     std::vector<Bytes> bytes;  // of a collective: sent to other ranks, indexed by chunk
-    bool ran = false;          // whether it ran in the last step
+    bool ran = false;          // whether the op ran in the last step
   };
 
   Launch make_launch(const DeviceStep& step);
@@ -139,7 +139,7 @@ class DeviceRank {
   DeviceStorage predictions_, predictions_host_;  // [tokens] int32, with keep_predictions
   DeviceEvent idle_;                              // for copies between steps
   std::vector<Measure> gradients_;
-  RankReport report_;  // filled by the ops that run on the host
+  RankReport report_;  // filled by the ops that run on the CPU
   OpId current_;
 };
 

@@ -1,4 +1,4 @@
-// The collectives of ranks that share this process and one device.
+// The collectives of ranks that are all in this process and share one device.
 #include <algorithm>
 #include <optional>
 
@@ -149,8 +149,8 @@ class DeviceRanks : public DeviceCommunicator {
     return own;
   }
 
-  /// Returns the copies with which rank m.rank takes its pieces from all members. Adds their bytes
-  /// to `bytes`, unless that is empty.
+  /// Returns the memory copies with which rank m.rank takes its pieces from all members. Adds their
+  /// bytes to `bytes`, unless `bytes` is empty.
   std::vector<kernels::Copy> copies_to(const DeviceMember& m, const DeviceTransfer& t,
                                        Matrix& bytes) const {
     const Group& group = m.group;
@@ -179,8 +179,8 @@ class DeviceRanks : public DeviceCommunicator {
     return copies;
   }
 
-  /// Each member sums one slice of the message, and the others copy it from there. This works in
-  /// place: a slice is only written when all members have read it.
+  /// Each member sums one slice of the message, and the others copy this slice from its memory.
+  /// This works in place: a slice is only written when all members have read it.
   void sum(const DeviceTransfer& t) {
     const ElementRange range = t.members[0].range;
     start_pace(t, range);
@@ -230,7 +230,7 @@ class DeviceRanks : public DeviceCommunicator {
     return *t.members[static_cast<size_t>(rank)].summed;
   }
 
-  /// A separate stream waits for the emulated link's time, counted from the meeting on.
+  /// A separate stream per member waits for the emulated link's time, counted from meet() on.
   void start_pace(const DeviceTransfer& t, ElementRange range) {
     if (link_.cluster == nullptr) return;
     const PacedTransfers paced = paced_sum(t, range);

@@ -59,14 +59,14 @@ RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
 }
 
 /// Throws RunError when scores of a gate are not numbers, which the device's routing marks by
-/// experts below -1. Called when the step has finished, and before the host reads the choices.
+/// experts below -1. Called when the step has finished, and before the CPU reads the choices.
 void DeviceRank::check_scores(OpId op, const int32_t* expert) {
   const TensorId chosen = output_of(plan_.graph, plan_.graph.op(op), Role::kExpert);
   const Shape& choices = plan_.graph.tensor(chosen).shape;
   const int32_t* const end = expert + num_elements(choices);
   const int32_t* const bad = std::find_if(expert, end, [](int32_t e) { return e < -1; });
   if (bad == end) return;
-  // Reports the op that produced the first such number, if it is an earlier one.
+  // If an earlier op produced a number that is not finite, check_finite() throws for that op.
   copy(nonfinite_host_.data(), nonfinite_.data(), nonfinite_.size(), stream(LaneId(0)));
   device_.record(idle_.get(), stream(LaneId(0)));
   wait_(idle_.get());
@@ -79,7 +79,7 @@ void DeviceRank::check_scores(OpId op, const int32_t* expert) {
 void DeviceRank::add_spans(const Launch& launch, const DeviceStep& step, kernels::Event start,
                            std::vector<Nanoseconds>& ends, RankReport& report) const {
   std::vector<Span>& lane = report.spans[step.lane.index()];
-  // On a lane that chooses, an op is posted while other ops transfer.
+  // On a lane that picks its next op at run time, an op may be posted while others transfer.
   const bool chosen = plan_.schedule.picks(step.lane);
   Nanoseconds post = chosen || lane.empty() ? 0 : lane.back().end;
   for (const OpId op : step.stream_waits) post = std::max(post, ends[op.index()]);
@@ -108,8 +108,9 @@ void DeviceRank::check_finite() {
       const int64_t at = first[launch.first_check + i];
       if (program_.on_host[step.op.index()] || at == kNoIndex) continue;
       current_ = step.op;
-      throw run_error("this op produced the first number that is not finite: element {} of {}", at,
-                      plan_.graph.tensor(launch.checks[i]).name);
+      throw run_error(
+          "this op produced the first number that is not finite: element {} of tensor {}", at,
+          plan_.graph.tensor(launch.checks[i]).name);
     }
   }
 }

@@ -1,5 +1,5 @@
-// What a rank on a device keeps between steps: gates, initial values, and the copies of persistent
-// tensors between host and device.
+// What a rank on a device does outside steps: it makes gates and initial values, and copies
+// persistent tensors between host and device memory.
 #include <cstring>
 
 #include "engine/exec/device/ops.h"

@@ -16,7 +16,7 @@ PlacementBounds offloaded_bounds(const Plan& plan, int64_t block);
 bool records_offload(const Plan& plan, OpId op);
 /// Adds the outputs of an op for which records_offload() is true to `records`; called before other
 /// tensors may reuse the op's buffers. Each record has one row count, that of this rank. at(tensor)
-/// is the host address of a tensor's values.
+/// is the address of a tensor's values in memory of the CPU.
 void add_offload(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
                  std::vector<OffloadRecord>& records);
 /// Combines all ranks' records [rank][layer] into one per layer. Phase 2 gives the same placement

@@ -17,15 +17,15 @@ struct GateRecord {
   RoutingMaps maps;  // points into the vectors below
   AssignmentCode code = AssignmentCode::kChoices;
   std::vector<int32_t> expert, choice_slot, counts;
-  double margin = 0;
+  double margin = 0;  // smallest gap between a token's best and second-best score
 
   GateRecord(const Graph& graph, OpId op, AssignmentCode code);
   GateRecord(const GateRecord&) = delete;
   GateRecord& operator=(const GateRecord&) = delete;
 
-  /// Copies the op's outputs, and computes the margin with its biases. Called after the op, before
-  /// other tensors may reuse the op's buffers. at(tensor) is the host address of a tensor's values.
-  /// T is the float type of the run.
+  /// Copies the op's outputs, and computes the margin of the scores with the gate's biases added.
+  /// Called after the op, before other tensors may reuse the op's buffers. at(tensor) is the
+  /// address of a tensor's values in memory of the CPU. T is the float type of the run.
   template <class T>
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
@@ -42,8 +42,8 @@ struct RouterLoss {
   double value = 0;
 };
 
-/// records[rank] and losses[rank] are those of one rank, in any order. Returns one entry per layer,
-/// ascending.
+/// Combines the records and router losses of all ranks; each rank's are in any order. Returns one
+/// entry per layer, ascending.
 std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>>& records,
                                 const std::vector<std::vector<RouterLoss>>& losses);
 

@@ -10,8 +10,8 @@
 namespace moe {
 namespace {
 
-// Covers the time by which rank 0's "begin" reaches the processes at different times, and the time
-// that their threads need to wake.
+// Long enough for rank 0's message with the start time to reach all processes, and for their
+// threads to wake.
 constexpr Nanoseconds kStartDelay = 300'000;
 
 std::string text_of(std::span<const std::byte> bytes) {
@@ -128,7 +128,7 @@ RankReport Peers::unpack(const std::string& bytes, int64_t rank) {
       const size_t size = list->size();
       unpacker.get(*list);
       MOE_CHECK(list->size() == size,
-                "a list of a gate record has {} entries from rank {}, but must have {}",
+                "a list of a gate record has {} entries in the report of rank {}, but must have {}",
                 list->size(), rank, size);
     }
     unpacker.get(gate->margin);

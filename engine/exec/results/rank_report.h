@@ -27,11 +27,11 @@ struct RankReport {
   std::vector<std::vector<Span>> spans;  // indexed by lane
   std::vector<const GateRecord*> gates;  // valid until the rank's next step
   std::vector<RouterLoss> router_losses;
-  std::vector<OffloadRecord> offloads;      // in layer order, of layers whose experts are swapped
+  std::vector<OffloadRecord> offloads;      // in layer order, of layers with offloaded experts
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
-  std::vector<PlacementRecord> placements;  // of ranks of this process; other ranks' are the same
+  std::vector<PlacementRecord> placements;  // not sent to rank 0: the same on all ranks
   std::string policy_failure;               // message of the first placement policy that failed
-  std::vector<Measure> gradients;           // in reference order, with measure_gradients
+  std::vector<Measure> gradients;           // per parameter, with StepSpec::measure_gradients
 };
 /// The members that are sent to rank 0.
 constexpr auto fields_of(const RankReport*) {
@@ -60,7 +60,7 @@ class Peers {
   /// Returns a time at which all ranks begin the step, on this process's clock.
   Nanoseconds start();
   /// On rank 0, returns all reports in rank order (their gate records are valid until the next
-  /// call) and copies the ranks' placements into buffers(). On other ranks, returns only `own`.
+  /// call) and writes the ranks' placements into buffers(). On other ranks, returns only `own`.
   std::vector<RankReport> gather(RankReport own);
   /// Returns the value that rank 0 passed.
   bool agree(bool go_on);

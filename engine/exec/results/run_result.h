@@ -99,7 +99,7 @@ struct RunResult {
   /// [step][layer], of layers with a placement.
   std::vector<std::vector<PlacementRecord>> placements;
   std::vector<std::vector<OffloadRecord>>
-      offloads;          // [batch][layer], of layers whose experts are swapped
+      offloads;          // [batch][layer], of layers with offloaded experts
   bool stopped = false;  // ended early by on_step, an interrupt or stop_reason
   /// What failed, when the results of the steps before the failure are valid; "" otherwise.
   std::string stop_reason;
@@ -116,10 +116,10 @@ constexpr auto fields_of(const RunResult*) {
       field("grad_l2", &RunResult::grad_l2,
             "L2 norm of each parameter's gradient in the first step"),
       field("grad_projection", &RunResult::grad_projection,
-            "projection of each parameter's gradient in the first step"),
+            "sum of x[i] * (i mod 13 - 6) over each parameter's gradient x in the first step"),
       field("param_l2", &RunResult::param_l2, "L2 norm of each parameter after the last step"),
       field("param_projection", &RunResult::param_projection,
-            "projection of each parameter after the last step"),
+            "sum of x[i] * (i mod 13 - 6) over each parameter x after the last step"),
       field("digest", &RunResult::digest, "hash of all parameters' bits"),
       field("peak_bytes", &RunResult::peak_bytes, "bytes that the executor allocated per rank"),
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),

@@ -62,8 +62,8 @@ void check_placements(const FinishedStep& step) {
     for (size_t r = 1; r < step.buffers.size(); ++r) {
       if (placement_of(layer, *step.buffers[r]) == first) continue;
       throw run_error(
-          "step {}: ranks 0 and {} have different placements of block {}'s experts: the policy "
-          "must return the same placement on all ranks",
+          "step {}: ranks 0 and {} have different placements of block {}'s experts; the placement "
+          "policy must return the same placement on all ranks",
           step.spec.step, r, layer.layer);
     }
   }

@@ -17,6 +17,7 @@ struct FinishedStep {
   const StepSpec& spec;
 };
 
+/// Returns the sum of RankStats::loss over all ranks.
 double sum_of_losses(const std::vector<RankReport>& reports);
 
 /// Adds the results of a training step (or a batch of inference); `links` is what the emulated link

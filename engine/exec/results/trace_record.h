@@ -10,7 +10,7 @@
 namespace moe {
 
 /// Appends a step to the trace; the first call sets the trace's sizes. Choices that were dropped
-/// are recorded like the others. records[rank] are those of one rank, in any order. Throws
+/// are recorded like the others. records[rank] are the records of one rank, in any order. Throws
 /// UserError for more experts than a trace may have.
 void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> records);
 
