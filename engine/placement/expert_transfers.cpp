@@ -84,7 +84,7 @@ class Broadcast {
   std::vector<std::vector<Holder>> nodes_;
 };
 
-/// Lets every holder send its own part to all others.
+/// Adds the pieces with which every holder sends the part of its own number to all others.
 void spread(int64_t expert, const std::vector<Holder>& holders, std::vector<ExpertPiece>& pieces) {
   const auto parts = static_cast<int64_t>(holders.size());
   for (int64_t i = 0; i < parts; ++i) {

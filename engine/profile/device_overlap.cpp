@@ -53,8 +53,8 @@ class OverlapProfiler {
   OverlapTable table() {
     const OverlapOps ops = overlap_ops(graph_);
     MOE_CHECK(ops.gemm.valid() && ops.memory.valid(),
-              "calibrate: to time compute while transfers run, one GEMM and one memory-bound op "
-              "must exist");
+              "calibrate: to time compute while transfers run, the graph must have a GEMM and a "
+              "memory-bound op, but lacks at least one of them");
     OverlapTable table;
     for (const int32_t blocks : options_.blocks) {
       const std::optional<double> gemm = factor(ops.gemm, blocks);
