@@ -45,7 +45,8 @@ struct ReplayInput {
 };
 
 /// Requires: a legal schedule (check_legal). Throws RunError naming the cycle when the orders
-/// deadlock, and RunError naming lane and stage when a lane's policy names no op that is ready.
+/// deadlock, naming lane and stage when a lane's pick function returns no op that is ready, and
+/// naming the op when a hold keeps it back forever.
 Timeline replay(const ReplayInput& input);
 
 /// Returns the work that a routing gives an op on a rank (for a collective: on any rank); null
@@ -59,7 +60,8 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// max(busiest lane, longest path of data and mutation edges); no schedule takes less time.
+/// Two times that no schedule of the ops on these lanes can beat: the work of the busiest lane, and
+/// the longest path of data and mutation edges.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   LaneId busiest_lane;

@@ -48,13 +48,13 @@ inline int64_t neighbour(int64_t c, int64_t n) {
   return (c ^ 1) < n ? c ^ 1 : c;
 }
 /// Returns the step for which, on average over tokens, a share top1 keeps its class and a share
-/// top2 keeps it or goes to its neighbour. The nearest possible step when independent choices give
-/// more, or when the popularity could not remain.
+/// top2 keeps it or goes to its neighbour. Returns the nearest possible step when already
+/// independent choices give larger shares, or when the popularity could not stay the same.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
 /// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
-/// together, one layer or column after the other; a shrinking list holds those without a class so
-/// far.
+/// together, one layer after the other, then one choice after the other; a shrinking list holds the
+/// tokens without a class so far.
 class Sampler {
  public:
   Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popularity popularity);

@@ -32,7 +32,8 @@ struct WorkloadDef {
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
 ///   hot_rank          the experts of one rank get `share` of the choices
 ///   hot_expert        one expert gets `share` of the choices
-///   spread_hot        `hot` experts share it evenly, no two on a rank while another rank has none
+///   spread_hot        `hot` experts get `share` in equal parts, no two on a rank while another
+///                     rank has none
 ///   source_ragged     every rank has its own popularity, and from least * tokens to tokens of its
 ///                     tokens choose, the same number in all layers of a step
 ///   zero_token_rank   one rank's tokens choose nothing; the other ranks follow zipf
