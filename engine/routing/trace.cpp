@@ -11,11 +11,12 @@ namespace moe {
 namespace {
 
 constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trace with only counts
-// Most choices of a layer that are made from counts.
+// The most choices of a step and layer, over all ranks, that are made from counts.
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
-// A trace that was read may have kRoom counts and choices, or kRoomForEach per number in its file:
-// tokens and experts differ between steps and ranks, but not by more.
+// A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
+// number in the file. It has more than the file: all ranks get the tokens of the longest, and all
+// experts a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
@@ -67,7 +68,7 @@ void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const 
   for (const uint32_t n : counts) sum += n;
   if (sum % t.k != 0 || sum > t.tokens * t.k) {
     throw user_error(
-        "{}: {}: {} choices cannot be {} per token for at most {} tokens; correct the counts",
+        "{}: {}: the counts sum to {} choices, allowed: k = {} for each of at most {} tokens",
         source, place(t, record, rank), sum, t.k, t.tokens);
   }
   for (size_t e = 0; e < counts.size(); ++e) {
@@ -244,7 +245,7 @@ ExpertCounts loads_of(const Trace& t, const std::string& name, int64_t record,
 void finish_trace(Trace& trace, const std::string& source) {
   check_sizes(trace, source);
   MOE_CHECK(trace.blocks.size() == index(trace.layers),
-            "the trace states the blocks of {} layers, but has {} layers; both must be equal",
+            "{}: the trace has {} blocks and {} layers, but must have one block per layer", source,
             trace.blocks.size(), trace.layers);
   const bool counted = trace.choices.empty() && trace.tokens > 0;
   if (!counted)
@@ -341,7 +342,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
 }
 
 RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
-  MOE_CHECK(trace != nullptr, "routing model {} needs a trace", name);
+  MOE_CHECK(trace != nullptr, "routing model {}: its trace is null, but must be set", name);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
             replay(*trace, name, record_of(*trace, name, cycle, q), q, rank, choices);
