@@ -1,7 +1,7 @@
 // Pro-Prophet's planner (arXiv 2411.10003, algorithm 1): a greedy search for the few heavy experts
 // that are copied to other devices for one step, judged by performance_model.h. By that model the
-// result is never slower than no copies. The paper has one expert per device; with several, the
-// next candidate is the heaviest expert of the heaviest device that is not yet selected.
+// result is never slower than without copies. The paper has one expert per device; with several,
+// the next candidate is the heaviest untried expert of the heaviest device.
 #pragma once
 
 #include <cstdint>

@@ -31,12 +31,12 @@ struct ReplayInput {
   Nanoseconds handoff_ns = 0;
   /// Duration of one of `chunks` equal chunks of a collective; null: an equal part of the whole.
   std::function<Nanoseconds(OpId, int64_t chunks)> chunk_ns = nullptr;
-  /// The cluster on whose links transfers may overlap, if no arbiter prevents it. Where it is null,
-  /// or where transfers cannot overlap, each transfer takes its duration.
+  /// The cluster on whose links transfers may overlap, if no arbiter prevents it. If it is null, or
+  /// if transfers cannot overlap, each transfer takes the time of duration_ns or chunk_ns.
   const Cluster* network = nullptr;
   /// Returns one of `chunks` equal chunks of a collective as a transfer on the links of `network`.
-  /// With the links for itself the transfer is scaled to take its duration. nullopt: the op takes
-  /// its duration whatever else is in progress.
+  /// Alone on its links the transfer takes the time of duration_ns or chunk_ns. nullopt: the op
+  /// takes that time whatever else is in progress.
   std::function<std::optional<NetworkOp>(OpId, int64_t chunks)> transfer = nullptr;
   /// Whether Timeline::links is recorded.
   bool keep_links = false;

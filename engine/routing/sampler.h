@@ -17,7 +17,7 @@ class AliasTable {
  public:
   /// share: [n], n >= 1, sums to 1.
   explicit AliasTable(std::span<const double> share);
-  /// Has no branch, because it would be unpredictable.
+  /// Has no branch, because the processor could not predict one.
   int32_t draw(uint32_t bits) const {
     const uint64_t at = uint64_t{bits} * cells_.size();
     const auto own = static_cast<int32_t>(at >> 32);
@@ -43,7 +43,8 @@ struct ChainStep {
   double same = 0, beside = 0;
   std::vector<double> fresh;
 };
-/// Pairs classes in the order of popularity; the last class of an odd number is its own neighbour.
+/// Returns the class paired with class c of n: 0 with 1, 2 with 3, ...; the last class of an odd
+/// number is its own neighbour.
 inline int64_t neighbour(int64_t c, int64_t n) {
   return (c ^ 1) < n ? c ^ 1 : c;
 }
@@ -66,8 +67,8 @@ class Sampler {
 
  private:
   struct Keys {
-    std::vector<uint32_t> first;  // by layer up to the query's; without a chain only the last
-    std::vector<uint32_t> more;   // by choice number
+    std::vector<uint32_t> first;  // per layer up to the query's; without a chain only of the latter
+    std::vector<uint32_t> more;   // per choice after the first
   };
   struct Transition {
     uint64_t same, same_or_neighbour;  // thresholds out of 2^32
