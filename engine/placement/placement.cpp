@@ -245,8 +245,8 @@ void Placement::set_sharing(int64_t expert, Sharing sharing) {
   check_expert(expert);
   if (sharing == Sharing::kWeighted && !bounds_.weighted) {
     throw user_error(
-        "placement: expert {} cannot be shared by weights, because this plan was made without "
-        "weights",
+        "placement: expert {} cannot be shared by weights, because this plan has none (weighted = "
+        "false); share it evenly or locally",
         expert);
   }
   codes_[sharing_index(expert)] = static_cast<int32_t>(sharing);
@@ -256,7 +256,8 @@ void Placement::set_weight(int64_t source, int64_t device, int64_t slot, int64_t
   check_device(source);
   check_device(device);
   if (!bounds_.weighted)
-    throw user_error("placement: no weight can be set, because this plan was made without weights");
+    throw user_error(
+        "placement: no weight can be set, because this plan has none (weighted = false)");
   if (slot < 0 || slot >= bounds_.slots() || weight < 0 || weight > kMaxWeight) {
     throw user_error(
         "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots 0 to {}",

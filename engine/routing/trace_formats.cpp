@@ -240,7 +240,8 @@ Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k) {
     int64_t next = 0, expert = 0;
     if (!two_numbers(line, next, expert) || next < 0 || next > 1'000'000) {
       if (first && line == "layer,expert") return void(first = false);
-      throw user_error("{}: '{}' is not allowed; give layer,expert", where, line);
+      throw user_error("{}: '{}' is not allowed; give two whole numbers as layer,expert", where,
+                       line);
     }
     first = false;
     check_expert(expert, experts, where);
