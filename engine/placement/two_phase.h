@@ -29,8 +29,8 @@ struct TwoPhaseOptions {
 /// at most `devices` in sum.
 ///  1. An expert with n_e >= 1 takes floor(n_e) whole devices, the largest n_e first.
 ///  2. Its remainder, and experts with 0 < n_e < 1, go to the other devices, largest first, each to
-///     the first device whose sum of these stays <= 1 and that has fewer than cap experts; if there
-///     is none, to the device with the smallest sum.
+///     the first device on which all such numbers sum to at most 1, and which has fewer than cap
+///     experts; if there is none, to the device with the smallest sum.
 ///  3. Experts with n_e = 0 are spread evenly over the devices that are still free; if no device
 ///     is, each goes to a random device with a free slot.
 /// When no slot is left for an expert that has none, the expert with most replicas gives one up. A

@@ -80,7 +80,7 @@ TrialOperands::TrialOperands(const Graph& graph, OpId op, const WorkContext& wor
       host_(graph, op, work, element_bytes(device)),
       inputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.inputs.size())),
       outputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.outputs.size())) {
-  const bool none = runs_on_host(graph, op_);  // an op that is queued because the device routes it
+  const bool none = runs_on_host(graph, op_);  // true here for a gate that the device routes
   const std::vector<TensorId> read = none ? std::vector<TensorId>{} : host_inputs(graph, op_);
   for (const TensorId t : op_.inputs) stays_on_host_.push_back(t.valid() && contains(read, t));
   const auto bytes = static_cast<Bytes>(host_.storage().size());

@@ -67,7 +67,7 @@ class Sampler {
 
  private:
   struct Keys {
-    std::vector<uint32_t> first;  // per layer up to the query's; without a chain only of the latter
+    std::vector<uint32_t> first;  // per layer up to the query's; without a chain only the query's
     std::vector<uint32_t> more;   // per choice after the first
   };
   struct Transition {

@@ -15,8 +15,8 @@ constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trac
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
 // A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
-// number in the file. It has more than the file: all ranks get the tokens of the longest, and all
-// experts a count.
+// number in the file. It is larger than the file because all ranks get as many tokens as
+// the longest, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
