@@ -107,7 +107,8 @@ std::vector<ExpertPiece> reversed(std::vector<ExpertPiece> pieces) {
 
 ExpertSteps copy_steps(const Placement& placement, std::span<const ShadowRange> ranges,
                        int64_t devices_per_node) {
-  MOE_CHECK(devices_per_node > 0, "devices_per_node = {} must be at least 1", devices_per_node);
+  MOE_CHECK(devices_per_node > 0, "copy_steps: devices_per_node = {}, but must be at least 1",
+            devices_per_node);
   ExpertSteps steps(3);
   for (size_t r = 0; r < ranges.size(); ++r) {
     for (int64_t e = 0; e < placement.bounds().experts; ++e) {

@@ -286,8 +286,7 @@ void Placement::check() const {
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {
       throw user_error(
-          "placement: expert {} is lost: its owner is device {}, which has no resident slot with "
-          "it",
+          "placement: expert {} is lost: its owner, device {}, does not hold it in a resident slot",
           e, owner(e));
     }
     const auto code = codes_[sharing_index(e)];
@@ -321,8 +320,9 @@ Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32
 
 std::vector<Move> resident_moves(const Placement& now, const Placement& next) {
   const PlacementBounds& b = next.bounds();
-  MOE_CHECK(now.bounds() == b,
-            "placement: moves are between two placements of one plan, but their bounds differ");
+  MOE_CHECK(
+      now.bounds() == b,
+      "resident_moves: the bounds of the placements `now` and `next` must be equal, but differ");
   std::vector<Move> moves;
   for (int64_t d = 0; d < b.devices; ++d) {
     for (int64_t s = 0; s < b.residents; ++s) {

@@ -164,8 +164,8 @@ class Allocation {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
     MOE_CHECK(holders_[most].size() > 1,
-              "expert {} has the most residents, but only {}; one with at least 2 is needed to "
-              "free a slot",
+              "place: to free a slot an expert with at least 2 residents is needed, but expert {} "
+              "has the most with {}",
               most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
@@ -276,10 +276,10 @@ Compare compare_named(std::string_view name) {
 
 bool estimate_holds(std::span<const double> wanted, std::span<const int64_t> counts, int64_t k,
                     Compare compare) {
-  MOE_CHECK(wanted.size() == counts.size(),
-            "two_phase: {} experts have an estimate, but {} have a count of choices; the numbers "
-            "must be equal",
-            wanted.size(), counts.size());
+  MOE_CHECK(
+      wanted.size() == counts.size(),
+      "estimate_holds: {} experts have an estimate, but {} have a count; the numbers must be equal",
+      wanted.size(), counts.size());
   std::vector<int64_t> estimated = top_experts(wanted, 2 * k), actual = top_experts(counts, 2 * k);
   if (compare == Compare::kSet) {
     std::sort(estimated.begin(), estimated.end());

@@ -11,8 +11,7 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0,
             "RoutingMaps: tokens = {} and capacity = {} must be at least 0, experts = {} and "
-            "columns = {} "
-            "at least 1",
+            "columns = {} at least 1",
             maps.tokens, maps.capacity, maps.experts, maps.columns);
   MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
             "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; all "

@@ -15,8 +15,8 @@ constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trac
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
 // A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
-// number in the file. It is larger than the file because all ranks get as many tokens as
-// the longest, and every expert has a count.
+// number in the file. It is larger than the file because all ranks get as many tokens as the
+// longest, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
@@ -31,7 +31,7 @@ std::string place(const Trace& t, int64_t record, int64_t rank) {
 void check_sizes(const Trace& t, const std::string& source) {
   const auto check = [&](const char* name, int64_t value, int64_t lo, int64_t hi) {
     if (value >= lo && value <= hi) return;
-    throw user_error("{}: {} = {} is not allowed; {} to {}", source, name, value, lo, hi);
+    throw user_error("{}: {} = {} is not allowed; give {} to {}", source, name, value, lo, hi);
   };
   check("steps", t.steps, 1, 1'000'000'000);
   check("layers", t.layers, 1, 1'000'000);
@@ -50,8 +50,8 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
     const uint16_t e = t.choices[index(first + i)];
     if (e == kNoExpert) continue;
     if (e >= t.experts) {
-      throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; 0 to {}", source,
-                       place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
+      throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; give 0 to {}",
+                       source, place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
     }
     if (std::exchange(chosen[e], first + i) >= first + i / t.k * t.k) {
       throw user_error("{}: {}, token {}: expert {} is chosen twice", source,

@@ -104,7 +104,7 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
-    throw user_error("{}: expert {} is not allowed; 0 to {}", where, e, most);
+    throw user_error("{}: expert {} is not allowed; give 0 to {}", where, e, most);
   }
 }
 

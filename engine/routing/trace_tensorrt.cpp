@@ -136,8 +136,8 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
 
 std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
   if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
-    throw user_error("step {}, layer {}: the trace has {} steps of {} layers", step + 1, layer + 1,
-                     t.steps, t.layers);
+    throw user_error("there is no step {}, layer {}: the trace has {} steps of {} layers each",
+                     step + 1, layer + 1, t.steps, t.layers);
   }
   if (t.experts % t.ranks != 0) {
     throw user_error(
