@@ -164,7 +164,7 @@ class Allocation {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
     MOE_CHECK(holders_[most].size() > 1,
-              "place: to free a slot an expert with at least 2 residents is needed, but expert {} "
+              "place: freeing a slot needs any expert with at least 2 residents, but expert {} "
               "has the most with {}",
               most, holders_[most].size());
     const int64_t device = holders_[most].back();

@@ -107,7 +107,8 @@ TEST_CASE("what is wrong in a trace is named") {
   CHECK_THAT(error_of("layer,expert\n1,2\n"), Contains("is not a routing trace"));
   CHECK_THAT(error_of(with_number(bytes, 8, 9, 4)),
              Contains("has version 9, this program reads version 1"));
-  CHECK_THAT(error_of(with_number(bytes, 16, 0, 8)), Contains("steps = 0 is not allowed; 1 to"));
+  CHECK_THAT(error_of(with_number(bytes, 16, 0, 8)),
+             Contains("steps = 0 is not allowed; give 1 to"));
   CHECK_THAT(error_of(with_number(bytes, 16, 1ull << 60, 8)), Contains("steps ="));
   CHECK_THAT(error_of(with_number(bytes, 16, 999'999'999, 8)), Contains("truncated"));
   CHECK_THAT(error_of(with_number(bytes, kRecord + kRecordBytes, 5, 4)),
