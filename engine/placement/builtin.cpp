@@ -9,8 +9,8 @@
 
 namespace moe {
 
-// Each policy is made in the file of its name, with its source. A new policy needs a file, its name
-// here and a position in the list, which is the order of the passes.
+// The functions that make the policies; each has a file of its own, which names its paper. A new
+// policy needs a file and a place in this list, whose order is that of the policies' passes.
 #define MOE_POLICIES(X) \
   X(prophet_policy) X(fastermoe_shadowing_policy) X(top_k_policy) X(eplb_policy) X(swap_policy)
 #define MOE_DECLARE_POLICY(policy) PlacementPolicy policy();
@@ -30,7 +30,7 @@ const std::vector<PlacementPolicy>& builtin_policies() {
     check_rows("placement policies", all);
     for (const PlacementPolicy& policy : all) {
       MOE_CHECK(policy.place != nullptr,
-                "placement policy '{}' has no function 'place'; every policy needs one",
+                "placement policy '{}': its member `place` is null, but must be a function",
                 policy.name);
     }
     return all;
@@ -92,7 +92,7 @@ Placement with_copies_everywhere(const Placement& placement, const std::vector<i
 
 void require_shadows(const Placement& placement, const char* who) {
   if (placement.bounds().shadows == 0) {
-    throw user_error("{}: placement.shadows = 0 leaves no room for copies, allowed: 1 to {}", who,
+    throw user_error("{}: placement.shadows = 0 leaves no slot for copies, allowed: 1 to {}", who,
                      placement.bounds().experts);
   }
 }

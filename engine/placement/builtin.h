@@ -16,7 +16,7 @@ std::vector<int64_t> heaviest_first(const std::vector<int64_t>& inputs);
 /// Returns the owners [experts]. Throws UserError "<who>: ..." when an expert has a
 /// resident besides its owner.
 std::vector<int64_t> single_owners(const Placement& placement, const char* who);
-/// Returns the placement without shadows (copies for one step), all experts shared locally.
+/// Returns the placement without shadows (copies for one step) and with Sharing::kLocal.
 Placement without_shadows(const Placement& placement);
 /// Returns without_shadows(placement) with copies of `experts` on all devices except their owners;
 /// experts[q] takes shadow slot q.
@@ -26,7 +26,7 @@ void require_shadows(const Placement& placement, const char* who);
 
 /// Returns whether it pays to change the residents from input.now to `next`: the heaviest device
 /// then computes at least the fraction `keep` less and, if horizon > 0, the move pays within
-/// `horizon` steps by the performance model (which needs rates). eplb and swap share these options.
+/// `horizon` steps by the performance model (from input.rates). Both are options of eplb and swap.
 bool pays(const PlaceInput& input, const Placement& next, const PolicyOptions& options,
           const char* who);
 std::vector<OptionSpec> paying_options();

@@ -12,19 +12,20 @@ namespace moe {
 
 /// Returns the number of residents of each expert [experts], at most `total` in sum: one each, then
 /// repeatedly one more for the expert with the most inputs per resident while that is above 0, but
-/// never more than `devices`. Ties go to the lower number. Requires: total >= experts.
+/// at most `devices` per expert. Ties go to the lower expert. Requires: total >= experts.
 std::vector<int64_t> replicate(const std::vector<int64_t>& inputs, int64_t total, int64_t devices);
 
-/// Packs residents into `groups` groups of at most `room`, in descending order of their inputs:
-/// each into the group with the fewest inputs so far that has room and does not hold the expert. A
-/// second resident without such a group is left out.
+/// Packs residents into `groups` groups of at most `room` residents, in descending order of inputs
+/// per resident: each into the group with the fewest inputs so far that has room and does not hold
+/// the expert yet. A resident for which there is no such group is left out.
 std::vector<std::vector<int64_t>> pack(const std::vector<int64_t>& inputs,
                                        const std::vector<int64_t>& residents, int64_t groups,
                                        int64_t room);
 
-/// Assigns groups to devices so that few experts move: pairs with the most common experts first. An
-/// owner stays if its device keeps the expert; otherwise the first device that holds the expert
-/// becomes owner. Sharing is even.
+/// Assigns groups to devices so that few experts move: the group and device with the most experts
+/// in common are paired first. An owner stays if its device keeps the expert; otherwise the first
+/// device that keeps it, or else gets it, becomes owner. Experts with several residents are shared
+/// evenly.
 Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& groups);
 
 }  // namespace moe

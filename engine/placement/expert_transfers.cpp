@@ -84,7 +84,7 @@ class Broadcast {
   std::vector<std::vector<Holder>> nodes_;
 };
 
-/// Lets every holder send its own part to all others.
+/// Adds the pieces with which every holder sends the part of its own number to all others.
 void spread(int64_t expert, const std::vector<Holder>& holders, std::vector<ExpertPiece>& pieces) {
   const auto parts = static_cast<int64_t>(holders.size());
   for (int64_t i = 0; i < parts; ++i) {
@@ -107,7 +107,8 @@ std::vector<ExpertPiece> reversed(std::vector<ExpertPiece> pieces) {
 
 ExpertSteps copy_steps(const Placement& placement, std::span<const ShadowRange> ranges,
                        int64_t devices_per_node) {
-  MOE_CHECK(devices_per_node > 0, "devices_per_node = {} must be at least 1", devices_per_node);
+  MOE_CHECK(devices_per_node > 0, "copy_steps: devices_per_node = {}, but must be at least 1",
+            devices_per_node);
   ExpertSteps steps(3);
   for (size_t r = 0; r < ranges.size(); ++r) {
     for (int64_t e = 0; e < placement.bounds().experts; ++e) {

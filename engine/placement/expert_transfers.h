@@ -13,7 +13,7 @@
 
 namespace moe {
 
-/// A share of an expert: rows (axis 1 of its tensors) from `begin` to `end` sixteenths.
+/// A share of an expert: of axis 1 of its tensors, what is from `begin` to `end` sixteenths.
 struct ExpertShare {
   static constexpr int64_t kWhole = 16;
   int64_t begin = 0, end = kWhole;
@@ -22,7 +22,7 @@ struct ExpertShare {
   bool operator==(const ExpertShare&) const = default;
 };
 
-/// Shadow slots [first, last), numbered without the residents.
+/// Shadow slots [first, last) of every device; 0 is the first slot after the resident slots.
 struct ShadowRange {
   int64_t first, last;
   ExpertShare share = {};  // of each expert in these slots
@@ -35,7 +35,7 @@ struct ExpertPiece {
   int64_t from = 0, from_slot = 0;
   int64_t to = 0, to_slot = 0;
   int64_t part = 0, parts = 1;
-  int64_t range = 0;  // number of the ShadowRange; the part is a part of that range's share
+  int64_t range = 0;  // index of the ShadowRange whose share of the expert has these parts
   bool operator==(const ExpertPiece&) const = default;
 };
 
@@ -51,11 +51,11 @@ ExpertSteps copy_steps(const Placement& placement, std::span<const ShadowRange> 
 /// adds all.
 ExpertSteps return_steps(const Placement& placement, std::span<const ShadowRange> ranges,
                          int64_t devices_per_node = 1);
-/// Returns the two steps that sum gradients over the residents of each expert with more than one:
-/// each resident sums one part, then sends it to the others.
+/// Returns the two steps that sum the gradients of each expert with at least two residents (owner
+/// included) over its residents: each resident sums one part, then sends it to the others.
 ExpertSteps sum_steps(const Placement& placement);
 
-/// Adds the bytes of the pieces to a matrix [devices, devices], from i to j at [i * n + j].
+/// Adds the bytes of the pieces to `matrix` [devices, devices]; row: sender, column: receiver.
 /// expert_bytes: for each range, the bytes of its share of one expert.
 void add_bytes(const std::vector<ExpertPiece>& pieces, std::span<const double> expert_bytes,
                int64_t devices, std::vector<double>& matrix);

@@ -107,7 +107,7 @@ void TokenPaths::add(std::span<const int32_t> choices, int64_t k) {
 
 void Estimate::add(const Estimate& other) {
   MOE_CHECK(mass.size() == other.mass.size(),
-            "cannot add estimates of {} and {} experts; both must have the same number",
+            "popularity: cannot add estimates of {} and {} experts; the numbers must be equal",
             mass.size(), other.mass.size());
   for (size_t e = 0; e < mass.size(); ++e) mass[e] += other.mass[e];
   tokens += other.tokens;
@@ -315,7 +315,7 @@ PathProfile PathCounts::profile() const {
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
                      ExpertCounts& transitions) {
   MOE_CHECK(transitions.sources == transitions.experts,
-            "transitions have {} sources and {} experts; the numbers must be equal",
+            "popularity: transitions have {} sources and {} experts; the numbers must be equal",
             transitions.sources, transitions.experts);
   check_choices(before, after.size(), 1, transitions.experts);
   check_choices(after, before.size(), 1, transitions.experts);

@@ -4,7 +4,7 @@
 // estimate, or layer 1 with PathOptions::shorter. A profile, made in advance from recorded choices,
 // states for each path how probable each expert is in the next layer. The estimate is the sum of
 // these probabilities over the tokens of a batch (Eq. 1). Invariant: a probability is stored as its
-// mass, a whole number of 1 / kMassOne, so sums do not depend on how tokens are split among ranks.
+// mass, an integer in units of 1 / kMassOne, so sums do not depend on which rank has which tokens.
 // Placing by an estimate is in two_phase.h.
 #pragma once
 
@@ -23,10 +23,10 @@ struct PathOptions {
   int64_t layers = 1;   // number of MoE layers
   int64_t experts = 1;  // per layer
   int64_t path = 3;     // number of layers in a path
-  int64_t keep = 1;     // probabilities kept per path, the largest; in the paper k of the gate
+  int64_t keep = 1;     // the most experts stored per path; in the paper as many as the gate's k
   /// What happens to a token whose path is not in the profile (the paper leaves this open). false:
-  /// it adds nothing to an estimate. true: the longest known end of its path is used instead, so
-  /// that early layers are estimated from shorter paths.
+  /// it adds nothing to an estimate. true: the longest end of the path that is in the profile is
+  /// used instead, so that early layers are estimated from shorter paths.
   bool shorter = false;
   bool operator==(const PathOptions&) const = default;
 };
@@ -41,11 +41,11 @@ class TokenPaths {
   TokenPaths(const PathOptions& options, int64_t tokens);
   /// Starts a new batch, in which no token has chosen an expert yet.
   void clear();
-  /// Adds the choices in the next layer [tokens, k], first choice first; with -1 (no choice) no
-  /// path goes through that layer. Throws UserError for a wrong length or expert.
+  /// Adds the choices in the next layer [tokens, k], each token's first choice first; no path goes
+  /// through a layer in which it is -1 (none). Throws UserError for a wrong length or expert.
   void add(std::span<const int32_t> choices, int64_t k);
-  /// Returns the code of each token's path [tokens], the last layer in the lowest bits; a layer
-  /// without a choice has 0.
+  /// Returns the code of each token's path [tokens]: per layer expert + 1, or 0 without a choice;
+  /// the last layer is in the lowest bits.
   std::span<const uint64_t> codes() const { return codes_; }
 
  private:
@@ -57,15 +57,16 @@ class TokenPaths {
 
 constexpr int64_t kMassOne = int64_t{1} << 31;
 
-/// The estimate for one batch and layer: of one rank's tokens, or of all ranks after add().
+/// How popular each expert of one layer is estimated to be for one batch: for the tokens of one
+/// rank or, after add() of the other ranks' estimates, of all ranks.
 struct Estimate {
-  std::vector<int64_t> mass;  // [experts], the sum over tokens of their kept probabilities
+  std::vector<int64_t> mass;  // [experts], the sum over tokens of the expert's stored mass
   int64_t tokens = 0;         // N_t, the number of all tokens
   int64_t known = 0;          // the number of tokens whose path is in the profile
   void add(const Estimate& other);
 };
 /// Returns n_e of Eq. 1, the number of devices that each expert should have: devices * mass /
-/// tokens. The sum is at most `devices`; with normalise it is exactly that unless all masses are 0.
+/// tokens. Their sum is at most `devices`, and with normalise equal to it unless all masses are 0.
 std::vector<double> wanted_devices(const Estimate& estimate, int64_t devices,
                                    bool normalise = false);
 
@@ -81,9 +82,10 @@ class PathProfile {
   /// Returns whether any path leads to the layer, so that it can be estimated.
   bool covers(int64_t layer) const;
   int64_t num_paths(int64_t layer) const;
-  /// Returns the entries kept for a path, most probable first; empty when the path is not known.
+  /// Returns the experts stored for a path before `layer`, most probable first; empty when the
+  /// profile lacks the path.
   std::vector<Kept> at(int64_t layer, std::span<const int32_t> path) const;
-  /// Returns one rank's part of Eq. 1. paths: the tokens' choices before `layer`.
+  /// Returns the estimate for one rank's tokens. paths: the tokens' choices before `layer`.
   Estimate estimate(int64_t layer, const TokenPaths& paths) const;
 
   /// Returns the profile as text, one line per path; parse(text()) is the same profile. parse
@@ -95,9 +97,9 @@ class PathProfile {
  private:
   friend class PathCounts;
   struct Slot {
-    uint64_t path = 0;  // 0: empty slot
-    Kept first;         // the most probable entry of the path
-    uint32_t row = 0;   // number of the path in `paths`
+    uint64_t path = 0;  // code of the path; 0 if this slot of the hash table is empty
+    Kept first;         // the most probable expert after the path
+    uint32_t row = 0;   // index of the path in `paths`
   };
   /// The paths of one length that lead to one layer.
   struct Table {
@@ -127,17 +129,18 @@ class PathCounts {
   /// Adds the choices of one rank's tokens in `layer` [tokens, k], with their paths before it. All
   /// k choices of a token count equally. Throws like TokenPaths::add, and for a layer out of range.
   void add(int64_t layer, const TokenPaths& before, std::span<const int32_t> choices, int64_t k);
-  /// Makes the profile. Of equal probabilities that of the lower expert is kept.
+  /// Makes the profile. Of equally probable experts the lower is stored.
   PathProfile profile() const;
 
  private:
-  /// Counts of each (path, expert), in sorted runs: a hash table would be no faster at these sizes.
+  /// How often each (path, expert) occurred, as a sorted list: a hash table would be no faster.
   struct Counts {
     std::vector<std::pair<uint64_t, int64_t>> counted;  // ascending
     std::vector<uint64_t> pending;
     /// Merges `pending` into `counted`. key_bits: the number of bits used in a key.
     void flush(int key_bits);
-    /// As many pending as counted keys: all merges together then move each key a few times.
+    /// Returns whether at least as many keys are pending as counted. With merges only at such
+    /// times, each key is moved only a few times in total.
     bool is_full() const;
   };
   void keep_most_probable(const Counts& counts, PathProfile::Table& table) const;
@@ -151,8 +154,8 @@ class PathCounts {
 /// -1: no choice. Throws UserError for an expert out of range or lists of different length.
 void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
                      ExpertCounts& transitions);
-/// Lina, figure 9: the share of all tokens whose next expert is among the `top` most popular ones
-/// of the tokens with the same expert before; 0 without tokens.
+/// Returns the share of tokens whose expert in the next layer is one of the `top` most frequent
+/// next experts of all tokens with the same expert before (Lina, figure 9); 0 without tokens.
 double locality(const ExpertCounts& transitions, int64_t top);
 
 }  // namespace moe

@@ -1,4 +1,5 @@
-// A PathProfile as text: a header, then for every layer and length its paths in ascending order.
+// A PathProfile as text: a header, then for every layer and path length the paths in ascending
+// order.
 #include <bit>
 #include <charconv>
 
@@ -17,7 +18,7 @@ class Lines {
 
   std::string_view next() {
     ++number_;
-    if (rest_.empty()) fail("the text ends here, but its last line must be 'end'");
+    if (rest_.empty()) fail("the profile ends here, but its last line must be 'end'");
     const size_t end = std::min(rest_.find('\n'), rest_.size());
     const std::string_view line = rest_.substr(0, end);
     rest_.remove_prefix(std::min(end + 1, rest_.size()));
@@ -51,7 +52,7 @@ class Lines {
 
 PathOptions parse_options(Lines& lines) {
   std::string_view line = lines.next();
-  if (line != kMagic) lines.fail(fmt::format("expected '{}'", kMagic));
+  if (line != kMagic) lines.fail(fmt::format("expected '{}' at '{}'", kMagic, line));
   line = lines.next();
   PathOptions options;
   options.layers = lines.number(line, "layers", 1, 1 << 16);
@@ -105,7 +106,8 @@ PathProfile PathProfile::parse(std::string_view text) {
     if (!t.paths.empty() && path <= t.paths.back())
       lines.fail("paths are not in ascending order; sort them");
     t.paths.push_back(path);
-    if (!line.starts_with(":")) lines.fail("expected ':' after the path");
+    if (!line.starts_with(":"))
+      lines.fail(fmt::format("expected ':' after the path, at '{}'", line));
     line.remove_prefix(1);
     int64_t left = kMassOne;
     for (int64_t i = 0; i < options.keep; ++i) {
@@ -117,7 +119,8 @@ PathProfile PathProfile::parse(std::string_view text) {
       }
       t.kept.push_back(kept);
     }
-    if (!line.empty()) lines.fail("the path has more experts than 'keep' allows");
+    if (!line.empty())
+      lines.fail(fmt::format("the path has more experts than keep = {} allows", options.keep));
   };
   for (int64_t layer = 0; layer < options.layers; ++layer) {
     for (int64_t length = profile.shortest(); length <= options.path; ++length) {

@@ -23,8 +23,11 @@ void check(const PlacementBounds& bounds) {
   check_range("residents", bounds.residents, 1, bounds.experts);
   check_range("shadows", bounds.shadows, 0, bounds.experts);
   if (bounds.residents * bounds.devices < bounds.experts) {
-    throw user_error("placement.residents = {} per device: {} devices cannot hold {} experts",
-                     bounds.residents, bounds.devices, bounds.experts);
+    throw user_error(
+        "placement.residents = {} per device: {} devices cannot hold {} experts, allowed: at least "
+        "{}",
+        bounds.residents, bounds.devices, bounds.experts,
+        (bounds.experts + bounds.devices - 1) / bounds.devices);
   }
 }
 
@@ -137,9 +140,9 @@ void Placement::add_shadow(int64_t expert, int64_t device, int64_t shadow) {
                                   : bounds_.residents + shadow;
   if (slot < 0 || at(device, slot) >= 0) {
     throw user_error(
-        "placement: no room for a shadow of expert {} on device {}: its {} shadow slots are in "
-        "use{}",
-        expert, device, bounds_.shadows, shadow < 0 ? "" : ", or the requested one is");
+        "placement: no room for a shadow of expert {} on device {}: {}", expert, device,
+        shadow < 0 ? fmt::format("all of its {} shadow slots are in use", bounds_.shadows)
+                   : fmt::format("its shadow slot number {} is in use", shadow));
   }
   codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
 }
@@ -153,8 +156,8 @@ void Placement::add_resident(int64_t expert, int64_t device) {
   const int64_t slot = find_free(device, 0, bounds_.residents);
   if (slot < 0) {
     throw user_error(
-        "placement: no room for expert {} on device {}: its {} resident slots are in use", expert,
-        device, bounds_.residents);
+        "placement: no room for expert {} on device {}: all of its {} resident slots are in use",
+        expert, device, bounds_.residents);
   }
   codes_[slot_index(device, slot)] = static_cast<int32_t>(expert);
 }
@@ -168,7 +171,8 @@ void Placement::move_owner(int64_t expert, int64_t device) {
     const int64_t shadow = slot_of(expert, device);
     if (find_free(device, 0, bounds_.residents) < 0) {
       throw user_error(
-          "placement: no room to move expert {} to device {}: its {} resident slots are in use",
+          "placement: no room to move expert {} to device {}: all of its {} resident slots are in "
+          "use",
           expert, device, bounds_.residents);
     }
     if (shadow >= 0) codes_[slot_index(device, shadow)] = -1;
@@ -196,7 +200,11 @@ void Placement::remove(int64_t expert, int64_t device) {
   check_expert(expert);
   check_device(device);
   if (owner(expert) == device) {
-    throw user_error("placement: device {} owns expert {}; move the owner first", device, expert);
+    throw user_error(
+        "placement: device {} owns expert {}, so the expert cannot be removed there; first move "
+        "the "
+        "owner to another device",
+        device, expert);
   }
   const int64_t slot = slot_of(expert, device);
   if (slot < 0) throw user_error("placement: device {} does not hold expert {}", device, expert);
@@ -212,7 +220,8 @@ void Placement::clear_shadows() {
 void Placement::set_residents(std::span<const int64_t> owners,
                               const std::vector<std::vector<int64_t>>& held) {
   MOE_CHECK(owners.size() == index(bounds_.experts) && held.size() == index(bounds_.devices),
-            "owners of {} experts and residents of {} devices, expected {} experts and {} devices",
+            "placement: owners of {} experts and residents of {} devices are given, expected {} "
+            "experts and {} devices",
             owners.size(), held.size(), bounds_.experts, bounds_.devices);
   Placement next = *this;
   next.clear_shadows();
@@ -236,8 +245,8 @@ void Placement::set_sharing(int64_t expert, Sharing sharing) {
   check_expert(expert);
   if (sharing == Sharing::kWeighted && !bounds_.weighted) {
     throw user_error(
-        "placement: expert {} cannot be shared by weights, because this plan was made without "
-        "weights",
+        "placement: expert {} cannot be shared by weights, because this plan has none (weighted = "
+        "false); share it evenly or locally",
         expert);
   }
   codes_[sharing_index(expert)] = static_cast<int32_t>(sharing);
@@ -247,7 +256,8 @@ void Placement::set_weight(int64_t source, int64_t device, int64_t slot, int64_t
   check_device(source);
   check_device(device);
   if (!bounds_.weighted)
-    throw user_error("placement: no weight can be set, because this plan was made without weights");
+    throw user_error(
+        "placement: no weight can be set, because this plan has none (weighted = false)");
   if (slot < 0 || slot >= bounds_.slots() || weight < 0 || weight > kMaxWeight) {
     throw user_error(
         "placement: weight {} of slot {} on device {}, allowed: weights 0 to {}, slots 0 to {}",
@@ -275,8 +285,9 @@ void Placement::check() const {
   }
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {
-      throw user_error("placement: expert {} is lost: device {} owns it but does not hold it", e,
-                       owner(e));
+      throw user_error(
+          "placement: expert {} is lost: its owner, device {}, does not hold it in a resident slot",
+          e, owner(e));
     }
     const auto code = codes_[sharing_index(e)];
     if (code < 0 || code > (bounds_.weighted ? 2 : 1)) {
@@ -288,8 +299,9 @@ void Placement::check() const {
       int64_t sum = 0;
       for (const int64_t d : holders(e)) sum += weight(source, d, slot_of(e, d));
       if (sum == 0) {
-        throw user_error("placement: no holder of expert {} takes the tokens of device {}", e,
-                         source);
+        throw user_error(
+            "placement: no holder of expert {} takes the tokens of device {}; set a weight above 0",
+            e, source);
       }
     }
   }
@@ -308,8 +320,9 @@ Placement Placement::decode(const PlacementBounds& bounds, std::span<const int32
 
 std::vector<Move> resident_moves(const Placement& now, const Placement& next) {
   const PlacementBounds& b = next.bounds();
-  MOE_CHECK(now.bounds() == b,
-            "the two placements have different bounds, so they belong to different plans");
+  MOE_CHECK(
+      now.bounds() == b,
+      "resident_moves: the bounds of the placements `now` and `next` must be equal, but differ");
   std::vector<Move> moves;
   for (int64_t d = 0; d < b.devices; ++d) {
     for (int64_t s = 0; s < b.residents; ++s) {

@@ -14,7 +14,7 @@
 
 namespace moe {
 
-/// How the rows that one source sends to an expert are shared among the expert's holders. kLocal:
+/// How the rows that one source rank sends to an expert are shared among its holders. kLocal:
 /// all to the source's own device if it holds the expert, else to the owner (FasterMoE,
 /// Pro-Prophet). kEven: equally many to each holder (Lina's replicas, EPLB), where the first holder
 /// differs between sources. kWeighted: in proportion to Placement::weight.
@@ -57,14 +57,14 @@ class Placement {
   int64_t weight(int64_t source, int64_t device, int64_t slot) const;
 
   // Edits. Each throws UserError, naming expert, device and what is allowed, for a number out of
-  // range, a missing free slot, a copy that exists already, or one that is missing; it then changes
-  // nothing.
+  // range, without a free slot, to add an expert that the device holds already, or to remove one
+  // that it does not hold; nothing is changed then.
   /// Adds a copy for one step in the first free shadow slot, or in shadow slot number `shadow`
   /// (from 0), which lets a planner decide what is sent first.
   void add_shadow(int64_t expert, int64_t device, int64_t shadow = -1);
-  /// Adds a second resident: parameters and state are copied to the device and stay there.
+  /// Adds a further resident: parameters and state are copied to the device and stay there.
   void add_resident(int64_t expert, int64_t device);
-  /// Moves the owner with its state to the device; a resident there becomes the owner.
+  /// Makes `device` the owner, with parameters and state; the old owner no longer holds the expert.
   void move_owner(int64_t expert, int64_t device);
   /// Exchanges the owners of experts a and b, also where move_owner would find no free slot.
   void swap_owners(int64_t a, int64_t b);
@@ -82,7 +82,7 @@ class Placement {
   /// Throws UserError naming expert and device when an invariant does not hold.
   void check() const;
 
-  /// The encoding that ops pass: [code_size(bounds)].
+  /// The placement as the int32 tensor that ops read and write: [code_size(bounds)].
   std::span<const int32_t> codes() const { return codes_; }
   /// Throws like check().
   static Placement decode(const PlacementBounds& bounds, std::span<const int32_t> codes);
@@ -104,7 +104,7 @@ class Placement {
   std::vector<int32_t> codes_;
 };
 
-/// The rows [begin, end) of one source for an expert that one slot takes.
+/// Of the rows that one source sends to an expert, the rows [begin, end), which one slot takes.
 struct RowRange {
   int64_t device = 0, slot = 0;
   int64_t begin = 0, end = 0;
@@ -135,7 +135,7 @@ struct Move {
 /// owner in `now`, with parameters and optimizer state. from == to when an expert only changes its
 /// slot on a device.
 std::vector<Move> resident_moves(const Placement& now, const Placement& next);
-/// Returns the copies that fill the shadows of a placement from the owners, in the order of shadow
+/// Returns the transfers from owners that fill the shadows of a placement, in the order of shadow
 /// slots, then devices. Parameters go this way, gradients go back.
 std::vector<Move> shadow_moves(const Placement& placement);
 

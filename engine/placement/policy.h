@@ -59,7 +59,7 @@ using PolicyOptions = std::map<std::string, double>;
 
 /// Defaults of the pass that runs a policy.
 struct PlacementDefaults {
-  bool now = false;  // used in the step from whose loads it is made, not in the next
+  bool now = false;  // whether a placement is used in the step of its loads; false: in the next
   int64_t shadows = 0, extra_residents = 0;
   const char* pass = nullptr;  // name of the pass; null: the policy's name
 };
@@ -72,9 +72,9 @@ struct PlacementPolicy {
   /// support the plan's bounds or the current placement.
   Placement (*place)(const PlaceInput& input, const PolicyOptions& options) = nullptr;
   std::vector<OptionSpec> options = {};
-  /// Owners may move, and experts may have more than one resident.
+  /// Whether the policy may move owners and give experts more than one resident.
   bool moves_residents = false;
-  /// kRates: it uses PlaceInput::rates with any options.
+  /// kRates: the policy uses PlaceInput::rates, whatever its options are.
   Reads reads = Reads::kNothing;
   PlacementDefaults defaults = {};
 
@@ -82,7 +82,7 @@ struct PlacementPolicy {
 };
 
 const std::vector<PlacementPolicy>& builtin_policies();
-/// Throws UserError with the nearest name when there is none.
+/// Throws UserError with the nearest name when there is no such policy.
 const PlacementPolicy& builtin_policy(std::string_view name);
 /// Returns all options of the policy, with defaults for those not given. Throws UserError
 /// "<policy>.<option> = ..., allowed ...", and with the nearest name for an unknown option.

@@ -13,8 +13,8 @@ size_t at(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// The state of the search: H and R under the copies so far, and the experts of each device that
-/// are still to be tried.
+/// The state of the search: the inputs that each device computes and receives with the copies so
+/// far, and the experts of each device that are still to be tried.
 class Search {
  public:
   Search(const ExpertCounts& loads, std::span<const int64_t> owners, const ProphetOptions& options)
@@ -29,7 +29,7 @@ class Search {
   /// Returns the devices other than the owner that shall get a copy.
   std::vector<int64_t> devices_for(int64_t expert);
   /// Accounts for the inputs that stay on their device because of these copies; returns how many.
-  /// Requires: the expert of the last devices_for().
+  /// Requires: selected.expert is the argument of the last devices_for().
   int64_t copy(const Selected& selected);
 
  private:
@@ -43,7 +43,7 @@ class Search {
   std::vector<int64_t> of_expert_;    // inputs of each expert: [experts]
   std::vector<int64_t> order_;        // experts by owner, heaviest first
   std::vector<size_t> cursor_, end_;  // positions in order_: [devices]
-  std::vector<int64_t> column_;       // inputs of each device for the expert of devices_for()
+  std::vector<int64_t> column_;       // inputs from each device for the expert of devices_for()
 };
 
 void Search::count_inputs() {
@@ -126,12 +126,13 @@ void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
             owners.size(), loads.experts, loads.sources);
   for (const int64_t owner : owners) {
     if (owner < 0 || owner >= loads.sources) {
-      throw user_error("prophet: device {} as the owner of an expert, allowed: 0 to {}", owner,
+      throw user_error("prophet: the owner of an expert is device {}, allowed: 0 to {}", owner,
                        loads.sources - 1);
     }
   }
   if (options.n != ProphetOptions::kAuto && (options.n < 0 || options.n >= loads.sources)) {
-    throw user_error("prophet.n = {}, allowed: 0 to {}, or auto", options.n, loads.sources - 1);
+    throw user_error("prophet.n = {}, allowed: 0 to {}, or -1 (automatic)", options.n,
+                     loads.sources - 1);
   }
   if (!(options.alpha >= 0)) {
     throw user_error("prophet.alpha = {}, allowed: a number of at least 0", options.alpha);

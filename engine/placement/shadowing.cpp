@@ -6,7 +6,8 @@
 namespace moe {
 namespace {
 
-// Missing rates are computed as in the public code: two GEMMs in single precision.
+// Rates that are 0 (not known) are replaced as in the public code: by options, and for an expert of
+// two GEMMs in single precision.
 ShadowingCosts costs_of(const PlacementRates& r, const PolicyOptions& options) {
   constexpr double kElementBytes = 4;
   const double given_d = options.at("d_model");

@@ -1,6 +1,5 @@
-// FasterMoE's choice of the experts that are copied to every device (He et al., PPoPP 2022), as in
-// the public fastmoe code. It depends only on counts and costs; placements are made in
-// shadowing.cpp.
+// Which experts FasterMoE copies to every device (He et al., PPoPP 2022), as in the public fastmoe
+// code. This depends only on counts and costs; placements are made in shadowing.cpp.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +13,10 @@ struct ShadowingCosts {
   double copy_s = 0;     // one expert to all devices
 };
 
-/// Returns the chosen experts, heaviest first, at most `most`. The next expert is taken as long as
+/// Returns the experts to copy, heaviest first, at most `most`. The next expert is added as long as
 /// this shortens the step, including the time of the copies. The step takes as long as the heaviest
-/// of the other experts computes (3 times its forward) and receives (4 all-to-alls). The last
-/// expert is never taken.
+/// expert without copies computes (3 times its forward) and receives (4 all-to-alls). At least one
+/// expert is never copied.
 std::vector<int64_t> choose_shadowed(const std::vector<int64_t>& inputs,
                                      const ShadowingCosts& costs, int64_t most);
 

@@ -62,10 +62,11 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
   const size_t first = sharing == Sharing::kEven ? static_cast<size_t>(source) % n : 0;
   int64_t sum = 0, before = 0, begin = 0;
   for (size_t i = 0; i < n; ++i) sum += weight_of(i);
-  MOE_CHECK(sum > 0,
-            "the weights of all holders of expert {} for source rank {} are 0; their sum must be "
-            "positive",
-            expert, source);
+  MOE_CHECK(
+      sum > 0,
+      "placement: the weights of all holders of expert {} for source rank {} are 0; their sum "
+      "must be positive",
+      expert, source);
   for (size_t j = 0; j < n; ++j) {
     const size_t i = (first + j) % n;
     before += weight_of(i);
@@ -80,9 +81,11 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
 template <class Take>
 void share_all(const Placement& placement, const ExpertCounts& loads, const Take& take) {
   const PlacementBounds& b = placement.bounds();
-  MOE_CHECK(loads.sources == b.devices && loads.experts == b.experts,
-            "loads of {} source ranks and {} experts, expected {} and {} as in the placement",
-            loads.sources, loads.experts, b.devices, b.experts);
+  MOE_CHECK(
+      loads.sources == b.devices && loads.experts == b.experts,
+      "placement: the loads are of {} source ranks and {} experts, but the placement is of {} "
+      "devices and {} experts; the numbers must be equal",
+      loads.sources, loads.experts, b.devices, b.experts);
   const std::vector<Holders> holders = all_holders(placement);
   for (int64_t source = 0; source < b.devices; ++source) {
     for (int64_t e = 0; e < b.experts; ++e) {

@@ -10,7 +10,8 @@ struct Swap {
   int64_t heaviest = 0;  // inputs of the heavier of the two devices after the swap
 };
 
-// Returns the best swap with an expert of the heaviest device; ties go to the lower numbers.
+// Returns the swap of an expert of the heaviest device that leaves the fewest inputs on the heavier
+// of the two devices; heavy = -1 if none leaves fewer than now. Ties go to the lower numbers.
 Swap best_swap(const std::vector<int64_t>& owners, const std::vector<int64_t>& inputs,
                const std::vector<int64_t>& computed) {
   const auto most = std::max_element(computed.begin(), computed.end());

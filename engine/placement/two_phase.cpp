@@ -35,7 +35,7 @@ class Allocation {
         on_(static_cast<size_t>(devices)),
         holders_(static_cast<size_t>(experts)) {}
 
-  /// Step 1 of place_by_popularity. Returns what remains of the experts, in their order.
+  /// Step 1 of place_by_popularity. Returns for step 2 what each expert did not get, largest first.
   std::vector<Item> give_whole_devices(std::span<const double> wanted) {
     std::vector<Item> experts, rest;
     for (size_t e = 0; e < wanted.size(); ++e) {
@@ -127,7 +127,7 @@ class Allocation {
     for (const auto& [at, weight] : given_) {
       const auto [expert, device] = at;
       const int64_t slot = placement.slot_of(expert, device);
-      if (slot < 0) continue;  // the replica was given up
+      if (slot < 0) continue;  // take_slot() removed this replica
       const int64_t units = std::max<int64_t>(1, std::llround(weight * kWeightOne));
       for (int64_t source = 0; source < devices(); ++source) {
         placement.set_weight(source, device, slot, units);
@@ -156,15 +156,16 @@ class Allocation {
     return some[bits * some.size() >> 24];
   }
 
-  /// Frees a slot of a replica. One exists: all slots are in use and experts <= cap * devices.
+  /// Removes a replica of the expert with the most, and returns the device of the slot. There are
+  /// at least two: all slots are in use, an expert has none, and experts <= cap * devices.
   int64_t take_slot() {
     size_t most = 0;
     for (size_t e = 1; e < holders_.size(); ++e) {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
     MOE_CHECK(holders_[most].size() > 1,
-              "expert {} has the most residents, but only {}; one with at least 2 is needed to "
-              "free a slot",
+              "place: freeing a slot needs any expert with at least 2 residents, but expert {} "
+              "has the most with {}",
               most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
@@ -194,7 +195,8 @@ void check_wanted(std::span<const double> wanted, int64_t devices) {
   }
   const auto most = static_cast<double>(devices);
   if (sum > most * (1 + kRounding)) {
-    throw user_error("place.popularity: its sum is {} devices, allowed: at most {}", sum, devices);
+    throw user_error("place.popularity: the sum over experts is {} devices, allowed: at most {}",
+                     sum, devices);
   }
 }
 
@@ -220,8 +222,10 @@ PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhas
                      devices);
   }
   if ((experts + devices - 1) / devices > options.cap) {
-    throw user_error("place.cap = {} experts per device: {} devices cannot hold {} experts",
-                     options.cap, devices, experts);
+    throw user_error(
+        "place.cap = {} experts per device: {} devices cannot hold {} experts, allowed: at least "
+        "{}",
+        options.cap, devices, experts, (experts + devices - 1) / devices);
   }
   return {.experts = experts,
           .devices = devices,
@@ -272,9 +276,10 @@ Compare compare_named(std::string_view name) {
 
 bool estimate_holds(std::span<const double> wanted, std::span<const int64_t> counts, int64_t k,
                     Compare compare) {
-  MOE_CHECK(wanted.size() == counts.size(),
-            "the estimate has {} experts, but the counts have {}; both must have the same number",
-            wanted.size(), counts.size());
+  MOE_CHECK(
+      wanted.size() == counts.size(),
+      "estimate_holds: {} experts have an estimate, but {} have a count; the numbers must be equal",
+      wanted.size(), counts.size());
   std::vector<int64_t> estimated = top_experts(wanted, 2 * k), actual = top_experts(counts, 2 * k);
   if (compare == Compare::kSet) {
     std::sort(estimated.begin(), estimated.end());

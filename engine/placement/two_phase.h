@@ -1,8 +1,8 @@
 // Lina's two-phase allocation of devices to the experts of one MoE layer in inference (USENIX ATC
-// 2023, section 5.2): phase 1 places by an estimate before the gate; phase 2 compares the estimate
-// with the gate's choices and places again when they differ. Pure functions. A mapping is a
-// Placement whose residents are the slots of a device; inference has no optimizer state, so the
-// owner is just the first holder. Estimates are made in popularity.h.
+// 2023, section 5.2): phase 1 places experts by their estimated popularity before the gate; phase 2
+// compares that with the gate's choices and places again when they differ. Pure functions. A
+// mapping is a Placement without shadow slots; inference has no optimizer state, so the owner is
+// just the first holder. Popularity is estimated in path_profile.h.
 #pragma once
 
 #include <cstdint>
@@ -25,35 +25,36 @@ struct TwoPhaseOptions {
   bool weighted = false;
 };
 
-/// Phase 1. wanted: n_e of each expert [experts] (Eq. 1), not negative and at most `devices` in
-/// sum.
+/// Returns the placement of phase 1. wanted: n_e of each expert [experts] (Eq. 1), not negative and
+/// at most `devices` in sum.
 ///  1. An expert with n_e >= 1 takes floor(n_e) whole devices, the largest n_e first.
 ///  2. Its remainder, and experts with 0 < n_e < 1, go to the other devices, largest first, each to
-///     the first device where the sum stays <= 1 and fewer than cap experts are; if there is none,
-///     to the device with the least load.
+///     the first device on which all such numbers sum to at most 1, and which has fewer than cap
+///     experts; if there is none, to the device with the smallest sum.
 ///  3. Experts with n_e = 0 are spread evenly over the devices that are still free; if no device
 ///     is, each goes to a random device with a free slot.
-/// When no slot is left for an expert without one, the expert with most replicas gives one up. A
-/// remainder without a slot is dropped, because its expert has whole devices. Ties go to the lower
-/// number. Throws UserError naming "place.<field>".
+/// When no slot is left for an expert that has none, the expert with most replicas gives one up. A
+/// remainder for which no slot is left is omitted, because its expert has whole devices. Ties go to
+/// the lower number. Throws UserError naming "place.<field>" for a value that is not allowed.
 Placement place_by_popularity(std::span<const double> wanted, int64_t devices,
                               const TwoPhaseOptions& options = {});
-/// Returns the bounds of these placements.
+/// Returns the bounds of all placements that the functions of this file return.
 PlacementBounds two_phase_bounds(int64_t experts, int64_t devices, const TwoPhaseOptions& options);
 
-/// Phase 2: the same from actual counts, n_e = devices * count / sum of counts.
+/// Returns n_e for phase 2, from the gate's choices: devices * count / sum of counts; 0 without
+/// any.
 std::vector<double> wanted_devices(std::span<const int64_t> counts, int64_t devices);
 
-/// Returns the placement without Lina: one expert per device (experts / devices when there are
-/// more), with the same slots.
+/// Returns the placement without Lina: one expert per device (experts / devices when there are more
+/// experts), with the slots of two_phase_bounds().
 Placement fixed_mapping(int64_t experts, int64_t devices, const TwoPhaseOptions& options = {});
 
 /// Returns up to `most` experts with the largest values above 0, largest first; ties: lower number.
 std::vector<int64_t> top_experts(std::span<const double> values, int64_t most);
 std::vector<int64_t> top_experts(std::span<const int64_t> values, int64_t most);
 
-/// How phase 2 compares the 2k most popular experts: as lists or as sets (the paper's "if the two
-/// lists are identical" leaves it open).
+/// How phase 2 compares the 2k most popular experts by estimate and by count: as lists or as sets
+/// (the paper's "if the two lists are identical" leaves this open).
 enum class Compare { kList, kSet };
 /// Returns the Compare with this name. Throws UserError unless it is "list" or "set".
 Compare compare_named(std::string_view name);

@@ -62,7 +62,7 @@ class Calibrator {
       c.link = link_of(c.all_to_all.fit);
     }
     if (options_.overlap) {
-      options_.progress("compute beside transfers");
+      options_.progress("compute during transfers");
       c.overlap = options_.overlap(largest_step(), options_.profile);
     }
     std::sort(spreads_.begin(), spreads_.end());

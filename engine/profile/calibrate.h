@@ -29,8 +29,8 @@ struct CalibratedLine {
   std::vector<Calibrated> rows;
   LineFit fit;
 };
-/// A table of a collective: rows in ascending order of x, with interpolation between them. The
-/// fitted line serves as a link.
+/// A table of a collective: rows in ascending order of x, with interpolation between them. From the
+/// fitted line of the all-to-all follows Calibration::link.
 struct CalibratedTable : CalibratedLine {
   FitError interpolation;
 };
@@ -49,7 +49,7 @@ struct Calibration {
   OverlapTable overlap;  // without rows if CalibrateOptions::overlap is empty
   double spread = 0;     // median of the spreads of all measurements
 };
-/// The largest Calibration::spread that is expected on a machine without other load.
+/// The largest Calibration::spread that is expected on a machine that runs nothing else.
 constexpr double kQuietSpread = 0.15;
 
 struct CalibrateOptions {

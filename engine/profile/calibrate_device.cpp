@@ -28,7 +28,7 @@ using Samples = std::vector<Nanoseconds>;
 constexpr double kTimeout_s = 60;  // for joining the process group, and for each collective
 constexpr int64_t kWarmUp = 5, kFewestRounds = 20;
 constexpr auto kPoll = std::chrono::microseconds(20);
-constexpr int32_t kByte = 0x3c;  // makes floats of about 0.01: not zero, and no overflow in sums
+constexpr int32_t kByte = 0x3c;  // fills the payload: floats of about 0.01, whose sums are finite
 
 /// The process group in which collectives are timed, seen from one rank.
 class TimedProcessGroup {
@@ -108,11 +108,12 @@ class TimedProcessGroup {
       check_device(device_, what);
       const std::string trouble = table_.trouble(process_group_);
       if (!trouble.empty())
-        throw run_error("{} between the processes of the job failed: {}", what, trouble);
+        throw run_error("collective '{}' between the processes of the job failed: {}", what,
+                        trouble);
       if (processes_.failed()) throw RunError(processes_.reason());
       if (std::chrono::steady_clock::now() > deadline) {
-        throw run_error("{} between the processes of the job did not end within {} s", what,
-                        kTimeout_s);
+        throw run_error("collective '{}' between the processes of the job did not end within {} s",
+                        what, kTimeout_s);
       }
       std::this_thread::sleep_for(kPoll);
     }
@@ -183,7 +184,7 @@ OverlapTable overlap_of(const std::string& text) {
 CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptions options) {
   const bool bf16 = options.dtype == DType::kBF16;
   MOE_CHECK(bf16 || options.dtype == DType::kF32,
-            "calibrate: dtype is {}, but device kernels exist for f32 and bf16 only",
+            "calibrate: dtype is {}, but must be f32 or bf16, the types of the device's kernels",
             dtype_name(options.dtype));
   const kernels::DeviceTable device = computing_in(bf16, table);
   options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
@@ -204,7 +205,8 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
                                   const kernels::ProcessGroupSettings& settings) {
   if (device.process_groups == nullptr) {
     throw user_error(
-        "ranks in several processes need NCCL, but the CUDA plugin was built without it");
+        "calibrate: ranks in several processes need NCCL, but the CUDA plugin was built without "
+        "NCCL");
   }
   options.num_ranks = processes.size();
   const CalibrateOptions alone = calibrated_on(device, options);

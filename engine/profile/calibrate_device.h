@@ -1,5 +1,5 @@
 // Options with which calibrate() measures ranks on GPUs: either all ranks on one GPU, where
-// collectives are copies in its memory, or one rank per process, where NCCL transfers the bytes.
+// collectives copy bytes in its memory, or one rank per process, where NCCL transfers the bytes.
 // The calibration itself is in calibrate.h.
 #pragma once
 
@@ -11,7 +11,7 @@ namespace moe {
 
 /// Returns `options` changed to measure on the calling thread's device instead of the CPU
 /// (profile_op_on_device). All num_ranks ranks are on this device: compute ops run on all ranks at
-/// the same time, and collectives are copies between the ranks. Also sets `overlap` to
+/// the same time, and collectives copy bytes between the ranks' buffers. Also sets `overlap` to
 /// overlap_table(). The dtype must be f32 or bf16. Throws UserError for bf16 on a device without
 /// bf16 kernels.
 CalibrateOptions calibrated_on(const kernels::DeviceTable& device, CalibrateOptions options);

@@ -34,7 +34,7 @@ bool runs_side_by_side(const kernels::DeviceTable& device) {
     device.record(begin.get(), stream.get());
     device.sleep(kProbeLead, {}, stream.get());
     device.record(end.get(), stream.get());
-    wait_for(device, over.get(), stream.get(), "transfers beside compute");
+    wait_for(device, over.get(), stream.get(), "transfers during compute");
     if (transfer.covered(begin.get(), end.get())) return true;
   }
   return false;
@@ -53,8 +53,8 @@ class OverlapProfiler {
   OverlapTable table() {
     const OverlapOps ops = overlap_ops(graph_);
     MOE_CHECK(ops.gemm.valid() && ops.memory.valid(),
-              "calibrate: to time compute while transfers run, one GEMM and one memory-bound op "
-              "must exist");
+              "calibrate: to time compute while transfers run, the graph must have a GEMM and a "
+              "memory-bound op, but lacks at least one of them");
     OverlapTable table;
     for (const int32_t blocks : options_.blocks) {
       const std::optional<double> gemm = factor(ops.gemm, blocks);
@@ -121,7 +121,7 @@ BackgroundTransfers::BackgroundTransfers(const kernels::DeviceTable& device, int
                       {device, Where::kDevice, kBuffer},
                       {device, Where::kDevice, kBuffer}});
   }
-  check_device(device, "transfers beside compute");
+  check_device(device, "transfers during compute");
 }
 
 void BackgroundTransfers::queue(kernels::Event go, Nanoseconds length) {
@@ -144,7 +144,7 @@ void BackgroundTransfers::queue(kernels::Event go, Nanoseconds length) {
 bool BackgroundTransfers::covered(kernels::Event begin, kernels::Event end) {
   bool all = true;
   for (const Rank& rank : ranks_) {
-    wait_for(device_, rank.over.get(), rank.stream.get(), "transfers beside compute");
+    wait_for(device_, rank.over.get(), rank.stream.get(), "transfers during compute");
     all = all && device_.elapsed_ns(rank.began.get(), begin) >= 0 &&
           device_.elapsed_ns(end, rank.ended.get()) >= 0;
   }

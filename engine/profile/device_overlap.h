@@ -1,6 +1,6 @@
 // Measures how much longer compute takes on a device while transfers run there. Ops are timed alone
-// and during paced copies by 1, 2, 4, ... thread blocks. These copies imitate the kernels of a
-// network transfer, which occupy multiprocessors and use memory bandwidth. How the measured factors
+// and during paced memory copies by 1, 2, 4, ... thread blocks, which imitate the kernels of a
+// network transfer: these occupy multiprocessors and use memory bandwidth. How the measured factors
 // change the time of a step is in cost/overlap.h and sim/, not here.
 #pragma once
 
@@ -23,7 +23,7 @@ class BackgroundTransfers {
   /// device has not enough memory.
   BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
                       double bytes_per_s);
-  /// Queues a transfer per rank that begins when the last recorded event `go` is over, and that
+  /// Queues a transfer per rank that begins when the work recorded in event `go` is over, and that
   /// lasts for `length`.
   void queue(kernels::Event go, Nanoseconds length);
   /// Waits until all transfers are over. Returns whether all of them ran during the whole time from
@@ -51,11 +51,11 @@ struct OverlapOptions {
   double bytes_per_s = 45e9;
 };
 
-/// Returns the slowdowns of the ops of overlap_ops(): the median time during transfers divided by
-/// the median time alone, at least 1. Times are read from the cache, or measured now and stored
-/// there, under keys that begin with `key_prefix` (device_profile_key). If the device does not run
-/// transfers during compute, the table has no rows and its `source` states this. Throws the errors
-/// of profile_op_on_device().
+/// Returns the slowdowns of the ops of overlap_ops() (cost/overlap.h): the median time during
+/// transfers divided by the median time alone, at least 1. Times are read from the cache, or
+/// measured now and stored there, under keys that begin with `key_prefix` (device_profile_key). If
+/// the device does not run transfers during compute, the table has no rows and its `source` states
+/// this. Throws the errors of profile_op_on_device().
 OverlapTable overlap_table(const Graph& graph, const OverlapOptions& options, ProfileCache& cache,
                            const std::string& key_prefix, const kernels::DeviceTable& device);
 

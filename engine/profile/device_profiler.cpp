@@ -307,15 +307,16 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
   }
   if (def.collective != Collective::kNone) {
     MOE_CHECK(options.ranks_beside == graph.num_ranks,
-              "op '{}' is a collective: it is profiled on {} ranks, but must be on all {}", op.name,
-              options.ranks_beside, graph.num_ranks);
+              "op '{}' is a collective: it is to be profiled on {} ranks, but must be on all {} "
+              "ranks of the graph",
+              op.name, options.ranks_beside, graph.num_ranks);
   } else if (!has_kernel(graph, id, device)) {
     throw user_error("op '{}': the op kind {} has no kernel on this device, so it cannot be timed",
                      op.name, def.name);
   }
   if (works_on_host(graph, id)) {
     MOE_CHECK(background == nullptr,
-              "op '{}' runs on the host, so it must be profiled without background transfers",
+              "op '{}' runs on the CPU, so it must be profiled without background transfers",
               op.name);
     HostTrial trial(graph, id, options, device);
     return sample(options, [&] { return std::optional(std::vector{trial.call()}); });

@@ -3,10 +3,10 @@
 // if they would be in the caches in a step.
 //
 // A sample is the device time between events around one call. Calls are queued while the device is
-// busy, so the time that the host needs to queue them is not part of a sample. This is the time of
-// an op in a step that is recorded once and replayed. A step in which the host waits for the device
-// cannot be replayed; if the device is faster than the host can queue, such a step lasts longer
-// than the samples of its ops.
+// busy, so the time that the host (the CPU) needs to queue them is not part of a sample. This is
+// the time of an op in a step that is recorded once and replayed. A step in which the host waits
+// for the device cannot be replayed; if the device is faster than the host can queue, such a step
+// lasts longer than the samples of its ops.
 #pragma once
 
 #include <string>
@@ -30,7 +30,7 @@ class BackgroundTransfers;  // device_overlap.h
 ///   ranks of the graph;
 /// - for an op that moves experts: 0, as in profile_op().
 /// `background`: transfers that run during each sample, only for ops that the device runs; there
-/// are no samples if the device does not run the op during transfers.
+/// are no samples if the device cannot run the op at the same time as transfers.
 /// Throws UserError for an op without a kernel; throws RunError naming the op if the device fails,
 /// has not enough memory, or does not finish. Uses a few times 160 MiB of device memory per rank.
 std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,

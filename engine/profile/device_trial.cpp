@@ -21,7 +21,8 @@ using Where = DeviceStorage::Where;
 
 // Size of the L2 cache of an H200; an H100 has 50 MiB.
 constexpr Bytes kL2Bytes = 60 << 20;
-static_assert(ProfileOperands::kFarBytes >= 2 * kL2Bytes, "what is far away is not in the L2");
+static_assert(ProfileOperands::kFarBytes >= 2 * kL2Bytes,
+              "kFarBytes of other traffic must evict data from the L2");
 
 constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr Nanoseconds kSpin = 200'000;  // time of busy waiting before the host sleeps in between
@@ -79,7 +80,7 @@ TrialOperands::TrialOperands(const Graph& graph, OpId op, const WorkContext& wor
       host_(graph, op, work, element_bytes(device)),
       inputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.inputs.size())),
       outputs_(static_cast<size_t>(num_ranks), std::vector<void*>(op_.outputs.size())) {
-  const bool none = runs_on_host(graph, op_);  // an op that is queued because the device routes it
+  const bool none = runs_on_host(graph, op_);  // true here for a gate that the device routes
   const std::vector<TensorId> read = none ? std::vector<TensorId>{} : host_inputs(graph, op_);
   for (const TensorId t : op_.inputs) stays_on_host_.push_back(t.valid() && contains(read, t));
   const auto bytes = static_cast<Bytes>(host_.storage().size());
@@ -96,7 +97,7 @@ void TrialOperands::fill(kernels::Stream stream) {
     device_.copy(o.pristine.data(), host_.inputs()[o.input], o.pristine.size(), stream);
   }
   const void* from = host_.storage().data();
-  for (const DeviceStorage& rank : ranks_) {  // others are copied from rank 0: faster than the host
+  for (const DeviceStorage& rank : ranks_) {  // from rank 1 on from rank 0: faster than from host
     device_.copy(rank.data(), from, rank.size(), stream);
     from = ranks_[0].data();
   }

@@ -1,10 +1,10 @@
 // The operands of one op that is timed on a device (device_profiler.h), in memory of their own:
 // TrialOperands for ops that all ranks run on the device, HostTrial for ops that a rank runs on the
-// host, with copies from and to the device.
+// host (the CPU), where operands are copied from and to the device.
 //
-// ProfileOperands defines the values, and keeps several copies of each operand so that operands are
-// as cold in the caches as in a step. TrialOperands copies the whole storage of a ProfileOperands
-// to the device, once per rank. Timing is not here.
+// ProfileOperands defines the values, and keeps each operand in several buffers so that operands
+// are as cold in the caches as in a step. TrialOperands copies the whole storage of a
+// ProfileOperands to the device, once per rank. Timing is not here.
 #pragma once
 
 #include <string>
@@ -24,7 +24,8 @@ namespace moe {
 void wait_for(const kernels::DeviceTable& device, kernels::Event event, kernels::Stream stream,
               const std::string& what);
 
-/// Whether the host runs the op. Ops that choose experts run on the host unless the device routes.
+/// Whether the host runs the op: gates run on the host unless the device routes
+/// (exec/device/ops.h).
 bool works_on_host(const Graph& graph, OpId op);
 
 /// The operands of all ranks, for an op that is queued on the device.
@@ -68,7 +69,7 @@ class HostTrial {
  public:
   HostTrial(const Graph& graph, OpId op, const ProfileOptions& options,
             const kernels::DeviceTable& device);
-  /// Calls the op once. Returns its time with the copies.
+  /// Calls the op once. Returns its time, with the copies from and to the device.
   Nanoseconds call();
 
  private:

@@ -49,8 +49,9 @@ int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) 
                       static_cast<double>(capacity));
 }
 
-/// Returns the maps of a balanced routing: each sequence of E tokens goes to E different experts,
-/// in an order that changes between sequences. An expert takes at most `used` rows.
+/// Returns the maps of a balanced routing: the first choices of each block of `experts` consecutive
+/// tokens are all different, in an order that changes between blocks. An expert takes at most
+/// `used` rows.
 Maps balanced_maps(int64_t tokens, int64_t columns, int64_t experts, int64_t capacity,
                    int64_t used) {
   Maps m;
@@ -185,7 +186,7 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     case Role::kChoiceSlot:
     case Role::kSlotChoice:
       return map_values(graph, op, role, context);
-    default:  // zeros: row begins of the first part, no estimates, and tensors that are only moved
+    default:  // 0 for row begins (the first part), for estimates, and for tensors that only move
       return std::vector<int32_t>(n);
   }
 }

@@ -12,7 +12,7 @@ namespace moe {
 
 /// Returns the elements of input number `input`, an i32 tensor; zeros for an input without a rule.
 /// The slot occupancy (0 to 1) is the fraction of an expert's slots that hold a token, rounded to
-/// whole slots; fewer hold one if there are fewer choices. Choices beyond that are dropped.
+/// whole slots, or less if there are fewer choices. Choices for which no slot is left are dropped.
 std::vector<int32_t> index_values(const Graph& graph, OpId op, size_t input,
                                   const WorkContext& context);
 

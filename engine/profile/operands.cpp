@@ -204,7 +204,7 @@ void ProfileOperands::join(const Graph& graph, const Op& op) {
     const size_t input = place_of(op.inputs, p.piece), output = place_of(op.outputs, p.whole);
     MOE_CHECK(
         input < op.inputs.size() && output < op.outputs.size(),
-        "op '{}': the tensors that it joins must be its inputs, and the joined ones its outputs",
+        "op '{}': the tensors that it joins must be its inputs, and the result must be an output",
         op.name);
     const Bytes each = dtype_bytes(graph.tensor(p.whole).dtype, element_bytes_);
     joined_.push_back({input, output, p.offset * each});

@@ -2,11 +2,11 @@
 // step would pass them: no zeros and no denormals, index maps of a balanced routing, and cache
 // contents as in a step. Threads and clocks are not here but in profiler.h.
 //
-// Invariant: an operand that a step uses again after D bytes of other traffic has D / F copies,
-// which calls use in turn. F is the number of bytes that a call touches of operands that are not
-// reused sooner. An input that the previous op has just written has one copy. So has a short-lived
-// output, because a step would write it to memory that was just freed. An output that is kept is
-// written to memory that was not used for a whole step.
+// Invariant: an operand that a step uses again after D bytes of other traffic is in D / F buffers
+// ("copies"), which calls use in turn. F is the number of bytes that a call touches of operands
+// that are not reused sooner. An input that the previous op has just written has one copy. So has a
+// short-lived output, because a step would write it to memory that was just freed. An output that
+// later ops need is written to memory that was not used for a whole step.
 #pragma once
 
 #include <optional>
@@ -75,7 +75,7 @@ class ProfileOperands {
   void lay_out(const Graph& graph, OpId op);
   void fill_inputs(const Graph& graph, OpId op, const WorkContext& context);
 
-  std::vector<Copies> input_copies_, output_copies_;  // count == 0 without copies of its own
+  std::vector<Copies> input_copies_, output_copies_;  // count 0: absent, or in another's storage
   std::vector<Joined> joined_;
   std::vector<int> taken_over_;  // per output: the input whose storage it takes over, or -1
   std::vector<Overwritten> overwritten_;

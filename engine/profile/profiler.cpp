@@ -180,8 +180,8 @@ class Sampler {
   std::vector<Nanoseconds> samples_;
 };
 
-/// Runs body(t) on threads t = 1 .. num_threads - 1, in addition to the calling thread. The result
-/// joins the threads at the end of its scope.
+/// Runs body(t) on threads t = 1 .. num_threads - 1, in addition to the calling thread. The
+/// returned group joins the threads at the end of its scope.
 ThreadGroup other_ranks(int64_t num_threads, const std::function<void(int64_t)>& body) {
   return {num_threads - 1, [](int64_t i) { return fmt::format("rank {} of a measurement", i + 1); },
           [body](int64_t i) { body(i + 1); }};
@@ -265,8 +265,8 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const Op& op = graph.op(id);
   const Bytes in = tensor_bytes(graph.tensor(op.inputs[0]), element_bytes);
   const Bytes out = tensor_bytes(graph.tensor(op.outputs[0]), element_bytes);
-  // The side with the slots may have more slots than there are rows, so the smaller side counts. An
-  // op that gathers sends its whole input to each member and fills its whole output.
+  // Of input and output, one may consist of slots, more than there are rows to move, so the smaller
+  // one counts. An op that gathers sends its whole input to each member and fills its whole output.
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
@@ -296,7 +296,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   MOE_CHECK(!is_view(graph, graph.op(op)),
             "op '{}' of kind {} is a view, which takes no time; it must not be profiled",
             graph.op(op).name, def.name);
-  // A placement decides how many experts move; the link model computes the time.
+  // The placement of each step decides how many experts move; the link model computes their time.
   if (def.collective == Collective::kExperts) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }

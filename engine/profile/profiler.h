@@ -31,10 +31,10 @@ struct ProfileOptions {
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
-/// of the same size for each member, and the bytes of the output behind the pieces that it clears.
+/// of the same size for each member. The op sets the rest of its output to 0.
 struct EvenExchange {
   Pieces pieces;
-  Bytes used = 0, unused = 0;  // bytes of the output that are received and that are cleared
+  Bytes used = 0, unused = 0;  // bytes of the output that are received, and that are set to 0
 };
 /// `size`: number of members.
 EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work, int64_t size,

@@ -57,8 +57,8 @@ Plan standing_still(const Plan& plan) {
   return still;
 }
 
-/// Returns, for each step group, the sum of its ops' durations in one step on the mean rank; the
-/// duration of a collective is counted from the post of its last member.
+/// Returns, for each step group, the sum of its ops' durations in one step, averaged over ranks;
+/// the duration of a collective is counted from the post of its last member.
 std::map<std::string, Nanoseconds> sums_of(const Graph& graph, const Timeline& timeline) {
   std::vector<Nanoseconds> posted(graph.num_ops());
   for (const Span& span : timeline.spans) {
@@ -148,8 +148,8 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   spec.system = {.name = "rehearsal",
                  .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   spec.work = {};
-  // With skewed routing, differences between ranks would be mistaken for jitter. The simulator
-  // accounts for the skew.
+  // With skewed routing, differences between ranks would be mistaken for jitter. A prediction
+  // accounts for the skew by itself.
   if (spec.routing)
     spec.routing = std::make_shared<const RoutingModel>(workload("balanced", {}, 1));
   spec.element_bytes = sizeof(float);
@@ -185,7 +185,8 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   const auto median_of = [&](const std::string& group) {
     const auto known = samples.find(group);
     MOE_CHECK(known != samples.end(),
-              "rehearsal: there are no samples of the group '{}'; every group must have been timed",
+              "rehearsal: there are no samples of the group '{}' of ops; the plan's groups "
+              "must all have some",
               group);
     return median(known->second);
   };

@@ -35,18 +35,19 @@ struct RehearsalOptions {
 };
 constexpr double kLeastFactor = 0.95;
 
-/// Samples in ns. For the name of a step_group(), one sample per step: the sum over the ops of the
-/// group of their duration on the mean rank; a collective counts from the post of its last member.
+/// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
+/// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
 /// For "peers", one sample of Metrics::wait_ns per step. With an emulated link and several ranks,
-/// also for "core", samples of InStep::core_ns, and for "core late", by how much later than the
-/// link model says the same very small transfers ended.
+/// also for "core": samples of InStep::core_ns, taken with very small transfers; and for "core
+/// late": how much later than by the link model each of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
-/// Executes the steps. Throws the errors of a run, and Interrupted if the run is stopped.
+/// Executes the plan for options.steps steps and returns their samples. Throws the errors of a run,
+/// and Interrupted if the run is stopped.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
-/// Compares the medians of the samples with the times of the same ops alone in plan.spec.cost.
-/// Requires: samples of each group of the plan.
+/// Returns the factors that follow from the medians of the samples and the times of the same ops
+/// alone in plan.spec.cost. Requires: samples of each group of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
 
 /// As in_step(), with samples from the cache. If the cache lacks some of them, executes the steps

@@ -20,15 +20,15 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   for (size_t lane = 0; lane < input.orders.lanes.size(); ++lane) {
     for (const OpId op : input.orders.lanes[lane]) {
       MOE_CHECK(!lanes[op.index()].valid(),
-                "op '{}' must be in the orders of the lanes once, but is there twice",
+                "replay: op '{}' is twice in the orders of the lanes, but must be there once",
                 input.graph.op(op).name);
       lanes[op.index()] = LaneId(static_cast<int64_t>(lane));
       ++placed;
     }
   }
   MOE_CHECK(placed == lanes.size(),
-            "every op must be in the orders of the lanes, but only {} of {} ops are", placed,
-            lanes.size());
+            "replay: the orders of the lanes have {} ops, but must have all {} ops of the graph",
+            placed, lanes.size());
   return lanes;
 }
 
@@ -236,7 +236,8 @@ void Engine::send(OpId op) {
 
 Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
   const Nanoseconds ns = input_.duration_ns(op, static_cast<int32_t>(rank));
-  MOE_CHECK(ns >= 0, "op '{}' takes {} ns, which is negative", input_.graph.op(op).name, ns);
+  MOE_CHECK(ns >= 0, "replay: op '{}' takes {} ns, but a duration must be at least 0",
+            input_.graph.op(op).name, ns);
   return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
 }
 
@@ -292,7 +293,8 @@ void Engine::fail_stuck() const {
     throw run_error("op '{}' is held back forever: a hold waits for an op that never begins",
                     input_.graph.op(arbiter.waiting()[0]).name);
   }
-  MOE_CHECK(false, "every op must run on every rank, but only {} of {} pairs of op and rank ended",
+  MOE_CHECK(false,
+            "replay: no event is left, but only {} of {} pairs of op and rank have ended; all must",
             num_over_, posts_.size());
 }
 

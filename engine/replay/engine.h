@@ -30,7 +30,7 @@ class Engine {
     Nanoseconds last_post = 0;
     int64_t chunk = 0, num_chunks = 1;
     Nanoseconds begin = 0;  // when the current chunk began
-    /// When a later chunk than the first was posted: the end of the chunk before it.
+    /// Post time of the current chunk if it is not the first: the end of the chunk before it.
     Nanoseconds chunk_post = 0;
   };
   /// The state of one op on one rank.
@@ -61,7 +61,7 @@ class Engine {
   }
 
   void reset();
-  /// Advances the clock. Throws UserError beyond `latest_`.
+  /// Advances the clock. Throws UserError if `at` is after `latest_`.
   void set_now(Nanoseconds at);
   void take(const Event& event);
   void ready(OpId op, size_t rank);

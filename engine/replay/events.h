@@ -1,7 +1,8 @@
 // The times of a list of events, without lanes, arbiters or shared links. An event begins when all
 // events that it waits for are over, and ends after its duration. An event that all ranks do
-// together begins with the last rank and ends with the slowest. Callers must run the events in an
-// order in which predecessors come first. The full event engine is in engine.h.
+// together begins when the last rank is ready and takes the longest duration of any rank. Callers
+// must run the events in an order in which predecessors come first. The full event engine is in
+// engine.h.
 #pragma once
 
 #include <algorithm>

@@ -10,8 +10,8 @@
 namespace moe {
 
 /// Returns the link spans for `use`, which Wire::take_use() returned for `wire`; times stay the
-/// same. A ring changes rates at each of its steps, so a link with more than `most` changes is
-/// averaged over `most` equal intervals, each with the bytes that the link carries in it.
+/// same. A ring changes rates at each of its steps, so the rate of a link with more than `most`
+/// changes is averaged in each of `most` equal intervals; the bytes per interval stay the same.
 std::vector<LinkSpan> link_spans(const Wire& wire, const std::vector<LinkUse>& use,
                                  size_t most = 500);
 

@@ -11,7 +11,8 @@
 namespace moe {
 
 Timeline replay(const ReplayInput& input) {
-  MOE_CHECK(input.num_ranks >= 1, "num_ranks = {}, must be at least 1", input.num_ranks);
+  MOE_CHECK(input.num_ranks >= 1, "replay: num_ranks = {}, but must be at least 1",
+            input.num_ranks);
   return Engine(input).run();
 }
 

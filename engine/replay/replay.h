@@ -31,12 +31,12 @@ struct ReplayInput {
   Nanoseconds handoff_ns = 0;
   /// Duration of one of `chunks` equal chunks of a collective; null: an equal part of the whole.
   std::function<Nanoseconds(OpId, int64_t chunks)> chunk_ns = nullptr;
-  /// The cluster on whose links transfers may overlap, if no arbiter prevents it. Where it is null,
-  /// or where transfers cannot overlap, each transfer takes its duration.
+  /// The cluster on whose links transfers may overlap, if no arbiter prevents it. If it is null, or
+  /// if transfers cannot overlap, each transfer takes the time of duration_ns or chunk_ns.
   const Cluster* network = nullptr;
   /// Returns one of `chunks` equal chunks of a collective as a transfer on the links of `network`.
-  /// With the links for itself the transfer is scaled to take its duration. nullopt: the op takes
-  /// its duration whatever else is in progress.
+  /// Alone on its links the transfer takes the time of duration_ns or chunk_ns. nullopt: the op
+  /// takes that time whatever else is in progress.
   std::function<std::optional<NetworkOp>(OpId, int64_t chunks)> transfer = nullptr;
   /// Whether Timeline::links is recorded.
   bool keep_links = false;
@@ -45,7 +45,8 @@ struct ReplayInput {
 };
 
 /// Requires: a legal schedule (check_legal). Throws RunError naming the cycle when the orders
-/// deadlock, and RunError naming lane and stage when a lane's policy names no op that is ready.
+/// deadlock, naming lane and stage when a lane's pick function returns no op that is ready, and
+/// naming the op when a hold keeps it back forever.
 Timeline replay(const ReplayInput& input);
 
 /// Returns the work that a routing gives an op on a rank (for a collective: on any rank); null
@@ -59,7 +60,8 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// max(busiest lane, longest path of data and mutation edges); no schedule takes less time.
+/// Two times that no schedule of the ops on these lanes can beat: the work of the busiest lane, and
+/// the longest path of data and mutation edges.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   LaneId busiest_lane;

@@ -9,22 +9,25 @@ namespace moe {
 RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
     : maps_(maps), next_column_(static_cast<size_t>(maps.tokens)) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  MOE_CHECK(
-      maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0,
-      "tokens = {} and capacity = {} must be at least 0, experts = {} and columns = {} at least 1",
-      maps.tokens, maps.capacity, maps.experts, maps.columns);
+  MOE_CHECK(maps.tokens >= 0 && maps.experts >= 1 && maps.columns >= 1 && maps.capacity >= 0,
+            "RoutingMaps: tokens = {} and capacity = {} must be at least 0, experts = {} and "
+            "columns = {} at least 1",
+            maps.tokens, maps.capacity, maps.experts, maps.columns);
   MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
-            "{} tokens with {} choices each and {} experts with {} slots each: choices and slots "
-            "must be at most {} each",
+            "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; all "
+            "choices and all slots must be at most {}",
             maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
-  MOE_CHECK(used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts,
-            "used_before has {} numbers, expected none or one for each of {} experts",
-            used_before.size(), maps.experts);
+  MOE_CHECK(
+      used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts,
+      "RoutingBuilder: used_before has {} numbers, expected none or one for each of {} experts",
+      used_before.size(), maps.experts);
   std::fill_n(maps_.counts, maps_.experts, 0);
   for (size_t e = 0; e < used_before.size(); ++e) {
-    MOE_CHECK(used_before[e] >= 0 && used_before[e] <= maps.capacity,
-              "used_before of expert {} is {}, but must be between 0 and capacity = {}", e,
-              used_before[e], maps.capacity);
+    MOE_CHECK(
+        used_before[e] >= 0 && used_before[e] <= maps.capacity,
+        "RoutingBuilder: used_before of expert {} is {}, but must be between 0 and capacity = "
+        "{}",
+        e, used_before[e], maps.capacity);
     maps_.counts[e] = used_before[e];
   }
   before_.assign(maps_.counts, maps_.counts + maps_.experts);
@@ -35,7 +38,7 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
 
 bool RoutingBuilder::take(int64_t t, int64_t e) {
   if (t < 0 || t >= maps_.tokens) {
-    throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+    throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
   }
   const int32_t* chosen = maps_.expert + t * maps_.columns;
   int32_t& column = next_column_[static_cast<size_t>(t)];
@@ -45,7 +48,7 @@ bool RoutingBuilder::take(int64_t t, int64_t e) {
 
 bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
   if (t < 0 || t >= maps_.tokens) {
-    throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+    throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
   }
   if (column < 0)
     throw user_error("gate: token {} has no choice number {}; choices count from 0", t, column);
@@ -67,7 +70,8 @@ void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
     for (int64_t i = 0; i < count; ++i) {
       const int64_t t = order.empty() ? i : order[static_cast<size_t>(i)];
       if (t < 0 || t >= maps_.tokens) {
-        throw user_error("gate: there is no token {}, tokens = {}", t, maps_.tokens);
+        throw user_error("gate: there is no token {}; tokens count from 0 to {}", t,
+                         maps_.tokens - 1);
       }
       const int32_t e = choices[static_cast<size_t>(t * k + j)];
       if (e != -1) place(t, j, e);
@@ -78,7 +82,8 @@ void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
 // Requires: t is in range and column is not negative.
 bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   if (e < 0 || e >= maps_.experts) {
-    throw user_error("gate: there is no expert {}, experts = {}", e, maps_.experts);
+    throw user_error("gate: there is no expert {}; experts count from 0 to {}", e,
+                     maps_.experts - 1);
   }
   if (column >= maps_.columns) {
     throw user_error("gate: token {} has more than {} choices, the most that are allowed", t,
@@ -136,7 +141,8 @@ namespace {
 
 using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
 
-/// Routes tokens [0, cut) and then the rest; throws if `whole` differs.
+/// Routes tokens [0, cut) and then the rest; throws UserError if `whole` routes a token
+/// differently.
 void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
   std::vector<int32_t> used;
   for (const int64_t first : {int64_t{0}, cut}) {

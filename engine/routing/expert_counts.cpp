@@ -14,8 +14,8 @@ std::vector<int64_t> zeros(int64_t sources, int64_t experts) {
       static_cast<double>(sources) * static_cast<double>(experts) * sizeof(int64_t);
   const auto refused = [&] {
     return run_error(
-        "the rows of {} experts from each of {} ranks take {:.1f} GiB; there is not "
-        "enough memory for them",
+        "the numbers of rows that {} experts get from each of {} ranks take {:.1f} GiB; there is "
+        "not enough memory for them",
         experts, sources, bytes / kGiB);
   };
   try {

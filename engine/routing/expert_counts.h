@@ -12,7 +12,7 @@ namespace moe {
 
 struct ExpertCounts {
   int64_t sources = 0, experts = 0;
-  std::vector<int64_t> rows;  // [sources, experts], choices that hold a slot, or all choices
+  std::vector<int64_t> rows;  // [sources, experts]; from a routing model dropped choices included
 
   ExpertCounts() = default;
   /// All 0. Throws RunError naming the sizes when there is not enough memory.

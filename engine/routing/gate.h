@@ -16,8 +16,8 @@
 
 namespace moe {
 
-/// kToken: the choice of a token depends on this token and the capacity used so far, so the batch
-/// may be cut and the used capacity handed on. kBatch: the gate needs the whole batch.
+/// kToken: the choice of a token depends on this token and the slots used so far, so the batch may
+/// be cut and each part told how many slots are used. kBatch: the gate needs the whole batch.
 enum class GateScope : uint8_t { kToken, kBatch };
 /// What makes a choice: a token by its scores, an expert by the scores of the tokens, or a rule
 /// that does not use scores.
@@ -36,12 +36,12 @@ struct GateInput {
   const int32_t* ids = nullptr;   // [tokens], input token ids
   int64_t first_token = 0;        // global number of token 0, for counter-based randomness
   int64_t step = 0;
-  int64_t layer = 0;
+  int64_t layer = 0;  // the model's block, from 0; blocks without experts count too
 };
 
-/// The index maps of one rank's routing, owned by the caller. K = columns = choices per token. A
-/// batch may be routed in parts: slots and choices are numbered over the whole batch, and all parts
-/// share one slot_choice, in which each part writes the slots that it takes.
+/// The index maps of one rank's routing, owned by the caller. K = columns = most choices per token.
+/// A batch may be routed in parts: slots and choices are numbered over the whole batch, and all
+/// parts share one slot_choice, in which each part writes the slots that it takes.
 struct RoutingMaps {
   int64_t tokens = 0, experts = 0, columns = 0, capacity = 0;
   int32_t* expert = nullptr;       // [tokens, K]: the chosen expert (also when dropped), -1: none
@@ -49,7 +49,7 @@ struct RoutingMaps {
   int32_t* slot_choice = nullptr;  // [experts, capacity]: token * K + column, -1: empty
   int32_t* counts = nullptr;       // [experts]: slots used by this part and the parts before it
   int64_t first_token = 0;         // number of this part's first token, for slot_choice
-  bool part = false;               // true: slots that this part does not take keep their content
+  bool part = false;               // whether slots keep their content unless this part takes them
 };
 
 /// Fills RoutingMaps. Slots are taken in call order: positions of an expert are 0, 1, 2, ...; a
@@ -121,7 +121,7 @@ void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder
 
 /// The built-in gates; gates.cpp lists their sources. Of equal scores the lower expert wins.
 const std::vector<Gate>& builtin_gates();
-/// Throws UserError with the nearest name when there is none.
+/// Throws UserError with the nearest name when there is no such gate.
 const Gate& builtin_gate(std::string_view name);
 
 /// Computes weight[t,j] by the rule from scores [tokens, experts]; 0 for a choice without a slot.
@@ -129,8 +129,8 @@ const Gate& builtin_gate(std::string_view name);
 template <class T>
 void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule);
 
-/// Adds one rank's assignments to their FNV-1a 64 checksum, which is chained over the ranks in
-/// order. The byte of a choice holds the low 8 bits of the expert; 255 means no choice.
+/// Returns the FNV-1a 64 checksum `so_far` (of the ranks before; first kChecksumStart) continued
+/// with one rank's assignments. A choice's byte has the low 8 bits of the expert; 255: no choice.
 constexpr uint64_t kChecksumStart = 14695981039346656037ull;
 uint64_t assignment_checksum(uint64_t so_far, const RoutingMaps& maps, AssignmentCode code);
 

@@ -17,7 +17,7 @@ using kernels::WeightRule;
 constexpr uint64_t kRandomGateStream = 1000033;
 
 ScoreMatrix scores_of(const GateInput& in) {
-  MOE_CHECK(in.scores != nullptr, "GateInput::scores is null, but this gate needs scores");
+  MOE_CHECK(in.scores != nullptr, "GateInput::scores is null, but the gate that runs needs scores");
   return {std::span(in.scores, static_cast<size_t>(in.tokens * in.experts)), in.experts};
 }
 
@@ -48,7 +48,8 @@ void route_expert_choice(const GateInput& in, RoutingBuilder& out) {
 void route_hash(const GateInput& in, RoutingBuilder& out) {
   MOE_CHECK(in.ids != nullptr, "GateInput::ids is null, but gate hash needs token ids");
   for (int64_t t = 0; t < in.tokens; ++t) {
-    MOE_CHECK(in.ids[t] >= 0, "token {} has id {}; ids must be at least 0", t, in.ids[t]);
+    MOE_CHECK(in.ids[t] >= 0, "gate hash: token {} has the token id {}, but must have at least 0",
+              t, in.ids[t]);
     out.take(t, in.ids[t] % in.experts);
   }
 }
@@ -97,7 +98,7 @@ int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t t
   return static_cast<int64_t>(places);
 }
 
-// Makes a gate that gives every token fixed_k choices, or k of the model if fixed_k is 0.
+// Makes a gate that gives every token fixed_k choices, or the model's k if fixed_k is 0.
 Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule weight,
                  int64_t fixed_k, decltype(Gate::route) route) {
   Gate gate;
@@ -163,7 +164,8 @@ std::vector<Gate> make_gates() {
   check_rows("gates", gates);
   for (const Gate& gate : gates) {
     MOE_CHECK(gate.columns && gate.capacity && gate.route,
-              "gate '{}' must have all of the functions columns, capacity and route", gate.name);
+              "gate '{}': its members columns, capacity and route must all be set to functions",
+              gate.name);
   }
   return gates;
 }

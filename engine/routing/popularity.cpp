@@ -29,7 +29,8 @@ struct SeededQuery {
   int64_t class_layer() const { return setting.chained() ? 0 : query.layer; }
 };
 
-/// Weights of classes before drift. If num_hot > 0, the first num_hot classes get `share` of all.
+/// Weights of classes before drift. If num_hot > 0, the first num_hot classes get the fraction
+/// `share` of all choices.
 struct Shape {
   std::vector<double> weight;
   std::vector<int32_t> expert_of;
@@ -271,7 +272,8 @@ double WorkloadSetting::value(std::string_view option) const {
   const std::vector<OptionSpec>& options = workloads()[row].options;
   size_t i = 0;
   while (i < options.size() && options[i].name != option) ++i;
-  MOE_CHECK(i < options.size(), "workload {} has no option {}", workloads()[row].name, option);
+  MOE_CHECK(i < options.size(), "workload {} must have an option '{}', but lacks it",
+            workloads()[row].name, option);
   return values[i];
 }
 

@@ -1,6 +1,6 @@
 // The popularity of experts under a workload in one step and layer; implements the entries of
-// workloads() (workload.h). Every value is a pure function of setting, query and rank. The tokens'
-// draws by popularity are in sampler.h.
+// workloads() (workload.h). Every value is a pure function of setting, query and rank. How tokens
+// draw their experts by popularity is in sampler.h.
 #pragma once
 
 #include <cstdint>
@@ -37,7 +37,7 @@ struct Popularity {
   std::vector<int32_t> expert_of;  // [experts], the expert of each class
 };
 
-/// Entry number `row` of workloads() with the values of its options, in its order.
+/// The entry of workloads() with index `row`, and a value for each of its options, in their order.
 struct WorkloadSetting {
   size_t row = 0;
   std::vector<double> values;

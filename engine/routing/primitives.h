@@ -1,7 +1,7 @@
 // Bulk functions on the scores of one rank's tokens, row-major [tokens, experts]. Built-in gates
 // consist of them, and Lua gates call them instead of looping over tokens. Pure functions. Ties go
 // to the lower index. A NaN is never ranked but throws RunError "gate: scores of token N hold a
-// NaN". They take no slots; that is in gate.h.
+// NaN". These functions take no slots; RoutingBuilder in gate.h does.
 #pragma once
 
 #include <cstdint>

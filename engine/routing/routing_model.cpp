@@ -8,7 +8,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
                  std::function<int64_t(int64_t block)> moe_layer) {
   MOE_CHECK(routing != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1,
-            "a gate of a routing model needs a model, and ranks = {}, tokens_per_rank = {} and k = "
+            "routed_gate: `routing` must not be null, and ranks = {}, tokens_per_rank = {} and k = "
             "{} must be at least 1",
             ranks, tokens_per_rank, k);
   Gate gate = builtin_gate("top_k");
@@ -24,8 +24,8 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
     const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
     MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,
-              "{} tokens from token {} on with k = {}, but the routing model is for {} ranks of {} "
-              "tokens with k = {}; the tokens must be of one rank",
+              "a gate got {} tokens from token {} on with k = {}, but its routing model is for {} "
+              "ranks of {} tokens with k = {}; the tokens must be of one rank",
               in.tokens, in.first_token, in.k, ranks, tokens_per_rank, k);
     std::vector<int32_t> choices(static_cast<size_t>(tokens_per_rank * k));
     const RoutingQuery query = {.step = in.step,

@@ -26,7 +26,7 @@ struct RoutingQuery {
 
 struct RoutingModel {
   std::string name;  // as in results and op attributes, with options and seed
-  /// Writes the choices [tokens, k] of one rank, best first; -1: no choice (a rank without tokens).
+  /// Writes the choices [tokens, k] of one rank, best first; -1: the token chooses no expert.
   /// Throws UserError when it cannot answer: a trace of other sizes, fewer experts than k.
   std::function<void(const RoutingQuery&, int64_t rank, std::span<int32_t> choices)> route;
   /// Returns how often each rank's tokens choose each expert: exactly the histogram of route().

@@ -191,7 +191,7 @@ int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   return last;
 }
 
-/// Draws again when a class is taken; after kMostTries it uses left_class.
+/// Draws again when the token has chosen the class already; uses left_class after kMostTries.
 void Sampler::draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   std::vector<uint32_t> open(classes.size() / k);

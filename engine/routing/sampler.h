@@ -17,7 +17,7 @@ class AliasTable {
  public:
   /// share: [n], n >= 1, sums to 1.
   explicit AliasTable(std::span<const double> share);
-  /// Has no branch, because it would be unpredictable.
+  /// Has no branch, because the processor could not predict one.
   int32_t draw(uint32_t bits) const {
     const uint64_t at = uint64_t{bits} * cells_.size();
     const auto own = static_cast<int32_t>(at >> 32);
@@ -43,18 +43,19 @@ struct ChainStep {
   double same = 0, beside = 0;
   std::vector<double> fresh;
 };
-/// Pairs classes in the order of popularity; the last class of an odd number is its own neighbour.
+/// Returns the class paired with class c of n: 0 with 1, 2 with 3, ...; the last class of an odd
+/// number is its own neighbour.
 inline int64_t neighbour(int64_t c, int64_t n) {
   return (c ^ 1) < n ? c ^ 1 : c;
 }
 /// Returns the step for which, on average over tokens, a share top1 keeps its class and a share
-/// top2 keeps it or goes to its neighbour. The nearest possible step when independent choices give
-/// more, or when the popularity could not remain.
+/// top2 keeps it or goes to its neighbour. Returns the nearest possible step when already
+/// independent choices give larger shares, or when the popularity could not stay the same.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
 /// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
-/// together, one layer or column after the other; a shrinking list holds those without a class so
-/// far.
+/// together, one layer after the other, then one choice after the other; a shrinking list holds the
+/// tokens without a class so far.
 class Sampler {
  public:
   Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popularity popularity);
@@ -66,8 +67,8 @@ class Sampler {
 
  private:
   struct Keys {
-    std::vector<uint32_t> first;  // by layer up to the query's; without a chain only the last
-    std::vector<uint32_t> more;   // by choice number
+    std::vector<uint32_t> first;  // per layer up to the query's; without a chain only the query's
+    std::vector<uint32_t> more;   // per choice after the first
   };
   struct Transition {
     uint64_t same, same_or_neighbour;  // thresholds out of 2^32

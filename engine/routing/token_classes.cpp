@@ -99,7 +99,7 @@ void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
     const auto own =
         static_cast<uint64_t>(expert_of[static_cast<size_t>(table.draw(hash32(t, classes)))]);
     const uint64_t other = hash32(t, ~strays) * experts >> 32;
-    // Has no branch, because it would be unpredictable.
+    // Has no branch, because the processor could not predict one.
     const uint64_t strayed = -static_cast<uint64_t>(hash32(t, strays) < stray);
     const uint64_t e = own ^ ((own ^ other) & strayed);
     for (uint64_t j = 0; j < k; ++j) {

@@ -1,7 +1,7 @@
-// A routing model in which tokens keep a class through all layers, as words do. In each layer a
-// class goes to one expert, a different one per layer, and some choices ignore the class. A class
-// shows only in several layers together; in workload "markov" the last layer is enough. Invented to
-// study popularity estimation (Lina, USENIX ATC 2023); not a trace of a model.
+// A routing model in which tokens keep a class through all layers, as words do. In each layer the
+// tokens of a class go to one expert, assigned per layer, but some choices ignore the class. Only
+// the experts of several layers together reveal a class; in workload "markov" the last layer is
+// enough. Invented to study popularity estimation (Lina, USENIX ATC 2023); not a trace of a model.
 #pragma once
 
 #include <cstdint>

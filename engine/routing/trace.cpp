@@ -11,11 +11,12 @@ namespace moe {
 namespace {
 
 constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trace with only counts
-// Most choices of a layer that are made from counts.
+// The most choices of a step and layer, over all ranks, that are made from counts.
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
-// A trace that was read may have kRoom counts and choices, or kRoomForEach per number in its file:
-// tokens and experts differ between steps and ranks, but not by more.
+// A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
+// number in the file. It is larger than the file because all ranks get as many tokens as the
+// longest, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
@@ -30,7 +31,7 @@ std::string place(const Trace& t, int64_t record, int64_t rank) {
 void check_sizes(const Trace& t, const std::string& source) {
   const auto check = [&](const char* name, int64_t value, int64_t lo, int64_t hi) {
     if (value >= lo && value <= hi) return;
-    throw user_error("{}: {} = {} is not allowed; {} to {}", source, name, value, lo, hi);
+    throw user_error("{}: {} = {} is not allowed; give {} to {}", source, name, value, lo, hi);
   };
   check("steps", t.steps, 1, 1'000'000'000);
   check("layers", t.layers, 1, 1'000'000);
@@ -49,8 +50,8 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
     const uint16_t e = t.choices[index(first + i)];
     if (e == kNoExpert) continue;
     if (e >= t.experts) {
-      throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; 0 to {}", source,
-                       place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
+      throw user_error("{}: {}, token {}, choice {}: expert {} is not allowed; give 0 to {}",
+                       source, place(t, record, rank), i / t.k, i % t.k, e, t.experts - 1);
     }
     if (std::exchange(chosen[e], first + i) >= first + i / t.k * t.k) {
       throw user_error("{}: {}, token {}: expert {} is chosen twice", source,
@@ -67,7 +68,7 @@ void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const 
   for (const uint32_t n : counts) sum += n;
   if (sum % t.k != 0 || sum > t.tokens * t.k) {
     throw user_error(
-        "{}: {}: {} choices cannot be {} per token for at most {} tokens; correct the counts",
+        "{}: {}: the counts sum to {} choices, allowed: k = {} for each of at most {} tokens",
         source, place(t, record, rank), sum, t.k, t.tokens);
   }
   for (size_t e = 0; e < counts.size(); ++e) {
@@ -244,7 +245,7 @@ ExpertCounts loads_of(const Trace& t, const std::string& name, int64_t record,
 void finish_trace(Trace& trace, const std::string& source) {
   check_sizes(trace, source);
   MOE_CHECK(trace.blocks.size() == index(trace.layers),
-            "the trace states the blocks of {} layers, but has {} layers; both must be equal",
+            "{}: the trace has {} blocks and {} layers, but must have one block per layer", source,
             trace.blocks.size(), trace.layers);
   const bool counted = trace.choices.empty() && trace.tokens > 0;
   if (!counted)
@@ -341,7 +342,7 @@ Trace read_trace(std::string_view bytes, const std::string& source) {
 }
 
 RoutingModel routing_of(std::shared_ptr<const Trace> trace, const std::string& name, bool cycle) {
-  MOE_CHECK(trace != nullptr, "routing model {} needs a trace", name);
+  MOE_CHECK(trace != nullptr, "routing model {}: its trace is null, but must be set", name);
   return {name,
           [=](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
             replay(*trace, name, record_of(*trace, name, cycle, q), q, rank, choices);

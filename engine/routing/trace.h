@@ -43,9 +43,9 @@ struct Trace {
 /// twice, and for counts alone that cannot be sums of k different choices per token.
 void finish_trace(Trace& trace, const std::string& source);
 
-/// For readers of other formats, before they allocate memory. Throws UserError that begins with
-/// `source` for sizes out of range, and when the trace would have far more counts and choices (for
-/// every step, layer and rank) than the `known` numbers in the file.
+/// Readers of other formats call this before they allocate memory. Throws UserError that begins
+/// with `source` for sizes out of range, and when the trace would have far more counts and choices
+/// (for every step, layer and rank) than the `known` numbers in the file.
 void check_room(const Trace& trace, int64_t known, const std::string& source);
 
 std::string trace_bytes(const Trace& trace);

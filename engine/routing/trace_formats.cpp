@@ -100,11 +100,11 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   return t;
 }
 
-/// limit: the number of experts; 0: as many as a trace may have.
+/// Throws UserError for an expert out of range. limit: the number of experts; 0: kNoExpert.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
-    throw user_error("{}: expert {} is not allowed; 0 to {}", where, e, most);
+    throw user_error("{}: expert {} is not allowed; give 0 to {}", where, e, most);
   }
 }
 
@@ -156,7 +156,9 @@ bool is_text(const json& record, const char* field, const char* wanted) {
 template <class F>
 void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   if (t.choices.empty() && t.tokens > 0) {
-    throw user_error("the trace has only counts, but this format needs the choices of tokens");
+    throw user_error(
+        "the trace has only counts, but the formats of Megatron-LM and llama.cpp need the choices "
+        "of each token");
   }
   for (int64_t i = 0; i < t.tokens; ++i) {
     const auto first = t.choices.begin() + ((record * t.ranks + rank) * t.tokens + i) * t.k;
@@ -164,8 +166,8 @@ void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
     if (none == t.k) continue;
     if (none > 0) {
       throw user_error(
-          "step {}, layer {}, rank {}, token {}: has {} of {} choices, which this format "
-          "cannot express",
+          "step {}, layer {}, rank {}, token {}: has {} of {} choices; the formats of Megatron-LM "
+          "and llama.cpp need all choices of a token, or none",
           record / t.layers, record % t.layers, rank, i, t.k - none, t.k);
     }
     f(first);
@@ -238,7 +240,8 @@ Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k) {
     int64_t next = 0, expert = 0;
     if (!two_numbers(line, next, expert) || next < 0 || next > 1'000'000) {
       if (first && line == "layer,expert") return void(first = false);
-      throw user_error("{}: '{}' is not allowed; give layer,expert", where, line);
+      throw user_error("{}: '{}' is not allowed; give two whole numbers as layer,expert", where,
+                       line);
     }
     first = false;
     check_expert(expert, experts, where);

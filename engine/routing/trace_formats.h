@@ -1,6 +1,5 @@
-// Reads and writes routing traces of other tools, as texts. Each function states its format and
-// what is lost; `source` in errors names the file, with line or field. Our own format is in
-// trace.h.
+// Reads and writes routing traces of other tools, as strings. Each function's comment states the
+// format and what is lost. Errors name the file, with line or field. Our own format is in trace.h.
 #pragma once
 
 #include <string>
@@ -48,7 +47,7 @@ std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 /// Lines "layer,expert", one per choice, with or without this header (written by llama.cpp's
 /// example moe-trace). k lines are a token, consecutive lines of one layer are its tokens, and a
 /// step begins where the layer number falls. One rank. Steps with fewer tokens get tokens without
-/// choices at their end. experts: as for Megatron. Throws UserError with the line.
+/// choices at their end. experts: as in trace_of_megatron. Throws UserError naming the line.
 Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k);
 /// Lost: ranks (their tokens follow each other), the border between steps of a single layer, and
 /// tokens without choices. Throws like megatron_of_trace.

@@ -40,7 +40,8 @@ Matrix matrix(const json& object, const char* field, int64_t rows, int64_t colum
   return at->get<Matrix>();
 }
 
-/// Returns what each expert of a target rank receives in sum: by the histogram, or evenly.
+/// Returns the slots that each expert of each target rank receives from all sources: by the field
+/// expert_histogram or, without it, equally many on a rank.
 Matrix received(const json& object, const Matrix& slots, int64_t experts,
                 const std::string& source) {
   const auto ranks = static_cast<int64_t>(slots.size());
@@ -70,7 +71,7 @@ Matrix received(const json& object, const Matrix& slots, int64_t experts,
 std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
   int64_t all = 0, given = 0;
   for (const int64_t l : left) all += l;
-  MOE_CHECK(n <= all, "cannot take {} slots from {}; at most all of them can be taken", n, all);
+  MOE_CHECK(n <= all, "routing trace: {} slots go to a target whose experts have {} left", n, all);
   std::vector<int64_t> taken;
   std::vector<std::pair<int64_t, int64_t>> remainders;  // largest first, then lowest expert
   for (size_t e = 0; e < left.size(); ++e) {
@@ -135,12 +136,13 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
 
 std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
   if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
-    throw user_error("step {}, layer {}: the trace has {} steps of {} layers", step + 1, layer + 1,
-                     t.steps, t.layers);
+    throw user_error("there is no step {}, layer {}: the trace has {} steps of {} layers each",
+                     step + 1, layer + 1, t.steps, t.layers);
   }
   if (t.experts % t.ranks != 0) {
-    throw user_error("{} experts do not divide over {} ranks, as this format requires", t.experts,
-                     t.ranks);
+    throw user_error(
+        "{} experts do not divide evenly over {} ranks, as the format of TensorRT-LLM requires",
+        t.experts, t.ranks);
   }
   const int64_t held = t.experts / t.ranks;
   Matrix slots(index(t.ranks), std::vector<int64_t>(index(t.ranks)));

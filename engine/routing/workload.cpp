@@ -96,10 +96,11 @@ std::span<int64_t> row(ExpertCounts& loads, int64_t rank) {
 void route(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q,
            int64_t rank, std::span<int32_t> choices) {
   check_query(name, q);
-  MOE_CHECK(rank >= 0 && rank < q.ranks, "rank = {} must be between 0 and {}", rank, q.ranks - 1);
+  MOE_CHECK(rank >= 0 && rank < q.ranks, "workload {}: rank = {} must be between 0 and {}", name,
+            rank, q.ranks - 1);
   MOE_CHECK(choices.size() == static_cast<size_t>(q.tokens * q.k),
-            "there is room for {} choices, expected tokens = {} times k = {}", choices.size(),
-            q.tokens, q.k);
+            "workload {}: there is room for {} choices, expected tokens = {} times k = {}", name,
+            choices.size(), q.tokens, q.k);
   if (setting.values.empty()) return Balanced(setting.seed, q).choose(rank, choices);
   const int64_t active = active_tokens(setting, q, rank);
   const Sampler sampler(setting, q, popularity(setting, q, rank));

@@ -32,7 +32,8 @@ struct WorkloadDef {
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
 ///   hot_rank          the experts of one rank get `share` of the choices
 ///   hot_expert        one expert gets `share` of the choices
-///   spread_hot        `hot` experts share it evenly, no two on a rank while another rank has none
+///   spread_hot        `hot` experts get `share` in equal parts, no two on a rank while another
+///                     rank has none
 ///   source_ragged     every rank has its own popularity, and from least * tokens to tokens of its
 ///                     tokens choose, the same number in all layers of a step
 ///   zero_token_rank   one rank's tokens choose nothing; the other ranks follow zipf
@@ -48,10 +49,10 @@ struct WorkloadDef {
 ///                     correlation of neighbouring steps; the shares of hot experts do not drift
 ///   top1, top2, rise  if top1 > 0, the first choice in MoE layer i + 1 depends on that in layer i:
 ///                     on average, a share top1 of the tokens that chose an expert next choose
-///                     the expert of the same class, and a share top2 that one or its neighbour in
-///                     popularity (Lina, Fig 9); never less than independent choices give. `rise`
-///                     is the fraction of the share missing to 1 that each further layer adds.
-///                     Popularity is not changed; classes are the same in all layers.
+///                     the expert of the same class, and a share top2 that one or the one of the
+///                     class paired with it (Lina, Fig 9); never less than independent choices
+///                     give. Each further layer raises both shares by the fraction `rise` of what
+///                     they lack to 1. Popularity stays the same; so do classes in all layers.
 const std::vector<WorkloadDef>& workloads();
 
 using WorkloadOptions = std::map<std::string, double>;

@@ -200,9 +200,9 @@ TEST_CASE("a damaged profile is refused with its line") {
     std::string out = text;
     return out.replace(out.find(from), from.size(), to);
   };
-  CHECK_THROWS_WITH(PathProfile::parse(""), Catch::Contains("line 1: the text ends here"));
+  CHECK_THROWS_WITH(PathProfile::parse(""), Catch::Contains("line 1: the profile ends here"));
   CHECK_THROWS_WITH(PathProfile::parse(text.substr(0, text.size() - 4)),
-                    Catch::Contains("line 7: the text ends here"));
+                    Catch::Contains("line 7: the profile ends here"));
   CHECK_THROWS_WITH(PathProfile::parse(replaced("popularity 1", "popularity 9")),
                     Catch::Contains("line 1: expected"));
   CHECK_THROWS_WITH(PathProfile::parse(replaced("1 : 2", "1 : 3")),

@@ -148,7 +148,7 @@ TEST_CASE("what does not fit is refused by name") {
   CHECK_THROWS_WITH(p.add_shadow(0, 0), Catch::Contains("holds expert 0 already"));
   CHECK_THROWS_WITH(p.add_shadow(2, 0), Catch::Contains("expert 2, allowed: 0 to 1"));
   CHECK_THROWS_WITH(p.set_sharing(0, Sharing::kWeighted),
-                    Catch::Contains("was made without weights"));
+                    Catch::Contains("this plan has none (weighted = false)"));
   std::vector<int32_t> codes(p.codes().begin(), p.codes().end());
   codes[2] = 1;  // device 0 holds expert 1, and expert 0 is nowhere
   CHECK_THROWS_WITH(Placement::decode(p.bounds(), codes), Catch::Contains("expert 0 is lost"));

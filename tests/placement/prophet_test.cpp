@@ -227,11 +227,11 @@ TEST_CASE("options that cannot be are refused by name") {
   const ExpertCounts loads(3, 3);
   const auto owners = test::owners_in_order(3, 3);
   CHECK_THROWS_WITH(plan_prophet(loads, owners, kCheap, {.n = 3}),
-                    Catch::Contains("prophet.n = 3, allowed: 0 to 2, or auto"));
+                    Catch::Contains("prophet.n = 3, allowed: 0 to 2, or -1 (automatic)"));
   CHECK_THROWS_WITH(plan_prophet(loads, owners, kCheap, {.alpha = -1}),
                     Catch::Contains("prophet.alpha = -1"));
   CHECK_THROWS_WITH(plan_prophet(loads, std::vector<int64_t>{0, 1, 3}, kCheap, {}),
-                    Catch::Contains("device 3 as the owner of an expert, allowed: 0 to 2"));
+                    Catch::Contains("the owner of an expert is device 3, allowed: 0 to 2"));
 }
 
 }  // namespace

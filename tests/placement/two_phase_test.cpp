@@ -230,7 +230,7 @@ TEST_CASE("a popularity that cannot be is refused") {
   CHECK_THROWS_WITH(place_by_popularity(std::vector<double>{1, -1}, 2),
                     Catch::Contains("place.popularity[1] = -1"));
   CHECK_THROWS_WITH(place_by_popularity(std::vector<double>{1, 2}, 2),
-                    Catch::Contains("its sum is 3 devices"));
+                    Catch::Contains("the sum over experts is 3 devices"));
   CHECK_THROWS_WITH(place_by_popularity(std::vector<double>{1}, 2, {.cap = 0}),
                     Catch::Contains("place.cap = 0"));
 }
