@@ -71,7 +71,8 @@ int64_t most_rows(TraceHandle& trace) {
 }
 
 // ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
-// batches }) -> trace, { paths, most_rows }
+// batches }) -> the batches after the profiled ones, { paths, most_rows }. path, keep and shorter:
+// as in PathOptions (engine/placement/path_profile.h).
 int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
@@ -138,13 +139,14 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// How many estimates of one MoE layer there are, and how many have the right experts.
+/// Number of estimates of the most popular experts of an MoE layer, and how many of them are right.
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
 };
 
-/// The accuracy for each MoE layer; layers that the plan does not estimate have no estimates.
+/// Returns the accuracy for each MoE layer; `estimated` is 0 where the plan has no op that
+/// estimates.
 std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
@@ -251,7 +253,7 @@ json served_json(const Plan& plan, const RunResult& result) {
           {"swapped", swapped / num}};
 }
 
-// (trace, plan, compare) -> the result
+// (trace, plan, compare) -> percentiles, means, accuracy and phase 2 of a simulation of the plan
 int inference(lua_State* L) {
   Host& host = Host::of(L);
   TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);
@@ -276,7 +278,8 @@ int inference(lua_State* L) {
   return 1;
 }
 
-// ({ popularity, devices, cap, seed }) -> { holders, experts }, numbers from 1
+// ({ popularity, devices, cap, seed, share }) -> { holders[expert] = devices, experts[device] =
+// experts }, numbers from 1
 int place(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.place");

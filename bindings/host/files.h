@@ -1,6 +1,6 @@
-// Which files a recipe may read and write: without --trust it reads only in the recipe's folder,
-// the output folder and places that the command line names, and writes only in the output folder.
-// Places outside these folders are not accessed at all. Opening and reading files is in
+// Which files a recipe may read and write. Without --trust it may read only its own folder, the
+// output folder, and files and folders that the command line names; it may write only into the
+// output folder. Other places are not accessed at all. Opening and reading files is in
 // engine/base/files.h.
 #pragma once
 

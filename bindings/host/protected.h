@@ -11,7 +11,7 @@
 
 namespace moe::lua {
 
-/// A Lua error as C++ sees it. kind: "user" (the recipe or its input is wrong), "run", "internal",
+/// A Lua error in C++ code. kind: "user" (the recipe or its input is wrong), "run", "internal",
 /// "stop" (evaluation ended on purpose), "lua" (a Lua error without a kind, with its traceback).
 struct Failure {
   std::string kind;

@@ -31,7 +31,7 @@ json& types() {
 
 // __newindex of every type. Upvalue: the type's name.
 int refuse_assignment(lua_State* L) {
-  throw user_error("{} cannot be written to ('{}'): its methods make changes",
+  throw user_error("{} cannot be changed by assigning to '{}'; call one of its methods instead",
                    with_article(lua_tostring(L, lua_upvalueindex(1))), key_text(L, 2));
 }
 

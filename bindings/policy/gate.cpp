@@ -67,7 +67,7 @@ class RankGate {
   }
 
  private:
-  // Gets route and options from the definition that the evaluation in this state has made.
+  // Gets the gate's functions and options from the definition that the recipe made in this state.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");

@@ -64,7 +64,7 @@ HostOptions own_options(const Host& host) {
   return options;
 }
 
-/// A lane's choice with the Lua state in which it runs.
+/// The pick of one lane with the Lua state in which it is called.
 class LaneState {
  public:
   LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,

@@ -60,7 +60,8 @@ class RankPlacement {
   }
 
  private:
-  // Gets place and options from the definition that the evaluation in this state has made.
+  // Gets the policy's function place and its options from the definition that the recipe made in
+  // this state.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
