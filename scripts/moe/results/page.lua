@@ -140,7 +140,7 @@ local function executed_bars(runs)
     .. "below"):format(runs[1].provenance), groups)
 end
 
--- Returns the curves of a field that has a value per step. Equal digests and values share a curve.
+-- Returns the curves of a field that has a value per step. Equal runs share a curve.
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)

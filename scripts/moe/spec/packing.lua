@@ -18,7 +18,7 @@ M.FIELDS = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 4,
     doc = "steps between measurements (paper: 4)" },
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "bytes per second between a device and its host, one way; the default is PCIe 4.0 x16 "
+    doc = "bytes per second between a device and host memory, one way; the default is PCIe 4.0 x16 "
       .. "without its overhead" },
 }
 
@@ -33,7 +33,7 @@ schema.record("packing", "packing", "what Lina's packing controller chose and me
   { "settled_step", "integer", "the step of the last measurement" },
   { "exchange_ms", "number", "time to bring the experts to their devices, once" },
   { "offload_bytes", "number", "bytes of a device that do not fit in its memory" },
-  { "offload_ms", "number", "time per step to copy these bytes from the host and back" },
+  { "offload_ms", "number", "time per step to copy these bytes from host memory and back" },
   { "trace",
     "{ n: integer, ffn_ms: number, a2a_ms: number, peak_bytes: integer, step: integer }[]",
     "the measurement at each n" },

@@ -68,8 +68,8 @@ M.KINDS = {
   },
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
-      doc = "'step': made from the counts of a step, used from the next step on; 'layer': made "
-        .. "from the gate's counts of a layer and step, used in that layer and step" },
+      doc = "'step': a placement is made from a step's load and used from the next step on; "
+        .. "'layer': it is made from a layer's load after the gate and used there at once" },
     moves = { type = "boolean",
       doc = "whether experts may move or get further residents; default: true if at = 'step'" },
     weighted = { type = "boolean", default = false,
