@@ -34,7 +34,9 @@ RoutingQuery query_of(const Fields& fields) {
 
 std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
   auto routing = routing_in(L, 1);
-  MOE_CHECK(routing != nullptr, "the field `routing` is null; the Lua library must refuse that");
+  MOE_CHECK(routing != nullptr,
+            "core.lina_trace or core.lina_locality: the field `routing` is null; it must be a "
+            "routing model");
   return routing;
 }
 

@@ -1,5 +1,5 @@
 // The display on a terminal (stderr) while a command runs: one status line, which is rewritten in
-// place, and a row above it for each finished run. Nothing is shown in the first second. The list
+// place, and a line above it for each finished run. Nothing is shown in the first second. The list
 // of runs and their expected durations are in scripts/moe/run/progress.lua, not here.
 #pragma once
 

@@ -287,7 +287,10 @@ void push_library_file(lua_State* L, const std::string& file) {
   const auto [entry, first] = bytecode.try_emplace(file);
   std::string& code = entry->second;
   if (!code.empty()) {
-    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0);
+    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0,
+              "{}: the bytecode of this library file, which this process made, must load without "
+              "an error",
+              file);
     return;
   }
   if (luaL_loadfile(L, file.c_str()) != 0) throw LuaError(pop_failure(L));

@@ -97,9 +97,9 @@ class RankGate {
   // Called on the watchdog's thread.
   void too_late() const {
     exit_now(
-        fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
-                    policy_->name, rank_, step_.load(), layer_.load(),
-                    host_.options().policy_deadline_s),
+        fmt::format(
+            "gate '{}', rank {}, step {}, layer {}: a call of route() passed the deadline of {} s",
+            policy_->name, rank_, step_.load(), layer_.load(), host_.options().policy_deadline_s),
         3);
   }
 

@@ -123,7 +123,7 @@ end
 
 local field_list
 
--- Returns the field that corresponds to a row of the engine's field tables (engine/base/field.h).
+-- Returns the field that an entry of the engine's field tables describes (engine/base/field.h).
 local function field_of(row)
   local field = M.merged(row, {})
   field.name, field.fields = nil, nil

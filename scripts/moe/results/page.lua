@@ -140,7 +140,8 @@ local function executed_bars(runs)
     .. "below"):format(runs[1].provenance), groups)
 end
 
--- Returns the curves of a field that has a value per step. Equal runs share a curve.
+-- Returns the curves of a field that has a value per step. Runs with equal digests and values share
+-- a curve.
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)

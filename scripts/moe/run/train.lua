@@ -65,7 +65,7 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
       .. "default: high" },
 })
 
-local executors = {}  -- rows of core.table "executors", indexed by name
+local executors = {}  -- entries of core.table "executors", indexed by name
 --- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
@@ -378,7 +378,7 @@ schema.record("overlap", "overlap",
     { "num_dw", "integer", "number of weight gradients" },
     { "a2a_ms", "number", "sum of the times of the all-to-alls" },
     { "dw_ms", "number", "sum of the times of the weight gradients" },
-    { "greedy_ms", "number", "time that is hidden if Lancet assigns dW to all-to-alls" },
+    { "greedy_ms", "number", "time hidden under Lancet's assignment of dW to all-to-alls" },
     { "bound_ms", "number", "upper bound of the time that any assignment hides" },
     { "exact_ms", "number?", "time hidden by the best assignment; only if num_dw is at most 24" },
   })

@@ -69,7 +69,7 @@ M.KINDS = {
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
       doc = "'step': a placement is made from a step's load and used from the next step on; "
-        .. "'layer': it is made from a layer's load after the gate and used there at once" },
+        .. "'layer': it is made from a layer's load and used in the same layer and step" },
     moves = { type = "boolean",
       doc = "whether experts may move or get further residents; default: true if at = 'step'" },
     weighted = { type = "boolean", default = false,
@@ -177,7 +177,7 @@ for kind, doc in pairs { gate = "chooses the experts of tokens", pass = "edits a
 end
 M.constructors = schema.functions("moe.policy", "kind of policy", kinds)
 
---- Returns the options of a built-in pass, a row of core.table("passes"), as a field list.
+--- Returns the options of a built-in pass, an entry of core.table("passes"), as a field list.
 function M.pass_options(row)
   local out = {}
   for _, o in ipairs(row.options) do

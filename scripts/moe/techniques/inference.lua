@@ -170,7 +170,7 @@ local function popularity(t)
 end
 
 -- Returns the system to simulate: only real rows are sent and computed, and ops run one after the
--- other, except for the host's work.
+-- other, except for those of lane kind "host", which run while the rank computes.
 local function system_of(c)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {} }
   if c.system ~= "baseline" and c.system ~= "ideal" then
