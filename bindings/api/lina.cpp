@@ -1,5 +1,6 @@
 // core.lina_trace, _inference, _place, _locality, _popularity and _token_classes: Lina's inference
-// scheduler as functions.
+// scheduler as functions. Its phase 1 places the experts of a layer by an estimate of their
+// popularity; phase 2 places them again if the gate's choices show that the estimate was wrong.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"

@@ -155,7 +155,7 @@ int with_effect(lua_State* L) {
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP (the last one not if it is ignored, as under
 /// nohup). The first signal requests a stop (base/stop.h): the current run stops after its step,
-/// the recipe at its line. The second signal ends the process at once.
+/// the recipe at its current line. The second signal ends the process at once.
 void install_stop_handlers();
 
 }  // namespace moe::lua

@@ -39,9 +39,9 @@ schema.record("packing", "packing", "what Lina's packing controller chose and me
     "the measurement at each n" },
 })
 
---- Runs the controller. plan(spec) must return a plan. Returns n and a record of the choice, of the
---- type "packing". Bytes that do not fit in the device's memory are kept in its host's memory and
---- copied to the device and back once per step (offload_*). Errors name the line `at`.
+--- Runs the packing controller. plan(spec) must return a plan. Returns n and a record of how n was
+--- found, of the type "packing". Bytes that do not fit in the device's memory are kept in host
+--- memory and copied to the device and back once per step (offload_*). Errors name the line `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n, made = core.array {}, 1
