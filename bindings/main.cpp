@@ -1,4 +1,4 @@
-// The command line: parses options, starts the processes of a job, and calls the host.
+// The command line: parses options, connects the processes of a job, and calls Host::main.
 #include <fmt/ranges.h>
 #include <CLI/CLI.hpp>
 

@@ -99,8 +99,8 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
-// Throws UserError if the routing model has no choices for the plan's sizes, so that this is not
-// found only in the middle of a run.
+// Throws UserError if the routing model cannot give choices for the plan's sizes, so that the error
+// comes before a run and not in the middle of it.
 void check_routing(const PlanSpec& spec) {
   if (spec.model.num_moe_layers() == 0) return;
   spec.routing->loads({.layer = spec.model.num_moe_layers() - 1,

@@ -14,27 +14,27 @@
 
 namespace moe::lua {
 
-/// A gate that a recipe defines. Each thread that calls its functions has its own Lua state, in
-/// which they are found by name; the options are passed as values.
+/// A gate that a recipe defines. Each thread that calls the gate's functions has its own Lua state,
+/// in which the gate is looked up by name; the options are passed as values.
 struct GatePolicy {
   std::string name;
   nlohmann::json options;
   GateSpec spec;
 };
 
-/// A placement policy that a recipe defines; its functions are found by name like those of a gate.
+/// A placement policy that a recipe defines; like a gate, it is looked up by name in each state.
 struct LuaPlacement {
   std::string name;
   nlohmann::json options;         // params and fields that an instance may change
   PlacementStage stage;           // stage.policy: the name with a hash of the recipe's code
-  nlohmann::json model, cluster;  // as ctx shows them
+  nlohmann::json model, cluster;  // as recipes read them in ctx
   std::string workload;           // name of the routing model; "" if there is none
   Bytes device_bytes = 0;         // memory of a device; 0 if unknown
 };
 
-/// A schedule policy of the recipe that installed a pick. The executor calls the pick in another
-/// Lua state, in which the policy is applied again to `before`, the schedule with which it was
-/// called when the plan was made.
+/// A schedule policy in Lua that gave a lane a pick, a function that picks the lane's next op. The
+/// executor calls the pick in another Lua state, in which the policy is applied again to `before`,
+/// the schedule with which it was called when the plan was made.
 struct PickPolicy {
   std::string name;
   nlohmann::json options;

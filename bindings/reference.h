@@ -1,5 +1,5 @@
-// A Lua value that C++ keeps alive, by an entry in the registry of its state. It may only be used
-// on the thread of its host.
+// A Lua value that C++ keeps alive, by an entry in the registry of its Lua state. It may only be
+// used on the thread that uses the state's Host (host/host.h).
 #pragma once
 
 #include <lua.hpp>

@@ -16,8 +16,8 @@ constexpr const char* kPlanType = "plan";
 constexpr const char* kTimelinesType = "timelines";
 
 /// The value of the field `timelines` in the results of plan:simulate and plan:run. plan:trace,
-/// plan:spans and plan:explain take it, so that they need not simulate. In a job of several
-/// processes only rank 0's contains timelines.
+/// plan:spans and plan:explain take it, so that they need not simulate again. In a job of several
+/// processes only rank 0's value contains timelines.
 struct Timelines {
   std::shared_ptr<const Plan> plan;
   std::map<int64_t, Timeline> steps;  // indexed by the step of the run, from 1
@@ -39,9 +39,10 @@ int run_plan(lua_State* L);
 int trace_plan(lua_State* L);
 /// plan:explain{timelines =, step =} -> table.
 int explain_plan(lua_State* L);
-/// A step and its timeline. The table at `index` has the fields timelines and step (by default the
-/// first step that is kept). The handle of the timelines is left on the stack, where it keeps them
-/// alive. Throws UserError for timelines of another plan, or for a step that is not among them.
+/// Returns a step and its timeline, which the table at `index` names by the fields timelines and
+/// step (default: the first step that has a timeline). The handle of the timelines is left on the
+/// stack, where it keeps them alive. `call` names the caller in errors. Throws UserError for
+/// timelines of another plan, or for a step that is not among them.
 const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
                                                      const PlanHandle& handle, const char* call);
 void open_run(lua_State* L);

@@ -290,8 +290,8 @@ int caller(lua_State* L) {
   return 2;
 }
 
-// (source of a chunk) -> the chunk's name in messages. The source is returned as it is, since it is
-// already the path that the user typed.
+// (source of a Lua chunk) -> the name of the chunk in messages. Returns the source unchanged, since
+// the source of a recipe is the path that the user typed.
 int display_name(lua_State* L) {
   luaL_checkstring(L, 1);
   lua_settop(L, 1);

@@ -99,7 +99,8 @@ int sum_of_cols(lua_State* L) {
 int token_id(lua_State* L) {
   const GateInput& in = *check_call(L, kIdsType).in;
   if (in.ids == nullptr)
-    throw UserError("ctx.ids: the tokens of this call have no ids; use ctx.ids only where they do");
+    throw UserError(
+        "ctx.ids: this call of the gate has no token ids, so ctx.ids cannot be used in it");
   lua_pushnumber(L, in.ids[check_index(L, 2, in.tokens, "token")]);
   return 1;
 }
@@ -265,8 +266,8 @@ void open_gate(lua_State* L) {
        "choice",
        method<take>},
       {"fill", "(choices: moe.List|(integer|false)[], order?: moe.List|integer[])",
-       "takes every token's first choice in this order of tokens, then the second, and so on; "
-       "false means no choice",
+       "takes the first choices of all tokens, in the given order of tokens, then their second "
+       "choices, and so on; false means no choice",
        method<fill>}};
   static constexpr Member kScores[] = {
       {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",

@@ -35,7 +35,7 @@ struct Filter {
 };
 
 std::string text_value(lua_State* L, const std::string& key) {
-  if (lua_type(L, -1) != LUA_TSTRING) throw user_error("g:ops: {}: give a text", key);
+  if (lua_type(L, -1) != LUA_TSTRING) throw user_error("g:ops: {}: give a string", key);
   return lua_tostring(L, -1);
 }
 
@@ -136,14 +136,16 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     if (is_op) {
       const auto [owner, op] = check_op(L, index);
       if (owner != &session)
-        throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
-                         owner->graph().op(op).name);
+        throw user_error(
+            "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+            owner->graph().op(op).name);
       return session.graph().out(op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError("the tensor is of the graph of another call; give a tensor of this call's g");
+    throw UserError(
+        "the tensor belongs to the graph of another policy call; give a tensor of this call's g");
   return handle.tensor;
 }
 
@@ -164,8 +166,9 @@ Attrs check_attrs(lua_State* L, int index) {
   if (!lua_istable(L, index)) return attrs;
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING)
-      throw user_error("g:insert: attrs: a key is a {}; give names of attributes, which are texts",
-                       luaL_typename(L, -2));
+      throw user_error(
+          "g:insert: attrs: a key is a {}; the keys must be names of attributes, which are strings",
+          luaL_typename(L, -2));
     const std::string key = lua_tostring(L, -2);
     const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
@@ -213,16 +216,16 @@ class Inherited {
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
       throw user_error(
-          "g:insert: '{}': {} is not given, and there is no op that makes or reads an input, from "
-          "which to take it; give {}",
-          name_, field, field);
+          "g:insert: '{}': {} is not given and cannot be taken from an op that makes or reads an "
+          "input of '{}', since there is none; give {}",
+          name_, field, name_, field);
     }
     const OpId first = next_to_.front();
     for (const OpId other : next_to_) {
       if (get(graph_.op(other)) == get(graph_.op(first))) continue;
       throw user_error(
-          "g:insert: '{}': {} is not given, and its neighbours differ in it: '{}' has {}, '{}' {}; "
-          "give {}",
+          "g:insert: '{}': {} is not given, and the ops next to it differ in it: '{}' has {}, '{}' "
+          "has {}; give {}",
           name_, field, graph_.op(first).name, text(get(graph_.op(first))), graph_.op(other).name,
           text(get(graph_.op(other))), field);
     }
@@ -270,8 +273,8 @@ Op place_of(lua_State* L, const Inherited& inherited) {
 }
 
 // g:insert{ kind=, name=, inputs={op or tensor or false, ...}, attrs={}, phase=, seg=, layer=,
-// part=, dw= } -> the new op. Its place in the order follows from its inputs and readers. Phase,
-// seg, layer and dw are those of its neighbours unless given.
+// part=, dw= } -> the new op. Its place in the order follows from its inputs and readers. If phase,
+// seg, layer or dw is not given, it is that of the ops that make the inputs (or read them).
 int graph_insert(lua_State* L) {
   GraphSession& session = check_graph(L);
   lua_settop(L, 2);
@@ -283,7 +286,7 @@ int graph_insert(lua_State* L) {
   };
   const auto text = [&](const char* key) {
     const int at = field(key);
-    if (lua_type(L, at) != LUA_TSTRING) throw user_error("g:insert: {}: give a text", key);
+    if (lua_type(L, at) != LUA_TSTRING) throw user_error("g:insert: {}: give a string", key);
     return std::string(lua_tostring(L, at));
   };
   const std::string kind = text("kind"), name = text("name");
@@ -319,8 +322,9 @@ int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
   const auto [owner, op] = check_op(L, 2);
   if (owner != &session)
-    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
-                     owner->graph().op(op).name);
+    throw user_error(
+        "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+        owner->graph().op(op).name);
   session.edit().remove(op);
   return 0;
 }
@@ -333,8 +337,8 @@ std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   return sizes;
 }
 
-// Returns the tensors that the chain of ops makes, and the activations that it reads from outside,
-// each to be cut along `axis`.
+// Returns the tensors that the chain of ops makes, and the activations that other ops make and the
+// chain reads, each to be cut along `axis`.
 std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops, int axis) {
   std::vector<CutAxis> cuts;
   const auto add = [&](TensorId t) {
@@ -436,7 +440,7 @@ void open_handles(lua_State* L) {
        "why it cannot be",
        method<graph_split>}};
   new_type<GraphHandle>(
-      L, {kGraphType, "g", "the graph of a pass, or (read only) of a schedule", kGraph});
+      L, {kGraphType, "g", "the graph of a pass, or (read only) of a schedule policy", kGraph});
   open_ops(L);
   open_schedule(L);
   open_policy_context(L);

@@ -1,5 +1,6 @@
 // core.lina_trace, _inference, _place, _locality, _popularity and _token_classes: Lina's inference
-// scheduler as functions.
+// scheduler as functions. Its phase 1 places the experts of a layer by an estimate of their
+// popularity; phase 2 places them again if the gate's choices show that the estimate was wrong.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
@@ -34,7 +35,9 @@ RoutingQuery query_of(const Fields& fields) {
 
 std::shared_ptr<const RoutingModel> required_routing(lua_State* L) {
   auto routing = routing_in(L, 1);
-  MOE_CHECK(routing != nullptr, "the field `routing` is null; the Lua library must refuse that");
+  MOE_CHECK(routing != nullptr,
+            "core.lina_trace or core.lina_locality: the field `routing` is null; it must be a "
+            "routing model");
   return routing;
 }
 
@@ -71,7 +74,8 @@ int64_t most_rows(TraceHandle& trace) {
 }
 
 // ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
-// batches }) -> trace, { paths, most_rows }
+// batches }) -> the batches after the profiled ones, { paths, most_rows }. path, keep and shorter:
+// as in PathOptions (engine/placement/path_profile.h).
 int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
@@ -138,13 +142,14 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// How many estimates of one MoE layer there are, and how many have the right experts.
+/// Number of estimates of the most popular experts of an MoE layer, and how many of them are right.
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
 };
 
-/// The accuracy for each MoE layer; layers that the plan does not estimate have no estimates.
+/// Returns the accuracy for each MoE layer; `estimated` is 0 where the plan has no op that
+/// estimates.
 std::vector<Accuracy> accuracy_of(const Plan& plan, TraceHandle& trace, Compare compare) {
   std::vector<Accuracy> all(static_cast<size_t>(trace.batches->num_layers()));
   for (const Op& op : plan.graph.ops()) {
@@ -251,7 +256,7 @@ json served_json(const Plan& plan, const RunResult& result) {
           {"swapped", swapped / num}};
 }
 
-// (trace, plan, compare) -> the result
+// (trace, plan, compare) -> percentiles, means, accuracy and phase 2 of a simulation of the plan
 int inference(lua_State* L) {
   Host& host = Host::of(L);
   TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);
@@ -276,7 +281,8 @@ int inference(lua_State* L) {
   return 1;
 }
 
-// ({ popularity, devices, cap, seed }) -> { holders, experts }, numbers from 1
+// ({ popularity, devices, cap, seed, share }) -> { holders[expert] = devices, experts[device] =
+// experts }, numbers from 1
 int place(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.place");

@@ -84,8 +84,8 @@ json use_json(const NetworkRun& run) {
   return all;
 }
 
-// ({ cluster, share, efficiency, link_use, ops }, { [op] = matrix }) -> { ops = { { begin_ms,
-// end_ms, rank_end_ms }, ... }, nodes_alike, link_use }
+// (fields of moe.collectives, { [op] = matrix of bytes }) -> { ops = { { begin_ms, end_ms,
+// rank_end_ms }, ... }, nodes_alike, link_use }; nodes_alike: whether one node stood for all
 int collectives(lua_State* L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   Host::of(L).end_loading();

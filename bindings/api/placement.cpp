@@ -230,7 +230,7 @@ void open_placement(lua_State* L) {
       {"state", "table",
        "a table of the policy that is kept from call to call, one per rank and layer",
        context_table},
-      {"log", "(why: string)", "adds a text to the step's placement in results",
+      {"log", "(why: string)", "adds a line to the log of the step's placement in results",
        method<context_log>}};
   static constexpr Member kLoads[] = {
       {"()", "(expert: integer, device?: integer): integer",

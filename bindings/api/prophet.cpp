@@ -50,7 +50,8 @@ PlacementRates rates_of(const Fields& fields, const char* who) {
   return rates;
 }
 
-// Returns the results of both functions on the devices' loads before and after.
+// Returns the fields that the results of core.prophet_plan and core.prophet_place share: device
+// loads without (`before`) and with (`after`) the placement.
 json loads_json(const DeviceLoads& before, const DeviceLoads& after) {
   return {{"computed", after.computed},
           {"received", after.received},

@@ -116,8 +116,8 @@ json planner_error_json(const ModelErrors& errors) {
   return ops;
 }
 
-// Adds the results of a run to `out`. ended: whether the run did not fail; if it failed, its digest
-// and peak memory are not valid and are omitted.
+// Adds the results of a run to `out`. ended: true if the run finished; if it failed, its digest and
+// peak memory are not valid and are omitted.
 void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out.update(values_json(r));
   out["executed"] = executed_json(r, plan);

@@ -18,8 +18,9 @@ GraphSession& check_schedule(lua_State* L) {
 OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   const auto [owner, op] = check_op(L, index);
   if (owner != &session)
-    throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
-                     owner->graph().op(op).name);
+    throw user_error(
+        "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+        owner->graph().op(op).name);
   return op;
 }
 
@@ -203,8 +204,8 @@ int discipline(lua_State* L) {
   if (lua_isnil(L, fields.hold)) return 0;
   if (!session.schedule().picks(lane) && lua_isnil(L, fields.exclusive)) {
     throw user_error(
-        "s:discipline: hold: has no effect, since lane '{}' runs in order and alone; give pick or "
-        "exclusive too",
+        "s:discipline: hold: has no effect, since lane '{}' runs its ops in the schedule's order "
+        "and is not exclusive with another lane; give pick or exclusive too",
         session.schedule().lanes[lane.index()].name);
   }
   set_holds(L, session, lane, fields.hold);
@@ -216,7 +217,8 @@ int discipline(lua_State* L) {
 void open_schedule(lua_State* L) {
   static constexpr Member kSchedule[] = {
       {"free", "(a: moe.Op, b: moe.Op): boolean",
-       "whether no edge of data or order makes one of the ops wait for the other", method<is_free>},
+       "whether neither op waits for the other, directly or through ops between them",
+       method<is_free>},
       {"before", "(a: moe.Op, b: moe.Op, why?: string)", "b waits for a", method<before>},
       {"sequence", "(ops: moe.Op[], why?: string)", "each op waits for the one before it",
        method<sequence>},
@@ -233,7 +235,8 @@ void open_schedule(lua_State* L) {
       {"discipline",
        "(lane: string, t: { pick?: \"order\"|\"priority\"|(fun(ready: moe.Op[]): moe.Op), "
        "exclusive?: string[], hold?: fun(op: moe.Op, g: moe.Graph): moe.Op? })",
-       "how the lane chooses its next op; once per lane. pick: by order, by priority or by a "
+       "sets how the lane chooses its next op; at most once per lane. pick: by order, by priority "
+       "or by a "
        "function that returns one of the ready ops; exclusive: lanes that never transfer at the "
        "same time; hold: returns the compute op that, once begun, holds back transfers of lower "
        "priority until op is posted",

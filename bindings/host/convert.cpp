@@ -39,7 +39,7 @@ class Reader {
     }
     if (keep_functions_) return nullptr;
     throw user_error(
-        "json: {}a {} cannot be written as JSON; give a table, text, number or boolean", where(),
+        "json: {}a {} cannot be written as JSON; give a table, string, number or boolean", where(),
         luaL_typename(L_, index));
   }
 
@@ -55,7 +55,7 @@ class Reader {
     size_t size = 0;
     const char* data = lua_tolstring(L_, index, &size);
     if (const auto at = first_invalid_byte({data, size})) {
-      throw user_error("json: {}the text is not UTF-8 from byte {} on; give UTF-8", where(),
+      throw user_error("json: {}the string is not UTF-8 from byte {} on; give UTF-8", where(),
                        *at + 1);
     }
     return {data, size};
@@ -103,8 +103,8 @@ class Reader {
     json result = json::object();
     for (lua_pushnil(L_); lua_next(L_, index) != 0; lua_pop(L_, 1)) {
       if (lua_type(L_, -2) != LUA_TSTRING) {
-        throw user_error("json: {}a key of type {}; give texts, or 1, 2, 3, ...", where(),
-                         luaL_typename(L_, -2));
+        throw user_error("json: {}a key has the type {}; keys must be strings, or 1, 2, 3, ...",
+                         where(), luaL_typename(L_, -2));
       }
       std::string key = text(-2);
       path_.push_back("." + key);
@@ -245,7 +245,7 @@ Nanoseconds Fields::time(const char* key, double unit_ns, Nanoseconds default_va
 
 std::string Fields::text(const char* key) const {
   const json& value = get(key);
-  if (!value.is_string()) fail(key, "give a text");
+  if (!value.is_string()) fail(key, "give a string");
   return value.get<std::string>();
 }
 

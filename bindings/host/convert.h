@@ -38,8 +38,8 @@ std::string json_text(const nlohmann::json& value, int indent);
 nlohmann::json parse_json(const std::string& text);
 
 /// Reads fields of a JSON object. The functions throw UserError naming the field if it is missing
-/// or of another type ("core.plan: model.layers: give a whole number"); those with `otherwise`
-/// return that if the field is missing.
+/// or of another type ("core.plan: model.layers: give a whole number"); those with a
+/// parameter `otherwise` return its value if the field is missing.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string path);

@@ -11,8 +11,8 @@ namespace moe::lua {
 /// machine, tables (api/core.cpp), and all parts that the functions below open.
 int open_core(lua_State* L);
 /// A function for Lua with one argument. Loads the library and the recipe; returns the library's
-/// _main and its arguments: the host's mode, and the recipe's chunk or, without a recipe, the given
-/// argument (nil for "").
+/// _main and its arguments: HostOptions::mode, and the compiled recipe or, without a recipe, the
+/// given argument (nil for "").
 int prepare_main(lua_State* L);
 
 /// Adds core.plan and core.check_model to the table on top of the stack, and makes the type of

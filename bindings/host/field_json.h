@@ -131,7 +131,7 @@ nlohmann::json field_json(const std::string& name, const Row& row, const M& usua
     if (row.required) one["required"] = true;
     if constexpr (std::is_arithmetic_v<M> || HasNames<M> || std::is_same_v<M, std::string>) {
       const nlohmann::json written = value_json(row, usual);
-      // A default that is out of range, or an empty text, means "not given" and is not shown.
+      // A default that is out of range, or an empty string, means "not given" and is not shown.
       const bool refused = written.is_number() && !(written >= row.lo && written <= row.hi);
       if (!row.required && !refused && written != "") one["default"] = written;
     }

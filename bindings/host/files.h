@@ -1,6 +1,6 @@
-// Which files a recipe may read and write: without --trust it reads only in the recipe's folder,
-// the output folder and places that the command line names, and writes only in the output folder.
-// Places outside these folders are not accessed at all. Opening and reading files is in
+// Which files a recipe may read and write. Without --trust it may read only its own folder, the
+// output folder, and files and folders that the command line names; it may write only into the
+// output folder. Other places are not accessed at all. Opening and reading files is in
 // engine/base/files.h.
 #pragma once
 
@@ -27,8 +27,8 @@ class Files {
   /// Returns the real path, without symbolic links, of a file or folder that the recipe may read. A
   /// relative path is looked up in the working folder, then in the recipe's folder and the output
   /// folder. Throws UserError if it does not exist or is outside the folders that may be read.
-  /// Places outside these folders are not accessed, so the message is the same whether a file
-  /// exists there or not.
+  /// Places that may not be read are not accessed, so the message is the same whether a file exists
+  /// there or not.
   std::filesystem::path readable(const std::string& path) const;
   /// Returns the content of a file that the recipe may read; throws as readable().
   std::string read(const std::string& path) const;

@@ -99,7 +99,7 @@ Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
       progress_(shows_progress(options_)),
       state_(lua_newstate(allocate, this), StateDeleter{&limits_}),
       watchdog_(std::move(watchdog)) {
-  MOE_CHECK(state_ != nullptr);
+  MOE_CHECK(state_ != nullptr, "lua_newstate returned null; it must return a Lua state");
   open_library();
 }
 
@@ -169,8 +169,9 @@ void Host::begin_loading() {
       },
       [this, seconds] {
         exit_now(
-            fmt::format("{} was still being loaded after {} s and could not be stopped otherwise",
-                        options_.recipe, seconds),
+            fmt::format(
+                "{} was still being loaded after {} s and did not stop, so this process was ended",
+                options_.recipe, seconds),
             1);
       });
   loading_deadline_->arm(seconds);

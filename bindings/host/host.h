@@ -53,10 +53,10 @@ struct Position {
 
 class Host {
  public:
-  /// The host that runs a recipe. Requires: no other such host in this process at the time.
+  /// Makes the host that runs a recipe. Requires: no other such host exists in this process.
   explicit Host(HostOptions options);
-  /// A rank's host, which evaluates the same recipe for its policies. It uses the first host's
-  /// watchdog.
+  /// Makes the host of a rank, which evaluates the same recipe for its policies. `watchdog` is that
+  /// of the host that runs the recipe.
   Host(HostOptions options, std::shared_ptr<Watchdog> watchdog);
   ~Host();
   Host(const Host&) = delete;
@@ -155,7 +155,7 @@ int with_effect(lua_State* L) {
 
 /// Installs handlers for SIGINT, SIGTERM and SIGHUP (the last one not if it is ignored, as under
 /// nohup). The first signal requests a stop (base/stop.h): the current run stops after its step,
-/// the recipe at its line. The second signal ends the process at once.
+/// the recipe at its current line. The second signal ends the process at once.
 void install_stop_handlers();
 
 }  // namespace moe::lua

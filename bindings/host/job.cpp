@@ -41,7 +41,7 @@ std::string bytes_of(const json& value) {
 /// Returns the specification of a plan as JSON, in the form in which processes compare theirs.
 json asked_for(lua_State* L, int index, const Host& host) {
   json spec = to_json(L, index, true);
-  spec.erase("cost");  // may differ: it names the file in which rank 0 caches times
+  spec.erase("cost");  // this field may differ: it names the file in which rank 0 caches times
   spec["script"] = fmt::format("{:016x}", host.code_hash());
   return spec;
 }

@@ -51,7 +51,7 @@ class Limits {
   /// If a stop is in force, makes sure that the very next line of the recipe raises it. Must be
   /// called on the thread of the state, and not in a hook.
   void watch_lines();
-  /// While a Hold exists, a stop of kRecipe is not raised. Used on the thread of the state.
+  /// While a Hold exists, a stop with kRecipe is not raised. Used on the thread of the state.
   class Hold {
    public:
     explicit Hold(Limits& limits);

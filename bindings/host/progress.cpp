@@ -29,8 +29,8 @@ std::string duration_text(double s) {
   return fmt::format("{} h {} min", whole / 3600, whole % 3600 / 60);
 }
 
-// Returns the time left for the running job. The estimate needs two finished steps, since the time
-// of the first includes all preparations.
+// Returns the estimated seconds left for the current run: from its finished steps if there are at
+// least two (the first includes all preparations), else from expected_s.
 std::optional<double> left_s(const Status& s, int64_t now_ns) {
   if (s.step > 1) {
     const double each = seconds(s.last_step_ns - s.first_step_ns) / static_cast<double>(s.step - 1);

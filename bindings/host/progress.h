@@ -1,6 +1,6 @@
 // The display on a terminal (stderr) while a command runs: one status line, which is rewritten in
-// place, and a row above it for each finished run. Nothing is shown in the first second. Which jobs
-// there are and how long they are expected to take is in scripts/moe/run/progress.lua, not here.
+// place, and a line above it for each finished run. Nothing is shown in the first second. The list
+// of runs and their expected durations are in scripts/moe/run/progress.lua, not here.
 #pragma once
 
 #include <cstdint>
@@ -14,15 +14,15 @@ namespace moe::lua {
 /// The content of the status line. Times are in ns of steady_ns(), durations in s.
 struct Status {
   std::string what;
-  std::optional<double> expected_s;  // expected duration of the running job
-  std::optional<double> rest_s;      // expected duration of all jobs after it
+  std::optional<double> expected_s;  // expected duration of the current run
+  std::optional<double> rest_s;      // expected duration of all runs after it
   int64_t begin_ns = 0;
-  int64_t step = 0, num_steps = 0;  // of the running job; 0 if it does not report steps
+  int64_t step = 0, num_steps = 0;  // of the current run; 0 if it does not report steps
   int64_t first_step_ns = 0, last_step_ns = 0;
 };
 
 /// Returns the text of the status line: "[2/12] raf on 2 ranks of cpu, step 5 of 10, 1 min 5 s
-/// left". It ends in "... left of this one" if only the running job's duration can be estimated,
+/// left". It ends in "... left of this one" if only the current run's duration can be estimated,
 /// and has no time if that cannot be estimated either.
 std::string status_text(const Status& status, int64_t now_ns);
 
@@ -36,10 +36,10 @@ class Progress {
   Progress& operator=(const Progress&) = delete;
 
   bool shown() const { return shown_; }
-  /// Sets the job that runs from now on.
+  /// Called when a run begins; `what` describes it on the status line.
   void begin(const std::string& what, std::optional<double> expected_s = std::nullopt,
              std::optional<double> rest_s = std::nullopt);
-  /// Called when step `number` of `of` of the running job has ended.
+  /// Called when step `number` of `of` of the current run has ended.
   void step(int64_t number, int64_t of);
   /// Adds a line above the status line, which stays.
   void row(const std::string& text);

@@ -45,7 +45,7 @@ void push_kinds(lua_State* L) {
   lua_setfield(L, LUA_REGISTRYINDEX, kKinds);
 }
 
-// Returns the traceback without the frames of the library and of the host.
+// Returns the traceback without the frames of the Lua library and of this program's C++ code.
 std::string recipe_traceback(lua_State* L, int level) {
   luaL_traceback(L, L, nullptr, level);
   std::istringstream all(lua_tostring(L, -1));
@@ -160,7 +160,7 @@ Failure pop_failure(lua_State* L) {
     if (failure.message.empty()) failure.message = "an error without a message";
   } else {
     const char* text = lua_tostring(L, top);
-    failure = {"lua", text ? text : "an error that is not a text", ""};
+    failure = {"lua", text ? text : "an error value that is not a string", ""};
   }
   lua_settop(L, top - 1);
   return failure;

@@ -1,7 +1,7 @@
-// The one border between C++ exceptions and Lua errors. Every C function that Lua sees goes through
-// core_function<> or method<>; every call from C++ into Lua goes through call(). Lua errors and C++
-// exceptions unwind through each other's frames here (LuaJIT on x86-64), so destructors run; no
-// frame in between is noexcept, and nothing catches (...).
+// The one border between C++ exceptions and Lua errors. Every C++ function that Lua calls goes
+// through core_function<> or method<>; every call from C++ into Lua goes through call(). Lua errors
+// and C++ exceptions unwind through each other's frames here (LuaJIT on x86-64), so destructors
+// run; no frame in between is noexcept, and nothing catches (...).
 #pragma once
 
 #include <lua.hpp>
@@ -11,7 +11,7 @@
 
 namespace moe::lua {
 
-/// A Lua error as C++ sees it. kind: "user" (the recipe or its input is wrong), "run", "internal",
+/// A Lua error in C++ code. kind: "user" (the recipe or its input is wrong), "run", "internal",
 /// "stop" (evaluation ended on purpose), "lua" (a Lua error without a kind, with its traceback).
 struct Failure {
   std::string kind;
@@ -60,7 +60,7 @@ std::string recipe_position(lua_State* L);
 
 /// Runs a function that only the Lua library calls and turns its exceptions into Lua errors. A
 /// UserError becomes a string without position (the library adds the recipe's line); RunError and
-/// InternalError become tables with a kind, other exceptions as foreign_failure says.
+/// InternalError become tables with a kind, other exceptions as by foreign_failure().
 int run_core_function(lua_State* L, lua_CFunction function);
 /// Runs a function that recipes call; as run_core_function, but a UserError becomes an error table
 /// of kind "user" whose message begins with the recipe's line.

@@ -33,8 +33,8 @@ constexpr std::array kKeptFromRecipes = {
     "collectgarbage", "debug",  "dofile",   "ffi", "getfenv", "io",      "jit",   "loadfile",
     "loadstring",     "module", "newproxy", "os",  "package", "setfenv", "gcinfo"};
 
-// The order in which pairs() iterates: numbers, then texts, each ascending; then other keys in the
-// table's own order.
+// The order in which pairs() iterates: numbers, then strings, each ascending; then other keys in
+// the table's own order.
 bool key_less(lua_State* L, int keys, int a, int b) {
   lua_rawgeti(L, keys, a);
   lua_rawgeti(L, keys, b);
@@ -117,7 +117,8 @@ int print_line(lua_State* L) {
     size_t size = 0;
     const char* text = lua_tolstring(L, -1, &size);
     if (text == nullptr)
-      throw UserError("print: __tostring of a value did not return a text; return one");
+      throw UserError(
+          "print: the metamethod __tostring of a value did not return a string; return one");
     if (i > 1) line += '\t';
     line.append(text, size);
     lua_pop(L, 1);
@@ -167,7 +168,8 @@ struct Module {
   std::string text;
 };
 
-// Returns the module in the recipe's folder. If there is none: UserError, or nothing with --trust.
+// Returns the module of this name in the recipe's folder. If there is none, throws UserError, or
+// with --trust returns nothing.
 std::optional<Module> module_beside(const Host& host, const std::string& name) {
   const auto allowed = [](char c) {
     return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.';
@@ -285,7 +287,10 @@ void push_library_file(lua_State* L, const std::string& file) {
   const auto [entry, first] = bytecode.try_emplace(file);
   std::string& code = entry->second;
   if (!code.empty()) {
-    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0);
+    MOE_CHECK(luaL_loadbufferx(L, code.data(), code.size(), file.c_str(), "b") == 0,
+              "{}: the bytecode of this library file, which this process made, must load without "
+              "an error",
+              file);
     return;
   }
   if (luaL_loadfile(L, file.c_str()) != 0) throw LuaError(pop_failure(L));
@@ -323,7 +328,7 @@ int look_at_stack(lua_State*) {
   return 0;
 }
 
-// Makes those functions of Lua's libraries that call Lua check the C stack too.
+// Makes those functions of Lua's libraries that call Lua functions check the C stack too.
 void hold_to_stack(lua_State* L, const std::string& scripts) {
   push_library_file(L, scripts + "/moe/base/nesting.lua");
   lua_pushcfunction(L, method<look_at_stack>);

@@ -19,7 +19,8 @@ uintptr_t lowest_address() {
   pthread_attr_t attributes;
   void* lowest = nullptr;
   size_t size = 0;
-  MOE_CHECK(pthread_getattr_np(pthread_self(), &attributes) == 0);
+  MOE_CHECK(pthread_getattr_np(pthread_self(), &attributes) == 0,
+            "pthread_getattr_np must return the bounds of this thread's stack, but it failed");
   pthread_attr_getstack(&attributes, &lowest, &size);
   pthread_attr_destroy(&attributes);
   return reinterpret_cast<uintptr_t>(lowest) + std::min(kReserve, size / 2);

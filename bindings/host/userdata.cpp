@@ -31,7 +31,7 @@ json& types() {
 
 // __newindex of every type. Upvalue: the type's name.
 int refuse_assignment(lua_State* L) {
-  throw user_error("{} cannot be written to ('{}'): its methods make changes",
+  throw user_error("{} cannot be changed by assigning to '{}'; call one of its methods instead",
                    with_article(lua_tostring(L, lua_upvalueindex(1))), key_text(L, 2));
 }
 
@@ -122,8 +122,9 @@ void push_members(lua_State* L, std::span<const Member> members) {
 int unknown_member(lua_State* L) {
   const std::string type = lua_tostring(L, lua_upvalueindex(1));
   if (lua_type(L, 2) == LUA_TNUMBER) {
-    throw user_error("{} cannot be indexed by [{:g}]; write x({:g}) if it contains numbers",
-                     with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2));
+    throw user_error(
+        "{} cannot be indexed by [{:g}]; if it holds numbers, write x({:g}) in place of x[{:g}]",
+        with_article(type), lua_tonumber(L, 2), lua_tonumber(L, 2), lua_tonumber(L, 2));
   }
   std::vector<std::string> names;
   const char* what = "method";

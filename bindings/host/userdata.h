@@ -91,9 +91,9 @@ struct TypeDef {
   std::span<const Member> members;
 };
 
-/// Adds the type to core.table "types" of this process, the source of `moebench doc` and of the
-/// type stubs, unless an earlier Lua state has added a type of this name. Throws InternalError with
-/// the name of a type or member that lacks a doc, a type or a function.
+/// Adds the type to core.table "types" of this process, a list from which `moebench doc` and the
+/// type stubs are made, unless an earlier Lua state has added a type of this name. Throws
+/// InternalError with the name of a type or member that lacks a doc, a type or a function.
 void declare_type(const TypeDef& type);
 /// Pushes a list of the declared types: { name, as, doc, members = { { name, type, doc } } } each.
 void push_types(lua_State* L);

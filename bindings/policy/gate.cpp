@@ -67,7 +67,7 @@ class RankGate {
   }
 
  private:
-  // Gets route and options from the definition that the evaluation in this state has made.
+  // Gets the gate's functions and options from the definition that the recipe made in this state.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
@@ -97,9 +97,9 @@ class RankGate {
   // Called on the watchdog's thread.
   void too_late() const {
     exit_now(
-        fmt::format("gate '{}', rank {}, step {}, layer {}: its call passed the deadline of {} s",
-                    policy_->name, rank_, step_.load(), layer_.load(),
-                    host_.options().policy_deadline_s),
+        fmt::format(
+            "gate '{}', rank {}, step {}, layer {}: a call of route() passed the deadline of {} s",
+            policy_->name, rank_, step_.load(), layer_.load(), host_.options().policy_deadline_s),
         3);
   }
 

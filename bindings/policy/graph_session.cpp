@@ -63,8 +63,8 @@ int context_log(lua_State* L) {
   return 0;
 }
 
-// ctx:skip(why[, op]). Upvalue 1 is the number of the session, which `op` would give, but may be
-// absent.
+// ctx:skip(why[, op]). Upvalue 1 is the number of the session: the handle of `op` has it too, but
+// `op` may be absent.
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session = session_of(L);
@@ -139,7 +139,8 @@ GraphSession& GraphSession::of(lua_State* L, uint32_t serial) {
 }
 
 Graph& GraphSession::edit() {
-  if (schedule_ != nullptr) throw UserError("a schedule may not edit the graph; a pass may");
+  if (schedule_ != nullptr)
+    throw UserError("a schedule policy cannot edit the graph; only a pass can");
   deps_.reset();
   producers_.reset();
   reachability_.reset();
@@ -148,9 +149,9 @@ Graph& GraphSession::edit() {
 
 Schedule& GraphSession::schedule() {
   if (schedule_ == nullptr)
-    throw UserError("a pass has no schedule; a policy of moe.policy.schedule has");
+    throw UserError("a pass has no schedule; only a policy of moe.policy.schedule has one");
   if (closed_)
-    throw UserError("the schedule is finished when a pick is called; a pick may only read it");
+    throw UserError("a pick cannot change the schedule, which is finished when a pick is called");
   return *schedule_;
 }
 
@@ -323,7 +324,7 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
   if (!lua_istable(L, index)) {
     throw user_error(
-        "argument {}: a {} is given, but a list of ops is needed, as {{ op }} or g:ops {{}}",
+        "argument {}: a {} is given, but a list of ops is needed, such as {{ op }} or g:ops {{}}",
         index - 1, luaL_typename(L, index));
   }
   std::vector<OpId> ops;
@@ -331,8 +332,9 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
     lua_rawgeti(L, index, static_cast<int>(i));
     const auto [owner, op] = check_op(L, lua_gettop(L));
     if (owner != &session)
-      throw user_error("op '{}' is of the graph of another call; give an op of this call's g",
-                       owner->graph().op(op).name);
+      throw user_error(
+          "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+          owner->graph().op(op).name);
     ops.push_back(op);
     lua_pop(L, 1);
   }
@@ -382,7 +384,7 @@ int rng_below(lua_State* L) {
   Rng& rng = check_userdata<Rng>(L, 1, kRngType);
   const lua_Number n = luaL_checknumber(L, 2);
   if (!(n >= 1 && n <= 16777216))
-    throw user_error("rng:below: {} is not allowed; give a number from 1 to 2^24", n);
+    throw user_error("rng:below: {} is not allowed; give a whole number from 1 to 2^24", n);
   lua_pushnumber(L, static_cast<double>(rng.below(static_cast<int64_t>(n)) + 1));
   return 1;
 }

@@ -27,7 +27,8 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   GraphSession(const GraphSession&) = delete;
   GraphSession& operator=(const GraphSession&) = delete;
 
-  /// Returns the session of a handle. Throws UserError if its call has ended.
+  /// Returns the session with the number `serial`, which its handles have. Throws UserError if the
+  /// policy's call has ended.
   static GraphSession& of(lua_State* L, uint32_t serial);
 
   uint32_t serial() const { return serial_; }
@@ -45,7 +46,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   int64_t priority(OpId op) const { return schedule_ ? schedule_->priority_of(op) : 0; }
   const Dependencies& deps();
   const std::vector<OpId>& producers();
-  /// Returns the paths by the current data, mutation and order edges.
+  /// Returns which ops reach which others by the current data, mutation and order edges.
   const Reachability& reachability();
   void before(OpId from, OpId to, const std::string& why);
   void log(OpId op, const std::string& why);
@@ -136,7 +137,7 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
 /// an op is not of `session`.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
 
-/// Return the stage functions of a pass and of a schedule policy, for a make_plan called from L.
+/// Return the functions by which make_plan, called from L, runs a pass or schedule policy in Lua.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options,
                                                             double slot_occupancy);

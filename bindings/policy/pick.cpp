@@ -64,7 +64,7 @@ HostOptions own_options(const Host& host) {
   return options;
 }
 
-/// A lane's choice with the Lua state in which it runs.
+/// The pick of one lane with the Lua state in which it is called.
 class LaneState {
  public:
   LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
@@ -74,7 +74,8 @@ class LaneState {
       host_.evaluate_policies();
       choose_ = chosen(plan, policy, slot_occupancy, lane);
     } catch (const UserError& e) {
-      throw user_error("schedule '{}', where the executor picks: {}", policy.name, e.what());
+      throw user_error("schedule '{}', evaluated again for its picks in a run: {}", policy.name,
+                       e.what());
     }
   }
   OpId choose(std::span<const OpId> ready) const { return choose_(ready); }
@@ -91,7 +92,7 @@ class LaneState {
     call(L, 2, 1);
     if (!lua_istable(L, -1)) {
       throw UserError(
-          "is not defined where the recipe is evaluated again; define it at the top of the recipe, "
+          "the recipe does not define the schedule then; define it at the top of the recipe, "
           "before anything runs");
     }
     lua_getfield(L, -1, "apply");

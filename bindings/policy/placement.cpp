@@ -60,7 +60,8 @@ class RankPlacement {
   }
 
  private:
-  // Gets place and options from the definition that the evaluation in this state has made.
+  // Gets the policy's function place and its options from the definition that the recipe made in
+  // this state.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
@@ -90,10 +91,10 @@ class RankPlacement {
   // Called on the watchdog's thread.
   void too_late() const {
     exit_now(
-        fmt::format("placement '{}', rank {}, step {}, layer {}: its call passed the deadline of "
-                    "{} s",
-                    policy_->name, rank_, step_.load(), layer_.load(),
-                    host_.options().policy_deadline_s),
+        fmt::format(
+            "placement '{}', rank {}, step {}, layer {}: a call of place() passed the deadline of "
+            "{} s",
+            policy_->name, rank_, step_.load(), layer_.load(), host_.options().policy_deadline_s),
         3);
   }
 

@@ -57,7 +57,7 @@ struct PlaceCall {
   std::function<void(const std::string& why)> log;
 };
 
-/// Values that a state keeps from call to call: the tables of ctx, and ctx.state of each layer.
+/// Values that a Lua state keeps from call to call: the tables of ctx, and ctx.state of each layer.
 class PlacementTables {
  public:
   PlacementTables(lua_State* L, const LuaPlacement& policy);

@@ -37,7 +37,9 @@ template <class Handle>
 Handle& check_handle(lua_State* L, int index, const char* type) {
   Handle& handle = check_userdata<Handle>(L, index, type);
   if (handle.call->in == nullptr) {
-    throw UserError("this value is from a call of a placement policy that has ended");
+    throw UserError(
+        "this value is from a call of a placement policy that has ended; use it only during the "
+        "call");
   }
   return handle;
 }

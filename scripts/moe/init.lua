@@ -28,7 +28,7 @@ local moe = schema.functions("moe", "name", {
   assumed = { schema.assumed, schema.ASSUMED, "moe.Assumed",
     "a constant that no source gives, with the band in which it is assumed to be" },
   best = { choice.best, "(constructor: (fun(t?: table): moe.Pass), options: table)", "moe.Best",
-    "a pass with a list as one option: takes the value with the fastest simulated step that fits" },
+    "a pass with a list as one option: takes the value with the fastest step that fits in memory" },
   claim = { claims.claim, claims.FIELDS, "moe.Claim",
     "a published figure, and the function that computes our number" },
   collectives = { collectives.collectives, collectives.FIELDS, "moe.CollectiveTimes",
@@ -108,8 +108,8 @@ local function check(chunk)
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
---- The function that the host (bindings/main.cpp) calls. `argument` depends on the mode: the
---- recipe's compiled chunk for "run" and "check", a kind or nil for "list", a topic or nil for
+--- The function that the C++ program calls (Host::main in bindings/host). `argument` depends on the
+--- mode: the compiled recipe for "run" and "check", a kind or nil for "list", a topic or nil for
 --- "doc", the name of the file to write for "calibrate" and "report".
 function moe._main(mode, argument)
   if mode == "list" then return require("moe.list").list(argument) end

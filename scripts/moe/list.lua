@@ -21,8 +21,8 @@ local function functions_of(part)
   return out
 end
 
--- Returns the values of an option in the passes that are tried, as "max_parts = 8, 4, 2"; nil if
--- all are the default.
+-- Returns the values of an option in `tried`, the candidates of moe.best or moe.fallback, as
+-- "max_parts = 8, 4, 2"; nil if all are the default.
 local function option_text(option, tried)
   local values, differs = {}, false
   for _, candidate in ipairs(tried) do
@@ -94,8 +94,8 @@ local function say_list(kind)
   core.say(aligned.text(rows))
 end
 
---- Prints the list of one kind, or of all kinds if it is nil; for the kind "stubs", type stubs for
---- lua-language-server.
+--- Prints what is built in of one kind, for example "gates", or of all kinds if `kind` is nil. For
+--- "stubs", prints type stubs for lua-language-server instead.
 function M.list(kind)
   if kind == "stubs" then return core.say(stubs.text()) end
   local kinds = schema.keys_of(LISTS)

@@ -76,7 +76,7 @@ TEST_CASE("what JSON cannot hold is refused with the place where it stands") {
   };
   CHECK_THAT(refused("{ a = { print } }"), Contains(".a[1]: a function"));
   CHECK_THAT(refused("{ 1, 2, x = 3 }"), Contains("both a list and other keys"));
-  CHECK_THAT(refused("{ [3] = 1 }"), Contains("a key of type number"));
+  CHECK_THAT(refused("{ [3] = 1 }"), Contains("a key has the type number"));
   CHECK_THAT(refused("(function() local t = {} t.t = t return t end)()"), Contains("too deep"));
   CHECK_THAT(refused("'\\255'"), Contains("UTF-8"));
   CHECK_THAT(lua.text_of("select(2, pcall(core.json_decode, '{\"a\": tru}'))"), Contains("byte"));
@@ -86,7 +86,7 @@ TEST_CASE("a field of the wrong type is refused by its path") {
   const json value = {{"model", {{"layers", 2.5}, {"name", 3}}}};
   const Fields model = Fields(value, "plan").at("model");
   CHECK_THROWS_WITH(model.integer("layers"), Contains("plan.model.layers: give a whole number"));
-  CHECK_THROWS_WITH(model.text("name"), Contains("plan.model.name: give a text"));
+  CHECK_THROWS_WITH(model.text("name"), Contains("plan.model.name: give a string"));
   CHECK_THROWS_WITH(model.number("heads"), Contains("plan.model.heads: is missing"));
   CHECK(model.integer("heads", 7) == 7);
 }

@@ -189,7 +189,7 @@ TEST_CASE("a discipline that is wrong is refused at its line") {
   CHECK_THAT(bad_apply("s:discipline('comm', {}) s:discipline('comm', { pick = 'priority' })"),
              Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'mine'"));
   CHECK_THAT(bad_apply("s:discipline('comm', { hold = function() end })"),
-             Contains("lane 'comm' runs in order and alone; give pick or exclusive too"));
+             Contains("lane 'comm' runs its ops in the schedule's order and is not exclusive"));
   CHECK_THAT(
       bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op) return op end "
                 "})"),

@@ -78,7 +78,7 @@ TEST_CASE("wrong questions about ops are answered at their line") {
   CHECK_THAT(bad("schedule(function(s, g) s:before(g:ops()[1]) end)"),
              Contains("argument 2: nothing is given, but an op is needed"));
   CHECK_THAT(bad("schedule(function(s, g) g:remove(g:ops()[1]) end)"),
-             Contains("a schedule may not edit the graph"));
+             Contains("a schedule policy cannot edit the graph"));
 }
 
 TEST_CASE("handles are refused once the policy's call is over") {
@@ -217,7 +217,7 @@ TEST_CASE("a name that a handle does not have is answered with those it has") {
   CHECK_THAT(bad("step_pass(function(g, ctx) ctx:lgo(g:ops()[1], 'x') end)"),
              Contains("unknown method of a policy context 'lgo'") && Contains("'log'"));
   CHECK_THAT(bad("step_pass(function(g) g:ops()[1].name = 'x' end)"),
-             Contains("an op cannot be written to"));
+             Contains("an op cannot be changed by assigning to"));
   CHECK_THAT(bad("step_pass(function(g) g:ops { layer = 0 } end)"),
              Contains("g:ops: layer 0 is not allowed; Lua counts from 1"));
 }

@@ -203,7 +203,7 @@ test("an executed number and one without a run have no band", function()
     moe.claim { id = "lancet-041", value = function() end } ]]).results.claims
   expect.equal({ c[1].lo == c[1].ours, c[1].hi == c[1].ours, #c[1].sensitivity }, { true, true, 0 })
   expect.equal({ c[2].verdict, c[2].reason, c[2].lo or "none" },
-    { "undetermined", "there is no run from which to compute it", "none" })
+    { "undetermined", "there is no run that gives our number", "none" })
 end)
 
 test("the table shows the band, and below it by how much the paper's number is outside", function()

@@ -106,7 +106,7 @@ test("a table with several runs in one cell is refused, with what they differ in
   local cell = "cell = function(run) return '' end }"
   expect.fails(recipe() .. "R:where { executor = 'simulate' }:table { rows = 'executor', "
     .. "cols = 'system', " .. cell, 8, "table: 2 runs for executor = simulate, system = raf, which "
-    .. "differ in nodes; add it to rows, or choose with where")
+    .. "differ in nodes; add it to rows, or select runs by where")
   expect.fails(recipe() .. "R:table { rows = 'nodes', cols = 'provenance', " .. cell, 8,
     "table: 3 runs for nodes = 2, provenance = simulated, which differ in system;")
 end)

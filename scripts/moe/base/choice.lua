@@ -62,7 +62,8 @@ M.best = chooser "best"
 --- memory; the last value when no plan fits.
 M.fallback = chooser "fallback"
 
--- Returns, for each list of stages and each choice, that list with the choice's stage appended.
+-- Returns, for each list of stages and each candidate of one pass, that list with the candidate's
+-- stage appended. choices: the candidates.
 local function followed(lists, choices)
   local longer = {}
   for _, list in ipairs(lists) do

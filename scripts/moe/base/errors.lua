@@ -49,7 +49,7 @@ function M.run(message, result)
   error(failure, 0)
 end
 
---- Returns what f(...) returns. f is a function of the core; an error that it throws as text (a
+--- Returns what f(...) returns. f is a function of moe.core; an error that f raises as a string (a
 --- UserError in C++) becomes a user error at the recipe's line `at`.
 function M.call(at, f, ...)
   local results = { pcall(f, ...) }

@@ -1,7 +1,7 @@
 -- Guards the functions of Lua's libraries that are written in C and call Lua again: before each
--- call, `check` raises an error when little of the C stack is left. The host runs this file once in
--- each Lua state, before the recipe. The guarded calls are tail calls, so that an error names the
--- caller's line.
+-- call, `check` raises an error when little of the C stack is left. The C++ program runs this file
+-- once in each Lua state, before the recipe. The guarded calls are tail calls, so that an error
+-- names the caller's line.
 local check = ...
 
 local function held(f)

@@ -123,7 +123,7 @@ end
 
 local field_list
 
--- Returns the field that corresponds to a row of the engine's field tables (engine/base/field.h).
+-- Returns the field that an entry of the engine's field tables describes (engine/base/field.h).
 local function field_of(row)
   local field = M.merged(row, {})
   field.name, field.fields = nil, nil
@@ -178,7 +178,7 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
--- Maps keys of other frameworks that this library does not have to a text on the missing feature.
+-- Maps keys of other frameworks to a message that this library does not have the feature.
 local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
@@ -202,7 +202,7 @@ for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } 
 end
 
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?", or, without a similar name, a
---- text that lists the valid names.
+--- message that lists the valid names.
 function M.unknown_text(path, what, name, names)
   local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
@@ -223,8 +223,8 @@ function M.namespace(path, what, members)
     end })
 end
 
--- Raises a user error for the first text in `value` that is not UTF-8, since results are written
--- as JSON. Objects of the library are skipped: their texts were checked when they were made.
+-- Raises a user error for the first string in `value` that is not UTF-8, since results are written
+-- as JSON. Objects of the library are skipped: their strings were checked when they were made.
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)

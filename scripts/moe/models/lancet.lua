@@ -9,8 +9,8 @@ return function(assumed)
       seq = 512, experts_per_device = 2,
       -- Frameworks of 2021 compute score, softmax and context in separate kernels.
       attention = "unfused",
-      -- 1.25 was chosen with the paper's speed-ups known: at 1 slots have no padding, and our
-      -- simulated speed-ups are smaller.
+      -- 1.25 was chosen with the paper's speed-ups known: with the factor 1 slots have no
+      -- padding, and our simulated speed-ups are smaller.
       capacity_factor = assumed { value = 1.25, lo = 1, hi = 2,
         why = "not in the paper; Switch Transformer compares 1, 1.25 and 2 (table 1)" },
     },

@@ -25,7 +25,8 @@ local ENDS = { "lo", "hi" }
 local UNMOVED = { "experiment", "system", "model", "cluster", "devices", "executor", "provenance",
   "device_name", "point", "points", "link", "optimizer", "gate_options", "routing" }
 
--- Returns the assumed constants of all simulated jobs: name -> the first constant of that name.
+-- Returns the assumed constants of all simulated jobs (moe.run.jobs): name -> the first constant of
+-- that name.
 local function constants_of(jobs)
   local constants = {}
   for _, job in ipairs(jobs) do
@@ -68,7 +69,7 @@ function M.new(e, jobs)
 end
 
 --- Sets the results at the constants' values, from which the band starts. job_of: simulated run ->
---- its job.
+--- its job (moe.run.jobs).
 function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 
 -- Returns the run with constants at these ends. The simulation is done only when a field is read
@@ -146,7 +147,7 @@ end
 --- Returns { ours, lo, hi, sensitivity } of the function value(results): ours is its value at the
 --- values of all constants (nil if it returns nil), lo and hi its smallest and largest value over
 --- the band, sensitivity as sensitivity_of returns it. A constant of several clusters is listed
---- with the band that it has in the first.
+--- with the band that it has in the first cluster.
 function Band:of(value)
   local ours = value(self.R)
   if ours == nil or #self.names == 0 then

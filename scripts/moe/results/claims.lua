@@ -100,7 +100,7 @@ end
 function M.verdict(c, b)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
-  if b.ours == nil then return "undetermined", "there is no run from which to compute it" end
+  if b.ours == nil then return "undetermined", "there is no run that gives our number" end
   if holds_neutral(c, b) then return "undetermined" end
   local lo, hi = near_interval(c)
   if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
@@ -110,8 +110,8 @@ end
 
 local function is_statement(c) return c.paper.unit == YES_NO end
 
--- Returns a text on how far the paper's number is outside the band; nil if it is inside, or if the
--- figure is a statement.
+-- Returns a sentence on how far the paper's number is outside the band; nil if it is inside, or if
+-- the figure is a statement.
 local function distance(c, b)
   local below, above = b.lo - c.paper.value, c.paper.value - b.hi
   if is_statement(c) or math.max(below, above) <= 0 then return nil end
@@ -119,7 +119,7 @@ local function distance(c, b)
     below > 0 and "below" or "above", b.lo < b.hi and "the band" or "ours")
 end
 
--- Returns a text with the distance and with the constant that changes our number most; nil if there
+-- Returns a string with distance() and with the constant that changes our number most; nil if there
 -- is neither.
 local function difference(c, b)
   local parts, s = { distance(c, b) }, b.sensitivity[1]

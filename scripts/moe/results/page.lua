@@ -120,7 +120,7 @@ local function simulated_section(R)
     folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end
 
--- Returns the samples after the first step; medians are taken over the same steps.
+-- Returns the times of the steps after the first, over which medians are taken too.
 local function samples_of(run)
   local out = {}
   for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
@@ -140,7 +140,8 @@ local function executed_bars(runs)
     .. "below"):format(runs[1].provenance), groups)
 end
 
--- Returns the curves of a field that has a value per step. Equal digests and values share a curve.
+-- Returns the curves of a field that has a value per step. Runs with equal digests and values share
+-- a curve.
 local function curves(runs, key)
   local series = {}
   for i, group in ipairs(results.new(runs):groups(function(run)

@@ -158,7 +158,7 @@ local function print_simulated(e, R)
   say_all(effects.lines(R.runs))
 end
 
--- Returns the smallest and largest of the samples after the first as text, and whether their
+-- Returns the shortest and longest time of the steps after the first as text, and whether their
 -- difference is above the share WIDE of the median.
 local function spread(run)
   local samples = values.new {}

@@ -36,7 +36,7 @@ local ROWS = {
   { "without_effect", "{ stage: string, reason: string }[]?",
     "stages that did not do what their options request: stage and reason of each" },
   { "all_reduce", "moe.AllReduce", "the all-reduce policy" },
-  { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
+  { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "candidates", "table[]?",
     "what that choice was made from: label, time and memory of each candidate" },
   { "degrees", "integer[]?", "the degrees that pipemoe chose, one per MoE layer" },
@@ -125,7 +125,7 @@ schema.record("run placement", "placement", "where the experts of a layer were i
   { "layer", "integer", "number of the block" },
   { "moves", "integer", "residents that were moved to a device since the step before" },
   { "copies", "integer", "number of copies of experts for this step" },
-  { "replicas", "integer", "residents on devices other than the expert's owner" },
+  { "replicas", "integer", "number of residents on devices other than the experts' owners" },
   { "max_load", "integer", "rows of the busiest device" },
   { "mean_load", "number", "mean number of rows per device" },
   { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
@@ -370,7 +370,7 @@ local function only_run(runs, keys, at)
   if #runs < 2 then return runs[1] end
   local cell = {}
   for i, key in ipairs(keys) do cell[i] = ("%s = %s"):format(key, tostring(field(runs[1], key))) end
-  errors.user(("table: %d runs for %s, which differ in %s; add it to rows, or choose with where")
+  errors.user(("table: %d runs for %s, which differ in %s; add it to rows, or select runs by where")
     :format(#runs, table.concat(cell, ", "), difference_of(runs) or "nothing but their times"), at)
 end
 
@@ -378,7 +378,7 @@ local TABLE = {
   rows = { type = "any", required = true,
     doc = "a field or a list of fields; one row for each of their values" },
   cols = { type = "string", required = true, doc = "a field; one column for each of its values" },
-  cell = { type = "function", required = true, doc = "function(run) returning a text" },
+  cell = { type = "function", required = true, doc = "function(run) returning a string" },
 }
 
 function Results:table(t)

@@ -14,7 +14,7 @@ local TABLES = { "all_to_all", "all_reduce" }
 local function percent(share) return ("%.1f%%"):format(100 * share) end
 local function us(value) return ("%.2f"):format(value) end
 
--- Returns the name of a measured row of a fitted line: the op, or the number of bytes.
+-- Returns the name of a row, one measured point of a fitted line: the op, or the number of bytes.
 local function label(row)
   return row.what:match "=" and row.what or ("%d bytes"):format(row.x)
 end

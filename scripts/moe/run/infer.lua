@@ -48,7 +48,7 @@ local function candidate_of(system, at)
     errors.user(("moe.infer.system: system '%s' %s"):format(system.name, why), at)
   end
   if target.reads_times(alternatives) then
-    refuse("has several candidates, among which times of training steps would choose; "
+    refuse("has several candidates, which are compared by times of training steps; "
       .. "give a system without moe.best, packing and `of`")
   end
   for _, stage in ipairs(alternatives[1][1].stages) do

@@ -1,5 +1,5 @@
--- Jobs: the simulations and executions of an experiment. A job is one system at one point (or at
--- several points that need the same execution) on one target.
+-- Jobs: the simulations and executions of an experiment. Here a job is one system at one point (or
+-- at several points that need the same execution) on one target, not a set of processes.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
@@ -114,8 +114,8 @@ local function real_jobs(e, entry, case)
   return jobs
 end
 
--- Returns a text of everything that an executed run depends on; jobs with equal texts share a run.
--- The names of the model and of the cluster are not part of it.
+-- Returns, as a JSON string, everything that an executed job depends on; points for which this is
+-- equal share one execution. The names of the model and of the cluster are not in the string.
 local function key_of(job)
   local alternatives = {}
   for i, candidates in ipairs(system_lib.expand(job.system)) do
@@ -186,8 +186,8 @@ local function entries_of(e)
 end
 
 --- Returns all jobs of an experiment at the points of `over`. A job is { system, case, spec,
---- points, index = number of its entry in run, at }; a simulated job also has `assumed`, an
---- executed job `entry` and `options`.
+--- points, index = number of its entry in run, at = the recipe's line }; a simulated job also has
+--- `assumed`, an executed job `entry` and `options`.
 function M.all(e, over, params)
   local cases, all = {}, {}
   for _, point in ipairs(points.product(over)) do

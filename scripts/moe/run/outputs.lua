@@ -5,7 +5,7 @@ local errors = require "moe.base.errors"
 
 local M = {}
 
-local writers = {}  -- name of a file -> text that names the run that writes it
+local writers = {}  -- name of a file -> string that names the run that writes it
 
 -- Returns the name without empty and "." parts: "a/b" for "a//./b".
 local function tidy(name)
@@ -16,8 +16,8 @@ local function tidy(name)
   return table.concat(parts, "/")
 end
 
---- Claims the file `name`, the value of the field `path`, for the writer `who` (a text that names a
---- run or a function). Raises a user error if the recipe has another writer of this file, unless
+--- Claims the file `name`, the value of the field `path`, for the writer `who` (a string that names
+--- a run or a function). Raises a user error if the recipe has another writer of this file, unless
 --- `again` is true: the writer then continues the other's file or writes the same content.
 function M.claim(name, who, path, at, again)
   if not name then return end

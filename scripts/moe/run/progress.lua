@@ -1,6 +1,6 @@
--- The display on a terminal while an experiment runs: the running job, the expected time of this
--- and the remaining jobs (the mean time of the jobs of their kind so far), and a line for each job
--- that is done. core.status and core.row draw it (bindings/host/progress.h) if there is a terminal.
+-- The display on a terminal while an experiment runs: the current job (moe.run.jobs), the expected
+-- time of this and the remaining jobs (for each the mean time of finished jobs of its kind), and a
+-- line for each finished job. core.status and core.row draw it (bindings/host/progress.h).
 local core = require "moe.core"
 local report = require "moe.results.report"
 
@@ -8,7 +8,8 @@ local M = {}
 
 local jobs = { kinds = {}, at = 0, took = {} }
 
---- Starts a sequence of jobs. kinds: the kind of each job, in the order in which they will run.
+--- Starts a sequence of jobs or of evaluations of claims. kinds: for each, in order, a key; entries
+--- with equal keys are expected to take equally long.
 function M.begin(kinds) jobs = { kinds = kinds, at = 0, took = {} } end
 
 -- Returns the mean time of the jobs of a kind so far in seconds, or nil before the first one.
@@ -17,7 +18,7 @@ local function expected(kind)
   return took and took.sum / took.n
 end
 
---- Called when the next job begins. what: text that names it.
+--- Called when the next job begins. what: describes the job.
 function M.job(what)
   jobs.at, jobs.since = jobs.at + 1, core.clock()
   local rest = 0
@@ -29,7 +30,7 @@ function M.job(what)
     rest)
 end
 
---- Called when the job is done. row: a line to show for it, or nil.
+--- Called when the current job is done. row: a line to show for it, or nil.
 function M.done(row)
   local kind = jobs.kinds[jobs.at]
   local took = jobs.took[kind] or { sum = 0, n = 0 }

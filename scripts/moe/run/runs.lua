@@ -1,6 +1,6 @@
--- Runs jobs and keeps their records. A record is appended to runs.jsonl (moe.run.journal) as soon
--- as the job is finished, and later written to results.json. Both files have the records of all
--- experiments of this process.
+-- Runs jobs (moe.run.jobs) and keeps their records. A record is appended to runs.jsonl
+-- (moe.run.journal) as soon as the job is finished, and later written to results.json. Both files
+-- have the records of all experiments of this process.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
@@ -60,8 +60,8 @@ local function refresh()
   if #session.runs >= 2 * (session.flushed or 0) then M.flush() end
 end
 
--- Returns the lines of the passes' log for a record. Schedule passes' choices for single ops are
--- omitted; plan:explain() has them.
+-- Returns the lines of the passes' log for a record. Lines of schedule passes on single ops
+-- are omitted; plan:explain() has them.
 local function log_of(made, info)
   local scheduler, log = {}, core.array {}
   for _, stage in ipairs(made.candidate.stages) do

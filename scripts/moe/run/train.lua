@@ -55,7 +55,7 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from: a text, or made-up reference tokens" },
+    doc = "where tokens come from: text, files of text; reference, made-up tokens" },
   text = { type = "string",
     doc = "a UTF-8 file, or a folder of such files; default: a corpus found on this machine" },
   record = { type = "string",
@@ -65,7 +65,7 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
       .. "default: high" },
 })
 
-local executors = {}  -- rows of core.table "executors", indexed by name
+local executors = {}  -- entries of core.table "executors", indexed by name
 --- Names of the executors that run real ranks.
 M.EXECUTORS = {}
 for _, row in ipairs(core.table "executors") do
@@ -110,11 +110,11 @@ local function check_precision(executor, precision, path, at)
     at)
 end
 
--- Fields of a run that choose the kernels of ops, each with the op attribute for it in a plan.
+-- Fields of a run that select kernels, each with the op attribute that selects them in a plan.
 local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
 
---- Returns the kernels that the recipe chooses, as op attribute -> value, or nil if the recipe
---- leaves the choice to the plan. Raises a user error for a choice that the executor does not have.
+--- Returns the kernels that the recipe selects, as op attribute -> value, or nil if the recipe
+--- leaves that to the plan. Raises a user error for kernels that the executor does not have.
 function M.variants(executor, t, path, at)
   local variants
   for _, one in ipairs(VARIANTS) do
@@ -192,7 +192,7 @@ function M.check_device(executor, t, path, at)
 end
 
 --- Returns the number of CUDA blocks that a run's transfers use on the GPU: those of the emulated
---- link, or NCCL's channels. Returns nil if it is not known (NCCL chooses), or if no blocks are
+--- link, or NCCL's channels. Returns nil if NCCL sets the number itself, or if no blocks are
 --- used.
 function M.blocks(executor, t)
   if not M.on_gpu(executor) then return nil end
@@ -249,8 +249,8 @@ function M.run_options(executor, t, model, path, at)
       at)
   end
   if t.tokens == "text" and model.vocab < 256 then
-    errors.user(("model.vocab: %d is too small for a text, whose tokens are bytes; give at least "
-      .. "256, or tokens = 'reference'"):format(model.vocab), at)
+    errors.user(("model.vocab: %d is too small for tokens = 'text', where a token is a byte; give "
+      .. "at least 256, or tokens = 'reference'"):format(model.vocab), at)
   end
   local options = {}
   for name in pairs(declared) do options[name] = t[name] end
@@ -281,7 +281,8 @@ local function good(result)
   errors.run(result.stop_reason, result)
 end
 
---- Runs the plan with these options and returns the result. what: the word for it on a terminal.
+--- Runs the plan with these options and returns the result. what: a word for the status line of the
+--- terminal, for example "training".
 function M.started(what, plan, options, ranks, at)
   core.status(("%s on %d ranks of %s"):format(what, ranks, options.executor))
   return errors.call(at, plan.run, plan, options)
@@ -324,7 +325,7 @@ M.PLAN = {
 }
 
 local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
-  { "choice", "string?", "what moe.best, moe.fallback or a system of systems chose" },
+  { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
   { "text", "(): string", "the graph as text" },
   { "info", "(): moe.PlanInfo", "properties of the plan, and how it was made" },
@@ -377,9 +378,9 @@ schema.record("overlap", "overlap",
     { "num_dw", "integer", "number of weight gradients" },
     { "a2a_ms", "number", "sum of the times of the all-to-alls" },
     { "dw_ms", "number", "sum of the times of the weight gradients" },
-    { "greedy_ms", "number", "time hidden by Lancet's choice" },
-    { "bound_ms", "number", "upper bound of the time that any choice hides" },
-    { "exact_ms", "number?", "time hidden by the best choice; only if num_dw is at most 24" },
+    { "greedy_ms", "number", "time hidden under Lancet's assignment of dW to all-to-alls" },
+    { "bound_ms", "number", "upper bound of the time that any assignment hides" },
+    { "exact_ms", "number?", "time hidden by the best assignment; only if num_dw is at most 24" },
   })
 
 schema.record("span", "span", "the time of one op on a lane", {
@@ -454,7 +455,7 @@ function Plan:info() return self.core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(declared, { "steps", "first_step" }), {
   steps = { hi = 1e6, required = true,
-    doc = "number of steps to simulate; they differ under a routing model" },
+    doc = "number of steps to simulate; steps differ only under a routing model" },
   first_step = { lo = 1, hi = 1e9, default = 1,
     doc = "step of the routing with which the simulation begins" },
 })

@@ -132,9 +132,10 @@ M.constructors = schema.functions("moe.cluster", "cluster", constructors)
 
 schema.record("context cluster", "ctx.cluster", "devices and links, as policies get them", {
   { "devices", "integer", "number of devices" },
-  { "node_of", "(device: integer): integer", "returns the device's node; only for placements" },
+  { "node_of", "(device: integer): integer",
+    "returns the device's node; only in placement policies" },
   { "devices_of", "(node: integer): integer[]",
-    "returns the node's devices; only for placements" },
+    "returns the node's devices; only in placement policies" },
 }, declared)
 schema.record("placement rates", "ctx.rates",
   "the rates from which a placement's times are computed", {},

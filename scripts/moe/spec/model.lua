@@ -73,7 +73,7 @@ local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
 
--- Returns the row of core.table("gates") if `gate` is a built-in gate's name, or `gate` itself if
+-- Returns the entry of core.table("gates") if `gate` is a built-in gate's name, or `gate` itself if
 -- it is a gate policy. Raises a user error for another value.
 local function check_gate(gate, path, at)
   if type(gate) == "string" then

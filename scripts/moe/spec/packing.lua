@@ -18,7 +18,7 @@ M.FIELDS = {
   every = { type = "integer", lo = 1, hi = 1e9, default = 4,
     doc = "steps between measurements (paper: 4)" },
   host_bytes_per_s = { type = "number", lo = 1, hi = 1e15, default = 25e9,
-    doc = "bytes per second between a device and its host, one way; the default is PCIe 4.0 x16 "
+    doc = "bytes per second between a device and host memory, one way; the default is PCIe 4.0 x16 "
       .. "without its overhead" },
 }
 
@@ -33,15 +33,15 @@ schema.record("packing", "packing", "what Lina's packing controller chose and me
   { "settled_step", "integer", "the step of the last measurement" },
   { "exchange_ms", "number", "time to bring the experts to their devices, once" },
   { "offload_bytes", "number", "bytes of a device that do not fit in its memory" },
-  { "offload_ms", "number", "time per step to copy these bytes from the host and back" },
+  { "offload_ms", "number", "time per step to copy these bytes from host memory and back" },
   { "trace",
     "{ n: integer, ffn_ms: number, a2a_ms: number, peak_bytes: integer, step: integer }[]",
     "the measurement at each n" },
 })
 
---- Runs the controller. plan(spec) must return a plan. Returns n and a record of the choice, of the
---- type "packing". Bytes that do not fit in the device's memory are kept in its host's memory and
---- copied to the device and back once per step (offload_*). Errors name the line `at`.
+--- Runs the packing controller. plan(spec) must return a plan. Returns n and a record of how n was
+--- found, of the type "packing". Bytes that do not fit in the device's memory are kept in host
+--- memory and copied to the device and back once per step (offload_*). Errors name the line `at`.
 function M.choose(spec, o, plan, at)
   local most = math.min(o.most or spec.ranks, spec.ranks)
   local trace, n, made = core.array {}, 1

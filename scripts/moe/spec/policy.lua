@@ -68,8 +68,8 @@ M.KINDS = {
   },
   placement = fields(schema.merged(PLACED, {
     at = { type = "string", enum = { "step", "layer" }, default = "step",
-      doc = "'step': made from the counts of a step, used from the next step on; 'layer': made "
-        .. "from the gate's counts of a layer and step, used in that layer and step" },
+      doc = "'step': a placement is made from a step's load and used from the next step on; "
+        .. "'layer': it is made from a layer's load and used in the same layer and step" },
     moves = { type = "boolean",
       doc = "whether experts may move or get further residents; default: true if at = 'step'" },
     weighted = { type = "boolean", default = false,
@@ -177,7 +177,7 @@ for kind, doc in pairs { gate = "chooses the experts of tokens", pass = "edits a
 end
 M.constructors = schema.functions("moe.policy", "kind of policy", kinds)
 
---- Returns the options of a built-in pass, a row of core.table("passes"), as a field list.
+--- Returns the options of a built-in pass, an entry of core.table("passes"), as a field list.
 function M.pass_options(row)
   local out = {}
   for _, o in ipairs(row.options) do

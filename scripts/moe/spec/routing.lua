@@ -14,7 +14,7 @@ local mt = schema.class("routing",
 local SEED = { type = "integer", lo = 0, hi = 2 ^ 53,
   doc = "seed of the workload's random numbers; default: --seed, or 1" }
 
---- Returns the options of a workload, a row of core.table("workloads"), as a field list.
+--- Returns the options of a workload, an entry of core.table("workloads"), as a field list.
 function M.workload_fields(row)
   local out = { seed = SEED }
   for _, o in ipairs(row.options) do

@@ -115,14 +115,15 @@ M.known = {
     function(p) return p.fastermoe_shadowing {} end),
   prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
     .. "devices that have tokens for it", function(p) return p.prophet {} end),
-  swap = placed("SmartMoE: experts are swapped between devices until these compute equally much",
+  swap = placed("SmartMoE: experts are swapped between devices until these compute about equally "
+    .. "many rows",
     function(p) return p.swap {} end),
   top2 = placed("the two heaviest experts of a layer are copied to all devices, every step",
     function(p) return p.top_k { k = 2, shadows = 2 } end),
   top3 = placed("the three heaviest experts of a layer are copied to all devices, every step",
     function(p) return p.top_k { k = 3, shadows = 3 } end),
   prophet = { doc = "few experts with many tokens are copied to the devices with tokens for them, "
-      .. "in two transfers that the neighbouring block's compute hides; the planner counts on this",
+      .. "in two transfers that the neighbouring block's compute hides; the planner assumes that",
     all_reduce = DDP, passes = function(p)
       return prophet(p, { hidden = 1, split = true }, true)
     end },

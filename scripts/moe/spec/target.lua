@@ -115,7 +115,7 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       link = link ~= nil } })
 end
 
-local defs = {}  -- rows of the built-in passes, indexed by name
+local defs = {}  -- entries of core.table "passes", indexed by name
 for _, row in ipairs(core.table "passes") do defs[row.name] = row end
 
 -- Returns what a stage reads from the cost model: "nothing", "rates" (of a device and its links) or

@@ -54,8 +54,8 @@ local PLACE = {
   seed = { type = "integer", lo = 0, hi = 2 ^ 53, default = 0,
     doc = "seed for the random devices of experts for which no token is expected" },
   share = { type = "string", enum = { "even", "weighted" }, default = "even",
-    doc = "how the devices of an expert share its tokens: evenly (paper), or in proportion to what "
-      .. "phase 1 gave each device" },
+    doc = "how the devices of an expert share its tokens: evenly (paper), or in proportion to the "
+      .. "part of the expert that phase 1 gave each device" },
 }
 
 local function ms(default, doc)
@@ -78,8 +78,8 @@ M.INFERENCE = schema.merged(PLACE, {
     doc = "bytes per second from host memory to each device; the default is PCIe 4.0 x16 without "
       .. "its overhead" },
   normalise = { type = "boolean", default = false,
-    doc = "whether estimates are scaled so that they add up to all devices; otherwise the "
-      .. "probabilities that were not kept are missing" },
+    doc = "whether estimates are scaled to add up to the number of devices; if false, they lack "
+      .. "the probabilities that a path's profile omits (`keep`)" },
   compare = { type = "string", enum = { "list", "set" }, default = "list",
     doc = "how phase 2 compares the 2k most popular experts: as an ordered list or as a set" },
   ends = { type = "table", default = {},
@@ -170,7 +170,7 @@ local function popularity(t)
 end
 
 -- Returns the system to simulate: only real rows are sent and computed, and ops run one after the
--- other, except for the host's work.
+-- other, except for those of lane kind "host", which run while the rank computes.
 local function system_of(c)
   local passes = { policy.passes.irregular_a2a {}, policy.passes.used_rows {} }
   if c.system ~= "baseline" and c.system ~= "ideal" then

@@ -1,4 +1,5 @@
--- moe.lina: the decisions of Lina's scheduler (ATC 2023) as functions.
+-- moe.lina: parts of Lina's schedulers for training and inference (ATC 2023) as functions: packing
+-- is here, the others are in inference.lua.
 local errors = require "moe.base.errors"
 local inference = require "moe.techniques.inference"
 local packing = require "moe.spec.packing"

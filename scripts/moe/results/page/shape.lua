@@ -10,7 +10,8 @@ local function fail(file, path, why)
     path == "" and "" or path .. ": ", why))
 end
 
---- Raises a user error that names the file and the path of the first field that does not fit.
+--- Raises a user error that names the file and the path of the first field that does not fit the
+--- shape.
 function M.check(value, shape, file, path)
   path = path or ""
   local is_name = type(shape) == "string"

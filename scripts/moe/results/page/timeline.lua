@@ -73,7 +73,7 @@ function M.read(dir, run)
   return { file = file, rows = rows, end_us = end_us, num_spans = num_spans }
 end
 
---- Returns a text if the trace has too many events for a readable picture, else nil.
+--- Returns the number of events as text if they are too many for a readable picture, else nil.
 function M.too_large(trace)
   return trace.num_spans > MAX_SPANS and ("%d events"):format(trace.num_spans) or nil
 end
