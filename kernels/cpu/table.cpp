@@ -34,7 +34,8 @@ std::vector<Level> levels() {
           {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
 }
 
-/// Throws std::runtime_error if this machine cannot run the level of MOEBENCH_ISA, or any level.
+/// Returns the table of the level that MOEBENCH_ISA names, or of the widest runnable level if it is
+/// not set. Throws std::runtime_error if this machine cannot run that level, or none at all.
 const KernelTable<float>& choose() {
   blas();  // opens OpenBLAS, so that an error appears here and not in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");
