@@ -1,8 +1,9 @@
 // What all kernels share: launches, and sums over a warp and a block. Only the .cu files in this
-// folder include it. They contain no <<<>>> and no __CUDACC__, so that nvcc and, with the runtime
-// in tests/cuda/host, a plain C++ compiler can compile the same text. The functions of the device
-// table are in device_functions.h. Invariant: a sum has one fixed order, whatever the grid. The
-// only atomic is the minimum in finite.cu, whose result is the same in any order.
+// folder, their headers and tests include it. The .cu files contain no <<<>>> and no __CUDACC__, so
+// that nvcc and, with the runtime in tests/cuda/host, a plain C++ compiler can compile the same
+// text. The functions of the device table are in device_functions.h. Invariant: a sum has one fixed
+// order, whatever the grid. The only atomic is the minimum in finite.cu, whose result is the same
+// in any order.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -37,7 +37,8 @@ __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t token
   int nan = 0;
   for (int64_t e = lane(); e < experts; e += kWarp) nan |= isnan(row[e]);
   nan = __ballot_sync(kAllLanes, nan) != 0;
-  // The last choice that was taken; only choices after it in the order are left.
+  // Score and expert of choice j - 1. Left for choice j: lower scores, and equal ones of experts
+  // with a higher index.
   float last = INFINITY;
   int32_t last_expert = -1;
   for (int64_t j = 0; j < k; ++j) {
@@ -82,6 +83,7 @@ __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts
 }
 
 /// Replaces counts[chunk, e] by the number of choices of e before the chunk, including used_before.
+/// total[e] = the number after all chunks, at most the capacity.
 __global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used_before,
                             int64_t chunks, int64_t experts, int64_t capacity) {
   const int64_t e = thread_number();
@@ -178,7 +180,8 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)
     launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
-  // In the second round a thread reads whether its choice was dropped before it writes the slot.
+  // In the second round each thread reads from choice_slot whether its choice was dropped, and then
+  // overwrites the entry with the slot.
   for (const int32_t* kept :
        {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
     const Sequence sequence = {maps.expert, kept, shape.tokens, shape.k};

@@ -1,5 +1,5 @@
 // The part of the device table that calls the CUDA runtime: devices, memory, streams, events,
-// copies. The functions only choose flags, with the reasons given here; all else is the runtime's.
+// copies. The functions only add flags, with the reasons given here; the runtime does all else.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -33,7 +33,7 @@ size_t at_least_one(int64_t bytes) {
   return bytes == 0 ? 1 : static_cast<size_t>(bytes);
 }
 
-/// Converts a version number: 13020 is 13.2.
+/// Converts a version number of the runtime or driver: 13020 is "13.2".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }

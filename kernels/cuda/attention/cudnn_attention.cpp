@@ -30,8 +30,8 @@ class Attention {
     g_.matmul(probabilities, in_qkv(kValue), in_context(kContext));
   }
 
-  /// dquery is computed as a product with the gradient of scores, like the sums in forward();
-  /// kernels that add to dquery from several blocks, in any order, would give different bits.
+  /// dquery is one product, of the gradient of scores and the keys; kernels that add to dquery from
+  /// several blocks, in any order, would give different bits on every run.
   void backward() {
     const Tensor query = in_qkv(kQuery), key = in_qkv_transposed(kKey);
     const Tensor dcontext = in_context(kDcontext);
@@ -97,7 +97,7 @@ class Attention {
 bool cudnn_takes(size_t version, AttentionShape s) {
   // The library's release notes list faults in 16-bit attention before 9.10.2.
   constexpr size_t kOldest = 91002;
-  // Up to 9.15, the gradient is wrong for tiles of keys that the sequence does not fill;
+  // Up to 9.15.0, the gradient is wrong for tiles of keys that the sequence does not fill;
   // cudnn-frontend 1.32 avoids this by a mask of lengths.
   constexpr size_t kOnlyWholeTiles = 91500;
   constexpr int64_t kTile = 128, kLargestHead = 128, kWholeVectors = 8;

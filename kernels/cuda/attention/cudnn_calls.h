@@ -19,7 +19,7 @@ struct CudnnCalls {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Returns null if there is no library with all of these functions. Every call returns the same.
+/// Returns the functions, opening cuDNN at the first call; null if no cuDNN has all of them.
 const CudnnCalls* cudnn_calls();
 
 }  // namespace moe::kernels::cuda

@@ -50,7 +50,7 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
-/// The target of a graph: exactly one of the two is given.
+/// The device for which a graph is made: exactly one of the two members is set.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t properties = nullptr;  // properties of a device that need not be present
@@ -68,7 +68,7 @@ class CudnnGraph {
   using Sizes = std::array<int64_t, 4>;
   struct Tensor {
     Sizes dims;
-    size_t at;  // index among the descriptors
+    size_t at;  // index in tensors_
   };
 
   explicit CudnnGraph(const CudnnCalls& calls) : calls_(calls) {}
@@ -88,7 +88,7 @@ class CudnnGraph {
   Tensor binary(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y);
   /// y = the index of each element along the axis; x gives the sizes.
   Tensor index(const Tensor& x, int64_t axis);
-  /// y = where[i] ? x : otherwise.
+  /// y[i] = where[i] ? x[i] : otherwise, which is a scalar.
   Tensor select(const Tensor& where, const Tensor& x, const Tensor& otherwise, const Tensor& y);
   /// Reduces over the axes in which y has size 1.
   Tensor reduce(cudnnReduceTensorOp_t op, const Tensor& x, const Tensor& y);

@@ -39,7 +39,7 @@ __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
 
-/// signal_begin() and await_end() must each be called by one thread only.
+/// signal_begin() must be called by one thread of the grid, await_end() by one thread per block.
 __device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// The most shared memory of a block, so that no other block fits next to it. 0 on failure.
+/// Returns the most shared memory that a block can have, in bytes: with it no second block fits on
+/// the multiprocessor. 0 on failure (see errors.h).
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =
@@ -146,8 +147,8 @@ void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
   launch(sleep_kernel, 1, kWarp, stream, ns, signal);
 }
 
-/// If there are more copies than fit into a launch, launches share the duration by their bytes. The
-/// first signals the begin, the last waits for the host.
+/// If there are more copies than fit into a launch, several launches share duration_ns in
+/// proportion to their bytes. The first signals the begin, the last waits for LinkSignal::ends.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                   const LinkSignal& signal, Stream stream) {
   if (blocks < 1)

@@ -28,10 +28,10 @@ struct Member {
   int rank = 0;
   double timeout_s = 0;
   ProcessGroupSettings settings;
-  std::string trouble;  // the first error
+  std::string trouble;  // the first error of a call on this member, or ""
   ncclComm_t comm = nullptr;
-  // Members that were split off after the deadline and cannot be used. The library may still write
-  // to them until this member is aborted.
+  // Children whose split failed or was not done by the deadline; they cannot be used. The library
+  // may still write to them until this member is aborted.
   std::vector<std::unique_ptr<Member>> late;
 
   Clock::time_point deadline() const {
@@ -65,7 +65,7 @@ ncclResult_t settled(ncclComm_t comm, ncclResult_t returned, Clock::time_point d
   }
 }
 
-/// When this returns, the communicator is destroyed or is being destroyed by the library's thread.
+/// Aborts the communicator. On return it is destroyed or is being destroyed by a thread of NCCL.
 void end(std::unique_ptr<Member> member) {
   if (member->comm != nullptr) ncclCommAbort(member->comm);
   for (auto& child : member->late) end(std::move(child));
