@@ -49,9 +49,9 @@ const KernelTable<float>& choose() {
   }
   if (best) return best->table();
   if (allowed.empty())
-    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the kernels need");
+    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the CPU kernels need");
   throw std::runtime_error("MOEBENCH_ISA=" + std::string(wanted) +
-                           " is unknown or needs another CPU; allowed on this CPU: " + allowed);
+                           " names none of the kernel sets that this CPU can run: " + allowed);
 }
 
 }  // namespace

@@ -34,8 +34,8 @@ void launch_with_shared(int64_t shared_bytes, void (*kernel)(P...), int64_t bloc
                         Stream stream, std::type_identity_t<P>... args) {
   if (blocks == 0) return;
   if (blocks > kMaxGrid)
-    return keep_error(
-        "cuda: a launch needs more than 2^31 - 1 blocks, the most that a grid can have");
+    return keep_error("cuda: a kernel was to be launched with " + std::to_string(blocks) +
+                      " thread blocks; at most 2^31 - 1 are possible");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -172,10 +172,11 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   const int64_t slots = shape.experts * shape.capacity;
   if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
       (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
-    return keep_error(
-        "cuda: route got " + std::to_string(shape.experts) + " experts, " + std::to_string(slots) +
-        " slots and " + std::to_string((maps.first_token + shape.tokens) * shape.k) +
-        " choices; at most 1024 experts are allowed, and slots and choices below 2^31");
+    return keep_error("cuda: route got " + std::to_string(shape.experts) + " experts, " +
+                      std::to_string(slots) + " slots and " +
+                      std::to_string((maps.first_token + shape.tokens) * shape.k) +
+                      " choices up to the last token; at most 1024 experts, 2^31 - 1 slots and "
+                      "2^31 - 1 choices are allowed");
   const int64_t chunks = num_chunks(shape);
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)

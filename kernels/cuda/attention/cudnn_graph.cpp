@@ -206,7 +206,7 @@ std::vector<CudnnEngine> CudnnGraph::offers(const CudnnTarget& target) {
 
 CudnnPlan::CudnnPlan(const CudnnCalls& calls, CudnnGraph graph, cudnnHandle_t handle)
     : calls_(&calls), graph_(std::move(graph)) {
-  CudnnRefusal last = {"cudnn: no deterministic engine is offered"};
+  CudnnRefusal last = {"cuDNN offers no deterministic engine for the graph"};
   for (CudnnEngine& engine : graph_.offers({.handle = handle})) {
     if (!engine.deterministic) continue;
     try {

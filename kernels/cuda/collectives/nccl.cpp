@@ -39,7 +39,8 @@ struct Member {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   }
   std::string explain(ncclResult_t result) const {
-    if (result == ncclInProgress) return "not done after " + std::to_string(timeout_s) + " s";
+    if (result == ncclInProgress)
+      return "not done after " + std::to_string(timeout_s) + " s, the time limit of the call";
     return std::string(ncclGetErrorString(result)) + " (" + ncclGetLastError(comm) + ")";
   }
 };
@@ -87,7 +88,9 @@ ncclConfig_t config_of(const ProcessGroupSettings& settings) {
 /// Returns "" if this NCCL supports the settings, otherwise the reason.
 std::string missing(const ProcessGroupSettings& settings) {
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
-  if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
+  if (settings.channels_per_net_peer > 0)
+    return "channels_per_net_peer needs NCCL 2.28 or later, but the CUDA plugin was built with an "
+           "older one; leave it out";
 #endif
   return settings.channels < 0 || settings.channels_per_net_peer < 0
              ? "channels = " + std::to_string(settings.channels) + " and channels_per_net_peer = " +
@@ -99,7 +102,7 @@ bool make_id(void* id) {
   ncclUniqueId unique;
   const ncclResult_t result = ncclGetUniqueId(&unique);
   if (result != ncclSuccess) {
-    keep_error("cuda: make_id: " + Member{}.explain(result));
+    keep_error("cuda: making the id of a process group: " + Member{}.explain(result));
     return false;
   }
   std::memcpy(id, &unique, sizeof unique);
@@ -139,8 +142,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   Member& parent = member_of(process_group);
   const std::string what = "cuda: split with color " + std::to_string(color) + ": ";
   if (color < 0 || color > INT_MAX || !parent.trouble.empty()) {
-    keep_error(what +
-               (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1" : parent.trouble));
+    keep_error(what + (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1"
+                                              : "an earlier call failed: " + parent.trouble));
     return nullptr;
   }
   auto child = std::make_unique<Member>();

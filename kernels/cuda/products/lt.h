@@ -21,9 +21,9 @@ struct Lane {
 /// The size of the workspace that cuBLAS itself uses on compute capability 9.0.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-/// Queues product `p`, or with it the other products of `batch`. Returns false where the library
-/// has no algorithm or refuses; nothing is queued then. Else true, perhaps with an error in
-/// errors.h. Requires: s.exact is false (operands in bfloat16).
+/// Queues the product or products that `p` and `batch` describe, with operands in bfloat16 (s.exact
+/// is false). Returns false where the library has no algorithm or refuses; nothing is queued then.
+/// Otherwise returns true, perhaps with an error in errors.h.
 bool multiply_by_lt(const Lane& lane, const Common& s, const GemmCall& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

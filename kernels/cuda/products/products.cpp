@@ -235,17 +235,18 @@ void side_by_side(StreamResources& resources, const Common& s, const std::vector
     if (lanes.back().handle == nullptr) return;
   }
   if (!worked(cudaEventRecordWithFlags(resources.fork, caller, cudaEventRecordDefault),
-              "gemm: fork"))
+              "gemm: fork to side streams"))
     return;
   for (const SideStream& side : sides)
     if (!worked(cudaStreamWaitEvent(side.stream, resources.fork, cudaEventWaitDefault),
-                "gemm: fork"))
+                "gemm: fork to side streams"))
       return;
   share(chains, lanes, s);
   for (const SideStream& side : sides)
     if (worked(cudaEventRecordWithFlags(side.done, side.stream, cudaEventRecordDefault),
-               "gemm: join"))
-      worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
+               "gemm: join side streams"))
+      worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault),
+             "gemm: join side streams");
 }
 
 /// `table`: as for grouped(); for variants other than kGrouped it is null or not used.
