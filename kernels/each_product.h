@@ -8,7 +8,7 @@
 
 namespace moe::kernels {
 
-/// The matrix that a kernel for T writes; with Bf16, `c` must be in bfloat16.
+/// Returns `c` as a pointer that a kernel for T can write; with Bf16, `c` must be in bfloat16.
 template <class T>
 T* stored(T* c) {
   return c;

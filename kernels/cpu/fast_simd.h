@@ -259,7 +259,7 @@ MOE_INLINE Vec value_of(Power power, Vec x, float lowest) {
 #endif
 }
 
-/// Returns x, without AVX-512 raised to at least `lowest`.
+/// Returns x with AVX-512; without it, the larger of x and `lowest`.
 MOE_INLINE Vec raised_to(Vec x, float lowest) {
 #if defined(__AVX512F__)
   (void)lowest;

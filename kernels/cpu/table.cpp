@@ -1,4 +1,4 @@
-// Chooses the fast table at run time. Only fast_*.cpp use more than the base instruction set.
+// Chooses the fast table at run time. Only fast_*.cpp are compiled for more than base x86-64.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>

@@ -53,7 +53,7 @@ Key key_of(AttentionShape s, Direction direction) {
   return {direction, s.batch, s.seq, s.heads, s.head_dim};
 }
 
-/// Returns the plan for a shape, made at the first request; null where the library has none.
+/// Returns cuDNN's plan for a shape, made at the first request; null where cuDNN can make none.
 const CudnnPlan* plan_of(const CudnnCalls& calls, Device& device, AttentionShape s,
                          Direction direction) {
   if (device.handle == nullptr || !cudnn_takes(calls.version(), s)) return nullptr;

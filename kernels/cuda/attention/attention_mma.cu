@@ -1,7 +1,7 @@
 // Fused causal attention of bfloat16 on tensor cores, forward (FlashAttention-2, Dao 2023,
 // algorithm 1). A block owns queries and goes through tiles of keys and values up to the diagonal.
-// The probabilities are rounded to bfloat16 and passed in registers to the product with v; the sum
-// of a row by which that product is divided is of the probabilities before rounding.
+// The probabilities are rounded to bfloat16 and passed in registers to the product with v; each row
+// of that product is divided by the sum of its probabilities before rounding.
 #include "kernels/cuda/attention/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 

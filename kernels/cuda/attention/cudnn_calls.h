@@ -1,5 +1,5 @@
-// The functions of cuDNN that attention uses. The plugin is not linked against the library; it
-// opens the library at run time, when cuDNN is first requested.
+// The functions of cuDNN that attention uses. The plugin is not linked against cuDNN; it opens the
+// library at run time, when attention first needs it.
 #pragma once
 
 #include <cudnn.h>

@@ -10,7 +10,7 @@ void take(const CudnnCalls& calls, cudnnStatus_t status, const char* call) {
     throw CudnnRefusal{std::string(call) + ": " + calls.error_string(status)};
 }
 
-/// Returns a configuration that the library's heuristic offers, and whether it is deterministic.
+/// Returns `config`, which cuDNN's heuristic offers, with whether its engine is deterministic.
 CudnnEngine described(const CudnnCalls& calls, CudnnDescriptor config) {
   CudnnDescriptor engine(calls, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t part = engine.handle();

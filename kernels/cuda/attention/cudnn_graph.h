@@ -1,6 +1,6 @@
-// An operation graph of cuDNN's backend interface, the engines that the library offers to run it,
-// and a plan that runs it. Graphs and offers can be made without a device if the properties of a
-// device are given. Which ops attention consists of is in cudnn_attention.cpp.
+// An operation graph of cuDNN's backend interface, the engines that cuDNN offers to run it, and a
+// plan that runs it. Graphs and offers can be made without a device if the properties of a device
+// are given. Which ops attention consists of is in cudnn_attention.cpp.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace moe::kernels::cuda {
 
-/// Thrown when the library refuses a call.
+/// Thrown when cuDNN returns an error status.
 struct CudnnRefusal {
   std::string what;  // "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"
 };
@@ -21,7 +21,7 @@ struct CudnnRefusal {
 class CudnnDescriptor {
  public:
   CudnnDescriptor() = default;
-  /// Throws CudnnRefusal when the library refuses, as do all functions below.
+  /// Throws CudnnRefusal when cuDNN returns an error status, as do all functions below.
   CudnnDescriptor(const CudnnCalls& calls, cudnnBackendDescriptorType_t type);
   CudnnDescriptor(CudnnDescriptor&& other) noexcept
       : calls_(other.calls_), handle_(std::exchange(other.handle_, nullptr)) {}
@@ -39,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns the number of values, and writes at most `count` of them (none to a null pointer).
+  /// Returns the attribute's number of values; writes at most `count` of them, none if null.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
@@ -56,10 +56,10 @@ struct CudnnTarget {
   cudnnBackendDescriptor_t properties = nullptr;  // properties of a device that need not be present
 };
 
-/// One way in which the library can run a graph.
+/// One way in which cuDNN can run a graph.
 struct CudnnEngine {
   CudnnDescriptor config;
-  bool deterministic;  // the library does not mark it as nondeterministic
+  bool deterministic;  // cuDNN does not mark it as nondeterministic
 };
 
 /// Ops in the order in which they are added; each function returns the tensor that the op writes.
@@ -75,7 +75,7 @@ class CudnnGraph {
 
   /// A tensor in device memory, aligned to 16 bytes; run() gets its pointer under `id`.
   Tensor real(int64_t id, cudnnDataType_t type, const Sizes& dims, const Sizes& strides);
-  /// A float on the host, read when the graph is queued on a stream.
+  /// A float in CPU memory, read when run() queues the graph on a stream.
   Tensor scalar(int64_t id);
   /// A tensor between two ops, packed or with the given strides.
   Tensor between(const Sizes& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT);

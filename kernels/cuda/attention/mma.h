@@ -84,7 +84,7 @@ __device__ inline void start_copy(void* to_shared, const void* from, bool there)
                  : "memory");
   }
 }
-/// Waits for this thread's copies. A barrier afterwards makes those of all threads visible.
+/// Waits for this thread's start_copy()s; a barrier afterwards makes those of all threads visible.
 __device__ inline void finish_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

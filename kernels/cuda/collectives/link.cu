@@ -34,7 +34,7 @@ __device__ void wait_until(int64_t ns) {
 // Time between two reads of a flag in host memory, each of which crosses the bus.
 constexpr unsigned kLookNs = 200;
 
-/// For words that the host reads and writes while the kernel runs.
+/// Returns `word` of LinkFlags as an atomic: a CPU thread accesses it while the kernel runs.
 __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
@@ -93,7 +93,7 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 }
 
 /// The chunks of all pieces are distributed to the blocks in turn. After each chunk, a block waits
-/// until all bytes up to that chunk are due, counted from its start.
+/// until all bytes up to that chunk are due, counted from the block's start.
 __global__ void __launch_bounds__(kLinkThreads)
     paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;

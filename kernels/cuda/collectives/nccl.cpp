@@ -163,8 +163,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   return nullptr;
 }
 
-/// Calls the library to queue work on a stream, and waits until it is queued. Does nothing for a
-/// process group that has reported trouble.
+/// Calls NCCL to queue work on a stream, and waits until it is queued. Does nothing if an earlier
+/// call of the process group failed (Member::trouble).
 template <class Call>
 void queue(ProcessGroup process_group, const char* what, Call call) {
   Member& member = member_of(process_group);

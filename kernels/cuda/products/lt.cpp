@@ -49,8 +49,8 @@ struct Alignments {
   uint32_t a, b, add, c, bias, aux;
 };
 
-/// Returns whether the product meets what the library requires of an auxiliary matrix, and whether
-/// one call of the library can express it.
+/// Returns whether one cublasLt call can compute the product and its epilogue, with pointers
+/// aligned as cublasLt requires.
 bool suits(const Common& s, const GemmCall& p, const Alignments& at) {
   if (p.k == 0 || !lt_epilogue(p)) return false;
   if (p.bias != nullptr && (p.rounded_bias == nullptr || at.bias < 16)) return false;
