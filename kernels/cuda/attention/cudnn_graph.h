@@ -12,7 +12,7 @@
 
 namespace moe::kernels::cuda {
 
-/// Thrown when cuDNN returns an error status.
+/// Thrown when cuDNN returns an error status or offers no deterministic engine.
 struct CudnnRefusal {
   std::string what;  // "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"
 };
@@ -39,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns the attribute's number of values; writes at most `count` of them, none if null.
+  /// Returns the attribute's number of values; writes at most `count` to `values` unless it is null.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
