@@ -39,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns the attribute's number of values; writes at most `count` to `values` unless it is null.
+  /// Returns the attribute's number of values; writes at most `count` of them if `values` is set.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
