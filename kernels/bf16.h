@@ -1,6 +1,6 @@
 // bfloat16 (the upper half of a float) as a type of 2 bytes for storing activations. It has no
 // arithmetic: kernels convert it to float, which is exact, compute in float, and round once, to the
-// nearest, when they write the result. The GPU's versions are in cuda/device.h.
+// nearest, when they write the result. The GPU's versions are in cuda/pack.h.
 #pragma once
 
 #include <bit>

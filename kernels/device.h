@@ -1,6 +1,6 @@
 // What an executor needs of a GPU apart from compute kernels: memory, streams, events, recordings
 // (CUDA graphs) and collectives between processes, as one table of plain functions over opaque
-// handles. The CUDA plugin provides one such table. A test provides another that runs on the host,
+// handles. The CUDA plugin provides one such table. A test provides another that runs on the CPU,
 // so that code that uses the table can be tested without a GPU. A function that fails returns null,
 // 0 or false, and keeps the first error message of its thread for take_error(); it never throws.
 // The compute kernels are in kernels.h.
@@ -33,19 +33,19 @@ struct Copy {
   int64_t bytes;
 };
 
-/// Flags for transfers whose end the host decides. They are in memory of allocate_host() and begin
-/// at 0; transfers are numbered from 1. Device and host each write their own.
+/// Flags for transfers of an emulated link whose end a CPU thread decides. They are in memory of
+/// allocate_host() and begin at 0; transfers are numbered from 1.
 struct LinkFlags {
-  int64_t began_ns;  // the device's clock in ns when it wrote `begun`
+  int64_t began_ns;  // written by the device: its clock in ns when it wrote `begun`
   int64_t begun;     // written by the device: number of the last transfer that has begun
-  int64_t over;      // written by the host: number of the last transfer that may end
+  int64_t over;      // written by the CPU thread: number of the last transfer that may end
 };
-/// The flags that a transfer writes and waits for; by default none.
+/// What a transfer writes to LinkFlags and waits for; by default neither.
 struct LinkSignal {
   LinkFlags* flags = nullptr;
-  /// If above 0: the number that is written to `begun` (after began_ns), unless `begun` is higher.
+  /// If above 0, the transfer writes began_ns, then this to `begun`, if `begun` is still lower.
   int64_t begins = 0;
-  int64_t ends = 0;  // the transfer ends only when `over` is at least this
+  int64_t ends = 0;  // the transfer ends only when LinkFlags::over is at least this
 };
 
 /// The part of a collective that is sent to, or received from, one other process.
@@ -55,8 +55,8 @@ struct Message {
   int64_t bytes;
 };
 
-/// Written to `expert` for all choices of a token whose scores contain a NaN; the token gets no
-/// slot. The run must then end, as on the CPU ("gate: scores of token N hold a NaN").
+/// Written to TopKRouting::expert for all choices of a token whose scores contain a NaN; the token
+/// gets no slot. The caller must then end the run with an error, as on the CPU.
 constexpr int32_t kNanScores = -2;
 
 /// How a process group uses the device; 0 means that the library (NCCL) decides.
@@ -72,11 +72,11 @@ struct TopKRouting {
   int64_t tokens, experts, k, capacity;
   const float* scores;         // [tokens, experts], the scores by which experts are chosen
   const float* probabilities;  // [tokens, experts], the scores from which weights are computed
-  const int32_t* used_before;  // [experts], slots used before; null means none
+  const int32_t* used_before;  // [experts], slots that earlier parts used; null means none
   int32_t* expert;             // [tokens, k], kNanScores where the token has a NaN score
-  int32_t* choice_slot;        // [tokens, k]
-  int32_t* slot_choice;        // [experts, capacity]
-  int32_t* counts;             // [experts]
+  int32_t* choice_slot;        // [tokens, k], -1 for a choice without a slot
+  int32_t* slot_choice;        // [experts, capacity], -1 for a free slot
+  int32_t* counts;             // [experts], used slots, including used_before
   float* weight;               // [tokens, k]
   WeightRule rule;
   int64_t first_token;  // index in the batch of the first token, for slot_choice
@@ -85,14 +85,14 @@ struct TopKRouting {
 };
 
 /// Collectives between processes with one rank each. All members must make the same calls in the
-/// same order; the calls queue work on the stream. Errors are reported by trouble(), not by the
-/// call.
+/// same order. exchange() and all_reduce() queue work on the stream; their errors are reported by
+/// trouble(), not by the call.
 struct ProcessGroupTable {
   static constexpr int64_t kIdBytes = 128;
   /// Writes a new id of kIdBytes bytes; one rank makes it and sends it to all others.
   bool (*make_id)(void* id);
   /// Joins the process group `id`. Returns when all `size` ranks have joined, or null after
-  /// `timeout_s`. trouble() reports later calls that take longer to queue their work.
+  /// `timeout_s` seconds. A later call that takes longer to queue its work is an error.
   ProcessGroup (*join)(const void* id, int64_t rank, int64_t size, double timeout_s,
                        const ProcessGroupSettings& settings);
   /// Returns a process group of the members that gave the same `color`, in the order of their
@@ -104,9 +104,9 @@ struct ProcessGroupTable {
                    int64_t num_receives, Stream);
   /// out = sum of `in` over all ranks; the library decides the order of the sum.
   void (*all_reduce)(ProcessGroup, const float* in, float* out, int64_t n, Stream);
-  /// Returns "" or the library's error message, which is valid until the next call.
+  /// Returns "" or the process group's first error, valid until the next call.
   const char* (*trouble)(ProcessGroup);
-  /// Aborts what is in progress on this rank and destroys the process group.
+  /// Aborts the collectives in progress on this rank and destroys the process group.
   void (*abort)(ProcessGroup);
   void (*destroy)(ProcessGroup);
 };
@@ -155,16 +155,16 @@ struct DeviceTable {
   /// infinity in x. So an initial *first of -1 (all bytes 0xff) means that none was found yet.
   void (*note_nonfinite)(int64_t* first, EitherIn x, int64_t n, Stream);
   /// column[r] = column of the largest number in row r of x [rows, cols], the first if several are
-  /// equal. A NaN is ignored, except that a NaN in column 0 is the result, as in std::max_element.
+  /// equal. NaNs are ignored, except that the result is 0 if column 0 is a NaN (std::max_element).
   void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);
   /// Computes the choices, slots and weights of a gate; see TopKRouting.
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);
-  /// Occupies the stream, with one thread, for at least `ns` ns and until LinkSignal::ends.
+  /// Occupies the stream with one thread for at least `ns` ns, and as long as LinkSignal requires.
   void (*sleep)(int64_t ns, const LinkSignal&, Stream);
   /// Makes the copies with `blocks` thread blocks, each of which has a multiprocessor to itself.
-  /// The copies are spread evenly over duration_ns and end no earlier than that, and not before
-  /// LinkSignal::ends: the transfer of a network, emulated by a kernel on the device.
+  /// The copies are spread evenly over duration_ns and end no earlier than that, nor before
+  /// LinkSignal permits: a kernel that emulates the transfer of a network.
   void (*paced_copies)(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                        const LinkSignal&, Stream);
 

@@ -1,14 +1,14 @@
 // KernelTable::gemm_many for tables that run products only one after the other, with separate
-// kernels for the epilogues. The order of the steps fixes the bits of the result: bias and summand
-// first, then the product is added to them. With GELU the bias is added last, as in
-// KernelTable::gelu. The CUDA products with fused epilogues are in cuda/products/.
+// kernels for the epilogues. The order of the steps fixes the bits of the result: Epilogue's bias
+// and `add` are written first, then the product is added to them. With before_gelu the bias is
+// added after the product. The CUDA products with fused epilogues are in cuda/products/.
 #pragma once
 
 #include "kernels/kernels.h"
 
 namespace moe::kernels {
 
-/// The matrix that a kernel for T writes; with Bf16, `c` must be in bfloat16.
+/// Returns `c` as a pointer that a kernel for T can write; with Bf16, `c` must be in bfloat16.
 template <class T>
 T* stored(T* c) {
   return c;

@@ -3,16 +3,16 @@
 //
 // KernelTable<double> is the plain reference, KernelTable<float> the fast version for the widest
 // instruction set of this machine. KernelTable<Bf16> stores activations and their gradients in
-// bfloat16 (type T) and computes in float32. Parameters, their gradients and states, and everything
-// that belongs to scores, weights of choices or normalisation stay float32 (type Wide<T>). All
-// tables have the same functions, so that the code that calls kernels is written once per op; in
-// KernelTable<Bf16>, functions that only take Wide<T> are null.
+// bfloat16 (type T) and computes in float32. Parameters, their gradients and optimizer states, the
+// gate's logits, scores and weights, and statistics of LayerNorm and attention stay float32 (type
+// Wide<T>). All tables have the same functions, so that the code that calls kernels is written once
+// per op; in KernelTable<Bf16>, functions that only take Wide<T> are null.
 //
-// Invariants: no kernel allocates memory that outlives the call, starts threads, or uses atomics.
-// The sum for one element has a fixed order that does not depend on other elements. NaN and
-// infinity pass through (no -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are
-// synchronous. In index maps -1 means 'none'. An accumulator argument `acc` is added to the result
-// elementwise; it may be null, or the output itself.
+// Invariants: no kernel starts threads or uses atomics. Only libraries and, on a GPU, matrix
+// products keep memory after a call. For given sizes, each element is summed in a fixed order,
+// whatever the values. NaN and infinity pass through (no -ffinite-math-only). `stream` is opaque;
+// CPU kernels ignore it and are synchronous. In index maps -1 means 'none'. An accumulator argument
+// `acc` is added to the result elementwise; it may be null, or the output itself.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
 /// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim]; q, k and v are blocks of
 /// columns, and head j is in columns [j * head_dim, (j + 1) * head_dim) of each block. The mask is
-/// causal and the scale is 1/sqrt(head_dim). `own`: use this project's kernels even where a library
-/// has some.
+/// causal and the scale is 1/sqrt(head_dim). `own`: use this project's kernels even where cuDNN has
+/// kernels for these sizes.
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
   bool own = false;
@@ -58,7 +58,7 @@ class EitherIn {
   const void* data;
   bool wide;  // whether elements are float32
 };
-/// A matrix to write, of either type.
+/// A matrix to write whose element type, bfloat16 or float32, is known only at run time.
 class EitherOut {
  public:
   EitherOut(Bf16* data) : data(data), wide(false) {}
@@ -86,8 +86,8 @@ using Wide = typename TypesOf<T>::Wide;
 
 /// How a device runs the products of one gemm_many(); the CPU always runs one after the other.
 /// kBatch: one call for all products, for equal sizes and operands at equal distances. kStreams: at
-/// the same time on several streams. kGrouped: one call for products of any sizes. kEach: one after
-/// the other. Where a device cannot run kBatch or kGrouped, it uses kStreams.
+/// the same time on several streams. kGrouped: one call for products of any sizes. kEach: one call
+/// per product, in sequence. Where a device cannot run kBatch or kGrouped, it uses kStreams.
 enum class GemmVariant : int32_t { kBatch, kStreams, kGrouped, kEach };
 
 /// What is done with a product before it is stored. With s = alpha * op(a) * op(b) + beta * c +
@@ -140,10 +140,10 @@ struct KernelTable {
   /// y[r,:] = (x[r,:] - mean) * rstd * gamma + beta, eps 1e-5, biased variance; mean, rstd [rows].
   void (*layernorm)(T* y, W* mean, W* rstd, const T* x, const W* gamma, const W* beta, int64_t rows,
                     int64_t cols, Stream);
-  /// Gradient of the input: dx [rows,cols], plus acc.
+  /// dx [rows,cols] = acc + the gradient of x.
   void (*layernorm_dx)(T* dx, const T* dy, const T* x, const W* mean, const W* rstd, const W* gamma,
                        const T* acc, int64_t rows, int64_t cols, Stream);
-  /// Gradients of the parameters: dgamma and dbeta [cols], plus acc_gamma and acc_beta.
+  /// dgamma [cols] = acc_gamma + the gradient of gamma; dbeta [cols] = acc_beta + that of beta.
   void (*layernorm_dw)(W* dgamma, W* dbeta, const T* dy, const T* x, const W* mean, const W* rstd,
                        const W* acc_gamma, const W* acc_beta, int64_t rows, int64_t cols, Stream);
 
@@ -165,7 +165,7 @@ struct KernelTable {
                          int64_t hidden, Stream);
 
   /// Fused causal attention: ctx is [batch,seq,heads*head_dim]; lse [batch,heads,seq] is the
-  /// log-sum-exp of scaled scores, kept for the backward. `work`: attention_work_bytes().
+  /// log-sum-exp of scaled scores, kept for the backward. `work`: scratch (attention_work_bytes).
   void (*attention)(T* ctx, W* lse, const T* qkv, AttentionShape shape, void* work, Stream);
   /// Computes dqkv from dctx; the probabilities are computed again from qkv and lse.
   void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const W* lse,
@@ -177,7 +177,7 @@ struct KernelTable {
   void (*attn_softmax)(T* prob, const T* score, AttentionShape shape,
                        Stream);  // scales and masks; 0 above the diagonal
   void (*attn_context)(T* ctx, const T* prob, const T* qkv, AttentionShape shape, Stream);
-  /// Writes dprob [b,h,s,s] and the v columns of dqkv; leaves the q and k columns unchanged.
+  /// Writes dprob (sizes of prob) and the v columns of dqkv; leaves the q and k columns unchanged.
   void (*attn_context_dx)(T* dprob, T* dqkv, const T* dctx, const T* prob, const T* qkv,
                           AttentionShape shape, Stream);
   void (*attn_softmax_dx)(T* dscore, const T* dprob, const T* prob, AttentionShape shape, Stream);
@@ -196,11 +196,12 @@ struct KernelTable {
                        WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts,
                        int64_t k, Stream);
 
-  /// Slot s of `slots` slots has choice slot_choice[s] (= token * k + j), or -1 if it is free.
-  /// out[s,:] = x[slot_choice[s] / k,:], or 0 for a free slot.
+  /// Slot s of `slots` slots has choice slot_choice[s] (= token * k + j for the token's j-th
+  /// choice), or -1 if the slot is free. out[s,:] = x[slot_choice[s] / k,:], or 0 for a free slot.
   void (*dispatch)(T* out, const T* x, const int32_t* slot_choice, int64_t slots, int64_t k,
                    int64_t hidden, Stream);
-  /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], in ascending order of j.
+  /// dx[t,:] = acc[t,:] + sum over j of dout[choice_slot[t*k+j],:], in ascending order of j. A
+  /// choice without a slot has choice_slot -1 and adds nothing, here and in combine.
   void (*dispatch_dx)(T* dx, const T* dout, const int32_t* choice_slot, const T* acc,
                       int64_t tokens, int64_t k, int64_t hidden, Stream);
   /// y[t,:] = residual[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; residual may
@@ -221,8 +222,8 @@ struct KernelTable {
 
   /// loss[0] (double) = scale * sum over t, e of load[e] * q[t,e], where q are the scores p
   /// [tokens,experts] computed by `rule`; those of a sigmoid are divided by their sum over e. p is
-  /// overwritten by the gradient of the logits; load [experts] counts as constant. The result for a
-  /// row does not depend on the number of rows.
+  /// overwritten by the gradient of the logits; load [experts] is treated as constant. The gradient
+  /// of a row does not depend on the number of rows.
   void (*balance_loss)(double* loss, W* p, const W* load, ScoreRule rule, double scale,
                        int64_t tokens, int64_t experts, Stream);
   /// loss[0] (double) = scale * sum over t of log(sum over e of exp(logits[t,e]))^2; logits
@@ -232,9 +233,9 @@ struct KernelTable {
   /// v = momentum * v + g; w = w - lr * v.
   void (*sgd)(W* w, W* v, const W* g, W lr, W momentum, int64_t n, Stream);
   /// With t = *step + 1: m = beta1 m + (1 - beta1) g; v = beta2 v + (1 - beta2) g^2; w = (1 - lr
-  /// decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). `step` is in the same
-  /// memory as the other operands and is read when the kernel runs, so that a recording of the call
-  /// computes another step at each replay. Factors that depend on t are in double.
+  /// decay) w - lr / (1 - beta1^t) m / (sqrt(v / (1 - beta2^t)) + eps). `step` is in the memory of
+  /// the other operands (CPU or device) and is read when the kernel runs, so that each replay of a
+  /// recording of the call can use another step number. Factors that depend on t are in double.
   void (*adamw)(W* w, W* m, W* v, const W* g, const AdamwRates& rates, const int64_t* step,
                 int64_t n, Stream);
 
@@ -255,9 +256,11 @@ struct KernelTable {
 
 /// Returns the plain reference in double.
 const KernelTable<double>& reference_table();
-/// Returns the fast table for this machine, or for the level that MOEBENCH_ISA names (v2, v3, v4).
+/// Returns the fast table for the widest instruction set of this machine, or for the one that the
+/// environment variable MOEBENCH_ISA names (v2, v3, v4). Throws std::runtime_error if this machine
+/// cannot run it or has no OpenBLAS.
 const KernelTable<float>& fast_table();
-/// Returns every fast table that this machine can run, beginning with the narrowest; for tests.
+/// Returns every fast table that this machine can run, the one of the narrowest vectors first.
 std::vector<const KernelTable<float>*> runnable_tables();
 /// Returns what determines the bits and the speed of the CPU kernels:
 /// "openblas 0.3.21 SkylakeX, cpu-v4, build 1f2e3d4c".

@@ -20,7 +20,9 @@ constexpr const char* kLibrary = "libopenblas.so.0";
 template <class F>
 F symbol(void* library, const char* name) {
   void* found = dlsym(library, name);
-  if (!found) throw std::runtime_error(std::string(kLibrary) + " has no function " + name);
+  if (!found)
+    throw std::runtime_error(std::string("the OpenBLAS library ") + kLibrary +
+                             " lacks the function " + name + ", which the CPU kernels need");
   return reinterpret_cast<F>(found);
 }
 
@@ -32,7 +34,8 @@ Blas open() {
   }
   setenv("OPENBLAS_NUM_THREADS", "1", 1);  // its own threads would compete with the ranks for cores
   void* library = dlopen(kLibrary, RTLD_NOW | RTLD_LOCAL);
-  if (!library) throw std::runtime_error(dlerror());
+  if (!library)
+    throw std::runtime_error(std::string("the CPU kernels need OpenBLAS: ") + dlerror());
   symbol<void (*)(int)>(library, "openblas_set_num_threads")(1);
   static std::string version = symbol<char* (*)()>(library, "openblas_get_config")();
   version.erase(0, version.find(' ') + 1);  // "OpenBLAS 0.3.21 NO_LAPACK DYNAMIC_ARCH ..."

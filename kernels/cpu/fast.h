@@ -1,6 +1,6 @@
-// The parts of a fast table: each file fast_<part>.cpp has a function set_<part>() that sets its
-// entries. The files are compiled once per instruction set, in namespace MOE_ISA. table.cpp chooses
-// one.
+// How a fast table is put together: each file fast_<group>.cpp has a function set_<group>() that
+// sets the table's pointers to the kernels in that file. The files are compiled once per
+// instruction set, in namespace MOE_ISA. table.cpp chooses one of these tables at run time.
 #pragma once
 
 #include "kernels/kernels.h"

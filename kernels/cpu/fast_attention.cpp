@@ -1,23 +1,23 @@
-// Fused causal attention, computed per head and per strip of queries (FlashAttention's
-// recomputation without its online softmax, since the scores of a strip against all keys fit into
-// the second-level cache). Scores are stored transposed, as [key][query of the strip]. A vector
-// then runs over queries, so maxima and sums need no operations across SIMD lanes, and in all five
-// products the scalar operand is read from consecutive addresses or at constant strides. Scores are
-// exponents of 2: log2(e) is contained in the scale of q. Scores above the diagonal are skipped
-// where whole tiles are, and masked inside a tile.
+// Fused causal attention, computed per head and per strip of queries, a QueryBlock
+// (FlashAttention's recomputation without its online softmax, since the scores of a strip against
+// all keys fit into the second-level cache). Scores are stored transposed, as [key][query of the
+// strip]. A vector then runs over queries, so maxima and sums need no operations across SIMD lanes,
+// and in all five products the scalar operand is read from consecutive addresses or at constant
+// strides. Scores are exponents of 2: log2(e) is contained in the scale of q. Tiles that are wholly
+// above the diagonal are skipped; in a tile on the diagonal, scores above it are masked.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_tile.h"
 
 namespace moe::kernels::MOE_ISA {
 namespace {
 
-// For functions that keep a loop in registers; inlined together, they would spill.
+// For functions whose loop keeps its values in registers; inlined together, they would spill.
 #define MOE_NOINLINE __attribute__((noinline))
 
 constexpr int kTileRows = kLanes == 16 ? 8 : 4;
 constexpr int64_t kQueryBlock = kTileCols;  // queries per strip: two vectors
 constexpr float kLn2 = 0.69314718f, kLog2E = 1.44269504f;
-// A sequence with at most this many floats is read in place.
+// If qkv has at most this many floats per sequence, tiles may read it in place (Layout::in_place).
 constexpr int64_t kInPlaceFloats = 128 * 1024;
 
 int64_t round_up(int64_t n, int64_t unit) {
@@ -98,9 +98,10 @@ In packed(float* to, In from, int64_t rows, int64_t rows_padded, const Layout& a
   return {to, at.dim_padded};
 }
 
-// If a strip has fewer queries than SIMD lanes, its last one is repeated, without storing results.
+// If a strip has fewer than kQueryBlock queries, its last query is repeated in the SIMD lanes that
+// are left; results of these SIMD lanes are not stored.
 
-/// to [dim, kStrip] = transpose of `rows` rows, multiplied by `factor`.
+/// to [dim, kQueryBlock] = transpose of `rows` rows, multiplied by `factor`.
 MOE_NOINLINE void transpose_block(float* to, In from, int64_t rows, float factor,
                                   const Layout& at) {
   for (int64_t first = 0; first < kQueryBlock; first += kLanes) {
@@ -130,8 +131,8 @@ struct QueryBlock {
 };
 
 /// Calls f(key, tile, first) for each tile of kTileRows keys; `tile` is the product of the keys
-/// with the strip's queries. `first` is the first half of queries in the tile: 0 (both halves), or
-/// 1 from half_from() on.
+/// with the strip's queries. `first` is 0 if the tile has both halves of the queries, and 1 (from
+/// half_from() on) if it has only the second half.
 template <class F>
 MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* queries_t,
                                 const Layout& at, F f) {
@@ -144,7 +145,7 @@ MOE_INLINE void each_score_tile(const QueryBlock& block, In keys, const float* q
       1);
 }
 
-/// Returns `score` with -infinity for the queries before key `key`, counted from the strip's begin.
+/// Returns `score`, but -infinity for queries before `key`, which counts from the strip's begin.
 MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
   const IntVec query = iota() + static_cast<int32_t>(half * kLanes);
   return query < static_cast<int32_t>(key) ? splat(-__builtin_inff()) : score;

@@ -13,8 +13,8 @@ struct TileRows {
   const float* w[kExperts];
 };
 
-/// Returns in SIMD lane r * kExperts + e the dot product of x[r] and w[e]. All sums are computed
-/// here, in one order: at the edges of the matrix the last row is repeated.
+/// Returns in SIMD lane r * kExperts + e the dot product of x[r] and w[e]. Every logit is computed
+/// here, in one order; at the edges of the matrix, gate_logits() repeats the last row.
 MOE_INLINE Vec tile_dots(const TileRows& rows, int64_t hidden) {
   Vec sum[kLanes] = {};
   each_vec(hidden, [&](int64_t i, auto lanes) {

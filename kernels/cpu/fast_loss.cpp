@@ -1,5 +1,6 @@
 // Losses, each with its gradient in place: cross entropy, in three passes over each row while the
-// row is in the cache, and the losses of routers. Sums of partial sums are in double.
+// row is in the cache, and the gate's losses, balance_loss and z_loss. Partial sums are float,
+// their totals double.
 #include <cmath>
 
 #include "kernels/cpu/fast.h"

@@ -1,4 +1,4 @@
-// LayerNorm: each row is read once and stays in the first-level cache for all passes.
+// LayerNorm: each row is read from memory once and stays in the first-level cache for all passes.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 

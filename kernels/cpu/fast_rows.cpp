@@ -47,7 +47,7 @@ void embedding_dwte(float* dwte, const int32_t* ids, const float* dx, const floa
 void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t tokens, int64_t seq,
                     int64_t hidden, Stream) {
   const int64_t cols = seq * hidden, rows = tokens / seq;
-  const int64_t longer = tokens % seq * hidden;  // columns of a last, partial sequence of the batch
+  const int64_t longer = tokens % seq * hidden;  // columns that an incomplete last sequence has
   const auto dx_at = [&](int64_t r, int64_t c, auto lanes) {
     return load(dx + r * cols + c, lanes);
   };
@@ -56,7 +56,8 @@ void embedding_dwpe(float* dwpe, const float* dx, const float* acc, int64_t toke
            [&](int64_t r, int64_t c, auto lanes) { return dx_at(r, longer + c, lanes); });
 }
 
-/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; no weight: 1.
+/// y[t,:] = base[t,:] + sum over j of weight[t,j] * in[choice_slot[t*k+j],:]; a null `weight`
+/// counts as 1.
 void gather_sum(float* y, const float* in, const float* weight, const int32_t* choice_slot,
                 const float* base, int64_t tokens, int64_t k, int64_t hidden) {
   for (int64_t t = 0; t < tokens; ++t) {

@@ -52,7 +52,7 @@ MOE_INLINE void store(float* p, Vec v, All = {}) {
   __builtin_memcpy(p, &v, sizeof v);
 }
 
-/// Loads the first `n` lanes; the others are 0.
+/// Loads the first some.n lanes; the others are 0.
 MOE_INLINE Vec load(const float* p, First some) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps(static_cast<__mmask16>((1u << some.n) - 1), p);
@@ -75,7 +75,7 @@ MOE_INLINE void store(float* p, Vec v, First some) {
 #endif
 }
 
-/// Returns `v` with `fill` in the lanes that are not accessed.
+/// Returns `v` with `fill` in the lanes after the first some.n; all of `v` for All.
 MOE_INLINE Vec keep(Vec v, All, float) {
   return v;
 }
@@ -132,7 +132,7 @@ MOE_INLINE Vec sqrt(Vec v) {
 #endif
 }
 
-/// Returns the sum over lanes; it is computed by halves.
+/// Returns the sum over lanes, computed by adding halves of the vector until one number is left.
 MOE_INLINE float sum_lanes(Vec v) {
   for (int step = kLanes / 2; step > 0; step /= 2) v += __builtin_shuffle(v, iota() ^ step);
   return v[0];
@@ -259,7 +259,7 @@ MOE_INLINE Vec value_of(Power power, Vec x, float lowest) {
 #endif
 }
 
-/// Returns x, without AVX-512 raised to at least `lowest`.
+/// Returns x with AVX-512; without it, the larger of x and `lowest`.
 MOE_INLINE Vec raised_to(Vec x, float lowest) {
 #if defined(__AVX512F__)
   (void)lowest;

@@ -1,6 +1,6 @@
-// The tile of registers that every matrix product of the fast kernels uses. Each element is one
-// chain of multiply-adds in ascending order of the depth, so its bits do not depend on the height
-// of the tile, on its place in the tile, or on how the operands are packed.
+// The tile of registers of the products in fast_attention.cpp (GEMMs are OpenBLAS's). Each element
+// is one chain of multiply-adds in ascending order of the summed index, so its bits do not depend
+// on the height of the tile, on its place in the tile, or on how the operands are packed.
 #pragma once
 
 #include "kernels/cpu/fast_simd.h"
@@ -16,8 +16,8 @@ struct Tile {
   Vec at[kRows][kVecs];
 };
 
-/// Returns the sum over p < depth of a[r, p] * b[p * ldb + column], for row r and column of the
-/// tile. a[r, p] is a[r * lda + p], or a[p * lda + r] if kColumns is set.
+/// Returns the sum over p < depth of a[r, p] * b[p * ldb + column], for each row r and each column
+/// of the tile. a[r, p] is a[r * lda + p], or a[p * lda + r] if kColumns is set.
 template <int kRows, bool kColumns, int kVecs = 2>
 MOE_INLINE Tile<kRows, kVecs> multiply(int64_t depth, const float* a, int64_t lda, const float* b,
                                        int64_t ldb) {

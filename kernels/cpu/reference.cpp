@@ -1,5 +1,5 @@
 // The reference: double, plain loops in the order of the formulas. The fast kernels are tested
-// against it, so it shares only the factors of AdamW with them and is kept simple.
+// against it, so it is simple and shares only each_product() and AdamW's factors with them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -143,7 +143,9 @@ void embedding_dwpe(double* dwpe, const double* dx, const double* acc, int64_t t
   }
 }
 
-// Attention consists of its three ops. Heads gives the index of an element of one head's matrices.
+// Fused attention calls the functions of the three separate ops: score, softmax, context.
+
+/// Indices of the elements of one head's matrices.
 struct Heads {
   explicit Heads(AttentionShape s) : shape(s), hidden(s.heads * s.head_dim) {}
   /// Index of element (i, c) of head h, sequence b, in block 0 (q), 1 (k) or 2 (v) of qkv.
@@ -183,7 +185,8 @@ void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
   });
 }
 
-/// Softmax of the first i + 1 scores of row i; if lse is not null, it gets one number per row.
+/// prob = softmax of the first i + 1 scores of query i, 0 for the rest; if lse is not null, it gets
+/// the log-sum-exp of each query.
 void causal_softmax(double* prob, double* lse, const double* score, AttentionShape s) {
   for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
     const int64_t count = row % s.seq + 1;
@@ -303,7 +306,7 @@ void score_grad(double* dp, const double* dweight, const double* p, const int32_
                 WeightRule rule, int64_t experts, int64_t k) {
   std::fill_n(dp, experts, 0.0);
   if (rule == WeightRule::kOne) return;
-  double chosen = 0, dot = 0;  // the sum by which kRenorm divides; the sum of dweight * weight
+  double chosen = 0, dot = 0;  // chosen: divisor of kRenorm; dot: sum of dweight * weight
   for (int64_t j = 0; j < k; ++j)
     if (expert[j] >= 0) chosen += p[expert[j]];
   for (int64_t j = 0; j < k; ++j)
@@ -395,7 +398,7 @@ void balance_loss(double* loss, double* p, const double* load, ScoreRule rule, d
                   int64_t tokens, int64_t experts, Stream) {
   *loss = 0;
   for (int64_t t = 0; t < tokens; ++t, p += experts) {
-    double sum = 0, mean = 0;  // sum of the scores; mean of the loads, weighted by the scores
+    double sum = 0, mean = 0;  // sum: of the scores; mean: of load[e], weighted by the scores
     for (int64_t e = 0; e < experts; ++e) sum += p[e];
     if (rule == ScoreRule::kSoftmax) sum = 1;
     for (int64_t e = 0; e < experts; ++e) mean += load[e] * p[e] / sum;

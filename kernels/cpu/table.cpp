@@ -1,4 +1,4 @@
-// Chooses the fast table at run time. Only fast_*.cpp use more than the base instruction set.
+// Chooses the fast table at run time. Only fast_*.cpp are compiled for more than base x86-64.
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
@@ -34,7 +34,8 @@ std::vector<Level> levels() {
           {"v4", __builtin_cpu_supports("x86-64-v4") != 0, v4::fast_table}};
 }
 
-/// Throws std::runtime_error if this machine cannot run the level of MOEBENCH_ISA, or any level.
+/// Returns the table of the level that MOEBENCH_ISA names, or of the widest runnable level if it is
+/// not set. Throws std::runtime_error if this machine cannot run that level, or none at all.
 const KernelTable<float>& choose() {
   blas();  // opens OpenBLAS, so that an error appears here and not in the first GEMM
   const char* wanted = std::getenv("MOEBENCH_ISA");
@@ -48,9 +49,9 @@ const KernelTable<float>& choose() {
   }
   if (best) return best->table();
   if (allowed.empty())
-    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the kernels need");
+    throw std::runtime_error("this CPU lacks SSE4.2 (x86-64-v2), which the CPU kernels need");
   throw std::runtime_error("MOEBENCH_ISA=" + std::string(wanted) +
-                           " is unknown or needs another CPU; allowed on this CPU: " + allowed);
+                           " names none of the kernel sets that this CPU can run: " + allowed);
 }
 
 }  // namespace

@@ -17,7 +17,7 @@ __device__ void store(uint2* to, float4 v) {
   to->y = rounded_pair(v.z, v.w);
 }
 
-/// Strides and columns are counted in vectors; `pieces`: pieces per row.
+/// Strides and columns are counted in elements of type V; `pieces`: pieces of kPiece per row.
 template <class To, class V>
 __global__ void cast_kernel(To* out, int64_t out_stride, const V* in, int64_t in_stride,
                             int64_t rows, int64_t cols, int64_t pieces) {

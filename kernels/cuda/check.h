@@ -10,7 +10,8 @@
 
 namespace moe::kernels::cuda {
 
-/// Whether `error` is success. If not, keeps "cuda: <what>: out of memory"; `what`: the call.
+/// Returns whether `error` is success. If not, keeps a message such as "cuda: <what>: out of
+/// memory", where `what` names the call.
 inline bool worked(cudaError_t error, const char* what) {
   if (error == cudaSuccess) return true;
   keep_error(std::string("cuda: ") + what + ": " + cudaGetErrorString(error));

@@ -1,8 +1,9 @@
 // What all kernels share: launches, and sums over a warp and a block. Only the .cu files in this
-// folder include it. They contain no <<<>>> and no __CUDACC__, so that nvcc and, with the runtime
-// in tests/cuda/host, a plain C++ compiler can compile the same text. The functions of the device
-// table are in device_functions.h. Invariant: a sum has one fixed order, whatever the grid. The
-// only atomic is the minimum in finite.cu, whose result is the same in any order.
+// folder, their headers and tests include it. The .cu files contain no <<<>>> and no __CUDACC__, so
+// that nvcc and, with the runtime in tests/cuda/host, a plain C++ compiler can compile the same
+// text. The functions of the device table are in device_functions.h. Invariant: a sum has one fixed
+// order, whatever the grid. The only atomic is the minimum in finite.cu, whose result is the same
+// in any order.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -33,8 +34,8 @@ void launch_with_shared(int64_t shared_bytes, void (*kernel)(P...), int64_t bloc
                         Stream stream, std::type_identity_t<P>... args) {
   if (blocks == 0) return;
   if (blocks > kMaxGrid)
-    return keep_error(
-        "cuda: a launch needs more than 2^31 - 1 blocks, the most that a grid can have");
+    return keep_error("cuda: a kernel was to be launched with " + std::to_string(blocks) +
+                      " thread blocks; at most 2^31 - 1 are possible");
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(static_cast<unsigned>(blocks));
   config.blockDim = dim3(static_cast<unsigned>(threads));

@@ -46,7 +46,8 @@ DeviceFunction<&DeviceTable::end_recording> end_recording;
 DeviceFunction<&DeviceTable::replay> replay;
 DeviceFunction<&DeviceTable::release_recording> release_recording;
 
-/// Free what is kept for a stream that is destroyed; a new stream may get its address.
+/// Free what matrix products and losses keep for a stream; called before the stream is destroyed,
+/// since a new stream may get its address.
 void forget_gemm(Stream stream);
 void forget_losses(Stream stream);
 

@@ -37,7 +37,7 @@ __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
 }
 
 /// A block owns kVocabRows rows of dwte and reads all ids. It lists the tokens of its rows in
-/// order; then each thread adds its columns of these tokens.
+/// order; then each thread adds its columns of these tokens' rows of dx.
 template <class T, int N>
 __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* dx,
                                       const float* acc, int64_t tokens, int64_t vocab,

@@ -1,6 +1,6 @@
-// Errors of launches. Since the functions of the kernel table return nothing, the first failure of
-// each host thread is kept until the caller reads it, after every op. Errors of kernels that
-// already run are not here: they are found by the caller's own synchronisation.
+// Errors of calls and launches. Since the functions of the kernel table return nothing, the first
+// failure of each CPU thread is kept until the executor reads it, after every op. Errors of kernels
+// that already run are not here: the executor finds them when it waits for the device.
 #pragma once
 
 #include <string>

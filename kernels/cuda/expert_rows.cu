@@ -76,7 +76,7 @@ __global__ void combine_dweight_kernel(float* dweight, const T* dy, const T* in,
                                        int64_t hidden) {
   constexpr int N = kSummed<T>;
   const int64_t choice = warp_number();
-  if (choice >= choices) return;  // the whole warp
+  if (choice >= choices) return;  // the whole warp returns
   const int64_t slot = choice_slot[choice];
   float sum = 0;
   for (int64_t c = lane() * N; c < hidden && slot >= 0; c += kWarp * N) {

@@ -1,5 +1,5 @@
-// The functions of which table.cpp builds the kernel tables. kernels/kernels.h describes them; .cu
-// files define them. Only these files and table.cpp include this.
+// The functions from which table.cpp builds the kernel tables. kernels/kernels.h describes them.
+// The .cu and .cpp files of this folder define them; only these and tests include this header.
 #pragma once
 
 #include <type_traits>
@@ -21,9 +21,9 @@ MixedFunction<&Mixed::gemm> gemm_mixed;
 Function<&Floats::gemm_many> gemm_many;
 MixedFunction<&Mixed::gemm_many> gemm_many_mixed;
 
-/// The steps before and after a product that a library does not do in the product's kernel. gelu
-/// and gelu_dx are also in the table. fill_bias: y[r,c] = bias[c] + residual[r,c], where null
-/// counts as 0 and residual may be y.
+/// The steps before and after a matrix product, where the kernel of cuBLAS or cublasLt that
+/// computes the product does not include them. gelu and gelu_dx are also in the table. fill_bias:
+/// y[r,c] = bias[c] + residual[r,c], where null counts as 0 and residual may be y.
 template <class T>
 void fill_bias(T* y, const float* bias, const T* residual, int64_t rows, int64_t cols, Stream);
 template <class T>
@@ -37,7 +37,7 @@ Function<&Floats::attention_work_bytes> attention_work_bytes;
 MixedFunction<&Mixed::attention> attention_mixed;
 MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
 MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
-// This project's own kernels, where the library has none or AttentionShape::own is set.
+// This project's own kernels, used where cuDNN has none or AttentionShape::own is set.
 MixedFunction<&Mixed::attention> attention_mma;
 MixedFunction<&Mixed::attention_dx> attention_mma_dx;
 MixedFunction<&Mixed::attention_work_bytes> attention_mma_work_bytes;
@@ -55,7 +55,7 @@ MixedFunction<&Mixed::round> round_mixed;
 Function<&Floats::copy_2d> copy_2d;
 Function<&Floats::clear> clear;
 
-// Each sets those functions of its file that have the same source for all types of activations.
+// Each sets the table's pointers to the kernels of one .cu file that are templates over T.
 template <class T>
 void elementwise_kernels(KernelTable<T>& table);
 template <class T>

@@ -1,4 +1,4 @@
-// The computations of a gate: a warp per token, so a row's bits do not depend on other rows.
+// The computations of a gate: no warp has two tokens, so a row's bits do not depend on other rows.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -13,7 +13,7 @@ __global__ void gate_logits_kernel(float* logits, const T* x, const float* w, in
   constexpr int N = kSummed<T>;
   const int64_t groups = (experts + kLogits - 1) / kLogits;
   const int64_t t = warp_number() / groups, first = warp_number() % groups * kLogits;
-  if (t >= tokens) return;  // the whole warp
+  if (t >= tokens) return;  // the whole warp returns
   float sum[kLogits] = {};
   for (int64_t i = lane() * N; i < hidden; i += kWarp * N) {
     const auto value = load_columns<N>(x + t * hidden, i, hidden, 0);
@@ -32,7 +32,7 @@ __global__ void gate_logits_kernel(float* logits, const T* x, const float* w, in
 __global__ void gate_scores_kernel(float* p, const float* logits, ScoreRule rule, int64_t tokens,
                                    int64_t experts) {
   const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp
+  if (t >= tokens) return;  // the whole warp returns
   const float* from = logits + t * experts;
   float* to = p + t * experts;
   if (rule == ScoreRule::kSigmoid) {
@@ -60,7 +60,7 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
                                     const int32_t* expert, WeightRule weight, ScoreRule score,
                                     int64_t tokens, int64_t experts, int64_t k) {
   const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp
+  if (t >= tokens) return;  // the whole warp returns
   const float* row = p + t * experts;
   const float* grad = dweight + t * k;
   const int32_t* choice = expert + t * k;
@@ -68,7 +68,7 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
     for (int64_t e = lane(); e < experts; e += kWarp) dlogits[t * experts + e] = 0;
     return;
   }
-  float chosen = 0, dot = 0;  // the sum by which kRenorm divides; the sum of dweight * weight
+  float chosen = 0, dot = 0;  // chosen: divisor of kRenorm; dot: sum of dweight * weight
   for (int64_t j = 0; j < k; ++j)
     if (choice[j] >= 0) chosen += row[choice[j]];
   for (int64_t j = 0; j < k; ++j)

@@ -100,7 +100,7 @@ struct ColumnSums {
   static __device__ void keep(Shared& part, const Numbers<N>& sum) {
     for (int i = 0; i < N; ++i) part[first_row()][column() + i] = sum.at[i];
   }
-  /// out[c] = acc[c] + the partial sums in order. Requires: all threads have called keep().
+  /// out[c] = acc[c] + the partial sums in order. Call after keep() in all threads and a barrier.
   static __device__ void write(float* out, const float* acc, const Shared& part, int64_t cols) {
     const int64_t c = block_column() + threadIdx.x;
     if (threadIdx.x >= kColumns || c >= cols) return;

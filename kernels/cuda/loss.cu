@@ -14,7 +14,7 @@
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kPartials = 264;  // blocks per loss, two per multiprocessor of the largest device
+constexpr int kPartials = 264;  // most blocks per loss: two for each multiprocessor of an H100
 constexpr int kStreams = 64;
 
 __device__ double partial_loss[kStreams * kPartials];
@@ -101,7 +101,7 @@ __global__ void cross_entropy_kernel(T* logits, const int32_t* target, double sc
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
     T* const row = logits + t * vocab;
     const int32_t wanted = target[t];
-    // All threads read at_target before the barriers in softmax_sums().
+    // Read by all threads before the barriers in softmax_sums(), since change() overwrites it.
     const float at_target = load<1>(row + wanted).at[0];
     const SoftmaxSums s = softmax_sums(row, vocab, shared);
     loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));

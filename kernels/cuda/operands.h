@@ -13,7 +13,7 @@ namespace moe::kernels::cuda {
 
 class Operands {
  public:
-  /// ld: elements from row to row, of all operands as given.
+  /// ld: elements from row to row of all operands that are passed to add().
   explicit Operands(int64_t ld) : ld_(ld) {}
   /// Adds the operand of the next product. Requires: all operands have one type.
   void add(EitherIn x, int64_t rows, int64_t cols) {
@@ -27,7 +27,7 @@ class Operands {
     }
     place_.push_back(all_.size() - 1);
   }
-  /// Elements from row to row of all operands as multiplied; rounded rows are aligned to 16 bytes.
+  /// Elements from row to row of the operands that at() returns; rounded rows are 16-byte aligned.
   int64_t stride() const { return wide_ ? Bf16Operand(rows_, widest_).stride : ld_; }
   /// Bytes of the buffer for rounded operands, a multiple of 16.
   int64_t bytes() const { return wide_ ? 2 * rows_ * stride() : 0; }

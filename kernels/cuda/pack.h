@@ -35,7 +35,7 @@ __device__ Numbers<N> numbers(F f) {
 /// Returns the bits of to_bf16(v).
 __device__ inline unsigned rounded(float v) {
   const unsigned bits = __float_as_uint(v);
-  // Sets a bit, since the upper half alone could be infinity.
+  // Sets a bit of the mantissa, since the upper half alone could be infinity.
   if (isnan(v)) return bits >> 16 | 0x40u;
   // Adds half a unit, minus one bit where the upper half is even, so that a tie stays even. The
   // carry may go into the exponent, as it should.

@@ -37,7 +37,8 @@ __global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t token
   int nan = 0;
   for (int64_t e = lane(); e < experts; e += kWarp) nan |= isnan(row[e]);
   nan = __ballot_sync(kAllLanes, nan) != 0;
-  // The last choice that was taken; only choices after it in the order are left.
+  // Score and expert of choice j - 1. Left for choice j: lower scores, and equal ones of experts
+  // with a higher index.
   float last = INFINITY;
   int32_t last_expert = -1;
   for (int64_t j = 0; j < k; ++j) {
@@ -82,6 +83,7 @@ __global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts
 }
 
 /// Replaces counts[chunk, e] by the number of choices of e before the chunk, including used_before.
+/// total[e] = the number after all chunks, at most the capacity.
 __global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used_before,
                             int64_t chunks, int64_t experts, int64_t capacity) {
   const int64_t e = thread_number();
@@ -170,15 +172,17 @@ void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* 
   const int64_t slots = shape.experts * shape.capacity;
   if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
       (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
-    return keep_error(
-        "cuda: route got " + std::to_string(shape.experts) + " experts, " + std::to_string(slots) +
-        " slots and " + std::to_string((maps.first_token + shape.tokens) * shape.k) +
-        " choices; at most 1024 experts are allowed, and slots and choices below 2^31");
+    return keep_error("cuda: route got " + std::to_string(shape.experts) + " experts, " +
+                      std::to_string(slots) + " slots and " +
+                      std::to_string((maps.first_token + shape.tokens) * shape.k) +
+                      " choices up to the last token; at most 1024 experts, 2^31 - 1 slots and "
+                      "2^31 - 1 choices are allowed");
   const int64_t chunks = num_chunks(shape);
   auto* before = static_cast<int32_t*>(work);
   if (!maps.part)
     launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
-  // In the second round a thread reads whether its choice was dropped before it writes the slot.
+  // In the second round each thread reads from choice_slot whether its choice was dropped, and then
+  // overwrites the entry with the slot.
   for (const int32_t* kept :
        {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
     const Sequence sequence = {maps.expert, kept, shape.tokens, shape.k};

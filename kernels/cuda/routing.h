@@ -1,9 +1,9 @@
 // Routing on the device: from scores to the index maps that dispatch and combine read. The maps are
 // bit for bit those of the gates top_k and switch in engine/routing, with the same drops: ties go
 // to the lower expert, slots are given in GShard order (first the first choice of every token, then
-// the second, ...), and slots are numbered by token. Sums are integers in a fixed order, without
-// atomics. Only compiled and run on the host's emulation so far, never on a GPU. route_top_k() of
-// the device table calls the three functions here, one after the other.
+// the second, ...), and an expert's slots are numbered in the order of its tokens. Sums are
+// integers in a fixed order, without atomics. Run only by an emulation on the CPU so far, never on
+// a GPU. route_top_k() of the device table calls the three functions here, one after the other.
 #pragma once
 
 #include <cstdint>

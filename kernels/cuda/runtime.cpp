@@ -1,5 +1,5 @@
 // The part of the device table that calls the CUDA runtime: devices, memory, streams, events,
-// copies. The functions only choose flags, with the reasons given here; all else is the runtime's.
+// copies. The functions only add flags, with the reasons given here; the runtime does all else.
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
@@ -33,7 +33,7 @@ size_t at_least_one(int64_t bytes) {
   return bytes == 0 ? 1 : static_cast<size_t>(bytes);
 }
 
-/// Converts a version number: 13020 is 13.2.
+/// Converts a version number of the runtime or driver: 13020 is "13.2".
 std::string version_text(int version) {
   return std::to_string(version / 1000) + "." + std::to_string(version % 1000 / 10);
 }
@@ -144,21 +144,22 @@ void end_event(Event event) {
 void record(Event event, Stream stream) {
   const OneEvent& e = event_of(event);
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  if (e.timed && !worked(cudaStreamIsCapturing(stream_of(stream), &status), "record")) return;
+  if (e.timed && !worked(cudaStreamIsCapturing(stream_of(stream), &status), "record an event"))
+    return;
   // Without this flag, an event in a recording only orders its streams and never gets a time.
   const unsigned flags =
       status == cudaStreamCaptureStatusActive ? cudaEventRecordExternal : cudaEventRecordDefault;
-  worked(cudaEventRecordWithFlags(e.event, stream_of(stream), flags), "record");
+  worked(cudaEventRecordWithFlags(e.event, stream_of(stream), flags), "record an event");
 }
 
 void wait(Stream stream, Event event) {
   worked(cudaStreamWaitEvent(stream_of(stream), event_of(event).event, cudaEventWaitDefault),
-         "wait");
+         "wait for an event");
 }
 
 bool over(Event event) {
   const cudaError_t error = cudaEventQuery(event_of(event).event);
-  if (error != cudaErrorNotReady) return worked(error, "over");
+  if (error != cudaErrorNotReady) return worked(error, "query an event");
   cudaGetLastError();  // otherwise the next launch would seem to have failed
   return false;
 }
@@ -173,7 +174,7 @@ void copy(void* to, const void* from, int64_t bytes, Stream stream) {
   if (bytes == 0) return;
   worked(
       cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault, stream_of(stream)),
-      "copy");
+      "copy bytes");
 }
 
 void fill(void* to, int32_t byte, int64_t bytes, Stream stream) {

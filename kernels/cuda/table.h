@@ -1,5 +1,5 @@
 // The kernel tables for device pointers; `stream` is a cudaStream_t. Compiled for the device and,
-// in the tests, for the host's emulation; they have never run on a GPU. Functions that return
+// in the tests, for an emulation on the CPU; they have never run on a GPU. Functions that return
 // nothing keep the error of a failed launch in errors.h. Functions without a kernel:
 //   attn_score, attn_softmax, attn_context and their gradients: keep an error that says so
 //   first_nonfinite: null, since it has no stream; note_nonfinite of the device table replaces it

@@ -101,7 +101,8 @@ TEST_CASE("a call that is never queued puts the process group in trouble, which 
   table().all_reduce(process_group, nullptr, nullptr, 4, nullptr);
   table().exchange(process_group, nullptr, 0, nullptr, 0, nullptr);
   CHECK(table().split(process_group, 0, kTimeoutS) == nullptr);
-  CHECK_THAT(moe::kernels::cuda::take_error(), Contains("split with color 0: all_reduce: not"));
+  CHECK_THAT(moe::kernels::cuda::take_error(),
+             Contains("split with color 0: an earlier call failed: all_reduce: not"));
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3"});
   table().destroy(process_group);
   CHECK(emulation::nccl.calls == Calls{"all_reduce 3", "abort"});

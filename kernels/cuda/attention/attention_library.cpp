@@ -53,7 +53,7 @@ Key key_of(AttentionShape s, Direction direction) {
   return {direction, s.batch, s.seq, s.heads, s.head_dim};
 }
 
-/// Returns the plan for a shape, made at the first request; null where the library has none.
+/// Returns cuDNN's plan for a shape, made at the first request; null where cuDNN can make none.
 const CudnnPlan* plan_of(const CudnnCalls& calls, Device& device, AttentionShape s,
                          Direction direction) {
   if (device.handle == nullptr || !cudnn_takes(calls.version(), s)) return nullptr;
@@ -68,7 +68,7 @@ const CudnnPlan* plan_of(const CudnnCalls& calls, Device& device, AttentionShape
   return found->second ? &*found->second : nullptr;
 }
 
-/// The parts of `work`: first delta of all rows, then the library's own workspace.
+/// `work` contains kDelta (cudnn_attention.h) of all rows, then cuDNN's own workspace.
 constexpr int64_t kAligned = 256;
 int64_t delta_bytes(AttentionShape s) {
   const int64_t bytes = s.batch * s.heads * s.seq * static_cast<int64_t>(sizeof(float));
@@ -83,8 +83,8 @@ bool aligned(const std::vector<std::pair<int64_t, void*>>& data) {
 }
 
 /// Runs the plan that was made when the bytes of work were requested, since no plan can be made
-/// while the stream is being recorded. `data`: pointers of all tensors except the constants.
-/// Returns false where the library cannot run this call.
+/// while the stream is being recorded. `data`: pointers of all tensors except kScale, kHidden and
+/// kOne. Returns false if there is no plan or a pointer is not aligned.
 bool run(AttentionShape s, Direction direction, std::vector<std::pair<int64_t, void*>> data,
          void* workspace, Stream stream) {
   const CudnnCalls* const calls = cudnn_calls();

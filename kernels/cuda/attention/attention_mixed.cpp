@@ -1,4 +1,4 @@
-// Attention in bfloat16: by the library if it has kernels for the shape, else by this project's.
+// Attention in bfloat16: by cuDNN's kernels if it has some for the shape, else by this project's.
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_library.h"

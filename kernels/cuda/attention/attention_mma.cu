@@ -1,7 +1,7 @@
 // Fused causal attention of bfloat16 on tensor cores, forward (FlashAttention-2, Dao 2023,
 // algorithm 1). A block owns queries and goes through tiles of keys and values up to the diagonal.
-// The probabilities are rounded to bfloat16 and passed in registers to the second product; their
-// sums are of the probabilities before rounding.
+// The probabilities are rounded to bfloat16 and passed in registers to the product with v; each row
+// of that product is divided by the sum of its probabilities before rounding.
 #include "kernels/cuda/attention/attention_mma_tile.h"
 #include "kernels/cuda/functions.h"
 
@@ -64,7 +64,7 @@ __device__ inline void advance(Softmax<S>& softmax, typename S::Scores& scores,
   scale_rows<S>(sums, [&](int g, int half) { return shrink[g][half]; });
 }
 
-/// Divides the sums by the sums of the probabilities, and writes lse.
+/// Divides the weighted sums of values by the sums of the probabilities, and writes lse.
 template <class S>
 __device__ inline void finish(Softmax<S>& softmax, typename S::Sums& sums, float* lse, int first,
                               const MmaHead& head) {

@@ -86,7 +86,7 @@ __global__ void __launch_bounds__(kMmaThreads, 2)
     if (key >= first + S::kWarpRows) continue;  // the mask hides the tile from all rows of the warp
     const int tile = kTiles + key / S::kPassing % 2 * 2 * S::kTile;
     typename S::Scores scores = {}, dscores;
-    // Loaded again each time, since they would need too many registers.
+    // delta and lse are loaded again for each tile, since keeping them needs too many registers.
     typename S::RowValues values;
     load_values<S>(values, delta, first, head);
     each_score<S>([&](int g, int j, int i, int, int) { dscores[g][j][i] = -values[g][i / 2]; });
@@ -131,7 +131,7 @@ __device__ inline void add_queries(typename S::Sums& dk, typename S::Sums& dv, i
   add_weighted<S>(dv, scores, tile + S::kTile);
   add_products<S>(dscores, own + S::kOwnTile, tile + S::kTile);
   each_score<S>([&](int g, int j, int i, int, int) { dscores[g][j][i] *= scores[g][j][i]; });
-  hide(dscores);  // where dprob is a NaN
+  hide(dscores);  // a masked dprob may be a NaN
   add_weighted<S>(dk, dscores, tile);
 }
 

@@ -36,7 +36,7 @@ template <int kRows, int kColumns>
 __device__ inline void start_load(int tile, MmaRows<const Bf16> rows, int first,
                                   const MmaHead& head) {
   if (head.in_vectors) {
-    // Threads across a row; rows at the same time.
+    // kAcross threads copy a row; the block copies kDown rows at the same time.
     constexpr int kAcross = kRows < 32 ? 8 : 4, kDown = kMmaThreads / kAcross;
     static_assert(kRows % kDown == 0 && kColumns / 8 % kAcross == 0);
     const int row = static_cast<int>(threadIdx.x) / kAcross;
@@ -113,7 +113,7 @@ __device__ inline void add_weighted(typename S::Sums& sums, const typename S::Sc
   }
 }
 
-/// Rounds and writes the warp's rows, through its rows of a tile that no other warp reads.
+/// Rounds and writes the warp's rows, through its rows of a shared tile that no other warp reads.
 template <class S>
 __device__ inline void store_rows(MmaRows<Bf16> to, const typename S::Sums& sums, int tile,
                                   const MmaHead& head) {

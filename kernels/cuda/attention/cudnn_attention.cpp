@@ -30,16 +30,16 @@ class Attention {
     g_.matmul(probabilities, in_qkv(kValue), in_context(kContext));
   }
 
-  /// dquery is computed as a product with the gradient of scores, like the sums in forward();
-  /// kernels that add to dquery from several blocks, in any order, would give different bits.
+  /// dquery is one product, of the gradient of scores and the keys; kernels that add to dquery from
+  /// several blocks, in any order, would give different bits on every run.
   void backward() {
     const Tensor query = in_qkv(kQuery), key = in_qkv_transposed(kKey);
     const Tensor dcontext = in_context(kDcontext);
     const Tensor terms =
         g_.binary(CUDNN_POINTWISE_MUL, dcontext, in_context(kContext), g_.between(heads_));
     const Tensor sum = g_.reduce(CUDNN_REDUCE_TENSOR_ADD, terms, g_.between(row_));
-    // In the graph that cudnn-frontend builds for attention, and for which the library has kernels,
-    // there is a factor for dropout at this place. It is 1 here.
+    // In the graph that cudnn-frontend builds for attention, and for which cuDNN has kernels, there
+    // is a factor for dropout at this place. It is 1 here.
     const Tensor delta = g_.binary(CUDNN_POINTWISE_MUL, sum, g_.scalar(kOne), rows(kDelta));
 
     const Tensor less =
@@ -95,14 +95,14 @@ class Attention {
 }  // namespace
 
 bool cudnn_takes(size_t version, AttentionShape s) {
-  // The library's release notes list faults in 16-bit attention before 9.10.2.
+  // cuDNN's release notes list faults in 16-bit attention before 9.10.2.
   constexpr size_t kOldest = 91002;
-  // Up to 9.15, the gradient is wrong for tiles of keys that the sequence does not fill;
+  // Up to cuDNN 9.15.0, the gradient is wrong for tiles of keys that the sequence does not fill;
   // cudnn-frontend 1.32 avoids this by a mask of lengths.
   constexpr size_t kOnlyWholeTiles = 91500;
   constexpr int64_t kTile = 128, kLargestHead = 128, kWholeVectors = 8;
   if (version < kOldest || (version <= kOnlyWholeTiles && s.seq % kTile != 0)) return false;
-  // In 9.28 the gradient for a sequence of one row crashes the process.
+  // In cuDNN 9.28 the gradient for a sequence of one row crashes the process.
   return s.seq > 1 && s.head_dim <= kLargestHead && s.head_dim % kWholeVectors == 0;
 }
 

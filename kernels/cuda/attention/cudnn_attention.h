@@ -27,7 +27,7 @@ enum CudnnId : int64_t {
   kOne
 };
 
-/// Whether graphs of this shape are correct in the library's version (cudnnGetVersion).
+/// Returns whether graphs of this shape are correct in this version of cuDNN (cudnnGetVersion).
 bool cudnn_takes(size_t version, AttentionShape shape);
 CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction);
 

@@ -1,5 +1,5 @@
-// The functions of cuDNN that attention uses. The plugin is not linked against the library; it
-// opens the library at run time, when cuDNN is first requested.
+// The functions of cuDNN that attention uses. The plugin is not linked against cuDNN; it opens the
+// library at run time, when attention first needs it.
 #pragma once
 
 #include <cudnn.h>
@@ -19,7 +19,7 @@ struct CudnnCalls {
   decltype(&cudnnBackendExecute) execute;
 };
 
-/// Returns null if there is no library with all of these functions. Every call returns the same.
+/// Returns the functions, opening cuDNN at the first call; null if no cuDNN has all of them.
 const CudnnCalls* cudnn_calls();
 
 }  // namespace moe::kernels::cuda

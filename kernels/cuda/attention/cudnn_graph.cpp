@@ -10,7 +10,7 @@ void take(const CudnnCalls& calls, cudnnStatus_t status, const char* call) {
     throw CudnnRefusal{std::string(call) + ": " + calls.error_string(status)};
 }
 
-/// Returns a configuration that the library's heuristic offers, and whether it is deterministic.
+/// Returns `config`, which cuDNN's heuristic offers, with whether its engine is deterministic.
 CudnnEngine described(const CudnnCalls& calls, CudnnDescriptor config) {
   CudnnDescriptor engine(calls, CUDNN_BACKEND_ENGINE_DESCRIPTOR);
   cudnnBackendDescriptor_t part = engine.handle();
@@ -206,7 +206,7 @@ std::vector<CudnnEngine> CudnnGraph::offers(const CudnnTarget& target) {
 
 CudnnPlan::CudnnPlan(const CudnnCalls& calls, CudnnGraph graph, cudnnHandle_t handle)
     : calls_(&calls), graph_(std::move(graph)) {
-  CudnnRefusal last = {"cudnn: no deterministic engine is offered"};
+  CudnnRefusal last = {"cuDNN offers no deterministic engine for the graph"};
   for (CudnnEngine& engine : graph_.offers({.handle = handle})) {
     if (!engine.deterministic) continue;
     try {

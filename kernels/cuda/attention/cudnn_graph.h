@@ -1,6 +1,6 @@
-// An operation graph of cuDNN's backend interface, the engines that the library offers to run it,
-// and a plan that runs it. Graphs and offers can be made without a device if the properties of a
-// device are given. Which ops attention consists of is in cudnn_attention.cpp.
+// An operation graph of cuDNN's backend interface, the engines that cuDNN offers to run it, and a
+// plan that runs it. Graphs and offers can be made without a device if the properties of a device
+// are given. Which ops attention consists of is in cudnn_attention.cpp.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace moe::kernels::cuda {
 
-/// Thrown when the library refuses a call.
+/// Thrown when cuDNN returns an error status or offers no deterministic engine.
 struct CudnnRefusal {
   std::string what;  // "cudnnBackendFinalize: CUDNN_STATUS_NOT_SUPPORTED"
 };
@@ -21,7 +21,7 @@ struct CudnnRefusal {
 class CudnnDescriptor {
  public:
   CudnnDescriptor() = default;
-  /// Throws CudnnRefusal when the library refuses, as do all functions below.
+  /// Throws CudnnRefusal when cuDNN returns an error status, as do all functions below.
   CudnnDescriptor(const CudnnCalls& calls, cudnnBackendDescriptorType_t type);
   CudnnDescriptor(CudnnDescriptor&& other) noexcept
       : calls_(other.calls_), handle_(std::exchange(other.handle_, nullptr)) {}
@@ -39,7 +39,7 @@ class CudnnDescriptor {
     set(name, type, 1, &value);
   }
   void set(cudnnBackendAttributeName_t name, const CudnnDescriptor& part);
-  /// Returns the number of values, and writes at most `count` of them (none to a null pointer).
+  /// Returns the attribute's number of values; writes at most `count` of them if `values` is set.
   int64_t get(cudnnBackendAttributeName_t name, cudnnBackendAttributeType_t type, int64_t count,
               void* values) const;
   void finalize();
@@ -50,16 +50,16 @@ class CudnnDescriptor {
   cudnnBackendDescriptor_t handle_ = nullptr;
 };
 
-/// The target of a graph: exactly one of the two is given.
+/// The device for which a graph is made: exactly one of the two members is set.
 struct CudnnTarget {
   cudnnHandle_t handle = nullptr;
   cudnnBackendDescriptor_t properties = nullptr;  // properties of a device that need not be present
 };
 
-/// One way in which the library can run a graph.
+/// One way in which cuDNN can run a graph.
 struct CudnnEngine {
   CudnnDescriptor config;
-  bool deterministic;  // the library does not mark it as nondeterministic
+  bool deterministic;  // cuDNN does not mark it as nondeterministic
 };
 
 /// Ops in the order in which they are added; each function returns the tensor that the op writes.
@@ -68,14 +68,14 @@ class CudnnGraph {
   using Sizes = std::array<int64_t, 4>;
   struct Tensor {
     Sizes dims;
-    size_t at;  // index among the descriptors
+    size_t at;  // index in tensors_
   };
 
   explicit CudnnGraph(const CudnnCalls& calls) : calls_(calls) {}
 
   /// A tensor in device memory, aligned to 16 bytes; run() gets its pointer under `id`.
   Tensor real(int64_t id, cudnnDataType_t type, const Sizes& dims, const Sizes& strides);
-  /// A float on the host, read when the graph is queued on a stream.
+  /// A float in CPU memory, read when run() queues the graph on a stream.
   Tensor scalar(int64_t id);
   /// A tensor between two ops, packed or with the given strides.
   Tensor between(const Sizes& dims, cudnnDataType_t type = CUDNN_DATA_FLOAT);
@@ -88,7 +88,7 @@ class CudnnGraph {
   Tensor binary(cudnnPointwiseMode_t mode, const Tensor& x, const Tensor& b, const Tensor& y);
   /// y = the index of each element along the axis; x gives the sizes.
   Tensor index(const Tensor& x, int64_t axis);
-  /// y = where[i] ? x : otherwise.
+  /// y[i] = where[i] ? x[i] : otherwise, which is a scalar.
   Tensor select(const Tensor& where, const Tensor& x, const Tensor& otherwise, const Tensor& y);
   /// Reduces over the axes in which y has size 1.
   Tensor reduce(cudnnReduceTensorOp_t op, const Tensor& x, const Tensor& y);

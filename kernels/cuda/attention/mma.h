@@ -6,8 +6,8 @@
 //   b, 16 x 8:     b0 (c..c+1, r), b1 (c+8..c+9, r)
 //   sums, 16 x 8:  [0], [1] (r, c..c+1), [2], [3] (r+8, c..c+1)
 // A register contains two bfloat16, the first in its lower half. Functions that work "by a warp"
-// must be called by all 32 lanes. The host's emulation has a file of the same name with the same
-// functions.
+// must be called by all 32 lanes. tests/cuda/host has a file of the same name that emulates these
+// functions on the CPU.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -84,7 +84,7 @@ __device__ inline void start_copy(void* to_shared, const void* from, bool there)
                  : "memory");
   }
 }
-/// Waits for this thread's copies. A barrier afterwards makes those of all threads visible.
+/// Waits for this thread's start_copy()s; a barrier afterwards makes those of all threads visible.
 __device__ inline void finish_copies() {
   asm volatile("cp.async.wait_all;" ::: "memory");
 }

@@ -34,12 +34,12 @@ __device__ void wait_until(int64_t ns) {
 // Time between two reads of a flag in host memory, each of which crosses the bus.
 constexpr unsigned kLookNs = 200;
 
-/// For words that the host reads and writes while the kernel runs.
+/// Returns `word` of LinkFlags as an atomic: a CPU thread accesses it while the kernel runs.
 __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
 
-/// signal_begin() and await_end() must each be called by one thread only.
+/// signal_begin() must be called by one thread of the grid, await_end() by one thread per block.
 __device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
@@ -93,7 +93,7 @@ __device__ void copy_chunk(char* to, const char* from, int64_t bytes) {
 }
 
 /// The chunks of all pieces are distributed to the blocks in turn. After each chunk, a block waits
-/// until all bytes up to that chunk are due, counted from its start.
+/// until all bytes up to that chunk are due, counted from the block's start.
 __global__ void __launch_bounds__(kLinkThreads)
     paced_copies_kernel(Pieces pieces, int64_t chunk, int64_t duration_ns, LinkSignal signal) {
   const int64_t blocks = gridDim.x, began = threadIdx.x == 0 ? clock_ns() : 0;
@@ -121,7 +121,8 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// The most shared memory of a block, so that no other block fits next to it. 0 on failure.
+/// Returns the most shared memory that a block can have, in bytes: with it no second block fits on
+/// the multiprocessor. 0 on failure (see errors.h).
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =
@@ -146,8 +147,8 @@ void sleep(int64_t ns, const LinkSignal& signal, Stream stream) {
   launch(sleep_kernel, 1, kWarp, stream, ns, signal);
 }
 
-/// If there are more copies than fit into a launch, launches share the duration by their bytes. The
-/// first signals the begin, the last waits for the host.
+/// If there are more copies than fit into a launch, several launches share duration_ns in
+/// proportion to their bytes. The first signals the begin, the last waits for LinkSignal::ends.
 void paced_copies(const Copy* copies, int64_t count, int64_t duration_ns, int32_t blocks,
                   const LinkSignal& signal, Stream stream) {
   if (blocks < 1)

@@ -28,10 +28,10 @@ struct Member {
   int rank = 0;
   double timeout_s = 0;
   ProcessGroupSettings settings;
-  std::string trouble;  // the first error
+  std::string trouble;  // the first error of a call on this member, or ""
   ncclComm_t comm = nullptr;
-  // Members that were split off after the deadline and cannot be used. The library may still write
-  // to them until this member is aborted.
+  // Children whose split failed or was not done by the deadline; they cannot be used. The library
+  // may still write to them until this member is aborted.
   std::vector<std::unique_ptr<Member>> late;
 
   Clock::time_point deadline() const {
@@ -39,7 +39,8 @@ struct Member {
            std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(timeout_s));
   }
   std::string explain(ncclResult_t result) const {
-    if (result == ncclInProgress) return "not done after " + std::to_string(timeout_s) + " s";
+    if (result == ncclInProgress)
+      return "not done after " + std::to_string(timeout_s) + " s, the time limit of the call";
     return std::string(ncclGetErrorString(result)) + " (" + ncclGetLastError(comm) + ")";
   }
 };
@@ -65,7 +66,7 @@ ncclResult_t settled(ncclComm_t comm, ncclResult_t returned, Clock::time_point d
   }
 }
 
-/// When this returns, the communicator is destroyed or is being destroyed by the library's thread.
+/// Aborts the communicator. On return it is destroyed or is being destroyed by a thread of NCCL.
 void end(std::unique_ptr<Member> member) {
   if (member->comm != nullptr) ncclCommAbort(member->comm);
   for (auto& child : member->late) end(std::move(child));
@@ -87,7 +88,9 @@ ncclConfig_t config_of(const ProcessGroupSettings& settings) {
 /// Returns "" if this NCCL supports the settings, otherwise the reason.
 std::string missing(const ProcessGroupSettings& settings) {
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 28, 0)
-  if (settings.channels_per_net_peer > 0) return "channels_per_net_peer needs NCCL 2.28 or later";
+  if (settings.channels_per_net_peer > 0)
+    return "channels_per_net_peer needs NCCL 2.28 or later, but the CUDA plugin was built with an "
+           "older one; leave it out";
 #endif
   return settings.channels < 0 || settings.channels_per_net_peer < 0
              ? "channels = " + std::to_string(settings.channels) + " and channels_per_net_peer = " +
@@ -99,7 +102,7 @@ bool make_id(void* id) {
   ncclUniqueId unique;
   const ncclResult_t result = ncclGetUniqueId(&unique);
   if (result != ncclSuccess) {
-    keep_error("cuda: make_id: " + Member{}.explain(result));
+    keep_error("cuda: making the id of a process group: " + Member{}.explain(result));
     return false;
   }
   std::memcpy(id, &unique, sizeof unique);
@@ -139,8 +142,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   Member& parent = member_of(process_group);
   const std::string what = "cuda: split with color " + std::to_string(color) + ": ";
   if (color < 0 || color > INT_MAX || !parent.trouble.empty()) {
-    keep_error(what +
-               (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1" : parent.trouble));
+    keep_error(what + (parent.trouble.empty() ? "the color must be 0 to 2^31 - 1"
+                                              : "an earlier call failed: " + parent.trouble));
     return nullptr;
   }
   auto child = std::make_unique<Member>();
@@ -160,8 +163,8 @@ ProcessGroup split(ProcessGroup process_group, int64_t color, double timeout_s) 
   return nullptr;
 }
 
-/// Calls the library to queue work on a stream, and waits until it is queued. Does nothing for a
-/// process group that has reported trouble.
+/// Calls NCCL to queue work on a stream, and waits until it is queued. Does nothing if an earlier
+/// call of the process group failed (Member::trouble).
 template <class Call>
 void queue(ProcessGroup process_group, const char* what, Call call) {
   Member& member = member_of(process_group);

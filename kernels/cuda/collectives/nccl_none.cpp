@@ -1,4 +1,4 @@
-// Process groups in a build without NCCL: there are none, so a job has only one process.
+// Process groups in a build without NCCL: there are none, so a run on GPUs must be one process.
 #include "kernels/cuda/collectives/process_groups.h"
 
 namespace moe::kernels::cuda {

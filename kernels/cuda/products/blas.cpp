@@ -30,17 +30,19 @@ void end(const Handles& handles) {
 
 /// Frees the blocks; cudaFree waits for work that still uses them.
 void end(const Workspace& workspace) {
-  for (void* const block : workspace.blocks) worked(cudaFree(block), "end_stream: gemm");
+  for (void* const block : workspace.blocks)
+    worked(cudaFree(block), "end_stream: free memory of gemm");
 }
 
 void end(const StreamResources& resources) {
   for (const SideStream& side : resources.sides) {
     end(side.handles);
     end(side.workspace);
-    worked(cudaEventDestroy(side.done), "end_stream: side");
-    worked(cudaStreamDestroy(side.stream), "end_stream: side");
+    worked(cudaEventDestroy(side.done), "end_stream: end a side stream");
+    worked(cudaStreamDestroy(side.stream), "end_stream: end a side stream");
   }
-  if (resources.fork != nullptr) worked(cudaEventDestroy(resources.fork), "end_stream: fork");
+  if (resources.fork != nullptr)
+    worked(cudaEventDestroy(resources.fork), "end_stream: end the fork event");
   end(resources.handles);
   end(resources.operands);
   end(resources.workspace);
@@ -51,11 +53,13 @@ SideStream make_side(Stream stream) {
   SideStream side;
   int priority = 0;
   const bool all =
-      worked(cudaStreamGetPriority(static_cast<cudaStream_t>(stream), &priority), "gemm: side") &&
-      worked(cudaEventCreateWithFlags(&side.done, cudaEventDisableTiming), "gemm: side") &&
+      worked(cudaStreamGetPriority(static_cast<cudaStream_t>(stream), &priority),
+             "gemm: make a side stream") &&
+      worked(cudaEventCreateWithFlags(&side.done, cudaEventDisableTiming),
+             "gemm: make a side stream") &&
       worked(cudaStreamCreateWithPriority(&side.stream, cudaStreamNonBlocking, priority),
-             "gemm: side");
-  if (!all && side.done != nullptr) worked(cudaEventDestroy(side.done), "gemm: side");
+             "gemm: make a side stream");
+  if (!all && side.done != nullptr) worked(cudaEventDestroy(side.done), "gemm: make a side stream");
   return all ? side : SideStream();
 }
 
@@ -102,7 +106,8 @@ void* bytes_of(Workspace& workspace, int64_t bytes) {
 
 bool have_sides(StreamResources& resources, Stream stream) {
   if (resources.fork == nullptr &&
-      !worked(cudaEventCreateWithFlags(&resources.fork, cudaEventDisableTiming), "gemm: fork"))
+      !worked(cudaEventCreateWithFlags(&resources.fork, cudaEventDisableTiming),
+              "gemm: fork to side streams"))
     return false;
   while (resources.sides.size() < kSides) {
     const SideStream side = make_side(stream);

@@ -50,9 +50,10 @@ bool accepted(cublasStatus_t status, const char* what);
 /// errors.h). The address stays the same until the stream is destroyed. Only one thread at a time
 /// may queue work on a stream.
 StreamResources* resources_of(Stream stream);
-/// Returns the exact or other handle, created if missing; null on failure (see errors.h).
+/// Returns handles.exact or handles.tensor, created if missing; null on failure (see errors.h).
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream);
-/// Returns at least `bytes` bytes, at the begin of the last block; null on failure (see errors.h).
+/// Returns the last block, after adding one if it has fewer than `bytes` bytes; null on failure
+/// (see errors.h).
 void* bytes_of(Workspace& workspace, int64_t bytes);
 /// Creates kSides side streams and the fork event if missing; false on failure (see errors.h).
 bool have_sides(StreamResources& resources, Stream stream);

@@ -16,7 +16,7 @@ struct Algorithm {
   size_t workspace_bytes;
 };
 
-/// All sizes, strides and alignments that the heuristic may use. Types follow from them.
+/// All sizes, strides, alignments and flags that the heuristic may use.
 using Key = std::array<int64_t, 25>;
 
 struct Algorithms {
@@ -30,8 +30,8 @@ Algorithms& algorithms() {
   return *all;
 }
 
-/// Returns the largest power of two, at most 16, to which all matrices of an operand are aligned;
-/// vectors need 16. With more, the algorithm could depend on the address.
+/// Returns the largest power of two, at most 16, to which all matrices of an operand are aligned.
+/// 16 bytes suffice for vectors; with a larger limit, the algorithm could depend on the address.
 uint32_t alignment(const void* at, int64_t apart, int64_t bytes) {
   const auto all = reinterpret_cast<uintptr_t>(at) | static_cast<uintptr_t>(apart * bytes) | 16;
   return uint32_t{1} << std::countr_zero(all);
@@ -49,8 +49,8 @@ struct Alignments {
   uint32_t a, b, add, c, bias, aux;
 };
 
-/// Returns whether the product meets what the library requires of an auxiliary matrix, and whether
-/// one call of the library can express it.
+/// Returns whether one cublasLt call can compute the product and its epilogue, with pointers
+/// aligned as cublasLt requires.
 bool suits(const Common& s, const GemmCall& p, const Alignments& at) {
   if (p.k == 0 || !lt_epilogue(p)) return false;
   if (p.bias != nullptr && (p.rounded_bias == nullptr || at.bias < 16)) return false;
@@ -63,7 +63,8 @@ int64_t bucket(int64_t rows) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
 }
 
-/// Returns the largest product in p's bucket. Only dimensions without contiguous operands grow.
+/// Returns the largest product in p's bucket. Only a size that counts rows of operands in memory is
+/// rounded up, since longer rows might exceed their leading dimension.
 GemmCall largest(const Common& s, GemmCall p, const Batch& batch) {
   if (batch.count > 1) return p;
   if (!s.transpose_a) p.m = bucket(p.m);
@@ -137,7 +138,8 @@ std::optional<Algorithm> offered_for(const Lane& lane, const Common& s, GemmCall
   return found->second;
 }
 
-/// Returns the bucket's algorithm if it can run this product, else one for this product alone.
+/// Returns the algorithm of p's bucket if it can run `p`, else the heuristic's choice for `p`
+/// alone.
 std::optional<Algorithm> algorithm_for(const Lane& lane, LtCall& call, const Common& s,
                                        const GemmCall& p, const Batch& batch,
                                        const Alignments& at) {

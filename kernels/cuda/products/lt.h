@@ -10,7 +10,7 @@
 
 namespace moe::kernels::cuda {
 
-/// A stream with its handle (for cuBLAS and cublasLt) and workspace; products run in sequence.
+/// A stream for products (no rank's lane), with its handle (for cuBLAS and cublasLt) and workspace.
 struct Lane {
   cublasHandle_t handle;
   Stream stream;
@@ -18,12 +18,12 @@ struct Lane {
   int64_t workspace_bytes;  // limit of the workspace
 };
 
-/// The workspace that cuBLAS itself uses on compute capability 9.0.
+/// The size of the workspace that cuBLAS itself uses on compute capability 9.0.
 constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
 
-/// Computes a product whose operands are not exact (bfloat16). Returns false where the library has
-/// no algorithm or refuses the product; nothing is queued then. Else true, perhaps with an error in
-/// errors.h.
+/// Queues the product or products that `p` and `batch` describe, with operands in bfloat16 (s.exact
+/// is false). Returns false where the library has no algorithm or refuses; nothing is queued then.
+/// Otherwise returns true, perhaps with an error in errors.h.
 bool multiply_by_lt(const Lane& lane, const Common& s, const GemmCall& p, const Batch& batch);
 
 }  // namespace moe::kernels::cuda

@@ -43,7 +43,7 @@ struct GemmCall {
 
   bool filled() const { return bias != nullptr || add != nullptr; }
   const void* aux() const { return before_gelu != nullptr ? before_gelu : gelu_at; }
-  /// Where the product itself is written, before a kernel of this project computes c from it.
+  /// Where cuBLAS writes the product, before a kernel of this project computes c from it.
   void* sum() const { return before_gelu != nullptr ? before_gelu : c; }
 };
 using GemmCalls = std::span<const GemmCall>;

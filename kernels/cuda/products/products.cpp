@@ -1,12 +1,13 @@
 // gemm_many, in one of four variants. Products of bfloat16 and their epilogues are computed by
-// cublasLt (lt.h). Products of float32, products for which cublasLt has nothing, and grouped
+// cublasLt (lt.h). Products of float32, products that cublasLt does not support, and grouped
 // products are computed by cuBLAS, and their epilogues by this project's kernels.
 //
 // kBatch: one strided call, for equal sizes and operands at equal distances. kGrouped: one call per
 // round for products of any sizes; round i has the i-th product of each c. Where kBatch or kGrouped
-// is not possible, kStreams is used: the products of each c run on one of four side streams, which
-// begin after the earlier work of the caller's stream and are waited for by its later work, also in
-// a recording. kEach: one after the other, also for one product or if any has k = 0.
+// is not possible, kStreams is used: products with the same c run in sequence on one of four side
+// streams, which begin after the earlier work of the caller's stream and are waited for by its
+// later work, also in a recording. kEach: one after the other; used for every variant if there is
+// only one product or any has k = 0.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -37,7 +38,7 @@ void end(const GemmCall& p, Stream stream) {
     gelu_dx(c, c, static_cast<const T*>(p.gelu_at), nullptr, p.m, p.n, stream);
 }
 
-/// Writes to p.sum() the matrix to which the product is added.
+/// Writes bias and summand, if p has any, to p.sum(); the product is then added to them.
 void begin(const Common& s, const GemmCall& p, Stream stream) {
   if (p.filled()) s.exact ? fill<float>(p, stream) : fill<Bf16>(p, stream);
 }
@@ -92,7 +93,7 @@ std::optional<int64_t> step(const void* from, const void* to, int64_t bytes) {
   return between / bytes;
 }
 
-/// Returns the distances of operands if one strided call can compute all products.
+/// Returns the distances of operands if one strided call can compute all products, else nullopt.
 std::optional<Batch> equally_apart(const Common& s, GemmCalls all) {
   const GemmCall &first = all[0], &second = all[1];
   Batch batch = {.count = static_cast<int64_t>(all.size())};
@@ -188,7 +189,7 @@ void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, 
            "gemm_many in groups");
 }
 
-/// table: device memory of this stream with table_bytes() bytes.
+/// `table`: device memory of this stream with table_bytes() bytes, for the pointers to operands.
 void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
   for (const GemmCall& p : all) begin(s, p, lane.stream);
   std::vector<Groups> rounds;
@@ -234,20 +235,21 @@ void side_by_side(StreamResources& resources, const Common& s, const std::vector
     if (lanes.back().handle == nullptr) return;
   }
   if (!worked(cudaEventRecordWithFlags(resources.fork, caller, cudaEventRecordDefault),
-              "gemm: fork"))
+              "gemm: fork to side streams"))
     return;
   for (const SideStream& side : sides)
     if (!worked(cudaStreamWaitEvent(side.stream, resources.fork, cudaEventWaitDefault),
-                "gemm: fork"))
+                "gemm: fork to side streams"))
       return;
   share(chains, lanes, s);
   for (const SideStream& side : sides)
     if (worked(cudaEventRecordWithFlags(side.done, side.stream, cudaEventRecordDefault),
-               "gemm: join"))
-      worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault), "gemm: join");
+               "gemm: join side streams"))
+      worked(cudaStreamWaitEvent(caller, side.done, cudaEventWaitDefault),
+             "gemm: join side streams");
 }
 
-/// table: as for grouped(); not used otherwise.
+/// `table`: as for grouped(); for variants other than kGrouped it is null or not used.
 void run(GemmVariant variant, StreamResources& resources, const Common& s, GemmCalls all,
          void* table, Stream stream) {
   const Lane lane = {handle_of(resources.handles, s.exact, stream), stream, &resources.workspace,
