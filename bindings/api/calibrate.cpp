@@ -122,7 +122,7 @@ int calibrate(lua_State* L) {
 }
 
 // core.nccl_log(file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... }
-// }
+// }. file: the output of NVIDIA's nccl-tests; bytes: per rank (cost/nccl_log.h).
 int nccl_log(lua_State* L) {
   const std::string path = text_argument(L, 1);
   const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);

@@ -103,8 +103,9 @@ json holders_json(const Placement& placement) {
   return holders;
 }
 
-// ({ routed, rates, policy, options, residents or none, shadows or none, equation }) -> the result
-// of moe.prophet.place
+// ({ routed, policy, options, equation, residents, shadows, rates as in rates_of }) -> the fields
+// of moe.ProphetPlaced. residents, shadows: slots per device, or none for the defaults below;
+// equation: 6 or 8, the paper's number of the time formula (TimeEquation).
 int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
   const json values = to_json(L, 1);

@@ -72,7 +72,8 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
 
   /// Ends the call: handles are refused from now on, and the current schedule is kept.
   void close();
-  /// While a Visit exists, handles may be read after close().
+  /// Exists while a pick is called, after close(): until it is destroyed, handles can be read
+  /// again. Changes of graph and schedule stay refused.
   class Visit {
    public:
     explicit Visit(GraphSession& session) : session_(session) { session_.open_ = true; }

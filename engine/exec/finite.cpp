@@ -17,8 +17,9 @@ bool joined_by_rows(const Graph& graph, TensorId t) {
   });
 }
 
-/// Whether the output has rows that the op does not write: a part of the batch (attr share) that
-/// writes only its own rows leaves garbage in the others.
+/// Whether the op writes only some rows of this output, so that the others may hold garbage: with
+/// attr loose the slots in use, as a part of the batch (attr share) the rows of this part. Such an
+/// output is not checked.
 bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
   if (attr_int(op, "loose") != 0 && graph.tensor(op.outputs[output]).shape.size() == 4) return true;
   if (!op.attrs.contains("share")) return false;

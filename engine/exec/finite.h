@@ -10,8 +10,8 @@ namespace moe {
 
 /// Returns the float outputs that the op writes completely, and the parameter that it updates. Not
 /// included are outputs of an all-to-all (its senders' tensors have been checked), views, and
-/// outputs of a part along the batch that fill some rows only (attr share): these are checked where
-/// join_rows combines them.
+/// outputs of which the op writes some rows only (attrs loose and share): those of a part along the
+/// batch are checked where join_rows combines them.
 std::vector<TensorId> finite_operands(const Graph& graph, const Op& op);
 
 }  // namespace moe

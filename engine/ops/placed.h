@@ -1,5 +1,6 @@
-// What ops of MoE layers with a placement (experts assigned to device slots at run time) share:
-// bounds, rates and options of placements as op attributes. Placements are in placement/.
+// What ops of MoE layers with a placement (experts assigned to device slots at run time) share. The
+// sizes of a placement (PlacementBounds), and the rates (PlacementRates) and options by which a
+// policy makes it, are attributes of ops; the placement itself is a tensor (placement/).
 #pragma once
 
 #include "engine/ops/rules.h"

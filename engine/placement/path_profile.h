@@ -30,8 +30,8 @@ struct PathOptions {
   bool shorter = false;
   bool operator==(const PathOptions&) const = default;
 };
-/// Throws UserError naming "popularity.<field>", the value and what is allowed. A path and the
-/// expert after it must fit into 63 bits, bit_width(experts) bits per layer.
+/// Throws UserError that begins "popularity.<field> = <value>" and states what is allowed. Limits
+/// `path`: its experts and the one after them take bit_width(experts) bits each, 63 in all.
 void check(const PathOptions& options);
 
 /// The paths of one rank's tokens in one batch, extended layer by layer.

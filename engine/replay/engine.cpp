@@ -290,8 +290,10 @@ void Engine::over(OpId op, size_t rank) {
 void Engine::fail_stuck() const {
   for (const ArbiterState& arbiter : arbiters_) {
     if (arbiter.waiting().empty()) continue;
-    throw run_error("op '{}' is held back forever: a hold waits for an op that never begins",
-                    input_.graph.op(arbiter.waiting()[0]).name);
+    throw run_error(
+        "op '{}' is held back forever: a hold ends when another op is posted, which never happens; "
+        "hold nothing back (priority {{ hold = false }}, or a discipline without hold)",
+        input_.graph.op(arbiter.waiting()[0]).name);
   }
   MOE_CHECK(false,
             "replay: no event is left, but only {} of {} pairs of op and rank have ended; all must",

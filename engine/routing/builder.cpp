@@ -91,7 +91,10 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   }
   int32_t* chosen = maps_.expert + t * maps_.columns;
   if (chosen[column] >= 0) {
-    throw user_error("gate: choice {} of token {} is expert {} already", column, t, chosen[column]);
+    throw user_error(
+        "gate: choice {} of token {} is made already (expert {}); make each choice once, and list "
+        "a token only once in an order",
+        column, t, chosen[column]);
   }
   if (std::find(chosen, chosen + maps_.columns, e) != chosen + maps_.columns) {
     throw user_error("gate: token {} chose expert {} twice", t, e);

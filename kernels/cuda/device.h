@@ -1,9 +1,9 @@
-// What all kernels share: launches, and sums over a warp and a block. Only the .cu files in this
-// folder, their headers and tests include it. The .cu files contain no <<<>>> and no __CUDACC__, so
-// that nvcc and, with the runtime in tests/cuda/host, a plain C++ compiler can compile the same
-// text. The functions of the device table are in device_functions.h. Invariant: a sum has one fixed
-// order, whatever the grid. The only atomic is the minimum in finite.cu, whose result is the same
-// in any order.
+// What all kernels share: launches, and sums and maxima over a warp and a block. Only the .cu files
+// in this folder, their headers and tests include it. The .cu files contain no <<<>>> and no
+// __CUDACC__, so that nvcc and, with the runtime in tests/cuda/host, a plain C++ compiler can
+// compile the same text. The functions of the device table are in device_functions.h. Invariant: no
+// sum depends on the order in which threads run. The only atomics are the minimum in finite.cu,
+// whose result is the same in any order, and the flags that link.cu shares with a CPU thread.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -8,7 +8,7 @@ namespace {
 using Index = unsigned long long;
 constexpr Index kNone = ~Index{0};
 
-/// This kernel has the only atomic in this folder. A minimum is the same in any order, so the
+/// The only kernel that combines numbers by an atomic. A minimum is the same in any order, so the
 /// result has the same bits every time. `begin` and `end` are counted in numbers.
 template <class T, int N>
 __global__ void note_nonfinite_kernel(Index* first, const T* x, int64_t begin, int64_t end) {

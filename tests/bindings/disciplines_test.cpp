@@ -104,7 +104,7 @@ TEST_CASE("handles that the schedule kept are the ones that a pick is given, rea
           if op == last then seen = last.name end
         end
         local ok, why = pcall(function() kept_s:priority(ready[1], 2) end)
-        assert(not ok and tostring(why):find("a pick may only read it", 1, true), tostring(why))
+        assert(not ok and tostring(why):find("a pick cannot change", 1, true), tostring(why))
         return ready[1]
       end })
     end)

@@ -49,7 +49,7 @@ TEST_CASE("degrees that cannot be are refused at the recipe's line") {
              Contains("moe.pipemoe.degree.max_degree: 0 is not allowed"));
   CHECK_THAT(message(R"(moe.pipemoe.simulate { devices = 16, rows = 64, hidden = 8, ffn = 8,
     alpha_a = 0, beta_a = 0, alpha_gemm = 0, beta_gemm = 0, degree = 5 })"),
-             Contains("layer.degree = 5") && Contains("1 to 4 is allowed"));
+             Contains("layer.degree = 5") && Contains("degrees 1 to 4 are allowed"));
 }
 
 TEST_CASE("a simulated layer says what ran when, dispatches first") {

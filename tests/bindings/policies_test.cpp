@@ -283,8 +283,8 @@ TEST_CASE("a policy that changes nothing says so, with the reason that it gives"
          "', 1, true), all[1].reason)\n"
          "assert(p:explain().text:find('without effect\\n  mine: ' .. all[1].reason, 1, true))");
   };
-  reason("step_pass(function() end)", "the stage's function changed nothing in the graph");
-  reason("schedule(function() end)", "the stage's function changed nothing in the schedule");
+  reason("step_pass(function() end)", "function changed nothing in the graph");
+  reason("schedule(function() end)", "function changed nothing in the schedule");
   reason("schedule(function(s, g, ctx) ctx:skip('too short') end)", "too short");
   reason("step_pass(function(g, ctx) ctx:skip('too short', g:ops()[1]) end)", ": too short");
   reason("schedule(function(s, g) s:priority(g:op { kind = 'all_to_all' }, 1) end)",

@@ -128,7 +128,7 @@ TEST_CASE("a text that cannot serve is refused with its path") {
   const TempFolder folder;
   const std::string none = (folder.path() / "none").string();
   CHECK_THROWS_AS(read_text(none, 8), UserError);
-  CHECK_THROWS_WITH(read_text(none, 8), Contains("no text '" + none + "'"));
+  CHECK_THROWS_WITH(read_text(none, 8), Contains("the text '" + none + "' does not exist"));
   const std::string empty = folder.write("empty", "");
   CHECK_THROWS_WITH(read_text(empty, 8), Contains("'" + empty + "' is empty"));
   const std::string brief = folder.write("brief", letters(645));
@@ -221,7 +221,8 @@ TEST_CASE("a run reads a text's two parts, or the reference's tokens, which hold
   CHECK(same(tokens.train, reference_data(256, 2, 2, 8)));
   CHECK(same(tokens.held_out, tokens.train));
   model.vocab = 255;
-  CHECK_THROWS_WITH(run_data(model, 2, corpus, 7), Contains("model.vocab: 255 is too small"));
+  CHECK_THROWS_WITH(run_data(model, 2, corpus, 7),
+                    Contains("model.vocab = 255: must be at least 256"));
 }
 
 TEST_CASE("LayerNorm weights begin at 1, biases at 0, matrices at random") {

@@ -51,7 +51,7 @@ TEST_CASE("a NaN in a parameter is told by the first op that reads it, with rank
   options.init = with_one(number_of(*plan, "b0.attn.out.w"), 3, nan);
   const std::string message = message_of(*plan, options);
   CHECK_THAT(message, Contains("step 0, op b0.attn.out: this op produced the first number"));
-  CHECK_THAT(message, Contains("of b0.attn.out is nan"));
+  CHECK_THAT(message, Contains("of tensor b0.attn.out is nan"));
 }
 
 TEST_CASE("an infinity that only one rank's expert holds is told with that rank") {

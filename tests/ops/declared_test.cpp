@@ -108,7 +108,7 @@ TEST_CASE("roles give the places of operands, which an attribute may leave out")
   CHECK(input_of(graph, graph.op(id), Role::kRecvCounts) == counts);
   set_input(graph, id, Role::kRecvCounts, TensorId());
   CHECK(graph.op(id).inputs == std::vector<TensorId>{x, w});
-  CHECK_THROWS_WITH(set_input(graph, id, Role::kPlacement, x), Contains("must have an input"));
+  CHECK_THROWS_WITH(set_input(graph, id, Role::kPlacement, x), Contains("must declare an input"));
   CHECK_THROWS_WITH(graph.add_op(ops::kExpertLinear, "gc", {x, TensorId()}),
                     Contains("input 1 of expert_linear (w) is absent, but required"));
 

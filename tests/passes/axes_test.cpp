@@ -214,7 +214,7 @@ TEST_CASE("an op without ways is named, with what it needs") {
   }
   SECTION("lengths that no part has in common") {
     p.op("cut", "z", {y}, "6 8", "0 > 0");
-    CHECK_THAT(p.solve().why, Contains("would not be cut at the same places when the batch is 4"));
+    CHECK_THAT(p.solve().why, Contains("would not be cut at the same places when the batch has 4"));
   }
   CHECK(p.solve().refused == p.ops[1]);
 }

@@ -311,10 +311,11 @@ TEST_CASE("ranges that cannot be are refused with the option, the value and what
       make_plan(counted_spec({stage("partition", std::move(options))}, random_cost(1, 10, 10), 4));
     });
   };
-  CHECK_THAT(refused({{"before", 1.0}}), Contains("partition.before = 1, after = -1: give both"));
+  CHECK_THAT(refused({{"before", 1.0}}),
+             Contains("partition.before = 1, after = -1: give the number of ops"));
   CHECK_THAT(refused({{"before", 1000.0}, {"after", 0.0}}), Contains("ops before"));
   CHECK_THAT(refused({{"before", 14.0}, {"after", 3.0}, {"parts", 2.0}}),
-             Contains("two MoE layers meet"));
+             Contains("two MoE layers both contain"));
   const std::string too_many = "partition.parts = 5: 0 to 4, the samples of a rank's batch";
   CHECK_THAT(refused({{"parts", 5.0}, {"before", 1.0}, {"after", 0.0}}), Contains(too_many));
   CHECK_THAT(refused({{"parts", 5.0}}), Contains(too_many));

@@ -118,7 +118,7 @@ TEST_CASE("a scheduler that puts an op on a lane that does not exist is refused 
     return s;
   };
   CHECK_THAT(message_of<RunError>([&] { make_plan(small_spec({lost})); }),
-             Contains("'my_lanes'") && Contains("lane 9"));
+             Contains("'my_lanes'") && Contains("lane number 9"));
 }
 
 TEST_CASE("dW that should move and a program that should stay serial are refused with both names") {

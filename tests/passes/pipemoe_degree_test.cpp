@@ -218,7 +218,7 @@ std::string refusal(ChunkedLayer layer, int64_t degree) {
 
 TEST_CASE("a layer that cannot be, or not be cut so far, is refused with field and value") {
   const ChunkedLayer good = test::pipemoe_layers(kCluster64)[1];  // 2048 rows, 128 experts
-  CHECK_THAT(refusal(good, 17), Contains("layer.degree = 17") && Contains("1 to 16 is allowed"));
+  CHECK_THAT(refusal(good, 17), Contains("layer.degree = 17") && Contains("1 to 16 are allowed"));
   CHECK_THAT(refusal(good, 0), Contains("layer.degree = 0"));
   ChunkedLayer bad = good;
   bad.rows = 2000;

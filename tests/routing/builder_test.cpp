@@ -133,7 +133,8 @@ TEST_CASE("an expert that the token chose is refused the second time, dropped or
   CHECK_THROWS_WITH(builder.take(0, 1), Contains("token 0 chose expert 1 twice"));
   builder.take(1, 1);
   CHECK_THROWS_WITH(builder.take(1, 1), Contains("token 1 chose expert 1 twice"));
-  CHECK_THROWS_WITH(builder.take_at(1, 0, 0), Contains("choice 0 of token 1 is expert 1 already"));
+  CHECK_THROWS_WITH(builder.take_at(1, 0, 0),
+                    Contains("choice 0 of token 1 is made already (expert 1)"));
 }
 
 TEST_CASE("an order that names a token twice is refused") {

@@ -27,8 +27,9 @@ Gate gate_of(int64_t k) {
 
 TEST_CASE("loads that no memory can hold are refused with their sizes") {
   CHECK_THROWS_AS(ExpertCounts(int64_t{1} << 31, int64_t{1} << 31), RunError);
-  CHECK_THROWS_WITH(ExpertCounts(524288, int64_t{1} << 42),
-                    Contains("4398046511104 experts from each of 524288 ranks take 17179869184.0"));
+  CHECK_THROWS_WITH(
+      ExpertCounts(524288, int64_t{1} << 42),
+      Contains("4398046511104 experts get from each of 524288 ranks take 17179869184.0"));
 }
 
 TEST_CASE("a routed gate gives every rank the choices of its step and MoE layer") {

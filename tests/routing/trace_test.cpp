@@ -117,7 +117,7 @@ TEST_CASE("what is wrong in a trace is named") {
              Contains("step 0, layer 0, rank 0: the count of expert 1 is 77, but"));
   CHECK_THAT(error_of(with_number(bytes, kChoices + 2 * kRecordBytes + 20 + 3, 200, 1)),
              Contains("step 1, layer 0, rank 1, token 1, choice 1: expert 200 is not allowed; "
-                      "0 to 11"));
+                      "give 0 to 11"));
   CHECK_THAT(error_of(with_number(bytes, kChoices + 1, static_cast<uint8_t>(bytes[kChoices]), 1)),
              Contains("token 0: expert") && Contains("is chosen twice"));
   CHECK_THAT(error_of(with_number(bytes, kBlocks, 7, 4)), Contains("checksum"));

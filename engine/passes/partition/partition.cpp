@@ -51,8 +51,10 @@ class Partition {
     const int64_t before = integer_value(context_, "before");
     const int64_t after = integer_value(context_, "after");
     if ((before < 0) != (after < 0)) {
-      throw user_error("{}.before = {}, after = {}: give both, 0 or more ops each, or neither",
-                       context_.stage, before, after);
+      throw user_error(
+          "{}.before = {}, after = {}: give the number of ops before dispatch and the number after "
+          "combine, 0 or more each, or give neither",
+          context_.stage, before, after);
     }
     if (before >= 0) {
       take_given(before, after);

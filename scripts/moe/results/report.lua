@@ -397,8 +397,8 @@ end
 
 M.print_claims = print_claims
 
---- Functions that the page (moe.results.page) uses too: rows of tables with their header, and lines
---- of text.
+--- Functions that the page (moe.results.page) uses too. Those of `rows` return the rows of a table,
+--- the header first; those of `lines` return lines of text.
 M.rows = { simulated = simulated_rows, speedup = speedup_rows, times = times_rows,
   losses = losses_rows, claims = claims_rows }
 M.lines = { out_of_memory = out_of_memory_lines, executed = executed_lines, errors = error_lines,

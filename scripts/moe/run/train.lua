@@ -238,7 +238,8 @@ function M.check_processes(ranks, link, path, at)
   end
 end
 
---- Returns the run options that the core takes, made from checked fields; `path` names their table.
+--- Checks the fields of a run that depend on each other, and returns the options for plan:run of
+--- the core. t: the fields, each checked alone before; path: their prefix in errors ("moe.train").
 function M.run_options(executor, t, model, path, at)
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
