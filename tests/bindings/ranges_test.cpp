@@ -54,6 +54,13 @@ TEST_CASE("what is beyond the clock is refused at the recipe's own line") {
   const std::string slow =
       "local c = moe.cluster.p4de { nodes = 1, device = { "
       "gemm_flops_per_s = 1e-9, memory_bytes_per_s = 1e12 } }\n";
+  // Links so slow that only lina's packing, whose plans have parts, passes the limit in its order.
+  refuses(
+      "local c = moe.cluster.custom { nodes = 2, devices_per_node = 2, device = {\n"
+      "gemm_flops_per_s = 1e14, memory_bytes_per_s = 1e12 }, intra = { bytes_per_s = 0.0056,\n"
+      "latency_us = 1 }, nic = { bytes_per_s = 2e10, latency_us = 3 } }\n"
+      "moe.plan { model = m, cluster = c, system = moe.system 'lina' {} }\n",
+      "7");
   for (const std::string system : {"raf", "lancet", "lina", "prophet"}) {
     INFO(system);
     refuses(slow +

@@ -47,9 +47,9 @@ function M.choose(spec, o, plan, at)
   local trace, n, made = core.array {}, 1
   while true do
     made = plan(M.packed(spec, n))
-    local t = errors.call(at, made.micro_ops, made)
+    local t, info = errors.call(at, made.micro_ops, made), errors.call(at, made.info, made)
     trace[#trace + 1] = { n = n, ffn_ms = t.ffn_ms, a2a_ms = t.a2a_ms,
-      peak_bytes = made:info().peak_bytes, step = o.begin_step + (#trace) * o.every }
+      peak_bytes = info.peak_bytes, step = o.begin_step + (#trace) * o.every }
     if t.ffn_ms >= t.a2a_ms or 2 * n > most or spec.ranks % (2 * n) ~= 0 then break end
     n = 2 * n
   end
