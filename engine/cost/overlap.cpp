@@ -9,7 +9,7 @@ namespace moe {
 
 bool is_gemm(const Graph& graph, OpId op) {
   const OpDef& def = graph.def(op);
-  return def.work != nullptr && def.work(graph, graph.op(op), {}).gemm;
+  return def.work != nullptr && def.work(graph, graph.op(op), {}).gemm();
 }
 
 OverlapSlowdown OverlapTable::at(int32_t blocks) const {
@@ -46,11 +46,11 @@ OverlapOps overlap_ops(const Graph& graph) {
                           def.work != nullptr && !runs_on_host(graph, op) && !is_view(graph, op);
     if (!computes) continue;
     const Work work = def.work(graph, op, {});
-    double& most = work.gemm ? flops : bytes;
-    const double amount = work.gemm ? work.flops : work.bytes;
+    double& most = work.gemm() ? flops : bytes;
+    const double amount = work.gemm() ? work.flops : work.bytes;
     if (amount <= most) continue;
     most = amount;
-    (work.gemm ? ops.gemm : ops.memory) = id;
+    (work.gemm() ? ops.gemm : ops.memory) = id;
   }
   return ops;
 }

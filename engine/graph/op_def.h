@@ -123,14 +123,36 @@ constexpr Operand with(const char* attribute, const char* name, Role role = Role
   return {.name = name, .role = role, .optional = true, .with = attribute};
 }
 
+/// The sizes of the matrix products of an op, by which measured times are looked up.
+struct MatrixWork {
+  enum class Kind : uint8_t {
+    kNone,       // the op has no matrix products
+    kGemm,       // a product of [m,k] and [k,n]
+    kExperts,    // one product per expert; `rows` rows each, weights [n,k]
+    kAttention,  // causal attention: batch, seq, heads, head_dim
+  };
+  Kind kind = Kind::kNone;
+  double m = 0, n = 0, k = 0;
+  double experts = 0, rows = 0;
+  double batch = 0, seq = 0, heads = 0, head_dim = 0;
+  bool backward = false;  // for attention: all gradients in one op
+};
+/// Returns the sizes of a product of [m,k] and [k,n].
+inline MatrixWork gemm_of(double m, double n, double k) {
+  return {.kind = MatrixWork::Kind::kGemm, .m = m, .n = n, .k = k};
+}
+
 /// The work of one op on one rank, for cost models. flops counts a multiply-add as two. bytes is
 /// memory traffic if each operand is read or written once; for a collective, bytes that a rank
 /// sends.
 struct Work {
   double flops = 0;
   double bytes = 0;
-  bool gemm = false;      // the flops run on the device's matrix units
+  MatrixWork matrix = {};
   double host_bytes = 0;  // the share of `bytes` that is read from CPU memory
+
+  /// Whether the flops run on the device's matrix units.
+  bool gemm() const { return matrix.kind != MatrixWork::Kind::kNone; }
 };
 
 /// Assumptions about data, from which the work of a data-dependent op is computed before a run.

@@ -29,7 +29,12 @@ Work causal_work(const Graph& g, const Op& op, size_t qkv, double products) {
   const double pairs = 0.5 * static_cast<double>(s.seq) * static_cast<double>(s.seq + 1);
   return {.flops = products * 2 * pairs * static_cast<double>(s.batch * s.heads * s.head_dim),
           .bytes = io_bytes(g, op),
-          .gemm = true};
+          .matrix = {.kind = MatrixWork::Kind::kAttention,
+                     .batch = static_cast<double>(s.batch),
+                     .seq = static_cast<double>(s.seq),
+                     .heads = static_cast<double>(s.heads),
+                     .head_dim = static_cast<double>(s.head_dim),
+                     .backward = products > 2}};
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {

@@ -21,7 +21,8 @@ Work square_work(const Graph& g, const Op& op, size_t qkv, double products) {
   return {.flops = products * 2 * static_cast<double>(num_elements(square(s))) *
                    static_cast<double>(s.head_dim),
           .bytes = io_bytes(g, op),
-          .gemm = true};
+          .matrix = gemm_of(products * static_cast<double>(s.batch * s.heads * s.seq),
+                            static_cast<double>(s.seq), static_cast<double>(s.head_dim))};
 }
 
 /// The softmax ops have no qkv: sizes are those of the scores, the head size is attr head_dim.

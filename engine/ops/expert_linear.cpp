@@ -27,22 +27,26 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
 }
 
 /// Work of the products. Row tensors count in proportion to the rows in use, weights and biases in
-/// full. `rows`: which inputs are row tensors. `out`: whether the outputs are.
+/// full. `row_inputs`: which inputs are row tensors. `out`: whether the outputs are.
 Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const Shape& w,
-               std::initializer_list<size_t> rows, bool out, double gelu_each = 0) {
+               std::initializer_list<size_t> row_inputs, bool out, double gelu_each = 0) {
   const double share = used_share(op, context);
   double unused = 0;
-  for (const size_t i : rows) {
+  for (const size_t i : row_inputs) {
     if (has(op, i)) unused += (1 - share) * static_cast<double>(g.bytes(op.inputs[i]));
   }
   for (const TensorId t : op.outputs) {
     if (out) unused += (1 - share) * static_cast<double>(g.bytes(t));
   }
-  return {.flops = share * (2.0 * static_cast<double>(rows_of(shape(g, op, 0)) / w[0]) *
-                                static_cast<double>(num_elements(w)) +
+  const auto rows = static_cast<double>(rows_of(shape(g, op, 0)) / w[0]);
+  return {.flops = share * (2.0 * rows * static_cast<double>(num_elements(w)) +
                             gelu_flops(g, op, gelu_each)),
           .bytes = io_bytes(g, op) - unused,
-          .gemm = true};
+          .matrix = {.kind = MatrixWork::Kind::kExperts,
+                     .n = static_cast<double>(w[1]),
+                     .k = static_cast<double>(w[2]),
+                     .experts = static_cast<double>(w[0]),
+                     .rows = share * rows}};
 }
 
 /// Can be cut along counted rows (rows = "used"); otherwise along the capacity, which is the axis

@@ -15,10 +15,10 @@ std::vector<TensorSpec> infer_logits(const Graph& g, const Op& op) {
 }
 
 Work work_logits(const Graph& g, const Op& op, const WorkContext&) {
-  return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, 0))) *
-                   static_cast<double>(num_elements(shape(g, op, 1))),
-          .bytes = io_bytes(g, op),
-          .gemm = true};
+  const Shape& w = shape(g, op, 1);
+  const MatrixWork matrix = gemm_of(static_cast<double>(rows_of(shape(g, op, 0))),
+                                    static_cast<double>(w[0]), static_cast<double>(w[1]));
+  return {.flops = 2 * matrix.m * matrix.n * matrix.k, .bytes = io_bytes(g, op), .matrix = matrix};
 }
 
 void gradient_logits(GradContext& c, OpId) {

@@ -19,17 +19,18 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
 }
 
-/// 2 * rows * in * out flops for each of forward, dx and dw; input `i` has the rows, w is [out,in].
-Work gemm_work(const Graph& g, const Op& op, size_t i, const Shape& w, double gelu_each) {
-  return {.flops = 2.0 * static_cast<double>(rows_of(shape(g, op, i))) *
-                       static_cast<double>(num_elements(w)) +
-                   gelu_flops(g, op, gelu_each),
+/// 2 m n k flops for each of forward, dx and dw; the result is [m,n].
+Work gemm_work(const Graph& g, const Op& op, int64_t m, int64_t n, int64_t k, double gelu_each) {
+  const MatrixWork matrix =
+      gemm_of(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k));
+  return {.flops = 2 * matrix.m * matrix.n * matrix.k + gelu_flops(g, op, gelu_each),
           .bytes = io_bytes(g, op),
-          .gemm = true};
+          .matrix = matrix};
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return gemm_work(g, op, 0, shape(g, op, 1), kGeluFlops);
+  const Shape& w = shape(g, op, 1);
+  return gemm_work(g, op, rows_of(shape(g, op, 0)), w[0], w[1], kGeluFlops);
 }
 
 void gradient(GradContext& c, OpId) {
@@ -88,7 +89,8 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return gemm_work(g, op, 0, shape(g, op, 1), kGeluDxFlops);
+  const Shape& w = shape(g, op, 1);
+  return gemm_work(g, op, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
 }
 
 template <class T>
@@ -117,7 +119,8 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
 }
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
-  return gemm_work(g, op, 0, g.tensor(op.outputs[0]).shape, 0);
+  const Shape& dw = g.tensor(op.outputs[0]).shape;
+  return gemm_work(g, op, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
 }
 
 template <class T>

@@ -27,7 +27,7 @@ class LinesCost : public CostModel {
                            graph.op(op).name, lines_.alpha_a, lines_.beta_a, work.bytes);
       });
     }
-    if (!work.gemm) return 0;
+    if (!work.gemm()) return 0;
     const double products = work.flops / 2;
     return checked_ns((lines_.alpha_gemm + lines_.beta_gemm * products) * kNsPerSecond, [&] {
       return fmt::format("op '{}' by alpha_gemm = {:g} and beta_gemm = {:g}, {:g} multiply-adds,",

@@ -132,11 +132,11 @@ Floor floor_of(const moe::Plan& plan) {
       floor.gemm_s += it->second;
     }
     if (!gemms.empty()) continue;
-    if (work.gemm) floor.gemm_s += work.flops / best_gemm_rate;
+    if (work.gemm()) floor.gemm_s += work.flops / best_gemm_rate;
     const int bucket = static_cast<int>(std::log2(std::max(1.0, work.bytes)));
     auto [it, fresh] = rates.try_emplace(bucket, 0.0);
     if (fresh) it->second = copy_rate(std::exp2(bucket));
-    if (!work.gemm) floor.bytes_s += work.bytes / it->second;
+    if (!work.gemm()) floor.bytes_s += work.bytes / it->second;
   }
   return floor;
 }

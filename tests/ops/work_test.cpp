@@ -37,7 +37,7 @@ TEST_CASE("a linear and both its gradients do 2 rows in out flops") {
   for (const char* name : {"b0.attn.qkv", "b0.attn.qkv.dx", "b0.attn.qkv.dw"}) {
     INFO(name);
     CHECK(work_of(graph, name).flops == 2 * rows * d * 3 * d);
-    CHECK(work_of(graph, name).gemm);
+    CHECK(work_of(graph, name).gemm());
   }
   const double x = rows * d, w = 3 * d * d, b = 3 * d, y = rows * 3 * d;
   CHECK(work_of(graph, "b0.attn.qkv").bytes == 4 * (x + w + b + y));
@@ -141,7 +141,7 @@ TEST_CASE("every op of a step says what it costs") {
     const Work work = graph.def(op).work(graph, op, {.slot_occupancy = 0.8});
     CHECK(work.bytes > 0);
     CHECK(work.flops >= 0);
-    CHECK((!work.gemm || work.flops > 0));
+    CHECK((!work.gemm() || work.flops > 0));
   }
 }
 

@@ -90,7 +90,7 @@ TEST_CASE("rounds keep work and payload, in the backward too") {
     for (size_t i = 0; i < graph.num_ops(); ++i) {
       const OpId op(static_cast<int64_t>(i));
       const Work work = graph.def(op).work(graph, graph.op(op), {});
-      if (work.gemm && graph.op(op).segment == Segment::kExpert) flops += work.flops;
+      if (work.gemm() && graph.op(op).segment == Segment::kExpert) flops += work.flops;
       if (graph.def(op).collective != Collective::kAllToAll) continue;
       payload += payload_bytes(graph, op, {});
       wire += wire_bytes(graph, op, {});

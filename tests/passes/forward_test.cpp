@@ -73,7 +73,7 @@ std::pair<double, double> expert_work(const Graph& graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Work work = graph.def(op).work(graph, graph.op(op), {});
-    if (work.gemm && graph.op(op).segment == Segment::kExpert) flops += work.flops;
+    if (work.gemm() && graph.op(op).segment == Segment::kExpert) flops += work.flops;
     if (graph.def(op).collective == Collective::kAllToAll) bytes += work.bytes;
   }
   return {flops, bytes};

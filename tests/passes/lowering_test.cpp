@@ -327,7 +327,7 @@ TEST_CASE("the fused op costs the flops of both and the bytes without the passes
       const double beside = share * (bias + counts);  // what GELU reads beside rows
       CAPTURE(layer, stages.size());
       CHECK(both.flops == product.flops + gelu.flops);
-      CHECK(both.gemm);
+      CHECK(both.gemm());
       CHECK(both.bytes == Approx(product.bytes + gelu.bytes - rows - beside + bias));
       const Work dx = work(apart, name(".fc2.dx").c_str());
       const Work slope = work(apart, name(".gelu.dx").c_str());

@@ -27,7 +27,7 @@ Nanoseconds line_ns(const Lines& lines, const Graph& graph, OpId id) {
   if (graph.def(id).collective == Collective::kAllToAll) {
     return std::llround(lines.alpha_a + lines.beta_a * work.bytes);
   }
-  if (!work.gemm || op.segment != Segment::kExpert) return 0;
+  if (!work.gemm() || op.segment != Segment::kExpert) return 0;
   const double gemm = lines.alpha_e / 2 + lines.beta_e / 4 * work.flops;
   return std::llround(op.phase == Phase::kForward ? gemm : gemm * lines.backward / 2);
 }

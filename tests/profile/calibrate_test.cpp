@@ -91,7 +91,7 @@ TEST_CASE("one rank has no collectives, and less than one is refused") {
 std::vector<Nanoseconds> made_up(const Graph& graph, OpId op, const ProfileOptions&) {
   const OpDef& def = graph.def(op);
   const Work work = def.work(graph, graph.op(op), {});
-  double us = 5 + (work.gemm ? work.flops / 4e6 : work.bytes / 2e5);
+  double us = 5 + (work.gemm() ? work.flops / 4e6 : work.bytes / 2e5);
   if (def.collective != Collective::kNone) us = 7 + payload_bytes(graph, op, {}) / 1e4;
   return std::vector<Nanoseconds>(5, std::llround(1e3 * us));
 }

@@ -40,7 +40,7 @@ ChunkTimes chunk_times(const Graph& graph, int32_t layer, const CostModel& cost)
       const bool forward = op.phase == Phase::kForward;
       (forward ? times.experts : times.backward).ns += ns();
       const Work work = graph.def(id).work(graph, op, {});
-      if (forward && work.gemm) flops += work.flops;
+      if (forward && work.gemm()) flops += work.flops;
     } else if (is(graph, id, BasicOp::kSplit) || is(graph, id, BasicOp::kConcat)) {
       times.cut_ns += ns();
     }
@@ -57,7 +57,7 @@ LayerModel work_of(const Graph& forward, const CapacityChain& chain) {
   model.n_d = payload_bytes(forward, chain.ops[0], {});
   for (const OpId id : chain.ops) {
     const Work work = forward.def(id).work(forward, forward.op(id), {});
-    if (work.gemm) model.n_e += work.flops / 4;
+    if (work.gemm()) model.n_e += work.flops / 4;
   }
   return model;
 }
