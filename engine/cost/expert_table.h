@@ -1,0 +1,86 @@
+// Measured times of fused expert kernels: one call computes the routed experts of one rank, that
+// is the choice of the top k, the permutation of rows, both grouped GEMMs with the activation, and
+// the weighted sum; not the router's GEMM, not communication. Part of a file of op times
+// (op_table.h).
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/cost/op_table.h"
+
+namespace moe {
+
+/// The expert layer of one rank of a group of `ep` ranks that together hold all experts.
+struct ExpertLayer {
+  double hidden = 0;
+  double inner = 0;  // width of an expert on this rank
+  double experts = 0, k = 0, ep = 1;
+  double gates = 2;  // GEMMs from hidden to inner: 2 with a gated activation, else 1
+};
+
+/// Thread-safe; immutable.
+class ExpertTable {
+ public:
+  /// A measured layer. alone: another kernel ran it, so it is no neighbour of other layers.
+  struct Measured {
+    ExpertLayer layer;
+    bool alone = false;
+  };
+  /// cells: row-major [layer][load][tokens], OpGrid::kMissing where nothing was measured. loads:
+  /// names, "balanced" among them. moves_all: the kernel moves the rows of all ranks of the group.
+  /// Throws UserError beginning with `name` unless the sizes fit and each layer has a measured row.
+  ExpertTable(const std::string& name, std::string dtype, PeakRates peak,
+              std::vector<Measured> layers, std::vector<std::string> loads,
+              std::vector<double> tokens, std::span<const uint16_t> cells, bool moves_all,
+              GridSource source);
+
+  const std::string& dtype() const { return dtype_; }
+  const PeakRates& peak() const { return peak_; }
+  const std::vector<std::string>& loads() const { return loads_; }
+  const std::vector<Measured>& layers() const { return layers_; }
+  const std::vector<double>& tokens() const { return tokens_; }
+  std::span<const uint16_t> cells() const { return cells_; }
+  bool moves_all() const { return moves_all_; }
+  const GridSource& source() const { return source_; }
+
+  /// Returns the time of a layer for `tokens` tokens of the whole group, each of which chooses
+  /// layer.k of all experts. load: an index into loads(); a skewed load means the rank that gets
+  /// most rows. A measured layer is interpolated in tokens; for another the ratio to the time by
+  /// peak rates is the mean over the four nearest measured layers, at equal rows per expert.
+  OpTime at(const ExpertLayer& layer, double tokens, size_t load) const;
+
+  /// Returns how many times longer a grouped GEMM of `experts` products of [rows,k] and [k,n] takes
+  /// than by peak rates, balanced, and the relative error of that.
+  std::pair<double, double> grouped_gemm(double experts, double rows, double n, double k) const;
+
+ private:
+  using Features = std::array<double, 6>;
+  static Features features(const ExpertLayer& layer);
+  double peak_s(const ExpertLayer& layer, double tokens) const;
+  double along(size_t layer, size_t load, double tokens) const;
+  const float* ratios(size_t layer, size_t load) const {
+    return &ratios_[(layer * loads_.size() + load) * tokens_.size()];
+  }
+  /// Returns the ratio's logarithm at so many rows per expert: of the layer with these features if
+  /// it was measured under the load (second: true), else by the nearest layers. weights: of each
+  /// feature's squared distance.
+  std::pair<double, bool> log_ratio(const Features& of, const Features& weights,
+                                    double rows_per_expert, size_t load) const;
+
+  std::string dtype_;
+  PeakRates peak_;
+  std::vector<Measured> layers_;
+  std::vector<std::string> loads_;
+  std::vector<double> tokens_, log_tokens_;
+  std::span<const uint16_t> cells_;
+  bool moves_all_;
+  GridSource source_;
+  std::vector<Features> features_;
+  std::vector<float> ratios_;  // [layer][load][tokens]: logarithms; NaN: the layer lacks the load
+};
+
+}  // namespace moe

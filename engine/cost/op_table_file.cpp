@@ -1,0 +1,296 @@
+// Files of op times: the format of scripts/import_op_times.py, and a user's CSV.
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/base/files.h"
+#include "engine/cost/expert_table.h"
+#include "engine/cost/op_table.h"
+
+namespace moe {
+
+using nlohmann::json;
+
+namespace {
+
+constexpr std::string_view kMagic = "moebench op times 1\n";
+
+constexpr size_t kMostCsvCells = 4'000'000;
+
+/// Returns the op of this name. Throws UserError beginning with `place` if there is none.
+const MeasuredOp& measured_op(std::string_view name, const std::string& place) {
+  std::string names;
+  for (const MeasuredOp& op : measured_ops()) {
+    if (op.name == name) return op;
+    names += names.empty() ? op.name : std::string(", ") + op.name;
+  }
+  throw user_error("{}: op '{}' is not allowed; give one of: {}", place, name, names);
+}
+
+/// Returns header[key], of type T. Throws UserError naming the file and the key.
+template <class T>
+T field_of(const json& header, const char* key, const std::string& path) {
+  const auto found = header.find(key);
+  try {
+    if (found != header.end()) return found->get<T>();
+  } catch (const json::exception&) {
+  }
+  throw user_error("{}: the header has no valid '{}'", path, key);
+}
+
+GridAxis axis_of(const json& axis, const std::string& path) {
+  return {field_of<std::string>(axis, "name", path),
+          field_of<std::vector<double>>(axis, "values", path),
+          field_of<double>(axis, "weight", path)};
+}
+
+}  // namespace
+
+OpTables::OpTables(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  struct stat status {};
+  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw user_error("{}: the table of op times cannot be read", path);
+  }
+  size_ = static_cast<size_t>(status.st_size);
+  data_ = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data_ == MAP_FAILED) {
+    data_ = nullptr;
+    throw user_error("{}: the table of op times cannot be read", path);
+  }
+  try {
+    read({static_cast<const char*>(data_), size_}, path);
+  } catch (...) {
+    munmap(data_, size_);
+    throw;
+  }
+}
+
+void OpTables::read(std::string_view text, const std::string& path) {
+  const size_t end = text.find('\0');
+  if (!text.starts_with(kMagic)) return read_csv(text, path);
+  if (end == std::string_view::npos) throw user_error("{}: the file is cut off", path);
+  const json header = json::parse(text.substr(kMagic.size(), end - kMagic.size()), nullptr, false);
+  if (!header.is_object()) throw user_error("{}: the header is not JSON", path);
+  gpu_ = field_of<std::string>(header, "gpu", path);
+  licence_ = field_of<std::string>(header, "licence", path);
+  const size_t begin = (end + 2) / 2 * 2;  // cells begin at an even offset
+  const std::span<const uint16_t> cells(reinterpret_cast<const uint16_t*>(text.data() + begin),
+                                        begin < text.size() ? (text.size() - begin) / 2 : 0);
+  size_t first = 0;
+  for (const json& table : field_of<json::array_t>(header, "tables", path)) {
+    const auto name = field_of<std::string>(table, "op", path);
+    const PeakRates peak{field_of<double>(table, "peak_flops_per_s", path),
+                         field_of<double>(header, "peak_memory_bytes_per_s", path),
+                         field_of<double>(table, "element_bytes", path),
+                         field_of<double>(header, "peak_link_bytes_per_s", path)};
+    const GridSource source{field_of<std::string>(table, "kernel", path),
+                            field_of<std::string>(table, "framework", path),
+                            field_of<std::string>(table, "version", path),
+                            field_of<double>(table, "spread", path)};
+    const auto dtype = field_of<std::string>(table, "dtype", path);
+    if (name == measured::kExperts) {
+      first += read_experts(table, peak, dtype, source, cells.subspan(first), path);
+      continue;
+    }
+    const MeasuredOp& op = measured_op(name, path);
+    std::vector<GridAxis> axes;
+    size_t size = 1;
+    for (const json& axis : field_of<json::array_t>(table, "axes", path)) {
+      axes.push_back(axis_of(axis, path));
+      size *= std::min(axes.back().values.size(), cells.size() + 1);
+      size = std::min(size, cells.size() + 1);
+    }
+    if (size > cells.size() - first) throw user_error("{}: the file is cut off", path);
+    grids_.push_back(std::make_unique<OpGrid>(path, op, dtype, peak, std::move(axes),
+                                              cells.subspan(first, size), source));
+    first += size;
+  }
+}
+
+namespace {
+
+std::vector<std::string> fields_of_line(std::string_view line) {
+  std::vector<std::string> fields(1);
+  for (const char c : line) {
+    if (c == ',') {
+      fields.emplace_back();
+    } else if (c != ' ' && c != '\t' && c != '\r') {
+      fields.back() += c;
+    }
+  }
+  return fields;
+}
+
+/// Returns the number of a field of CSV. Throws UserError naming `place` unless it is above 0.
+double number_of(const std::string& field, const std::string& place) {
+  char* end = nullptr;
+  const double value = std::strtod(field.c_str(), &end);
+  if (field.empty() || *end != '\0' || !(value > 0) || !(value < 1e18)) {
+    throw user_error("{} = '{}': give a number above 0", place, field);
+  }
+  return value;
+}
+
+/// The measured times of one op, by sizes.
+using Rows = std::map<std::vector<double>, std::vector<double>>;
+
+/// The best rates that rows reach: the time by each of them is at most the measured one.
+PeakRates best_rates(const MeasuredOp& op, const Rows& rows, double element_bytes) {
+  PeakRates best{0, 0, element_bytes, 0};
+  for (const auto& [point, ns] : rows) {
+    for (double PeakRates::*rate :
+         {&PeakRates::flops_per_s, &PeakRates::memory_bytes_per_s, &PeakRates::link_bytes_per_s}) {
+      PeakRates unit{1e300, 1e300, element_bytes, 1e300};
+      unit.*rate = 1;
+      // The time by a rate of 1 is the amount of work.
+      best.*rate = std::max(best.*rate, op.peak_s(point, unit) / (ns.front() * 1e-9));
+    }
+  }
+  return best;
+}
+
+/// The measured times of all ops and element types.
+using AllRows = std::map<std::pair<const MeasuredOp*, std::string>, Rows>;
+
+AllRows rows_of_csv(std::string_view text, const std::string& path) {
+  std::vector<std::string> columns;
+  AllRows all;
+  for (size_t begin = 0, number = 1; begin < text.size(); ++number) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    const std::string_view line = text.substr(begin, end - begin);
+    begin = end + 1;
+    if (line.empty() || line[0] == '#' || line == "\r") continue;
+    std::vector<std::string> fields = fields_of_line(line);
+    if (columns.empty()) {
+      columns = std::move(fields);
+      for (const char* const needed : {"op", "us"}) {
+        if (std::find(columns.begin(), columns.end(), needed) == columns.end()) {
+          throw user_error(
+              "{}: this is neither a table of op times nor CSV whose first line names the columns "
+              "op and us",
+              path);
+        }
+      }
+      continue;
+    }
+    const std::string place = fmt::format("{}:{}", path, number);
+    if (fields.size() != columns.size()) {
+      throw user_error("{}: {} fields; the first line has {}", place, fields.size(),
+                       columns.size());
+    }
+    const auto field = [&](std::string_view name) {
+      const auto at = std::find(columns.begin(), columns.end(), name);
+      return at == columns.end() ? "" : fields[static_cast<size_t>(at - columns.begin())];
+    };
+    const MeasuredOp& op = measured_op(field("op"), place);
+    std::vector<double> point;
+    for (const char* const axis : op.axes) {
+      point.push_back(number_of(field(axis), fmt::format("{}: {}", place, axis)));
+    }
+    const std::string dtype = field("dtype").empty() ? "bf16" : field("dtype");
+    if (dtype != "bf16" && dtype != "fp8") {
+      throw user_error("{}: dtype = '{}': give bf16 or fp8", place, dtype);
+    }
+    const double us = number_of(field("us"), place + ": us");
+    if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
+    all[{&op, dtype}][point].push_back(1e3 * us);
+  }
+  if (all.empty()) throw user_error("{}: there are no measurements in it", path);
+  return all;
+}
+
+}  // namespace
+
+void OpTables::read_csv(std::string_view text, const std::string& path) {
+  gpu_ = path;
+  AllRows all = rows_of_csv(text, path);
+  for (auto& [key, rows] : all) {
+    const auto& [op, dtype] = key;
+    std::vector<GridAxis> axes;
+    size_t size = 1;
+    for (size_t a = 0; a < op->axes.size(); ++a) {
+      std::set<double> values;
+      for (const auto& [point, ns] : rows) values.insert(point[a]);
+      axes.push_back({op->axes[a], {values.begin(), values.end()}, 1});
+      size *= values.size();
+      if (size > kMostCsvCells) {
+        throw user_error(
+            "{}: the sizes of '{}' make a grid of more than {} cells; measure fewer different "
+            "sizes per axis",
+            path, op->name, kMostCsvCells);
+      }
+    }
+    std::vector<uint16_t>& cells = csv_cells_.emplace_back(size, OpGrid::kMissing);
+    for (auto& [point, ns] : rows) {
+      std::sort(ns.begin(), ns.end());
+      ns = {ns[ns.size() / 2]};
+      size_t index = 0;
+      for (size_t a = 0; a < axes.size(); ++a) {
+        const std::vector<double>& values = axes[a].values;
+        index = index * values.size() +
+                static_cast<size_t>(std::lower_bound(values.begin(), values.end(), point[a]) -
+                                    values.begin());
+      }
+      cells[index] = OpGrid::cell_of(ns.front());
+    }
+    const PeakRates peak = best_rates(*op, rows, dtype == "fp8" ? 1 : 2);
+    grids_.push_back(std::make_unique<OpGrid>(path, *op, dtype, peak, std::move(axes), cells,
+                                              GridSource{"measured", "CSV", path, 0}));
+  }
+}
+
+/// Reads a table of fused expert kernels; returns its number of cells.
+size_t OpTables::read_experts(const Header& table, const PeakRates& peak, const std::string& dtype,
+                              const GridSource& source, std::span<const uint16_t> cells,
+                              const std::string& path) {
+  std::vector<ExpertTable::Measured> layers;
+  for (const auto& l : field_of<std::vector<std::array<double, 7>>>(table, "layers", path)) {
+    layers.push_back({{l[0], l[1], l[2], l[3], l[4], l[5]}, l[6] != 0});
+  }
+  const auto loads = field_of<std::vector<std::string>>(table, "loads", path);
+  const auto tokens = field_of<std::vector<double>>(table, "tokens", path);
+  const size_t size = layers.size() * loads.size() * tokens.size();
+  if (size > cells.size()) throw user_error("{}: the file is cut off", path);
+  experts_.push_back(std::make_unique<ExpertTable>(
+      path, dtype, peak, std::move(layers), loads, tokens, cells.first(size),
+      field_of<bool>(table, "moves_all", path), source));
+  return size;
+}
+
+const ExpertTable* OpTables::experts(std::string_view dtype) const {
+  for (const auto& table : experts_) {
+    if (table->dtype() == dtype) return table.get();
+  }
+  return nullptr;
+}
+
+OpTables::~OpTables() {
+  munmap(data_, size_);
+}
+
+std::shared_ptr<const OpTables> OpTables::open(const std::string& path) {
+  static std::mutex mutex;
+  static std::map<std::string, std::shared_ptr<const OpTables>> opened;
+  const std::lock_guard lock(mutex);
+  std::shared_ptr<const OpTables>& tables = opened[path];
+  if (tables == nullptr) tables = std::make_shared<OpTables>(path);
+  return tables;
+}
+
+const OpGrid* OpTables::find(std::string_view op, std::string_view dtype) const {
+  for (const auto& grid : grids_) {
+    if (grid->op().name == op && grid->dtype() == dtype) return grid.get();
+  }
+  return nullptr;
+}
+
+}  // namespace moe
