@@ -58,11 +58,19 @@ json overlap_json(const OverlapTable& table) {
   return {{"source", table.source}, {"rows", rows}};
 }
 
+/// The device's rates, without the fields for tables of op times, which it has none of.
+json rates_json(const Device& device) {
+  json all = values_json(device);
+  all.erase("op_times");
+  all.erase("attention_backward");
+  return all;
+}
+
 json calibration_json(const Calibration& c, int64_t ranks) {
   json all = {{"machine", c.machine},
               {"ranks", ranks},
               {"spread", c.spread},
-              {"device", values_json(c.device)},
+              {"device", rates_json(c.device)},
               {"gemm", line_json(c.gemm)},
               {"memory", line_json(c.memory)},
               {"roofline", error_json(c.roofline)}};

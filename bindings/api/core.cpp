@@ -250,12 +250,14 @@ int default_corpus(lua_State* L) {
   return 1;
 }
 
-// (folder of the library) -> the names of its Lua files without suffix, in alphabetical order
+// (folder of the library, suffix) -> the names of its files with this suffix, without it, in
+// alphabetical order
 int library_files(lua_State* L) {
   std::set<std::string> names;
   const std::string folder = Host::of(L).options().scripts_dir + "/moe/" + text_argument(L, 1);
+  const std::string suffix = text_argument(L, 2);
   for (const auto& file : std::filesystem::directory_iterator(folder)) {
-    if (file.path().extension() == ".lua") names.insert(file.path().stem().string());
+    if (file.path().extension() == suffix) names.insert(file.path().stem().string());
   }
   push_json(L, names);
   return 1;

@@ -1,9 +1,12 @@
-// core.collectives: simulates collectives that share the links of a cluster.
+// core.collectives: simulates collectives that share the links of a cluster. core.op_time: the time
+// of one op. core.op_table: reads measured times of ops.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
 #include "bindings/plan_spec.h"
 #include "engine/base/limits.h"
+#include "engine/cost/op_table.h"
+#include "engine/cost/op_time.h"
 #include "engine/network/contention.h"
 
 namespace moe::lua {
@@ -109,11 +112,39 @@ int collectives(lua_State* L) {
   return 1;
 }
 
+// (file of op times, as a user's CSV) -> its path, after it was read
+int op_table(lua_State* L) {
+  const std::string path = Host::of(L).files().readable(text_argument(L, 1)).string();
+  OpTables::open(path);
+  lua_pushstring(L, path.c_str());
+  return 1;
+}
+
+// ({ cluster, op, dtype, sizes, load }) -> the fields of moe.OpTime
+int op_time(lua_State* L) {
+  const json values = to_json(L, 1);
+  const Fields spec(values, "moe.op_time");
+  const OpTimeAnswer time =
+      op_time(cluster_of(spec.at("cluster")),
+              {spec.text("op"), spec.text("dtype"), values.at("sizes").get<std::vector<double>>(),
+               spec.text("load")});
+  push_json(L, {{"ms", time.ns / kMs},
+                {"lo", time.lo_ns / kMs},
+                {"hi", time.hi_ns / kMs},
+                {"measured", time.measured},
+                {"source", time.source},
+                {"extrapolated", time.extrapolated}});
+  return 1;
+}
+
 }  // namespace
 
 void open_network(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
-      {"collectives", core_function<with_effect<collectives>>}, {nullptr, nullptr}};
+      {"collectives", core_function<with_effect<collectives>>},
+      {"op_table", core_function<op_table>},
+      {"op_time", core_function<op_time>},
+      {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

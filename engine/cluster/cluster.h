@@ -19,6 +19,11 @@ struct Device {
   double memory_bytes_per_s = 0;
   Nanoseconds launch_ns = 0;  // added to the time of every compute op
   Bytes memory_bytes = 0;     // 0 means unknown: no check for out of memory
+  std::string op_times;       // path of a file for cost/op_table.h; empty means none
+  /// Time of the backward of attention in units of its forward, used with op_times, which have no
+  /// backward: 2.5 times the flops, at 63% of the peak where the forward reaches 73% (Dao,
+  /// FlashAttention-2, 2023, section 4).
+  double attention_backward = 2.9;
 };
 
 struct LinkSpec {
@@ -45,7 +50,12 @@ constexpr auto fields_of(const Device*) {
           .in(kMicroseconds)
           .from(0, kMostStartUs),
       field("memory_bytes", &Device::memory_bytes, "memory of a device in bytes; 0 means unknown")
-          .from(0, 1e18));
+          .from(0, 1e18),
+      field("op_times", &Device::op_times,
+            "GPU whose measured op times replace the rates for ops that it has"),
+      field("attention_backward", &Device::attention_backward,
+            "with op_times: time of the backward of attention in units of its forward")
+          .from(1, 10));
 }
 constexpr auto fields_of(const LinkSpec*) {
   return field_table<LinkSpec>(
@@ -108,6 +118,7 @@ struct Cluster {
 
   /// How much longer compute takes while collectives run.
   OverlapSlowdown overlap_slowdown;
+  std::string collective_times;  // path of a file for cost/op_table.h; empty means none
 
   int64_t num_devices() const { return nodes * devices_per_node; }
 };
@@ -135,7 +146,9 @@ constexpr auto fields_of(const Cluster*) {
             "assumed: the fraction of a link's rate that remains while two collectives use it")
           .from(1e-6, 1),
       field("overlap_slowdown", &Cluster::overlap_slowdown,
-            "how much longer compute takes while a collective runs"));
+            "how much longer compute takes while a collective runs"),
+      field("collective_times", &Cluster::collective_times,
+            "GPU whose measured collectives inside a node replace formulas"));
 }
 
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.

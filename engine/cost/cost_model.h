@@ -45,6 +45,8 @@ struct CoreSharing {
   }
 };
 
+class OpTables;
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -129,10 +131,19 @@ struct OffloadTimes {
   std::optional<double> host_bytes_per_s;  // rate of copying experts from CPU memory, per device
 };
 
-/// An op takes max(flops / rate, bytes / memory rate) + launch. A collective takes its closed form,
-/// or the time of a table of measured times (by payload per rank), if its kind has one and it runs
-/// among all ranks and not in rounds. `times` replaces roofline times of place_expected, fine_tune
-/// and swap_in.
+/// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times, matrix
+/// products of two-byte elements take their measured time + launch instead, but no less than bytes
+/// / memory rate:
+///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
+///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
+///     kernels (rows are moved by other ops here);
+///   attention: its table; its backward takes Device::attention_backward times as long.
+///
+/// A collective takes the time of a table of measured times (by payload per rank), if its kind has
+/// one in `tables` and it runs among all ranks and not in rounds; else that of
+/// Cluster::collective_times, if all ranks are in one node and all pairs exchange equally many
+/// bytes; else its closed form. `times` replaces roofline times of place_expected, fine_tune and
+/// swap_in.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
@@ -152,11 +163,14 @@ class RooflineCost : public CostModel {
  private:
   std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
                                         const WorkContext& context) const;
+  Nanoseconds collective_time(const Graph& graph, OpId op, const RoutedWork& routed) const;
+  std::optional<double> measured_ns(const Graph& graph, const Op& op, const Work& work) const;
 
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
   OffloadTimes offload_times_;
+  std::shared_ptr<const OpTables> op_times_, collective_times_;  // null: none
 };
 
 /// The cost model of an executed run whose plan needs no times, so that none are measured. op_ns()

@@ -4,6 +4,8 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
+#include "engine/cost/expert_table.h"
+#include "engine/cost/op_table.h"
 
 namespace moe {
 namespace {
@@ -45,14 +47,15 @@ double rounded_ns(double amount, double per_second) {
 
 /// Returns, for error messages, the op's flops or its bytes, whichever take longer, and their rate.
 std::string slow_op(const Device& device, const Work& work, const std::string& name) {
-  const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
+  const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
   if (work.bytes / device.memory_bytes_per_s > work.flops / rate) {
     return fmt::format("op '{}': {:g} bytes with cluster.device.memory_bytes_per_s = {:g}", name,
                        work.bytes, device.memory_bytes_per_s);
   }
   return fmt::format(
       "op '{}': {:g} flops with cluster.device.{} = {:g}", name, work.flops,
-      work.gemm ? "gemm_flops_per_s" : "vector_flops_per_s (gemm_flops_per_s unless given)", rate);
+      work.gemm() ? "gemm_flops_per_s" : "vector_flops_per_s (gemm_flops_per_s unless given)",
+      rate);
 }
 
 }  // namespace
@@ -65,6 +68,10 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
       offload_times_(times) {
   check(cluster_);
   check(offload_times_);
+  if (!cluster_.device.op_times.empty()) op_times_ = OpTables::open(cluster_.device.op_times);
+  if (!cluster_.collective_times.empty()) {
+    collective_times_ = OpTables::open(cluster_.collective_times);
+  }
   require_rate("gemm_flops_per_s", cluster_.device.gemm_flops_per_s);
   require_rate("vector_flops_per_s", cluster_.device.vector_flops_per_s);
   require_rate("memory_bytes_per_s", cluster_.device.memory_bytes_per_s);
@@ -74,20 +81,71 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   const OpDef& def = graph.def(op);
   if (is_view(graph, graph.op(op))) return 0;
   if (def.collective != Collective::kNone) {
-    const auto table = tables_.find(def.collective);
-    const bool all = group_of(graph, graph.op(op)).size == graph.num_ranks &&
-                     round_of(graph, graph.op(op)).of == 1;
-    return table == tables_.end() || !all ? collective_ns(cluster_, graph, op, routed)
-                                          : table->second.at(payload_bytes(graph, op, routed.work));
+    return collective_time(graph, op, routed);
   }
   if (const auto ns = offload_ns(graph, op, routed.work)) return *ns;
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), routed.work);
-  const double rate = work.gemm ? device.gemm_flops_per_s : device.vector_flops_per_s;
-  const double ns =
-      std::max(rounded_ns(work.flops, rate), rounded_ns(work.bytes, device.memory_bytes_per_s));
+  const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
+  const std::optional<double> measured = measured_ns(graph, graph.op(op), work);
+  const double ns = std::max(measured ? std::ceil(*measured) : rounded_ns(work.flops, rate),
+                             rounded_ns(work.bytes, device.memory_bytes_per_s));
   const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
+}
+
+Nanoseconds RooflineCost::collective_time(const Graph& graph, OpId op,
+                                          const RoutedWork& routed) const {
+  const Collective collective = graph.def(op).collective;
+  const auto table = tables_.find(collective);
+  const int64_t size = group_of(graph, graph.op(op)).size;
+  const bool whole = round_of(graph, graph.op(op)).of == 1;
+  const double bytes = payload_bytes(graph, op, routed.work);
+  if (table != tables_.end() && size == graph.num_ranks && whole) return table->second.at(bytes);
+  const bool even = routed.bytes == nullptr && routed.steps == nullptr;
+  if (collective_times_ != nullptr && cluster_.nodes == 1 && whole && even && size > 1 &&
+      bytes > 0) {
+    const char* const name = collective == Collective::kAllToAll    ? measured::kAllToAll
+                             : collective == Collective::kAllReduce ? measured::kAllReduce
+                                                                    : "";
+    const OpGrid* const grid = collective_times_->find(name, "bf16");
+    if (grid != nullptr) {
+      return static_cast<Nanoseconds>(
+          std::ceil(grid->at(std::array{static_cast<double>(size), bytes}).ns));
+    }
+  }
+  return collective_ns(cluster_, graph, op, routed);
+}
+
+/// Returns the measured time of the op's matrix product; nullopt: there is none.
+std::optional<double> RooflineCost::measured_ns(const Graph& graph, const Op& op,
+                                                const Work& work) const {
+  const MatrixWork& m = work.matrix;
+  // A product of no rows takes no time, and has no place on the tables' axes.
+  if (op_times_ == nullptr || !work.gemm() || work.flops == 0) return std::nullopt;
+  if (dtype_bytes(graph.tensor(op.inputs[0]).dtype) != 2) return std::nullopt;
+  const auto grid_ns = [&](const char* name, std::initializer_list<double> point) {
+    const OpGrid* const grid = op_times_->find(name, "bf16");
+    return grid == nullptr ? std::optional<double>() : grid->at({point.begin(), point.size()}).ns;
+  };
+  switch (m.kind) {
+    case MatrixWork::Kind::kNone:
+      return std::nullopt;
+    case MatrixWork::Kind::kGemm:
+      return grid_ns(measured::kGemm, {m.m, m.n, m.k});
+    case MatrixWork::Kind::kExperts: {
+      const ExpertTable* const table = op_times_->experts("bf16");
+      if (table == nullptr) return grid_ns(measured::kGemm, {m.experts * m.rows, m.n, m.k});
+      const PeakRates& peak = table->peak();
+      return table->grouped_gemm(m.experts, m.rows, m.n, m.k).first * kNsPerSecond *
+             std::max(work.flops / peak.flops_per_s, work.bytes / peak.memory_bytes_per_s);
+    }
+    case MatrixWork::Kind::kAttention: {
+      const auto ns = grid_ns(measured::kAttention, {m.batch, m.seq, m.heads, m.heads, m.head_dim});
+      return ns && m.backward ? *ns * cluster_.device.attention_backward : ns;
+    }
+  }
+  return std::nullopt;
 }
 
 /// Returns the time that the user gave for the op in offload_times_; nullopt if none was given.
@@ -134,7 +192,9 @@ Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
 
 std::string RooflineCost::describe() const {
   const Device& device = cluster_.device;
-  std::string text = fmt::format(
+  std::string text;
+  if (op_times_ != nullptr) text = fmt::format("measured op times of {}, else ", op_times_->gpu());
+  text += fmt::format(
       "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
       "{:g} us, fill {:g}; collectives by closed form",
       device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,

@@ -14,6 +14,7 @@ local judge = require "moe.results.judge"
 local lina = require "moe.techniques.lina"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
+local op_time = require "moe.spec.op_time"
 local page = require "moe.results.page"
 local pipemoe = require "moe.techniques.pipemoe"
 local policy = require "moe.spec.policy"
@@ -50,6 +51,11 @@ local moe = schema.functions("moe", "name", {
   nccl_tests = { comm_tables.nccl_tests, "(file: string)", "moe.Times",
     "reads times from the output of all_reduce_perf or alltoall_perf, for a cluster's "
       .. "collectives" },
+  op_table = { cluster.op_table, "(file: string)", "moe.OpTable",
+    "measured op times of the user, from CSV, for op_times or collective_times of a cluster" },
+  op_time = { op_time.op_time, op_time.FIELDS, "moe.OpTime",
+    "the time of one op of given sizes on a device of a cluster, measured where the device has "
+      .. "tables" },
   plan = { train.plan, train.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
   results = { results.read, "(folder: string)", "moe.Results",

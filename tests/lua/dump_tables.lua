@@ -25,5 +25,6 @@ for _, kind in ipairs { "executors", "fields", "gates", "metrics", "ops", "passe
   for _, row in ipairs(core.table(kind)) do print(("    %s,"):format(text_of(row))) end
   print "  },"
 end
-print(("  clusters = %s,"):format(text_of(core.library_files "clusters")))
+print(("  clusters = %s,"):format(text_of(core.library_files("clusters", ".lua"))))
+print(("  gpus = %s,"):format(text_of(core.library_files("gpus", ".times"))))
 print "}"

@@ -23,7 +23,7 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
-  "effects", "claims", "scripts", "lists", "machine", "collectives", "routing", "lina",
+  "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing", "lina",
   "inference", "infer", "pipemoe", "prophet", "page", "journal" } do
   require("test_" .. name)
 end

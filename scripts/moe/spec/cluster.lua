@@ -8,7 +8,7 @@ local schema = require "moe.base.schema"
 local M = {}
 
 --- Names of the built-in clusters, which are the files in clusters/.
-M.files = core.library_files "clusters"
+M.files = core.library_files("clusters", ".lua")
 
 local mt = schema.class("cluster", "a cluster, for example moe.cluster.p4de { nodes = 2 }")
 
@@ -27,6 +27,27 @@ M.LINK = schema.changed(M.PLAIN_LINK, {
 M.DEVICE = schema.changed(declared.device.type, {
   peak_gemm_flops_per_s = rate "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
+local op_table = schema.class("op_table", 'moe.op_table "file.csv"')
+local GPUS = core.library_files("gpus", ".times")
+-- The engine takes the path of a file of op times; recipes give the name of a GPU or moe.op_table.
+local function gpu(field)
+  return { type = "any", as = "string|moe.OpTable",
+    doc = ("%s: one of %s; or moe.op_table"):format(field.doc, table.concat(GPUS, ", ")) }
+end
+M.DEVICE.op_times = gpu(M.DEVICE.op_times)
+
+--- moe.op_table "file.csv": measured op times of the user.
+function M.op_table(file)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.op_table", at)
+  return schema.object({ path = errors.call(at, core.op_table, file), file = file }, op_table)
+end
+
+-- Checks a field that gpu() made.
+local function check_gpu(value, path, at)
+  if value == nil or schema.is_a("op_table", value) then return end
+  schema.field({ type = "string", enum = GPUS }, value, path, at)
+end
 --- Fields that state how much longer compute takes while a transfer runs.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
 --- The fields that state how collectives share a link that they use at the same time.
@@ -39,6 +60,7 @@ PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
 M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
+  collective_times = gpu(declared.collective_times),
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
     doc = "element type for which the device's rates were found, and which models on the cluster "
       .. "must have; default: any" },
@@ -64,8 +86,10 @@ end
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
+  check_gpu(c.collective_times, path .. ".collective_times", at)
   if c.device then
     local d = path .. ".device"
+    check_gpu(c.device.op_times, d .. ".op_times", at)
     achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
     achieve(c.device, "memory_bytes_per_s", "peak_memory_bytes_per_s", "memory_efficiency", d, at)
     c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
@@ -130,6 +154,9 @@ end
 --- moe.cluster.custom{...} has no values of its own, so all required fields must be given.
 M.constructors = schema.functions("moe.cluster", "cluster", constructors)
 
+schema.record("op table", "times", "measured op times of the user, from moe.op_table", {
+  { "file", "string", "the file as it was given" },
+})
 schema.record("context cluster", "ctx.cluster", "devices and links, as policies get them", {
   { "devices", "integer", "number of devices" },
   { "node_of", "(device: integer): integer",
@@ -144,6 +171,14 @@ schema.record("placement rates", "ctx.rates",
 local function fields_of(cluster)
   local out = {}
   for _, key in ipairs(PLAIN) do out[key] = cluster[key] end
+  local function file(times)
+    if type(times) ~= "string" then return times and times.path end
+    return ("%s/moe/gpus/%s.times"):format(core.scripts_dir, times)
+  end
+  out.collective_times = file(out.collective_times)
+  if out.device and out.device.op_times then
+    out.device = schema.merged(out.device, { op_times = file(out.device.op_times) })
+  end
   return out
 end
 

@@ -1,0 +1,98 @@
+-- moe.op_time{...}: the time of one op of given sizes on a device of a cluster, without a model.
+local cluster_lib = require "moe.spec.cluster"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local function size(doc, default)
+  return { type = "number", lo = 1, hi = 1e15, required = default == nil, default = default,
+    doc = doc }
+end
+
+-- For each op its sizes in the order in which the core takes them, and further fields.
+local SIZES = {
+  gemm = { "m", "n", "k" },
+  attention = { "batch", "seq", "heads", "kv_heads", "head_dim" },
+  experts = { "tokens", "hidden", "inner", "experts", "k", "ep" },
+  all_to_all = { "ranks", "bytes" },
+  all_reduce = { "ranks", "bytes" },
+}
+
+local ANY = {
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  op = { type = "string", enum = schema.keys_of(SIZES), required = true, doc = "the op" },
+  dtype = { type = "string", enum = { "bf16", "fp8" }, default = "bf16",
+    doc = "element type; fp8 for GEMMs only" },
+}
+local BYTES = { ranks = size "number of ranks",
+  bytes = size "bytes that a rank holds before the exchange, in an all-to-all with its own part" }
+
+--- The fields of moe.op_time, indexed by op.
+M.OPS = {
+  gemm = schema.merged(ANY, { m = size "rows of the result", n = size "columns of the result",
+    k = size "length of the sums" }),
+  attention = schema.merged(ANY, { batch = size "sequences", seq = size "tokens per sequence",
+    heads = size "query heads", head_dim = size "numbers per head",
+    kv_heads = { type = "number", lo = 1, hi = 1e15,
+      doc = "key and value heads; default: as many as query heads" } }),
+  experts = schema.merged(ANY, {
+    tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
+    inner = size "width of an expert on a rank", experts = size "experts of all ranks",
+    k = size "experts per token", ep = size("ranks that together hold all experts", 1),
+    load = { type = "string", default = "balanced",
+      enum = { "balanced", "power_law_1.01", "power_law_1.2" },
+      doc = "how tokens choose; with a power law the time is that of the rank with most rows" } }),
+  all_to_all = schema.merged(ANY, BYTES),
+  all_reduce = schema.merged(ANY, BYTES),
+}
+
+--- The fields of all ops, for documents.
+M.FIELDS = schema.merged({}, ANY)
+for op, fields in pairs(M.OPS) do
+  for name, field in pairs(fields) do
+    if not ANY[name] then
+      local before, doc = M.FIELDS[name], op .. ": " .. field.doc
+      if before then doc = before.doc .. "; " .. doc end
+      M.FIELDS[name] = schema.merged(schema.optional(field), { doc = doc })
+    end
+  end
+end
+
+--- moe.op_time{...}: returns { ms, lo, hi, source, extrapolated }.
+function M.op_time(t)
+  local at = errors.here()
+  if type(t) ~= "table" then
+    schema.refuse("moe.op_time", t, "a table, for example { cluster = c, op = 'gemm', ... }", at)
+  end
+  local op = schema.field(ANY.op, t.op, "moe.op_time.op", at)
+  local c, sizes = schema.check(M.OPS[op], t, "moe.op_time", at), {}
+  if op == "attention" then c.kv_heads = c.kv_heads or c.heads end
+  for i, name in ipairs(SIZES[op]) do sizes[i] = c[name] end
+  local function time_on(cluster)
+    return errors.call(at, core.op_time, { cluster = cluster_lib.plain(cluster), op = op,
+      dtype = c.dtype, sizes = sizes, load = c.load or "balanced" })
+  end
+  local time = time_on(c.cluster)
+  if time.measured then return time end
+  -- By rates: the band is that of the cluster's assumed constants.
+  for _, part in ipairs { "lo", "hi" } do
+    local ends = {}
+    for _, constant in pairs(c.cluster.assumed) do ends[constant.name] = part end
+    local ms = time_on(cluster_lib.at_ends(c.cluster, ends)).ms
+    time.lo, time.hi = math.min(time.lo, ms), math.max(time.hi, ms)
+  end
+  return time
+end
+
+schema.record("op time", "time", "the time of one op", {
+  { "ms", "number", "the time" },
+  { "lo", "number", "lower end of the band that holds 9 of 10 measured times, ms" },
+  { "hi", "number", "upper end of this band, ms" },
+  { "measured", "boolean", "whether the time comes from measurements of the op" },
+  { "source", "string", "what the time comes from: kernel, framework and version, or rates" },
+  { "extrapolated", "boolean", "whether no measured sizes lie on both sides of the given ones" },
+})
+
+return M

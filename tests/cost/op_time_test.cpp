@@ -1,0 +1,71 @@
+#include "engine/cost/op_time.h"
+
+#include <catch2/catch.hpp>
+
+#include "engine/base/errors.h"
+#include "engine/cost/op_table.h"
+#include "engine/network/closed_form.h"
+
+namespace moe {
+namespace {
+
+const std::string kFile = MOE_SOURCE_DIR "/scripts/moe/gpus/h100.times";
+
+Cluster two_nodes(bool measured) {
+  Cluster c{.name = "two", .nodes = 2, .devices_per_node = 8};
+  c.device = {.name = "gpu",
+              .gemm_flops_per_s = 1e14,
+              .vector_flops_per_s = 1e14,
+              .memory_bytes_per_s = 1e12};
+  c.intra = {300e9, 1000}, c.nic = {50e9, 2500};
+  c.nics_per_node = 8;
+  if (measured) c.device.op_times = c.collective_times = kFile;
+  return c;
+}
+
+TEST_CASE("the time of an op is its table's, with kernel, framework and version as the source") {
+  const OpTimeAnswer gemm = op_time(two_nodes(true), {.op = "gemm", .sizes = {4096, 4096, 4096}});
+  CHECK(gemm.ns ==
+        OpTables::open(kFile)->find("gemm", "bf16")->at(std::array{4096., 4096., 4096.}).ns);
+  CHECK((gemm.measured && !gemm.extrapolated));
+  CHECK((gemm.lo_ns < gemm.ns && gemm.ns < gemm.hi_ns));
+  CHECK(gemm.source == "measured on H100 SXM: torch.nn.functional.linear, vllm 0.24.0");
+  CHECK(op_time(two_nodes(true), {.op = "gemm", .sizes = {1e5, 4096, 4096}}).extrapolated);
+  // Skew makes the slowest rank slower; more ranks make each of them faster.
+  const auto experts = [&](double ep, const std::string& load) {
+    return op_time(two_nodes(true),
+                   {.op = "experts", .sizes = {16384, 4096, 1536, 128, 8, ep}, .load = load})
+        .ns;
+  };
+  CHECK(experts(8, "power_law_1.2") > experts(8, "balanced"));
+  CHECK(experts(8, "balanced") < 0.5 * experts(1, "balanced"));
+}
+
+TEST_CASE("an op that no table has takes the cluster's rates") {
+  const OpTimeAnswer gemm = op_time(two_nodes(false), {.op = "gemm", .sizes = {1000, 1000, 1000}});
+  CHECK(gemm.ns == Approx(2e9 / 1e14 * 1e9));
+  CHECK((!gemm.measured && gemm.lo_ns == gemm.ns && gemm.hi_ns == gemm.ns));
+  CHECK(op_time(two_nodes(false), {.op = "gemm", .sizes = {1, 1000, 1000}}).ns ==
+        Approx(2 * 1002e3 / 1e12 * 1e9).epsilon(1e-3));
+  CHECK(op_time(two_nodes(false), {.op = "attention", .sizes = {1, 1e4, 8, 8, 64}}).ns ==
+        Approx(2. * 8 * 1e8 * 64 / 1e14 * 1e9));
+  CHECK_THROWS_WITH(op_time(two_nodes(false), {.op = "gemm", .dtype = "fp8", .sizes = {1, 1, 1}}),
+                    "dtype 'fp8': gpu has no measured 'gemm' of it; give 'bf16'");
+  CHECK_THROWS_WITH(
+      op_time(two_nodes(false),
+              {.op = "experts", .sizes = {1, 1, 1, 1, 1, 1}, .load = "power_law_1.2"}),
+      "load 'power_law_1.2': gpu has no measured 'experts' of it; give 'balanced'");
+}
+
+TEST_CASE("a collective takes its table's time inside a node, else that of its links") {
+  const auto of = [](bool measured, double ranks) {
+    return op_time(two_nodes(measured), {.op = "all_to_all", .sizes = {ranks, 16e6}});
+  };
+  CHECK((of(true, 8).measured && !of(true, 16).measured && !of(false, 8).measured));
+  CHECK(of(true, 16).ns == static_cast<double>(all_to_all_ns(two_nodes(false), 1e6)));
+  CHECK_THROWS_WITH(of(true, 17), "ranks = 17: the cluster has 16 devices");
+  CHECK_THROWS_WITH(of(true, 12), "ranks = 12: give whole nodes of 8 devices");
+}
+
+}  // namespace
+}  // namespace moe

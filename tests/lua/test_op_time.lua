@@ -1,0 +1,58 @@
+-- moe.op_time: what is checked, and what the core gets. Its times are the engine's.
+local expect = require "expect"
+local test = require "test"
+
+local HEAD = [[
+local moe = require "moe"
+local c = moe.cluster.custom { nodes = 1, devices_per_node = 8, intra = { bytes_per_s = 1e11,
+  latency_us = 1 }, collective_times = "h100", device = { op_times = "h100",
+  peak_gemm_flops_per_s = 1e15, memory_bytes_per_s = 1e12,
+  gemm_efficiency = moe.assumed { value = 0.5, lo = 0.25, hi = 1, why = "a guess" } } }
+]]
+
+-- A core that answers by the rate, or as if it had measured where `measured` is given.
+local function runs(fields, measured)
+  return expect.runs(HEAD .. "T = moe.op_time { cluster = c, " .. fields .. " }", nil, nil,
+    function(world, core)
+      core.op_time = function(query)
+        world.asked = world.asked or query
+        local ms = 1e15 / query.cluster.device.gemm_flops_per_s
+        return { ms = ms, lo = ms, hi = ms, measured = measured or false, extrapolated = false,
+          source = "" }
+      end
+    end)
+end
+
+local function fails(fields, line, ...)
+  return expect.fails(HEAD .. "moe.op_time {\n cluster = c,\n " .. fields .. " }", line, ...)
+end
+
+test("sizes go to the core in the op's order, with the files of the GPU's times", function()
+  local asked = runs([[op = "gemm", k = 3, m = 1, n = 2, dtype = "fp8"]], true).asked
+  expect.equal({ asked.op, asked.dtype, asked.sizes }, { "gemm", "fp8", { 1, 2, 3 } })
+  expect.equal(asked.cluster.device.op_times:match "moe/gpus/.*", "moe/gpus/h100.times")
+  expect.equal(asked.cluster.collective_times:match "moe/gpus/.*", "moe/gpus/h100.times")
+  asked = runs([[op = "attention", batch = 1, seq = 2, heads = 8, head_dim = 64]], true).asked
+  expect.equal(asked.sizes, { 1, 2, 8, 8, 64 })
+  asked = runs([[op = "experts", tokens = 1, hidden = 2, inner = 3, experts = 4, k = 5]],
+    true).asked
+  expect.equal({ asked.sizes, asked.load }, { { 1, 2, 3, 4, 5, 1 }, "balanced" })
+end)
+
+test("a time by rates has the band of the cluster's assumed constants", function()
+  local t = runs([[op = "gemm", m = 1, n = 1, k = 1]]).globals.T
+  expect.equal({ t.ms, t.lo, t.hi }, { 2, 1, 4 })
+  t = runs([[op = "gemm", m = 1, n = 1, k = 1]], true).globals.T
+  expect.equal({ t.ms, t.lo, t.hi }, { 2, 2, 2 })
+end)
+
+test("an unknown op or GPU, a missing size and a size of another op are refused", function()
+  fails("op = 'gemv', m = 1", 8, "moe.op_time.op: 'gemv' is not allowed", "gemm")
+  fails("op = 'gemm', m = 1, n = 2", 6, "moe.op_time.k: is missing")
+  fails("op = 'gemm', m = 1, n = 2,\n k = 1, heads = 3", 9, "unknown key 'heads'")
+  fails("op = 'gemm', m = 0, n = 2,\n k = 1", 8, "moe.op_time.m: 0 is not allowed")
+  expect.fails(HEAD:gsub('op_times = "h100",', 'op_times = "h101",'), 3,
+    "cluster.device.op_times: 'h101' is not allowed", "h100")
+  expect.fails(HEAD:gsub('op_times = "h100",', 'op_times = 7,'), 3,
+    "cluster.device.op_times: 7 is not allowed")
+end)

@@ -1,0 +1,109 @@
+// Plans of a model on a cluster whose device has measured op times.
+#include <catch2/catch.hpp>
+#include <cmath>
+
+#include "engine/cost/cost_model.h"
+#include "engine/cost/op_table.h"
+#include "engine/graph/autodiff.h"
+#include "engine/model/model.h"
+
+namespace moe {
+namespace {
+
+const std::string kFile = MOE_SOURCE_DIR "/scripts/moe/gpus/h100.times";
+constexpr int64_t kRanks = 8, kHidden = 256, kRows = 4 * 128;
+
+Graph step_of(DType dtype) {
+  ModelSpec model;
+  model.layers = 2, model.hidden = kHidden, model.heads = 4, model.ffn = 1024;
+  model.seq = 128, model.batch_per_device = 4, model.vocab = 512, model.experts = 16;
+  model.dtype = dtype;
+  Graph graph = build_forward(model, gate_spec(model), kRanks);
+  add_backward_and_update(graph, {}, {});
+  return graph;
+}
+
+/// A node whose rates are so low that no product by them is mistaken for a measured one.
+Cluster slow_node() {
+  Cluster c{.nodes = 1, .devices_per_node = kRanks};
+  c.device = {.gemm_flops_per_s = 1e9,
+              .vector_flops_per_s = 1e12,
+              .memory_bytes_per_s = 1e13,
+              .launch_ns = 3000};
+  c.intra = {300e9, 1000};
+  return c;
+}
+
+Cluster measured_node() {
+  Cluster c = slow_node();
+  c.device.op_times = c.collective_times = kFile;
+  return c;
+}
+
+OpId named(const Graph& graph, std::string_view name) {
+  const OpId id = graph.find_op(name);
+  REQUIRE(id.valid());
+  return id;
+}
+
+Nanoseconds table_ns(const char* op, std::vector<double> point, double factor = 1) {
+  return static_cast<Nanoseconds>(
+      std::ceil(factor * OpTables::open(kFile)->find(op, "bf16")->at(point).ns));
+}
+
+TEST_CASE("with measured op times, products take their table's time and a launch") {
+  const Graph graph = step_of(DType::kF16);
+  const RooflineCost cost(measured_node(), {});
+  const auto ns = [&](const char* name) { return cost.op_ns(graph, named(graph, name)) - 3000; };
+  const double h = kHidden, rows = kRows;
+  CHECK(ns("b0.attn.qkv") == table_ns("gemm", {rows, 3 * h, h}));
+  CHECK(ns("b0.attn.qkv.dx") == table_ns("gemm", {rows, h, 3 * h}));
+  CHECK(ns("b0.attn.qkv.dw") == table_ns("gemm", {3 * h, h, rows}));
+  const std::vector<double> sizes{4, 128, 4, 4, 64};
+  CHECK(ns("b0.attn.core") == table_ns("attention", sizes));
+  CHECK(ns("b0.attn.core.dx") == table_ns("attention", sizes, 2.9));
+}
+
+TEST_CASE("products of experts take measured ratios, more where an expert has few rows") {
+  const Graph graph = step_of(DType::kF16);
+  const RooflineCost half(measured_node(), {.slot_occupancy = 0.5}), full(measured_node(), {});
+  size_t num_experts = 0;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(i);
+    if (graph.def(op).moe != MoeOp::kExpertProduct) continue;
+    ++num_experts;
+    INFO(graph.op(op).name);
+    CHECK(full.op_ns(graph, op) < 1'000'000);
+    CHECK(full.op_ns(graph, op) > 3000);
+    CHECK(half.op_ns(graph, op) <= full.op_ns(graph, op));
+  }
+  CHECK(num_experts > 0);
+}
+
+TEST_CASE("what is not measured takes the rates: float32, and a cluster without tables") {
+  const Graph halves = step_of(DType::kF16), singles = step_of(DType::kF32);
+  const double flops = 2.0 * kRows * 3 * kHidden * kHidden;
+  const RooflineCost measured(measured_node(), {}), rates(slow_node(), {});
+  CHECK(measured.op_ns(singles, named(singles, "b0.attn.qkv")) == flops + 3000);
+  CHECK(rates.op_ns(halves, named(halves, "b0.attn.qkv")) == flops + 3000);
+}
+
+TEST_CASE("collectives inside a node take their table's time; between nodes their closed form") {
+  const Graph graph = step_of(DType::kF16);
+  OpId a2a;
+  for (size_t i = 0; i < graph.num_ops() && !a2a.valid(); ++i) {
+    if (graph.def(OpId(i)).collective == Collective::kAllToAll) a2a = OpId(i);
+  }
+  REQUIRE(a2a.valid());
+  const double bytes = payload_bytes(graph, a2a, {});
+  CHECK(RooflineCost(measured_node(), {}).op_ns(graph, a2a) ==
+        table_ns("all_to_all", {kRanks, bytes}));
+  Cluster two = measured_node(), plain = slow_node();
+  for (Cluster* c : {&two, &plain}) {
+    c->nodes = 2, c->devices_per_node = kRanks / 2, c->nic = {10e9, 2500};
+  }
+  CHECK(RooflineCost(two, {}).op_ns(graph, a2a) == RooflineCost(plain, {}).op_ns(graph, a2a));
+}
+
+}  // namespace
+}  // namespace moe
