@@ -112,12 +112,14 @@ int collectives(lua_State* L) {
   return 1;
 }
 
-// (file of op times, as a user's CSV) -> its path, after it was read
+// (a user's CSV of op times) -> its path, the names of the ops in it
 int op_table(lua_State* L) {
   const std::string path = Host::of(L).files().readable(text_argument(L, 1)).string();
-  OpTables::open(path);
+  std::set<std::string> ops;
+  for (const auto& grid : OpTables::open(path)->grids()) ops.insert(grid->op().name);
   lua_pushstring(L, path.c_str());
-  return 1;
+  push_json(L, ops);
+  return 2;
 }
 
 // ({ cluster, op, dtype, sizes, load }) -> the fields of moe.OpTime

@@ -130,7 +130,8 @@ class OpGrid {
 /// The file of one GPU, mapped into memory, or a user's own measurements as CSV: a first line with
 /// the names of columns, "op", "us" and those of the axes, and "dtype" for other than bf16; then a
 /// row per measurement, with the columns of other ops empty, and lines that begin with '#'. Of rows
-/// with equal sizes the median is taken. The peak rates are the best that the rows of an op reach.
+/// with equal sizes the median is taken, and their differences make the band. The peak rates are
+/// the best that the rows of an op reach.
 class OpTables {
  public:
   /// Throws UserError naming the file, for CSV with its line, if it cannot be read or is of neither

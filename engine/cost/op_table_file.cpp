@@ -24,6 +24,8 @@ namespace {
 constexpr std::string_view kMagic = "moebench op times 1\n";
 
 constexpr size_t kMostCsvCells = 4'000'000;
+/// Above the fp4 peak of any GPU of 2026 (NVIDIA's GB300 data sheet: 1.5e16).
+constexpr double kMostFlopsPerS = 5e16;
 
 /// Returns the op of this name. Throws UserError beginning with `place` if there is none.
 const MeasuredOp& measured_op(std::string_view name, const std::string& place) {
@@ -175,9 +177,9 @@ AllRows rows_of_csv(std::string_view text, const std::string& path) {
       for (const char* const needed : {"op", "us"}) {
         if (std::find(columns.begin(), columns.end(), needed) == columns.end()) {
           throw user_error(
-              "{}: this is neither a table of op times nor CSV whose first line names the columns "
-              "op and us",
-              path);
+              "{}:{}: the column '{}' is missing; the first line of CSV names the columns op, us "
+              "(microseconds) and the sizes of the ops, for example op,m,n,k,us",
+              path, number, needed);
         }
       }
       continue;
@@ -194,6 +196,10 @@ AllRows rows_of_csv(std::string_view text, const std::string& path) {
     const MeasuredOp& op = measured_op(field("op"), place);
     std::vector<double> point;
     for (const char* const axis : op.axes) {
+      if (std::find(columns.begin(), columns.end(), axis) == columns.end()) {
+        throw user_error("{}: op '{}' needs the column '{}', which the first line does not name",
+                         place, op.name, axis);
+      }
       point.push_back(number_of(field(axis), fmt::format("{}: {}", place, axis)));
     }
     const std::string dtype = field("dtype").empty() ? "bf16" : field("dtype");
@@ -202,6 +208,14 @@ AllRows rows_of_csv(std::string_view text, const std::string& path) {
     }
     const double us = number_of(field("us"), place + ": us");
     if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
+    // The work of the op in flops, as the time by a rate of 1.
+    const double flops_per_s = op.peak_s(point, {1, 1e300, 2, 1e300}) / (us * 1e-6);
+    if (op.name == measured::kGemm && flops_per_s > kMostFlopsPerS) {
+      throw user_error(
+          "{}: us = {} for this gemm is {:.3g} flops per s, more than any GPU has; is "
+          "the time in microseconds?",
+          place, us, flops_per_s);
+    }
     all[{&op, dtype}][point].push_back(1e3 * us);
   }
   if (all.empty()) throw user_error("{}: there are no measurements in it", path);
@@ -230,9 +244,14 @@ void OpTables::read_csv(std::string_view text, const std::string& path) {
       }
     }
     std::vector<uint16_t>& cells = csv_cells_.emplace_back(size, OpGrid::kMissing);
+    std::vector<double> off;  // of repeated rows, from their median
     for (auto& [point, ns] : rows) {
       std::sort(ns.begin(), ns.end());
-      ns = {ns[ns.size() / 2]};
+      const double middle = (ns[(ns.size() - 1) / 2] + ns[ns.size() / 2]) / 2;
+      for (const double one : ns) {
+        if (ns.size() > 1) off.push_back(std::abs(one / middle - 1));
+      }
+      ns = {middle};
       size_t index = 0;
       for (size_t a = 0; a < axes.size(); ++a) {
         const std::vector<double>& values = axes[a].values;
@@ -242,9 +261,11 @@ void OpTables::read_csv(std::string_view text, const std::string& path) {
       }
       cells[index] = OpGrid::cell_of(ns.front());
     }
+    std::sort(off.begin(), off.end());
+    const double spread = off.empty() ? 0 : off[off.size() * 9 / 10];
     const PeakRates peak = best_rates(*op, rows, dtype == "fp8" ? 1 : 2);
     grids_.push_back(std::make_unique<OpGrid>(path, *op, dtype, peak, std::move(axes), cells,
-                                              GridSource{"measured", "CSV", path, 0}));
+                                              GridSource{"", "", "", spread}));
   }
 }
 

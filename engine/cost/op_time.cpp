@@ -17,8 +17,9 @@ OpTimeAnswer answer(const OpTime& time, const std::string& gpu, const GridSource
   return {time.ns,
           time.lo_ns,
           time.hi_ns,
-          fmt::format("measured on {}: {}, {} {}", gpu, source.kernel, source.framework,
-                      source.version),
+          source.kernel.empty() ? fmt::format("measurements in {}", gpu)
+                                : fmt::format("measured on {}: {}, {} {}", gpu, source.kernel,
+                                              source.framework, source.version),
           time.extrapolated,
           true};
 }

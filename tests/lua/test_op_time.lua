@@ -34,9 +34,9 @@ test("sizes go to the core in the op's order, with the files of the GPU's times"
   expect.equal(asked.cluster.collective_times:match "moe/gpus/.*", "moe/gpus/h100.times")
   asked = runs([[op = "attention", batch = 1, seq = 2, heads = 8, head_dim = 64]], true).asked
   expect.equal(asked.sizes, { 1, 2, 8, 8, 64 })
-  asked = runs([[op = "experts", tokens = 1, hidden = 2, inner = 3, experts = 4, k = 5]],
+  asked = runs([[op = "experts", tokens = 1, hidden = 2, inner = 3, experts = 6, k = 5]],
     true).asked
-  expect.equal({ asked.sizes, asked.load }, { { 1, 2, 3, 4, 5, 1 }, "balanced" })
+  expect.equal({ asked.sizes, asked.load }, { { 1, 2, 3, 6, 5, 1 }, "balanced" })
 end)
 
 test("a time by rates has the band of the cluster's assumed constants", function()
@@ -44,6 +44,38 @@ test("a time by rates has the band of the cluster's assumed constants", function
   expect.equal({ t.ms, t.lo, t.hi }, { 2, 1, 4 })
   t = runs([[op = "gemm", m = 1, n = 1, k = 1]], true).globals.T
   expect.equal({ t.ms, t.lo, t.hi }, { 2, 2, 2 })
+end)
+
+test("each assumed constant is at the end that makes the time longer or shorter", function()
+  local w = expect.runs(HEAD:gsub("latency_us = 1", "latency_us = moe.assumed { value = 2, lo = 1, "
+    .. "hi = 3, why = 'a guess' }") .. "T = moe.op_time { cluster = c, op = 'gemm', m = 1, n = 1, "
+    .. "k = 1 }", nil, nil, function(_, core)
+      core.op_time = function(query)
+        local cluster = query.cluster
+        local ms = 1e15 / cluster.device.gemm_flops_per_s + cluster.intra.latency_us
+        return { ms = ms, lo = ms, hi = ms, measured = false }
+      end
+    end)
+  expect.equal({ w.globals.T.ms, w.globals.T.lo, w.globals.T.hi }, { 4, 2, 7 })
+end)
+
+test("experts that no rank could hold or choose are refused", function()
+  local layer = "op = 'experts', tokens = 9, hidden = 8, inner = 8,\n experts = 6, "
+  fails(layer .. "k = 7", 9, "moe.op_time.k: 7 is not allowed; give at most experts = 6")
+  fails(layer .. "k = 2, ep = 4", 9, "moe.op_time.ep: 4 is not allowed", "a divisor of experts = 6")
+end)
+
+test("a table of the user needs times that are used where it is given", function()
+  local function with(ops)
+    return function(_, core) core.op_table = function() return "/x/mine.csv", ops end end
+  end
+  local text = HEAD:gsub('collective_times = "h100"', 'collective_times = moe.op_table "mine.csv"')
+  expect.runs(text, nil, nil, with { "all_reduce", "gemm" })
+  local ok, why = pcall(expect.runs, text, nil, nil, with { "gemm" })
+  assert(not ok and tostring(why):find("mine.csv has times of gemm, none of which is used here", 1,
+    true), why)
+  expect.fails(HEAD:gsub('op_times = "h100",', 'op_times = "mine.csv",'), 3,
+    'moe.op_table "mine.csv"')
 end)
 
 test("an unknown op or GPU, a missing size and a size of another op are refused", function()

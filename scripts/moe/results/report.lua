@@ -153,6 +153,15 @@ local function print_simulated(e, R)
   local num = #schema.keys_of(constants)
   core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
     or ("%d assumed constants (results.json has their bands)"):format(num)))
+  local gpus = {}
+  for run in R:each() do
+    local times = run.cluster_parameters and run.cluster_parameters.device.op_times
+    if times then gpus[times] = true end
+  end
+  if next(gpus) then
+    core.say(("Matrix products take times measured on %s, other ops rates; no step of them has run "
+      .. "on a GPU"):format(table.concat(schema.keys_of(gpus), ", ")))
+  end
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
   say_all(effects.lines(R.runs))

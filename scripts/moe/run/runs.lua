@@ -1,6 +1,7 @@
 -- Runs jobs (moe.run.jobs) and keeps their records. A record is appended to runs.jsonl
 -- (moe.run.journal) as soon as the job is finished, and later written to results.json. Both files
 -- have the records of all experiments of this process.
+local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
@@ -89,7 +90,8 @@ local function base_record(name, job, spec, made)
   local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
   return {
     experiment = name, entry = job.index, system = job.system.name, model = spec.model.name,
-    cluster = spec.cluster.name, cluster_parameters = spec.cluster, devices = spec.ranks,
+    cluster = spec.cluster.name, cluster_parameters = cluster_lib.shown(spec.cluster),
+    devices = spec.ranks,
     parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
     optimizer = spec.optimizer, fill = spec.fill, edits = spec.edits,

@@ -40,13 +40,37 @@ M.DEVICE.op_times = gpu(M.DEVICE.op_times)
 function M.op_table(file)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.op_table", at)
-  return schema.object({ path = errors.call(at, core.op_table, file), file = file }, op_table)
+  local path, ops = errors.call(at, core.op_table, file)
+  return schema.object({ path = path, file = file, ops = ops }, op_table)
 end
 
--- Checks a field that gpu() made.
-local function check_gpu(value, path, at)
-  if value == nil or schema.is_a("op_table", value) then return end
-  schema.field({ type = "string", enum = GPUS }, value, path, at)
+-- Checks a field that gpu() made. used: the ops whose times it is for.
+local function check_gpu(value, used, path, at)
+  if value == nil then return end
+  if not schema.is_a("op_table", value) then
+    if type(value) == "string" and value:find("[./]") then
+      schema.refuse(path, value, ('moe.op_table "%s", or one of: %s'):format(value,
+        table.concat(GPUS, ", ")), at)
+    end
+    schema.field({ type = "string", enum = GPUS }, value, path, at)
+    return
+  end
+  for _, op in ipairs(value.ops) do
+    for _, name in ipairs(used) do
+      if op == name then return end
+    end
+  end
+  errors.user(("%s: %s has times of %s, none of which is used here; give times of %s"):format(path,
+    value.file, table.concat(value.ops, ", "), table.concat(used, " or ")), at)
+end
+
+--- Returns the cluster as the core takes it for results: with the names of GPUs, not the files.
+function M.shown(plain)
+  local function name(path)
+    return path and (path:match "/moe/gpus/([^/]*)%.times$" or path)
+  end
+  return schema.merged(plain, { collective_times = name(plain.collective_times),
+    device = schema.merged(plain.device, { op_times = name(plain.device.op_times) }) })
 end
 --- Fields that state how much longer compute takes while a transfer runs.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type
@@ -86,10 +110,10 @@ end
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
-  check_gpu(c.collective_times, path .. ".collective_times", at)
+  check_gpu(c.collective_times, { "all_to_all", "all_reduce" }, path .. ".collective_times", at)
   if c.device then
     local d = path .. ".device"
-    check_gpu(c.device.op_times, d .. ".op_times", at)
+    check_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times", at)
     achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
     achieve(c.device, "memory_bytes_per_s", "peak_memory_bytes_per_s", "memory_efficiency", d, at)
     c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s

@@ -39,7 +39,8 @@ M.OPS = {
       doc = "key and value heads; default: as many as query heads" } }),
   experts = schema.merged(ANY, {
     tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
-    inner = size "width of an expert on a rank", experts = size "experts of all ranks",
+    inner = size "width of a gated expert (three matrices), after tensor parallelism",
+    experts = size "experts of all ranks",
     k = size "experts per token", ep = size("ranks that together hold all experts", 1),
     load = { type = "string", default = "balanced",
       enum = { "balanced", "power_law_1.01", "power_law_1.2" },
@@ -54,13 +55,27 @@ for op, fields in pairs(M.OPS) do
   for name, field in pairs(fields) do
     if not ANY[name] then
       local before, doc = M.FIELDS[name], op .. ": " .. field.doc
-      if before then doc = before.doc .. "; " .. doc end
-      M.FIELDS[name] = schema.merged(schema.optional(field), { doc = doc })
+      if before then  -- two ops have the same meaning of it, or each its own
+        local same = before.doc:match ": (.*)$" == field.doc
+        doc = same and before.doc:gsub(": ", ", " .. op .. ": ", 1) or before.doc .. "; " .. doc
+      end
+      local shown = schema.merged(field, { doc = doc })
+      shown.required = nil
+      M.FIELDS[name] = shown
     end
   end
 end
 
---- moe.op_time{...}: returns { ms, lo, hi, source, extrapolated }.
+local function check_layer(c, at)
+  if c.experts % c.ep ~= 0 then
+    schema.refuse("moe.op_time.ep", c.ep, ("a divisor of experts = %g"):format(c.experts), at)
+  end
+  if c.k > c.experts then
+    schema.refuse("moe.op_time.k", c.k, ("at most experts = %g"):format(c.experts), at)
+  end
+end
+
+--- moe.op_time{...}: returns { ms, lo, hi, measured, source, extrapolated }.
 function M.op_time(t)
   local at = errors.here()
   if type(t) ~= "table" then
@@ -69,6 +84,7 @@ function M.op_time(t)
   local op = schema.field(ANY.op, t.op, "moe.op_time.op", at)
   local c, sizes = schema.check(M.OPS[op], t, "moe.op_time", at), {}
   if op == "attention" then c.kv_heads = c.kv_heads or c.heads end
+  if op == "experts" then check_layer(c, at) end
   for i, name in ipairs(SIZES[op]) do sizes[i] = c[name] end
   local function time_on(cluster)
     return errors.call(at, core.op_time, { cluster = cluster_lib.plain(cluster), op = op,
@@ -76,23 +92,29 @@ function M.op_time(t)
   end
   local time = time_on(c.cluster)
   if time.measured then return time end
-  -- By rates: the band is that of the cluster's assumed constants.
-  for _, part in ipairs { "lo", "hi" } do
-    local ends = {}
-    for _, constant in pairs(c.cluster.assumed) do ends[constant.name] = part end
-    local ms = time_on(cluster_lib.at_ends(c.cluster, ends)).ms
-    time.lo, time.hi = math.min(time.lo, ms), math.max(time.hi, ms)
+  -- By rates: the band is that of the cluster's assumed constants, each at the end that makes the
+  -- time shorter or longer.
+  local ends = { lo = {}, hi = {} }
+  for _, constant in pairs(c.cluster.assumed) do
+    local function at_end(part)
+      return time_on(cluster_lib.at_ends(c.cluster, { [constant.name] = part })).ms
+    end
+    local rises = at_end "hi" > at_end "lo"
+    ends.lo[constant.name], ends.hi[constant.name] = rises and "lo" or "hi", rises and "hi" or "lo"
   end
+  for part, of in pairs(ends) do time[part] = time_on(cluster_lib.at_ends(c.cluster, of)).ms end
   return time
 end
 
 schema.record("op time", "time", "the time of one op", {
   { "ms", "number", "the time" },
-  { "lo", "number", "lower end of the band that holds 9 of 10 measured times, ms" },
-  { "hi", "number", "upper end of this band, ms" },
+  { "lo", "number", "ms; lower end of the band: of 9 of 10 measured times, or, by rates, of the "
+    .. "cluster's assumed constants; equal to ms where neither is known" },
+  { "hi", "number", "ms; upper end of this band" },
   { "measured", "boolean", "whether the time comes from measurements of the op" },
   { "source", "string", "what the time comes from: kernel, framework and version, or rates" },
-  { "extrapolated", "boolean", "whether no measured sizes lie on both sides of the given ones" },
+  { "extrapolated", "boolean", "whether no measured sizes lie on both sides of the given ones; "
+    .. "for experts also whether the layer was not measured" },
 })
 
 return M
