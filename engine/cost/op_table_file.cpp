@@ -163,6 +163,64 @@ PeakRates best_rates(const MeasuredOp& op, const Rows& rows, double element_byte
 /// The measured times of all ops and element types.
 using AllRows = std::map<std::pair<const MeasuredOp*, std::string>, Rows>;
 
+/// The columns of CSV and the fields of one of its lines.
+class CsvRow {
+ public:
+  CsvRow(const std::vector<std::string>& columns, std::vector<std::string> fields,
+         std::string place)
+      : columns_(columns), fields_(std::move(fields)), place_(std::move(place)) {
+    if (fields_.size() != columns_.size()) {
+      throw user_error("{}: {} fields; the first line has {}", place_, fields_.size(),
+                       columns_.size());
+    }
+  }
+
+  bool has(std::string_view name) const { return at(name) != columns_.end(); }
+  std::string text(std::string_view name) const {
+    return has(name) ? fields_[static_cast<size_t>(at(name) - columns_.begin())] : "";
+  }
+  double number(std::string_view name) const {
+    return number_of(text(name), fmt::format("{}: {}", place_, name));
+  }
+
+ private:
+  std::vector<std::string>::const_iterator at(std::string_view name) const {
+    return std::find(columns_.begin(), columns_.end(), name);
+  }
+
+  const std::vector<std::string>& columns_;
+  std::vector<std::string> fields_;
+  std::string place_;
+};
+
+/// Adds the measurement of a line, which errors name as `place`.
+void add_row(const CsvRow& row, const std::string& place, AllRows& all) {
+  const MeasuredOp& op = measured_op(row.text("op"), place);
+  std::vector<double> point;
+  for (const char* const axis : op.axes) {
+    if (!row.has(axis)) {
+      throw user_error("{}: op '{}' needs the column '{}', which the first line does not name",
+                       place, op.name, axis);
+    }
+    point.push_back(row.number(axis));
+  }
+  const std::string dtype = row.text("dtype").empty() ? "bf16" : row.text("dtype");
+  if (dtype != "bf16" && dtype != "fp8") {
+    throw user_error("{}: dtype = '{}': give bf16 or fp8", place, dtype);
+  }
+  const double us = row.number("us");
+  if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
+  // The time by a rate of 1 is the number of flops.
+  const double flops_per_s = op.peak_s(point, {1, 1e300, 2, 1e300}) / (us * 1e-6);
+  if (op.name == measured::kGemm && flops_per_s > kMostFlopsPerS) {
+    throw user_error(
+        "{}: us = {} for this gemm is {:.3g} flops per s, more than any GPU has; is the time in "
+        "microseconds?",
+        place, us, flops_per_s);
+  }
+  all[{&op, dtype}][point].push_back(1e3 * us);
+}
+
 AllRows rows_of_csv(std::string_view text, const std::string& path) {
   std::vector<std::string> columns;
   AllRows all;
@@ -171,52 +229,20 @@ AllRows rows_of_csv(std::string_view text, const std::string& path) {
     const std::string_view line = text.substr(begin, end - begin);
     begin = end + 1;
     if (line.empty() || line[0] == '#' || line == "\r") continue;
-    std::vector<std::string> fields = fields_of_line(line);
-    if (columns.empty()) {
-      columns = std::move(fields);
-      for (const char* const needed : {"op", "us"}) {
-        if (std::find(columns.begin(), columns.end(), needed) == columns.end()) {
-          throw user_error(
-              "{}:{}: the column '{}' is missing; the first line of CSV names the columns op, us "
-              "(microseconds) and the sizes of the ops, for example op,m,n,k,us",
-              path, number, needed);
-        }
-      }
+    const std::string place = fmt::format("{}:{}", path, number);
+    if (!columns.empty()) {
+      add_row(CsvRow(columns, fields_of_line(line), place), place, all);
       continue;
     }
-    const std::string place = fmt::format("{}:{}", path, number);
-    if (fields.size() != columns.size()) {
-      throw user_error("{}: {} fields; the first line has {}", place, fields.size(),
-                       columns.size());
-    }
-    const auto field = [&](std::string_view name) {
-      const auto at = std::find(columns.begin(), columns.end(), name);
-      return at == columns.end() ? "" : fields[static_cast<size_t>(at - columns.begin())];
-    };
-    const MeasuredOp& op = measured_op(field("op"), place);
-    std::vector<double> point;
-    for (const char* const axis : op.axes) {
-      if (std::find(columns.begin(), columns.end(), axis) == columns.end()) {
-        throw user_error("{}: op '{}' needs the column '{}', which the first line does not name",
-                         place, op.name, axis);
+    columns = fields_of_line(line);
+    for (const char* const needed : {"op", "us"}) {
+      if (std::find(columns.begin(), columns.end(), needed) == columns.end()) {
+        throw user_error(
+            "{}: the column '{}' is missing; the first line of CSV names the columns op, us "
+            "(microseconds) and the sizes of the ops, for example op,m,n,k,us",
+            place, needed);
       }
-      point.push_back(number_of(field(axis), fmt::format("{}: {}", place, axis)));
     }
-    const std::string dtype = field("dtype").empty() ? "bf16" : field("dtype");
-    if (dtype != "bf16" && dtype != "fp8") {
-      throw user_error("{}: dtype = '{}': give bf16 or fp8", place, dtype);
-    }
-    const double us = number_of(field("us"), place + ": us");
-    if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
-    // The work of the op in flops, as the time by a rate of 1.
-    const double flops_per_s = op.peak_s(point, {1, 1e300, 2, 1e300}) / (us * 1e-6);
-    if (op.name == measured::kGemm && flops_per_s > kMostFlopsPerS) {
-      throw user_error(
-          "{}: us = {} for this gemm is {:.3g} flops per s, more than any GPU has; is "
-          "the time in microseconds?",
-          place, us, flops_per_s);
-    }
-    all[{&op, dtype}][point].push_back(1e3 * us);
   }
   if (all.empty()) throw user_error("{}: there are no measurements in it", path);
   return all;

@@ -181,16 +181,19 @@ TEST_CASE("a fault in CSV is refused with its line") {
     return std::string("(no error)");
   };
   const std::string head = "op,us,m,n,k\n";
-  CHECK_THAT(refused("m,n,k\n1,2,3\n"), Catch::Contains("csv:1: the column 'op' is missing") && Catch::Contains("op, us"));
+  CHECK_THAT(refused("m,n,k\n1,2,3\n"),
+             Catch::Contains("csv:1: the column 'op' is missing") && Catch::Contains("op, us"));
   CHECK_THAT(refused(head), Catch::Contains("there are no measurements"));
   CHECK_THAT(refused(head + "gemm,1,2,3\n"),
              Catch::Contains("csv:2: 4 fields; the first line has 5"));
   CHECK_THAT(refused(head + "gemv,1,2,3,4\n"), Catch::Contains("csv:2: op 'gemv' is not allowed"));
   CHECK_THAT(refused(head + "gemm,1,2,3,4\ngemm,1,0,3,4\n"), Catch::Contains("csv:3: m = '0'"));
-  CHECK_THAT(refused(head + "gemm,0.0615,1024,4096,4096\n"),
-             Catch::Contains("csv:2: us = 0.0615") && Catch::Contains("is the time in microseconds?"));
+  CHECK_THAT(
+      refused(head + "gemm,0.0615,1024,4096,4096\n"),
+      Catch::Contains("csv:2: us = 0.0615") && Catch::Contains("is the time in microseconds?"));
   CHECK_THAT(refused(head + "gemm,nan,2,3,4\n"), Catch::Contains("csv:2: us = 'nan'"));
-  CHECK_THAT(refused(head + "all_reduce,1,2,3,4\n"), Catch::Contains("csv:2: op 'all_reduce' needs the column 'ranks'"));
+  CHECK_THAT(refused(head + "all_reduce,1,2,3,4\n"),
+             Catch::Contains("csv:2: op 'all_reduce' needs the column 'ranks'"));
 }
 
 constexpr std::array kGpus = {"a100", "h100", "h200", "b200", "b300", "gb200"};
