@@ -158,8 +158,7 @@ OpTime ExpertTable::at(const ExpertLayer& layer, double tokens, size_t load) con
   return time;
 }
 
-std::pair<double, double> ExpertTable::grouped_gemm(double experts, double rows, double n,
-                                                    double k) const {
+double ExpertTable::grouped_gemm(double experts, double rows, double n, double k) const {
   const size_t balanced =
       static_cast<size_t>(std::find(loads_.begin(), loads_.end(), "balanced") - loads_.begin());
   // Whether k or n is the hidden size is not known here: the mean of both.
@@ -169,7 +168,7 @@ std::pair<double, double> ExpertTable::grouped_gemm(double experts, double rows,
     const Features of{std::log2(hidden), std::log2(inner), std::log2(experts)};
     sum += log_ratio(of, weights, rows, balanced).first;
   }
-  return {std::exp(sum / 2), kErrorOther};
+  return std::exp(sum / 2);
 }
 
 }  // namespace moe

@@ -54,8 +54,8 @@ class ExpertTable {
   OpTime at(const ExpertLayer& layer, double tokens, size_t load) const;
 
   /// Returns how many times longer a grouped GEMM of `experts` products of [rows,k] and [k,n] takes
-  /// than by peak rates, balanced, and the relative error of that.
-  std::pair<double, double> grouped_gemm(double experts, double rows, double n, double k) const;
+  /// than by peak rates, balanced.
+  double grouped_gemm(double experts, double rows, double n, double k) const;
 
  private:
   using Features = std::array<double, 6>;

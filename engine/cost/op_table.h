@@ -145,7 +145,6 @@ class OpTables {
   static std::shared_ptr<const OpTables> open(const std::string& path);
 
   const std::string& gpu() const { return gpu_; }
-  const std::string& licence() const { return licence_; }
   const std::vector<std::unique_ptr<OpGrid>>& grids() const { return grids_; }
   /// Returns the grid of an op and element type ("bf16", "fp8"); null: there is none.
   const OpGrid* find(std::string_view op, std::string_view dtype) const;
@@ -162,7 +161,7 @@ class OpTables {
 
   void* data_ = nullptr;
   size_t size_ = 0;
-  std::string gpu_, licence_;
+  std::string gpu_;
   std::vector<std::vector<uint16_t>> csv_cells_;  // the cells of grids from CSV
   std::vector<std::unique_ptr<OpGrid>> grids_;
   std::vector<std::unique_ptr<ExpertTable>> experts_;

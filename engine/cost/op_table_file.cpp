@@ -83,7 +83,6 @@ void OpTables::read(std::string_view text, const std::string& path) {
   const json header = json::parse(text.substr(kMagic.size(), end - kMagic.size()), nullptr, false);
   if (!header.is_object()) throw user_error("{}: the header is not JSON", path);
   gpu_ = field_of<std::string>(header, "gpu", path);
-  licence_ = field_of<std::string>(header, "licence", path);
   const size_t begin = (end + 2) / 2 * 2;  // cells begin at an even offset
   const std::span<const uint16_t> cells(reinterpret_cast<const uint16_t*>(text.data() + begin),
                                         begin < text.size() ? (text.size() - begin) / 2 : 0);

@@ -137,7 +137,7 @@ std::optional<double> RooflineCost::measured_ns(const Graph& graph, const Op& op
       const ExpertTable* const table = op_times_->experts("bf16");
       if (table == nullptr) return grid_ns(measured::kGemm, {m.experts * m.rows, m.n, m.k});
       const PeakRates& peak = table->peak();
-      return table->grouped_gemm(m.experts, m.rows, m.n, m.k).first * kNsPerSecond *
+      return table->grouped_gemm(m.experts, m.rows, m.n, m.k) * kNsPerSecond *
              std::max(work.flops / peak.flops_per_s, work.bytes / peak.memory_bytes_per_s);
     }
     case MatrixWork::Kind::kAttention: {
