@@ -17,7 +17,7 @@
 namespace moe {
 
 /// kToken: the choice of a token depends on this token and the slots used so far, so the batch may
-/// be cut and each part told how many slots are used. kBatch: the gate needs the whole batch.
+/// be cut; each part then gets the number of slots in use. kBatch: the gate needs the whole batch.
 enum class GateScope : uint8_t { kToken, kBatch };
 /// What makes a choice: a token by its scores, an expert by the scores of the tokens, or a rule
 /// that does not use scores.

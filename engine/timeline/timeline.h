@@ -1,5 +1,5 @@
 // Timeline: which op ran on which rank and lane, and when. Simulated and executed runs have the
-// same form; Timeline::provenance tells them apart. Metrics are in metrics.h, the file for
+// same form; Timeline::provenance says which it is. Metrics are in metrics.h, the file for
 // Perfetto in chrome_trace.h.
 #pragma once
 
