@@ -3,6 +3,7 @@
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local nodes = require "moe.gpus.nodes"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -145,10 +146,10 @@ function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cl
 
 local function load_file(name)
   local file = require("moe.clusters." .. name)
-  local data = type(file) == "function" and file(schema.assumed)
+  local data = type(file) == "function" and file(schema.assumed, nodes)
   if type(data) ~= "table" or type(data.doc) ~= "string" then
-    error(("clusters/%s.lua: return a function of `assumed` that returns a table of fields with a "
-      .. "doc"):format(name), 0)
+    error(("clusters/%s.lua: return a function of `assumed` and `nodes` that returns a table "
+      .. "of fields with a doc"):format(name), 0)
   end
   return data
 end

@@ -1,0 +1,78 @@
+-- The GPUs whose op times are measured (the .times files in this folder), and the fields that
+-- clusters of such GPUs have in common. A file in clusters/ adds its nodes and NICs.
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local assumed = schema.assumed
+
+-- One row per GPU. From NVIDIA's data sheets (dense rates; per GPU): flops = bf16 tensor, vector =
+-- fp32, memory = bytes/s, memory_bytes, nvlink = bytes/s one way. Shares of these peaks, as {value,
+-- lo, hi}, from the measured times: gemm_share = median over the GEMMs of 1,024 rows or more
+-- (at best 0.96, 0.97, 0.95, 0.92, 0.87 in the order of the rows); memory_share = median over GEMMs
+-- of up to 8 rows with 0.6 GB of weights or more, which only read their weights (at best 0.87,
+-- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs.
+local GPUS = {
+  a100 = { name = "A100 SXM", flops = 312e12, gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
+    memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_bytes = 80e9,
+    nvlink = 300e9, nvlink_share = { 0.68, 0.6, 0.8 }, nvlink_gpus = 8 },
+  h100 = { name = "H100 SXM", flops = 989e12, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
+    memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_bytes = 80e9,
+    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8 },
+  h200 = { name = "H200 SXM", flops = 989e12, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
+    memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
+    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8 },
+  b200 = { name = "B200", flops = 2250e12, gemm_share = { 0.60, 0.45, 0.85 }, vector = 80e12,
+    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
+    nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8 },
+  gb200 = { name = "GB200", flops = 2500e12, gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
+    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
+    nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4 },
+}
+
+local function share(band, why)
+  return assumed { value = band[1], lo = band[2], hi = band[3], why = why }
+end
+
+-- The device's rates. Those that op_times has are used only for ops that no table has.
+local function device(name, gpu)
+  return {
+    name = gpu.name,
+    op_times = name,
+    peak_gemm_flops_per_s = gpu.flops,
+    gemm_efficiency = share(gpu.gemm_share,
+      "products that no table has: the median of the measured GEMMs"),
+    vector_flops_per_s = gpu.vector,
+    peak_memory_bytes_per_s = gpu.memory,
+    memory_efficiency = share(gpu.memory_share,
+      "elementwise kernels are as fast as measured GEMMs that only read their weights"),
+    launch_us = assumed { value = 2, lo = 0.5, hi = 6,
+      why = "time between kernels of a recorded graph; the tables have kernels alone" },
+    attention_backward = assumed { value = 2.9, lo = 2.5, hi = 3.5,
+      why = "2.5 times the flops, at the efficiency that FlashAttention-2 reports on A100" },
+    memory_bytes = gpu.memory_bytes,
+  }
+end
+
+--- Returns the fields of a cluster of the GPU: those given in `fields`, and for the rest of device,
+--- intra, nic and start-up times what all clusters of measured GPUs have.
+function M.of(name, fields)
+  local gpu = assert(GPUS[name], name)
+  local common = {
+    device = device(name, gpu),
+    intra = { peak_bytes_per_s = gpu.nvlink, latency_us = 1, efficiency = share(gpu.nvlink_share,
+      ("share of NVLink that the measured all-to-all of %d GPUs reaches"):format(gpu.nvlink_gpus))
+    },
+    nic = { latency_us = 2.5, efficiency = assumed { value = 0.9, lo = 0.7, hi = 0.95,
+      why = "achieved share of a NIC's rate by an all-to-all" } },
+    a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
+  }
+  local out = schema.merged(common, fields)
+  for _, part in ipairs { "device", "intra", "nic" } do
+    out[part] = schema.merged(common[part], fields[part] or {})
+  end
+  return out
+end
+
+return M
