@@ -115,6 +115,8 @@ class Explainer {
                       {"hidden_by", std::move(hidden_by)},
                       {"exposed_by", std::move(why)},
                       {"delays", std::move(delays)}});
+      const std::string algorithm = plan_.spec.cost->algorithm(plan_.graph, c.op);
+      if (!algorithm.empty()) list.back()["algorithm"] = algorithm;
     }
     return list;
   }

@@ -48,7 +48,10 @@ NetworkOp op_of(lua_State* L, const Fields& op, int i) {
     lua_pop(L, 1);
     result.what = std::move(a2a);
   } else {
-    result.what = AllReduce{op.number("bytes"), op.integer("rings", 0)};
+    result.what =
+        AllReduce{.bytes = op.number("bytes"),
+                  .rings = op.integer("rings", 0),
+                  .algorithm = value_named<AllReduceAlgorithm>("algorithm", op.text("algorithm"))};
   }
   result.start_ns = op.time("start_ms", kMs, 0);
   result.priority = op.integer("priority", 0);

@@ -29,6 +29,9 @@ void check(const Cluster& cluster) {
         "cluster.nics_per_node = {}: must divide devices_per_node = {} or be a multiple of it",
         cluster.nics_per_node, cluster.devices_per_node);
   }
+  if (cluster.all_reduce == AllReduceAlgorithm::kInSwitch && !cluster.in_switch) {
+    throw user_error("cluster.all_reduce = in_switch: needs a cluster with in_switch = true");
+  }
   check_rate("intra", cluster.intra.bytes_per_s, cluster.devices_per_node > 1);
   check_rate("nic", cluster.nic.bytes_per_s, cluster.nodes > 1);
 }

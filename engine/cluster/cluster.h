@@ -95,6 +95,13 @@ constexpr std::array<const char*, 4> names_of(Share) {
   return {"per_flow", "per_channel", "per_collective", "strict_priority"};
 }
 
+/// How an all-reduce moves its bytes; network/all_reduce.h describes each. kQuickest: whichever is
+/// quickest for the op's bytes and group.
+enum class AllReduceAlgorithm { kQuickest, kRing, kTree, kTwoLevel, kInSwitch };
+constexpr std::array<const char*, 5> names_of(AllReduceAlgorithm) {
+  return {"quickest", "ring", "tree", "two_level", "in_switch"};
+}
+
 /// A cluster of nodes x devices_per_node devices. Inside a node each device has one port in each
 /// direction (`intra`). Traffic between nodes leaves through the node's nics_per_node NICs, each
 /// with the rate `nic` in each direction; the devices of a node are divided evenly among its NICs.
@@ -109,6 +116,10 @@ struct Cluster {
   /// Start-up time of an all-to-all, added to the transfer: base + per_peer * peers.
   Nanoseconds a2a_base_ns = 0;
   Nanoseconds a2a_per_peer_ns = 0;
+  Nanoseconds all_reduce_base_ns = 0;  // start-up time of an all-reduce, added to the transfer
+  AllReduceAlgorithm all_reduce = AllReduceAlgorithm::kQuickest;
+  /// Whether the switch between the devices of a node can add (NVLink SHARP, from Hopper on).
+  bool in_switch = false;
   Share share = Share::kPerCollective;
   /// The fraction of a link's rate that remains while flows of two or more collectives use the
   /// link. It is an assumption; 1 is ideal sharing. Lina (ATC 2023, section 2) measures that
@@ -141,6 +152,14 @@ constexpr auto fields_of(const Cluster*) {
             "start-up time of an all-to-all per peer, microseconds")
           .in(kMicroseconds)
           .from(0, kMostStartUs),
+      field("all_reduce_base_us", &Cluster::all_reduce_base_ns,
+            "start-up time of an all-reduce, microseconds")
+          .in(kMicroseconds)
+          .from(0, kMostStartUs),
+      field("all_reduce", &Cluster::all_reduce,
+            "algorithm of all-reduces; ring in groups that allow no other"),
+      field("in_switch", &Cluster::in_switch,
+            "whether the switch inside a node adds, for all-reduces by 'in_switch'"),
       field("share", &Cluster::share, "how collectives that use a link at the same time share it"),
       field("sharing_efficiency", &Cluster::sharing_efficiency,
             "assumed: the fraction of a link's rate that remains while two collectives use it")

@@ -61,7 +61,6 @@ class Communicator {
   virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
   virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
                                int64_t n) = 0;
-  virtual CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
 
   /// Sets the post time of the next call to `t`: the time at which the inputs of that call were

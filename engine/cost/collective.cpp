@@ -3,6 +3,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/base/names.h"
 #include "engine/cost/cost_model.h"
 #include "engine/network/closed_form.h"
 
@@ -67,7 +68,7 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
     case Collective::kAllReduce:
-      return {AllReduce{.bytes = payload}, group};
+      return {AllReduce{.bytes = payload, .algorithm = cluster.all_reduce}, group};
     case Collective::kNone:
       break;
   }
@@ -100,6 +101,12 @@ std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph,
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
   if (collective_ns(cluster, graph, op, routed) == 0) return {};
   return network_op(cluster, graph, op, routed);
+}
+
+std::string CostModel::algorithm(const Graph& graph, OpId op) const {
+  const std::optional<NetworkOp> moved = transfer(graph, op);
+  const auto* const reduce = moved ? std::get_if<AllReduce>(&moved->what) : nullptr;
+  return reduce == nullptr ? "" : name_of(algorithm_of(*network(), *reduce, moved->group));
 }
 
 InterpolatedTable::InterpolatedTable(std::vector<std::pair<double, double>> points)

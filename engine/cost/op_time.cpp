@@ -44,10 +44,17 @@ Cluster part_of(Cluster cluster, double ranks) {
 OpTimeAnswer by_links(const Cluster& cluster, const OpTimeQuery& query) {
   const double ranks = query.sizes[0], bytes = query.sizes[1];
   const Cluster part = part_of(cluster, ranks);
-  const auto ns =
-      static_cast<double>(query.op == measured::kAllToAll ? all_to_all_ns(part, bytes / ranks)
-                                                          : all_reduce_ns(part, bytes));
-  return {ns, ns, ns, fmt::format("closed form over the links of {}", cluster.name), false};
+  std::string by;
+  double ns = 0;
+  if (query.op == measured::kAllToAll) {
+    ns = static_cast<double>(all_to_all_ns(part, bytes / ranks));
+  } else {
+    AllReduce op = {.bytes = bytes, .algorithm = part.all_reduce};
+    op.algorithm = algorithm_of(part, op, {});
+    by = fmt::format(" by '{}'", name_of(op.algorithm));
+    ns = static_cast<double>(all_reduce_ns(part, op));
+  }
+  return {ns, ns, ns, fmt::format("closed form{} over the links of {}", by, cluster.name), false};
 }
 
 /// Flops and bytes of an op on a device without tables, by its rates.

@@ -1,14 +1,12 @@
 #include "engine/network/closed_form.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/network/fabric.h"
-#include "engine/network/rings.h"
 
 namespace moe {
 namespace {
@@ -102,6 +100,35 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return std::max(*std::max_element(a.begin(), a.end()), *std::max_element(b.begin(), b.end()));
 }
 
+/// Returns the time of one step of the phase without its wait.
+double slowest_step_ns(const Cluster& cluster, const NodePorts& ports, const NodeLayout& layout,
+                       const ReducePhase& phase, int64_t seen) {
+  // Bytes out of and into each port and NIC of the seen devices.
+  std::vector<double> port_out(static_cast<size_t>(seen)), port_in(port_out.size());
+  std::vector<double> nic_out(static_cast<size_t>(seen / layout.devices_per_nic));
+  std::vector<double> nic_in(nic_out.size());
+  for (const RingHop& hop : phase.hops) {
+    const auto flows = static_cast<double>(hop.rings);
+    if (hop.nic_out < 0) {
+      port_out[static_cast<size_t>(hop.from % seen)] += flows * phase.near_bytes;
+      port_in[static_cast<size_t>(hop.to % seen)] += flows * phase.near_bytes;
+      continue;
+    }
+    const auto nic = [&](int64_t device, int64_t number) {
+      const int64_t node = device / layout.devices_per_node;
+      return static_cast<size_t>(node * ports.groups + number) % nic_out.size();
+    };
+    nic_out[nic(hop.from, hop.nic_out)] += flows * phase.far_bytes;
+    nic_in[nic(hop.to, hop.nic_in)] += flows * phase.far_bytes;
+  }
+  const auto has = [&](bool far) {
+    return std::any_of(phase.hops.begin(), phase.hops.end(),
+                       [&](const RingHop& hop) { return (hop.nic_out >= 0) == far; });
+  };
+  return std::max(has(false) ? port_step_ns(cluster, largest(port_out, port_in)) : 0.0,
+                  has(true) ? nic_step_ns(cluster, ports, largest(nic_out, nic_in)) : 0.0);
+}
+
 }  // namespace
 
 // Only outgoing bytes are counted: by symmetry (device i receives what device n - 1 - i would
@@ -143,54 +170,25 @@ Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> byte
                 "bytes of a link", std::max(port, nic));
 }
 
-Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings, Group group) {
-  check_bytes("bytes", bytes);
-  if (rings < 0) throw user_error("rings = {}: must be at least 0 (0 means one per NIC)", rings);
+Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group) {
+  check_bytes("bytes", op.bytes);
+  if (op.rings < 0) {
+    throw user_error("rings = {}: must be at least 0 (0 means one per NIC)", op.rings);
+  }
   group = resolve(group, cluster.num_devices(), "all_reduce");
-  if (group.size == 1 || bytes == 0) return 0;
+  op.algorithm = algorithm_of(cluster, op, group);
   const NodePorts ports = node_ports(cluster);
   const NodeLayout layout = layout_of(cluster, ports);
-  const Rings made = make_rings(layout, group, rings, devices_seen(layout, group));
-  const double chunk = std::floor(bytes / static_cast<double>(group.size * made.count));
-  int64_t near = 0;  // number of rings that cross a port
-  std::vector<int64_t> out(static_cast<size_t>(nics_seen(layout, group))), in(out.size());
-  for (const RingHop& hop : made.hops) {
-    if (hop.nic_out < 0) {
-      near = made.count;
-      continue;
-    }
-    const auto nic = [&](int64_t device, int64_t number) {
-      const int64_t node = device / layout.devices_per_node;
-      return static_cast<size_t>(node * ports.groups + number) % out.size();
-    };
-    out[nic(hop.from, hop.nic_out)] += hop.rings;
-    in[nic(hop.to, hop.nic_in)] += hop.rings;
-  }
-  const int64_t far =
-      std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
-  double step = 0;
-  if (near > 0) step = port_step_ns(cluster, static_cast<double>(near) * chunk);
-  if (far > 0) step = std::max(step, nic_step_ns(cluster, ports, static_cast<double>(far) * chunk));
-  return checked_ns(2.0 * static_cast<double>(group.size - 1) * step, [&] {
-    return with_links(fmt::format("an all-reduce of bytes = {:g}", bytes), cluster);
-  });
-}
-
-Nanoseconds broadcast_ns(const Cluster& cluster, double bytes) {
-  check_bytes("bytes", bytes);
-  if (bytes == 0) return 0;
-  const auto steps = [](int64_t members) {
-    return static_cast<double>(std::bit_width(static_cast<uint64_t>(members - 1)));
-  };
+  const int64_t seen = op.rank < 0 ? devices_seen(layout, group) : layout.num_devices;
   double total = 0;
-  if (cluster.nodes > 1) {
-    total += steps(cluster.nodes) * nic_step_ns(cluster, node_ports(cluster), bytes);
+  for (const ReducePhase& phase : reduce_phases(cluster, layout, op, group, seen)) {
+    total += static_cast<double>(phase.steps) *
+             (phase.wait_ns + slowest_step_ns(cluster, ports, layout, phase, seen));
   }
-  if (cluster.devices_per_node > 1) {
-    total += steps(cluster.devices_per_node) * port_step_ns(cluster, bytes);
-  }
-  return checked_ns(
-      total, [&] { return with_links(fmt::format("a broadcast of {:g} bytes", bytes), cluster); });
+  if (total > 0) total += static_cast<double>(cluster.all_reduce_base_ns);
+  return checked_ns(total, [&] {
+    return with_links(fmt::format("an all-reduce of bytes = {:g}", op.bytes), cluster);
+  });
 }
 
 std::string with_links(const std::string& what, const Cluster& cluster) {

@@ -17,6 +17,7 @@
 
 #include "engine/base/group.h"
 #include "engine/cluster/cluster.h"
+#include "engine/network/all_reduce.h"
 
 namespace moe {
 
@@ -31,14 +32,9 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 /// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
-/// Time of an all-reduce over rings in rank order (rings.h). With n members it has 2 (n-1)
-/// dependent steps, each of floor(bytes / n / rings) bytes per ring; a step lasts as long as its
-/// slowest link. `rings`: number of rings; 0 means one per NIC.
-Nanoseconds all_reduce_ns(const Cluster& cluster, double bytes, int64_t rings = 0,
-                          Group group = {});
-/// Time of a broadcast of `bytes` from one device to all others by a binomial tree: first over the
-/// nodes, then inside each node, with ceil(log2(number)) steps each.
-Nanoseconds broadcast_ns(const Cluster& cluster, double bytes);
+/// Time of an all-reduce by its algorithm (all_reduce.h): the sum over its steps, each of which
+/// lasts as long as its slowest link.
+Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group = {});
 
 /// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with all rates and latencies from
 /// which the time of a transfer is computed. For error messages.

@@ -29,7 +29,8 @@ bool is_alike(const NetworkOp& op, const Cluster& cluster) {
   if (!op.rank_start_ns.empty() || !nodes_alike(group, cluster.devices_per_node, round)) {
     return false;
   }
-  return a2a == nullptr || is_even(*a2a, group, cluster.num_devices());
+  if (a2a == nullptr) return std::get<AllReduce>(op.what).rank < 0;
+  return is_even(*a2a, group, cluster.num_devices());
 }
 
 CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op,
@@ -51,10 +52,13 @@ CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, c
     start_up_ns_ += static_cast<double>(a2a_start_up_ns(cluster, peers));
     return;
   }
-  const AllReduce& reduce = std::get<AllReduce>(op.what);
-  num_steps_ = reduce.bytes > 0 ? 2 * (n - 1) : 0;
-  rings_ = make_rings({fabric.num_devices(), fabric.devices_per_node(), fabric.devices_per_nic()},
-                      group_, reduce.rings, fabric.devices_seen());
+  AllReduce reduce = std::get<AllReduce>(op.what);
+  reduce.algorithm = algorithm_of(cluster, reduce, group_);
+  phases_ = reduce_phases(
+      cluster, {fabric.num_devices(), fabric.devices_per_node(), fabric.devices_per_nic()}, reduce,
+      group_, fabric.devices_seen());
+  for (const ReducePhase& phase : phases_) num_steps_ += phase.steps;
+  if (num_steps_ > 0) start_up_ns_ += static_cast<double>(cluster.all_reduce_base_ns);
 }
 
 bool CollectiveSteps::is_direct() const {
@@ -138,22 +142,21 @@ std::vector<CollectiveSteps::Transfer> CollectiveSteps::round(int64_t k) const {
   return all;
 }
 
-std::vector<CollectiveSteps::Transfer> CollectiveSteps::ring_step() const {
-  const double cuts = static_cast<double>(group_.size * rings_.count);
-  const double chunk = std::floor(std::get<AllReduce>(op_.what).bytes / cuts);
+std::vector<CollectiveSteps::Transfer> CollectiveSteps::reduce_step(
+    const ReducePhase& phase) const {
   const int64_t per_node = fabric_.devices_per_node();
   std::vector<Transfer> all;
-  for (const RingHop& hop : rings_.hops) {
+  for (const RingHop& hop : phase.hops) {
     const Fabric::Path path = hop.nic_out < 0 ? fabric_.path(hop.from, hop.to)
                                               : fabric_.nic_path(hop.from / per_node, hop.nic_out,
                                                                  hop.to / per_node, hop.nic_in);
-    all.push_back(
-        {fabric_.latency_ns(path.far),
-         path.out,
-         path.in,
-         1,
-         {chunk, static_cast<double>(hop.rings), static_cast<int32_t>(fabric_.seen(hop.from)),
-          static_cast<int32_t>(fabric_.seen(hop.to))}});
+    all.push_back({phase.wait_ns + fabric_.latency_ns(path.far),
+                   path.out,
+                   path.in,
+                   1,
+                   {hop.nic_out < 0 ? phase.near_bytes : phase.far_bytes,
+                    static_cast<double>(hop.rings), static_cast<int32_t>(fabric_.seen(hop.from)),
+                    static_cast<int32_t>(fabric_.seen(hop.to))}});
   }
   return all;
 }
@@ -179,7 +182,9 @@ void CollectiveSteps::sort_into(std::vector<Transfer> all, Step& step) {
 
 bool CollectiveSteps::make_step(int64_t k, bool alone, Step& step) const {
   if (a2a_ == nullptr) {
-    if (k == 0) sort_into(ring_step(), step);
+    const auto* phase = phases_.data();
+    for (; k >= phase->steps; ++phase) k -= phase->steps;
+    if (k == 0) sort_into(reduce_step(*phase), step);
     return k == 0;
   }
   std::vector<Transfer> all = is_direct() ? direct() : round(k + 1);

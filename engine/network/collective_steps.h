@@ -62,7 +62,7 @@ class CollectiveSteps {
   double pair_bytes(int64_t i, int64_t j) const;
   std::vector<Transfer> direct() const;
   std::vector<Transfer> round(int64_t k) const;
-  std::vector<Transfer> ring_step() const;
+  std::vector<Transfer> reduce_step(const ReducePhase& phase) const;
   /// Appends a transfer from rank i to rank j, `count` times; nothing when the pair has no bytes.
   void add_pair(std::vector<Transfer>& all, int64_t i, int64_t j, int64_t count) const;
   /// Appends all transfers that rank i sends.
@@ -77,8 +77,8 @@ class CollectiveSteps {
   bool even_ = false;
   bool by_channel_;
   int64_t num_steps_ = 0;
-  double latest_ns_ = 0;  // the largest of op.rank_start_ns
-  Rings rings_;
+  double latest_ns_ = 0;             // the largest of op.rank_start_ns
+  std::vector<ReducePhase> phases_;  // of an all-reduce
   double start_up_ns_ = 0;
 };
 

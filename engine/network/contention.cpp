@@ -145,7 +145,7 @@ NetworkOptions network_options(const Cluster& cluster, bool keep_use) {
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op) {
   if (!op.rank_start_ns.empty()) return std::nullopt;
   if (const auto* reduce = std::get_if<AllReduce>(&op.what)) {
-    return all_reduce_ns(cluster, reduce->bytes, reduce->rings, op.group);
+    return all_reduce_ns(cluster, *reduce, op.group);
   }
   const AllToAll& a2a = std::get<AllToAll>(op.what);
   if (a2a.algorithm != AllToAllAlgorithm::kDirect) return std::nullopt;

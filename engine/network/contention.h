@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/base/group.h"
+#include "engine/network/all_reduce.h"
 #include "engine/network/fabric.h"
 
 namespace moe {
@@ -36,13 +37,6 @@ struct AllToAll {
   /// The round of the group's exchange to which this op belongs. Only the pairs of that round
   /// exchange bytes, all at once, and only they count for the start-up.
   Round round = {};
-};
-
-/// An all-reduce over rings in rank order, as in all_reduce_ns(): 2 (n-1) dependent steps for n
-/// members; a step ends with its slowest link. rings = 0 means one ring per NIC.
-struct AllReduce {
-  double bytes = 0;
-  int64_t rings = 0;
 };
 
 struct NetworkOp {

@@ -27,7 +27,7 @@ local mine = moe.system "mine" { moe.pass.irregular_a2a {}, moe.pass.used_rows {
 local plan
 for _, system in ipairs { moe.system "raf_rows" {}, moe.system "lancet_dw" {}, mine } do
   plan = moe.plan { system = system, cluster = moe.cluster.p4de { nodes = 8 },
-    model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
+    model = moe.model.gpt2_moe { vocab = 151936, layers = 12, hidden = 768, heads = 12, seq = 512,
       batch_per_device = 24, experts_per_device = 2, attention = "unfused" } }
   print(("%-9s  %.1f ms"):format(system.name, plan:simulate().iteration_ms))
 end

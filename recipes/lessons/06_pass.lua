@@ -36,7 +36,7 @@ end
 for _, system in ipairs { moe.system "lancet_dw" {}, lancet_dw_with("cut_in_3", cut_head {}),
     lancet_dw_with("cut_in_8", cut_head { parts = 8 }) } do
   local plan = moe.plan { system = system, cluster = moe.cluster.p4de { nodes = 8 },
-    model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
+    model = moe.model.gpt2_moe { vocab = 151936, layers = 12, hidden = 768, heads = 12, seq = 512,
       batch_per_device = 24, experts_per_device = 2, attention = "unfused" } }
   print(("%-9s  %.1f ms"):format(system.name, plan:simulate().iteration_ms))
 end

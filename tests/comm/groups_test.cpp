@@ -156,8 +156,13 @@ TEST_CASE(
   for (size_t r = 0; r < 4; ++r) {
     CHECK(moved[r].begin == moved[r % 2].begin);
     CHECK(moved[r].end == moved[r % 2].end);
-    CHECK(reduced[r].end - reduced[r].begin >= all_reduce_ns(link, 4 * kFloats, 0, across));
+    const AllReduce own = {
+        .bytes = 4 * kFloats, .algorithm = link.all_reduce, .rank = static_cast<int64_t>(r)};
+    CHECK(reduced[r].end - reduced[r].begin >= all_reduce_ns(link, own, across));
   }
+  // Both all-reduces together: each sends its 8,000 bytes once over the NICs.
+  CHECK(std::max(reduced[0].end, reduced[1].end) - std::min(reduced[0].begin, reduced[1].begin) >=
+        16'000'000);
   // One that begins before the other has the NICs for itself for a moment; none of it is idle.
   const Nanoseconds begin = std::min(moved[0].begin, moved[1].begin);
   CHECK(std::max(moved[0].end, moved[1].end) - begin >= model - 1);

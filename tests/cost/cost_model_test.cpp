@@ -69,7 +69,10 @@ TEST_CASE("collectives go by closed form and pay no launch") {
   const Cluster cluster = two_nodes();
   const RooflineCost cost(cluster, {});
   CHECK(cost.op_ns(g, a2a) == all_to_all_ns(cluster, 1e6));
-  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, 4e6));
+  CHECK(cost.op_ns(g, reduce) ==
+        all_reduce_ns(cluster, {.bytes = 4e6, .algorithm = cluster.all_reduce}));
+  CHECK(cost.algorithm(g, reduce) == "tree");
+  CHECK(cost.algorithm(g, a2a) == "");
   // By hand: a NIC carries 2 devices' 2 pairs of 1e6 bytes at 10e9 bytes/s.
   CHECK(cost.op_ns(g, a2a) == 400'000 + 5'000 + 20'000);
   CHECK(wire_bytes(g, a2a, {}) == 3'000'000);
@@ -115,7 +118,7 @@ TEST_CASE("collectives in groups go by the closed form of all groups at once, ta
   const RooflineCost cost(cluster, {},
                           {{Collective::kAllToAll, flat}, {Collective::kAllReduce, flat}});
   CHECK(cost.op_ns(g, a2a) == all_to_all_ns(cluster, 2e6, {2, 2}));
-  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, 4e6, 0, {2, 2}));
+  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, {4e6}, {2, 2}));
   CHECK(cost.op_ns(g, whole) == 7);
   // By hand: a NIC carries 2 devices' pair of 2e6 bytes at 10e9 bytes/s; start-up with one peer.
   CHECK(all_to_all_ns(cluster, 2e6, {2, 2}) ==
@@ -141,11 +144,12 @@ TEST_CASE("a table takes the place of the closed form for its kind alone") {
   Graph g = four_ranks();
   const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 1500.0}});
   const OpId reduce = g.add_op("all_reduce", "r", {}, {{"bytes", 1500.0}});
-  const Cluster cluster = two_nodes();
+  Cluster cluster = two_nodes();
+  cluster.all_reduce = AllReduceAlgorithm::kRing;
   const RooflineCost cost(cluster, {},
                           {{Collective::kAllToAll, InterpolatedTable({{1000, 100}, {2000, 200}})}});
   CHECK(cost.op_ns(g, a2a) == 150);
-  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, 1500));
+  CHECK(cost.op_ns(g, reduce) == all_reduce_ns(cluster, {1500}));
   CHECK_THAT(cost.describe(),
              Catch::Contains("all-to-all by table") && !Catch::Contains("all-reduce by table"));
 }

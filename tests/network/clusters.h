@@ -36,6 +36,17 @@ inline Cluster random_cluster(Rng& rng) {
   return cluster;
 }
 
+/// Any group that fits.
+inline Group random_group(int64_t devices, Rng& rng) {
+  std::vector<Group> fits;
+  for (int64_t size = 1; size <= devices; ++size) {
+    for (int64_t stride = 1; size * stride <= devices; ++stride) {
+      if (devices % (size * stride) == 0) fits.push_back({size, stride});
+    }
+  }
+  return fits[static_cast<size_t>(rng.below(static_cast<int64_t>(fits.size())))];
+}
+
 /// One pair in four sends nothing.
 inline std::vector<double> random_matrix(int64_t n, Rng& rng) {
   std::vector<double> bytes(static_cast<size_t>(n * n));

@@ -92,7 +92,7 @@ TEST_CASE("a collective alone takes the time of its closed form under every rule
     const std::vector<double> matrix = test::random_matrix(n, rng);
     CHECK(std::abs(alone(all_to_all_v(matrix)) - all_to_all_v_ns(cluster, matrix)) <= kRounding);
     for (const int64_t rings : {0, 1, 2, 3, 8}) {
-      CHECK(std::abs(alone(all_reduce(bytes, rings)) - all_reduce_ns(cluster, bytes, rings)) <=
+      CHECK(std::abs(alone(all_reduce(bytes, rings)) - all_reduce_ns(cluster, {bytes, rings})) <=
             kRounding);
     }
   }
@@ -110,7 +110,7 @@ TEST_CASE("collectives one after the other do not meet") {
   const Nanoseconds first = all_to_all_v_ns(cluster, std::get<AllToAll>(ops[0].what).bytes);
   CHECK(std::abs(run.ops[0].end_ns - first) <= 1);
   CHECK(std::abs(run.ops[1].begin_ns - first - 700) <= 1);
-  CHECK(std::abs(run.ops[1].end_ns - first - 700 - all_reduce_ns(cluster, kMiB, 1)) <= 2);
+  CHECK(std::abs(run.ops[1].end_ns - first - 700 - all_reduce_ns(cluster, {kMiB, 1})) <= 2);
   CHECK(std::abs(run.ops[2].end_ns - run.ops[1].end_ns - all_to_all_ns(cluster, kMiB)) <= 2);
 }
 
@@ -319,7 +319,7 @@ TEST_CASE("a pair moves when both its ranks are there") {
   NetworkOp ring = all_reduce(100 * kMiB);
   ring.rank_start_ns = op.rank_start_ns;
   CHECK(run_collectives(cluster, {ring}).ops[0].end_ns ==
-        90'000 + all_reduce_ns(cluster, 100 * kMiB, 1));
+        90'000 + all_reduce_ns(cluster, {100 * kMiB, 1}));
 }
 
 TEST_CASE("what is wrong with a collective is named with its field and value") {

@@ -14,17 +14,7 @@ using test::all_to_all;
 using test::all_to_all_v;
 using test::eight_a_node;
 using test::kMiB;
-
-/// Any group that fits.
-Group random_group(int64_t devices, Rng& rng) {
-  std::vector<Group> fits;
-  for (int64_t size = 1; size <= devices; ++size) {
-    for (int64_t stride = 1; size * stride <= devices; ++stride) {
-      if (devices % (size * stride) == 0) fits.push_back({size, stride});
-    }
-  }
-  return fits[static_cast<size_t>(rng.below(static_cast<int64_t>(fits.size())))];
-}
+using test::random_group;
 
 std::vector<double> within(const Group& group, std::vector<double> bytes, int64_t devices) {
   for (int64_t i = 0; i < devices; ++i) {
@@ -52,9 +42,9 @@ TEST_CASE("groups share the links of their nodes: by hand") {
   CHECK(all_to_all_ns(cluster, 3e6, {2, 1}) == 10'000 + 2'000 + 11'000);
   CHECK(all_to_all_ns(cluster, 3e6, {1, 1}) == 0);
   // Rings of 8 in a node; of two across nodes, each by the NIC of its device, two at a NIC.
-  CHECK(all_reduce_ns(cluster, 2.4e6, 0, {8, 1}) == 14 * (1'000 + 2'000));
-  CHECK(all_reduce_ns(cluster, 2.4e6, 0, {2, 8}) == 2 * (192'000 + 5'000));
-  CHECK(all_reduce_ns(cluster, 2.4e6, 0, {1, 1}) == 0);
+  CHECK(all_reduce_ns(cluster, {2.4e6}, {8, 1}) == 14 * (1'000 + 2'000));
+  CHECK(all_reduce_ns(cluster, {2.4e6}, {2, 8}) == 2 * (192'000 + 5'000));
+  CHECK(all_reduce_ns(cluster, {2.4e6}, {1, 1}) == 0);
 }
 
 TEST_CASE("the two steps of a hierarchical all-to-all load the NICs as the plain one does") {
@@ -125,7 +115,7 @@ TEST_CASE("all-reduces in groups take the time of their rings, hop by hop") {
     INFO("seed " << seed << ", group " << group.size << " by " << group.stride);
     for (const int64_t rings : {1, 2, 3, 8}) {
       const Nanoseconds expected = ring_by_ring(cluster, bytes, rings, group);
-      CHECK(std::abs(all_reduce_ns(cluster, bytes, rings, group) - expected) <= 1);
+      CHECK(std::abs(all_reduce_ns(cluster, {bytes, rings}, group) - expected) <= 1);
     }
   }
 }
@@ -133,8 +123,8 @@ TEST_CASE("all-reduces in groups take the time of their rings, hop by hop") {
 TEST_CASE("a ring per NIC: as many rings as NICs serve a group in a node") {
   const Cluster cluster = eight_a_node(64, 4);
   const auto same = [&](const Group& group, int64_t rings) {
-    CHECK(all_reduce_ns(cluster, 100 * kMiB, 0, group) ==
-          all_reduce_ns(cluster, 100 * kMiB, rings, group));
+    CHECK(all_reduce_ns(cluster, {100 * kMiB}, group) ==
+          all_reduce_ns(cluster, {100 * kMiB, rings}, group));
   };
   same({64, 1}, 4);
   same({8, 8}, 1);   // one member per node
@@ -163,7 +153,7 @@ TEST_CASE("collectives in groups that are alone take the time of their closed fo
     CHECK(std::abs(alone(all_to_all_v(matrix)) - all_to_all_v_ns(cluster, matrix, group)) <= 1);
     for (const int64_t rings : {0, 1, 3}) {
       CHECK(std::abs(alone(all_reduce(bytes, rings)) -
-                     all_reduce_ns(cluster, bytes, rings, group)) <= 1);
+                     all_reduce_ns(cluster, {bytes, rings}, group)) <= 1);
     }
   }
 }
@@ -193,7 +183,7 @@ TEST_CASE("a group that does not divide the devices is refused with the op's num
       run_collectives(eight_a_node(16), {all_to_all(1), in({3, 1}, all_reduce(1))}),
       Catch::Contains("ops[1]: group = 3, stride = 1") && Catch::Contains("divide the 16 ranks"));
   CHECK_THROWS_AS(all_to_all_ns(eight_a_node(16), 1, {16, 2}), UserError);
-  CHECK_THROWS_AS(all_reduce_ns(eight_a_node(16), 1, 0, {3, 1}), UserError);
+  CHECK_THROWS_AS(all_reduce_ns(eight_a_node(16), {1}, {3, 1}), UserError);
 }
 
 }  // namespace

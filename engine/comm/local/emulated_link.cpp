@@ -7,7 +7,6 @@
 #include <chrono>
 
 #include "engine/base/errors.h"
-#include "engine/network/closed_form.h"
 
 namespace moe {
 
@@ -54,15 +53,6 @@ class EmulatedLink final : public Communicator {
   CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
     return reduce(what, in, out, n);
   }
-  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(size() == wire_.link().num_devices(),
-              "broadcast {}: over the emulated link it must be among all {} ranks, but is in a "
-              "group of {}",
-              what, wire_.link().num_devices(), size());
-    inner_.posted_at(take_post());
-    return hold("broadcast " + what, inner_.broadcast(what, data, bytes, root),
-                broadcast_ns(wire_.link(), static_cast<double>(bytes)));
-  }
   /// A barrier transfers no bytes and does not occupy the wire.
   CommTimes barrier(const std::string& what) override {
     inner_.posted_at(take_post());
@@ -74,11 +64,12 @@ class EmulatedLink final : public Communicator {
   CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_reduce(what, in, out, n);
-    const double bytes = static_cast<double>(n) * sizeof(T);
-    if (size() == wire_.link().num_devices()) {
-      return hold("all_reduce " + what, moved, NetworkOp{AllReduce{.bytes = bytes}});
-    }
-    return hold("all_reduce " + what, moved, all_reduce_ns(wire_.link(), bytes, 0, group_));
+    const bool all = size() == wire_.link().num_devices();
+    return hold("all_reduce " + what, moved,
+                NetworkOp{AllReduce{.bytes = static_cast<double>(n) * sizeof(T),
+                                    .algorithm = wire_.link().all_reduce,
+                                    .rank = all ? -1 : rank_},
+                          group_});
   }
 
   Communicator& subgroup(const Group& group) override {
@@ -114,10 +105,8 @@ class EmulatedLink final : public Communicator {
   }
 
   /// Waits until the emulated transfer is over. All members get the same begin and end, whenever
-  /// their threads woke. `transfer` is a NetworkOp, or a duration that other transfers do not
-  /// change.
-  template <class T>
-  CommTimes hold(const std::string& what, const CommTimes& moved, const T& transfer) {
+  /// their threads woke.
+  CommTimes hold(const std::string& what, const CommTimes& moved, const NetworkOp& transfer) {
     try {
       const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
       return {moved.post, times.begin, times.end};
@@ -178,28 +167,17 @@ void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
   lock.lock();
 }
 
-template <class T>
-EmulatedWire::Times EmulatedWire::carry_any(Channel& channel, uint64_t turn, const T& transfer,
-                                            Nanoseconds post) {
+EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
+                                        Nanoseconds post) {
   sleep_precisely();
   Lock lock(mutex_);
-  if (channel.turn < turn && !stopped_) transfers_.begin(channel, turn, transfer, post - origin_);
+  if (channel.turn < turn && !stopped_) transfers_.begin(channel, turn, op, post - origin_);
   const Nanoseconds begin = channel.begin;
   while (!stopped_) {
     if (transfers_.is_over(channel, clock())) return {origin_ + begin, origin_ + channel.end};
     wait(lock, transfers_.next_ns(channel), transfers_.may_end_next(channel));
   }
   throw Stopped{reason_};
-}
-
-EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, const NetworkOp& op,
-                                        Nanoseconds post) {
-  return carry_any(channel, turn, op, post);
-}
-
-EmulatedWire::Times EmulatedWire::carry(Channel& channel, uint64_t turn, Nanoseconds length,
-                                        Nanoseconds post) {
-  return carry_any(channel, turn, length, post);
 }
 
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane) {

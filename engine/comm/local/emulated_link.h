@@ -43,8 +43,6 @@ class EmulatedWire {
     Nanoseconds begin, end;
   };
   Times carry(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds post);
-  /// As above, for a transfer that shares the link with no other transfer and takes `length`.
-  Times carry(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds post);
   /// Makes all calls of carry(), current and later ones, throw Stopped with `reason`.
   void abort(const std::string& reason);
 
@@ -56,8 +54,6 @@ class EmulatedWire {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  template <class T>
-  Times carry_any(Channel& channel, uint64_t turn, const T& transfer, Nanoseconds post);
   void wait(Lock& lock, Nanoseconds until, bool spin);
   /// Returns the time of the wire, which counts from 0 at origin_.
   Nanoseconds clock() const { return clock_ns() - origin_; }
@@ -76,11 +72,9 @@ class EmulatedWire {
 /// be the same on all ranks of the lane. Keeps references to `inner` and `wire`. Requires:
 /// wire.link().num_devices() == inner.size().
 /// An all-to-all whose sizes differ by rank takes the time of its byte matrix, for which the
-/// members exchange their sizes within the call. A group's all-to-all shares links with the other
-/// transfers as a collective of its own. A group's all-reduce takes the time that it has when all
-/// groups reduce at once, and shares links with no other transfer. A broadcast takes the time that
-/// it has without traffic of other lanes, a barrier no time. After wire.abort(), calls throw
-/// RunError with its reason.
+/// members exchange their sizes within the call. A group's collective shares links with the other
+/// transfers, those of other groups too, as a collective of its own. A barrier takes no time. After
+/// wire.abort(), calls throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);
 
 /// A sleep with a timer slack of 1 ns wakes 20 to 45 us late. A thread that must be on time sleeps

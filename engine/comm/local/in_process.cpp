@@ -82,18 +82,14 @@ class InProcessWorld::Impl::Member final : public Communicator {
   CommTimes all_to_all(const std::string& what, const void* send, void* receive,
                        const Pieces& pieces) override {
     check_pieces(pieces, size());
-    return call({CallKind::kAllToAll, what, send, receive, 0, 0, &pieces});
+    return call(
+        {.kind = CallKind::kAllToAll, .what = what, .in = send, .out = receive, .pieces = &pieces});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return call({CallKind::kAllReduceF32, what, in, out, n});
   }
   CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
     return call({CallKind::kAllReduceF64, what, in, out, n});
-  }
-  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override {
-    MOE_CHECK(root >= 0 && root < size(),
-              "broadcast {}: the root is member {}, but must be 0 to {}", what, root, size() - 1);
-    return call({CallKind::kBroadcast, what, data, data, bytes, root});
   }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
 

@@ -9,20 +9,15 @@ namespace moe {
 LinkTransfers::LinkTransfers(const Cluster& link, bool keep_use)
     : link_(link), wire_(link_, network_options(link_, keep_use), false) {}
 
-void LinkTransfers::begin(Channel& channel, uint64_t turn, Nanoseconds length,
+void LinkTransfers::begin(Channel& channel, uint64_t turn, const NetworkOp& op,
                           Nanoseconds earliest) {
   MOE_CHECK(
       channel.over,
       "transfer {} of a lane of one group begins, but transfer {} of this lane must end first",
       turn, channel.turn);
   channel.turn = turn;
-  channel.begin = std::max(earliest, channel.end);
-  channel.end = channel.begin + length;
-}
-
-void LinkTransfers::begin(Channel& channel, uint64_t turn, const NetworkOp& op,
-                          Nanoseconds earliest) {
-  begin(channel, turn, alone_ns(link_, op), std::max(earliest, wire_.now()));
+  channel.begin = std::max({earliest, channel.end, wire_.now()});
+  channel.end = channel.begin + alone_ns(link_, op);
   channel.op = wire_.begin(op, static_cast<double>(channel.begin));
   channel.over = false;
   on_wire_[channel.op] = &channel;

@@ -35,8 +35,6 @@ class LinkTransfers {
   /// transfer, or at the wire's current time, whichever is latest. Requires: the previous transfer
   /// is over. The channel must not move in memory until the transfer is over.
   void begin(Channel& channel, uint64_t turn, const NetworkOp& op, Nanoseconds earliest);
-  /// As above, for a transfer that shares the link with no other transfer and takes `length`.
-  void begin(Channel& channel, uint64_t turn, Nanoseconds length, Nanoseconds earliest);
   /// Whether the channel's transfer is over at `now`; advances the wire's time as far as needed.
   bool is_over(Channel& channel, Nanoseconds now);
   /// For a transfer that is not over: returns a time before which it does not end; call is_over()

@@ -93,9 +93,6 @@ void Transfer::prepare(std::span<const Request> requests) {
     queue.next.store(jobs_.size(), std::memory_order_relaxed);
     if (first.kind == CallKind::kAllToAll) {
       add_all_to_all(r);
-    } else if (first.kind == CallKind::kBroadcast) {
-      if (r != first.root)
-        add_copy(requests[index(r)].out, requests[index(first.root)].in, first.size);
     } else if (first.kind != CallKind::kBarrier) {
       add_sums(r);
     }

@@ -29,8 +29,9 @@ class MessageComm final : public Communicator {
                        const Pieces& pieces) override;
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override;
   CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override;
-  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) override;
   CommTimes barrier(const std::string& what) override;
+  /// Sends the bytes of member `root` to all members. For the job's own texts; no op broadcasts.
+  CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root);
 
  private:
   /// What a member sends to a peer before a collective.

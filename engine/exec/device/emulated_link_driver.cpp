@@ -35,10 +35,8 @@ kernels::LinkSignal EmulatedLinkDriver::start_step(Nanoseconds now) {
   return {&flags_[0], ++passes_, 0};
 }
 
-PacedTransfer EmulatedLinkDriver::post(size_t channel, LinkTransfer transfer) {
-  const auto* const op = std::get_if<NetworkOp>(&transfer);
-  const Nanoseconds alone =
-      op != nullptr ? alone_ns(transfers_.link(), *op) : std::get<Nanoseconds>(transfer);
+PacedTransfer EmulatedLinkDriver::post(size_t channel, NetworkOp transfer) {
+  const Nanoseconds alone = alone_ns(transfers_.link(), transfer);
   Channel& c = channels_[channel];
   c.posts.push_back({++c.num_posted, std::move(transfer), alone});
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
@@ -74,11 +72,7 @@ void EmulatedLinkDriver::see_begins(Nanoseconds now) {
   for (const auto& [at, i] : begun) {
     Channel& c = channels_[i];
     const Post& post = c.posts.front();
-    std::visit(
-        [&, at = at](const auto& transfer) {
-          transfers_.begin(c.wire, static_cast<uint64_t>(post.number), transfer, at - origin_);
-        },
-        post.transfer);
+    transfers_.begin(c.wire, static_cast<uint64_t>(post.number), post.transfer, at - origin_);
     c.begun = true;
   }
 }

@@ -10,7 +10,6 @@
 
 #include <deque>
 #include <span>
-#include <variant>
 #include <vector>
 
 #include "engine/comm/local/link_transfers.h"
@@ -18,9 +17,6 @@
 #include "kernels/device.h"
 
 namespace moe {
-
-/// A NetworkOp, or a fixed duration that other transfers on the wire do not change.
-using LinkTransfer = std::variant<NetworkOp, Nanoseconds>;
 
 /// What the kernels of a transfer need in order to follow the emulated link.
 struct PacedTransfer {
@@ -41,7 +37,7 @@ class EmulatedLinkDriver {
   /// steps.
   kernels::LinkSignal start_step(Nanoseconds now);
   /// Adds a transfer to a channel, behind the transfers posted to it before.
-  PacedTransfer post(size_t channel, LinkTransfer transfer);
+  PacedTransfer post(size_t channel, NetworkOp transfer);
   /// Notices transfers that have begun, and ends those that are over at `now`. Returns when to call
   /// again: kNever when nothing is posted, and a time that is not after `now` to call again at
   /// once. Throws as Wire does.
@@ -56,7 +52,7 @@ class EmulatedLinkDriver {
  private:
   struct Post {
     int64_t number;
-    LinkTransfer transfer;
+    NetworkOp transfer;
     Nanoseconds alone;
   };
   struct Channel {

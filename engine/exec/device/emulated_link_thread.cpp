@@ -50,7 +50,7 @@ void EmulatedLinkThread::begin_step(kernels::Stream stream) {
   device_.sleep(0, start_, stream);
 }
 
-PacedTransfer EmulatedLinkThread::post(size_t channel, LinkTransfer transfer) {
+PacedTransfer EmulatedLinkThread::post(size_t channel, NetworkOp transfer) {
   const Lock lock(mutex_);
   PacedTransfer paced = driver_.post(channel, std::move(transfer));
   posted_ = true;

@@ -27,7 +27,7 @@ class EmulatedLinkThread {
   /// Queues the signal of the step's start; the work that precedes the step has just been queued on
   /// the stream.
   void begin_step(kernels::Stream stream);
-  PacedTransfer post(size_t channel, LinkTransfer transfer);
+  PacedTransfer post(size_t channel, NetworkOp transfer);
   /// Rethrows, on the calling thread, the error that ended the link's thread. Does nothing if there
   /// was none.
   void check();

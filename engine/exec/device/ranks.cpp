@@ -111,13 +111,14 @@ class DeviceRanks : public DeviceCommunicator {
 
   PacedTransfers paced_sum(const DeviceTransfer& t, ElementRange range) {
     const Group& group = t.members[0].group;
-    const auto bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)});
-    const Nanoseconds alone = all_reduce_ns(*link_.cluster, bytes, 0, group);
-    if (!link_thread_) return PacedTransfers(t.members.size(), {{}, alone});
-    const bool all = group.size == num_ranks_;
-    return post_all(t, [&](const DeviceMember&) -> LinkTransfer {
-      if (all) return NetworkOp{AllReduce{.bytes = bytes}};
-      return alone;  // as on the emulated link of CPU ranks
+    AllReduce op = {.bytes = static_cast<double>((range.last - range.first) * Bytes{sizeof(float)}),
+                    .algorithm = link_.cluster->all_reduce};
+    if (!link_thread_) {
+      return PacedTransfers(t.members.size(), {{}, all_reduce_ns(*link_.cluster, op, group)});
+    }
+    return post_all(t, [&](const DeviceMember& first) {
+      op.rank = group.size == num_ranks_ ? -1 : first.rank;
+      return NetworkOp{op, group};
     });
   }
 

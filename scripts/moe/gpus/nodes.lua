@@ -11,23 +11,29 @@ local assumed = schema.assumed
 -- lo, hi}, from the measured times: gemm_share = median over the GEMMs of 1,024 rows or more
 -- (at best 0.96, 0.97, 0.95, 0.92, 0.87 in the order of the rows); memory_share = median over GEMMs
 -- of up to 8 rows with 0.6 GB of weights or more, which only read their weights (at best 0.87,
--- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs.
+-- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs. From Hopper on
+-- the NVSwitch adds (in_switch); all_reduce_us = measured time of a small all-reduce of one node
+-- beyond the 4 us of its hops.
 local GPUS = {
   a100 = { name = "A100 SXM", flops = 312e12, gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_bytes = 80e9,
     nvlink = 300e9, nvlink_share = { 0.68, 0.6, 0.8 }, nvlink_gpus = 8 },
   h100 = { name = "H100 SXM", flops = 989e12, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
     memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_bytes = 80e9,
-    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8 },
+    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
+    all_reduce_us = 11.6 },
   h200 = { name = "H200 SXM", flops = 989e12, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
     memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
-    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8 },
+    nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
+    all_reduce_us = 12.8 },
   b200 = { name = "B200", flops = 2250e12, gemm_share = { 0.60, 0.45, 0.85 }, vector = 80e12,
     memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
-    nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8 },
+    nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
+    all_reduce_us = 21.2 },
   gb200 = { name = "GB200", flops = 2500e12, gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
-    nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4 },
+    nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
+    all_reduce_us = 11.9 },
 }
 
 local function share(band, why)
@@ -63,10 +69,17 @@ function M.of(name, fields)
     intra = { peak_bytes_per_s = gpu.nvlink, latency_us = 1, efficiency = share(gpu.nvlink_share,
       ("share of NVLink that the measured all-to-all of %d GPUs reaches"):format(gpu.nvlink_gpus))
     },
+    -- Between nodes: fitted to NCCL's published times, which recipes/collectives.lua shows beside
+    -- those that follow from the constants here. All-to-alls of 10 and 80 H100 reach 0.89 and 0.90
+    -- of a NIC; small ones of 16 B200, 56 and 112 GH200 take 37, 119 and 261 us.
     nic = { latency_us = 2.5, efficiency = assumed { value = 0.9, lo = 0.7, hi = 0.95,
-      why = "achieved share of a NIC's rate by an all-to-all" } },
-    a2a_base_us = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv" },
-    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer" },
+      why = "as measured all-to-alls: 0.89 to 0.92 of InfiniBand, 0.96 of EFA" } },
+    a2a_base_us = assumed { value = 2, lo = 0, hi = 20,
+      why = "start-up of an all-to-all, fitted to small ones of 16 to 112 GPUs" },
+    a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4,
+      why = "start-up per peer, fitted to small all-to-alls of 16 to 112 GPUs" },
+    all_reduce_base_us = gpu.all_reduce_us,
+    in_switch = gpu.in_switch,
   }
   local out = schema.merged(common, fields)
   for _, part in ipairs { "device", "intra", "nic" } do

@@ -26,6 +26,8 @@ schema.record("finding", "finding", "an exposure, and advice on it", {
 schema.record("collective share", "share", "the times of a collective, means over ranks", {
   { "op", "string", "name of the op" }, { "kind", "string", "one of `moebench list ops`" },
   { "bytes", "number", "bytes that a rank sends" },
+  { "algorithm", "string?",
+    'of an all-reduce: "ring", "tree", "two_level", "in_switch", or "measured"' },
   { "alone_ms", "number", "time of the collective if it runs alone" },
   { "waited_ms", "number", "time from post to begin, of all chunks" },
   { "transfer_ms", "number", "time in which bytes are on the links" },
@@ -102,7 +104,7 @@ local function collectives(lines, e)
   add(lines, "collectives; columns in ms: time alone, waiting, in transfer, hidden, exposed")
   for _, c in ipairs(e.collectives) do
     add(lines, "  %9.3f %9.3f %9.3f %9.3f %9.3f  %s", c.alone_ms, c.waited_ms, c.transfer_ms,
-      c.hidden_ms, c.exposed_ms, c.op)
+      c.hidden_ms, c.exposed_ms, c.op .. (c.algorithm and ", by " .. c.algorithm or ""))
     if #c.hidden_by > 0 then
       add(lines, "    under %s", some(c.hidden_by, MAX_OPS, function(h) return h.op end))
     end

@@ -36,8 +36,7 @@ M.OPS = {
   all_reduce = schema.merged(ANY_OP, {
     bytes = schema.merged(BYTES, { required = true,
       doc = "bytes that each rank adds to the sum" }),
-    algorithm = { type = "string", enum = { "ring" }, default = "ring",
-      doc = "algorithm of the all-reduce" },
+    algorithm = schema.merged(cluster_lib.ALL_REDUCE, { default = "ring" }),
     rings = { type = "integer", lo = 1, hi = 1024, doc = "number of rings; default: one per NIC" },
   }),
 }
@@ -100,6 +99,13 @@ local function check_op(t, index, c, at)
       errors.user(("%s.%s: is only used with share = '%s'; here share is '%s'"):format(path, field,
         share, c.share), at)
     end
+  end
+  if op.algorithm == "in_switch" and not c.cluster.in_switch then
+    errors.user(('%s.algorithm: in_switch needs a cluster with in_switch = true'):format(path), at)
+  end
+  if op.rings and op.algorithm ~= "ring" then
+    errors.user(("%s.rings: is only used with algorithm = 'ring'; here it is '%s'"):format(path,
+      op.algorithm), at)
   end
   local n = c.cluster.devices
   if op.rank_start_ms then

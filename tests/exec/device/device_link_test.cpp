@@ -114,7 +114,7 @@ TEST_CASE("on a link that lanes share no transfer is shorter than alone, and no 
     CAPTURE(plan->graph.op(s.op).name);
     CHECK(s.end - s.begin >= (kind == Collective::kAllToAll
                                   ? all_to_all_ns(link, bytes / 3)
-                                  : all_reduce_ns(link, bytes * 4 / (2 * 3))));
+                                  : all_reduce_ns(link, {bytes * 4 / (2 * 3)})));
   }
   CHECK(transfers > 0);
 

@@ -224,7 +224,7 @@ TEST_CASE("on the emulated link no transfer is faster than its closed form, and 
     const auto bytes = static_cast<double>(s.bytes);
     const Nanoseconds least = kind == Collective::kAllToAll
                                   ? all_to_all_ns(link, bytes / 3)
-                                  : all_reduce_ns(link, bytes * 4 / (2 * 3));
+                                  : all_reduce_ns(link, {bytes * 4 / (2 * 3)});
     CAPTURE(plan->graph.op(s.op).name);
     CHECK(s.end - s.begin >= least);
   }

@@ -194,26 +194,6 @@ TEST_CASE("a driver that wakes late lets transfers end late, but never by anothe
   }
 }
 
-TEST_CASE("what shares with nobody lasts as long as it says, and others beside it as if alone") {
-  const Cluster link = link_of(4, Share::kPerFlow);
-  std::vector<kernels::LinkFlags> flags(3);
-  EmulatedLinkDriver driver(link, flags);
-  driver.start_step(0);
-  flags[0] = {.began_ns = 70, .begun = 1, .over = 0};
-  const NetworkOp op{AllToAll{.bytes_per_pair = 40'000}};
-  const Nanoseconds alone = driver.post(0, op).alone;
-  CHECK(alone == all_to_all_ns(link, 40'000));
-  CHECK(driver.post(1, Nanoseconds{30'000}).alone == 30'000);
-  driver.look(70);
-  for (kernels::LinkFlags& w : std::span(flags).subspan(1)) w = {100, 1, 0};
-  driver.look(100);
-  CHECK((driver.look(30'099), flags[2].over) == 0);
-  CHECK((driver.look(30'100), flags[2].over) == 1);
-  CHECK((driver.look(99 + alone), flags[1].over) == 0);
-  CHECK(driver.look(100 + alone) == kNever);
-  CHECK(flags[1].over == 1);
-}
-
 TEST_CASE("link use is timed by the device's clock from the step's begin") {
   const Cluster link = link_of(4, Share::kPerCollective);
   Played played(link, 2, 12'345, 0, 1);

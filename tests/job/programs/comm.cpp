@@ -90,11 +90,6 @@ Bytewise mixture(Communicator& all, int64_t rounds) {
       append(result, exchange(all.group(group), round + 100));
       append(result, sum<float>(all.group(group), round + 100, 1001));
     }
-    auto random = generator(round, all.rank());
-    std::vector<uint64_t> data(1 + static_cast<size_t>(round) * 5000);
-    for (uint64_t& x : data) x = random();
-    all.broadcast("data", data.data(), static_cast<Bytes>(data.size() * 8), round % all.size());
-    append(result, data);
     all.barrier("round");
   }
   return result;
