@@ -35,6 +35,10 @@ json line_json(const CalibratedLine& line) {
                     {"us", to_us(static_cast<double>(row.ns))},
                     {"spread", row.spread},
                     {"n", row.num_samples}});
+    const MatrixWork& size = row.matrix;
+    if (size.kind == MatrixWork::Kind::kGemm) {
+      rows.back()["gemm"] = {{"m", size.m}, {"n", size.n}, {"k", size.k}};
+    }
   }
   json all = error_json(line.fit.error);
   all["rows"] = rows;

@@ -71,6 +71,9 @@ class CostModel {
   /// for other ops, and for a collective that takes no time on links. Run alone on a Wire
   /// (network/) and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes op_ns().
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
+  /// Returns how an all-reduce moves its bytes: "ring", ... (network/all_reduce.h), or "measured"
+  /// where its time is a measured one; "" for other ops, and if network() is null.
+  virtual std::string algorithm(const Graph& graph, OpId op) const;
   /// Returns what a collective and its rank's compute cost each other; for other ops, none() of the
   /// result is true.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
@@ -132,8 +135,8 @@ struct OffloadTimes {
 };
 
 /// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times, matrix
-/// products of two-byte elements take their measured time + launch instead, but no less than bytes
-/// / memory rate:
+/// products of elements of two bytes (times of bf16) or four (of f32) take their measured time +
+/// launch instead, if it has them, but no less than bytes / memory rate:
 ///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
 ///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
 ///     kernels (rows are moved by other ops here);
@@ -156,6 +159,7 @@ class RooflineCost : public CostModel {
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
+  std::string algorithm(const Graph& graph, OpId op) const override;
   /// Returns Cluster::overlap_slowdown for collectives.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
@@ -164,6 +168,8 @@ class RooflineCost : public CostModel {
   std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
                                         const WorkContext& context) const;
   Nanoseconds collective_time(const Graph& graph, OpId op, const RoutedWork& routed) const;
+  std::optional<Nanoseconds> measured_collective(const Graph& graph, OpId op,
+                                                 const RoutedWork& routed) const;
   std::optional<double> measured_ns(const Graph& graph, const Op& op, const Work& work) const;
 
   Cluster cluster_;

@@ -96,6 +96,18 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
 
 Nanoseconds RooflineCost::collective_time(const Graph& graph, OpId op,
                                           const RoutedWork& routed) const {
+  const std::optional<Nanoseconds> measured = measured_collective(graph, op, routed);
+  return measured ? *measured : collective_ns(cluster_, graph, op, routed);
+}
+
+std::string RooflineCost::algorithm(const Graph& graph, OpId op) const {
+  const std::string name = CostModel::algorithm(graph, op);
+  return !name.empty() && measured_collective(graph, op, {context_}) ? "measured" : name;
+}
+
+/// Returns the collective's time by tables of measured times; nullopt: none has it.
+std::optional<Nanoseconds> RooflineCost::measured_collective(const Graph& graph, OpId op,
+                                                             const RoutedWork& routed) const {
   const Collective collective = graph.def(op).collective;
   const auto table = tables_.find(collective);
   const int64_t size = group_of(graph, graph.op(op)).size;
@@ -114,7 +126,7 @@ Nanoseconds RooflineCost::collective_time(const Graph& graph, OpId op,
           std::ceil(grid->at(std::array{static_cast<double>(size), bytes}).ns));
     }
   }
-  return collective_ns(cluster_, graph, op, routed);
+  return std::nullopt;
 }
 
 /// Returns the measured time of the op's matrix product; nullopt: there is none.
@@ -123,9 +135,11 @@ std::optional<double> RooflineCost::measured_ns(const Graph& graph, const Op& op
   const MatrixWork& m = work.matrix;
   // A product of no rows takes no time, and has no place on the tables' axes.
   if (op_times_ == nullptr || !work.gemm() || work.flops == 0) return std::nullopt;
-  if (dtype_bytes(graph.tensor(op.inputs[0]).dtype) != 2) return std::nullopt;
+  const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
+  if (element != 2 && element != 4) return std::nullopt;
+  const char* const dtype = element == 2 ? "bf16" : "f32";
   const auto grid_ns = [&](const char* name, std::initializer_list<double> point) {
-    const OpGrid* const grid = op_times_->find(name, "bf16");
+    const OpGrid* const grid = op_times_->find(name, dtype);
     return grid == nullptr ? std::optional<double>() : grid->at({point.begin(), point.size()}).ns;
   };
   switch (m.kind) {
@@ -134,7 +148,7 @@ std::optional<double> RooflineCost::measured_ns(const Graph& graph, const Op& op
     case MatrixWork::Kind::kGemm:
       return grid_ns(measured::kGemm, {m.m, m.n, m.k});
     case MatrixWork::Kind::kExperts: {
-      const ExpertTable* const table = op_times_->experts("bf16");
+      const ExpertTable* const table = op_times_->experts(dtype);
       if (table == nullptr) return grid_ns(measured::kGemm, {m.experts * m.rows, m.n, m.k});
       const PeakRates& peak = table->peak();
       return table->grouped_gemm(m.experts, m.rows, m.n, m.k) * kNsPerSecond *

@@ -92,7 +92,7 @@ class Calibrator {
     const auto quartiles = static_cast<double>(samples[3 * n / 4] - samples[n / 4]);
     const double spread = quartiles / static_cast<double>(middle);
     spreads_.push_back(spread);
-    return {what, x, middle, spread, static_cast<int64_t>(n)};
+    return {what, x, middle, spread, static_cast<int64_t>(n), {}};
   }
 
   void measure_step(int64_t hidden, Calibration& c) {
@@ -109,7 +109,8 @@ class Calibrator {
           gemm ? op_signature(graph, op) : fmt::format("{} {}", def.name, work.bytes);
       if (!seen.insert(size).second) continue;
       const std::string what = fmt::format("{} hidden={}", def.name, hidden);
-      const Calibrated row = measure(graph, op, what, gemm ? work.flops : work.bytes);
+      Calibrated row = measure(graph, op, what, gemm ? work.flops : work.bytes);
+      row.matrix = work.matrix;
       (gemm ? c.gemm : c.memory).rows.push_back(row);
       timed_.push_back({&graph, op, row.ns});
       if (!gemm) {

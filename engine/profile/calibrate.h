@@ -22,6 +22,7 @@ struct Calibrated {
   Nanoseconds ns = 0;
   double spread = 0;  // distance of the first and the third quartile, divided by the median
   int64_t num_samples = 0;
+  MatrixWork matrix = {};  // sizes of a GEMM
 };
 
 /// Measurements of one kind of op and the fitted line t = alpha + beta x.

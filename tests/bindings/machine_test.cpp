@@ -121,6 +121,19 @@ TEST_CASE("calibrate writes a machine file that recipes simulate on") {
     assert(p:simulate().iteration_ms > 0)
     assert(p:info().cost:find("all-to-all by table, all-reduce by table", 1, true))
   )");
+  folder.write("box.csv", read_file(folder.path("new/box.csv")));
+  good(folder, R"(
+    local m, times = moe.machine "box.lua", moe.op_table "box.csv"
+    m.device.op_times, m.collective_times, m.collectives = times, times, nil
+    local c = moe.cluster.custom(m)
+    local t = moe.op_time { cluster = c, op = "all_reduce", ranks = 2, bytes = 65536 }
+    assert(t.measured and not t.extrapolated)
+    local p = moe.plan { model = model, cluster = c, system = moe.system "raf" {} }
+    assert(p:simulate().iteration_ms > 0)
+    assert(p:info().cost:find("measured op times of ", 1, true), p:info().cost)
+    t = moe.op_time { cluster = c, op = "gemm", m = 512, n = 384, k = 128, dtype = "f32" }
+    assert(t.measured and t.ms > 0)
+  )");
 }
 
 TEST_CASE("calibrate refuses a place that it cannot write before it measures") {

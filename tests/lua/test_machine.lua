@@ -72,6 +72,21 @@ test("a machine file holds what was measured, for a cluster of as many devices a
   expect.equal(spec.cluster.collectives.all_reduce.source, "box.lua")
 end)
 
+test("calibrate writes what it measured as CSV for moe.op_table", function()
+  local w = world.run("")
+  local core = package.loaded["moe.core"]
+  w.said, core.recipe, core.args.ranks = {}, nil, 2
+  core.calibrate = function(ranks)
+    local c = measured(ranks)
+    c.gemm.rows[1].gemm = { m = 8, n = 16, k = 32 }
+    return c
+  end
+  w.moe._main("calibrate", "box.lua")
+  expect.equal(w.files["out/box.csv"], "op,dtype,m,n,k,ranks,bytes,us\ngemm,f32,8,16,32,,,7.125\n"
+    .. "all_to_all,,,,,2,2000,2.125\nall_to_all,,,,,2,4000,4.125\nall_to_all,,,,,2,8000,6.125\n"
+    .. "all_reduce,,,,,2,2000,4.125\nall_reduce,,,,,2,4000,8.125\nall_reduce,,,,,2,8000,12.125\n")
+end)
+
 test("calibrate on a GPU says so in the file, and is refused where there is none", function()
   local w = world.run("")
   local core = package.loaded["moe.core"]

@@ -1,6 +1,10 @@
 // Plans of a model on a cluster whose device has measured op times.
+#include <fmt/format.h>
+#include <unistd.h>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 
 #include "engine/cost/cost_model.h"
 #include "engine/cost/op_table.h"
@@ -86,6 +90,20 @@ TEST_CASE("what is not measured takes the rates: float32, and a cluster without 
   const RooflineCost measured(measured_node(), {}), rates(slow_node(), {});
   CHECK(measured.op_ns(singles, named(singles, "b0.attn.qkv")) == flops + 3000);
   CHECK(rates.op_ns(halves, named(halves, "b0.attn.qkv")) == flops + 3000);
+}
+
+TEST_CASE("float32 takes a user's measurements of float32, two-byte elements do not") {
+  const std::filesystem::path file =
+      std::filesystem::temp_directory_path() / fmt::format("measured_times_{}.csv", getpid());
+  std::ofstream(file) << "op,dtype,m,n,k,us\ngemm,f32,512,768,256,70\ngemm,f32,64,768,256,40\n";
+  Cluster cluster = slow_node();
+  cluster.device.op_times = file;
+  const Graph halves = step_of(DType::kF16), singles = step_of(DType::kF32);
+  const RooflineCost cost(cluster, {});
+  std::filesystem::remove(file);
+  const Nanoseconds ns = cost.op_ns(singles, named(singles, "b0.attn.qkv")) - 3000;
+  CHECK(std::abs(ns - 70'000) < 100);
+  CHECK(cost.op_ns(halves, named(halves, "b0.attn.qkv")) > 1'000'000);
 }
 
 TEST_CASE("collectives inside a node take their table's time; between nodes their closed form") {

@@ -122,10 +122,29 @@ function M.file_of(c)
   return out
 end
 
+--- Returns the measured times as CSV, for moe.op_table.
+function M.csv_of(c)
+  local lines = { "op,dtype,m,n,k,ranks,bytes,us" }
+  for _, row in ipairs(c.gemm.rows) do
+    local size = row.gemm
+    if size then
+      lines[#lines + 1] = ("gemm,%s,%d,%d,%d,,,%.3f"):format(c.dtype, size.m, size.n, size.k,
+        row.us)
+    end
+  end
+  for _, kind in ipairs(TABLES) do
+    for _, row in ipairs(c[kind] and c[kind].rows or {}) do
+      lines[#lines + 1] = ("%s,,,,,%d,%d,%.3f"):format(kind, c.ranks, row.x, row.us)
+    end
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
 local HEAD = [[
 -- Measured by `moebench calibrate`; %s, %s.
 -- In a recipe in the same folder:
 --   cluster = moe.cluster.custom(moe.machine "%s")
+-- The .csv beside it has the measured times of GEMMs and collectives for moe.op_table.
 -- collectives: rows { bytes per rank, us }. overlap: the factors by which compute takes longer
 -- while a transfer of `blocks` CUDA blocks runs. residuals: measurements behind the fitted lines
 -- t = alpha_us + work / per_s; a row is { flops or bytes, us, spread between quartiles, number of
@@ -150,7 +169,7 @@ local function num_ranks()
   return n or asked or DEFAULT_RANKS
 end
 
---- Measures this machine, prints the results and writes `file` into the output folder.
+--- Measures this machine, prints the results and writes `file` and its CSV into the output folder.
 function M.calibrate(file)
   if core.args.precision == "bf16" and core.args.device ~= "cuda" then
     errors.user("--precision bf16: is only possible with --device cuda; the CPU computes in f32")
@@ -165,6 +184,7 @@ function M.calibrate(file)
   if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end
   core.say("\nwritten: "
     .. core.write_output(file, HEAD:format(c.dtype, where(c), file, lua_text(M.file_of(c), ""))))
+  core.say("written: " .. core.write_output(file:gsub("%.lua$", "") .. ".csv", M.csv_of(c)))
 end
 
 return M

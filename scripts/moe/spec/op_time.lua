@@ -23,8 +23,8 @@ local SIZES = {
 local ANY = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   op = { type = "string", enum = schema.keys_of(SIZES), required = true, doc = "the op" },
-  dtype = { type = "string", enum = { "bf16", "fp8" }, default = "bf16",
-    doc = "element type; fp8 for GEMMs only" },
+  dtype = { type = "string", enum = { "bf16", "f32", "fp8" }, default = "bf16",
+    doc = "element type; fp8 for GEMMs only, f32 for measurements of your own" },
 }
 local BYTES = { ranks = size "number of ranks",
   bytes = size "bytes that a rank holds before the exchange, in an all-to-all with its own part" }
