@@ -32,7 +32,7 @@ FitError fit_error(std::span<const TimedWork> points, std::span<const double> pr
   return error;
 }
 
-LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
+LineFit fit_line(const std::string& what, std::span<const TimedWork> points, bool may_be_flat) {
   // Sums for the normal equations; each squared residual has weight 1/t^2.
   double w = 0, wx = 0, wxx = 0, wt = 0, wxt = 0;
   for (const TimedWork& p : points) {
@@ -55,7 +55,9 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points) {
   fit.alpha_ns = (wt * wxx - wxt * wx) / determinant;
   fit.beta_ns = (w * wxt - wx * wt) / determinant;
   if (fit.alpha_ns < 0) fit = {.alpha_ns = 0, .beta_ns = wxt / wxx};
-  if (!(fit.beta_ns > 0)) {
+  if (!(fit.beta_ns > 0) && may_be_flat) {
+    fit = {.alpha_ns = wt / w, .beta_ns = 0};
+  } else if (!(fit.beta_ns > 0)) {
     throw run_error("{}: the measured times must grow with size, but do not; is the machine busy?",
                     what);
   }

@@ -30,15 +30,18 @@ FitError fit_error(std::span<const TimedWork> points, std::span<const double> pr
 
 struct LineFit {
   double alpha_ns = 0;  // >= 0
-  double beta_ns = 0;   // per unit of x, > 0
+  double beta_ns = 0;   // per unit of x, >= 0
   FitError error;
   double at(double x) const { return alpha_ns + beta_ns * x; }
 };
 
 /// Fits a line by least squares of relative errors: minimizes the sum of
 /// ((alpha + beta x - t) / t)^2 with alpha >= 0. Throws RunError naming `what` when there are
-/// fewer than two different x, a time is not above 0, or times do not grow with x.
-LineFit fit_line(const std::string& what, std::span<const TimedWork> points);
+/// fewer than two different x or a time is not above 0. Where times do not grow with x, beta is 0
+/// and alpha the mean of times if `may_be_flat` (as of small transfers, which take about their
+/// start-up); else it throws RunError.
+LineFit fit_line(const std::string& what, std::span<const TimedWork> points,
+                 bool may_be_flat = false);
 
 /// Estimates the error of linear interpolation between the rows of a table: compares each row
 /// except the first and the last with the line between its two neighbours. r2 is that of these

@@ -71,7 +71,7 @@ assert(math.abs(run.time_s - expected) < 2e-8)
 
 TEST_CASE("lines fitted on a cluster decide as the pass does") {
   CHECK(message(R"(
-local cluster = moe.cluster.p4de { nodes = 1 }
+local cluster = moe.cluster.p3dn { nodes = 1 }
 local model = moe.model.gpt2_moe { layers = 2, hidden = 512, heads = 8, seq = 512,
   batch_per_device = 8, experts_per_device = 1, capacity_factor = 1 }
 local fit = moe.pipemoe.fit { model = model, cluster = cluster, objective = "step" }

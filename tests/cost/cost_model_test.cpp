@@ -71,7 +71,7 @@ TEST_CASE("collectives go by closed form and pay no launch") {
   CHECK(cost.op_ns(g, a2a) == all_to_all_ns(cluster, 1e6));
   CHECK(cost.op_ns(g, reduce) ==
         all_reduce_ns(cluster, {.bytes = 4e6, .algorithm = cluster.all_reduce}));
-  CHECK(cost.algorithm(g, reduce) == "tree");
+  CHECK(cost.algorithm(g, reduce) == "two_level");
   CHECK(cost.algorithm(g, a2a) == "");
   // By hand: a NIC carries 2 devices' 2 pairs of 1e6 bytes at 10e9 bytes/s.
   CHECK(cost.op_ns(g, a2a) == 400'000 + 5'000 + 20'000);

@@ -72,6 +72,16 @@ TEST_CASE("what is no line is refused by name") {
   CHECK_THROWS_WITH(fit_line("gemm", Points{}), Catch::Contains("0 points"));
 }
 
+TEST_CASE("where asked for, times that do not grow are constant, and others a line") {
+  const Points shrinking = {{1, 100}, {2, 98}, {4, 99}};
+  const LineFit flat = fit_line("small", shrinking, true);
+  CHECK(flat.beta_ns == 0);
+  CHECK((flat.alpha_ns > 98 && flat.alpha_ns < 100));
+  CHECK(flat.error.worst < 0.02);
+  const Points growing = {{1, 3}, {2, 5}, {4, 9}};
+  CHECK(fit_line("large", growing, true).beta_ns == fit_line("large", growing).beta_ns);
+}
+
 TEST_CASE("errors are relative to what was measured, and name the worst row") {
   const Points points = {{1, 100}, {2, 200}, {3, 400}};
   const std::vector<double> predicted = {110, 200, 200};

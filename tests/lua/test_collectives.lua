@@ -76,8 +76,12 @@ test("keys, kinds and names are those of the op", function()
   fails("ops = { { kind = 'all_to_all', bytes_per_pair = 1, rings = 1 } }", 6,
     "ops[1]: unknown key 'rings'")
   fails("ops = { { kind = 'all_reduce' } }", 6, "ops[1].bytes: is missing")
-  fails("ops = { { kind = 'all_reduce', bytes = 1, algorithm = 'tree' } }", 6,
-    "algorithm: 'tree' is not allowed; give one of: ring")
+  fails("ops = { { kind = 'all_reduce', bytes = 1, algorithm = 'treee' } }", 6,
+    "Did you mean 'tree'?")
+  fails("ops = { { kind = 'all_reduce', bytes = 1, algorithm = 'in_switch' } }", 6,
+    "ops[1].algorithm: in_switch needs a cluster with in_switch = true")
+  fails("ops = { { kind = 'all_reduce', bytes = 1, algorithm = 'tree', rings = 2 } }", 6,
+    "ops[1].rings: is only used with algorithm = 'ring'; here it is 'tree'")
   fails("ops = {}, share = 'per_flows'", 6, "Did you mean 'per_flow'?")
   fails("ops = {},\n efficiency = 0", 7, "moe.collectives.efficiency: 0 is not allowed")
   fails("ops = { { kind = 'all_reduce', bytes = 1, after = { 1 } } }", 6,

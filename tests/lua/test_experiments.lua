@@ -91,7 +91,7 @@ end)
 
 test("assumed constants of the cluster stand with every simulated run", function()
   local run = expect.runs(experiment "").results.runs[1]
-  expect.equal(run.assumed["cluster.p4de.device.gemm_efficiency"].value, 0.3)
+  expect.equal(run.assumed["cluster.p4de.device.gemm_efficiency"].value, 0.68)
 end)
 
 test("a system given twice, none, and an unknown one to execute are refused", function()

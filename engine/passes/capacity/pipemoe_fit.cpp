@@ -81,7 +81,7 @@ LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostM
             "capacity = {} allow only one",
             first.name, max_degree, chain.capacity);
   const auto line = [&first](const char* what, const std::vector<TimedWork>& points) {
-    return fit_line(fmt::format("{} of '{}'", what, first.name), points);
+    return fit_line(fmt::format("{} of '{}'", what, first.name), points, true);
   };
   const LineFit a = line("transfers", transfers), e = line("experts", experts);
   fit.model = work_of(forward, chain);

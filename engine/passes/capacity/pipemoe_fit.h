@@ -25,8 +25,8 @@ struct LayerFit {
 /// allow, and fits straight lines through the times of a part: one for its transfer (the mean of
 /// its all-to-alls, over n_d), one for its experts and, for kStep, one for the experts' backward
 /// (both over n_e). cut_s is the time of the splits and joins, the mean over the degrees above 1.
-/// Requires: at least two degrees. Throws RunError naming the all-to-all when times do not grow
-/// with sizes (see fit_line).
+/// Times that do not grow with sizes, as those of small parts, count as constant. Requires: at
+/// least two degrees. Throws RunError naming the all-to-all where a part takes no time.
 LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostModel& cost,
                    DegreeObjective objective, int64_t max_degree);
 
