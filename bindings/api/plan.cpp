@@ -91,6 +91,9 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
+  const MeasuredShares shares = measured_shares(plan.graph, *plan.spec.cost);
+  out["measured_share"] = shares.measured;
+  out["extrapolated_share"] = shares.extrapolated;
   if (handle.profile && handle.profile->in_step()) {
     options.policies.place = placements_of(host, handle);  // new, without state of earlier steps
     options.links_of_step = -1;

@@ -33,6 +33,21 @@ std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& co
   return sums;
 }
 
+MeasuredShares measured_shares(const Graph& graph, const CostModel& cost) {
+  double all = 0;
+  MeasuredShares shares;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const auto ns = static_cast<double>(cost.op_ns(graph, id));
+    const TimeSource source = cost.time_source(graph, id);
+    all += ns;
+    if (source == TimeSource::kMeasured) shares.measured += ns;
+    if (source == TimeSource::kExtrapolated) shares.extrapolated += ns;
+  }
+  if (all > 0) shares = {shares.measured / all, shares.extrapolated / all};
+  return shares;
+}
+
 MicroOpTimes micro_op_times(const Graph& graph, const CostModel& cost) {
   std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
   for (size_t i = 0; i < graph.num_ops(); ++i) {

@@ -25,6 +25,14 @@ Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline);
 /// collectives of that kind, or a segment, for all other ops in it.
 std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost);
 
+/// Shares of the time of all ops of a rank, each alone, whose times are measured: around their
+/// sizes, and at other sizes (TimeSource). The rest is rates and closed forms.
+struct MeasuredShares {
+  double measured = 0;
+  double extrapolated = 0;
+};
+MeasuredShares measured_shares(const Graph& graph, const CostModel& cost);
+
 /// The two times of the forward pass that Lina's expert packing compares: of the all-to-all to the
 /// experts and of the experts' compute, for one part of an MoE layer, each running alone.
 struct MicroOpTimes {

@@ -47,6 +47,10 @@ struct CoreSharing {
 
 class OpTables;
 
+/// Where the time of an op comes from. kModel: rates or a closed form. kMeasured: measured times
+/// around its sizes. kExtrapolated: measured times of other sizes.
+enum class TimeSource : uint8_t { kModel, kMeasured, kExtrapolated };
+
 class CostModel {
  public:
   virtual ~CostModel() = default;
@@ -74,6 +78,7 @@ class CostModel {
   /// Returns how an all-reduce moves its bytes: "ring", ... (network/all_reduce.h), or "measured"
   /// where its time is a measured one; "" for other ops, and if network() is null.
   virtual std::string algorithm(const Graph& graph, OpId op) const;
+  virtual TimeSource time_source(const Graph&, OpId) const { return TimeSource::kModel; }
   /// Returns what a collective and its rank's compute cost each other; for other ops, none() of the
   /// result is true.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
@@ -160,6 +165,7 @@ class RooflineCost : public CostModel {
   const Cluster* network() const override { return &cluster_; }
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string algorithm(const Graph& graph, OpId op) const override;
+  TimeSource time_source(const Graph& graph, OpId op) const override;
   /// Returns Cluster::overlap_slowdown for collectives.
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
@@ -168,9 +174,14 @@ class RooflineCost : public CostModel {
   std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
                                         const WorkContext& context) const;
   Nanoseconds collective_time(const Graph& graph, OpId op, const RoutedWork& routed) const;
-  std::optional<Nanoseconds> measured_collective(const Graph& graph, OpId op,
-                                                 const RoutedWork& routed) const;
-  std::optional<double> measured_ns(const Graph& graph, const Op& op, const Work& work) const;
+  struct Measured {
+    double ns;
+    bool extrapolated;
+  };
+  std::optional<Measured> measured_collective(const Graph& graph, OpId op,
+                                              const RoutedWork& routed) const;
+  std::optional<Measured> measured_product(const Graph& graph, const Op& op,
+                                           const Work& work) const;
 
   Cluster cluster_;
   WorkContext context_;

@@ -87,8 +87,8 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), routed.work);
   const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
-  const std::optional<double> measured = measured_ns(graph, graph.op(op), work);
-  const double ns = std::max(measured ? std::ceil(*measured) : rounded_ns(work.flops, rate),
+  const std::optional<Measured> found = measured_product(graph, graph.op(op), work);
+  const double ns = std::max(found ? std::ceil(found->ns) : rounded_ns(work.flops, rate),
                              rounded_ns(work.bytes, device.memory_bytes_per_s));
   const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
@@ -96,8 +96,19 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
 
 Nanoseconds RooflineCost::collective_time(const Graph& graph, OpId op,
                                           const RoutedWork& routed) const {
-  const std::optional<Nanoseconds> measured = measured_collective(graph, op, routed);
-  return measured ? *measured : collective_ns(cluster_, graph, op, routed);
+  const std::optional<Measured> found = measured_collective(graph, op, routed);
+  return found ? static_cast<Nanoseconds>(found->ns) : collective_ns(cluster_, graph, op, routed);
+}
+
+TimeSource RooflineCost::time_source(const Graph& graph, OpId op) const {
+  if (is_view(graph, graph.op(op))) return TimeSource::kModel;
+  const OpDef& def = graph.def(op);
+  const std::optional<Measured> found =
+      def.collective != Collective::kNone
+          ? measured_collective(graph, op, {context_})
+          : measured_product(graph, graph.op(op), def.work(graph, graph.op(op), context_));
+  if (!found) return TimeSource::kModel;
+  return found->extrapolated ? TimeSource::kExtrapolated : TimeSource::kMeasured;
 }
 
 std::string RooflineCost::algorithm(const Graph& graph, OpId op) const {
@@ -106,14 +117,16 @@ std::string RooflineCost::algorithm(const Graph& graph, OpId op) const {
 }
 
 /// Returns the collective's time by tables of measured times; nullopt: none has it.
-std::optional<Nanoseconds> RooflineCost::measured_collective(const Graph& graph, OpId op,
-                                                             const RoutedWork& routed) const {
+std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
+    const Graph& graph, OpId op, const RoutedWork& routed) const {
   const Collective collective = graph.def(op).collective;
   const auto table = tables_.find(collective);
   const int64_t size = group_of(graph, graph.op(op)).size;
   const bool whole = round_of(graph, graph.op(op)).of == 1;
   const double bytes = payload_bytes(graph, op, routed.work);
-  if (table != tables_.end() && size == graph.num_ranks && whole) return table->second.at(bytes);
+  if (table != tables_.end() && size == graph.num_ranks && whole) {
+    return Measured{static_cast<double>(table->second.at(bytes)), false};
+  }
   const bool even = routed.bytes == nullptr && routed.steps == nullptr;
   if (collective_times_ != nullptr && cluster_.nodes == 1 && whole && even && size > 1 &&
       bytes > 0) {
@@ -122,41 +135,50 @@ std::optional<Nanoseconds> RooflineCost::measured_collective(const Graph& graph,
                                                                     : "";
     const OpGrid* const grid = collective_times_->find(name, "bf16");
     if (grid != nullptr) {
-      return static_cast<Nanoseconds>(
-          std::ceil(grid->at(std::array{static_cast<double>(size), bytes}).ns));
+      const OpTime time = grid->at(std::array{static_cast<double>(size), bytes});
+      return Measured{std::ceil(time.ns), time.extrapolated};
     }
   }
   return std::nullopt;
 }
 
 /// Returns the measured time of the op's matrix product; nullopt: there is none.
-std::optional<double> RooflineCost::measured_ns(const Graph& graph, const Op& op,
-                                                const Work& work) const {
+std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph& graph,
+                                                                     const Op& op,
+                                                                     const Work& work) const {
   const MatrixWork& m = work.matrix;
   // A product of no rows takes no time, and has no place on the tables' axes.
   if (op_times_ == nullptr || !work.gemm() || work.flops == 0) return std::nullopt;
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
   const char* const dtype = element == 2 ? "bf16" : "f32";
-  const auto grid_ns = [&](const char* name, std::initializer_list<double> point) {
+  const auto in_grid = [&](const char* name,
+                           std::initializer_list<double> point) -> std::optional<Measured> {
     const OpGrid* const grid = op_times_->find(name, dtype);
-    return grid == nullptr ? std::optional<double>() : grid->at({point.begin(), point.size()}).ns;
+    if (grid == nullptr) return std::nullopt;
+    const OpTime time = grid->at({point.begin(), point.size()});
+    return Measured{time.ns, time.extrapolated};
   };
   switch (m.kind) {
     case MatrixWork::Kind::kNone:
       return std::nullopt;
     case MatrixWork::Kind::kGemm:
-      return grid_ns(measured::kGemm, {m.m, m.n, m.k});
+      return in_grid(measured::kGemm, {m.m, m.n, m.k});
     case MatrixWork::Kind::kExperts: {
       const ExpertTable* const table = op_times_->experts(dtype);
-      if (table == nullptr) return grid_ns(measured::kGemm, {m.experts * m.rows, m.n, m.k});
+      if (table == nullptr) return in_grid(measured::kGemm, {m.experts * m.rows, m.n, m.k});
       const PeakRates& peak = table->peak();
-      return table->grouped_gemm(m.experts, m.rows, m.n, m.k) * kNsPerSecond *
-             std::max(work.flops / peak.flops_per_s, work.bytes / peak.memory_bytes_per_s);
+      const double peak_s =
+          std::max(work.flops / peak.flops_per_s, work.bytes / peak.memory_bytes_per_s);
+      // The ratio is that of the nearest measured layers.
+      return Measured{table->grouped_gemm(m.experts, m.rows, m.n, m.k) * kNsPerSecond * peak_s,
+                      true};
     }
     case MatrixWork::Kind::kAttention: {
-      const auto ns = grid_ns(measured::kAttention, {m.batch, m.seq, m.heads, m.heads, m.head_dim});
-      return ns && m.backward ? *ns * cluster_.device.attention_backward : ns;
+      std::optional<Measured> time =
+          in_grid(measured::kAttention, {m.batch, m.seq, m.heads, m.heads, m.head_dim});
+      if (time && m.backward) time->ns *= cluster_.device.attention_backward;
+      return time;
     }
   }
   return std::nullopt;

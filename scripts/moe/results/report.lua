@@ -145,6 +145,30 @@ local function print_simulated_tables(R)
   end
 end
 
+-- Returns the range of a share over the runs as text: "41%" or "41 to 47%".
+local function percents(shares)
+  local lo, hi = ("%.0f"):format(100 * shares:min()), ("%.0f"):format(100 * shares:max())
+  return (lo == hi and "%s%%" or "%s to %s%%"):format(lo, hi)
+end
+
+-- Says how much of the ops' time measurements give, where a cluster has measured op times.
+local function measured_line(R)
+  local gpus, measured, other = {}, values.new {}, values.new {}
+  for run in R:each() do
+    local c = run.cluster_parameters
+    for _, name in ipairs { c and c.device.op_times or false, c and c.collective_times or false } do
+      if name then gpus[name] = true end
+    end
+    if c and (c.device.op_times or c.collective_times) and run.measured_share then
+      measured[#measured + 1], other[#other + 1] = run.measured_share, run.extrapolated_share
+    end
+  end
+  if #measured == 0 then return end
+  core.say(("Of the ops' time %s is measured on %s, %s follows from other measured sizes, the rest "
+    .. "from rates and links; no whole step has run on a GPU"):format(percents(measured),
+    table.concat(schema.keys_of(gpus), ", "), percents(other)))
+end
+
 local function print_simulated(e, R)
   local constants = {}
   for run in R:each() do
@@ -153,15 +177,7 @@ local function print_simulated(e, R)
   local num = #schema.keys_of(constants)
   core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
     or ("%d assumed constants (results.json has their bands)"):format(num)))
-  local gpus = {}
-  for run in R:each() do
-    local times = run.cluster_parameters and run.cluster_parameters.device.op_times
-    if times then gpus[times] = true end
-  end
-  if next(gpus) then
-    core.say(("Matrix products take times measured on %s, other ops rates; no step of them has run "
-      .. "on a GPU"):format(table.concat(schema.keys_of(gpus), ", ")))
-  end
+  measured_line(R)
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
   say_all(effects.lines(R.runs))

@@ -46,6 +46,9 @@ local ROWS = {
   { "forward_ms", "number?", "time until the forward's last op ends" },
   { "alone_ms", "table<string, number>",
     "times of a rank's ops, each alone: collectives by kind, other ops by segment" },
+  { "measured_share", "number",
+    "share of the ops' time that measurements around their sizes give" },
+  { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
   { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is: the larger "
     .. "of busiest_lane_ms and critical_path_ms" },
   { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
