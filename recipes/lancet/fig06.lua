@@ -75,6 +75,6 @@ return moe.experiment {
   end,
   show = show,
   claims = { moe.claim { id = "lancet-028", value = inner,
-    note = "The rise at the long end is kernel launches alone: the roofline does not know that "
-      .. "small GEMMs reach less of the peak." } },
+    note = "The rise at the long end is kernel launches, and GEMMs of fewer rows as they are "
+      .. "measured on A100." } },
 }

@@ -32,8 +32,7 @@ local systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tu
 -- and 8 as section 7.4 implies.
 local SETS = {
   { label = "A100, L at 48", gpu = "p4de", batch = { 24, 48 }, note = "Ours is above: our experts "
-    .. "compute real rows alone, Lancet's may compute padding (section 8; see 'experts padded'), "
-    .. "and a cut kernel costs its launch alone here." },
+    .. "compute real rows alone, Lancet's may compute padding (section 8; see 'experts padded')." },
   { label = "A100, L at 8", gpu = "p4de", batch = { 24, 8 } },
   { label = "V100", gpu = "p3dn", batch = { 16, 8 }, note = "Ours is below: lancet's all-reduces "
     .. "follow the backward, the baselines' hide under it, and here lanes share no wire; see "
