@@ -82,8 +82,8 @@ class CostModel {
   virtual std::string describe() const = 0;
 };
 
-/// Returns a string of all properties of an op that affect its time: kind, ranks, shapes, dtypes,
-/// attributes; not its name or its place in the graph.
+/// Returns a string of all properties of an op that affect its time: kind, number of ranks, shapes
+/// and dtypes of its tensors, attributes; not its name or its place in the graph.
 std::string op_signature(const Graph& graph, OpId op);
 /// Whether the op's work depends on slot occupancy: it reads, writes or sends filled slots only.
 bool work_follows_occupancy(const Graph& graph, OpId op);

@@ -1,6 +1,6 @@
 // OpDef: all properties of one kind of op. The struct is declared here; its values are in ops/, one
-// file per op. Passes test properties (lane kind, collective, is_dw) and never the names of ops.
-// Kernels are in kernels/, what an op needs when it runs is in ops/kernel_call.h.
+// file per family of ops. Passes test properties (lane kind, collective, is_dw) and never the names
+// of ops. Kernels are in kernels/, what an op needs when it runs is in ops/kernel_call.h.
 #pragma once
 
 #include <optional>

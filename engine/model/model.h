@@ -60,7 +60,8 @@ struct ModelSpec {
   /// false: separate ops for score, softmax and context; scores [batch, heads, seq, seq] are
   /// stored.
   bool fused_attention = true;
-  // Type of activations, of parameters and of what is sent. With bf16, parameters stay f32.
+  // Type of activations, parameters and gradients. With bf16, only activations and their gradients
+  // have this type; parameters, their gradients and optimizer states are f32.
   DType dtype = DType::kF32;
 
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
