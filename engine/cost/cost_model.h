@@ -21,10 +21,11 @@
 
 namespace moe {
 
-/// The work and bytes of one op under a given routing, for ops that depend on slot occupancy.
+/// What the time of one op under a given routing is computed from, in place of the assumptions of
+/// op_ns().
 struct RoutedWork {
-  /// For a compute op, the occupancy of its rank; for an all-to-all, of the rank that sends or
-  /// receives most.
+  /// Its slot_occupancy is for a compute op that of its rank, for an all-to-all that of the rank
+  /// that sends or receives most.
   WorkContext work;
   /// AllToAll::bytes of an irregular all-to-all; null: every pair of ranks exchanges the same
   /// number of bytes, which follows from `work`.
@@ -86,27 +87,30 @@ class CostModel {
   virtual std::string describe() const = 0;
 };
 
-/// Returns a string of all properties of an op that affect its time: kind, ranks, shapes, dtypes,
-/// attributes; not its name or its place in the graph.
+/// Returns a string of all properties of an op that affect its time: kind, number of ranks, shapes
+/// and dtypes of its tensors, attributes; not its name or its place in the graph.
 std::string op_signature(const Graph& graph, OpId op);
 /// Whether the op's work depends on slot occupancy: it reads, writes or sends filled slots only.
 bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// Returns the bytes that a rank contributes to a collective (Work::bytes of the op): for an
-/// all-to-all its whole send buffer, including its own part; for an all-reduce the tensor.
+/// all-to-all its send buffer (irregular: the expected rows in use), including its part for itself;
+/// for an all-reduce all its tensors.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// Returns the bytes that a rank sends over links: for an all-to-all, the payload without what it
-/// sends to itself (in an exchange in rounds, it does so only in round 0); for an all-reduce of n
-/// members, 2 (n-1) chunks of payload / n; 0 for other ops.
+/// sends to itself (in an exchange in rounds, it does so only in round 0), and the same for
+/// Collective::kExperts; for an all-reduce of n members, 2 (n-1) chunks of payload / n; 0 for ops
+/// that are no collectives.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// Returns the collective as a transfer on the cluster, of all groups at once: an all-to-all with
-/// payload / members bytes per pair (in rounds: members of a block) or with the routed bytes, or an
-/// all-reduce of the payload. The exchange of counts before an irregular all-to-all is a separate
-/// op and not included. Throws UserError unless the cluster has as many devices as the graph has
-/// ranks.
+/// the sum of routed.steps, with routed.bytes or, where both are null, with payload / members bytes
+/// per pair (in rounds: members of a block); or an all-reduce of the payload. The exchange of
+/// counts before an irregular all-to-all is a separate op and not included. Throws UserError unless
+/// the cluster has as many devices as the graph has ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
-/// Returns the time of the transfer network_op() by its closed form; for several steps, their sum.
+/// Returns the time of the transfer network_op() by its closed form; with routed.steps, the sum of
+/// the times of the steps.
 Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
                           const RoutedWork& routed);
 
@@ -132,10 +136,10 @@ class InterpolatedTable {
 /// times; with nullopt, the op takes its roofline time. Without rerun_ns, a fine_tune that places
 /// experts again takes place_ns.
 struct OffloadTimes {
-  std::optional<Nanoseconds> place_ns;     // phase 1: place_expected
-  std::optional<Nanoseconds> resume_ns;    // phase 2 where the placement of phase 1 is kept:
-                                           // fine_tune and the exchange of loads before it
-  std::optional<Nanoseconds> rerun_ns;     // phase 2 where experts are placed again: both ops
+  std::optional<Nanoseconds> place_ns;  // phase 1: place_expected
+  /// Phase 2 (the exchange of loads, then fine_tune), if it keeps the placement of phase 1.
+  std::optional<Nanoseconds> resume_ns;
+  std::optional<Nanoseconds> rerun_ns;     // phase 2 (both ops), if experts are placed again
   std::optional<double> host_bytes_per_s;  // rate of copying experts from CPU memory, per device
 };
 
@@ -144,14 +148,15 @@ struct OffloadTimes {
 /// launch instead, if it has them, but no less than bytes / memory rate:
 ///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
 ///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
-///     kernels (rows are moved by other ops here);
+///     kernels (rows are moved by other ops here); without a table of these, the table of GEMMs, as
+///     one GEMM with the rows of all experts;
 ///   attention: its table; its backward takes Device::attention_backward times as long.
 ///
-/// A collective takes the time of a table of measured times (by payload per rank), if its kind has
-/// one in `tables` and it runs among all ranks and not in rounds; else that of
-/// Cluster::collective_times, if all ranks are in one node and all pairs exchange equally many
-/// bytes; else its closed form. `times` replaces roofline times of place_expected, fine_tune and
-/// swap_in.
+/// A collective that is not in rounds takes its time by payload per rank from a table of measured
+/// times: that of its kind in `tables`, if it runs among all ranks; else Cluster::collective_times,
+/// if the cluster is one node and all pairs exchange equally many bytes. Without such a table, and
+/// in rounds, it takes its closed form. `times` replaces roofline times of place_expected,
+/// fine_tune and swap_in.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
@@ -246,19 +251,22 @@ class ProfileCost : public CostModel {
   /// From now on, compute is slowed down while transfers run, by the table's row for transfers of
   /// `blocks` thread blocks.
   void set_overlap(OverlapTable table, int32_t blocks);
-  /// Return how many ops this object timed because the cache lacked them, and how long that took.
+  /// Return how many measurements this object made (of times that the cache lacked, and in
+  /// time_again()), and how long those of times that the cache lacked took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
 
  private:
-  /// Returns the op's key in the cache, without the prefix, and the context to measure with.
+  /// Returns the op's key in the cache, without the prefix, and the context at which the op is
+  /// measured.
   std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
                                                    double slot_occupancy) const;
   /// Returns the op's median time at one of `occupancies_`: from seen_, the cache or a measurement.
   Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   /// Returns the op's median time at any occupancy, interpolated between `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
-  /// Returns the median of the samples of `signature`; each sample must be at least `least` ns.
+  /// Returns the median of the samples of `signature`: from seen_, else from the cache if each is
+  /// at least `least` ns there, else from measure(), whose samples are stored.
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
 

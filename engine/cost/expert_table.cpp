@@ -8,13 +8,14 @@
 namespace moe {
 namespace {
 
-/// What any layer costs, in seconds. It is added to times by peak rates, so that the ratio of a
-/// small layer is near 1 too.
+/// Seconds that any layer takes at least. They are added to the time by peak rates, so that the
+/// ratio of the measured time to it is near 1 for a small layer too.
 constexpr double kFloor = 20e-6;
 constexpr size_t kNeighbours = 4;
-/// Added to a squared distance before it is inverted.
+/// Added to the squared distance of a neighbour, whose weight is the inverse of the sum.
 constexpr double kSoft = 0.05;
-/// Relative errors: the 90th percentiles of rows and of whole layers that were held out
+/// Relative errors of times of a measured layer, and of any other layer: the 90th percentiles of
+/// the errors for single times, and for whole layers, that were held out of the table
 /// (tests/cost/op_table_test.cpp).
 constexpr double kErrorMeasured = 0.12, kErrorOther = 0.35;
 
@@ -67,7 +68,8 @@ ExpertTable::ExpertTable(const std::string& name, std::string dtype, PeakRates p
       ratio[t] =
           static_cast<float>(cell / OpGrid::kSteps - std::log(1e9 * peak_s(layer, tokens_[t])));
     }
-    // A missing number of tokens is on the line between its neighbours, or as the nearest one.
+    // A ratio that was not measured is on the line between its neighbours or, outside, equal to the
+    // nearest one. A row with fewer than two measured times is not used (NaN).
     for (size_t t = 0; t < length; ++t) {
       const auto above = std::lower_bound(known.begin(), known.end(), t);
       if (known.size() < 2) {
@@ -89,7 +91,8 @@ ExpertTable::Features ExpertTable::features(const ExpertLayer& l) {
           std::log2(l.ep),     std::log2(l.k),     l.gates};
 }
 
-/// Returns the time in seconds of both grouped GEMMs by peak rates, plus that of moving rows.
+/// Returns the time in seconds of both grouped GEMMs by peak rates, plus that of moving rows and
+/// kFloor.
 double ExpertTable::peak_s(const ExpertLayer& l, double tokens) const {
   const double rows = std::max(tokens * l.k / l.ep, 1.0);
   const double weights = l.hidden * l.inner * (l.gates + 1);
@@ -161,7 +164,7 @@ OpTime ExpertTable::at(const ExpertLayer& layer, double tokens, size_t load) con
 double ExpertTable::grouped_gemm(double experts, double rows, double n, double k) const {
   const size_t balanced =
       static_cast<size_t>(std::find(loads_.begin(), loads_.end(), "balanced") - loads_.begin());
-  // Whether k or n is the hidden size is not known here: the mean of both.
+  // It is not known here whether k or n is the hidden size, so the mean of both cases is taken.
   const Features weights{1, 1, 1, 0, 0, 0};
   double sum = 0;
   for (const auto& [hidden, inner] : {std::pair(k, n), {n, k}}) {

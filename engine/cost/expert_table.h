@@ -25,14 +25,16 @@ struct ExpertLayer {
 /// Thread-safe; immutable.
 class ExpertTable {
  public:
-  /// A measured layer. alone: another kernel ran it, so it is no neighbour of other layers.
+  /// A measured layer. alone: it was measured with another kernel, so that times of layers that
+  /// were not measured do not follow from it.
   struct Measured {
     ExpertLayer layer;
     bool alone = false;
   };
   /// cells: row-major [layer][load][tokens], OpGrid::kMissing where nothing was measured. loads:
   /// names, "balanced" among them. moves_all: the kernel moves the rows of all ranks of the group.
-  /// Throws UserError beginning with `name` unless the sizes fit and each layer has a measured row.
+  /// Throws UserError beginning with `name` unless there is one cell per layer, load and number of
+  /// tokens, sizes are above 0 and numbers of tokens ascend.
   ExpertTable(const std::string& name, std::string dtype, PeakRates peak,
               std::vector<Measured> layers, std::vector<std::string> loads,
               std::vector<double> tokens, std::span<const uint16_t> cells, bool moves_all,
@@ -50,11 +52,11 @@ class ExpertTable {
   /// Returns the time of a layer for `tokens` tokens of the whole group, each of which chooses
   /// layer.k of all experts. load: an index into loads(); a skewed load means the rank that gets
   /// most rows. A measured layer is interpolated in tokens; for another the ratio to the time by
-  /// peak rates is the mean over the four nearest measured layers, at equal rows per expert.
+  /// peak rates is a weighted mean over the four nearest measured layers, at equal rows per expert.
   OpTime at(const ExpertLayer& layer, double tokens, size_t load) const;
 
   /// Returns how many times longer a grouped GEMM of `experts` products of [rows,k] and [k,n] takes
-  /// than by peak rates, balanced.
+  /// than by peak rates, by the times of the load "balanced".
   double grouped_gemm(double experts, double rows, double n, double k) const;
 
  private:
@@ -65,9 +67,10 @@ class ExpertTable {
   const float* ratios(size_t layer, size_t load) const {
     return &ratios_[(layer * loads_.size() + load) * tokens_.size()];
   }
-  /// Returns the ratio's logarithm at so many rows per expert: of the layer with these features if
-  /// it was measured under the load (second: true), else by the nearest layers. weights: of each
-  /// feature's squared distance.
+  /// Returns the logarithm of the ratio of time to time by peak rates at `rows_per_expert` rows: of
+  /// the layer with these features if it was measured under the load (second: true), else a mean
+  /// over the nearest layers (second: false). The distance of layers is the sum of the squared
+  /// differences of their features, each times its weight.
   std::pair<double, bool> log_ratio(const Features& of, const Features& weights,
                                     double rows_per_expert, size_t load) const;
 

@@ -1,5 +1,6 @@
 // Straight lines fitted to measured times: a start-up time plus a time per unit of work, as PipeMoE
-// fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV).
+// fits its GEMMs and all-to-alls (t = alpha + beta x, INFOCOM 2023, section IV). Also the errors of
+// predicted times. Measuring is in profile/.
 #pragma once
 
 #include <span>

@@ -28,8 +28,9 @@ class ProfileCache {
   ProfileCache(const ProfileCache&) = delete;
   ProfileCache& operator=(const ProfileCache&) = delete;
 
-  /// Returns the samples of a key; nullopt when there are none or one is below `least` or above
-  /// kLongestSample. Samples of compute are at least 1 ns; those of waits and memcpys may be 0.
+  /// Returns the samples of a key; nullopt when there are none, their checksum is wrong, or one is
+  /// below `least` or above kLongestSample. Samples of compute are at least 1 ns; those of waits
+  /// and memcpys may be 0.
   std::optional<std::vector<Nanoseconds>> find(const std::string& key, Nanoseconds least = 1);
   /// Stores the samples of a key in place of earlier ones. Throws RunError when the file cannot be
   /// written. Requires: at least one sample.

@@ -142,12 +142,12 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
   return std::nullopt;
 }
 
-/// Returns the measured time of the op's matrix product; nullopt: there is none.
+/// Returns the measured time in ns of the op's matrix products; nullopt: there is none.
 std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph& graph,
                                                                      const Op& op,
                                                                      const Work& work) const {
   const MatrixWork& m = work.matrix;
-  // A product of no rows takes no time, and has no place on the tables' axes.
+  // The tables' axes begin above 0 rows; a product of no rows takes its roofline time.
   if (op_times_ == nullptr || !work.gemm() || work.flops == 0) return std::nullopt;
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;

@@ -86,7 +86,8 @@ struct Op {
   Segment segment = Segment::kEmbed;
   int32_t layer = -1;  // block index, -1 outside blocks
   int32_t part = -1;   // which part of a cut, -1 when the op was not cut
-  /// True if the op computes the gradient of a parameter, which only all-reduce and update read.
+  /// True if the op computes the gradient of a parameter. Only all-reduces, updates and ops that
+  /// add to this gradient read it.
   bool is_dw = false;
 };
 
@@ -112,9 +113,10 @@ class Graph {
   size_t num_ops() const { return ops_.size(); }
 
   TensorId add_tensor(Tensor tensor);
-  /// Appends an op of the kind with this name and creates its outputs by the shape rule. The
-  /// outputs are named "<op>", "<op>:1", ...; their kind is gradient in the backward and activation
-  /// otherwise. The caller sets other members by op(id). Throws UserError for wrong inputs.
+  /// Appends an op and creates its outputs by the shape rule. `kind`: the name of its kind; `name`:
+  /// its own name. The outputs are named "<op>", "<op>:1", ...; their kind is gradient in the
+  /// backward and activation otherwise. The caller sets other members by op(id). Throws UserError
+  /// for an unknown kind and wrong inputs.
   OpId add_op(std::string_view kind, std::string name, std::vector<TensorId> inputs,
               Attrs attrs = {}, Phase phase = Phase::kForward);
   OpId add_op(const OpDef& def, std::string name, std::vector<TensorId> inputs, Attrs attrs = {},

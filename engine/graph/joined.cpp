@@ -59,7 +59,7 @@ bool is_source(const Tensor& tensor) {
          tensor.kind == TensorKind::kState;
 }
 
-/// The rules of check_joined() that concern all tensors of a group together.
+/// The rules of check_joined(), except that a tensor has one place, which JoinedTensors checks.
 class Checker {
  public:
   explicit Checker(const Graph& graph)

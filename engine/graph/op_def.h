@@ -1,6 +1,6 @@
 // OpDef: all properties of one kind of op. The struct is declared here; its values are in ops/, one
-// file per op. Passes test properties (lane kind, collective, is_dw) and never the names of ops.
-// Kernels are in kernels/, what an op needs when it runs is in ops/kernel_call.h.
+// file per family of ops. Passes test properties (lane kind, collective, is_dw) and never the names
+// of ops. Kernels are in kernels/, what an op needs when it runs is in ops/kernel_call.h.
 #pragma once
 
 #include <optional>
@@ -56,7 +56,7 @@ enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, k
 /// Which loss the first output of an op is.
 enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
 /// Which rate of a device limits the op at usual sizes; calibration fits each rate to the ops that
-/// it limits.
+/// it limits, and uses no op of kNone.
 enum class Bound : uint8_t { kNone, kFlops, kBytes };
 
 /// What the values of an operand mean. In shapes, T = tokens, K = choices per token, E = experts,
@@ -94,8 +94,8 @@ constexpr bool is_index(Role role) {
   return role >= Role::kIds;
 }
 
-/// Whether an operand of this role holds or counts rows at the tokens' rank (lies_at_experts: at
-/// the experts' rank).
+/// Whether an operand of this role is about tokens or slots at the rank of the tokens
+/// (lies_at_experts: whether it is about rows at the rank of their experts).
 constexpr bool lies_at_source(Role role) {
   return role == Role::kSlots || (role >= Role::kExpert && role <= Role::kCounts);
 }
@@ -263,12 +263,13 @@ struct OpDef {
   bool joins_parts = false;
   /// Returns whether this op only joins tensors in one storage and writes nothing; null: never.
   bool (*view)(const Op&) = nullptr;
-  /// True if the outputs are slots for experts; slots without an expert have undefined values.
+  /// True if the outputs can be slots for experts; slots without an expert have undefined values.
   bool loose_slots = false;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
   std::vector<int> rounds = {};
-  /// Outputs that the op writes only in part; another op writes the rest.
+  /// Outputs of which the op computes only a part. Another op computes the rest; only its output is
+  /// checked for finite values.
   std::vector<int> partly_written = {};
   /// Returns the scratch bytes for one call with elem_bytes bytes per float; null: none.
   Bytes (*scratch_bytes)(const Graph&, const Op&, Bytes elem_bytes) = nullptr;

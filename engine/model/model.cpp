@@ -154,8 +154,8 @@ class ForwardBuilder {
 
   static Attrs capacity_rows() { return {{"rows", std::string("capacity")}}; }
 
-  /// Adds the all-to-all of `rows`. Where one rank holds every expert, nothing is exchanged and
-  /// rows keep the shape [E,C,d] (experts, capacity, hidden).
+  /// Adds the all-to-all of `rows` and returns its output. Where one rank holds every expert,
+  /// returns `rows`: nothing is exchanged, and their shape is [E,C,d] (experts, capacity, hidden).
   TensorId exchange(std::string_view name, TensorId rows, TensorId counts, const char* to) {
     if (holders_.size == 1) return rows;
     Attrs attrs = group_attrs(holders_, graph_.num_ranks);

@@ -60,7 +60,8 @@ struct ModelSpec {
   /// false: separate ops for score, softmax and context; scores [batch, heads, seq, seq] are
   /// stored.
   bool fused_attention = true;
-  // Type of activations, of parameters and of what is sent. With bf16, parameters stay f32.
+  // Type of activations, parameters and gradients. With bf16, only activations and their gradients
+  // have this type; parameters, their gradients and optimizer states are f32.
   DType dtype = DType::kF32;
 
   int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
@@ -69,8 +70,8 @@ struct ModelSpec {
   /// Number of an MoE block among the MoE layers, counted from 0.
   int64_t moe_layer(int64_t block) const { return block / moe_every; }
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
-  /// An expert-parallel group consists of consecutive ranks that together hold all experts, so
-  /// every expert has one resident per group.
+  /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
+  /// all experts, so that every expert has one resident per group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
   /// Returns the group of ranks that hold the same experts, over which the gradients of experts are
   /// summed; its size is 1 where every expert is on one rank only.
@@ -123,12 +124,13 @@ struct GateSpec {
   Chooser chooser = Chooser::kToken;
 };
 
-/// Throws UserError naming "model.<field>", the value and what is allowed. Checks ranges of sizes,
-/// that heads divides hidden, that ep divides num_ranks and experts, and that capacity_factor is
-/// finite.
+/// Throws UserError naming "model.<field>", the value and what is allowed. Checks sizes,
+/// coefficients, balance_loss.count and dtype, that heads divides hidden, that ep divides num_ranks
+/// and experts, that capacity_factor is finite, and that tokens are not too many for i32 indices.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.
+/// Throws UserError when it chooses more experts per token than there are.
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 

@@ -25,7 +25,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = bytes};
 }
 
-/// The room to pack several tensors into one message.
+/// Returns the bytes in which several tensors are packed into one message; 0 for one tensor.
 Bytes scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   if (op.inputs.size() < 2) return 0;
   Bytes elements = 0;

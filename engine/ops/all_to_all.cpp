@@ -29,7 +29,8 @@ Shape row_ends_shape(int64_t experts, const Shape& slots) {
   return slots.size() == 4 ? Shape{experts, slots[1]} : Shape{experts};
 }
 
-/// Shapes in one of n rounds, which moves all slots: [E/n,C,d] -> [El,P/n,C,d], or the reverse.
+/// Returns the output's shape in one of n rounds, where slots are sent whether or not they are in
+/// use: [E/n,C,d] -> [El,P/n,C,d], or the reverse.
 std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   const int64_t members = round_of(g, op).members(group);
@@ -49,7 +50,8 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   return {{out, arg(g, op, 0).dtype}};
 }
 
-/// Shapes where a placement states which rank rows go to: [E,C,d] -> [L,P,C,d], or the reverse.
+/// Returns the output's shape where a placement states to which ranks rows go, with L slots per
+/// device: [E,C,d] -> [L,P,C,d], or the reverse.
 std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   const int64_t ranks = group_of(g, op).size;

@@ -23,7 +23,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// Work of `products` matrix products, each over the seq (seq + 1) / 2 pairs of positions on and
-/// below the diagonal. `qkv` is the number of that input.
+/// below the diagonal. The op's input number `qkv` is the tensor qkv.
 Work causal_work(const Graph& g, const Op& op, size_t qkv, double products) {
   const kernels::AttentionShape s = attention_shape(g, op, qkv);
   const double pairs = 0.5 * static_cast<double>(s.seq) * static_cast<double>(s.seq + 1);

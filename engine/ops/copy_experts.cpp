@@ -50,7 +50,8 @@ double slot_bytes(const Graph& g, std::span<const TensorId> tensors) {
   return bytes;
 }
 
-/// Expected bytes: a device gets (or returns) an expert in the first attr `expected` shadow slots.
+/// The bytes that a device is expected to get (or to return): those of one expert in each shadow
+/// slot of the op that is among the first `expected` (an attr) shadow slots of the device.
 Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   const std::vector<double> bytes = bytes_moved(g, op);
   const std::vector<ShadowRange> ranges = shadow_ranges(op);
@@ -64,7 +65,7 @@ Work work_shadows(const Graph& g, const Op& op, const WorkContext&) {
   return work;
 }
 
-/// Cost models expect that nothing moves.
+/// For sum_residents and migrate, cost models expect that nothing moves.
 Work work_residents(const Graph&, const Op&, const WorkContext&) {
   return {};
 }
@@ -115,9 +116,10 @@ std::vector<TensorSpec> infer_back(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Room for the sums of this device's shadows plus what arrives in one step. An owner
-/// receives at most all its experts per range. For a shadow, a device receives less than one expert
-/// where every node has one device, otherwise less than two. Rounding parts up adds a little.
+/// Room for the sums of the gradients of this device's shadows plus the gradients that arrive in
+/// one step of the exchange. An owner receives at most those of all its experts per range. For each
+/// of its shadows, a device receives less than one expert's where every node has one device,
+/// otherwise less than two experts'. Rounding parts up adds a little.
 Bytes scratch_back(const Graph& g, const Op& op, Bytes elem_bytes) {
   const auto ranges = static_cast<int64_t>(shadow_ranges(op).size());
   const int64_t times = attr_int(op, "devices_per_node", 1) > 1 ? 2 : 1;
@@ -148,7 +150,8 @@ std::vector<TensorSpec> infer_sum(const Graph& g, const Op& op) {
   return specs;
 }
 
-/// Room for what arrives: from each other resident of an expert, a part of it (rounded up).
+/// Room for what arrives: from each other resident of an expert, one part (rounded up) of the
+/// expert's gradients.
 Bytes scratch_sum(const Graph& g, const Op& op, Bytes elem_bytes) {
   int64_t elements = 0;
   for (size_t i = 1; i < op.inputs.size(); ++i) {

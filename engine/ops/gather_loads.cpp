@@ -41,7 +41,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{group_of(g, op).size, shape(g, op, 0)[0]}, DType::kI32}};
 }
 
-/// Bytes received: the counts of all ranks.
+/// A rank receives the counts of all ranks, and sends as many bytes.
 Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = static_cast<double>(g.bytes(op.outputs[0]))};
 }
@@ -65,8 +65,9 @@ std::vector<AxisTuple> axes_rows(const Graph&, const Op&) {
   return {{{kRowEnds, kWhole}, {kRowEnds}}};
 }
 
-/// Throws UserError unless every expert of the placement is shared as kLocal. For one part of a
-/// batch, other sharing would give a holder rows that are not contiguous.
+/// Throws UserError unless every expert of the placement has Sharing::kLocal: all rows that a
+/// source rank has for it go to one device. If they were shared among devices, a device's rows of
+/// one part of a batch would not be contiguous.
 void check_part(const Op& op, const Placement& placement) {
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     if (placement.sharing(e) == Sharing::kLocal) continue;

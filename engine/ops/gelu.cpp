@@ -45,7 +45,8 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   return rows_work(g, op, context, kGeluDxFlops);
 }
 
-/// Can be cut along any axis (the last one with the bias); with rows = "used", along the rows.
+/// Can be cut along any axis, together with the bias where it has that axis; with rows = "used",
+/// along the rows in use.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) {
     return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},

@@ -1,5 +1,6 @@
-// The table of all ops. There is one file per op (or per op with its backward). Adding an op takes
-// a file and a line in defs.h. What an OpDef holds is in graph/op_def.h; kernels are in kernels/.
+// The table of all ops. There is one file per op or family of ops (an op with its backward, the
+// ops of one transfer). Adding an op takes its definition and a line in defs.h. What an OpDef holds
+// is in graph/op_def.h; kernels are in kernels/.
 //
 // Below: names, inputs -> outputs. [x] is optional; x... is one or more tensors. T = tokens of this
 // rank, d = hidden size, E = all experts, El = experts of this rank, P = ranks of a group that

@@ -26,8 +26,8 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-/// loose_slots: x may be expert slots, of which those without an expert have undefined values. Any
-/// other x was checked for finite values where it was written.
+/// Has loose_slots, so that y is not checked for finite values: x may be expert slots, of which
+/// those without an expert have undefined values, and any other x was checked where it was written.
 const OpDef kRound = {.name = "round",
                       .doc = "y = x rounded to bf16, once for all products that read it",
                       .inputs = {{"x"}},

@@ -167,8 +167,8 @@ void gradient_concat(GradContext& c, OpId) {
   }
 }
 
-/// For a tensor cut along `axis`: the product of the axes before it, and the bytes of one index
-/// along it (the axes after it).
+/// For a tensor cut along `axis`: the product of the lengths of the axes before it, and the bytes
+/// that belong to one index along it (those of the axes after it).
 struct Layout {
   int64_t outer = 1, inner_bytes = 0;
 };

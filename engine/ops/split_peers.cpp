@@ -8,7 +8,8 @@
 namespace moe::ops {
 namespace {
 
-/// Returns the shape [E/n,C,d] of a block of [E,C,d]. Throws UserError unless group.size divides E.
+/// Returns the shape [E/n,C,d] of the slots [E,C,d] of one of n rounds. Throws UserError unless the
+/// size of the group divides E.
 Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;

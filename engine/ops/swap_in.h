@@ -17,11 +17,12 @@
 namespace moe::ops {
 
 /// Returns the placement that a place_expected computes from `all`, the sum of all ranks'
-/// estimates; one expert per device where the estimate is empty.
+/// estimates: plain expert parallelism (fixed_mapping) where all of their mass is 0.
 Placement placed_as_expected(const Op& op, const Estimate& all);
 /// Returns the placement that a fine_tune computes from the gate's counts (rows per expert);
-/// nullopt when the estimate agrees with the counts, so that the placement made from it stays.
-/// `all`, the sum of all ranks' estimates, is ignored without attr estimated.
+/// nullopt when the estimate agrees with the counts or all counts are 0, so that the placement made
+/// from the estimate stays. Without attr estimated, `all` (the sum of all ranks' estimates) is not
+/// read and a placement is always returned.
 std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
                                           std::span<const int64_t> counts);
 
@@ -31,8 +32,10 @@ bool is_swap_in(const Graph& graph, OpId op);
 int64_t num_loaded(const Placement& placement, const Placement* before, int64_t device);
 
 /// Returns the memory copies of a swap_in: one per weight tensor and slot that holds an expert on
-/// this device; other slots stay as they are. inputs and outputs: addresses of the op's tensors;
-/// only the placements among them are read here. element_bytes: bytes per element of the weights.
+/// this device, from the weights or, if the slot held the expert before (attr keep), from its
+/// earlier content; other slots stay as they are. inputs and outputs: addresses of the op's
+/// tensors; only the placements among them are read here. element_bytes: bytes per element of the
+/// weights.
 std::vector<kernels::Copy> swap_in_copies(const Graph& graph, const Op& op,
                                           std::span<void* const> inputs,
                                           std::span<void* const> outputs, int64_t device,

@@ -16,9 +16,9 @@ inline bool with_gelu(const Op& op) {
 
 /// Throws UserError unless attr gelu is 0 or 1, and if input `none` exists although gelu is 1.
 void expect_gelu(const Op& op, size_t none);
-/// The same for the backward op, whose input `acc` must be absent if gelu is 1. Also throws
-/// UserError unless input `sum`, the sum before GELU, exists if and only if gelu is 1, with the
-/// shape of dx.
+/// Like expect_gelu, for the backward op, whose input `acc` must be absent if gelu is 1. Also
+/// throws UserError unless input `sum`, the sum before GELU, exists if and only if gelu is 1, with
+/// the shape of dx.
 void expect_gelu_dx(const Graph& graph, const Op& op, size_t acc, size_t sum, const Shape& dx);
 
 /// Throws UserError for an op with attr gelu=1. Autodiff needs graphs where GELU is a separate op.
