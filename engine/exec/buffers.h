@@ -71,7 +71,8 @@ class Poison {
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);
   void start_step();
   void before(OpId op);
-  /// Requires: called before the op is marked as finished in Progress.
+  /// Fills the tensors whose last reader is `op`. Requires: called before the op is marked as
+  /// finished in Progress.
   void after(OpId op);
 
  private:

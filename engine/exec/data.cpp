@@ -36,8 +36,9 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
 }
 
-/// Lists the regular files of a folder. Symbolic links are skipped: most of them point to a file
-/// that is in the folder already.
+/// Returns the regular files of a folder, sorted by path. Throws UserError when it has none or
+/// cannot be read. Symbolic links are skipped: most of them point to a file that is in the folder
+/// already.
 std::vector<fs::path> files_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> files;

@@ -39,7 +39,8 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 struct RunData {
   DataSource train, held_out;
 };
-/// The reference model's tokens, from the same generator for training and for evaluation.
+/// The reference model's tokens. Both members are the same function, so evaluation batch b has the
+/// tokens of training step b.
 RunData run_data(const ModelSpec& model, int64_t num_ranks);
 /// Batches of a text. Throws UserError when the vocabulary is smaller than the 256 values of a
 /// byte.

@@ -13,7 +13,8 @@ struct AvailableMemory {
 };
 
 /// Returns the smallest of three limits: the machine's free memory, what the process's cgroup
-/// leaves and what its address space (ulimit -v) leaves. A limit that cannot be read is ignored.
+/// leaves and what its address space (ulimit -v) leaves. A limit that cannot be read is ignored;
+/// without any, returns the machine's whole memory.
 AvailableMemory available_memory();
 
 }  // namespace moe

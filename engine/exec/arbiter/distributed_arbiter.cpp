@@ -59,15 +59,16 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
-/// A process posts only after it has received rank 0's start of the step, which is sent after this
-/// call.
+/// No post of another process can arrive before this call on rank 0: a process posts only after it
+/// has received the start of the step, which rank 0 sends after this call.
 void DistributedArbiter::start_step() {
   if (channel_ == nullptr) channel_ = &processes_.control_channel(number_);
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step report that other ranks have finished their turns: after them, no
-/// control message is left to read.
+/// On rank 0, reads notes until all ranks have finished the last turn. These notes are the last of
+/// a step, so no control message is left for the next step. Throws RunError when a rank does not
+/// finish within the timeout. Does nothing on other ranks.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -123,7 +124,8 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
       0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
-/// Called under the lock of the LocalArbiter, so that turns are sent in order.
+/// Sends a turn that rank 0 has chosen to the other ranks. Called under the lock of the
+/// LocalArbiter, so that turns are sent in the order in which they were chosen.
 void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));

@@ -72,6 +72,7 @@ void LocalArbiter::begun(int64_t, OpId op) {
 }
 
 /// Chooses the next turn for all members, when the network is free and some transfer may begin.
+/// When a policy throws, the turn has its error instead of a transfer.
 void LocalArbiter::choose() {
   if (turn_.error) return;
   try {
@@ -138,7 +139,7 @@ std::optional<Turn> LocalArbiter::late() {
   return missing(oldest.op);
 }
 
-/// Returns when the first rank posted the op; 0 when no rank has.
+/// Returns the time at which the first rank posted the op; 0 when no rank has.
 Nanoseconds LocalArbiter::first_post(OpId op) {
   Nanoseconds first = 0;
   for (int64_t r = 0; r < options_.num_ranks; ++r) {
@@ -149,7 +150,8 @@ Nanoseconds LocalArbiter::first_post(OpId op) {
 }
 
 /// Returns the longest-waiting op that this rank (kAny: any rank) has posted on the lane (an
-/// invalid lane: on any) and that other ranks have not posted.
+/// invalid lane: on any) and that some ranks have not posted. The op is invalid when there is none,
+/// or while a turn runs.
 LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
   OverduePost oldest{OpId(), clock_ns()};
   if (state_.busy()) return oldest;

@@ -44,7 +44,8 @@ class LocalArbiter final : public LaneArbiter {
   /// is no turn.
   std::string under_way();
   /// The watchdog's check over all ranks and lanes: returns an error turn for an op that some ranks
-  /// posted too long ago. next() does this check for one rank and lane.
+  /// posted longer ago than the timeout and others have not posted; nothing when there is no such
+  /// op. next() does this check for one rank and lane.
   std::optional<Turn> late();
 
  private:

@@ -37,7 +37,7 @@ constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 /// are not among them; they are checked separately.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 /// Queues the check of a tensor, whose values are at `data`; `first` gets the index of the first
-/// number that is not finite.
+/// number that is not finite, and stays unchanged if all are finite.
 void queue_check(const Tensor& tensor, const void* data, int64_t* first,
                  const kernels::DeviceTable& device, kernels::Stream stream);
 
@@ -57,11 +57,12 @@ struct DeviceOperands {
   void* scratch = nullptr;
 };
 
-/// Whether the op has a kernel for the device's precision (bf16 with DeviceTable::mixed, else f32).
+/// Whether the op has the kernel that it needs on this device: for bf16 if the device has
+/// DeviceTable::mixed and the op stores bf16, else for f32.
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Queues the op: a swap_in as memory copies by the device, any other op by its kernel call.
-/// Requires: the op has a kernel and does not run on the CPU.
+/// Queues the op: a gate by the device's routing, a swap_in as memory copies by the device, any
+/// other op by its kernel call. Requires: the op has a kernel and does not run on the CPU.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
               const RankContext& context, const kernels::DeviceTable& device,
               kernels::Stream stream);
