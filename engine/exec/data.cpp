@@ -98,7 +98,8 @@ TextCorpus read_text(const std::string& path, int64_t seq) {
   } else {
     throw user_error("the text '{}' is neither a file nor a folder; give one of them", path);
   }
-  if (text.empty()) throw user_error("the text '{}' is empty; it needs at least one byte", path);
+  if (text.empty())
+    throw user_error("the text '{}' is empty, so there is no text to train on", path);
   const size_t held_out = text.size() / 10;
   if (held_out < static_cast<size_t>(seq) + 1) {
     throw user_error(

@@ -36,7 +36,7 @@ std::string message_of(const std::vector<T>& events) {
 template <class T>
 std::vector<T> events_of(const std::string& message) {
   MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0,
-            "an arbiter's message has {} bytes, but must be a list of entries of {} bytes",
+            "an arbiter's message has {} bytes, but must have one or more entries of {} bytes each",
             message.size(), sizeof(T));
   std::vector<T> events(message.size() / sizeof(T));
   std::memcpy(events.data(), message.data(), message.size());
@@ -80,7 +80,10 @@ void DistributedArbiter::end_step() {
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
     if (clock_ns() > deadline)
-      throw run_error("{} within {} s after rank 0 had finished the step", left, timeout_s_);
+      throw run_error(
+          "rank 0 finished the step and then waited for the last turn of all ranks, but {} within "
+          "{} s",
+          left, timeout_s_);
     backoff.rest();
   }
   all_->end_step();
@@ -113,7 +116,10 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
-    MOE_CHECK(taken_, "rank {} reported the end of a turn, but must first be given one", rank);
+    MOE_CHECK(
+        taken_,
+        "rank {} reported the end of a turn, but has no turn, or has reported its end already",
+        rank);
     op = taken_->op;
     const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
     if (over) --posted_[schedule_.lane_of[op.index()].index()];
@@ -155,8 +161,9 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     if (event.kind != MemberEvent::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
     MOE_CHECK(turn && turn->op == event.op,
-              "rank {} reported the end of op '{}', which must be the op of the current turn", rank,
-              graph_.op(event.op).name);
+              "rank {} reported the end of op '{}', but the current turn is not of this op, or "
+              "this rank has ended it already",
+              rank, graph_.op(event.op).name);
     all_->done(rank, event.time);
   }
   if (!posts.empty()) all_->post(rank, posts);

@@ -45,9 +45,9 @@ void LocalArbiter::start_step() {
 
 void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(
-      !state_.busy() && state_.waiting().empty(),
-      "the step ended while ops still waited for their turn or had not ended it; none may be left");
+  MOE_CHECK(!state_.busy() && state_.waiting().empty(),
+            "the step ended while an op still waited for its turn, or while a turn was still "
+            "running on some rank; both must be over");
 }
 
 void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
@@ -187,7 +187,8 @@ Turn LocalArbiter::missing(OpId op) {
 void LocalArbiter::done(int64_t rank, Nanoseconds end) {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)],
-            "rank {} reported the end of a turn, but must first be given one", rank);
+            "rank {} reported the end of a turn, but has no turn, or has reported its end already",
+            rank);
   end_ = std::max(end_, end);
   done_[index(rank)] = true;
   if (!std::all_of(done_.begin(), done_.end(), [](bool done) { return done; })) return;
