@@ -51,7 +51,6 @@ class RankBuffers {
   /// Writes zeros to the arena and the scratch areas, so that the system allocates their pages.
   /// Called on the thread that will use them.
   void touch();
-  /// Bytes that this object has allocated.
   Bytes allocated() const { return arena_.size() + persistent_.size() + scratch_.size(); }
 
  private:

@@ -124,9 +124,9 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   }
 }
 
-/// Compares the checksum of the whole file with the one at its end. Returns the number of bytes
-/// before the checksum. Throws UserError when the checksum differs (the file is then renamed, see
-/// set_aside), or when the file is no checkpoint (it is then left unchanged).
+/// Returns the number of bytes before the checksum at the end of the file. Throws UserError when
+/// the file is no checkpoint, or when its checksum is wrong (then the file is renamed, see
+/// set_aside).
 size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 16);
   std::string tail;  // the last bytes read, which may be the checksum

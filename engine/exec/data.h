@@ -35,7 +35,6 @@ DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
 /// The tokens of the reference model's generator, for any vocabulary.
 DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq);
 
-/// The training batches and the held-out batches of a run.
 struct RunData {
   DataSource train, held_out;
 };

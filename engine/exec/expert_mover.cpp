@@ -158,8 +158,8 @@ void ExpertMover<T>::exchange(const std::vector<ExpertPiece>& pieces, Send send,
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
   const size_t tensors = tensors_;
-  // The pieces from rank a to rank b are numbered in the same way on both ranks; each has one group
-  // of the layout per tensor of an expert.
+  // The pieces from rank a to rank b have the same numbers on both ranks; each piece has one group
+  // of the layout per tensor.
   std::vector<size_t> count(size * size), number;
   for (const ExpertPiece& piece : pieces) {
     number.push_back(

@@ -20,8 +20,8 @@ struct LocalRanks {
   /// sets the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
-  /// Returns what the emulated link carried since the last step began. Null when the run has no
-  /// emulated link.
+  /// Returns what the emulated link carried since the last step began. Null, or returns nothing,
+  /// when the run has no emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
   /// `fetch` copies all persistent tensors from the device into the host buffers (RankBuffers),
   /// before the loop reads these buffers; `store` copies them back, after the loop wrote these

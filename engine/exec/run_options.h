@@ -129,8 +129,8 @@ constexpr auto fields_of(const NcclSettings*) {
           .from(1, 32));
 }
 
-/// How a run uses a GPU. These settings change times; of the computed numbers, they can only change
-/// the last bits of sums by NCCL, whose order they may change.
+/// How a run uses a GPU. Of the computed numbers, these settings can change only NCCL's sums, by
+/// another order of adding.
 struct DeviceSettings {
   bool urgent_comm = true;  // transfers run before compute when both wait for the device
   int32_t link_blocks = 8;

@@ -66,9 +66,8 @@ void DistributedArbiter::start_step() {
   if (all_) all_->start_step();
 }
 
-/// On rank 0, reads notes until all ranks have finished the last turn. These notes are the last of
-/// a step, so no control message is left for the next step. Throws RunError when a rank does not
-/// finish within the timeout. Does nothing on other ranks.
+/// On rank 0, reads notes until all ranks have finished the last turn; so no control message is
+/// left for the next step. Throws RunError after the timeout. Does nothing on other ranks.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -130,8 +129,8 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
       0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
-/// Sends a turn that rank 0 has chosen to the other ranks. Called under the lock of the
-/// LocalArbiter, so that turns are sent in the order in which they were chosen.
+/// Sends a turn to the other ranks. Called under the lock of rank 0's LocalArbiter, so that turns
+/// are sent in the order in which it chose them.
 void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));

@@ -20,8 +20,8 @@ namespace moe {
 struct Turn {
   OpId op;
   int64_t chunk = 0;
-  /// The time, on the run's clock, since which all members have posted the op and the network has
-  /// been free.
+  /// The time, on the run's clock, since which the op has been ready on all members and the network
+  /// free.
   Nanoseconds since = 0;
   /// When set, there is no transfer: the run cannot continue at `op`, for this reason.
   std::exception_ptr error = nullptr;

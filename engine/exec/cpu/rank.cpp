@@ -211,8 +211,8 @@ void Rank<T>::abort() {
   progress_.abort();
 }
 
-/// Does what precedes an op: a test's delay, reports to arbiters that have a hold which starts with
-/// the op, and poison. Returns the time at which the op is ready, which is `ready` without a delay.
+/// Does what precedes an op: a test's delay, reports to arbiters with a hold that starts with the
+/// op, poison. Returns the time at which the op is ready (after a delay, later than `ready`).
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {

@@ -208,8 +208,8 @@ class DeviceRun {
     wait_until([&] { return device_.over(event); });
   }
 
-  /// Polls until holds() is true. Throws RunError when the device or another process fails, or when
-  /// the device makes no progress for longer than the timeout.
+  /// Polls until holds() is true. Throws RunError when the device or another process fails, or the
+  /// device makes no progress within the timeout.
   void wait_until(const std::function<bool()>& holds) {
     const Nanoseconds begin = clock_ns();
     const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);

@@ -33,8 +33,7 @@ bool routes_on_device(const Graph& graph, OpId op);
 constexpr int32_t kNoIndexByte = 0x7f;
 constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 
-/// The tensors that must be finite after the op, collectives included. Losses, which are doubles,
-/// are not among them; they are checked separately.
+/// Returns finite_operands() without the losses, which are doubles and checked separately.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 /// Queues the check of a tensor, whose values are at `data`; `first` gets the index of the first
 /// number that is not finite, and stays unchanged if all are finite.

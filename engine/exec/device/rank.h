@@ -51,11 +51,10 @@ class DeviceRank {
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
   /// Called for a collective when the chunk, or all exchanges of experts, have been queued. Counts
-  /// the bytes sent, records the end of a chunk except the last, and after the last queues the
-  /// clearing of unused rows.
+  /// the bytes sent and records the end of the chunk; after the last chunk, clears unused rows
+  /// instead.
   void moved(const DeviceStep& step, int64_t chunk);
-  /// Queues a compute op, or runs it on the CPU if the program says so (on_host); called between
-  /// begin() and end().
+  /// Queues a compute op between begin() and end(), or runs it on the CPU (DeviceProgram::on_host).
   void compute(const DeviceStep& step, const StepSpec& spec);
   /// Returns this rank as a member of a chunk of a collective op.
   DeviceMember member(const DeviceStep& step, int64_t chunk);
