@@ -64,7 +64,7 @@ class RunLoop {
 
  private:
   void run_step(const DataSource& data, StepSpec spec);
-  /// Runs one step; returns whether to continue.
+  /// Runs one training step; returns whether rank 0 decided to continue.
   bool train_step(int64_t step);
   /// Returns rank 0's value of `go_on`, on every process. Collective.
   bool agreed(bool go_on);

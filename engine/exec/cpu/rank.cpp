@@ -211,8 +211,9 @@ void Rank<T>::abort() {
   progress_.abort();
 }
 
-/// Does what precedes an op: a test's delay, reports to arbiters with a hold that starts with the
-/// op, poison. Returns the time at which the op is ready (after a delay, later than `ready`).
+/// Does what precedes an op: the delay and poison of tests, and reports to arbiters with a hold
+/// that starts with the op. Returns the time at which the op is ready (after a delay, later than
+/// `ready`).
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {

@@ -181,10 +181,10 @@ class DeviceRun {
     return reports;
   }
 
-  /// Queues a step. If the program is recordable, the second training step (without test hooks and
-  /// measured gradients) is recorded, and later ones replay the recording. Nothing is recorded in a
-  /// job, since NCCL connects within its first calls, which must not be recorded; nor when a CPU
-  /// thread ends the transfers of the emulated link.
+  /// Queues a step. If the program is recordable and no test hook is set, the second training step
+  /// that measures no gradients is recorded, and later ones replay the recording. Nothing is
+  /// recorded in a job, since NCCL connects within its first calls, which must not be recorded; nor
+  /// when a CPU thread ends the transfers of the emulated link.
   void enqueue(const StepSpec& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&

@@ -33,7 +33,8 @@ bool routes_on_device(const Graph& graph, OpId op);
 constexpr int32_t kNoIndexByte = 0x7f;
 constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 
-/// Returns finite_operands() without the losses, which are doubles and checked separately.
+/// Returns finite_operands() of an op, which may be a collective, without losses: these are doubles
+/// and checked separately.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 /// Queues the check of a tensor, whose values are at `data`; `first` gets the index of the first
 /// number that is not finite, and stays unchanged if all are finite.

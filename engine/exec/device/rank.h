@@ -51,8 +51,8 @@ class DeviceRank {
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
   /// Called for a collective when the chunk, or all exchanges of experts, have been queued. Counts
-  /// the bytes sent and records the end of the chunk; after the last chunk, clears unused rows
-  /// instead.
+  /// the bytes sent; then records the end of the chunk or, after the last chunk (whose end is
+  /// recorded by end()), clears unused rows.
   void moved(const DeviceStep& step, int64_t chunk);
   /// Queues a compute op between begin() and end(), or runs it on the CPU (DeviceProgram::on_host).
   void compute(const DeviceStep& step, const StepSpec& spec);
