@@ -110,8 +110,8 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
-/// Copies from `content`, which is a full tensor, to each rank the elements that the rank holds,
-/// and sets the rest of the rank's tensor to 0.
+/// Copies from the full tensor `content` to each rank the elements that the rank holds, and sets
+/// the rest of the rank's tensor to 0.
 void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
           const std::vector<char>& content, Bytes element_bytes) {
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -219,8 +219,8 @@ class Opened {
   const std::string& text() const { return text_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  /// Reads the next bytes of the file: first of header and text, then of the blocks, which follow
-  /// each other without gaps.
+  /// Reads the next bytes of the file: header, text, then the blocks, which follow each other
+  /// without gaps.
   void read(void* to, size_t bytes) {
     if (bytes > left_) damaged(path_, "it ends before the last tensor that its text lists");
     if (in_.read(to, bytes) != bytes)

@@ -78,8 +78,7 @@ class ExpertMover {
   void migrate(const Placement& now, const Placement& next);
   void copy(T* to, const T* from, int64_t n);
 
-  /// Addresses in scratch memory, indexed by piece and tensor; null for pieces that have no scratch
-  /// memory on this rank.
+  /// Addresses in scratch memory, indexed by piece and tensor; null where lay_out() assigned none.
   using Pointers = std::vector<T*>;
   /// Assigns scratch memory, from `free` on, to each piece for which wanted(piece) is true, and
   /// moves `free` behind it.

@@ -41,9 +41,9 @@ class RunLoop {
   /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
-  /// Gives the loop the ranks of this process. `here`: the host buffers of this process's ranks, in
-  /// rank order; in a job, of its one rank. Throws RunError, which names the rank, when a rank of
-  /// the job has a plan of another hash.
+  /// Gives the loop the ranks of this process. `here`: their host buffers in rank order; in a job,
+  /// of the one rank. Throws RunError, which names the rank, when a rank of the job has a plan of
+  /// another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
   /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing
   /// when they name no checkpoint. Throws as read_checkpoint and read_parameters do.

@@ -161,8 +161,7 @@ struct RunOptions {
   bool emulate_link = false;  // transfers take the times of the plan's cluster's links
   double timeout_s = kWatchdogSeconds;
   /// For a job, with one rank per process; null: all ranks are in this process. All processes run
-  /// plans of the same hash. On ranks other than 0, the RunResult has no results of steps;
-  /// `stopped` is the same on all ranks.
+  /// plans of the same hash. On ranks other than 0, only `stopped` of the RunResult is valid.
   Processes* processes = nullptr;
   DataSource data;
   ParamInit init;  // null: reference_init

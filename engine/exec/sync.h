@@ -35,11 +35,11 @@ class Progress {
  public:
   explicit Progress(size_t num_ops) : ops_(num_ops) {}
 
-  /// Marks the op as finished at `now`, or does nothing if `awaited` is false, which means that no
-  /// op waits for it. Requires: called once per op and epoch.
+  /// Marks the op as finished at `now`; does nothing if no op waits for it (`awaited` is false).
+  /// Requires: called once per op and epoch.
   void finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited);
   /// Sleeps until the op has finished, and returns the time at which it ended. Throws Aborted.
-  /// Requires: finish() is called for the op with `awaited`.
+  /// Requires: finish(op) gets `awaited`.
   Nanoseconds wait(OpId op, uint32_t epoch);
   bool over(OpId op, uint32_t epoch) const {
     return ops_[op.index()].epoch.load(std::memory_order_acquire) == epoch;

@@ -59,8 +59,8 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
-/// No post of another process can arrive before this call on rank 0: a process posts only after it
-/// has received the start of the step, which rank 0 sends after this call.
+/// No other process posts before this call on rank 0: it first receives the start of the step,
+/// which rank 0 sends after this call.
 void DistributedArbiter::start_step() {
   if (channel_ == nullptr) channel_ = &processes_.control_channel(number_);
   if (all_) all_->start_step();

@@ -237,8 +237,7 @@ Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, 
   return end;
 }
 
-/// Transfers one chunk; returns the time at which it ended, from which on the next chunk may be
-/// posted.
+/// Transfers one chunk; returns the time at which it ended and the next chunk may be posted.
 template <class T>
 Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
                               Nanoseconds posted, Communicator& comm) {

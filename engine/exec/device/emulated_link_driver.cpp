@@ -42,8 +42,8 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, NetworkOp transfer) {
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
-/// Whether the step has begun on the device. When the begin is first noticed, the offset of the
-/// clocks is estimated again, because the clocks drift.
+/// Whether the step has begun on the device. The step's begin sets the offset of the clocks again,
+/// because the clocks drift.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(flags_[0].begun) == passes_) {
     awaits_start_ = false;
@@ -55,8 +55,8 @@ bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   return !awaits_start_;
 }
 
-/// Corrects the offset of the clocks by a begin at `device` (on the device's clock) that was
-/// noticed at `now`: the begin that was noticed with the shortest delay gives the best estimate.
+/// Corrects the offset of the clocks by a begin at `device` that was noticed at `now`: the begin
+/// noticed with the shortest delay gives the best estimate.
 void EmulatedLinkDriver::see_clock(Nanoseconds device, Nanoseconds now) {
   ahead_ = std::min(ahead_, now - device);
 }

@@ -33,8 +33,8 @@ bool routes_on_device(const Graph& graph, OpId op);
 constexpr int32_t kNoIndexByte = 0x7f;
 constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 
-/// Returns finite_operands() of an op, which may be a collective, without losses: these are doubles
-/// and checked separately.
+/// Returns finite_operands() of an op or collective without losses, which are doubles and checked
+/// separately.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 /// Queues the check of a tensor, whose values are at `data`; `first` gets the index of the first
 /// number that is not finite, and stays unchanged if all are finite.
@@ -57,8 +57,8 @@ struct DeviceOperands {
   void* scratch = nullptr;
 };
 
-/// Whether the op has the kernel that it needs on this device: for bf16 if the device has
-/// DeviceTable::mixed and the op stores bf16, else for f32.
+/// Whether the op has the kernel that it needs: for bf16 if it stores bf16 and the device has
+/// DeviceTable::mixed, else for f32.
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
 /// Queues the op: a gate by the device's routing, a swap_in as memory copies by the device, any

@@ -31,8 +31,8 @@ struct GateRecord {
 };
 
 /// Returns a function that maps a gate op to the gate that this rank uses: the plan's routing
-/// model; if it has none, the gate of `policies`; if that is null, the built-in gate that the op
-/// names. Called on the thread that will call the gates.
+/// model, else the gate of `policies`, else the built-in gate that the op names. Called on the
+/// thread that will call the gates.
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank);
 
 /// A rank's part of a router loss (balance or z loss) of the last step.
