@@ -79,10 +79,8 @@ void DistributedArbiter::end_step() {
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
     if (clock_ns() > deadline)
-      throw run_error(
-          "rank 0 finished the step and then waited for the last turn of all ranks, but {} within "
-          "{} s",
-          left, timeout_s_);
+      throw run_error("rank 0 finished the step and waited for the other ranks, but {} within {} s",
+                      left, timeout_s_);
     backoff.rest();
   }
   all_->end_step();

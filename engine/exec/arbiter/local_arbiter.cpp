@@ -46,8 +46,8 @@ void LocalArbiter::start_step() {
 void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(!state_.busy() && state_.waiting().empty(),
-            "the step ended while an op still waited for its turn, or while a turn was still "
-            "running on some rank; both must be over");
+            "the step ended while an op still waited for its turn or a turn was still running on "
+            "some rank");
 }
 
 void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
