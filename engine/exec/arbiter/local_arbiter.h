@@ -40,8 +40,8 @@ class LocalArbiter final : public LaneArbiter {
   void done(int64_t rank, Nanoseconds end) override;
   void abort() override;
 
-  /// Returns a text such as "ranks 1, 2 did not finish op b1.moe.dispatch" about the current turn;
-  /// "" when there is no turn.
+  /// Returns a text about the current turn, "ranks 1, 2 did not finish op t0"; "" when there is no
+  /// turn.
   std::string under_way();
   /// The watchdog's check over all ranks and lanes: returns an error turn for an op that some ranks
   /// posted longer ago than the timeout and others have not; nothing when there is none. next()

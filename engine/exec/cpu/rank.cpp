@@ -212,8 +212,7 @@ void Rank<T>::abort() {
 }
 
 /// Does what precedes an op: the delay and poison of tests, and reports to arbiters with a hold
-/// that starts with the op. Returns the time at which the op is ready (after a delay, later than
-/// `ready`).
+/// that starts with the op. Returns the time at which the op is ready.
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {

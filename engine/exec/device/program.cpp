@@ -203,8 +203,8 @@ class Checker {
     return plan_.schedule.lanes[plan_.schedule.lane_of[op.index()].index()].name;
   }
 
-  /// Returns the ops that have finished at the event after `op`. Throws RunError, which names
-  /// `waiting`, when that event has not been recorded before.
+  /// Returns the ops that have finished at the event after `op`. Throws RunError when that event
+  /// has not been recorded before.
   const Clock& at_event(OpId op, OpId waiting) const {
     const Clock& clock = after_[op.index()];
     if (clock.empty() || !marked_[op.index()]) {

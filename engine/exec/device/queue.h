@@ -31,7 +31,6 @@ class DeviceQueue {
   /// Returns when the whole step is queued. Work that is then queued on first_stream() begins when
   /// the step has finished.
   void enqueue(const StepSpec& spec);
-  /// As DeviceArbiters::awaits_others().
   bool awaits_others() const { return arbiters_.awaits_others(); }
   /// Called when the step has finished on this process's ranks.
   void end_step() { arbiters_.end_step(); }

@@ -51,8 +51,8 @@ class DeviceRank {
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
   /// Called for a collective when the chunk, or all exchanges of experts, have been queued. Counts
-  /// the bytes sent; then records the end of the chunk or, after the last chunk (whose end is
-  /// recorded by end()), clears unused rows.
+  /// the sent bytes and records the end of each chunk except the last, after which it clears unused
+  /// rows.
   void moved(const DeviceStep& step, int64_t chunk);
   /// Queues a compute op between begin() and end(), or runs it on the CPU (DeviceProgram::on_host).
   void compute(const DeviceStep& step, const StepSpec& spec);
@@ -85,7 +85,7 @@ class DeviceRank {
   bool is_over(OpId op) const { return is_over(op, num_chunks(op) - 1); }
   bool is_over(OpId op, int64_t chunk) const;
   bool has_begun(OpId op) const;
-  /// The first op, in the order of issue, that has been queued and has not finished; invalid when
+  /// The first op, in the order of issue, that has been queued and has not finished; invalid if
   /// there is none.
   OpId stuck() const;
 
