@@ -34,7 +34,7 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
 
 /// Fills every rank's parameters but not its states, from a checkpoint of a model with the same
 /// sizes (moe_every may differ); states and placements in the file are ignored. Throws as
-/// read_checkpoint does, and UserError for a parameter of the plan that is not in the file.
+/// read_checkpoint does, and UserError for a parameter that the file lacks.
 void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
                      const AllBuffers& ranks, Bytes element_bytes);
 

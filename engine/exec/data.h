@@ -38,8 +38,8 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 struct RunData {
   DataSource train, held_out;
 };
-/// The reference model's tokens. Both members are the same function: evaluation batch b equals the
-/// batch of training step b.
+/// The reference model's tokens. Both members are the same function: evaluation batch b equals that
+/// of training step b.
 RunData run_data(const ModelSpec& model, int64_t num_ranks);
 /// Batches of a text. Throws UserError when the vocabulary is smaller than the 256 values of a
 /// byte.

@@ -13,8 +13,7 @@ struct AvailableMemory {
 };
 
 /// Returns the smallest of three limits: the machine's free memory, what the process's cgroup
-/// leaves and what its address space (ulimit -v) leaves. A limit that cannot be read is ignored;
-/// without any, returns the machine's whole memory.
+/// leaves and what its address space (ulimit -v) leaves. A limit that cannot be read is ignored.
 AvailableMemory available_memory();
 
 }  // namespace moe

@@ -58,9 +58,9 @@ class LaneArbiter {
   virtual Turn next(int64_t rank, LaneId lane) = 0;
   /// As next(), but returns nothing where next() would sleep.
   virtual std::optional<Turn> try_next(int64_t rank, LaneId lane) = 0;
-  /// Reports that this member has finished its turn, and that the transfer ended at `end`. After
-  /// the last chunk of an op, it is called only when all ops that thereby became ready on this rank
-  /// have been posted.
+  /// Reports that this member has finished its turn, whose transfer ended at `end`. After the last
+  /// chunk of an op, it is called only when all ops that thereby became ready on this rank have
+  /// been posted.
   virtual void done(int64_t rank, Nanoseconds end) = 0;
   /// Ends all waits of this process. Called by any thread.
   virtual void abort() = 0;

@@ -72,7 +72,6 @@ void LocalArbiter::begun(int64_t, OpId op) {
 }
 
 /// Chooses the next turn for all members, when the network is free and some transfer may begin.
-/// When a policy throws, the turn is an error turn with its exception.
 void LocalArbiter::choose() {
   if (turn_.error) return;
   try {

@@ -42,8 +42,8 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, NetworkOp transfer) {
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
-/// Whether the step has begun on the device. The step's begin sets the offset of the clocks again,
-/// because the clocks drift.
+/// Whether the step has begun on the device. Each begin sets the offset of the clocks again,
+/// because they drift.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(flags_[0].begun) == passes_) {
     awaits_start_ = false;

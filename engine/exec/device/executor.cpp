@@ -209,7 +209,7 @@ class DeviceRun {
   }
 
   /// Polls until holds() is true. Throws RunError when the device or another process fails, or the
-  /// device makes no progress within the timeout.
+  /// device makes no progress for the timeout.
   void wait_until(const std::function<bool()>& holds) {
     const Nanoseconds begin = clock_ns();
     const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);
