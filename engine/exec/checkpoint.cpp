@@ -330,7 +330,8 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   const std::string sizes = text.substr(0, text.find("moe_every="));
   const std::string own = text_of(plan.spec.model, all);
   if (sizes != own.substr(0, own.find("moe_every="))) {
-    throw user_error("checkpoint {}: it is of another model: {}", path, difference(text, own));
+    throw user_error("checkpoint {}: it is of a model with other sizes: {}", path,
+                     difference(text, own));
   }
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {

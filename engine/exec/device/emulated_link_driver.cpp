@@ -42,7 +42,7 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, NetworkOp transfer) {
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
-/// Whether the step has begun on the device. Each begin sets the offset of the clocks again,
+/// Whether the step has begun on the device. Each step sets the offset of the clocks again,
 /// because they drift.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(flags_[0].begun) == passes_) {
