@@ -23,7 +23,6 @@ struct ExecutorDef {
   /// Returns why this machine cannot run the executor, or ""; null if every machine can.
   std::string (*missing)() = nullptr;
 };
-/// Returns the table.
 std::span<const ExecutorDef> executors();
 /// Returns the executor called `name`. If there is none, throws UserError with the nearest name and
 /// all names.

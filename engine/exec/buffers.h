@@ -51,7 +51,6 @@ class RankBuffers {
   /// Writes zeros to the arena and the scratch areas, so that the system allocates their pages.
   /// Called on the thread that will use them.
   void touch();
-  /// Bytes that this object has allocated.
   Bytes allocated() const { return arena_.size() + persistent_.size() + scratch_.size(); }
 
  private:
@@ -71,7 +70,8 @@ class Poison {
   Poison(const Plan& plan, const RankBuffers& buffers, Bytes element_bytes);
   void start_step();
   void before(OpId op);
-  /// Requires: called before the op is marked as finished in Progress.
+  /// Fills the tensors whose last reader is `op`. Requires: called before the op is marked as
+  /// finished in Progress.
   void after(OpId op);
 
  private:

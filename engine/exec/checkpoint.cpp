@@ -30,8 +30,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
-/// Returns the text lines of the file: the model that the tensors belong to, placements and
-/// tensors.
+/// Returns the text of the file: a line for each field of the model, for each placement and for
+/// each tensor (its name and size, not its values).
 std::string text_of(const ModelSpec& m, const PersistentTensors& all) {
   std::string text;
   const std::pair<const char*, int64_t> fields[] = {
@@ -110,7 +110,8 @@ size_t storage_bytes(int64_t elements, Bytes element_bytes) {
   return static_cast<size_t>(elements * element_bytes);
 }
 
-/// Copies to each rank the elements of a full tensor that it holds; the rest of its tensor is 0.
+/// Copies from the full tensor `content` to each rank the elements that the rank holds, and sets
+/// the rest of the rank's tensor to 0.
 void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& ranks,
           const std::vector<char>& content, Bytes element_bytes) {
   for (size_t r = 0; r < ranks.size(); ++r) {
@@ -123,8 +124,9 @@ void fill(const PersistentTensors& all, const Persistent& p, const AllBuffers& r
   }
 }
 
-/// Compares the checksum of the whole file with the one at its end; a file whose checksum differs
-/// is renamed (set_aside). Returns the number of bytes before the checksum.
+/// Returns the number of bytes before the checksum at the end of the file. Throws UserError when
+/// the file is no checkpoint, or when its checksum is wrong (then the file is renamed, see
+/// set_aside).
 size_t checked_bytes(const std::string& path, InputFile& in) {
   std::vector<char> block(1 << 16);
   std::string tail;  // the last bytes read, which may be the checksum
@@ -159,7 +161,7 @@ struct Block {
 };
 
 /// Parses a line "tensor NAME ELEMENTS" or "placement BLOCK CODES"; returns nothing for
-/// "key=value".
+/// "key=value". Throws UserError, after renaming the file, for another line.
 std::optional<Block> block_of(const std::string& path, const std::string& line,
                               Bytes element_bytes) {
   const bool placement = line.starts_with("placement ");
@@ -217,7 +219,8 @@ class Opened {
   const std::string& text() const { return text_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
-  /// Reads the next bytes of the blocks, which follow each other without gaps.
+  /// Reads the next bytes of the file: header, text, then the blocks, which follow each other
+  /// without gaps.
   void read(void* to, size_t bytes) {
     if (bytes > left_) damaged(path_, "it ends before the last tensor that its text lists");
     if (in_.read(to, bytes) != bytes)
@@ -327,7 +330,8 @@ void read_parameters(const std::string& path, const Plan& plan, const Persistent
   const std::string sizes = text.substr(0, text.find("moe_every="));
   const std::string own = text_of(plan.spec.model, all);
   if (sizes != own.substr(0, own.find("moe_every="))) {
-    throw user_error("checkpoint {}: it is of another model: {}", path, difference(text, own));
+    throw user_error("checkpoint {}: it is of a model with other sizes: {}", path,
+                     difference(text, own));
   }
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {

@@ -32,9 +32,9 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
 int64_t read_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 
-/// Fills every rank's parameters but not its states, from a checkpoint of the same model, whose
-/// states and placements are ignored. Throws as read_checkpoint does, and UserError for a parameter
-/// that is not in the file.
+/// Fills every rank's parameters but not its states, from a checkpoint of a model with the same
+/// sizes (moe_every may differ); states and placements in the file are ignored. Throws as
+/// read_checkpoint does, and UserError for a parameter that the file lacks.
 void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
                      const AllBuffers& ranks, Bytes element_bytes);
 

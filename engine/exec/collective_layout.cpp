@@ -114,9 +114,10 @@ void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
   }
 }
 
-/// On the sources' side, rows [begin, count) of an expert are where the gate put them. On the
-/// experts' side, the rows of each slot start at the beginning of its block; the rows of a part of
-/// the batch start at the row that they have at their source.
+/// Sets the offsets and sizes of all pieces of a placed exchange for this step. On the sources'
+/// side, rows [begin, count) of an expert are where the gate put them. On the experts' side, the
+/// rows of each slot start at the beginning of its block; the rows of a part of the batch start at
+/// the row that they have at their source.
 template <class T>
 void CollectiveLayout<T>::set_placed_sizes() {
   const Placement placement =
@@ -148,8 +149,8 @@ void CollectiveLayout<T>::set_placed_sizes() {
   }
 }
 
-/// `received` is [El,P/n,C,d], the experts' side of one of n rounds. Its pieces have the order that
-/// they would have in a group of only the round's peers.
+/// Lays out one of n rounds; `received` is the shape [El,P/n,C,d] of its tensor on the experts'
+/// side. The pieces have the order that they would have in a group of only the round's peers.
 template <class T>
 void CollectiveLayout<T>::lay_out_round(const Shape& received, const Round& round) {
   const int64_t experts = received[0], members = received[1];

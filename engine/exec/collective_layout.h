@@ -14,9 +14,9 @@
 
 namespace moe {
 
-/// Addresses of a rank's tensors. `numbers` returns the CPU address of an index tensor, whose
-/// values must be those of this step when read_counts() is called. Both functions return null for
-/// an invalid id.
+/// Addresses of a rank's tensors. `data` returns a tensor's address on the CPU or device of the
+/// rank, `numbers` the CPU address of an index tensor, whose values must be those of this step when
+/// read_counts() is called. Both functions return null for an invalid id.
 struct CollectiveMemory {
   std::function<void*(TensorId)> data;
   std::function<const int32_t*(TensorId)> numbers;

@@ -36,8 +36,9 @@ void append_file(const fs::path& path, std::vector<uint8_t>& text) {
   }
 }
 
-/// Lists the regular files of a folder. Symbolic links are skipped: most of them point to a file
-/// that is in the folder already.
+/// Returns the regular files of a folder, sorted by path. Throws UserError when it has none or
+/// cannot be read. Symbolic links are skipped: most of them point to a file that is in the folder
+/// already.
 std::vector<fs::path> files_of(const fs::path& folder) {
   std::error_code error;
   std::vector<fs::path> files;
@@ -97,7 +98,8 @@ TextCorpus read_text(const std::string& path, int64_t seq) {
   } else {
     throw user_error("the text '{}' is neither a file nor a folder; give one of them", path);
   }
-  if (text.empty()) throw user_error("the text '{}' is empty; it needs at least one byte", path);
+  if (text.empty())
+    throw user_error("the text '{}' is empty, so there is no text to train on", path);
   const size_t held_out = text.size() / 10;
   if (held_out < static_cast<size_t>(seq) + 1) {
     throw user_error(

@@ -35,11 +35,11 @@ DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
 /// The tokens of the reference model's generator, for any vocabulary.
 DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq);
 
-/// The training batches and the held-out batches of a run.
 struct RunData {
   DataSource train, held_out;
 };
-/// The reference model's tokens, from the same generator for training and for evaluation.
+/// The reference model's tokens. Both members are the same function: evaluation batch b equals that
+/// of training step b.
 RunData run_data(const ModelSpec& model, int64_t num_ranks);
 /// Batches of a text. Throws UserError when the vocabulary is smaller than the 256 values of a
 /// byte.

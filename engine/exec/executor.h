@@ -1,5 +1,5 @@
 // Executor: the interface, with one virtual function, that the simulator, the CPU ranks and the
-// GPUs implement. The executors' names are in engine/run.h, not here.
+// GPUs implement. The table of executors is in engine/run.cpp.
 #pragma once
 
 #include "engine/exec/results/run_result.h"

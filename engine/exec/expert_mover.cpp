@@ -158,7 +158,8 @@ void ExpertMover<T>::exchange(const std::vector<ExpertPiece>& pieces, Send send,
   if (pieces.empty()) return;
   const auto size = static_cast<size_t>(group_.size);
   const size_t tensors = tensors_;
-  // The k-th piece from rank a to rank b is group k of the pieces from a to b, on both ranks.
+  // The pieces from rank a to rank b have the same numbers on both ranks; each piece has one group
+  // of the layout per tensor.
   std::vector<size_t> count(size * size), number;
   for (const ExpertPiece& piece : pieces) {
     number.push_back(

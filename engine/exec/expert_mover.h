@@ -78,9 +78,10 @@ class ExpertMover {
   void migrate(const Placement& now, const Placement& next);
   void copy(T* to, const T* from, int64_t n);
 
-  /// Indexed by piece and tensor; null where this rank has no part in the piece.
+  /// Addresses in scratch memory, indexed by piece and tensor; null where lay_out() assigned none.
   using Pointers = std::vector<T*>;
-  /// Assigns scratch memory, from `free` on, to each piece for which wanted(piece) is true.
+  /// Assigns scratch memory, from `free` on, to each piece for which wanted(piece) is true, and
+  /// moves `free` behind it.
   template <class Wanted>
   Pointers lay_out(const std::vector<ExpertPiece>& pieces, Wanted wanted, T*& free) const;
   /// Adds one exchange of pieces. send(i, tensor) and receive(i, tensor) return the addresses of

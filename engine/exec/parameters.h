@@ -48,8 +48,8 @@ struct PersistentTensors {
   /// (states(model)).
   std::vector<Persistent> states;
 };
-/// Throws UserError when the graph has other parameters or states than the plan's model, or other
-/// sizes.
+/// Returns the plan's parameters and states. Throws UserError when the graph has other parameters
+/// or states than the plan's model, or other sizes.
 PersistentTensors persistent_tensors(const Plan& plan);
 
 /// The placement in force, as the rank of `buffers` has it.

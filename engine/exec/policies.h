@@ -15,8 +15,8 @@ namespace moe {
 PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
                             std::string& failure);
 
-/// Returns what a place op did in a step. at(tensor) is the address of a tensor's values in memory
-/// of the CPU.
+/// Returns the placement in force in this step and the next one, without row counts (see
+/// count_rows). at(tensor) is the address of a tensor's values in memory of the CPU.
 PlacementRecord placement_record(const Graph& graph, const Op& place,
                                  const std::function<const void*(TensorId)>& at);
 

@@ -20,8 +20,8 @@ struct LocalRanks {
   /// sets the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
   std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
-  /// Returns what the emulated link carried since the last step began. Null when the run has no
-  /// emulated link.
+  /// Returns what the emulated link carried since the last step began. Null, or returns nothing,
+  /// when the run has no emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
   /// `fetch` copies all persistent tensors from the device into the host buffers (RankBuffers),
   /// before the loop reads these buffers; `store` copies them back, after the loop wrote these
@@ -41,8 +41,9 @@ class RunLoop {
   /// Whether the ranks must compute the initial parameters, because the run reads no checkpoint.
   bool starts_afresh() const;
 
-  /// `here`: the host buffers of this process's ranks, in rank order; in a job, of its one rank.
-  /// Throws RunError, which names the rank, when a rank of the job has a plan of another hash.
+  /// Gives the loop the ranks of this process. `here`: their host buffers in rank order; in a job,
+  /// of the one rank. Throws RunError, which names the rank, when a rank of the job has a plan of
+  /// another hash.
   void meet(AllBuffers here, LocalRanks local_ranks);
   /// Reads the initial values of all ranks from the checkpoint that the options name; does nothing
   /// when they name no checkpoint. Throws as read_checkpoint and read_parameters do.
@@ -63,7 +64,7 @@ class RunLoop {
 
  private:
   void run_step(const DataSource& data, StepSpec spec);
-  /// Runs one step; returns whether to continue.
+  /// Runs one training step; returns whether rank 0 decided to continue.
   bool train_step(int64_t step);
   /// Returns rank 0's value of `go_on`, on every process. Collective.
   bool agreed(bool go_on);

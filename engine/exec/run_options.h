@@ -1,5 +1,6 @@
 // The options of a run of a plan, grouped by subject. No option changes the plan. The simulator
-// uses only steps, first_step, links_of_step, on_step and policies.place.
+// uses only steps, first_step, links_of_step, on_step, policies.place, infer.batches and
+// infer.popularity.
 #pragma once
 
 #include <array>
@@ -34,8 +35,8 @@ constexpr std::array<const char*, 3> names_of(Precision) {
 /// rank and step; one thread calls it for all ranks of a process.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
 /// Returns the initial value of an element (its index in the full tensor) of a parameter (its index
-/// in parameters(model)). A rank calls it for its own experts only. The ranks' threads call it at
-/// the same time.
+/// in parameters(model)). For a parameter of experts, a rank calls it only for the experts that it
+/// holds. The ranks' threads call it at the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
 /// Paths of checkpoint files; "" = none. No part of a path may be a symbolic link.
@@ -128,7 +129,8 @@ constexpr auto fields_of(const NcclSettings*) {
           .from(1, 32));
 }
 
-/// How a run uses a GPU. Of the results, only the order of NCCL's sums may depend on it.
+/// How a run uses a GPU. Of the computed numbers, these settings can change only NCCL's sums, by
+/// another order of adding.
 struct DeviceSettings {
   bool urgent_comm = true;  // transfers run before compute when both wait for the device
   int32_t link_blocks = 8;
@@ -158,9 +160,8 @@ struct RunOptions {
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // transfers take the times of the plan's cluster's links
   double timeout_s = kWatchdogSeconds;
-  /// For a job, with one rank per process; null: all ranks are in this process. All
-  /// processes run plans of the same hash. On other ranks than 0, only `stopped` of the RunResult
-  /// is filled.
+  /// For a job, with one rank per process; null: all ranks are in this process. All processes run
+  /// plans of the same hash. On ranks other than 0, only `stopped` of the RunResult is valid.
   Processes* processes = nullptr;
   DataSource data;
   ParamInit init;  // null: reference_init

@@ -35,10 +35,11 @@ class Progress {
  public:
   explicit Progress(size_t num_ops) : ops_(num_ops) {}
 
-  /// Marks the op as finished at `now`. Requires: called once per op and epoch. `awaited` is
-  /// whether some op of another lane waits for it.
+  /// Marks the op as finished at `now`; does nothing if no op waits for it (`awaited` is false).
+  /// Requires: called once per op and epoch.
   void finish(OpId op, uint32_t epoch, Nanoseconds now, bool awaited);
-  /// Sleeps until the op has finished, and returns when it ended. Throws Aborted.
+  /// Sleeps until the op has finished, and returns the time at which it ended. Throws Aborted.
+  /// Requires: finish(op) gets `awaited`.
   Nanoseconds wait(OpId op, uint32_t epoch);
   bool over(OpId op, uint32_t epoch) const {
     return ops_[op.index()].epoch.load(std::memory_order_acquire) == epoch;

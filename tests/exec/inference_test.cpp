@@ -217,7 +217,7 @@ TEST_CASE("a trained model's parameters are taken alone, from any ranks and plac
   const auto other = plan_with(wider, {});
   RunOptions taken = options_of(*other, 0);
   taken.infer.parameters_from = path;
-  CHECK_THROWS_WITH(run_cpu(*other, taken), Catch::Contains("another model: hidden="));
+  CHECK_THROWS_WITH(run_cpu(*other, taken), Catch::Contains("a model with other sizes: hidden="));
   std::remove(path.c_str());
 }
 

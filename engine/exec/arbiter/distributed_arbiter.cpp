@@ -36,7 +36,7 @@ std::string message_of(const std::vector<T>& events) {
 template <class T>
 std::vector<T> events_of(const std::string& message) {
   MOE_CHECK(!message.empty() && message.size() % sizeof(T) == 0,
-            "an arbiter's message has {} bytes, but must be a list of entries of {} bytes",
+            "an arbiter's message has {} bytes, but must have one or more entries of {} bytes each",
             message.size(), sizeof(T));
   std::vector<T> events(message.size() / sizeof(T));
   std::memcpy(events.data(), message.data(), message.size());
@@ -59,15 +59,15 @@ DistributedArbiter::DistributedArbiter(const Graph& graph, const Schedule& sched
   all_ = std::make_unique<LocalArbiter>(graph, schedule, lanes, std::move(options));
 }
 
-/// A process posts only after it has received rank 0's start of the step, which is sent after this
-/// call.
+/// No other process posts before this call on rank 0: it first receives the start of the step,
+/// which rank 0 sends after this call.
 void DistributedArbiter::start_step() {
   if (channel_ == nullptr) channel_ = &processes_.control_channel(number_);
   if (all_) all_->start_step();
 }
 
-/// The last notes of a step report that other ranks have finished their turns: after them, no
-/// control message is left to read.
+/// On rank 0, reads notes until all ranks have finished the last turn; so no control message is
+/// left for the next step. Throws RunError after the timeout. Does nothing on other ranks.
 void DistributedArbiter::end_step() {
   if (!all_) return;
   const auto limit = static_cast<Nanoseconds>(std::min(timeout_s_, 1e9) * kNsPerSecond);
@@ -79,7 +79,8 @@ void DistributedArbiter::end_step() {
     if (left.empty()) break;
     if (processes_.failed()) throw RunError(processes_.reason());
     if (clock_ns() > deadline)
-      throw run_error("{} within {} s after rank 0 had finished the step", left, timeout_s_);
+      throw run_error("rank 0 finished the step and waited for the other ranks, but {} within {} s",
+                      left, timeout_s_);
     backoff.rest();
   }
   all_->end_step();
@@ -112,7 +113,10 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   OpId op;
   {
     const std::lock_guard lock(mutex_);
-    MOE_CHECK(taken_, "rank {} reported the end of a turn, but must first be given one", rank);
+    MOE_CHECK(
+        taken_,
+        "rank {} reported the end of a turn, but has no turn, or has reported its end already",
+        rank);
     op = taken_->op;
     const bool over = taken_->chunk + 1 == num_chunks(graph_, schedule_, op);
     if (over) --posted_[schedule_.lane_of[op.index()].index()];
@@ -123,7 +127,8 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
       0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
-/// Called under the lock of the LocalArbiter, so that turns are sent in order.
+/// Sends a turn to the other ranks. Called under the lock of rank 0's LocalArbiter, so that turns
+/// are sent in the order in which it chose them.
 void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
   for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));
@@ -153,8 +158,9 @@ void DistributedArbiter::handle(int64_t rank, const std::string& text) {
     if (event.kind != MemberEvent::kDone) continue;
     const auto turn = all_->try_next(rank, schedule_.lane_of[event.op.index()]);
     MOE_CHECK(turn && turn->op == event.op,
-              "rank {} reported the end of op '{}', which must be the op of the current turn", rank,
-              graph_.op(event.op).name);
+              "rank {} reported the end of op '{}', but the current turn is not of this op, or "
+              "this rank has ended it already",
+              rank, graph_.op(event.op).name);
     all_->done(rank, event.time);
   }
   if (!posts.empty()) all_->post(rank, posts);

@@ -50,7 +50,7 @@ class DistributedArbiter final : public LaneArbiter {
   std::mutex reading_;  // held while messages are read, so that they are handled in order
   std::mutex mutex_;    // guards the members below; locked after reading_
   std::condition_variable changed_;
-  /// Indexed by lane of the schedule: ops that this rank has posted and that have not finished.
+  /// Indexed by lane of the schedule: number of ops that this rank has posted and not finished.
   std::vector<int64_t> posted_;
   std::optional<Turn> received_;  // on other ranks than 0: received, not yet taken by a lane
   std::optional<Turn> taken_;     // taken by a lane, not yet finished

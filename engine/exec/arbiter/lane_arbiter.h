@@ -20,8 +20,8 @@ namespace moe {
 struct Turn {
   OpId op;
   int64_t chunk = 0;
-  /// The time, on the run's clock, since which all members have posted the op and the network has
-  /// been free.
+  /// The time, on the run's clock, since which the op has been ready on all members and the network
+  /// free.
   Nanoseconds since = 0;
   /// When set, there is no transfer: the run cannot continue at `op`, for this reason.
   std::exception_ptr error = nullptr;
@@ -41,14 +41,15 @@ class LaneArbiter {
   /// before any process posts an op of the step, since common_start() of the run loop is called
   /// after it.
   virtual void start_step() = 0;
-  /// Ends a step that all threads of this process have left. Returns when every turn has finished.
+  /// Ends a step that all threads of this process have left. On rank 0 of a job, waits until all
+  /// ranks have finished the last turn, and throws RunError after the timeout.
   virtual void end_step() = 0;
   /// Posts the ops that became ready on this rank. Ops that become ready at the same time are
   /// posted in one call, so that the next turn is chosen among all of them. Requires: called once
   /// per op, rank and step; on a lane that runs in order, only when the previous op has finished.
   virtual void post(int64_t rank, const std::vector<Ready>& ops) = 0;
-  /// A compute op has begun on some rank. If the schedule has a hold (schedule/schedule.h) that
-  /// starts with this op, the hold begins.
+  /// Reports that a compute op has begun on a rank. If the schedule has a hold
+  /// (schedule/schedule.h) that starts with this op, the hold begins.
   virtual void begun(int64_t rank, OpId op) = 0;
   /// Sleeps until the arbiter has chosen an op of this lane and returns that turn; every member
   /// gets each turn of its lanes once. Two failures are returned as Turn::error, on one rank only:
@@ -57,8 +58,9 @@ class LaneArbiter {
   virtual Turn next(int64_t rank, LaneId lane) = 0;
   /// As next(), but returns nothing where next() would sleep.
   virtual std::optional<Turn> try_next(int64_t rank, LaneId lane) = 0;
-  /// This member has finished its turn; the transfer ended at `end`. After the last chunk of an op,
-  /// it is called only when all ops that thereby became ready on this rank have been posted.
+  /// Reports that this member has finished its turn, whose transfer ended at `end`. After the last
+  /// chunk of an op, it is called only when all ops that thereby became ready on this rank have
+  /// been posted.
   virtual void done(int64_t rank, Nanoseconds end) = 0;
   /// Ends all waits of this process. Called by any thread.
   virtual void abort() = 0;

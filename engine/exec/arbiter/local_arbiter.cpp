@@ -45,9 +45,9 @@ void LocalArbiter::start_step() {
 
 void LocalArbiter::end_step() {
   const std::lock_guard lock(mutex_);
-  MOE_CHECK(
-      !state_.busy() && state_.waiting().empty(),
-      "the step ended while ops still waited for their turn or had not ended it; none may be left");
+  MOE_CHECK(!state_.busy() && state_.waiting().empty(),
+            "the step ended while an op still waited for its turn or a turn was still running on "
+            "some rank");
 }
 
 void LocalArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
@@ -138,7 +138,7 @@ std::optional<Turn> LocalArbiter::late() {
   return missing(oldest.op);
 }
 
-/// Returns when the first rank posted the op; 0 when no rank has.
+/// Returns the time at which the first rank posted the op; 0 when no rank has.
 Nanoseconds LocalArbiter::first_post(OpId op) {
   Nanoseconds first = 0;
   for (int64_t r = 0; r < options_.num_ranks; ++r) {
@@ -149,7 +149,8 @@ Nanoseconds LocalArbiter::first_post(OpId op) {
 }
 
 /// Returns the longest-waiting op that this rank (kAny: any rank) has posted on the lane (an
-/// invalid lane: on any) and that other ranks have not posted.
+/// invalid lane: on any) and that some ranks have not posted. The op is invalid when there is none,
+/// or while a turn runs.
 LocalArbiter::OverduePost LocalArbiter::overdue(int64_t rank, LaneId lane) {
   OverduePost oldest{OpId(), clock_ns()};
   if (state_.busy()) return oldest;
@@ -185,7 +186,8 @@ Turn LocalArbiter::missing(OpId op) {
 void LocalArbiter::done(int64_t rank, Nanoseconds end) {
   const std::lock_guard lock(mutex_);
   MOE_CHECK(state_.busy() && taken_[index(rank)] && !done_[index(rank)],
-            "rank {} reported the end of a turn, but must first be given one", rank);
+            "rank {} reported the end of a turn, but has no turn, or has reported its end already",
+            rank);
   end_ = std::max(end_, end);
   done_[index(rank)] = true;
   if (!std::all_of(done_.begin(), done_.end(), [](bool done) { return done; })) return;

@@ -40,11 +40,12 @@ class LocalArbiter final : public LaneArbiter {
   void done(int64_t rank, Nanoseconds end) override;
   void abort() override;
 
-  /// Returns the ranks that have not finished the current turn, and its op, as text; "" when there
-  /// is no turn.
+  /// Returns a text about the current turn, "ranks 1, 2 did not finish op t0"; "" when there is no
+  /// turn.
   std::string under_way();
   /// The watchdog's check over all ranks and lanes: returns an error turn for an op that some ranks
-  /// posted too long ago. next() does this check for one rank and lane.
+  /// posted longer ago than the timeout and others have not; nothing when there is none. next()
+  /// does this check for one rank and lane.
   std::optional<Turn> late();
 
  private:

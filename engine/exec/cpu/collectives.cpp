@@ -53,7 +53,8 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
   return {times, layout_->bytes_to_others(pieces)};
 }
 
-/// Scratch is used only within the call, so ops whose chunks alternate may share it.
+/// Sums the elements of `range` over the ranks. Several tensors are packed into scratch memory; it
+/// is used only within the call, so ops whose chunks alternate may share it.
 template <class T>
 CommTimes CollectiveOp<T>::all_reduce(Communicator& comm, const std::string& what,
                                       ElementRange range) {

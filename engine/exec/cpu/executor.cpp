@@ -140,7 +140,8 @@ void CpuRun<T>::add_lanes() {
   }
 }
 
-/// Run by the last thread to arrive, before any thread leaves.
+/// Sets the time at which the step starts. Run by the last thread to arrive at start_, before any
+/// thread leaves it.
 template <class T>
 void CpuRun<T>::set_start() {
   spec_.start = processes_ != nullptr ? common_start_ : clock_ns() + (num_ranks_ > 1 ? kWakeUp : 0);

@@ -211,7 +211,8 @@ void Rank<T>::abort() {
   progress_.abort();
 }
 
-/// What is done before an op begins; returns the time at which the op is ready.
+/// Does what precedes an op: the delay and poison of tests, and reports to arbiters with a hold
+/// that starts with the op. Returns the time at which the op is ready.
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
@@ -224,7 +225,7 @@ Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseco
   return ready;
 }
 
-/// Runs a compute op; returns when it ended, including the check for finite numbers.
+/// Runs a compute op; returns the time at which it ended, including the check for finite numbers.
 template <class T>
 Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready) {
   const Nanoseconds begin = clock_ns();
@@ -235,7 +236,7 @@ Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, 
   return end;
 }
 
-/// Transfers one chunk; returns when it ended, which is when the next chunk may be posted.
+/// Transfers one chunk; returns the time at which it ended and the next chunk may be posted.
 template <class T>
 Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
                               Nanoseconds posted, Communicator& comm) {
@@ -271,7 +272,8 @@ void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
                  launch.scratch, table_, context});
 }
 
-/// What is done after an op; returns when the op ended.
+/// Does what follows an op: adds its results to the rank's report and checks that its numbers are
+/// finite. Returns the time at which the op ended.
 template <class T>
 Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
   if (launch.of_router) {
@@ -315,7 +317,8 @@ void Rank<T>::check(const Launch& launch) const {
   }
 }
 
-/// Notes the most probable next token of each token, before the loss op may overwrite the logits.
+/// Stores the most probable next token of each token in the rank's report. Called before the loss
+/// op, which may overwrite the logits.
 template <class T>
 void Rank<T>::predict(const Launch& launch) {
   const Shape& logits = plan_.graph.tensor(plan_.graph.op(launch.op).inputs[0]).shape;

@@ -65,7 +65,7 @@ void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
   }
 }
 
-/// Executes a turn; returns when the transfer ended.
+/// Executes a turn; returns the time at which the transfer ended.
 template <class T>
 Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
                                Communicator& comm) {

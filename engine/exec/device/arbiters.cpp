@@ -65,10 +65,10 @@ bool DeviceArbiters::may_post(const LaneGroup& group, const Op& op) const {
   return std::all_of(waits.begin(), waits.end(), is_over);
 }
 
-/// Reports to the arbiter what has happened since the last call. Ops that may be posted are
-/// determined before the begins of compute ops, but reported after them, because a hold ends when
-/// Hold::until is posted and must have begun by then. Ops that a turn made ready are posted before
-/// the turn is reported as done.
+/// Reports to the arbiter what has happened since the last call; returns whether anything has. Ops
+/// that may be posted are determined before the begins of compute ops, but reported after them,
+/// because a hold ends when Hold::until is posted and must have begun by then. Ops that a turn made
+/// ready are posted before the turn is reported as done.
 bool DeviceArbiters::report(LaneGroup& group) {
   bool happened = false;
   const bool through =

@@ -39,7 +39,7 @@ class DeviceArbiters {
   bool go_on();
   /// Whether this process has posted transfers whose turn depends on other processes.
   bool awaits_others() const;
-  /// Whether every transfer of the step has finished on this process's ranks.
+  /// Whether all ops of the step on lanes with an arbiter have finished on this process's ranks.
   bool done() const { return left_ == 0; }
 
  private:

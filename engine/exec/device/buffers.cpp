@@ -97,7 +97,7 @@ DeviceStorage::DeviceStorage(const kernels::DeviceTable& device, Where where, By
   if (bytes == 0) return;
   void* const p = where == Where::kDevice ? device.allocate(bytes) : device.allocate_host(bytes);
   if (p == nullptr) {
-    throw run_error("{} of {} bytes for tensors cannot be allocated: {}",
+    throw run_error("{}: {} bytes for tensors cannot be allocated: {}",
                     where == Where::kDevice ? "device memory" : "pinned host memory", bytes,
                     device.take_error());
   }

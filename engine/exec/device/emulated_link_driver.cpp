@@ -42,7 +42,8 @@ PacedTransfer EmulatedLinkDriver::post(size_t channel, NetworkOp transfer) {
   return {{&flags_[channel + 1], c.num_posted, c.num_posted}, alone};
 }
 
-/// The clocks drift, so the offset is estimated again in each step.
+/// Whether the step has begun on the device. Each step sets the offset of the clocks again,
+/// because they drift.
 bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   if (awaits_start_ && read(flags_[0].begun) == passes_) {
     awaits_start_ = false;
@@ -54,7 +55,8 @@ bool EmulatedLinkDriver::has_started(Nanoseconds now) {
   return !awaits_start_;
 }
 
-/// The begin that was noticed with the shortest delay gives the best estimate of the offset.
+/// Corrects the offset of the clocks by a begin at `device` that was noticed at `now`: the begin
+/// noticed with the shortest delay gives the best estimate.
 void EmulatedLinkDriver::see_clock(Nanoseconds device, Nanoseconds now) {
   ahead_ = std::min(ahead_, now - device);
 }

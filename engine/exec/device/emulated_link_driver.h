@@ -38,9 +38,9 @@ class EmulatedLinkDriver {
   kernels::LinkSignal start_step(Nanoseconds now);
   /// Adds a transfer to a channel, behind the transfers posted to it before.
   PacedTransfer post(size_t channel, NetworkOp transfer);
-  /// Notices transfers that have begun, and ends those that are over at `now`. Returns when to call
-  /// again: kNever when nothing is posted, and a time that is not after `now` to call again at
-  /// once. Throws as Wire does.
+  /// Notices transfers that have begun, and ends those that are over at `now`. Returns the time at
+  /// which to call again: kNever when nothing is posted, and a time that is not after `now` to call
+  /// again at once. Throws as Wire does.
   Nanoseconds look(Nanoseconds now);
   /// Lets all transfers end, those that are posted and those that will be.
   void let_all_end();

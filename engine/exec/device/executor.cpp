@@ -181,9 +181,10 @@ class DeviceRun {
     return reports;
   }
 
-  /// The second training step is recorded if the program is recordable, and later steps replay the
-  /// recording. Nothing is recorded in a job, since NCCL connects within its first calls, which
-  /// must not be recorded; nor when a CPU thread ends the transfers of the emulated link.
+  /// Queues a step. If the program is recordable and no test hook is set, the second training step
+  /// that measures no gradients is recorded, and later ones replay the recording. Nothing is
+  /// recorded in a job, since NCCL connects within its first calls, which must not be recorded; nor
+  /// when a CPU thread ends the transfers of the emulated link.
   void enqueue(const StepSpec& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
@@ -207,8 +208,8 @@ class DeviceRun {
     wait_until([&] { return device_.over(event); });
   }
 
-  /// Returns when `holds` is true. Throws when an op takes longer than the timeout without progress
-  /// of the device.
+  /// Polls until holds() is true. Throws RunError when the device or another process fails, or the
+  /// device makes no progress for the timeout.
   void wait_until(const std::function<bool()>& holds) {
     const Nanoseconds begin = clock_ns();
     const auto limit = static_cast<Nanoseconds>(options_.timeout_s * 1e9);

@@ -33,11 +33,11 @@ bool routes_on_device(const Graph& graph, OpId op);
 constexpr int32_t kNoIndexByte = 0x7f;
 constexpr int64_t kNoIndex = 0x7f7f7f7f7f7f7f7f;
 
-/// The tensors that must be finite after the op, collectives included. Losses, which are doubles,
-/// are not among them; they are checked separately.
+/// Returns finite_operands() of an op or collective without losses, which are doubles and checked
+/// separately.
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 /// Queues the check of a tensor, whose values are at `data`; `first` gets the index of the first
-/// number that is not finite.
+/// number that is not finite, and stays unchanged if all are finite.
 void queue_check(const Tensor& tensor, const void* data, int64_t* first,
                  const kernels::DeviceTable& device, kernels::Stream stream);
 
@@ -57,11 +57,12 @@ struct DeviceOperands {
   void* scratch = nullptr;
 };
 
-/// Whether the op has a kernel for the device's precision (bf16 with DeviceTable::mixed, else f32).
+/// Whether the op has the kernel that it needs: for bf16 if it stores bf16 and the device has
+/// DeviceTable::mixed, else for f32.
 bool has_kernel(const Graph& graph, OpId op, const kernels::DeviceTable& device);
 
-/// Queues the op: a swap_in as memory copies by the device, any other op by its kernel call.
-/// Requires: the op has a kernel and does not run on the CPU.
+/// Queues the op: a gate by the device's routing, a swap_in as memory copies by the device, any
+/// other op by its kernel call. Requires: the op has a kernel and does not run on the CPU.
 void queue_op(const Graph& graph, OpId op, const DeviceOperands& operands,
               const RankContext& context, const kernels::DeviceTable& device,
               kernels::Stream stream);

@@ -203,7 +203,8 @@ class Checker {
     return plan_.schedule.lanes[plan_.schedule.lane_of[op.index()].index()].name;
   }
 
-  /// The ops that have finished at the event after `op`.
+  /// Returns the ops that have finished at the event after `op`. Throws RunError when that event
+  /// has not been recorded before.
   const Clock& at_event(OpId op, OpId waiting) const {
     const Clock& clock = after_[op.index()];
     if (clock.empty() || !marked_[op.index()]) {

@@ -49,9 +49,8 @@ DeviceProgram device_program(const Plan& plan, const DeviceChoices& choices);
 /// Proves by vector clocks over streams and events that, with any timing, every op begins after all
 /// ops that precede it in the plan (by data, by overwriting, by order edges or by its lane), that
 /// the host reads nothing before it is complete, and that no event is waited for before it is
-/// recorded. Throws RunError, which names two ops, their lanes and the edge between them, where
-/// this does not hold. Memory reuse is then safe too, because the plan proved it from the same
-/// edges.
+/// recorded. Otherwise throws RunError, which names the ops, and lanes and edge if one may begin
+/// too early. Memory reuse is then safe too, because the plan proved it from the same edges.
 void check_program(const Plan& plan, const DeviceProgram& program);
 
 }  // namespace moe

@@ -161,7 +161,8 @@ void DeviceQueue::move(const DeviceStep& step, int64_t chunk) {
   comm_.move(transfer);
 }
 
-/// All ranks have the same placement, and so the same number of exchanges.
+/// Queues all exchanges of an op that moves experts, on all ranks. All ranks have the same
+/// placement, and so the same number of exchanges.
 void DeviceQueue::move_experts(const DeviceStep& step) {
   std::vector<size_t> at(ranks_.size());
   for (const auto& rank : ranks_) rank->begin(step);

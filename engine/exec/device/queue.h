@@ -1,7 +1,7 @@
-// Queues the ops of a step on the ranks' streams. When every lane runs in order, ops are queued in
-// the program's order. Otherwise each lane that runs in order is queued as far as the ops for which
-// it waits have been queued, and lanes with an arbiter (arbiters.h) are queued turn by turn. Not
-// here: recordings, and what is done between steps.
+// Queues the ops of a step on the ranks' streams. When no lane has an arbiter (arbiters.h), ops are
+// queued in the program's order. Otherwise a lane without an arbiter is queued as far as the ops
+// for which it waits have been queued, and a lane with an arbiter is queued turn by turn. Not here:
+// recordings, and what is done between steps.
 #pragma once
 
 #include <functional>
@@ -31,7 +31,6 @@ class DeviceQueue {
   /// Returns when the whole step is queued. Work that is then queued on first_stream() begins when
   /// the step has finished.
   void enqueue(const StepSpec& spec);
-  /// As DeviceArbiters::awaits_others().
   bool awaits_others() const { return arbiters_.awaits_others(); }
   /// Called when the step has finished on this process's ranks.
   void end_step() { arbiters_.end_step(); }

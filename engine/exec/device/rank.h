@@ -28,7 +28,8 @@ class DeviceRank {
              const DeviceProgram& program, const kernels::DeviceTable& device, HostWait wait,
              int64_t rank);
 
-  /// Makes the gates and, if `initialise_parameters`, the initial values. Called once.
+  /// Makes the gates and placement policies and, if `initialise_parameters`, the initial values.
+  /// Called once.
   void prepare(bool initialise_parameters);
   /// fetch() copies the persistent tensors from the device to buffers(); store() copies them back,
   /// and updates their host copies.
@@ -49,9 +50,11 @@ class DeviceRank {
   void wait_for(const DeviceStep& step);
   /// Records the begin of the op, or of a chunk of it.
   void begin(const DeviceStep& step, int64_t chunk = 0);
-  /// Called for a collective when the chunk, or all movements of experts, have been queued.
+  /// Called for a collective when the chunk, or all exchanges of experts, have been queued. Counts
+  /// the sent bytes and records the end of each chunk except the last, after which it clears unused
+  /// rows.
   void moved(const DeviceStep& step, int64_t chunk);
-  /// Queues a compute op, between begin() and end().
+  /// Queues a compute op between begin() and end(), or runs it on the CPU (DeviceProgram::on_host).
   void compute(const DeviceStep& step, const StepSpec& spec);
   /// Returns this rank as a member of a chunk of a collective op.
   DeviceMember member(const DeviceStep& step, int64_t chunk);
@@ -82,7 +85,8 @@ class DeviceRank {
   bool is_over(OpId op) const { return is_over(op, num_chunks(op) - 1); }
   bool is_over(OpId op, int64_t chunk) const;
   bool has_begun(OpId op) const;
-  /// The first op, in the order of issue, that has not finished.
+  /// The first op, in the order of issue, that has been queued and has not finished; invalid if
+  /// there is none.
   OpId stuck() const;
 
  private:

@@ -19,8 +19,8 @@ bool records_offload(const Plan& plan, OpId op);
 /// is the address of a tensor's values in memory of the CPU.
 void add_offload(const Plan& plan, OpId op, const std::function<const void*(TensorId)>& at,
                  std::vector<OffloadRecord>& records);
-/// Combines all ranks' records [rank][layer] into one per layer. Phase 2 gives the same placement
-/// on all ranks.
+/// Combines all ranks' records [rank][layer] into one per layer. All ranks must have the same
+/// placement in force.
 std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>& ranks);
 
 /// Throws UserError when infer.popularity was made for another number of MoE layers, experts or

@@ -30,9 +30,9 @@ struct GateRecord {
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
 
-/// Returns, for a gate op, the gate that this rank uses: the plan's routing model, the gate of
-/// `policies`, or the built-in gate that the op names. Called on the thread that will call the
-/// gates.
+/// Returns a function that maps a gate op to the gate that this rank uses: the plan's routing
+/// model, else the gate of `policies`, else the built-in gate that the op names. Called on the
+/// thread that will call the gates.
 std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& policies, int64_t rank);
 
 /// A rank's part of a router loss (balance or z loss) of the last step.

@@ -1,7 +1,7 @@
 // Numbers that each rank counts in a step. To add one, write a member, its row in fields_of and the
 // line that counts it: it is then sent between processes and appears in the results of each rank.
-// All are 0 when a step begins. The compute lane's thread counts directly in the rank's report;
-// other lanes' threads count separately, and Rank::report() adds their numbers. On a GPU,
+// All are 0 when a step begins. On a CPU, the compute lane's thread writes the loss into the rank's
+// report; each lane's thread counts its cpu_ns separately, and Rank::report() adds them. On a GPU,
 // DeviceRank::report() counts.
 #pragma once
 

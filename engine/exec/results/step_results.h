@@ -7,7 +7,6 @@
 
 namespace moe {
 
-/// A step that all ranks have finished.
 struct FinishedStep {
   const Plan& plan;
   const RunOptions& options;
