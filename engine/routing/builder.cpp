@@ -13,10 +13,11 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
             "RoutingMaps: tokens = {} and capacity = {} must be at least 0, experts = {} and "
             "columns = {} at least 1",
             maps.tokens, maps.capacity, maps.experts, maps.columns);
-  MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
-            "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; all "
-            "choices and all slots must be at most {}",
-            maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
+  MOE_CHECK(
+      maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
+      "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; the number "
+      "of choices and the number of slots must each be at most {}",
+      maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
   MOE_CHECK(
       used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts,
       "RoutingBuilder: used_before has {} numbers, expected none or one for each of {} experts",
@@ -144,8 +145,8 @@ namespace {
 
 using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
 
-/// Routes tokens [0, cut) and then the rest; throws UserError if `whole` routes a token
-/// differently.
+/// Routes tokens [0, cut), then the rest with the slots used so far. Throws UserError if a token
+/// gets other experts than in `whole`, or a choice is dropped in only one of the two.
 void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
   std::vector<int32_t> used;
   for (const int64_t first : {int64_t{0}, cut}) {

@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns a value inside another one as text; nested lists and objects are shortened.
+/// Returns the value as text, but only "[...]" for a list and "{...}" for an object.
 std::string without_content(const json& value) {
   if (!value.is_structured()) return value.dump();
   return value.is_array() ? "[...]" : "{...}";

@@ -109,7 +109,8 @@ Shape hot_expert(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-/// The number of ranks that hold different experts.
+/// Returns the number of ranks that have experts of their own: all, or one per expert if there are
+/// fewer experts than ranks.
 int64_t num_holders(const RoutingQuery& q) {
   return std::min(q.ranks, q.experts);
 }
@@ -166,8 +167,8 @@ Shape burst(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(q.experts, key))});
 }
 
-/// Multiplies weights by exp(x), x an AR(1) process over steps: the sum of the last 4 * memory
-/// innovations, each multiplied by phi per step. Innovations are uniform with variance 1.
+/// Multiplies each weight by exp(drift * x), where x is an AR(1) process over steps: the sum of the
+/// last 4 * memory innovations, which are uniform with variance 1 and shrink by phi per step.
 void add_drift(const SeededQuery& seeded, std::vector<double>& weight) {
   const double drift = seeded["drift"], memory = seeded["memory"];
   if (drift == 0) return;

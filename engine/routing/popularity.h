@@ -58,7 +58,7 @@ bool differs_by_source(const WorkloadSetting& setting);
 /// Returns how many tokens of the rank choose experts; the rank's last tokens do not choose.
 int64_t active_tokens(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);
 
-/// Returns a permutation of 0 .. n-1.
+/// Returns a pseudo-random permutation of 0 .. n-1, which depends only on n and key.
 std::vector<int32_t> permutation(int64_t n, uint32_t key);
 
 }  // namespace moe

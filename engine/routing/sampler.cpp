@@ -10,7 +10,8 @@
 namespace moe {
 namespace {
 
-// The most draws for a choice whose class may already be taken.
+// A choice is drawn at most this often while it repeats an earlier choice of its token; then
+// left_class() decides.
 constexpr uint64_t kMostTries = 16;
 
 uint64_t of_2_32(double part) {
@@ -131,8 +132,9 @@ Sampler::Keys Sampler::keys_of(int64_t rank) const {
   return keys;
 }
 
-/// Goes back to the last layer whose class did not follow from the layer before it. The class since
-/// then changes to the neighbour and back with each step to the neighbour.
+/// For each token, goes back to the last layer whose class did not follow from the layer before it
+/// and draws the class of that layer. From there to the query's layer the class changes to the
+/// neighbour and back with each step to the neighbour.
 void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   const size_t tokens = classes.size() / k;
@@ -141,9 +143,9 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
     for (size_t t = 0; t < tokens; ++t) classes[t * k] = table_.draw(hash32(t, keys.first[0]));
     return;
   }
-  // Tokens that have followed the layer before in all layers so far.
+  // Tokens whose class followed the layer before in all layers visited so far (the last first).
   std::vector<uint32_t> open(tokens);
-  // By token: 1 if the class has changed to the neighbour.
+  // Indexed by token: 1 if the number of steps to the neighbour so far is odd.
   std::vector<int32_t> beside(tokens, 0);
   std::iota(open.begin(), open.end(), 0u);
   const auto n = static_cast<int32_t>(query_.experts);

@@ -14,16 +14,16 @@ constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trac
 // The most choices of a step and layer, over all ranks, that are made from counts.
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
-// A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
-// number in the file. It is larger than the file because all ranks get as many tokens as the
-// longest, and every expert has a count.
+// A trace made from a file of another tool may have up to kRoom counts and choices, or kRoomForEach
+// per number in the file if that is more. The trace is larger than the file because all ranks get
+// as many tokens as the rank with the most, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// Returns the position of a rank in a trace as text, for errors.
+/// Returns the step and layer of a record, and the rank, as text for errors.
 std::string place(const Trace& t, int64_t record, int64_t rank) {
   return fmt::format("step {}, layer {}, rank {}", record / t.layers, record % t.layers, rank);
 }
@@ -41,8 +41,8 @@ void check_sizes(const Trace& t, const std::string& source) {
   check("k", t.k, 1, t.experts);
 }
 
-/// Counts the choices of one rank of a record. chosen: for each expert the last choice that was
-/// counted, or -1.
+/// Adds the choices of one rank in a record to `counts`. Throws UserError for an expert that does
+/// not exist or that a token chose twice. chosen: for each expert the last choice counted, or -1.
 void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> counts,
            std::vector<int64_t>& chosen, const std::string& source) {
   const int64_t first = (record * t.ranks + rank) * t.tokens * t.k;
@@ -61,7 +61,8 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
   }
 }
 
-/// Checks a trace with only counts: the counts must be sums of k different choices per token.
+/// For a trace with only counts: throws UserError unless the counts of the rank can be sums of k
+/// different choices per token.
 void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const uint32_t> counts,
                   const std::string& source) {
   int64_t sum = 0;
@@ -185,7 +186,7 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
   return choices;
 }
 
-/// Returns the number of the record that answers a query.
+/// Returns the number of the record that answers a query; throws UserError if the trace has none.
 int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
   const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
     throw user_error("{}: has {} {}, but {} are requested", name, has, what, asked);
@@ -271,7 +272,7 @@ void check_room(const Trace& t, int64_t known, const std::string& source) {
   if (room <= std::max(kRoom, kRoomForEach * real(known))) return;
   throw user_error(
       "{}: {} steps, {} layers, {} ranks of up to {} tokens and {} experts need {:.0f} counts and "
-      "choices, but the file has {} numbers; allowed: {:.0f}, or {:.0f} per number",
+      "choices, but the file has {} numbers; allowed: {:.0f}, or {:.0f} per number if that is more",
       source, t.steps, t.layers, t.ranks, t.tokens, t.experts, room, known, kRoom, kRoomForEach);
 }
 

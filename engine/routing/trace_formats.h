@@ -40,8 +40,9 @@ std::vector<std::string> megatron_of_trace(const Trace& trace);
 /// experts in proportion. Throws UserError for sizes that do not fit ep_size, rows that k does not
 /// divide, and a histogram row that is not the sum of the matrix's column.
 Trace trace_of_tensorrt(const NamedText& file, int64_t k);
-/// Writes one step and layer. Lost: the other steps and layers, tokens, and which source chose
-/// which expert of a rank. Throws UserError when experts do not divide over ranks.
+/// Returns the text of a file with one step and layer. Lost: the other steps and layers, tokens,
+/// and which source chose which expert of a rank. Throws UserError when experts do not divide over
+/// ranks.
 std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 
 /// Lines "layer,expert", one per choice, with or without this header (written by llama.cpp's
@@ -49,8 +50,9 @@ std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 /// step begins where the layer number falls. One rank. Steps with fewer tokens get tokens without
 /// choices at their end. experts: as in trace_of_megatron. Throws UserError naming the line.
 Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k);
-/// Lost: ranks (their tokens follow each other), the border between steps of a single layer, and
-/// tokens without choices. Throws like megatron_of_trace.
+/// Returns lines in the format of trace_of_csv. Lost: ranks (their tokens follow each other), the
+/// border between steps of a single layer, and tokens without choices. Throws like
+/// megatron_of_trace.
 std::string csv_of_trace(const Trace& trace);
 
 }  // namespace moe
