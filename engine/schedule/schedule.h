@@ -112,7 +112,7 @@ struct Schedule {
   std::vector<Decision> log;
   std::vector<Setting> settings;
 
-  /// Returns the lane called `name`. If there is none, throws UserError listing the lanes.
+  /// Returns the lane called `name`. If there is none, throws UserError naming all lanes.
   LaneId lane(std::string_view name) const;
   void before(OpId from, OpId to, std::string stage, std::string why);
   int64_t priority_of(OpId op) const { return priority.empty() ? 0 : priority[op.index()]; }
@@ -184,8 +184,8 @@ class HappensBefore {
   size_t chain(OpId op) const { return static_cast<size_t>(chain_[op.index()]); }
   /// Returns the index of `op` in its chain.
   int32_t index(OpId op) const { return index_[op.index()]; }
-  /// Returns, per chain, how many of its ops are over when `op` begins. Along a chain, none of
-  /// these numbers ever decreases.
+  /// Returns, per chain, how many of its ops are over, in every timing, when `op` begins. From one
+  /// op of a chain to the next, none of these numbers decreases.
   std::span<const int32_t> clock(OpId op) const {
     return {&clock_[op.index() * num_chains()], num_chains()};
   }

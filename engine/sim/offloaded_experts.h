@@ -36,7 +36,8 @@ class OffloadedExperts {
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// Whether all ranks copy the same number of experts from host memory.
   bool alike() const { return alike_; }
-  /// Ops whose work depends on the routing.
+  /// The ops of phase 2 and those that copy experts from host memory: their work depends on the
+  /// placements.
   const std::vector<OpId>& ops() const { return ops_; }
   /// Length, in layers, of the token paths from which the plan estimates popularity; nullopt if the
   /// plan estimates nothing.
