@@ -152,14 +152,15 @@ local HEAD = [[
 return %s
 ]]
 
--- Returns the text in the head of the file on what a rank computed on.
+-- Returns the part of the machine file's head that states on what each rank computed.
 local function where(c)
   if c.executor ~= "cuda" then return "one thread per rank" end
   return core.processes and "one GPU per rank, collectives by NCCL"
     or "all ranks on one GPU, with copies between their buffers"
 end
 
--- Returns the number of ranks to measure: one per process if several were started, else --ranks.
+-- Returns the number of ranks to measure: one per process if ranks are processes of a job, else
+-- --ranks, by default DEFAULT_RANKS. Raises a user error if --ranks differs from the processes.
 local function num_ranks()
   local n, asked = core.processes, core.args.ranks
   if n and asked and asked ~= n then

@@ -129,8 +129,8 @@ local function placements_of(placements)
 end
 
 --- Simulates a job of the experiment `name`; returns the record of the run and the result of
---- target.plan. ends: ends of assumed constants, as in schema.collector, or nil; traced: whether
---- the caller needs a trace of the last step.
+--- target.plan. ends: name of an assumed constant -> "lo" or "hi", or nil; traced: whether the
+--- caller needs a trace of the last step.
 function M.simulated(name, job, ends, traced)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
   local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
@@ -216,7 +216,7 @@ local function executed_record(run, r)
 end
 
 --- Executes a job. Appends its record to `done` if at least one step has run, even of an
---- interrupted run.
+--- interrupted run. Raises a run error at the end if the run stopped because something failed.
 function M.execute(name, job, done)
   local entry = job.entry
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
