@@ -24,7 +24,8 @@ M.FIELDS = {
       .. "of all readings, in order" },
 }
 
--- An object like a band of moe.results.band, whose range is that over the values of all readings.
+-- Returns an object with the method `of` of moe.results.band: our number is that of the first
+-- value, the band is the range over all values.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])

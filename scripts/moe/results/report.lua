@@ -25,7 +25,8 @@ local function degrees_text(degrees)
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Returns the system's name with the options that its passes and its packing chose.
+-- Returns the system's name with what was chosen for it: the option or system (run.choice), the
+-- degrees and the packing.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
@@ -65,8 +66,8 @@ local function point_cells(run, names, said)
   return cells
 end
 
--- Return the time of a step, and of a part of the step, as text. A plan that does not fit in memory
--- has no times.
+-- step_text returns the time of a step as text, "OOM" for a plan that does not fit in memory;
+-- part_text returns the time of a part of the step, then "-".
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
 local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
@@ -200,7 +201,7 @@ local function some_steps(count)
   return steps
 end
 
--- Returns the choices dropped in all steps of a run.
+-- Returns the number of choices dropped in all steps of a run.
 local function dropped(run)
   local sum = 0
   for _, count in ipairs(run.drops) do sum = sum + count end
@@ -230,7 +231,8 @@ local function losses_rows(runs)
   return rows
 end
 
--- Returns the coordinates that have the same value in all points of a run.
+-- Returns name -> value of the coordinates that have the same value in all points of an executed
+-- run.
 local function shared_point(run)
   local out = {}
   for name, value in pairs(run.points[1]) do

@@ -149,7 +149,7 @@ schema.record("results file", "results.json",
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
 }).also = "results"
 
---- Raises an error that names a field of the record if FIELDS does not have it.
+--- Raises an error if the record has a field that is not in FIELDS; the error names that field.
 function M.check_record(run)
   for key in pairs(run) do
     assert(M.FIELDS[key], ("'%s' is in a record but not in results.FIELDS"):format(key))
@@ -304,7 +304,8 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- Returns the run with the smallest value of `key` among some systems of a group (nil: all).
+-- Returns the run of a group with the smallest value of `key`, of those that fit in memory and
+-- whose system is in `among` (nil: any system); nil if there is none.
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
@@ -319,7 +320,7 @@ function Results:best(t)
   local ok = type(t) == "table" and type(t[1]) == "string"
     and (t.among == nil or type(t.among) == "table")
   if not ok then
-    errors.user('best: the argument has another form; give { "field", among = { "system", ... } }',
+    errors.user('best: the argument has a wrong form; give { "field", among = { "system", ... } }',
       at)
   end
   check_key(self, t[1], "best", at)
@@ -334,7 +335,7 @@ function Results:ratio(t)
   local ok = type(t) == "table" and type(t[1]) == "string" and type(t.of) == "string"
   local to = ok and (type(t.to) == "table" and t.to or { t.to }) or {}
   if not ok or #to == 0 then
-    errors.user('ratio: the argument has another form; give { "field", of = "system", '
+    errors.user('ratio: the argument has a wrong form; give { "field", of = "system", '
       .. 'to = { "system", ... } }', at)
   end
   check_key(self, t[1], "ratio", at)
