@@ -52,7 +52,8 @@ bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
     throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
   }
   if (column < 0)
-    throw user_error("gate: token {} has no choice number {}; choices count from 0", t, column);
+    throw user_error("gate: token {}: choice number {} is negative; choices count from 0", t,
+                     column);
   return place(t, column, e);
 }
 
@@ -87,8 +88,9 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
                      maps_.experts - 1);
   }
   if (column >= maps_.columns) {
-    throw user_error("gate: token {} has more than {} choices, the most that are allowed", t,
-                     maps_.columns);
+    throw user_error(
+        "gate: token {} has more than {} choices, the most that a gate may make per token", t,
+        maps_.columns);
   }
   int32_t* chosen = maps_.expert + t * maps_.columns;
   if (chosen[column] >= 0) {

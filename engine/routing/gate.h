@@ -127,7 +127,7 @@ void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder
 /// Returns the built-in gates; gates.cpp lists their papers. Of equal scores the one of the lower
 /// expert wins, where tokens are compared (bpr, expert_choice) the one of the lower token.
 const std::vector<Gate>& builtin_gates();
-/// Throws UserError with the nearest name when there is no such gate.
+/// Returns the gate of this name. Throws UserError, which lists the names, when there is none.
 const Gate& builtin_gate(std::string_view name);
 
 /// Computes weight[t,j] by the rule from scores [tokens, experts]; 0 for a choice without a slot.

@@ -273,7 +273,8 @@ double WorkloadSetting::value(std::string_view option) const {
   const std::vector<OptionSpec>& options = workloads()[row].options;
   size_t i = 0;
   while (i < options.size() && options[i].name != option) ++i;
-  MOE_CHECK(i < options.size(), "workload {} must have an option '{}', but lacks it",
+  MOE_CHECK(i < options.size(),
+            "workload {}: its definition has no option '{}', although the code reads it",
             workloads()[row].name, option);
   return values[i];
 }

@@ -48,8 +48,8 @@ struct WorkloadSetting {
   bool chained() const { return value("top1") > 0; }
 };
 
-/// Returns a share of tokens (top1 or top2) for the transition to layer `layer` >= 1: 1 - (1 -
-/// mass) (1 - rise)^(layer - 1).
+/// Returns a share of tokens (`mass`: top1 or top2) for the transition to layer `layer` >= 1: 1 -
+/// (1 - mass) (1 - rise)^(layer - 1).
 double risen(double mass, double rise, int64_t layer);
 
 Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);

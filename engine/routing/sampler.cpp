@@ -171,8 +171,8 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   for (const uint32_t t : open) settle(t, table_.draw(hash32(t, keys.first[0])));
 }
 
-/// Returns the class at the fraction u in [0, 1) of the share that is not taken; all free classes
-/// count equally when none has a share.
+/// Returns one of the classes that are not in `taken`, chosen in proportion to their shares by the
+/// uniform number u in [0, 1); all count equally when none of them has a share.
 int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   const std::vector<double>& share = popularity_.share;
   double left = 0;
@@ -193,7 +193,8 @@ int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   return last;
 }
 
-/// Draws again when the token has chosen the class already; uses left_class after kMostTries.
+/// Draws choice `column` of all tokens; again for tokens that have chosen the class already, and
+/// with left_class() after kMostTries draws.
 void Sampler::draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   std::vector<uint32_t> open(classes.size() / k);

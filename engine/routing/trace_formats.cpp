@@ -101,7 +101,8 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   return t;
 }
 
-/// Throws UserError for an expert out of range. limit: the number of experts; 0: kNoExpert.
+/// Throws UserError for an expert out of range. limit: the number of experts; 0 if it is not given,
+/// then experts up to kNoExpert - 1 are allowed.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
@@ -123,7 +124,8 @@ void each_line(const NamedText& file, F f) {
   }
 }
 
-/// Appends the choices in the field top_indices to the batch.
+/// Appends the choices in the field top_indices to the batch. Throws UserError if the field does
+/// not have num_tokens rows of k experts.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   const int64_t tokens = integer_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");
@@ -152,8 +154,8 @@ bool is_text(const json& record, const char* field, const char* wanted) {
   return at == record.end() || *at == wanted;
 }
 
-/// Calls f(first choice) for every token that chooses, in order. Throws UserError for fewer than k
-/// choices.
+/// Calls f(iterator to the first choice) for every token with choices, in order. Throws UserError
+/// for a token with 1 to k - 1 choices and for a trace with only counts.
 template <class F>
 void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   if (t.choices.empty() && t.tokens > 0) {

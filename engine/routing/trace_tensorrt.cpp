@@ -133,7 +133,9 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
     }
     t.tokens = std::max(t.tokens, row / k);
   }
-  if (t.tokens == 0) throw user_error("{}: the file contains no routing", source);
+  if (t.tokens == 0)
+    throw user_error("{}: the file contains no routing: all entries of slot_dispatch_matrix are 0",
+                     source);
   finish_trace(t, source);
   return t;
 }

@@ -57,8 +57,9 @@ const std::vector<WorkloadDef>& workloads();
 
 using WorkloadOptions = std::map<std::string, double>;
 
-/// Throws UserError for an unknown name or option (with the nearest) and for a value out of range.
-/// The routing model throws UserError for k > experts, and zero_token_rank for a single rank.
+/// Returns the routing model. Throws UserError for an unknown name or option (with the nearest) and
+/// for a value out of range. The routing model throws UserError for k > experts, and
+/// zero_token_rank for a single rank.
 RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed);
 
 }  // namespace moe

@@ -46,7 +46,8 @@ class ArbiterState {
 
  private:
   bool held_back(OpId op) const;
-  /// Returns the op that the policy of `lane` chooses among `candidates`.
+  /// Returns the op that the policy of `lane` chooses; throws RunError if it is not in
+  /// `candidates`.
   OpId named(LaneId lane, const std::vector<OpId>& candidates) const;
 
   const Graph& graph_;

@@ -1,5 +1,6 @@
 // Precedence: all edges between the ops of a schedule, in one list that every check and every
-// ordering of ops uses. The only place where the error message about a cycle is made.
+// ordering of ops uses. The error message about a cycle in a schedule is made here; that about a
+// cycle in a graph is made in graph/dependencies.cpp.
 #pragma once
 
 #include <string>

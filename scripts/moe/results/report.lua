@@ -115,8 +115,8 @@ local function speedup_rows(groups, names, R)
   return rows, systems[1][1].system
 end
 
--- Returns one line for each model and system that does not fit in a device's memory: the largest
--- number of bytes, and what holds most of them.
+-- Returns one line for each model, cluster and system that does not fit in a device's memory: the
+-- largest number of bytes, and what holds most of them.
 local function out_of_memory_lines(R)
   local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end

@@ -144,7 +144,7 @@ local HEAD = [[
 -- Measured by `moebench calibrate`; %s, %s.
 -- In a recipe in the same folder:
 --   cluster = moe.cluster.custom(moe.machine "%s")
--- The .csv beside it has the measured times of GEMMs and collectives for moe.op_table.
+-- The .csv file next to it has the measured times of GEMMs and collectives for moe.op_table.
 -- collectives: rows { bytes per rank, us }. overlap: the factors by which compute takes longer
 -- while a transfer of `blocks` CUDA blocks runs. residuals: measurements behind the fitted lines
 -- t = alpha_us + work / per_s; a row is { flops or bytes, us, spread between quartiles, number of

@@ -276,8 +276,8 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
     doc = "where ranks run: on the CPU (cpu) or on a GPU (cuda)" },
 })
 
--- Returns the result of a run, or raises a run error if a placement policy failed during the run;
--- the error has the result of the steps before.
+-- Returns the result of a run, or raises a run error if something failed after at least one step;
+-- the error has the result of the steps before the failure.
 local function good(result)
   if not result.stop_reason then return result end
   errors.run(result.stop_reason, result)
