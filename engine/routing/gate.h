@@ -99,8 +99,8 @@ struct Gate {
   Chooser chooser = Chooser::kToken;
   /// 0: k is set by the model; otherwise the gate fixes it (switch: 1, top2: 2).
   int64_t fixed_k = 0;
-  /// Returns the most choices per token: fixed_k if set, the number of experts for gate
-  /// expert_choice, otherwise k.
+  /// Returns the most choices per token: the number of experts for gate expert_choice; for others
+  /// fixed_k, or k if fixed_k is 0.
   std::function<int64_t(int64_t k, int64_t experts)> columns;
   /// Returns the slots per expert and rank, for buffers. factor <= 0: no capacity limit (every
   /// token fits). Throws UserError for invalid tokens, experts, k or factor.

@@ -19,7 +19,7 @@ std::string without_content(const json& value) {
 
 json json_object(std::string_view text, const std::string& where) {
   json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) throw user_error("{}: is not a JSON object", where);
+  if (!value.is_object()) throw user_error("{}: the text is not a JSON object", where);
   return value;
 }
 

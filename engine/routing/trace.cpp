@@ -99,7 +99,8 @@ void put(std::string& out, uint64_t value, int bytes) {
   out.append(text, static_cast<size_t>(bytes));
 }
 
-/// Reads little-endian numbers one after the other. Requires: the bytes exist.
+/// Reads little-endian numbers one after the other. Requires: the text has the bytes of all numbers
+/// that are read.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -164,8 +165,8 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
 std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int64_t record) {
   if (t.ranks * t.tokens > kMostMade / t.k) {
     throw user_error(
-        "{}: has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can be made "
-        "from counts",
+        "{}: the trace has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can "
+        "be made from counts",
         name, t.ranks, t.tokens, kMostMade, t.k);
   }
   std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
@@ -189,20 +190,22 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
 /// Returns the number of the record that answers a query; throws UserError if the trace has none.
 int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
   const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
-    throw user_error("{}: has {} {}, but {} are requested", name, has, what, asked);
+    throw user_error("{}: the trace has {} {}, but {} are requested", name, has, what, asked);
   };
   if (q.experts != t.experts) refuse("experts", t.experts, q.experts);
   if (q.k != t.k) refuse("choices per token (k)", t.k, q.k);
   if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
   if (q.ranks * q.tokens != t.ranks * t.tokens) {
     throw user_error(
-        "{}: has {} ranks of {} tokens, but {} of {} are requested; the product must be the same",
+        "{}: the trace has {} ranks of {} tokens, but {} ranks of {} are requested; the products "
+        "must be equal",
         name, t.ranks, t.tokens, q.ranks, q.tokens);
   }
   if (q.step >= t.steps && !cycle) {
     throw user_error(
-        "{}: has {} steps, but step {} is requested; cycle = true starts again at the first", name,
-        t.steps, q.step + 1);
+        "{}: the trace has {} steps, but step {} is requested; cycle = true starts again at the "
+        "first",
+        name, t.steps, q.step + 1);
   }
   return q.step % t.steps * t.layers + q.layer;
 }
@@ -301,16 +304,17 @@ std::string trace_bytes(const Trace& t) {
 
 Trace read_trace(std::string_view bytes, const std::string& source) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kHeaderBytes + 8) {
-    throw user_error("{}: is not a routing trace, or its header is truncated", source);
+    throw user_error("{}: the file is not a routing trace, or its header is truncated", source);
   }
   Reader in(bytes.substr(kMagic.size()));
   const uint64_t version = in.next(4), bytes_a_choice = in.next(4);
   if (version != kVersion) {
-    throw user_error("{}: has version {}, this program reads version {}", source, version,
-                     kVersion);
+    throw user_error("{}: the file has version {}, but this program reads version {}", source,
+                     version, kVersion);
   }
   if (bytes_a_choice > 2) {
-    throw user_error("{}: has {} bytes per choice, allowed: 0, 1, 2", source, bytes_a_choice);
+    throw user_error("{}: the file has {} bytes per choice, but must have 0, 1 or 2", source,
+                     bytes_a_choice);
   }
   Trace t;
   for (int64_t* size : {&t.steps, &t.layers, &t.ranks, &t.tokens, &t.experts, &t.k}) {

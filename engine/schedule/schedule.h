@@ -122,11 +122,11 @@ struct Schedule {
   /// cut already, naming both stages.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
   /// Sets how `lane` picks its next op; `choose` is the function of Pick::kPolicy. Throws UserError
-  /// for a compute lane, and, naming the lane and both stages, if a stage has set it already.
+  /// unless it is a comm lane, and, naming the lane and both stages, if a stage has set it already.
   void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
-  /// Lets the lanes share a network exclusively. Throws UserError naming the lane for a compute
-  /// lane or one that is listed twice, and, naming both stages, for one that is already in another
-  /// exclusive set.
+  /// Lets the lanes share a network exclusively. Throws UserError naming the lane for one that is
+  /// not a comm lane or is listed twice, and, naming both stages, for one that is already in
+  /// another exclusive set.
   void share_exclusively(std::vector<LaneId> shared, std::string stage);
   /// Whether the lane picks its next op at run time instead of following lane_orders().
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }

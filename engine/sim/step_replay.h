@@ -33,7 +33,8 @@ class StepReplay {
   void set_step(int64_t step);
   /// One record per layer with a placement policy, for the step that was set.
   const std::vector<PlacementRecord>& placements() const { return records_; }
-  /// One record per layer with offloaded experts, for the step that was set.
+  /// One record per layer with offloaded experts, for the step that was set. Requires: a routing
+  /// model.
   const std::vector<OffloadRecord>& offloads() const { return offloaded_->records(); }
   /// Returns, indexed by MoE layer, how often the step's tokens choose each expert, how many of
   /// these choices found a slot, and how many were dropped. Requires: a routing model.

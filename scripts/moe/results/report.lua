@@ -97,8 +97,8 @@ local function simulated_rows(groups, names)
   return rows
 end
 
--- Returns a table of speed-ups with one row per point and one column per system, and the name of
--- the system to which the others are compared.
+-- Returns a table of speed-ups over the first system, with one row per point and one column per
+-- other system, and the name of the first system.
 local function speedup_rows(groups, names, R)
   local systems = R:groups(function(run) return { run.system } end)
   local rows = { append({ unpack(names) }, { "GPUs" }) }

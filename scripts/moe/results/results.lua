@@ -14,7 +14,7 @@ local M = {}
 
 M.SCHEMA = 1
 
---- Fields of a run: { name, type, doc } each.
+--- Fields of a run that the engine does not declare: { name, type, doc } each.
 local ROWS = {
   { "experiment", "string", "name of the experiment" },
   { "entry", "integer", "number of the entry in the experiment's run" },
@@ -424,7 +424,7 @@ local function check_schema(data, file, at)
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 
--- Returns the content of runs.jsonl, or nil if there is no such file or it has no line.
+-- Returns the content of runs.jsonl, or nil if there is no such file or it has no complete line.
 local function load_lines(file, at)
   local found, text = pcall(core.read_file, file)
   local data = found and journal.parse(text, file, at)

@@ -34,8 +34,8 @@ end
 
 local lines = journal.writer(head)
 
---- Called when an experiment begins; `info` is its entry in results.json. Raises a user error at
---- `at` if the results would overwrite those of another recipe.
+--- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
+--- a user error at `at` if the results would overwrite those of another recipe.
 function M.begin(info, at)
   outputs.take_folder(at)
   session.experiments[#session.experiments + 1] = info
@@ -154,7 +154,8 @@ local function keep(number, run)
   lines.note { run = number, record = run }
 end
 
--- Keeps the record of a new run; returns its number and the beginning of the names of its traces.
+-- Gives a new run a number and writes its record to runs.jsonl; returns the number and the
+-- beginning of the names of the run's traces.
 local function add_run(run)
   local number = #session.runs + 1
   keep(number, run)
