@@ -72,8 +72,7 @@ class RoutingBuilder {
   bool take_at(int64_t t, int64_t column, int64_t e);
   /// Takes slots in GShard order: choice 0 of every token, then choice 1 of every token, and so on,
   /// tokens in the given order (empty: 0, 1, 2, ...). choices: [tokens, k], -1: none. Tokens that
-  /// are not in `order` are not routed. Throws like take_at, and UserError for a wrong length of
-  /// `choices` or an `order` longer than the tokens.
+  /// are not in `order` are not routed. Throws like take_at, and UserError for wrong lengths.
   void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
   /// Renumbers the slots of each expert by token, whichever token took its slot first, so that the
   /// tokens of a part of the batch hold adjacent rows with any gate. Call it when the routing is
@@ -117,15 +116,15 @@ struct Gate {
 /// Returns the scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
-/// Routes the tokens as a whole and in two parts, of which the second begins with the slots that
-/// the first has used; for several cuts, with the given capacity and with one that drops tokens.
+/// Routes the tokens as a whole and in two parts (the second with the slots that the first used),
+/// cut at several tokens, with the given capacity and with one that drops tokens.
 /// Throws UserError naming the first token that is routed differently: then the gate is not of
 /// token scope.
 void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
                        const GateInput& input, int64_t columns);
 
-/// Returns the built-in gates; gates.cpp lists their papers. Of equal scores the one of the lower
-/// expert wins, where tokens are compared (bpr, expert_choice) the one of the lower token.
+/// Returns the built-in gates; gates.cpp lists their papers. Of equal scores the lower expert wins;
+/// where tokens are compared, the lower token.
 const std::vector<Gate>& builtin_gates();
 /// Returns the gate of this name. Throws UserError, which lists the names, when there is none.
 const Gate& builtin_gate(std::string_view name);

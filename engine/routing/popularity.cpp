@@ -109,8 +109,7 @@ Shape hot_expert(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-/// Returns the number of ranks that have experts of their own: all, or one per expert if there are
-/// fewer experts than ranks.
+/// Returns the number of ranks with experts: all, or one per expert if there are fewer experts.
 int64_t num_holders(const RoutingQuery& q) {
   return std::min(q.ranks, q.experts);
 }

@@ -10,8 +10,7 @@
 namespace moe {
 namespace {
 
-// A choice is drawn at most this often while it repeats an earlier choice of its token; then
-// left_class() decides.
+// The most draws of a choice that repeats one of its token; then left_class() chooses.
 constexpr uint64_t kMostTries = 16;
 
 uint64_t of_2_32(double part) {
@@ -193,8 +192,8 @@ int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   return last;
 }
 
-/// Draws choice `column` of all tokens; again for tokens that have chosen the class already, and
-/// with left_class() after kMostTries draws.
+/// Draws choice `column` of all tokens, again where it repeats a choice of the token; after
+/// kMostTries draws left_class() chooses.
 void Sampler::draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   std::vector<uint32_t> open(classes.size() / k);

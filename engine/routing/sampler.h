@@ -17,8 +17,7 @@ class AliasTable {
  public:
   /// share: [n], n >= 1, sums to 1.
   explicit AliasTable(std::span<const double> share);
-  /// Returns a class: each class for its share of the 2^32 values of `bits`. Has no branch, because
-  /// the processor could not predict one.
+  /// Returns a class. Has no branch, because the processor could not predict one.
   int32_t draw(uint32_t bits) const {
     const uint64_t at = uint64_t{bits} * cells_.size();
     const auto own = static_cast<int32_t>(at >> 32);

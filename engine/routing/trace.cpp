@@ -61,8 +61,7 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
   }
 }
 
-/// For a trace with only counts: throws UserError unless the counts of the rank can be sums of k
-/// different choices per token.
+/// Throws UserError unless the counts of a rank can be sums of k different choices per token.
 void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const uint32_t> counts,
                   const std::string& source) {
   int64_t sum = 0;
@@ -99,8 +98,7 @@ void put(std::string& out, uint64_t value, int bytes) {
   out.append(text, static_cast<size_t>(bytes));
 }
 
-/// Reads little-endian numbers one after the other. Requires: the text has the bytes of all numbers
-/// that are read.
+/// Reads little-endian numbers one after the other. Requires: `bytes` has them.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}

@@ -101,8 +101,7 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   return t;
 }
 
-/// Throws UserError for an expert out of range. limit: the number of experts; 0 if it is not given,
-/// then experts up to kNoExpert - 1 are allowed.
+/// Throws UserError for an expert out of range. limit: the number of experts; 0 if not given.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
@@ -124,8 +123,7 @@ void each_line(const NamedText& file, F f) {
   }
 }
 
-/// Appends the choices in the field top_indices to the batch. Throws UserError if the field does
-/// not have num_tokens rows of k experts.
+/// Appends the choices in the field top_indices to the batch.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   const int64_t tokens = integer_field(record, "num_tokens", batch.where);
   const auto at = record.find("top_indices");

@@ -29,9 +29,8 @@ struct NamedText {
 /// one of another type, an expert out of range, a number of tokens that changes between layers, and
 /// a missing record.
 Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts);
-/// Returns one text per rank, in the format of trace_of_megatron. Tokens without choices are
-/// omitted. Throws UserError for a token with fewer than k choices and for a trace with only
-/// counts.
+/// Returns one text per rank in Megatron-LM's format, without tokens that have no choices. Throws
+/// UserError for a token with fewer than k choices and for a trace with only counts.
 std::vector<std::string> megatron_of_trace(const Trace& trace);
 
 /// Reads TensorRT-LLM's routing pattern file of bench_moe, one layer of one step:
@@ -42,8 +41,8 @@ std::vector<std::string> megatron_of_trace(const Trace& trace);
 /// experts in proportion. Throws UserError for sizes that do not fit ep_size, rows that k does not
 /// divide, and a histogram row that is not the sum of the matrix's column.
 Trace trace_of_tensorrt(const NamedText& file, int64_t k);
-/// Returns the text of a file with one step and layer. Lost: the other steps and layers, tokens,
-/// and which source chose which expert of a rank. Throws UserError when experts do not divide over
+/// Returns one step and layer in TensorRT-LLM's format. Lost: other steps and layers, tokens, and
+/// which source chose which expert of a rank. Throws UserError when experts do not divide over
 /// ranks.
 std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 
@@ -52,9 +51,8 @@ std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 /// step begins where the layer number falls. One rank. Steps with fewer tokens get tokens without
 /// choices at their end. experts: as in trace_of_megatron. Throws UserError naming the line.
 Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k);
-/// Returns lines in the format of trace_of_csv. Lost: ranks (their tokens follow each other), the
-/// border between steps of a single layer, and tokens without choices. Throws like
-/// megatron_of_trace.
+/// Returns lines "layer,expert". Lost: ranks (their tokens follow each other), the border between
+/// steps of a single layer, and tokens without choices. Throws like megatron_of_trace.
 std::string csv_of_trace(const Trace& trace);
 
 }  // namespace moe

@@ -57,9 +57,8 @@ const std::vector<WorkloadDef>& workloads();
 
 using WorkloadOptions = std::map<std::string, double>;
 
-/// Returns the routing model. Throws UserError for an unknown name or option (with the nearest) and
-/// for a value out of range. The routing model throws UserError for k > experts, and
-/// zero_token_rank for a single rank.
+/// Throws UserError for an unknown name or option (with the nearest) and for a value out of range.
+/// The routing model throws UserError for k > experts, and zero_token_rank for a single rank.
 RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed);
 
 }  // namespace moe

@@ -248,8 +248,7 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
 
 /// Returns the op (a gate) that produced the routing from which the index tensor `indices` comes.
 /// Goes back through ops that turn index tensors into others, such as an exchange of counts. For a
-/// batch that is routed in parts, it is the op of the first part. Returns an invalid id if no op
-/// produced `indices`.
+/// batch that is routed in parts, it is the op of the first part. Invalid if there is none.
 OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];

@@ -20,8 +20,7 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// Computes which ops must be over before the storage of a tensor is free, by all edges and lane
-/// orders (HappensBefore).
+/// Computes which ops must be over before the storage of a tensor is free, by HappensBefore.
 struct Lifetimes {
   const Graph& graph;
   const HappensBefore& hb;

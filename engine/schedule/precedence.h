@@ -1,6 +1,5 @@
 // Precedence: all edges between the ops of a schedule, in one list that every check and every
-// ordering of ops uses. The error message about a cycle in a schedule is made here; that about a
-// cycle in a graph is made in graph/dependencies.cpp.
+// ordering of ops uses. Makes the error message about a cycle in a schedule.
 #pragma once
 
 #include <string>

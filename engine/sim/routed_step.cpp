@@ -51,8 +51,7 @@ bool joins_at_experts(const Graph& graph, const Op& op) {
   return graph.tensor(op.inputs[0]).shape.size() == 2;
 }
 
-/// Returns whose rows determine the op's work, by the roles of its operands: kExperts if one of
-/// them has rows at the experts.
+/// Returns whose rows determine the op's work: kExperts if an operand's role is at the experts.
 Side side_of(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   bool at_source = false;

@@ -42,8 +42,7 @@ class RoutedStep {
   RoutedStep(const RoutedStep&) = delete;
 
   const std::vector<MoeLayer>& layers() const { return layers_; }
-  /// Returns the placement of each layer before the first step: plain expert parallelism, each
-  /// expert on one device, in order.
+  /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 
   /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
@@ -58,8 +57,7 @@ class RoutedStep {
 
   // The following describe the routing of the last call of route().
 
-  /// Whether all ranks have the same work and send the same number of bytes. Always false if an
-  /// expert moves between ranks.
+  /// Whether all ranks have the same work and send equally many bytes; false if an expert moves.
   bool alike() const { return alike_; }
   /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
   /// until the next route().

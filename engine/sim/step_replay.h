@@ -33,14 +33,12 @@ class StepReplay {
   void set_step(int64_t step);
   /// One record per layer with a placement policy, for the step that was set.
   const std::vector<PlacementRecord>& placements() const { return records_; }
-  /// One record per layer with offloaded experts, for the step that was set. Requires: a routing
-  /// model.
+  /// One record per layer with offloaded experts, for the step that was set.
   const std::vector<OffloadRecord>& offloads() const { return offloaded_->records(); }
   /// Returns, indexed by MoE layer, how often the step's tokens choose each expert, how many of
   /// these choices found a slot, and how many were dropped. Requires: a routing model.
   std::vector<MoeStats> moe() const;
-  /// Whether the step that was set has the same rows and placements, and so the same timeline, as
-  /// the step set before it. False for the first step and for plans with offloaded experts.
+  /// Whether it is known that the step that was set has the same timeline as the one set before it.
   bool as_before() const { return as_before_; }
   /// Simulates the step that was set. If `keep_links`, Timeline::links is recorded.
   Timeline run(bool keep_links = false);

@@ -38,8 +38,7 @@ Intervals both(const Intervals& a, const Intervals& b) {
   return all;
 }
 
-/// Returns how much time within [from, to] at least one of the intervals covers. Requires: sorted
-/// intervals.
+/// Returns how much of [from, to] at least one of the intervals covers. Requires: sorted intervals.
 Nanoseconds covered_within(const Intervals& intervals, Nanoseconds from, Nanoseconds to) {
   Intervals within;
   for (const auto& [begin, end] : intervals) {

@@ -81,8 +81,7 @@ struct Metrics {
   MoeTimes forward, backward;
   double imbalance() const;
   double expert_imbalance() const;
-  /// Returns the sum of busy_ns / the sum of window_ns over both phases; 0 if no MoE layer has an
-  /// all-to-all.
+  /// Returns the sum of busy_ns / the sum of window_ns over both phases; 0 without all-to-alls.
   double pipelining_efficiency() const;
 };
 

@@ -87,8 +87,7 @@ local function run_at(e, job, run, ends)
   end })
 end
 
--- Returns the results with some constants at an end of their bands. ends: name of a constant ->
--- "lo" or "hi"; other constants have their values.
+-- Returns the results with some constants at ends of their bands; ends: name -> "lo" or "hi".
 function Band:results(ends)
   local key = core.json_encode(ends)
   if self.by_ends[key] then return self.by_ends[key] end
@@ -115,8 +114,8 @@ local function corners_of(names)
 end
 
 -- Returns { constant, lo, hi, at_lo, at_hi, moves } for each constant that changes the value: its
--- name, its band, the value at both ends (nil if there is none), and the largest difference between
--- these and `ours`, the value at all constants' values; the largest `moves` first.
+-- name, its band, the value at both ends, and the largest difference among these and `ours`; the
+-- largest first.
 local function sensitivity_of(self, value, ours)
   local all = core.array {}
   for _, name in ipairs(self.names) do

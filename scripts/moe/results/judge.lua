@@ -24,8 +24,7 @@ M.FIELDS = {
       .. "of all readings, in order" },
 }
 
--- Returns an object with the method `of` of moe.results.band: our number is that of the first
--- value, the band is the range over all values.
+-- Returns an object like a band of moe.results.band: its range is that over all values.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])

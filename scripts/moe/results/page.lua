@@ -183,8 +183,8 @@ local function executed_section(runs, differs)
 end
 
 -- Returns a list of { run, group, place, rank } for the runs that have a trace, sorted by rank (0
--- to 3) and place (their order in R): first the first and the fastest system of each point, then the
--- others; in both, executed runs before simulated ones.
+-- to 3) and place (their order in R): first the first and the fastest system of each point, then
+-- the others; in both, executed runs before simulated ones.
 local function traced(R)
   local list = {}
   for g, group in ipairs(R:groups(results.case_of)) do

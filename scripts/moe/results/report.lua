@@ -25,8 +25,7 @@ local function degrees_text(degrees)
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Returns the system's name with what was chosen for it: the option or system (run.choice), the
--- degrees and the packing.
+-- Returns the system's name with what was chosen for it: option or system, degrees, packing.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
@@ -231,8 +230,7 @@ local function losses_rows(runs)
   return rows
 end
 
--- Returns name -> value of the coordinates that have the same value in all points of an executed
--- run.
+-- Returns name -> value of the coordinates that are equal in all points of a run.
 local function shared_point(run)
   local out = {}
   for name, value in pairs(run.points[1]) do

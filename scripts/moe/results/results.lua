@@ -304,8 +304,8 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- Returns the run of a group with the smallest value of `key`, of those that fit in memory and
--- whose system is in `among` (nil: any system); nil if there is none.
+-- Returns the run of a group with the smallest value of `key`, without runs that are out of memory;
+-- among: the systems to choose from (nil: all).
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do

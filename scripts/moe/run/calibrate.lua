@@ -159,8 +159,7 @@ local function where(c)
     or "all ranks on one GPU, with copies between their buffers"
 end
 
--- Returns the number of ranks to measure: one per process if ranks are processes of a job, else
--- --ranks, by default DEFAULT_RANKS. Raises a user error if --ranks differs from the processes.
+-- Returns the number of ranks to measure: one per process of a job, else --ranks or DEFAULT_RANKS.
 local function num_ranks()
   local n, asked = core.processes, core.args.ranks
   if n and asked and asked ~= n then

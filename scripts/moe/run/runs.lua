@@ -154,8 +154,7 @@ local function keep(number, run)
   lines.note { run = number, record = run }
 end
 
--- Gives a new run a number and writes its record to runs.jsonl; returns the number and the
--- beginning of the names of the run's traces.
+-- Adds the record of a new run; returns its number and the beginning of its traces' names.
 local function add_run(run)
   local number = #session.runs + 1
   keep(number, run)

@@ -73,8 +73,7 @@ for _, row in ipairs(core.table "executors") do
   if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
 end
 
---- Returns whether the executor has ranks that compute (cpu, cuda); false for simulate, which only
---- gives simulated times.
+--- Returns whether the executor has ranks that compute; false for simulate.
 function M.is_real(executor) return #executors[executor].precisions > 0 end
 
 --- Returns whether the executor's ranks run their ops on a GPU.
