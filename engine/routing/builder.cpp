@@ -13,10 +13,11 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
             "RoutingMaps: tokens = {} and capacity = {} must be at least 0, experts = {} and "
             "columns = {} at least 1",
             maps.tokens, maps.capacity, maps.experts, maps.columns);
-  MOE_CHECK(maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
-            "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; all "
-            "choices and all slots must be at most {}",
-            maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
+  MOE_CHECK(
+      maps.tokens * maps.columns <= kMax && maps.experts * maps.capacity <= kMax,
+      "RoutingMaps: {} tokens with {} choices each and {} experts with {} slots each; the number "
+      "of choices and the number of slots must each be at most {}",
+      maps.tokens, maps.columns, maps.experts, maps.capacity, kMax);
   MOE_CHECK(
       used_before.empty() || static_cast<int64_t>(used_before.size()) == maps.experts,
       "RoutingBuilder: used_before has {} numbers, expected none or one for each of {} experts",
@@ -51,7 +52,8 @@ bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
     throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
   }
   if (column < 0)
-    throw user_error("gate: token {} has no choice number {}; choices count from 0", t, column);
+    throw user_error("gate: token {}: choice number {} is negative; choices count from 0", t,
+                     column);
   return place(t, column, e);
 }
 
@@ -86,8 +88,9 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
                      maps_.experts - 1);
   }
   if (column >= maps_.columns) {
-    throw user_error("gate: token {} has more than {} choices, the most that are allowed", t,
-                     maps_.columns);
+    throw user_error(
+        "gate: token {} has more than {} choices, the most that a gate may make per token", t,
+        maps_.columns);
   }
   int32_t* chosen = maps_.expert + t * maps_.columns;
   if (chosen[column] >= 0) {
@@ -144,8 +147,8 @@ namespace {
 
 using Route = std::function<void(const GateInput&, RoutingBuilder&)>;
 
-/// Routes tokens [0, cut) and then the rest; throws UserError if `whole` routes a token
-/// differently.
+/// Routes tokens [0, cut), then the rest with the slots used so far. Throws UserError if a token
+/// gets other experts than in `whole`, or a choice is dropped in only one of the two.
 void check_parts(const Route& route, const GateInput& input, const Routed& whole, int64_t cut) {
   std::vector<int32_t> used;
   for (const int64_t first : {int64_t{0}, cut}) {

@@ -15,7 +15,7 @@ struct ExpertCounts {
   std::vector<int64_t> rows;  // [sources, experts]; from a routing model dropped choices included
 
   ExpertCounts() = default;
-  /// All 0. Throws RunError naming the sizes when there is not enough memory.
+  /// Sets all counts to 0. Throws RunError naming the sizes when there is not enough memory.
   ExpertCounts(int64_t num_sources, int64_t num_experts);
 
   int64_t& at(int64_t source, int64_t expert) {

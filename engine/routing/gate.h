@@ -57,9 +57,9 @@ struct RoutingMaps {
 /// choices. The same tokens are kept, because an expert that dropped a choice is full.)
 class RoutingBuilder {
  public:
-  /// Clears the maps. used_before [experts]: slots taken by earlier parts of the batch (empty:
-  /// none); the positions of this part begin there. Requires: the maps' arrays have their full
-  /// sizes, and the numbers of all slots and choices fit in int32.
+  /// Clears the maps (slot_choice only if !maps.part). used_before [experts]: slots taken by
+  /// earlier parts of the batch (empty: none); the positions of this part begin there. Requires:
+  /// the maps' arrays have their full sizes, and the numbers of all slots and choices fit in int32.
   explicit RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before = {});
   /// Returns the number of free slots of expert e.
   int64_t left(int64_t e) const { return maps_.capacity - maps_.counts[e]; }
@@ -67,11 +67,12 @@ class RoutingBuilder {
   /// choice beyond the capacity is recorded as dropped. Throws UserError for a token, expert or
   /// number of choices out of range, and for an expert that the token has already chosen.
   bool take(int64_t t, int64_t e);
-  /// Like take, for the given column, which must be free. take fills the columns that remain free.
+  /// Like take, for the given column; also throws UserError if the column has a choice already.
+  /// take fills the columns that remain free.
   bool take_at(int64_t t, int64_t column, int64_t e);
   /// Takes slots in GShard order: choice 0 of every token, then choice 1 of every token, and so on,
   /// tokens in the given order (empty: 0, 1, 2, ...). choices: [tokens, k], -1: none. Tokens that
-  /// are not in `order` are not routed. Throws like take, and UserError for a wrong length.
+  /// are not in `order` are not routed. Throws like take_at, and UserError for wrong lengths.
   void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
   /// Renumbers the slots of each expert by token, whichever token took its slot first, so that the
   /// tokens of a part of the batch hold adjacent rows with any gate. Call it when the routing is
@@ -97,12 +98,14 @@ struct Gate {
   Chooser chooser = Chooser::kToken;
   /// 0: k is set by the model; otherwise the gate fixes it (switch: 1, top2: 2).
   int64_t fixed_k = 0;
-  /// Returns the most choices per token: k, or the number of experts for expert choice.
+  /// Returns the most choices per token: the number of experts for gate expert_choice; for others
+  /// fixed_k, or k if fixed_k is 0.
   std::function<int64_t(int64_t k, int64_t experts)> columns;
   /// Returns the slots per expert and rank, for buffers. factor <= 0: no capacity limit (every
   /// token fits). Throws UserError for invalid tokens, experts, k or factor.
   std::function<int64_t(int64_t tokens, int64_t experts, int64_t k, double factor)> capacity;
-  /// Throws RunError when a score that the gate reads is NaN. Requires: scores (hash: ids).
+  /// Chooses experts and takes slots for all tokens of the input. Throws RunError when a score that
+  /// the gate reads is NaN. Requires: scores is not null (gate hash: ids is not null).
   std::function<void(const GateInput&, RoutingBuilder&)> route;
   /// The largest capacity factor with which balanced routing fills every slot; infinite: any.
   double full_at = 1;
@@ -113,19 +116,22 @@ struct Gate {
 /// Returns the scope of a gate under a capacity factor (<= 0: no limit).
 GateScope scope_of(const Gate& gate, double factor);
 
-/// Routes the tokens as a whole and in two parts that hand on the used slots, cut at several
-/// tokens, with the given capacity and with one that drops tokens. Throws UserError naming the
-/// first token that is routed differently: then the gate is not of token scope.
+/// Routes the tokens as a whole and in two parts (the second with the slots that the first used),
+/// cut at several tokens, with the given capacity and with one that drops tokens.
+/// Throws UserError naming the first token that is routed differently: then the gate is not of
+/// token scope.
 void check_token_scope(const std::function<void(const GateInput&, RoutingBuilder&)>& route,
                        const GateInput& input, int64_t columns);
 
-/// The built-in gates; gates.cpp lists their sources. Of equal scores the lower expert wins.
+/// Returns the built-in gates; gates.cpp lists their papers. Of equal scores the lower expert wins;
+/// where tokens are compared, the lower token.
 const std::vector<Gate>& builtin_gates();
-/// Throws UserError with the nearest name when there is no such gate.
+/// Returns the gate of this name. Throws UserError, which lists the names, when there is none.
 const Gate& builtin_gate(std::string_view name);
 
 /// Computes weight[t,j] by the rule from scores [tokens, experts]; 0 for a choice without a slot.
-/// kRenorm divides by the sum over the token's choices before dropping. T is float or double.
+/// kRenorm divides by the sum over all choices of the token, dropped ones included. T is float or
+/// double.
 template <class T>
 void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule);
 
@@ -134,7 +140,7 @@ void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::
 constexpr uint64_t kChecksumStart = 14695981039346656037ull;
 uint64_t assignment_checksum(uint64_t so_far, const RoutingMaps& maps, AssignmentCode code);
 
-/// Returns the number of choices without a slot; for kTaken the tokens that no expert took.
+/// Returns the number of choices without a slot; for kTaken the number of tokens without any slot.
 int64_t dropped(const RoutingMaps& maps, AssignmentCode code);
 
 }  // namespace moe

@@ -54,8 +54,8 @@ void route_hash(const GateInput& in, RoutingBuilder& out) {
   }
 }
 
-// Draw j is uniform over the experts that draws 0 .. j-1 have not taken; `sorted` holds the taken
-// ones in order.
+// Draw j of a token is uniform over the experts that draws 0 .. j-1 of this token have not taken;
+// `sorted` holds the taken ones in order.
 void route_random(const GateInput& in, RoutingBuilder& out) {
   const uint32_t layer = hash32(static_cast<uint64_t>(in.layer), kRandomGateStream);
   const uint32_t step = hash32(static_cast<uint64_t>(in.step), layer);
@@ -74,7 +74,8 @@ void route_random(const GateInput& in, RoutingBuilder& out) {
   }
 }
 
-// share: slots per expert in units of factor * tokens / experts. k: choices per token.
+// Returns the slots per expert: share * factor * tokens / experts, rounded up; `tokens` if factor
+// <= 0. k, the choices per token, is only checked. Throws UserError for arguments out of range.
 int64_t capacity_of(const std::string& gate, int64_t share, int64_t k, int64_t tokens,
                     int64_t experts, double factor) {
   if (tokens < 1) throw user_error("gate {}: tokens = {} must be at least 1", gate, tokens);

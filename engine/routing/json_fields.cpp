@@ -9,7 +9,7 @@ namespace {
 
 using nlohmann::json;
 
-/// Returns a value inside another one as text; nested lists and objects are shortened.
+/// Returns the value as text, but only "[...]" for a list and "{...}" for an object.
 std::string without_content(const json& value) {
   if (!value.is_structured()) return value.dump();
   return value.is_array() ? "[...]" : "{...}";
@@ -19,7 +19,7 @@ std::string without_content(const json& value) {
 
 json json_object(std::string_view text, const std::string& where) {
   json value = json::parse(text, nullptr, false);
-  if (!value.is_object()) throw user_error("{}: is not a JSON object", where);
+  if (!value.is_object()) throw user_error("{}: the text is not a JSON object", where);
   return value;
 }
 

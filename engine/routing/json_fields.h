@@ -8,12 +8,12 @@
 
 namespace moe {
 
-/// Throws UserError when the text is not a JSON object.
+/// Returns the parsed text. Throws UserError when it is not a JSON object.
 nlohmann::json json_object(std::string_view text, const std::string& where);
-/// Returns a whole number of at least 0. Throws UserError when the field is missing or invalid.
+/// Returns the field, a whole number from 0. Throws UserError when it is missing or invalid.
 int64_t integer_field(const nlohmann::json& object, const char* field, const std::string& where);
-/// Returns the beginning of a value, for messages; nested lists and objects appear as [...] and
-/// {...}.
+/// Returns the beginning of a value, for messages. Objects, and lists inside a list, appear only as
+/// {...} and [...].
 std::string shown(const nlohmann::json& value);
 
 }  // namespace moe

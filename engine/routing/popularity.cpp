@@ -109,7 +109,7 @@ Shape hot_expert(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-/// The number of ranks that hold different experts.
+/// Returns the number of ranks with experts: all, or one per expert if there are fewer experts.
 int64_t num_holders(const RoutingQuery& q) {
   return std::min(q.ranks, q.experts);
 }
@@ -166,8 +166,8 @@ Shape burst(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(q.experts, key))});
 }
 
-/// Multiplies weights by exp(x), x an AR(1) process over steps: the sum of the last 4 * memory
-/// innovations, each multiplied by phi per step. Innovations are uniform with variance 1.
+/// Multiplies each weight by exp(drift * x), where x is an AR(1) process over steps: the sum of the
+/// last 4 * memory innovations, which are uniform with variance 1 and shrink by phi per step.
 void add_drift(const SeededQuery& seeded, std::vector<double>& weight) {
   const double drift = seeded["drift"], memory = seeded["memory"];
   if (drift == 0) return;
@@ -272,7 +272,8 @@ double WorkloadSetting::value(std::string_view option) const {
   const std::vector<OptionSpec>& options = workloads()[row].options;
   size_t i = 0;
   while (i < options.size() && options[i].name != option) ++i;
-  MOE_CHECK(i < options.size(), "workload {} must have an option '{}', but lacks it",
+  MOE_CHECK(i < options.size(),
+            "workload {}: its definition has no option '{}', although the code reads it",
             workloads()[row].name, option);
   return values[i];
 }

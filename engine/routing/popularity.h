@@ -48,8 +48,8 @@ struct WorkloadSetting {
   bool chained() const { return value("top1") > 0; }
 };
 
-/// Returns a share of tokens (top1 or top2) for the transition to layer `layer` >= 1: 1 - (1 -
-/// mass) (1 - rise)^(layer - 1).
+/// Returns a share of tokens (`mass`: top1 or top2) for the transition to layer `layer` >= 1: 1 -
+/// (1 - mass) (1 - rise)^(layer - 1).
 double risen(double mass, double rise, int64_t layer);
 
 Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);
@@ -58,7 +58,7 @@ bool differs_by_source(const WorkloadSetting& setting);
 /// Returns how many tokens of the rank choose experts; the rank's last tokens do not choose.
 int64_t active_tokens(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank);
 
-/// Returns a permutation of 0 .. n-1.
+/// Returns a pseudo-random permutation of 0 .. n-1, which depends only on n and key.
 std::vector<int32_t> permutation(int64_t n, uint32_t key);
 
 }  // namespace moe

@@ -33,11 +33,11 @@ struct RoutingModel {
   std::function<ExpertCounts(const RoutingQuery&)> loads;
 };
 
-/// Returns a gate with k choices that follows a routing model. Its rules are those of top_k
-/// (gate.h), except that its weights are the scores of the chosen experts, so gradients remain
-/// real. It may get a part of one rank's tokens (GateInput::first_token counts tokens_per_rank
-/// tokens per rank). moe_layer: maps a block to its MoE layer, from 0. The gate throws what
-/// routing->route() throws.
+/// Returns a gate whose choices, k per token, come from a routing model. Otherwise it is the gate
+/// top_k, except that its weights are the scores of the chosen experts without renormalization, so
+/// that scores still get gradients, and that its scope is kToken if k = 1. It may get a part of one
+/// rank's tokens (GateInput::first_token counts tokens_per_rank tokens per rank). moe_layer: maps a
+/// block to its MoE layer, from 0. The gate throws what routing->route() throws.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
                  std::function<int64_t(int64_t block)> moe_layer);

@@ -10,7 +10,7 @@
 namespace moe {
 namespace {
 
-// The most draws for a choice whose class may already be taken.
+// The most draws of a choice that repeats one of its token; then left_class() chooses.
 constexpr uint64_t kMostTries = 16;
 
 uint64_t of_2_32(double part) {
@@ -131,8 +131,9 @@ Sampler::Keys Sampler::keys_of(int64_t rank) const {
   return keys;
 }
 
-/// Goes back to the last layer whose class did not follow from the layer before it. The class since
-/// then changes to the neighbour and back with each step to the neighbour.
+/// For each token, goes back to the last layer whose class did not follow from the layer before it
+/// and draws the class of that layer. From there to the query's layer the class changes to the
+/// neighbour and back with each step to the neighbour.
 void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   const size_t tokens = classes.size() / k;
@@ -141,9 +142,9 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
     for (size_t t = 0; t < tokens; ++t) classes[t * k] = table_.draw(hash32(t, keys.first[0]));
     return;
   }
-  // Tokens that have followed the layer before in all layers so far.
+  // Tokens whose class followed the layer before in all layers visited so far (the last first).
   std::vector<uint32_t> open(tokens);
-  // By token: 1 if the class has changed to the neighbour.
+  // Indexed by token: 1 if the number of steps to the neighbour so far is odd.
   std::vector<int32_t> beside(tokens, 0);
   std::iota(open.begin(), open.end(), 0u);
   const auto n = static_cast<int32_t>(query_.experts);
@@ -169,8 +170,8 @@ void Sampler::draw_first(const Keys& keys, std::span<int32_t> classes) const {
   for (const uint32_t t : open) settle(t, table_.draw(hash32(t, keys.first[0])));
 }
 
-/// Returns the class at the fraction u in [0, 1) of the share that is not taken; all free classes
-/// count equally when none has a share.
+/// Returns one of the classes that are not in `taken`, chosen in proportion to their shares by the
+/// uniform number u in [0, 1); all count equally when none of them has a share.
 int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   const std::vector<double>& share = popularity_.share;
   double left = 0;
@@ -191,7 +192,8 @@ int32_t Sampler::left_class(double u, std::span<const int32_t> taken) const {
   return last;
 }
 
-/// Draws again when the token has chosen the class already; uses left_class after kMostTries.
+/// Draws choice `column` of all tokens, again where it repeats a choice of the token; after
+/// kMostTries draws left_class() chooses.
 void Sampler::draw_more(size_t column, uint32_t key, std::span<int32_t> classes) const {
   const auto k = static_cast<size_t>(query_.k);
   std::vector<uint32_t> open(classes.size() / k);

@@ -17,7 +17,7 @@ class AliasTable {
  public:
   /// share: [n], n >= 1, sums to 1.
   explicit AliasTable(std::span<const double> share);
-  /// Has no branch, because the processor could not predict one.
+  /// Returns a class. Has no branch, because the processor could not predict one.
   int32_t draw(uint32_t bits) const {
     const uint64_t at = uint64_t{bits} * cells_.size();
     const auto own = static_cast<int32_t>(at >> 32);
@@ -53,9 +53,9 @@ inline int64_t neighbour(int64_t c, int64_t n) {
 /// independent choices give larger shares, or when the popularity could not stay the same.
 ChainStep chain_step(const std::vector<double>& share, double top1, double top2);
 
-/// The routing model of one layer, for all ranks that share a popularity. Tokens are drawn
-/// together, one layer after the other, then one choice after the other; a shrinking list holds the
-/// tokens without a class so far.
+/// Draws the choices in one layer, for all ranks that share a popularity. All tokens of a rank are
+/// drawn together: the first choices layer by layer, from the last layer back, then one further
+/// choice after the other; a shrinking list holds the tokens that have no class yet.
 class Sampler {
  public:
   Sampler(const WorkloadSetting& setting, const RoutingQuery& query, Popularity popularity);
@@ -86,7 +86,8 @@ class Sampler {
   RoutingQuery query_;
   Popularity popularity_;
   AliasTable table_;
-  /// By layer from 1; a single one for all layers when `rise` is 0; empty without a chain.
+  /// The transitions to layers 1, 2, ... up to the query's; a single one for all layers when `rise`
+  /// is 0; empty for layer 0 or without a chain.
   std::vector<Transition> transitions_;
 };
 

@@ -19,9 +19,9 @@ struct TokenClasses {
   uint64_t seed = 1;
 };
 
-/// Assigns classes to experts whose popularity falls geometrically over `ratio`, in a random order
-/// per layer. The choices after a token's first are the experts with the next numbers. Throws
-/// UserError naming "classes.<field>".
+/// Returns a routing model that assigns classes to experts. The popularity of experts, which are in
+/// a random order per layer, falls geometrically from 1 to 1 / ratio. The choices after a token's
+/// first are the experts with the next numbers. Throws UserError naming "classes.<field>".
 RoutingModel token_classes(const TokenClasses& spec);
 
 }  // namespace moe

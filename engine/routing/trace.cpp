@@ -14,16 +14,16 @@ constexpr uint64_t kShuffleSeed = 1;  // of the random order of tokens in a trac
 // The most choices of a step and layer, over all ranks, that are made from counts.
 constexpr int64_t kMostMade = int64_t{1} << 27;
 constexpr int64_t kHighestBlock = 1'000'000;
-// A trace from a file of another tool may have up to kRoom counts and choices, or kRoomForEach per
-// number in the file. It is larger than the file because all ranks get as many tokens as the
-// longest, and every expert has a count.
+// A trace made from a file of another tool may have up to kRoom counts and choices, or kRoomForEach
+// per number in the file if that is more. The trace is larger than the file because all ranks get
+// as many tokens as the rank with the most, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
 }
 
-/// Returns the position of a rank in a trace as text, for errors.
+/// Returns the step and layer of a record, and the rank, as text for errors.
 std::string place(const Trace& t, int64_t record, int64_t rank) {
   return fmt::format("step {}, layer {}, rank {}", record / t.layers, record % t.layers, rank);
 }
@@ -41,8 +41,8 @@ void check_sizes(const Trace& t, const std::string& source) {
   check("k", t.k, 1, t.experts);
 }
 
-/// Counts the choices of one rank of a record. chosen: for each expert the last choice that was
-/// counted, or -1.
+/// Adds the choices of one rank in a record to `counts`. Throws UserError for an expert that does
+/// not exist or that a token chose twice. chosen: for each expert the last choice counted, or -1.
 void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> counts,
            std::vector<int64_t>& chosen, const std::string& source) {
   const int64_t first = (record * t.ranks + rank) * t.tokens * t.k;
@@ -61,7 +61,7 @@ void count(const Trace& t, int64_t record, int64_t rank, std::span<uint32_t> cou
   }
 }
 
-/// Checks a trace with only counts: the counts must be sums of k different choices per token.
+/// Throws UserError unless the counts of a rank can be sums of k different choices per token.
 void check_counts(const Trace& t, int64_t record, int64_t rank, std::span<const uint32_t> counts,
                   const std::string& source) {
   int64_t sum = 0;
@@ -98,7 +98,7 @@ void put(std::string& out, uint64_t value, int bytes) {
   out.append(text, static_cast<size_t>(bytes));
 }
 
-/// Reads little-endian numbers one after the other. Requires: the bytes exist.
+/// Reads little-endian numbers one after the other. Requires: `bytes` has them.
 class Reader {
  public:
   explicit Reader(std::string_view bytes) : bytes_(bytes) {}
@@ -163,8 +163,8 @@ void check_same_counts(const Trace& t, const std::vector<uint32_t>& read,
 std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int64_t record) {
   if (t.ranks * t.tokens > kMostMade / t.k) {
     throw user_error(
-        "{}: has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can be made "
-        "from counts",
+        "{}: the trace has only counts, of {} ranks of {} tokens; at most {} choices (k = {}) can "
+        "be made from counts",
         name, t.ranks, t.tokens, kMostMade, t.k);
   }
   std::vector<uint16_t> choices(index(t.ranks * t.tokens * t.k), kNoExpert);
@@ -185,23 +185,25 @@ std::vector<uint16_t> made_choices(const Trace& t, const std::string& name, int6
   return choices;
 }
 
-/// Returns the number of the record that answers a query.
+/// Returns the number of the record that answers a query; throws UserError if the trace has none.
 int64_t record_of(const Trace& t, const std::string& name, bool cycle, const RoutingQuery& q) {
   const auto refuse = [&](const char* what, int64_t has, int64_t asked) {
-    throw user_error("{}: has {} {}, but {} are requested", name, has, what, asked);
+    throw user_error("{}: the trace has {} {}, but {} are requested", name, has, what, asked);
   };
   if (q.experts != t.experts) refuse("experts", t.experts, q.experts);
   if (q.k != t.k) refuse("choices per token (k)", t.k, q.k);
   if (q.layer >= t.layers) refuse("MoE layers", t.layers, q.layer + 1);
   if (q.ranks * q.tokens != t.ranks * t.tokens) {
     throw user_error(
-        "{}: has {} ranks of {} tokens, but {} of {} are requested; the product must be the same",
+        "{}: the trace has {} ranks of {} tokens, but {} ranks of {} are requested; the products "
+        "must be equal",
         name, t.ranks, t.tokens, q.ranks, q.tokens);
   }
   if (q.step >= t.steps && !cycle) {
     throw user_error(
-        "{}: has {} steps, but step {} is requested; cycle = true starts again at the first", name,
-        t.steps, q.step + 1);
+        "{}: the trace has {} steps, but step {} is requested; cycle = true starts again at the "
+        "first",
+        name, t.steps, q.step + 1);
   }
   return q.step % t.steps * t.layers + q.layer;
 }
@@ -271,7 +273,7 @@ void check_room(const Trace& t, int64_t known, const std::string& source) {
   if (room <= std::max(kRoom, kRoomForEach * real(known))) return;
   throw user_error(
       "{}: {} steps, {} layers, {} ranks of up to {} tokens and {} experts need {:.0f} counts and "
-      "choices, but the file has {} numbers; allowed: {:.0f}, or {:.0f} per number",
+      "choices, but the file has {} numbers; allowed: {:.0f}, or {:.0f} per number if that is more",
       source, t.steps, t.layers, t.ranks, t.tokens, t.experts, room, known, kRoom, kRoomForEach);
 }
 
@@ -300,16 +302,17 @@ std::string trace_bytes(const Trace& t) {
 
 Trace read_trace(std::string_view bytes, const std::string& source) {
   if (bytes.substr(0, kMagic.size()) != kMagic || bytes.size() < kHeaderBytes + 8) {
-    throw user_error("{}: is not a routing trace, or its header is truncated", source);
+    throw user_error("{}: the file is not a routing trace, or its header is truncated", source);
   }
   Reader in(bytes.substr(kMagic.size()));
   const uint64_t version = in.next(4), bytes_a_choice = in.next(4);
   if (version != kVersion) {
-    throw user_error("{}: has version {}, this program reads version {}", source, version,
-                     kVersion);
+    throw user_error("{}: the file has version {}, but this program reads version {}", source,
+                     version, kVersion);
   }
   if (bytes_a_choice > 2) {
-    throw user_error("{}: has {} bytes per choice, allowed: 0, 1, 2", source, bytes_a_choice);
+    throw user_error("{}: the file has {} bytes per choice, but must have 0, 1 or 2", source,
+                     bytes_a_choice);
   }
   Trace t;
   for (int64_t* size : {&t.steps, &t.layers, &t.ranks, &t.tokens, &t.experts, &t.k}) {

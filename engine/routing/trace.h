@@ -49,9 +49,10 @@ void finish_trace(Trace& trace, const std::string& source);
 void check_room(const Trace& trace, int64_t known, const std::string& source);
 
 std::string trace_bytes(const Trace& trace);
-/// Throws UserError naming the source and the fault: another format or version, a file shorter or
-/// longer than its header states, a record out of order, counts that are not those of the choices,
-/// a wrong checksum, blocks that do not ascend, and the faults of finish_trace.
+/// Reads the project's own format. Throws UserError naming source and fault: another format or
+/// version, a file shorter or longer than its header states, a record out of order, counts that are
+/// not those of the choices, a wrong checksum, blocks that do not ascend, and the faults of
+/// finish_trace.
 Trace read_trace(std::string_view bytes, const std::string& source);
 
 /// Returns a routing model that replays the trace. For another number of ranks, all tokens are

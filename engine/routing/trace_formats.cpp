@@ -40,7 +40,8 @@ int64_t number_of(const std::vector<int64_t>& sorted, int64_t value) {
   return std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin();
 }
 
-/// Throws UserError when a step and rank lacks a layer or a layer has another number of tokens.
+/// Throws UserError when, in a step and rank, a layer is missing or has another number of tokens
+/// than the first layer.
 void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
                   const std::vector<int64_t>& layers, const std::vector<int64_t>& ranks, int64_t k,
                   const std::string& source) {
@@ -68,8 +69,8 @@ void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
   }
 }
 
-/// Makes a trace of the steps, layers and ranks that occur, ascending. experts 0: one more than the
-/// highest that occurs.
+/// Returns a trace of the steps, layers and ranks that occur, ascending. experts = 0 means one more
+/// than the highest expert that occurs.
 Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::string& source) {
   if (batches.empty()) throw user_error("{}: the file contains no routing", source);
   const std::vector<int64_t> steps = values_of<0>(batches), layers = values_of<1>(batches),
@@ -100,7 +101,7 @@ Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::st
   return t;
 }
 
-/// Throws UserError for an expert out of range. limit: the number of experts; 0: kNoExpert.
+/// Throws UserError for an expert out of range. limit: the number of experts; 0 if not given.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {
   const int64_t most = (limit > 0 ? limit : int64_t{kNoExpert}) - 1;
   if (e < 0 || e > most) {
@@ -151,8 +152,8 @@ bool is_text(const json& record, const char* field, const char* wanted) {
   return at == record.end() || *at == wanted;
 }
 
-/// Calls f(first choice) for every token that chooses, in order. Throws UserError for fewer than k
-/// choices.
+/// Calls f(iterator to the first choice) for every token with choices, in order. Throws UserError
+/// for a token with 1 to k - 1 choices and for a trace with only counts.
 template <class F>
 void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
   if (t.choices.empty() && t.tokens > 0) {
@@ -196,8 +197,9 @@ Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts) {
       const int64_t topk = integer_field(record, "topk", where);
       if (k == 0) k = topk;
       if (topk != k || k == 0) {
-        throw user_error("{}: field 'topk' is {}; allowed: {}, as in the records before", where,
-                         topk, std::max<int64_t>(k, 1));
+        throw user_error(
+            "{}: field 'topk' is {}; allowed: {} (at least 1, and the same in all records)", where,
+            topk, std::max<int64_t>(k, 1));
       }
       const int64_t layer = integer_field(record, "layer", where);
       if (layer > 1'000'000)

@@ -16,7 +16,8 @@ struct NamedText {
   std::string_view text;
 };
 
-/// Megatron-LM's RouterTracer (its pull request 5220): one file per rank, one JSON object per line,
+/// Reads files of Megatron-LM's RouterTracer (its pull request 5220): one file per rank, one JSON
+/// object per line,
 ///   {"step", "stage": "pre_dispatch", "block": "decoder", "layer", "rank", "num_tokens", "topk",
 ///    "top_indices": [[expert, ...], ...]}
 /// Records of other stages or blocks (multi-token prediction) are ignored. Several records of one
@@ -28,11 +29,11 @@ struct NamedText {
 /// one of another type, an expert out of range, a number of tokens that changes between layers, and
 /// a missing record.
 Trace trace_of_megatron(const std::vector<NamedText>& files, int64_t experts);
-/// Returns one text per rank. Tokens without choices are omitted. Throws UserError for a token with
-/// fewer than k choices and for a trace with only counts.
+/// Returns one text per rank in Megatron-LM's format, without tokens that have no choices. Throws
+/// UserError for a token with fewer than k choices and for a trace with only counts.
 std::vector<std::string> megatron_of_trace(const Trace& trace);
 
-/// TensorRT-LLM's routing pattern file of bench_moe, one layer of one step:
+/// Reads TensorRT-LLM's routing pattern file of bench_moe, one layer of one step:
 ///   {"ep_size", "experts_per_rank", "slot_dispatch_matrix": [source][target rank],
 ///    "expert_histogram": [target rank][its experts]}
 /// A slot here is one choice. Without a histogram, a rank's slots are spread evenly over its
@@ -40,17 +41,18 @@ std::vector<std::string> megatron_of_trace(const Trace& trace);
 /// experts in proportion. Throws UserError for sizes that do not fit ep_size, rows that k does not
 /// divide, and a histogram row that is not the sum of the matrix's column.
 Trace trace_of_tensorrt(const NamedText& file, int64_t k);
-/// Writes one step and layer. Lost: the other steps and layers, tokens, and which source chose
-/// which expert of a rank. Throws UserError when experts do not divide over ranks.
+/// Returns one step and layer in TensorRT-LLM's format. Lost: other steps and layers, tokens, and
+/// which source chose which expert of a rank. Throws UserError when experts do not divide over
+/// ranks.
 std::string tensorrt_of_trace(const Trace& trace, int64_t step, int64_t layer);
 
-/// Lines "layer,expert", one per choice, with or without this header (written by llama.cpp's
+/// Reads lines "layer,expert", one per choice, with or without this header (written by llama.cpp's
 /// example moe-trace). k lines are a token, consecutive lines of one layer are its tokens, and a
 /// step begins where the layer number falls. One rank. Steps with fewer tokens get tokens without
 /// choices at their end. experts: as in trace_of_megatron. Throws UserError naming the line.
 Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k);
-/// Lost: ranks (their tokens follow each other), the border between steps of a single layer, and
-/// tokens without choices. Throws like megatron_of_trace.
+/// Returns lines "layer,expert". Lost: ranks (their tokens follow each other), the border between
+/// steps of a single layer, and tokens without choices. Throws like megatron_of_trace.
 std::string csv_of_trace(const Trace& trace);
 
 }  // namespace moe

@@ -41,7 +41,7 @@ Matrix matrix(const json& object, const char* field, int64_t rows, int64_t colum
 }
 
 /// Returns the slots that each expert of each target rank receives from all sources: by the field
-/// expert_histogram or, without it, equally many on a rank.
+/// expert_histogram or, without it, the slots of a rank spread evenly over its experts.
 Matrix received(const json& object, const Matrix& slots, int64_t experts,
                 const std::string& source) {
   const auto ranks = static_cast<int64_t>(slots.size());
@@ -66,12 +66,16 @@ Matrix received(const json& object, const Matrix& slots, int64_t experts,
   return rows;
 }
 
-/// Takes n from `left` in proportion to its values; the largest remainders are rounded up.
+/// Subtracts n in all from the values of `left`, in proportion to them, and returns what each lost;
+/// the shares with the largest remainders are rounded up.
 /// Requires: n is at most the sum of `left`.
 std::vector<int64_t> take_in_proportion(int64_t n, std::vector<int64_t>& left) {
   int64_t all = 0, given = 0;
   for (const int64_t l : left) all += l;
-  MOE_CHECK(n <= all, "routing trace: {} slots go to a target whose experts have {} left", n, all);
+  MOE_CHECK(
+      n <= all,
+      "routing trace: {} slots of a source go to a target rank whose experts have only {} left", n,
+      all);
   std::vector<int64_t> taken;
   std::vector<std::pair<int64_t, int64_t>> remainders;  // largest first, then lowest expert
   for (size_t e = 0; e < left.size(); ++e) {
@@ -129,7 +133,9 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
     }
     t.tokens = std::max(t.tokens, row / k);
   }
-  if (t.tokens == 0) throw user_error("{}: the file contains no routing", source);
+  if (t.tokens == 0)
+    throw user_error("{}: the file contains no routing: all entries of slot_dispatch_matrix are 0",
+                     source);
   finish_trace(t, source);
   return t;
 }

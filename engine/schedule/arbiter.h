@@ -46,7 +46,7 @@ class ArbiterState {
 
  private:
   bool held_back(OpId op) const;
-  /// Returns the op that the policy of `lane` chooses among `candidates`.
+  /// Returns the op that the policy of `lane` chooses. RunError if it is not a candidate.
   OpId named(LaneId lane, const std::vector<OpId>& candidates) const;
 
   const Graph& graph_;

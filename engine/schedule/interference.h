@@ -14,7 +14,7 @@ namespace moe {
 /// Storage for one tensor, or for several tensors that use the same bytes in turn.
 struct Block {
   OpId start;  // the op that writes the block first
-  // Per chain (HappensBefore): how many of its ops are over before the block is free.
+  // Per chain (HappensBefore): how many of its ops must be over before the block is free.
   std::vector<int32_t> over;
   Bytes bytes = 0;
   Bytes offset = 0;

@@ -44,7 +44,7 @@ class LegalityChecker {
 };
 
 /// Returns the row ends (Piece::end) of the last part of the batch that the op joins, where all
-/// rows of the batch end; invalid if the op joins nothing.
+/// rows of the batch end; an invalid id if the op joins nothing.
 TensorId end_of_rows(const Graph& graph, const Op& op) {
   const std::vector<Piece> joined = pieces(graph, op);
   return joined.empty() ? TensorId() : joined.back().end;
@@ -248,7 +248,7 @@ void LegalityChecker::check_same_collectives(std::span<const LaneOrders> ranks, 
 
 /// Returns the op (a gate) that produced the routing from which the index tensor `indices` comes.
 /// Goes back through ops that turn index tensors into others, such as an exchange of counts. For a
-/// batch that is routed in parts, it is the op of the first part.
+/// batch that is routed in parts, it is the op of the first part. Invalid if there is none.
 OpId LegalityChecker::routing_of(const std::vector<OpId>& producer, TensorId indices) const {
   while (producer[indices.index()].valid()) {
     const OpId made = producer[indices.index()];

@@ -12,11 +12,17 @@ namespace moe {
 /// `ranks`: the lane orders of each rank (one entry if all ranks have the same). Throws RunError
 /// naming op, lane, edge and stage when:
 /// - an op is missing, is listed twice, or is on a lane of the wrong kind;
+/// - a lane that is not a comm lane picks its next op or is in an exclusive set;
+/// - a lane is in two exclusive sets;
+/// - a hold is not from a compute op to a later op on a lane with an arbiter, or could hold back an
+///   op for which its `until` waits;
 /// - the lane orders contradict an edge (data, mutation, order), directly or by a cycle;
-/// - ranks would run different collectives at the same position of a lane;
-/// - an irregular collective has no input of counts (rows per expert), or its counts come from
+/// - ranks would run different collectives at the same position of a lane, or wait for each other
+///   in a deadlock;
+/// - an irregular all-to-all has no input of counts (rows per expert), or its counts come from
 ///   another routing than its rows;
-/// - a buffer is written while a tensor that shares its storage may still be in use.
+/// - a tensor has a wrong place in the memory plan, or is written while another tensor in the same
+///   storage may still be in use.
 void check_legal(const Graph& graph, const Schedule& schedule, std::span<const LaneOrders> ranks,
                  const MemoryPlan& memory);
 

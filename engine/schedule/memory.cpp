@@ -20,7 +20,7 @@ Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
 
-/// The last uses of tensors, for a graph and its lane orders.
+/// Computes which ops must be over before the storage of a tensor is free, by HappensBefore.
 struct Lifetimes {
   const Graph& graph;
   const HappensBefore& hb;
@@ -43,8 +43,8 @@ struct Lifetimes {
     for (const OpId reader : uses.readers[t.index()]) use(reader);
   }
 
-  /// Whether op may overwrite its input t: op reads t once, and all other readers of t are over
-  /// before op begins.
+  /// Whether op may overwrite its input t: t is written in the step and not persistent, op reads t
+  /// once, and all other readers of t are over before op begins.
   bool dies_at(TensorId t, OpId op) const {
     if (is_persistent(graph, t) || !uses.producer[t.index()].valid()) return false;
     const auto& inputs = graph.op(op).inputs;

@@ -55,8 +55,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 
-/// Returns at most `count` lines "name 12.0 MiB": the largest tensors that are in use when the most
-/// bytes are (liveness_bytes), and the persistent tensors; largest first.
+/// Returns at most `count` lines "name 12.0 MiB", largest first, of the persistent tensors and the
+/// tensors of the arena that are in use at its peak (liveness_bytes).
 std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
                                       const LaneOrders& orders, const MemoryPlan& plan,
                                       size_t count);

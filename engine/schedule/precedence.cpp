@@ -58,8 +58,8 @@ std::vector<bool> ops_left_over(const Graph& graph, const Dependencies& deps) {
   return open;
 }
 
-/// Returns the shortest cycle that contains one of the first kSources ops that are on a cycle; a
-/// limit on time, since each op takes a search of the graph.
+/// Returns the shortest cycle among those through one of the first kSources ops that are on a
+/// cycle. kSources limits the time, since each op takes a search of the graph.
 std::vector<OpId> shortest_cycle(const Graph& graph, const Dependencies& deps) {
   constexpr int kSources = 256;
   const std::vector<bool> open = ops_left_over(graph, deps);

@@ -1,5 +1,5 @@
 // Precedence: all edges between the ops of a schedule, in one list that every check and every
-// ordering of ops uses. The only place where the error message about a cycle is made.
+// ordering of ops uses. Makes the error message about a cycle in a schedule.
 #pragma once
 
 #include <string>

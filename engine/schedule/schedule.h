@@ -112,7 +112,7 @@ struct Schedule {
   std::vector<Decision> log;
   std::vector<Setting> settings;
 
-  /// Returns the lane called `name`. If there is none, throws UserError listing the lanes.
+  /// Returns the lane called `name`. If there is none, throws UserError naming all lanes.
   LaneId lane(std::string_view name) const;
   void before(OpId from, OpId to, std::string stage, std::string why);
   int64_t priority_of(OpId op) const { return priority.empty() ? 0 : priority[op.index()]; }
@@ -122,11 +122,11 @@ struct Schedule {
   /// cut already, naming both stages.
   void set_chunk(const Graph& graph, OpId op, Bytes bytes, std::string stage = {});
   /// Sets how `lane` picks its next op; `choose` is the function of Pick::kPolicy. Throws UserError
-  /// for a compute lane, and, naming the lane and both stages, if a stage has set it already.
+  /// unless it is a comm lane, and, naming the lane and both stages, if a stage has set it already.
   void set_pick(LaneId lane, Pick pick, std::string stage, Choose choose = nullptr);
-  /// Lets the lanes share a network exclusively. Throws UserError naming the lane for a compute
-  /// lane or one that is listed twice, and, naming both stages, for one that is already in another
-  /// exclusive set.
+  /// Lets the lanes share a network exclusively. Throws UserError naming the lane for one that is
+  /// not a comm lane or is listed twice, and, naming both stages, for one that is already in
+  /// another exclusive set.
   void share_exclusively(std::vector<LaneId> shared, std::string stage);
   /// Whether the lane picks its next op at run time instead of following lane_orders().
   bool picks(LaneId lane) const { return lanes[lane.index()].pick != Pick::kOrder; }
@@ -184,8 +184,8 @@ class HappensBefore {
   size_t chain(OpId op) const { return static_cast<size_t>(chain_[op.index()]); }
   /// Returns the index of `op` in its chain.
   int32_t index(OpId op) const { return index_[op.index()]; }
-  /// Returns, per chain, how many of its ops are over when `op` begins. Along a chain, none of
-  /// these numbers ever decreases.
+  /// Returns, per chain, how many of its ops are over, in every timing, when `op` begins. From one
+  /// op of a chain to the next, none of these numbers decreases.
   std::span<const int32_t> clock(OpId op) const {
     return {&clock_[op.index() * num_chains()], num_chains()};
   }

@@ -190,7 +190,7 @@ void check_group(const Graph& graph, const JoinedTensors& joined, const JoinedTe
     }
     throw run_error(
         "illegal schedule: tensor '{}', which is joined with '{}', is not at its offset in their "
-        "common storage (stage 'memory')",
+        "common storage, has a wrong size, or is outside the memory plan (stage 'memory')",
         graph.tensor(t).name, graph.tensor(first).name);
   }
 }
@@ -206,8 +206,10 @@ void check_places(const Graph& graph, const JoinedTensors& joined, const MemoryP
   for (size_t i = 0; i < memory.buffers.size(); ++i) {
     const TensorId t = tensor_id(i);
     if (joined.group_of[i] < 0 && is_persistent(graph, t) != buffer(t).persistent) {
-      throw run_error("illegal schedule: tensor '{}' is {}in persistent storage (stage 'memory')",
-                      graph.tensor(t).name, buffer(t).persistent ? "" : "not ");
+      throw run_error(
+          "illegal schedule: tensor '{}' is {}in persistent storage, where parameters, states and "
+          "inputs must be and no other tensor (stage 'memory')",
+          graph.tensor(t).name, buffer(t).persistent ? "" : "not ");
     }
     if (buffer(t).persistent) kept.push_back(t);
   }

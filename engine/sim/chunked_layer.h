@@ -34,9 +34,9 @@ struct ChunkedLayer {
 LayerModel model_of(const ChunkedLayer& layer);
 
 /// Returns the plan of the layer's forward pass, cut into `degree` parts. Throws UserError naming
-/// "layer.<field>" for sizes below 1, fewer than 2 ranks, rows that are not a multiple of the
-/// number of experts, a degree outside 1 to the capacity (rows per expert and source rank), or
-/// lines that check(LayerModel) refuses.
+/// "layer.<field>" for a size below 1, fewer than 2 ranks, a number of rows that is not a multiple
+/// of the number of experts, a degree outside 1 to the capacity (rows per expert and source rank),
+/// or lines that check(LayerModel) refuses.
 std::shared_ptr<const Plan> plan_layer(const ChunkedLayer& layer, int64_t degree);
 
 /// Returns the timeline of one simulated run of a plan_layer() plan.

@@ -64,7 +64,7 @@ void OffloadedExperts::place(const std::vector<ExpertCounts>& kept,
   }
 }
 
-/// Computes for one layer, with the same functions, what the kernels of its ops compute.
+/// Computes for one layer what the kernels of its ops compute, with the functions that they call.
 void OffloadedExperts::place(const Layer& layer, const ExpertCounts& kept, const Estimate& estimate,
                              Placement& in_force) {
   OffloadRecord record = {.layer = graph_.op(layer.load).layer, .fine_tunes = layer.tune.valid()};

@@ -36,7 +36,7 @@ class OffloadedExperts {
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// Whether all ranks copy the same number of experts from host memory.
   bool alike() const { return alike_; }
-  /// Ops whose work depends on the routing.
+  /// Ops whose work depends on the placements: phase 2, and copying experts from host memory.
   const std::vector<OpId>& ops() const { return ops_; }
   /// Length, in layers, of the token paths from which the plan estimates popularity; nullopt if the
   /// plan estimates nothing.

@@ -7,8 +7,8 @@
 namespace moe {
 namespace {
 
-/// The choices and paths of all ranks' tokens in one step of a routing model. Goes through the
-/// layers in order: route() the layer, then go_on().
+/// The choices and paths of all ranks' tokens in one step of a routing model. To be used layer by
+/// layer, in order: route() the layer, then go_on().
 class Tokens {
  public:
   Tokens(const RoutingModel& routing, const RoutingQuery& query, const PathOptions& options)

@@ -65,8 +65,8 @@ struct ProfileSpec {
 /// check(PathOptions).
 PathProfile profile_paths(const RoutingModel& routing, const ProfileSpec& spec);
 
-/// Counts, for Lina's figure 9, how often the tokens that choose one expert in a layer choose
-/// another expert in the next layer: add_transitions() over all batches, with first choices only.
+/// Counts, for Lina's figure 9, how often tokens whose first choice in a layer is expert i have
+/// expert j as first choice in the next layer, over all batches: at(i, j) of an ExpertCounts.
 /// Element l of the result is for the transition from layer l to layer l + 1.
 std::vector<ExpertCounts> transitions(const RoutingModel& routing, const RoutingQuery& first,
                                       int64_t batches, int64_t layers);

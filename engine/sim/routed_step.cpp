@@ -51,7 +51,7 @@ bool joins_at_experts(const Graph& graph, const Op& op) {
   return graph.tensor(op.inputs[0]).shape.size() == 2;
 }
 
-/// Returns whose rows determine the op's work, from the roles of its operands.
+/// Returns whose rows determine the op's work: kExperts if an operand's role is at the experts.
 Side side_of(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   bool at_source = false;
@@ -285,8 +285,8 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
-    // The occupancy is a fraction of the rows that a device gets under even routing; slots for
-    // expert copies do not count.
+    // The occupancy of a device is relative to the slots that it has without expert copies: as many
+    // as a source rank, experts * capacity.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
   }
 }

@@ -57,7 +57,7 @@ class RoutedStep {
 
   // The following describe the routing of the last call of route().
 
-  /// Whether all ranks have the same work and send the same number of bytes.
+  /// Whether all ranks have the same work and send equally many bytes; false if an expert moves.
   bool alike() const { return alike_; }
   /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
   /// until the next route().

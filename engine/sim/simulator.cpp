@@ -8,8 +8,8 @@
 namespace moe {
 namespace {
 
-/// Returns InferOptions::batches. If these are null but InferOptions::popularity is given, creates
-/// batches, because estimates from token paths need the choices of each token.
+/// Returns InferOptions::batches. If these are null but InferOptions::popularity and a routing
+/// model are given, returns new batches, which estimate popularity from the choices of each token.
 std::shared_ptr<RoutedBatches> batches_of(const Plan& plan, const RunOptions& options) {
   const InferOptions& infer = options.infer;
   if (infer.batches || !infer.popularity || plan.spec.routing == nullptr) return infer.batches;

@@ -35,10 +35,10 @@ class StepReplay {
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// One record per layer with offloaded experts, for the step that was set.
   const std::vector<OffloadRecord>& offloads() const { return offloaded_->records(); }
-  /// Returns, indexed by MoE layer, how often the step's tokens choose each expert and how many of
-  /// these choices found a slot. Requires: a routing model.
+  /// Returns, indexed by MoE layer, how often the step's tokens choose each expert, how many of
+  /// these choices found a slot, and how many were dropped. Requires: a routing model.
   std::vector<MoeStats> moe() const;
-  /// Whether the step that was set has the same timeline as the step set before it.
+  /// Whether it is known that the step that was set has the same timeline as the one set before it.
   bool as_before() const { return as_before_; }
   /// Simulates the step that was set. If `keep_links`, Timeline::links is recorded.
   Timeline run(bool keep_links = false);
@@ -50,7 +50,7 @@ class StepReplay {
   RoutedWorkOf routed_work() const;
 
  private:
-  /// A layer's placement policy, and the place op that names it.
+  /// The placement policy of a layer, and the op (MoeOp::kPlace) whose attribute names the policy.
   struct Placing {
     OpId op;
     PlacementFunction policy;

@@ -17,8 +17,8 @@ double to_us(Nanoseconds ns) {
   return static_cast<double>(ns) / 1e3;
 }
 
-/// The processes of one label in the trace: ids from `first_pid`, one per rank. `end` is the time
-/// at which the next timeline with this label begins.
+/// The processes of one label in the trace, one per rank, with ids from `first_pid` on. `end` is
+/// the end of the timelines added so far, where the next timeline with this label begins.
 struct Track {
   int64_t first_pid = 0;
   int32_t num_ranks = 0;

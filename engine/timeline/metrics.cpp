@@ -82,7 +82,7 @@ bool of_moe_layer(const Op& op) {
 }
 
 /// Returns for each op the index of its layer and phase among the LayerSpans of a rank, or -1 for
-/// an op outside MoE layers. `count`: LayerSpans per rank.
+/// an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   int32_t blocks = 0;
   for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);

@@ -81,11 +81,11 @@ struct Metrics {
   MoeTimes forward, backward;
   double imbalance() const;
   double expert_imbalance() const;
-  /// Returns 0 if the timeline has no all-to-alls.
+  /// Returns the sum of busy_ns / the sum of window_ns over both phases; 0 without all-to-alls.
   double pipelining_efficiency() const;
 };
 
-/// All fields of a timeline in results.json; times are in ms.
+/// The metrics as fields of a run in results.json; times are in ms.
 constexpr auto fields_of(const Metrics*) {
   constexpr const char* kShown = "is shown as imbalance or expert_imbalance";
   return field_table<Metrics>(

@@ -123,7 +123,7 @@ TEST_CASE("a choice too many is refused") {
   builder.take(0, 1);
   CHECK_THROWS_WITH(builder.take(0, 2), Contains("token 0 has more than 2 choices"));
   CHECK_THROWS_WITH(builder.take_at(1, 2, 0), Contains("token 1 has more than 2 choices"));
-  CHECK_THROWS_WITH(builder.take_at(1, -1, 0), Contains("no choice number -1"));
+  CHECK_THROWS_WITH(builder.take_at(1, -1, 0), Contains("choice number -1 is negative"));
 }
 
 TEST_CASE("an expert that the token chose is refused the second time, dropped or not") {

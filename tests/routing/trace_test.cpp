@@ -106,7 +106,7 @@ TEST_CASE("what is wrong in a trace is named") {
   const std::string bytes = trace_bytes(some_trace());
   CHECK_THAT(error_of("layer,expert\n1,2\n"), Contains("is not a routing trace"));
   CHECK_THAT(error_of(with_number(bytes, 8, 9, 4)),
-             Contains("has version 9, this program reads version 1"));
+             Contains("has version 9, but this program reads version 1"));
   CHECK_THAT(error_of(with_number(bytes, 16, 0, 8)),
              Contains("steps = 0 is not allowed; give 1 to"));
   CHECK_THAT(error_of(with_number(bytes, 16, 1ull << 60, 8)), Contains("steps ="));
@@ -188,9 +188,9 @@ TEST_CASE("steps behind the last are refused, or begin again") {
   const RoutingQuery q = {.step = 4, .ranks = 4, .tokens = 10, .experts = 12, .k = 2};
   RoutingQuery first = q;
   first.step = 1;
-  CHECK_THROWS_WITH(
-      routing_of_trace(some_trace()).loads(q),
-      Contains("t: has 3 steps, but step 5 is requested; cycle = true starts again at the first"));
+  CHECK_THROWS_WITH(routing_of_trace(some_trace()).loads(q),
+                    Contains("t: the trace has 3 steps, but step 5 is requested; cycle = true "
+                             "starts again at the first"));
   const RoutingModel cycled = routing_of_trace(some_trace(), true);
   CHECK(cycled.loads(q) == cycled.loads(first));
 }
@@ -206,7 +206,7 @@ TEST_CASE("a trace of other sizes than the model's is refused with both") {
   refused({.layer = 2, .ranks = 4, .tokens = 10, .experts = 12, .k = 2},
           "has 2 MoE layers, but 3 are requested");
   refused({.ranks = 3, .tokens = 10, .experts = 12, .k = 2},
-          "has 4 ranks of 10 tokens, but 3 of 10 are requested");
+          "has 4 ranks of 10 tokens, but 3 ranks of 10 are requested");
 }
 
 TEST_CASE("counts that no choices make are refused") {
@@ -274,7 +274,7 @@ TEST_CASE("bad Megatron records are named by file, line and field") {
   CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + record_of(0, 3, kTwo) + record_of(1, 3, kTwo)),
                     Contains("layer 1 of step 1, rank 0 is missing"));
   CHECK_THROWS_WITH(megatron(record_of(0, 1, kTwo) + "{\"step\": 0, "),
-                    Contains("r0.jsonl:2: is not a JSON object"));
+                    Contains("r0.jsonl:2: the text is not a JSON object"));
   CHECK_THROWS_WITH(megatron("{\"step\": 0}\n"), Contains("r0.jsonl:1: field 'topk' is missing"));
   CHECK_THROWS_WITH(
       megatron(record_of(0, 1, R"("num_tokens": 2, "topk": 1, "top_indices": [[1]])")),
@@ -401,8 +401,9 @@ TEST_CASE("of counts alone as many choices are made as a layer may have, and no 
   RoutingQuery one = q;
   one.ranks = 1;
   one.tokens = 2 * t.tokens;
-  CHECK_THROWS_WITH(routing.loads(one), Contains("t: has only counts, of 2 ranks of 1000000000 "
-                                                 "tokens; at most 134217728 choices"));
+  CHECK_THROWS_WITH(routing.loads(one),
+                    Contains("t: the trace has only counts, of 2 ranks of 1000000000 "
+                             "tokens; at most 134217728 choices"));
 }
 
 TEST_CASE("blocks that do not ascend from 0 are refused, the checksum right or not") {

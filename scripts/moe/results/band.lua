@@ -25,8 +25,8 @@ local ENDS = { "lo", "hi" }
 local UNMOVED = { "experiment", "system", "model", "cluster", "devices", "executor", "provenance",
   "device_name", "point", "points", "link", "optimizer", "gate_options", "routing" }
 
--- Returns the assumed constants of all simulated jobs (moe.run.jobs): name -> the first constant of
--- that name.
+-- Returns the assumed constants of all simulated jobs (moe.run.jobs) whose band is not a single
+-- value: name -> the first constant of that name.
 local function constants_of(jobs)
   local constants = {}
   for _, job in ipairs(jobs) do
@@ -87,7 +87,7 @@ local function run_at(e, job, run, ends)
   end })
 end
 
--- Returns the results with some constants at an end of their bands. ends: as in schema.collector.
+-- Returns the results with some constants at ends of their bands; ends: name -> "lo" or "hi".
 function Band:results(ends)
   local key = core.json_encode(ends)
   if self.by_ends[key] then return self.by_ends[key] end
@@ -114,7 +114,8 @@ local function corners_of(names)
 end
 
 -- Returns { constant, lo, hi, at_lo, at_hi, moves } for each constant that changes the value: its
--- name, its band, the value at both ends and their largest difference; the largest first.
+-- name, its band, the value at both ends, and the largest difference among these and `ours`; the
+-- largest first.
 local function sensitivity_of(self, value, ours)
   local all = core.array {}
   for _, name in ipairs(self.names) do

@@ -134,8 +134,8 @@ end
 local function checked(c, ours)
   if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
-    errors.user(("moe.claim.value: returned %s; return a number, or nil if there is no run")
-      :format(tostring(ours)), c.at)
+    errors.user(("moe.claim.value: returned %s; return a number (for a yes/no figure also a "
+      .. "boolean), or nil if there is no run"):format(tostring(ours)), c.at)
   end
   return ours
 end

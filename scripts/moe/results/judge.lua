@@ -24,7 +24,7 @@ M.FIELDS = {
       .. "of all readings, in order" },
 }
 
--- An object like a band of moe.results.band, whose range is that over the values of all readings.
+-- Returns an object like a band of moe.results.band: its range is that over all values.
 local function band_over(values)
   return { of = function(_, value)
     local ours = value(values[1])

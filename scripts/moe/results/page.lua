@@ -182,8 +182,9 @@ local function executed_section(runs, differs)
       charts.lines("Dropped choices by step, " .. provenance, curves(runs, "drops"), true) } }
 end
 
--- Returns the runs that have a trace, the most interesting ones first: the first and the fastest
--- system of each point, executed runs before simulated ones.
+-- Returns a list of { run, group, place, rank } for the runs that have a trace, sorted by rank (0
+-- to 3) and place (their order in R): first the first and the fastest system of each point, then
+-- the others; in both, executed runs before simulated ones.
 local function traced(R)
   local list = {}
   for g, group in ipairs(R:groups(results.case_of)) do

@@ -25,7 +25,7 @@ local function degrees_text(degrees)
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Returns the system's name with the options that its passes and its packing chose.
+-- Returns the system's name with what was chosen for it: option or system, degrees, packing.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
@@ -65,8 +65,8 @@ local function point_cells(run, names, said)
   return cells
 end
 
--- Return the time of a step, and of a part of the step, as text. A plan that does not fit in memory
--- has no times.
+-- step_text returns the time of a step as text, "OOM" for a plan that does not fit in memory;
+-- part_text returns the time of a part of the step, then "-".
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
 local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
@@ -96,8 +96,8 @@ local function simulated_rows(groups, names)
   return rows
 end
 
--- Returns a table of speed-ups with one row per point and one column per system, and the name of
--- the system to which the others are compared.
+-- Returns a table of speed-ups over the first system, with one row per point and one column per
+-- other system, and the name of the first system.
 local function speedup_rows(groups, names, R)
   local systems = R:groups(function(run) return { run.system } end)
   local rows = { append({ unpack(names) }, { "GPUs" }) }
@@ -114,8 +114,8 @@ local function speedup_rows(groups, names, R)
   return rows, systems[1][1].system
 end
 
--- Returns one line for each model and system that does not fit in a device's memory: the largest
--- number of bytes, and what holds most of them.
+-- Returns one line for each model, cluster and system that does not fit in a device's memory: the
+-- largest number of bytes, and what holds most of them.
 local function out_of_memory_lines(R)
   local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end
@@ -216,7 +216,7 @@ local function some_steps(count)
   return steps
 end
 
--- Returns the choices dropped in all steps of a run.
+-- Returns the number of choices dropped in all steps of a run.
 local function dropped(run)
   local sum = 0
   for _, count in ipairs(run.drops) do sum = sum + count end
@@ -246,7 +246,7 @@ local function losses_rows(runs)
   return rows
 end
 
--- Returns the coordinates that have the same value in all points of a run.
+-- Returns name -> value of the coordinates that are equal in all points of a run.
 local function shared_point(run)
   local out = {}
   for name, value in pairs(run.points[1]) do

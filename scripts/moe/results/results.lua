@@ -14,7 +14,7 @@ local M = {}
 
 M.SCHEMA = 1
 
---- Fields of a run: { name, type, doc } each.
+--- Fields of a run that the engine does not declare: { name, type, doc } each.
 local ROWS = {
   { "experiment", "string", "name of the experiment" },
   { "entry", "integer", "number of the entry in the experiment's run" },
@@ -152,7 +152,7 @@ schema.record("results file", "results.json",
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
 }).also = "results"
 
---- Raises an error that names a field of the record if FIELDS does not have it.
+--- Raises an error if the record has a field that is not in FIELDS; the error names that field.
 function M.check_record(run)
   for key in pairs(run) do
     assert(M.FIELDS[key], ("'%s' is in a record but not in results.FIELDS"):format(key))
@@ -307,7 +307,8 @@ local function check_systems(R, what, names, at)
   end
 end
 
--- Returns the run with the smallest value of `key` among some systems of a group (nil: all).
+-- Returns the run of a group with the smallest value of `key`, without runs that are out of memory;
+-- among: the systems to choose from (nil: all).
 local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
@@ -322,7 +323,7 @@ function Results:best(t)
   local ok = type(t) == "table" and type(t[1]) == "string"
     and (t.among == nil or type(t.among) == "table")
   if not ok then
-    errors.user('best: the argument has another form; give { "field", among = { "system", ... } }',
+    errors.user('best: the argument has a wrong form; give { "field", among = { "system", ... } }',
       at)
   end
   check_key(self, t[1], "best", at)
@@ -337,7 +338,7 @@ function Results:ratio(t)
   local ok = type(t) == "table" and type(t[1]) == "string" and type(t.of) == "string"
   local to = ok and (type(t.to) == "table" and t.to or { t.to }) or {}
   if not ok or #to == 0 then
-    errors.user('ratio: the argument has another form; give { "field", of = "system", '
+    errors.user('ratio: the argument has a wrong form; give { "field", of = "system", '
       .. 'to = { "system", ... } }', at)
   end
   check_key(self, t[1], "ratio", at)
@@ -426,7 +427,7 @@ local function check_schema(data, file, at)
     tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
 end
 
--- Returns the content of runs.jsonl, or nil if there is no such file or it has no line.
+-- Returns the content of runs.jsonl, or nil if there is no such file or it has no complete line.
 local function load_lines(file, at)
   local found, text = pcall(core.read_file, file)
   local data = found and journal.parse(text, file, at)

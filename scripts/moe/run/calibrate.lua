@@ -144,7 +144,7 @@ local HEAD = [[
 -- Measured by `moebench calibrate`; %s, %s.
 -- In a recipe in the same folder:
 --   cluster = moe.cluster.custom(moe.machine "%s")
--- The .csv beside it has the measured times of GEMMs and collectives for moe.op_table.
+-- The .csv file next to it has the measured times of GEMMs and collectives for moe.op_table.
 -- collectives: rows { bytes per rank, us }. overlap: the factors by which compute takes longer
 -- while a transfer of `blocks` CUDA blocks runs. residuals: measurements behind the fitted lines
 -- t = alpha_us + work / per_s; a row is { flops or bytes, us, spread between quartiles, number of
@@ -152,14 +152,14 @@ local HEAD = [[
 return %s
 ]]
 
--- Returns the text in the head of the file on what a rank computed on.
+-- Returns the part of the machine file's head that states on what each rank computed.
 local function where(c)
   if c.executor ~= "cuda" then return "one thread per rank" end
   return core.processes and "one GPU per rank, collectives by NCCL"
     or "all ranks on one GPU, with copies between their buffers"
 end
 
--- Returns the number of ranks to measure: one per process if several were started, else --ranks.
+-- Returns the number of ranks to measure: one per process of a job, else --ranks or DEFAULT_RANKS.
 local function num_ranks()
   local n, asked = core.processes, core.args.ranks
   if n and asked and asked ~= n then

@@ -129,7 +129,7 @@ function M.text(e)
   return table.concat(lines, "\n")
 end
 
---- Explains one step of a result of the core's plan; step: by default the first.
+--- Returns the explanation of a step of a result of the core's plan; step: by default the first.
 function M.of(plan, at, result, step)
   if type(result) ~= "table" then
     errors.user("explain: is a ':' missing? Write result:explain(step)", at)

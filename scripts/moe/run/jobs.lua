@@ -44,8 +44,8 @@ local function resolve_case(e, point, params)
   return case
 end
 
---- Returns the plan specification of a simulated job. ends: as in schema.collector, or nil; edits:
---- changes of the graph (moe.train's field `edits`), or nil.
+--- Returns the plan specification of a simulated job. ends: name of an assumed constant -> "lo" or
+--- "hi", or nil; edits: changes of the graph (moe.train's field `edits`), or nil.
 function M.simulated_spec(case, ends, edits)
   local spec = target.cluster_spec(case.model, case.cluster, case.optimizer, ends)
   spec.edits = edits

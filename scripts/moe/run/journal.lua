@@ -43,9 +43,10 @@ local function take(data, line, fail)
   end
 end
 
---- Parses the text of such a file. Returns a table like that of results.json, whose field `lines`
---- is the number of lines read. A last line that was cut off is skipped, with a warning. Raises a
---- user error at `at` that names the file and the first line that cannot be read.
+--- Parses the text of a runs.jsonl. Returns a table like that of results.json, whose field `lines`
+--- is the number of lines read; nil if there is no complete line. A last line that was cut off is
+--- skipped, with a warning. Raises a user error at `at` that names the file and the first line that
+--- cannot be read.
 function M.parse(text, file, at)
   local data, n, from = nil, 0, 1
   while from <= #text do

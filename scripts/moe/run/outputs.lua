@@ -18,7 +18,8 @@ end
 
 --- Claims the file `name`, the value of the field `path`, for the writer `who` (a string that names
 --- a run or a function). Raises a user error if the recipe has another writer of this file, unless
---- `again` is true: the writer then continues the other's file or writes the same content.
+--- `again` is true: the writer then continues the other's file or writes the same content. Raises
+--- one as well if moebench uses the name for its own files.
 function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)

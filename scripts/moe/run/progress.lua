@@ -18,7 +18,7 @@ local function expected(kind)
   return took and took.sum / took.n
 end
 
---- Called when the next job begins. what: describes the job.
+--- Shows that the next job begins, and the expected times. what: text that describes the job.
 function M.job(what)
   jobs.at, jobs.since = jobs.at + 1, core.clock()
   local rest = 0
@@ -30,7 +30,7 @@ function M.job(what)
     rest)
 end
 
---- Called when the current job is done. row: a line to show for it, or nil.
+--- Records the time of the current job, which is done. row: a line to show for the job, or nil.
 function M.done(row)
   local kind = jobs.kinds[jobs.at]
   local took = jobs.took[kind] or { sum = 0, n = 0 }

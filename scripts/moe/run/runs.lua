@@ -34,8 +34,8 @@ end
 
 local lines = journal.writer(head)
 
---- Called when an experiment begins; `info` is its entry in results.json. Raises a user error at
---- `at` if the results would overwrite those of another recipe.
+--- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
+--- a user error at `at` if the results would overwrite those of another recipe.
 function M.begin(info, at)
   outputs.take_folder(at)
   session.experiments[#session.experiments + 1] = info
@@ -130,8 +130,8 @@ local function placements_of(placements)
 end
 
 --- Simulates a job of the experiment `name`; returns the record of the run and the result of
---- target.plan. ends: ends of assumed constants, as in schema.collector, or nil; traced: whether
---- the caller needs a trace of the last step.
+--- target.plan. ends: name of an assumed constant -> "lo" or "hi", or nil; traced: whether the
+--- caller needs a trace of the last step.
 function M.simulated(name, job, ends, traced)
   local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
   local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
@@ -155,7 +155,7 @@ local function keep(number, run)
   lines.note { run = number, record = run }
 end
 
--- Keeps the record of a new run; returns its number and the beginning of the names of its traces.
+-- Adds the record of a new run; returns its number and the beginning of its traces' names.
 local function add_run(run)
   local number = #session.runs + 1
   keep(number, run)
@@ -217,7 +217,7 @@ local function executed_record(run, r)
 end
 
 --- Executes a job. Appends its record to `done` if at least one step has run, even of an
---- interrupted run.
+--- interrupted run. Raises a run error at the end if the run stopped because something failed.
 function M.execute(name, job, done)
   local entry = job.entry
   progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))

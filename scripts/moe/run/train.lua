@@ -73,7 +73,7 @@ for _, row in ipairs(core.table "executors") do
   if #row.precisions > 0 then M.EXECUTORS[#M.EXECUTORS + 1] = row.name end
 end
 
---- Returns whether the executor has ranks that compute; the other executor gives simulated times.
+--- Returns whether the executor has ranks that compute; false for simulate.
 function M.is_real(executor) return #executors[executor].precisions > 0 end
 
 --- Returns whether the executor's ranks run their ops on a GPU.
@@ -178,8 +178,8 @@ local function check_nccl(nccl, path, at)
     .. "torchrun, or omit the field", at, path)
 end
 
---- Raises a user error if a field on the use of the GPU is not possible for the executor. t: fields
---- of M.REAL_RUN.
+--- Raises a user error if comm_priority, nccl or link.blocks is given for an executor without a GPU
+--- or has a value that is not allowed. t: fields of M.REAL_RUN.
 function M.check_device(executor, t, path, at)
   local link = t.link or {}
   local given = { comm_priority = t.comm_priority, nccl = t.nccl, ["link.blocks"] = link.blocks }
@@ -209,9 +209,9 @@ M.REAL_RUN = schema.merged(M.RUN, {
     doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
 
---- Returns the path of a checkpoint, which must be in the output folder; with --trust, a checkpoint
---- that is read may be elsewhere. folder: the output folder if the checkpoint is read, nil if it is
---- written.
+--- Returns the path of a checkpoint or trace. Raises a user error if it is outside the output
+--- folder, except, with --trust, for a file that is read. folder: the output folder if the file is
+--- read, nil if it is written.
 function M.checkpoint(name, folder, path, at)
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
@@ -221,7 +221,7 @@ function M.checkpoint(name, folder, path, at)
   return name and folder and not name:match("^/") and folder .. "/" .. name or name
 end
 
---- Raises a user error if several processes were started and the number of ranks differs from the
+--- Raises a user error if ranks are processes of a job and the number of ranks differs from the
 --- number of processes, or an emulated link is given, which only ranks of one process can have.
 --- ranks: nil if the plan determines it.
 function M.check_processes(ranks, link, path, at)
@@ -275,8 +275,8 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
     doc = "where ranks run: on the CPU (cpu) or on a GPU (cuda)" },
 })
 
--- Returns the result of a run, or raises a run error if a placement policy failed during the run;
--- the error has the result of the steps before.
+-- Returns the result of a run, or raises a run error if something failed after at least one step;
+-- the error has the result of the steps before the failure.
 local function good(result)
   if not result.stop_reason then return result end
   errors.run(result.stop_reason, result)

@@ -159,7 +159,8 @@ function M.bars(title, groups)
 end
 
 --- Returns a chart of curves over steps, from step 1. series: { { label =, ys = { ... } }, ... },
---- which are told apart by dashes and marks as well as colours.
+--- which are told apart by dashes and marks as well as colours. from_zero: true if the vertical
+--- axis must contain 0.
 function M.lines(title, series, from_zero)
   local lo, hi, count = from_zero and 0 or math.huge, -math.huge, 1
   for _, s in ipairs(series) do
