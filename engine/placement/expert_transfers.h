@@ -13,7 +13,7 @@
 
 namespace moe {
 
-/// A share of an expert: of axis 1 of its tensors, what is from `begin` to `end` sixteenths.
+/// A share of an expert: the part of axis 1 of its tensors from `begin` to `end` sixteenths.
 struct ExpertShare {
   static constexpr int64_t kWhole = 16;
   int64_t begin = 0, end = kWhole;

@@ -35,7 +35,8 @@ class Allocation {
         on_(static_cast<size_t>(devices)),
         holders_(static_cast<size_t>(experts)) {}
 
-  /// Step 1 of place_by_popularity. Returns for step 2 what each expert did not get, largest first.
+  /// Step 1 of place_by_popularity. Returns for step 2 the share of a device that each expert has
+  /// not got yet, largest first, without experts that have got all.
   std::vector<Item> give_whole_devices(std::span<const double> wanted) {
     std::vector<Item> experts, rest;
     for (size_t e = 0; e < wanted.size(); ++e) {
@@ -156,8 +157,9 @@ class Allocation {
     return some[bits * some.size() >> 24];
   }
 
-  /// Removes a replica of the expert with the most, and returns the device of the slot. There are
-  /// at least two: all slots are in use, an expert has none, and experts <= cap * devices.
+  /// Removes a replica of the expert with the most replicas, and returns the device whose slot is
+  /// free then. That expert has at least two: all slots are in use, an expert has none, and experts
+  /// <= cap * devices.
   int64_t take_slot() {
     size_t most = 0;
     for (size_t e = 1; e < holders_.size(); ++e) {

@@ -46,8 +46,8 @@ struct OverlapOptions {
   ProfileOptions profile;
   /// Numbers of thread blocks of a rank's transfer; the table has a row for each.
   std::vector<int32_t> blocks = {1, 2, 4, 8, 16};
-  /// Rate of a rank's transfer, which it also takes from the memory bandwidth. The default is that
-  /// of one 400 Gb/s NIC per GPU.
+  /// Rate at which a rank's transfer copies bytes, which it takes from the memory bandwidth. The
+  /// default is the rate of one 400 Gb/s NIC per GPU.
   double bytes_per_s = 45e9;
 };
 

@@ -124,7 +124,7 @@ class CollectiveCalls {
     return times;
   }
 
-  /// Sends several tensors as one message, as the executor does.
+  /// Runs the all-reduce of the op; several tensors are sent as one message, as the executor does.
   CommTimes reduce() {
     const auto in = [&](size_t i) { return static_cast<float*>(operands_.inputs()[i]); };
     const auto out = [&](size_t i) { return static_cast<float*>(operands_.outputs()[i]); };
