@@ -53,14 +53,14 @@ void check_passes(const std::vector<PassDef>& passes) {
     return std::any_of(passes.begin(), passes.end(),
                        [&](const PassDef& pass) { return pass.*member == function; });
   };
-#define MOE_CHECK_ROW(pass)                                                                     \
-  MOE_CHECK(has_row(&PassDef::transform, &pass), "the table of passes lacks an entry for '{}'", \
-            #pass);
+#define MOE_CHECK_ROW(pass)                      \
+  MOE_CHECK(has_row(&PassDef::transform, &pass), \
+            "the table of passes lacks an entry whose function `transform` is '{}'", #pass);
   MOE_GRAPH_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
-#define MOE_CHECK_ROW(pass)                                                                    \
-  MOE_CHECK(has_row(&PassDef::schedule, &pass), "the table of passes lacks an entry for '{}'", \
-            #pass);
+#define MOE_CHECK_ROW(pass)                     \
+  MOE_CHECK(has_row(&PassDef::schedule, &pass), \
+            "the table of passes lacks an entry whose function `schedule` is '{}'", #pass);
   MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
 }

@@ -165,10 +165,11 @@ class Allocation {
     for (size_t e = 1; e < holders_.size(); ++e) {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
-    MOE_CHECK(holders_[most].size() > 1,
-              "place: freeing a slot needs any expert with at least 2 residents, but expert {} "
-              "has the most with {}",
-              most, holders_[most].size());
+    MOE_CHECK(
+        holders_[most].size() > 1,
+        "place: a slot can be freed only if an expert has at least 2 residents; expert {} has the "
+        "most: {}",
+        most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
     std::vector<int64_t>& there = on_[static_cast<size_t>(device)];
