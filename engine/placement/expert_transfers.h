@@ -29,7 +29,8 @@ struct ShadowRange {
   bool operator==(const ShadowRange&) const = default;
 };
 
-/// Part `part` of `parts` equal parts of an expert, sent from one device's slot to another's.
+/// Part `part` of `parts` equal parts of an expert's share, sent from one device's slot to
+/// another's.
 struct ExpertPiece {
   int64_t expert = 0;
   int64_t from = 0, from_slot = 0;

@@ -19,8 +19,8 @@ namespace moe {
 /// Transfers, one per rank, that run on the device while ops are timed there.
 class BackgroundTransfers {
  public:
-  /// Each transfer uses `blocks` thread blocks and moves `bytes_per_s`. Throws RunError if the
-  /// device has not enough memory.
+  /// Each transfer uses `blocks` thread blocks and moves `bytes_per_s` bytes per second. Throws
+  /// RunError if the device has not enough memory.
   BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
                       double bytes_per_s);
   /// Queues a transfer per rank that begins when the work recorded in event `go` is over, and that

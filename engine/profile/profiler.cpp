@@ -78,7 +78,7 @@ class KernelCalls {
   const Graph& graph_;
   const Op& op_;
   void (*run_)(const KernelCall<float>&);
-  /// The executor's check for numbers that are not finite.
+  /// An operand that the executor checks for numbers that are not finite.
   struct FiniteCheck {
     bool is_output;
     size_t index;

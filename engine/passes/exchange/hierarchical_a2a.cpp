@@ -191,7 +191,8 @@ class Hierarchy {
 /// step writes each block that it receives directly to the right place. Irregular all-to-alls
 /// remain irregular; their counts take the same steps. Runs before autodiff, so the backward
 /// follows. Results have the same bits. Throws UserError with the reason when an all-to-all stays
-/// within one node, when nodes have one device, or when its group is not a whole number of nodes.
+/// within one node, when nodes have one device, when its group is not a whole number of nodes, or
+/// when another stage has already split it.
 Graph hierarchical_a2a(Graph graph, const PassContext& context) {
   return Hierarchy(graph, context).run();
 }

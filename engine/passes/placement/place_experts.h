@@ -54,8 +54,10 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// hold the copies of a step that can be hidden there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
 
-/// Adds ops around the updates: before an update, gradients are summed over residents; after it,
-/// residents and their states move to the devices of the next placement, which then takes effect.
+/// Adds ops around the updates of layers whose placements are for the next step (kNext). If the
+/// policy moves residents, gradients are summed over residents before the update, and residents and
+/// their states move to the devices of the next placement after it. Then the next placement takes
+/// effect.
 Graph add_placement_updates(Graph graph);
 
 /// Calls place_experts with the built-in policy and the options that the stage names. Throws
