@@ -52,8 +52,7 @@ struct PassDef {
   Reads reads = Reads::kNothing;
   /// Whether the pass makes ops that have no gradient, so that it is for inference only.
   bool inference_only = false;
-  /// Whether the pass only forbids overlap; it then counts as applied even when there was nothing
-  /// to forbid.
+  /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
   bool forbids = false;
 };
 

@@ -216,8 +216,7 @@ const std::vector<PassDef>& other_passes() {
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
        .transform = hierarchical_a2a},
-      // kStep: the backward exists already and is not cut; it reads the joined outputs of the
-      // parts.
+      // kStep: the backward exists already and is not cut; it reads the joined outputs.
       {.name = "partition",
        .kind = StageKind::kStep,
        .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "

@@ -29,8 +29,7 @@ struct ShadowRange {
   bool operator==(const ShadowRange&) const = default;
 };
 
-/// Part `part` of `parts` equal parts of an expert's share, sent from one device's slot to
-/// another's.
+/// Part `part` of `parts` equal parts of an expert's share, sent from slot to slot of two devices.
 struct ExpertPiece {
   int64_t expert = 0;
   int64_t from = 0, from_slot = 0;

@@ -194,9 +194,8 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   }
 }
 
-/// Returns what each copy_experts op of the layer (one or two) fills, the last slots first:
-/// sub-Trans A is sent before B, and autodiff, which goes backwards, makes the gradients of B
-/// return first.
+/// Returns what each copy_experts op (one or two) fills, last slots first: sub-Trans A is sent
+/// before B, and autodiff, which goes backwards, makes the gradients of B return first.
 std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
   constexpr int64_t kWhole = ExpertShare::kWhole;
   const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {

@@ -25,8 +25,7 @@ struct PlacementStage {
   int64_t extra_residents = 0;
   bool moves_residents = false;  // owners may move, and experts may have more than one resident
   bool weighted = false;         // Sharing::kWeighted is allowed
-  /// Whether copies are sent in two transfers, sub-Trans A and B of Pro-Prophet's scheduler
-  /// (section V).
+  /// Whether copies are sent in two transfers, sub-Trans A and B of Pro-Prophet (section V).
   bool split = false;
   double expected_copies = 1;  // per device and step, for cost models before any run
 };
@@ -54,10 +53,9 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// hold the copies of a step that can be hidden there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
 
-/// Adds ops around the updates of layers whose placements are for the next step (kNext). If the
-/// policy moves residents, gradients are summed over residents before the update, and residents and
-/// their states move to the devices of the next placement after it. Then the next placement takes
-/// effect.
+/// Adds ops around the updates of layers whose placements are for the next step (kNext). Where the
+/// policy moves residents, their gradients are summed before the update, and they move with their
+/// states after it. Then the next placement takes effect.
 Graph add_placement_updates(Graph graph);
 
 /// Calls place_experts with the built-in policy and the options that the stage names. Throws
