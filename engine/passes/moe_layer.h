@@ -24,7 +24,8 @@ struct ExchangedLayer {
   OpId gate, dispatch, there, back;
   std::vector<OpId> experts;  // all ops between the two all-to-alls
 };
-/// Returns the layers of a forward graph in program order. Requires: no all-to-all is cut.
+/// Returns the MoE layers of a forward graph that exchange rows, in program order. Requires: no
+/// all-to-all is cut.
 std::vector<ExchangedLayer> exchanged_layers(const Graph& graph);
 /// Makes both exchanges move rows, and the experts' ops compute rows, by the slots of a placement.
 /// counts: the counts of the gate. rows: the output of slot_rows, [slots of a device, sources].

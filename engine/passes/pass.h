@@ -47,11 +47,12 @@ struct PassDef {
   Graph (*transform)(Graph, const PassContext&) = nullptr;
   /// Set for kSchedule.
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;
-  /// What the pass reads of the cost model with any options; an option that reads more declares so.
+  /// What the pass reads of the cost model whatever its options are. If it reads more with some
+  /// option, that option has its own OptionSpec::reads.
   Reads reads = Reads::kNothing;
-  /// The pass makes ops that have no gradient.
+  /// Whether the pass makes ops that have no gradient, so that it is for inference only.
   bool inference_only = false;
-  /// The pass only forbids overlap, so it counts as applied even when there was nothing to forbid.
+  /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
   bool forbids = false;
 };
 

@@ -53,14 +53,14 @@ void check_passes(const std::vector<PassDef>& passes) {
     return std::any_of(passes.begin(), passes.end(),
                        [&](const PassDef& pass) { return pass.*member == function; });
   };
-#define MOE_CHECK_ROW(pass)                                                                     \
-  MOE_CHECK(has_row(&PassDef::transform, &pass), "the table of passes lacks an entry for '{}'", \
-            #pass);
+#define MOE_CHECK_ROW(pass)                      \
+  MOE_CHECK(has_row(&PassDef::transform, &pass), \
+            "the table of passes lacks an entry whose function `transform` is '{}'", #pass);
   MOE_GRAPH_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
-#define MOE_CHECK_ROW(pass)                                                                    \
-  MOE_CHECK(has_row(&PassDef::schedule, &pass), "the table of passes lacks an entry for '{}'", \
-            #pass);
+#define MOE_CHECK_ROW(pass)                     \
+  MOE_CHECK(has_row(&PassDef::schedule, &pass), \
+            "the table of passes lacks an entry whose function `schedule` is '{}'", #pass);
   MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
 #undef MOE_CHECK_ROW
 }
@@ -216,7 +216,7 @@ const std::vector<PassDef>& other_passes() {
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
        .transform = hierarchical_a2a},
-      // kStep: the backward exists already and is not cut; it reads the outputs of the parts.
+      // kStep: the backward exists already and is not cut; it reads the joined outputs.
       {.name = "partition",
        .kind = StageKind::kStep,
        .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "
@@ -239,7 +239,8 @@ const std::vector<PassDef>& other_passes() {
        .transform = partition,
        .reads = Reads::kTimes},
       // kSchedule: dw_schedule first, because it chooses among the orders that are still possible;
-      // the ones after it restrict the order. A contradiction is a cycle that names both stages.
+      // the ones after it restrict the order. If two of them contradict each other, the error about
+      // the cycle names both stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",

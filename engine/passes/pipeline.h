@@ -12,7 +12,8 @@
 
 namespace moe {
 
-/// Returns when a stage runs: by the table for a built-in pass, by its field `kind` for a function.
+/// Returns the kind of a stage, which decides when it runs: for a built-in pass the kind in the
+/// table of passes, for a function the field Stage::kind.
 StageKind kind_of(const Stage& stage);
 
 class Pipeline {

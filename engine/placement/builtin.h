@@ -18,8 +18,8 @@ std::vector<int64_t> heaviest_first(const std::vector<int64_t>& inputs);
 std::vector<int64_t> single_owners(const Placement& placement, const char* who);
 /// Returns the placement without shadows (copies for one step) and with Sharing::kLocal.
 Placement without_shadows(const Placement& placement);
-/// Returns without_shadows(placement) with copies of `experts` on all devices except their owners;
-/// experts[q] takes shadow slot q.
+/// Returns without_shadows(placement) with copies of `experts` on all devices that do not hold
+/// them; experts[q] takes shadow slot q.
 Placement with_copies_everywhere(const Placement& placement, const std::vector<int64_t>& experts);
 /// Throws UserError when the placement has no shadow slots.
 void require_shadows(const Placement& placement, const char* who);

@@ -58,8 +58,9 @@ class Broadcast {
     return piece_of(expert_, part, parts_, from, to, range_);
   }
 
-  /// The devices of a node take turns in receiving parts from outside. Parts that the owner's node
-  /// lacks come from the owner itself, so they cross no NIC.
+  /// Adds the pieces that bring all parts to all holders in `node`. These devices take turns in
+  /// receiving the parts that no device of the node has got from the owner. In the owner's own node
+  /// these parts come from the owner itself, so they cross no NIC.
   void enter(const std::vector<Holder>& node, ExpertSteps& steps) const {
     const bool owners = node_of(node[0]) == node_of(owner_);
     size_t entered = 0;

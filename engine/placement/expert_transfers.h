@@ -13,7 +13,7 @@
 
 namespace moe {
 
-/// A share of an expert: of axis 1 of its tensors, what is from `begin` to `end` sixteenths.
+/// A share of an expert: the part of axis 1 of its tensors from `begin` to `end` sixteenths.
 struct ExpertShare {
   static constexpr int64_t kWhole = 16;
   int64_t begin = 0, end = kWhole;
@@ -29,7 +29,7 @@ struct ShadowRange {
   bool operator==(const ShadowRange&) const = default;
 };
 
-/// Part `part` of `parts` equal parts of an expert, sent from one device's slot to another's.
+/// Part `part` of `parts` equal parts of an expert's share, sent from slot to slot of two devices.
 struct ExpertPiece {
   int64_t expert = 0;
   int64_t from = 0, from_slot = 0;

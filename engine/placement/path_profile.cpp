@@ -18,7 +18,8 @@ void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   }
 }
 
-/// The bits of one layer in a path's code, which holds expert + 1 or 0 for no choice.
+/// Returns the number of bits that one layer has in the code of a path; they hold expert + 1, or 0
+/// for no choice.
 int bits_of(const PathOptions& options) {
   return std::bit_width(static_cast<uint64_t>(options.experts));
 }

@@ -37,12 +37,13 @@ void check(const PathOptions& options);
 /// The paths of one rank's tokens in one batch, extended layer by layer.
 class TokenPaths {
  public:
-  /// Throws like check(options), and when tokens is negative.
+  /// Throws like check(options), and when `tokens` is not from 0 to 2^40.
   TokenPaths(const PathOptions& options, int64_t tokens);
   /// Starts a new batch, in which no token has chosen an expert yet.
   void clear();
-  /// Adds the choices in the next layer [tokens, k], each token's first choice first; no path goes
-  /// through a layer in which it is -1 (none). Throws UserError for a wrong length or expert.
+  /// Adds the choices in the next layer [tokens, k], each token's first choice first. Only first
+  /// choices belong to paths; no path goes through a layer in which the first choice is -1 (none).
+  /// Throws UserError for a wrong length or expert.
   void add(std::span<const int32_t> choices, int64_t k);
   /// Returns the code of each token's path [tokens]: per layer expert + 1, or 0 without a choice;
   /// the last layer is in the lowest bits.
@@ -139,8 +140,8 @@ class PathCounts {
     std::vector<uint64_t> pending;
     /// Merges `pending` into `counted`. key_bits: the number of bits used in a key.
     void flush(int key_bits);
-    /// Returns whether at least as many keys are pending as counted. With merges only at such
-    /// times, each key is moved only a few times in total.
+    /// Returns whether at least as many keys are pending as counted, and at least 2^16. With merges
+    /// only at such times, each key is moved only a few times in total.
     bool is_full() const;
   };
   void keep_most_probable(const Counts& counts, PathProfile::Table& table) const;

@@ -19,9 +19,9 @@ namespace moe {
 enum class TimeEquation : int32_t { kBlocking = 6, kHidden = 8 };
 
 /// Throws UserError "<who>.<field> = ..., allowed ..." unless all rates are finite, a2a_bytes_per_s
-/// and inputs_per_s are above 0, and input and expert bytes, copy_bytes_per_s, forward_other_s and
-/// backward_other_s are at least 0. copy_bytes_per_s = 0 means the same as a2a_bytes_per_s: the
-/// paper's single rate B.
+/// and inputs_per_s are above 0, and input_bytes, expert_bytes, state_bytes, copy_bytes_per_s,
+/// forward_other_s and backward_other_s (fnec_s and bnec_s in messages) are at least 0.
+/// copy_bytes_per_s = 0 means the same as a2a_bytes_per_s: the paper's single rate B.
 void check(const PlacementRates& rates, const char* who);
 double copy_rate(const PlacementRates& rates);
 

@@ -131,7 +131,10 @@ void Placement::add_shadow(int64_t expert, int64_t device, int64_t shadow) {
   check_expert(expert);
   check_device(device);
   if (holds(device, expert)) {
-    throw user_error("placement: device {} holds expert {} already", device, expert);
+    throw user_error(
+        "placement: device {} cannot get a shadow of expert {}, because it holds the expert "
+        "already",
+        device, expert);
   }
   if (shadow < -1 || shadow >= bounds_.shadows) {
     throw user_error("placement: shadow slot {}, allowed: 0 to {}", shadow, bounds_.shadows - 1);
@@ -151,7 +154,10 @@ void Placement::add_resident(int64_t expert, int64_t device) {
   check_expert(expert);
   check_device(device);
   if (holds(device, expert)) {
-    throw user_error("placement: device {} holds expert {} already", device, expert);
+    throw user_error(
+        "placement: device {} cannot become a resident of expert {}, because it holds the expert "
+        "already",
+        device, expert);
   }
   const int64_t slot = find_free(device, 0, bounds_.residents);
   if (slot < 0) {
@@ -207,7 +213,9 @@ void Placement::remove(int64_t expert, int64_t device) {
         device, expert);
   }
   const int64_t slot = slot_of(expert, device);
-  if (slot < 0) throw user_error("placement: device {} does not hold expert {}", device, expert);
+  if (slot < 0)
+    throw user_error("placement: device {} holds no copy or resident of expert {} to remove",
+                     device, expert);
   codes_[slot_index(device, slot)] = -1;
 }
 
@@ -274,7 +282,7 @@ void Placement::check() const {
       if (expert == -1) continue;
       check_expert(expert);
       if (seen[index(expert)] == d) {
-        throw user_error("placement: device {} holds expert {} twice", d, expert);
+        throw user_error("placement: device {} holds expert {} in more than one slot", d, expert);
       }
       seen[index(expert)] = d;
     }

@@ -84,7 +84,8 @@ class Placement {
 
   /// The placement as the int32 tensor that ops read and write: [code_size(bounds)].
   std::span<const int32_t> codes() const { return codes_; }
-  /// Throws like check().
+  /// Returns the placement with these codes. Throws UserError for a wrong number of codes, and like
+  /// check().
   static Placement decode(const PlacementBounds& bounds, std::span<const int32_t> codes);
   static int64_t code_size(const PlacementBounds& bounds);
 

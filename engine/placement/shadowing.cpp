@@ -6,8 +6,8 @@
 namespace moe {
 namespace {
 
-// Rates that are 0 (not known) are replaced as in the public code: by options, and for an expert of
-// two GEMMs in single precision.
+// Returns the costs by the rates. In place of a rate that is 0 (not known) it uses the options, as
+// the public code does; the bytes of an expert are then those of two GEMMs in single precision.
 ShadowingCosts costs_of(const PlacementRates& r, const PolicyOptions& options) {
   constexpr double kElementBytes = 4;
   const double given_d = options.at("d_model");

@@ -35,7 +35,8 @@ class Allocation {
         on_(static_cast<size_t>(devices)),
         holders_(static_cast<size_t>(experts)) {}
 
-  /// Step 1 of place_by_popularity. Returns for step 2 what each expert did not get, largest first.
+  /// Step 1 of place_by_popularity. Returns for step 2 the share of a device that each expert has
+  /// not got yet, largest first, without experts that have got all.
   std::vector<Item> give_whole_devices(std::span<const double> wanted) {
     std::vector<Item> experts, rest;
     for (size_t e = 0; e < wanted.size(); ++e) {
@@ -156,17 +157,19 @@ class Allocation {
     return some[bits * some.size() >> 24];
   }
 
-  /// Removes a replica of the expert with the most, and returns the device of the slot. There are
-  /// at least two: all slots are in use, an expert has none, and experts <= cap * devices.
+  /// Removes a replica of the expert with the most replicas, and returns the device whose slot is
+  /// free then. That expert has at least two: all slots are in use, an expert has none, and experts
+  /// <= cap * devices.
   int64_t take_slot() {
     size_t most = 0;
     for (size_t e = 1; e < holders_.size(); ++e) {
       if (holders_[e].size() > holders_[most].size()) most = e;
     }
-    MOE_CHECK(holders_[most].size() > 1,
-              "place: freeing a slot needs any expert with at least 2 residents, but expert {} "
-              "has the most with {}",
-              most, holders_[most].size());
+    MOE_CHECK(
+        holders_[most].size() > 1,
+        "place: a slot can be freed only if an expert has at least 2 residents; expert {} has the "
+        "most: {}",
+        most, holders_[most].size());
     const int64_t device = holders_[most].back();
     holders_[most].pop_back();
     std::vector<int64_t>& there = on_[static_cast<size_t>(device)];

@@ -98,7 +98,8 @@ class TimedProcessGroup {
     table_.exchange(process_group_, sends.data(), count, receives.data(), count, stream_.get());
   }
 
-  /// Waits until all queued work is over on this rank.
+  /// Waits until all queued work is over on this rank. Throws RunError naming `what` if it fails or
+  /// takes longer than kTimeout_s.
   void finish(const std::string& what) {
     broken_ = true;  // stays true if this function throws
     device_.record(over_.get(), stream_.get());

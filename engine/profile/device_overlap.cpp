@@ -15,8 +15,8 @@ namespace {
 using Where = DeviceStorage::Where;
 
 constexpr Bytes kBuffer = 32 << 20;  // size of a transfer's source and target, used repeatedly
-// Length of the transfer that tests whether compute can run during a transfer, the sleep before it,
-// and the number of tries.
+// Length of the transfer that tests whether compute can run during a transfer, length of each sleep
+// before it and during it, and number of tries.
 constexpr Nanoseconds kProbe = 2'000'000, kProbeLead = 200'000;
 constexpr int kProbes = 3;
 

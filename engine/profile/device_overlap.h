@@ -19,8 +19,8 @@ namespace moe {
 /// Transfers, one per rank, that run on the device while ops are timed there.
 class BackgroundTransfers {
  public:
-  /// Each transfer uses `blocks` thread blocks and moves `bytes_per_s`. Throws RunError if the
-  /// device has not enough memory.
+  /// Each transfer uses `blocks` thread blocks and moves `bytes_per_s` bytes per second. Throws
+  /// RunError if the device has not enough memory.
   BackgroundTransfers(const kernels::DeviceTable& device, int64_t num_ranks, int32_t blocks,
                       double bytes_per_s);
   /// Queues a transfer per rank that begins when the work recorded in event `go` is over, and that
@@ -46,8 +46,8 @@ struct OverlapOptions {
   ProfileOptions profile;
   /// Numbers of thread blocks of a rank's transfer; the table has a row for each.
   std::vector<int32_t> blocks = {1, 2, 4, 8, 16};
-  /// Rate of a rank's transfer, which it also takes from the memory bandwidth. The default is that
-  /// of one 400 Gb/s NIC per GPU.
+  /// Rate at which a rank's transfer copies bytes, which it takes from the memory bandwidth. The
+  /// default is the rate of one 400 Gb/s NIC per GPU.
   double bytes_per_s = 45e9;
 };
 

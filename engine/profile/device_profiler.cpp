@@ -139,7 +139,9 @@ class DeviceCalls {
     return false;
   }
 
-  /// Chooses the size of the next batch. `call`: time of one call on the device.
+  /// Chooses the number of calls of the next batch, and how long the device sleeps while the host
+  /// queues it. `queueing`: time in which the host queued this batch; `call`: time of one call on
+  /// the device.
   void size_next(Nanoseconds queueing, Nanoseconds call) {
     const Nanoseconds twice = 2 * (queueing / num_calls_) + 1;
     const int64_t calls = std::min(kBatch / std::max<Nanoseconds>(call, 1), kMostAhead / twice);
@@ -264,8 +266,8 @@ class DeviceCalls {
   Nanoseconds call_ns_ = 0;  // time from call to call; 0 if not known yet
 };
 
-/// Calls batch() until there are enough samples, and returns them. batch() may return no samples;
-/// if it returns nullopt, there will never be any, and the result is empty.
+/// Calls batch() until there are enough samples, and returns them (of very many only some). batch()
+/// may return no samples; if it returns nullopt, there will never be any, and the result is empty.
 template <class Batch>
 std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
   const Nanoseconds created = clock_ns();

@@ -19,9 +19,10 @@ namespace moe {
 
 class BackgroundTransfers;  // device_overlap.h
 
-/// Returns at least options.min_samples samples in ns on the calling thread's device, in f32. If
-/// options.checked, they include the executor's check for non-finite numbers. Overwritten inputs
-/// are restored outside of the samples. A sample is:
+/// Returns at least options.min_samples samples in ns on the calling thread's device, in f32 or,
+/// with the bf16 kernels of computing_in() (exec/device/ops.h), in mixed precision; ops that the
+/// host runs are in f32. If options.checked, samples include the executor's check for non-finite
+/// numbers. Overwritten inputs are restored outside of the samples. A sample is:
 /// - for an op that the device runs: the time on rank 0's stream, as described above;
 /// - for an op that the host runs: the time by the host's clock for one rank to copy the inputs
 ///   that are made on the device to the host, run the op, and copy the outputs back;

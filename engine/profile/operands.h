@@ -86,8 +86,9 @@ class ProfileOperands {
   int64_t call_ = 0;
 };
 
-/// Returns the pairs (output, input) of the op that a plan may store in the same place: the input
-/// is written in the step and has no reader after the op.
+/// Returns the pairs (output, input) of the op that a plan may store in the same place: the op
+/// allows it, the input is made in the step (no parameter, state or input of the program), and no
+/// op reads the input later.
 std::vector<std::pair<int, int>> dying_aliases(const Graph& graph, OpId op);
 
 /// Returns the number of copies of each input, then of each output; 0 for an absent input.

@@ -38,8 +38,8 @@ struct Prediction {
 /// this machine does not have, and for steps to rehearse on cuda.
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options);
 
-/// Returns the plan with `cost` without rehearsal, so that each op takes the same time in a step as
-/// alone.
+/// Returns a copy of the plan whose cost model is `cost` without what the rehearsal found, so that
+/// each op takes the same time in a step as alone.
 Plan before_rehearsal(const Plan& plan, const ProfileCost& cost);
 
 }  // namespace moe

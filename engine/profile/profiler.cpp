@@ -78,7 +78,7 @@ class KernelCalls {
   const Graph& graph_;
   const Op& op_;
   void (*run_)(const KernelCall<float>&);
-  /// The executor's check for numbers that are not finite.
+  /// An operand that the executor checks for numbers that are not finite.
   struct FiniteCheck {
     bool is_output;
     size_t index;
@@ -124,7 +124,7 @@ class CollectiveCalls {
     return times;
   }
 
-  /// Sends several tensors as one message, as the executor does.
+  /// Runs the all-reduce of the op; several tensors are sent as one message, as the executor does.
   CommTimes reduce() {
     const auto in = [&](size_t i) { return static_cast<float*>(operands_.inputs()[i]); };
     const auto out = [&](size_t i) { return static_cast<float*>(operands_.outputs()[i]); };

@@ -31,7 +31,8 @@ struct ProfileOptions {
 std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
-/// of the same size for each member. The op sets the rest of its output to 0.
+/// of the same size for each member. The op sets the rest of its output to 0, except if it is one
+/// part of a cut (attr share) or loose.
 struct EvenExchange {
   Pieces pieces;
   Bytes used = 0, unused = 0;  // bytes of the output that are received, and that are set to 0
@@ -45,7 +46,8 @@ EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work,
 /// lane wakes, half of a compute lane that its comm lane wakes.
 std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside);
 
-/// Returns the gate with which a gate op is timed: the built-in gate that it names, or top_k.
+/// Returns the gate with which a gate op is timed: the built-in gate that it names; top_k for a
+/// gate that is not built in.
 Gate timed_gate(const Op& op);
 
 /// Returns the text with which the keys of profiles in the cache begin: "<processor>; openblas

@@ -50,7 +50,8 @@ bool may_meet(const ReplayInput& input) {
   return std::any_of(used.begin(), used.end(), [&](size_t o) { return o != used[0]; });
 }
 
-/// Returns the latest clock time whose sum over `ranks` ranks fits into Nanoseconds.
+/// Returns the latest time that the clock may reach: kLongestNs, or less if the sum over `ranks`
+/// ranks would not fit into Nanoseconds.
 Nanoseconds latest_for(int64_t ranks) {
   return std::min(kLongestNs, (Nanoseconds{1} << 62) / ranks);
 }

@@ -41,7 +41,7 @@ class Engine {
     Nanoseconds at = 0;           // when the rank posted the op
   };
   /// The order of events at the same time: first ends, ordered by op and rank; then begins of
-  /// compute ops that a hold of an arbiter waits for, and of transfers on shared links; then
+  /// compute ops that start a hold of an arbiter; then begins of transfers on shared links; then
   /// choices of arbiters.
   enum class Kind : uint8_t { kEnd, kBegin, kSend, kChoose };
   struct Event {
@@ -82,7 +82,7 @@ class Engine {
   std::vector<OpId> first_;          // ops without predecessors
   std::vector<LaneId> lanes_;        // indexed by op
   std::vector<char> together_;       // indexed by op: whether it is a collective
-  std::vector<char> announces_;      // indexed by op: whether a hold waits for its begin
+  std::vector<char> announces_;      // indexed by op: whether its begin starts a hold
   std::vector<int32_t> arbiter_of_;  // indexed by lane: number of its arbiter, -1 for none
   const bool may_meet_;              // whether two transfers may be in progress at once
   const Nanoseconds latest_;         // the latest time that the clock may reach

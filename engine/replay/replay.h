@@ -46,7 +46,8 @@ struct ReplayInput {
 
 /// Requires: a legal schedule (check_legal). Throws RunError naming the cycle when the orders
 /// deadlock, naming lane and stage when a lane's pick function returns no op that is ready, and
-/// naming the op when a hold keeps it back forever.
+/// naming the op when a hold keeps it back forever. Throws UserError when an op or the step is too
+/// long (kLongestNs).
 Timeline replay(const ReplayInput& input);
 
 /// Returns the work that a routing gives an op on a rank (for a collective: on any rank); null
@@ -60,8 +61,8 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// Two times that no schedule of the ops on these lanes can beat: the work of the busiest lane, and
-/// the longest path of data and mutation edges.
+/// Two times that no schedule of the ops on these lanes can beat: the sum of the durations of the
+/// ops on the busiest lane, and the longest path of data and mutation edges.
 struct LowerBound {
   Nanoseconds busiest_lane_ns = 0;
   LaneId busiest_lane;

@@ -145,7 +145,8 @@ TEST_CASE("what does not fit is refused by name") {
   Placement p({.experts = 2, .devices = 2, .residents = 1, .shadows = 1});
   CHECK_THROWS_WITH(p.move_owner(0, 1), Catch::Contains("no room to move expert 0 to device 1"));
   CHECK_THROWS_WITH(p.remove(0, 0), Catch::Contains("device 0 owns expert 0"));
-  CHECK_THROWS_WITH(p.add_shadow(0, 0), Catch::Contains("holds expert 0 already"));
+  CHECK_THROWS_WITH(p.add_shadow(0, 0),
+                    Catch::Contains("device 0 cannot get a shadow of expert 0"));
   CHECK_THROWS_WITH(p.add_shadow(2, 0), Catch::Contains("expert 2, allowed: 0 to 1"));
   CHECK_THROWS_WITH(p.set_sharing(0, Sharing::kWeighted),
                     Catch::Contains("this plan has none (weighted = false)"));

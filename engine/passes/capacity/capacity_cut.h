@@ -21,7 +21,7 @@ struct CapacityChain {
 /// Returns the chains of all MoE layers in program order; none when the graph has no all-to-all of
 /// rows. Throws UserError naming the stage when the rows of a part would have to be counted (after
 /// irregular_a2a or used_rows), when the rows travel in steps (after hierarchical_a2a), or when the
-/// readers of the rows do not lead back to an all-to-all to the source ranks.
+/// output of an op of a chain has no reader or several.
 std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string& stage);
 
 /// Cuts the chain into `degree` parts whose lengths differ by at most one; returns these lengths.

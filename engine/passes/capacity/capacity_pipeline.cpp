@@ -22,8 +22,9 @@ int64_t degree_of(const PassContext& context) {
 /// Cuts "all-to-all, experts, all-to-all" of every MoE layer along the capacity axis into `degree`
 /// parts, so that the experts of part i run while the rows of part i+1 are transferred (Tutel,
 /// Hwang et al. 2023; PipeMoE). The lengths of the parts differ by at most one. The pass runs
-/// before autodiff, so the backward is cut likewise. Throws UserError when the degree is above the
-/// capacity or when the rows of a part would have to be counted (after irregular_a2a or used_rows).
+/// before autodiff, so the backward is cut likewise. Throws UserError when the degree is not a
+/// whole number or above the capacity, and when the rows of a part would have to be counted (after
+/// irregular_a2a or used_rows).
 Graph capacity_pipeline(Graph graph, const PassContext& context) {
   const int64_t degree = degree_of(context);
   if (degree == 1) return graph;

@@ -48,7 +48,8 @@ class Rounds {
     return made;
   }
 
-  /// Adds op `id` for round j. `part` is its first input and is then set to its output.
+  /// Adds a copy of op `id` for round j. The copy reads `part` as its first input; `part` is then
+  /// set to the output of the copy.
   void follow(OpId id, int64_t j, TensorId& part, Attrs more = {}) {
     const Op op = graph_.op(id);
     std::vector<TensorId> inputs = op.inputs;

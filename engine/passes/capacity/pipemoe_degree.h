@@ -33,7 +33,8 @@ struct LayerTimes {
 /// Returns T(degree) in seconds. Requires: degree >= 1 (so do the functions below).
 double layer_time(const LayerTimes& times, int64_t degree);
 /// Returns T(degree), computed part by part: Eq. 9 to 12, where C_1 also waits for D_r. (As
-/// printed, Eq. 11 lets both share the network, against the paper's text, figure 5a and Eq. 25.)
+/// printed, Eq. 11 lets C_1 and D_r use the network at the same time, against the paper's text,
+/// figure 5a and Eq. 25.)
 double layer_time_by_recurrence(const LayerTimes& times, int64_t degree);
 
 /// The two lines and the work of a layer. Units: seconds; n_d is the bytes of a rank's all-to-all,
@@ -52,7 +53,8 @@ struct LayerModel {
 /// Throws UserError naming "<who>.<field>" and its value when the value is negative or not finite.
 void check(const LayerModel& layer, std::string_view who);
 
-/// What to minimize: T of the forward, or the sum for forward and backward at one degree.
+/// What to minimize. kForward: T of the forward. kStep: T of the forward plus T of the backward,
+/// with both cut at the same degree.
 enum class DegreeObjective : uint8_t { kForward, kStep };
 
 /// Returns the forward's times and, for kStep, the backward's. Requires: check() passed.
@@ -69,7 +71,8 @@ struct DegreeProblem {
 /// max_degree, an empty set, and degrees that do not ascend.
 void check(const DegreeProblem& problem, std::string_view who);
 
-/// Returns the objective at a degree in seconds: the sum over the ways, plus cut_s when degree > 1.
+/// Returns the objective at a degree in seconds: the sum of T over the ways, plus cut_s where the
+/// layer is cut (degree > 1).
 double time_of(const DegreeProblem& problem, int64_t degree);
 
 struct DegreeChoice {

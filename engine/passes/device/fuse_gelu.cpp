@@ -62,7 +62,7 @@ class Forward {
     if (gelu_of_.contains(maker)) return false;
     const Op& op = graph_.op(maker);
     const TensorId bias = input(g, Role::kBias);
-    // The number of axes of the product's own bias.
+    // The number of axes that a bias of the product has: one less than its weights.
     const size_t axes = graph_.tensor(op.inputs[1]).shape.size() - 1;
     return op.outputs.size() == 1 && !input(op, Role::kBias).valid() &&
            !input(op, Role::kAdded).valid() && same_rows(op, g) &&

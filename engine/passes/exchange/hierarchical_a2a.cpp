@@ -108,7 +108,8 @@ class Hierarchy {
     const Steps s = steps_of(id);
     const Op op = graph_.op(id);
     const Attrs by_place = blocks(s.nodes, s.per_node), by_node = blocks(s.per_node, s.nodes);
-    // Padded slots need no counts, so the inputs stay invalid.
+    // Inputs of the steps within a node and between nodes: the rows (set below), then the counts of
+    // rows sent and received, if the all-to-all is irregular.
     std::vector<TensorId> near{TensorId()}, far{TensorId()};
     if (attr_int(op, "irregular") != 0) {
       const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
@@ -165,7 +166,8 @@ class Hierarchy {
   }
 
   /// Counts for the irregular steps. sent: rows per (place, node, expert) that this rank sends.
-  /// in_node: rows per (node, expert) and place on this rank after the step within the node.
+  /// in_node: rows per (node, expert) that this rank has from each place of its own node after the
+  /// step within the node.
   struct Counts {
     TensorId sent, in_node;
   };
@@ -189,7 +191,8 @@ class Hierarchy {
 /// step writes each block that it receives directly to the right place. Irregular all-to-alls
 /// remain irregular; their counts take the same steps. Runs before autodiff, so the backward
 /// follows. Results have the same bits. Throws UserError with the reason when an all-to-all stays
-/// within one node, when nodes have one device, or when its group is not a whole number of nodes.
+/// within one node, when nodes have one device, when its group is not a whole number of nodes, or
+/// when another stage has already split it.
 Graph hierarchical_a2a(Graph graph, const PassContext& context) {
   return Hierarchy(graph, context).run();
 }

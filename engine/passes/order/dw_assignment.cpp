@@ -128,7 +128,8 @@ class MinCostFlow {
 };
 
 /// Returns, of the dW that are `open` (allowed for the all-to-all and not yet assigned), the one
-/// whose time is nearest to `uncovered`; -1 if none.
+/// whose time is nearest to `uncovered`; without `overshoot` only if its time is less than twice
+/// `uncovered`; -1 if none.
 int64_t best_fit(const OverlapProblem& problem, const std::vector<bool>& open,
                  Nanoseconds uncovered, bool overshoot) {
   int64_t best = -1;

@@ -36,8 +36,9 @@ class Binder {
   }
 
  private:
-  /// A collective on the gradient must not delay the all-to-all by running before it on the same
-  /// lane, nor the later ones that do not wait for it (the other parts of a pipeline).
+  /// Makes a collective that reads the gradient run after all-to-all `number`, so that it does not
+  /// delay this all-to-all on a lane that both share. The same holds for the later all-to-alls up
+  /// to the first that depends on one of these (the other parts of a pipeline).
   void hold_back(OpId collective, size_t number) {
     for (size_t i = number; i < all_to_alls_.size(); ++i) {
       const OpId a2a = all_to_alls_[i];

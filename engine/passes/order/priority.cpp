@@ -52,7 +52,8 @@ Schedule priority(const Graph& graph, Schedule schedule, const PassContext& cont
   if (!alone) schedule.share_exclusively(lanes, context.stage);
   const bool hold = std::get<bool>(context.options.at("hold"));
   const std::vector<OpId> producers = graph.producers();
-  // Layers with an all-to-all that is announced (held), and layers with one that is not (free).
+  // Layers with an all-to-all of the backward for which all-reduces are held back (held), and
+  // layers with one for which they are not (free).
   std::set<int32_t> held, free;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));

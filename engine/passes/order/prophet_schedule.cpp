@@ -88,7 +88,8 @@ class Scheduler {
       }
     }
     for (size_t i = l; i-- > 0;) {
-      // The gap after this block's backward; the next gap is during the next block's experts.
+      // Number of the gap after the backward of block i; in the next gap the experts of block i - 1
+      // run their backward.
       const size_t behind = gaps_.size() - 1 - 2 * i;
       for (const OpId agg : blocks_[i].agg) {
         put(agg, behind + (i > 0 && beside_experts(agg) ? 1 : 0), 1);
@@ -197,8 +198,9 @@ class Scheduler {
     });
   }
 
-  /// Lets the planner run during an all-to-all of its layer. Tries the last part of an all-to-all
-  /// first: most of the layer's loads are known by then.
+  /// Lets the planner run during an all-to-all of its layer. Tries the all-to-all to the experts,
+  /// then the one back; of each the last part first, because most of the layer's loads are known by
+  /// then. If none fits, the planner stays unordered.
   void plan_under(const Block& block) {
     for (const auto* all_to_alls : {&block.there, &block.back}) {
       for (size_t i = all_to_alls->size(); i-- > 0;) {

@@ -180,8 +180,8 @@ class AxisSearch {
         left_(solver.made_.size()),
         counts_(counts) {}
 
-  /// Takes the ops up to number `end` of the program into the range. Returns the number of the
-  /// first op after which some op has no way left, or `end`.
+  /// Adds the ops before number `end` of the program to the range, one by one. Returns the number
+  /// of the op with which some op of the range has no way left; `end` if there is no such op.
   size_t grow(size_t end) {
     while (end_ < end) {
       const AxisSolver::Table& table = solver_.tables_[end_];
@@ -196,7 +196,8 @@ class AxisSearch {
     return end;
   }
 
-  /// Finds the first solution that is still possible, from op `at` on; false when there is none.
+  /// Searches for the first solution that is still possible, by choosing a way for each op from
+  /// number `at` on. Returns whether there is one; its values are then in left().
   bool dive(size_t at) {
     while (at < end_ && std::has_single_bit(ways_[at - begin_])) ++at;
     if (at == end_) return true;

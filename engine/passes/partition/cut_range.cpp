@@ -85,7 +85,8 @@ struct RangeCutter::Parts {
     graph().op(made).layer = from.layer;
   }
 
-  /// Cuts a tensor that comes from outside the range; does so only once per tensor.
+  /// Adds the ops that cut t, an input of `reader`, if t comes from outside the range and is cut
+  /// along an axis or as row ends; does so only once per tensor.
   void enter(TensorId t, OpId reader) {
     if (axis(t) == kWhole || axis(t) == kRows || made_by.contains(t) || parts.contains(t)) return;
     if (axis(t) == kRowEnds) {
@@ -189,8 +190,8 @@ struct RangeCutter::Parts {
     return first;
   }
 
-  /// Joins the parts of tensors that ops outside the range read. Rows that only ops of the range
-  /// read are joined as a view, so that they share one storage.
+  /// Joins the parts of each tensor that an op outside the range reads. The parts of rows (kRows)
+  /// that only ops of the range read are joined as a view, so that they share one storage.
   void join_outputs() {
     for (size_t i = range.begin; i < range.end; ++i) {
       for (const TensorId t : given().op(op(i)).outputs) {

@@ -72,7 +72,7 @@ class InferencePlacer {
   }
 
   /// Adds the ops by which all ranks estimate the loads of layer i from the paths of the tokens
-  /// through the layers before it. They run before the layer i - 1 dispatches its rows.
+  /// through the layers before it. They run before layer i - 1 dispatches its rows.
   TensorId expect(size_t i, const std::string& prefix) {
     const ExchangedLayer& layer = layers_[i];
     Attrs attrs = attrs_;
@@ -104,7 +104,8 @@ class InferencePlacer {
     return {placement, graph_.op(swap).outputs};
   }
 
-  /// Places experts by the estimate; the copies run during the experts of layer i - 1.
+  /// Adds the ops that place the experts of layer i by the estimate and copy their weights to slots
+  /// while layer i - 1 runs its experts.
   Placed phase_1(size_t i, TensorId estimates, const std::string& prefix) {
     const OpId later = layers_[i - 1].experts.front();
     const OpId placed =
@@ -112,8 +113,9 @@ class InferencePlacer {
     return swap_in(prefix + "swap_in", graph_.out(placed), weights_, layers_[i], later);
   }
 
-  /// Places experts by the counts of the gate, unless the estimate is close enough; without an
-  /// estimate always by the counts.
+  /// Adds the ops that place the experts of layer i by the counts of the gate and copy missing
+  /// weights. In the run the placement `before` stays where the estimate is close enough; without
+  /// an estimate there is no `before`, and the counts always decide.
   Placed phase_2(size_t i, TensorId loads, TensorId estimates, const Placed& before,
                  const std::string& prefix) {
     const ExchangedLayer& layer = layers_[i];

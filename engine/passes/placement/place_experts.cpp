@@ -57,7 +57,8 @@ class Placer {
   std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
 
-/// Throws UserError when experts are placed, or an exchange is cut or not among all ranks.
+/// Throws UserError when the op is the `place` op of an earlier stage, or an exchange of rows that
+/// is cut or not among all ranks.
 void Placer::check_free(OpId id) const {
   const Op& op = graph_.op(id);
   if (graph_.removed(id)) return;
@@ -141,8 +142,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
-/// Gives each parameter of experts the resident slots of bounds_; the shadow slots come after them
-/// in the same storage.
+/// Gives each parameter of the experts bounds_.residents slots, and adds the ops that copy
+/// parameters into the shadow slots, which come after these in the same storage.
 void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
                               const std::string& prefix) {
   std::vector<TensorId> parameters;
@@ -193,8 +194,8 @@ void Placer::widen_parameters(const ExchangedLayer& layer, TensorId placement,
   }
 }
 
-/// Returns the copies with the last slots first: sub-Trans A is sent before B, and autodiff, which
-/// goes backwards, makes the gradients of B return first.
+/// Returns what each copy_experts op (one or two) fills, last slots first: sub-Trans A is sent
+/// before B, and autodiff, which goes backwards, makes the gradients of B return first.
 std::vector<Copies> Placer::cut_copies(const std::vector<TensorId>& parameters) const {
   constexpr int64_t kWhole = ExpertShare::kWhole;
   const bool divisible = std::all_of(parameters.begin(), parameters.end(), [&](TensorId t) {

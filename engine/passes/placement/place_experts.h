@@ -25,7 +25,7 @@ struct PlacementStage {
   int64_t extra_residents = 0;
   bool moves_residents = false;  // owners may move, and experts may have more than one resident
   bool weighted = false;         // Sharing::kWeighted is allowed
-  /// Copies are sent in two transfers, sub-Trans A and B of Pro-Prophet's scheduler (section V).
+  /// Whether copies are sent in two transfers, sub-Trans A and B of Pro-Prophet (section V).
   bool split = false;
   double expected_copies = 1;  // per device and step, for cost models before any run
 };
@@ -47,24 +47,25 @@ Graph place_experts(Graph graph, const PlacementStage& stage, const PassContext&
 /// Returns how much of the copies the compute between two MoE layers can hide (Pro-Prophet, section
 /// V), in sixteenths of experts, rounded down: T / tau, where tau is the time in which an expert
 /// reaches all devices and T the shorter of T_FNEC and T_BNEC (that compute in the forward and in
-/// the backward). Both directions use this one cut,
-/// because gradients return by the slots that the parameters came by. The value is from 0 to 16 *
-/// shadows. A planner fills shadow slots in the order in which it selects experts. So the first
-/// slots and a part of the next one (sub-Trans B) hold the copies of a step that can be hidden
-/// there, and sub-Trans A holds the rest.
+/// the backward). Both directions use this one cut, because gradients return by the slots that the
+/// parameters came by. The value is from 0 to 16 * shadows. A planner fills shadow slots in the
+/// order in which it selects experts. So the first slots and a part of the next one (sub-Trans B)
+/// hold the copies of a step that can be hidden there, and sub-Trans A holds the rest.
 int64_t hidden_between(const PlacementRates& rates, int64_t shadows);
 
-/// Adds ops around the updates: before an update, gradients are summed over residents; after it,
-/// residents and their states move to the devices of the next placement, which then takes effect.
+/// Adds ops around the updates of layers whose placements are for the next step (kNext). Where the
+/// policy moves residents, their gradients are summed before the update, and they move with their
+/// states after it. Then the next placement takes effect.
 Graph add_placement_updates(Graph graph);
 
-/// Calls place_experts with the built-in policy and the options that the stage names.
+/// Calls place_experts with the built-in policy and the options that the stage names. Throws
+/// UserError also for use = 'now' with a policy that moves residents.
 Graph place_by_policy(Graph graph, const PassContext& context);
 
 /// Returns the rates that a layer's planner uses, from the cost model: rates of the links (slopes
 /// of closed forms, or of op_ns when no links are known), inputs per second through fc1, GELU and
 /// fc2 of the layer of `exchange`, and the time of the forward's compute between this MoE layer's
-/// combine and the next one's dispatch.
+/// combine and the next one's dispatch. With a cost model without times only input_bytes is set.
 PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context);
 
 }  // namespace moe
