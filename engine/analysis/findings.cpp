@@ -17,8 +17,8 @@ struct Trial {
   const Exposure* last;  // the last exposure that the remedy was added for
 };
 
-/// Returns one trial per different remedy of all exposures; a remedy for several exposures gets the
-/// sum of their times.
+/// Returns one trial per different remedy of all exposures, those with the longest exposed time
+/// first; a remedy for several exposures gets the sum of their exposed times and estimates.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
   for (const Exposure& e : in.explanation.exposures) {

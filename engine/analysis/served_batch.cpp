@@ -20,7 +20,7 @@ struct SpanBounds {
   Nanoseconds length() const { return std::max<Nanoseconds>(0, end - begin); }
 };
 
-/// The spans of one MoE layer.
+/// First begin and last end of the spans of one MoE layer, per kind of op.
 struct Layer {
   SpanBounds gate, loads, placed, tuned, there, combine;
   Nanoseconds a2a_ns = 0;
