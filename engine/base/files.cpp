@@ -77,7 +77,7 @@ void remove_if_left_over(const Descriptor& folder, const char* name) {
   if (ours && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(folder.get(), name, 0);
 }
 
-/// Returns false, with errno set, where not all bytes could be written.
+/// Writes all `bytes`. Returns false, with errno set, if not all of them could be written.
 bool write_all(const Descriptor& file, const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
