@@ -11,7 +11,7 @@
 
 namespace moe {
 
-/// The rates that a device achieves (peak times the achieved fraction), not data-sheet peaks.
+/// A device: the rates that it achieves (peak times the achieved fraction), not data-sheet peaks.
 struct Device {
   std::string name = "device";
   double gemm_flops_per_s = 0;    // for the element type of the model
@@ -95,8 +95,8 @@ constexpr std::array<const char*, 4> names_of(Share) {
   return {"per_flow", "per_channel", "per_collective", "strict_priority"};
 }
 
-/// How an all-reduce moves its bytes; network/all_reduce.h describes each. kQuickest: whichever is
-/// quickest for the op's bytes and group.
+/// How an all-reduce moves its bytes; network/all_reduce.h describes each algorithm. kQuickest: the
+/// quickest of the other four for the op's bytes and group.
 enum class AllReduceAlgorithm { kQuickest, kRing, kTree, kTwoLevel, kInSwitch };
 constexpr std::array<const char*, 5> names_of(AllReduceAlgorithm) {
   return {"quickest", "ring", "tree", "two_level", "in_switch"};
