@@ -15,8 +15,9 @@ struct Launch {
   /// itself.
   int64_t rank = 0;
 };
-/// Returns kVariables when at least two of RANK, WORLD_SIZE and MASTER_ADDR are set and MPI is not
-/// used.
+/// Returns kMpi with the variables of an MPI launcher, unless the build lacks MPI and at least two
+/// of RANK, WORLD_SIZE and MASTER_ADDR are set; otherwise kVariables if two of these are, else
+/// kAlone.
 Launch launch();
 
 /// The job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.

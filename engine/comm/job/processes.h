@@ -81,7 +81,7 @@ class Processes {
   enum class Wait : uint8_t { kOver, kLate, kFailed };
   Wait await(Messages& messages, Nanoseconds deadline);
 
-  /// Called by all processes at the end of an orderly job.
+  /// Ends an orderly job: waits until all processes have called it, then closes the connections.
   void finish();
   /// Ends all processes with this exit status. Rank 0 does so at once. Another rank first waits
   /// kGrace_s, so that rank 0 can save results and report the error, then prints `last_words` to
@@ -115,7 +115,7 @@ class Processes {
   std::condition_variable changed_;
   std::string reason_, letter_;
   bool over_ = false;
-  // The following members are used by the monitor thread.
+  // The following members are used by the monitor thread only, except letters_.
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;

@@ -36,8 +36,8 @@ class Meeting {
 
   const Members& members() const { return who_; }
   /// Takes part in one collective; returns when all members have all data of the collective. Throws
-  /// Failure. Requires: one call at a time for each member; request.pieces has entries for all
-  /// members.
+  /// Failure when calls do not match, a member is late, or fail() was called. Requires: one call at
+  /// a time for each member; request.pieces has entries for all members.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
   MemberState state_of(int64_t member);
