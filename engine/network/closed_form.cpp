@@ -100,7 +100,7 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return std::max(*std::max_element(a.begin(), a.end()), *std::max_element(b.begin(), b.end()));
 }
 
-/// Returns the time of one step of the phase without its wait.
+/// Returns the time of one step of the phase, with latencies but without ReducePhase::wait_ns.
 double slowest_step_ns(const Cluster& cluster, const NodePorts& ports, const NodeLayout& layout,
                        const ReducePhase& phase, int64_t seen) {
   // Bytes out of and into each port and NIC of the seen devices.

@@ -93,7 +93,8 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
 /// Returns whether the transfers of `op` are the same for every node.
 bool is_alike(const NetworkOp& op, const Cluster& cluster);
-/// The closed form of an all-reduce or direct all-to-all whose ranks begin together, else nullopt.
+/// Returns the closed form of an all-reduce or direct all-to-all whose ranks begin together;
+/// nullopt for every other op.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);
 
 }  // namespace moe
