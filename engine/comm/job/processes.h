@@ -64,11 +64,12 @@ class Processes {
   std::string scatter(const std::string& what, const std::vector<std::string>& texts);
 
   /// Converts a time of this process to rank 0's clock, and back. Exact on rank 0, and if all
-  /// processes are on one machine; otherwise the error is at most clock_error().
+  /// processes are on one machine; otherwise the error is at most clock_error(), plus the drift of
+  /// the clocks since the start.
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
-  /// The largest error of to_common(): half of the shortest round trip to rank 0 that was measured
-  /// at the start; 0 on rank 0, and if all processes are on one machine.
+  /// The largest error of to_common() at the start: half of the shortest round trip to rank 0 that was
+  /// measured; 0 on rank 0, and if all processes are on one machine.
   Nanoseconds clock_error() const { return clock_error_ns_; }
 
   /// Reports that the job has failed in this process: all calls of all processes end with `reason`.
