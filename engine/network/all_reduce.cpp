@@ -85,7 +85,7 @@ class Phases {
     return {2 * (group_.size - 1), 0, chunk, chunk, made.hops};
   }
 
-  /// Adds a hop from each member to the next one in its node, from the last to the first.
+  /// Adds a hop from each member to the next one in its node, and from the last to the first.
   void add_near(ReducePhase& phase) const {
     for (int64_t d = 0; d < seen_ && shape_.members > 1; ++d) {
       const int64_t place = group_.place(d), first = place - place % shape_.members;

@@ -57,8 +57,9 @@ struct ReducePhase {
 AllReduceAlgorithm algorithm_of(const Cluster& cluster, const AllReduce& op, const Group& group);
 
 /// Returns the phases of the op by op.algorithm, which must be one that algorithm_of() returned.
-/// `layout` gives the links (of a Fabric or of the cluster); hops begin at its devices
-/// [0, devices_seen). Returns no phase for 0 bytes or groups of 1. Requires: a resolved group.
+/// `layout` is that of a Fabric or of the cluster; the phases have the hops that begin at its
+/// devices [0, devices_seen). Returns no phase for 0 bytes or groups of 1. Requires: a resolved
+/// group.
 std::vector<ReducePhase> reduce_phases(const Cluster& cluster, const NodeLayout& layout,
                                        const AllReduce& op, const Group& group,
                                        int64_t devices_seen);

@@ -9,7 +9,7 @@
 // Requires: a cluster that check() accepts. Throws UserError for a byte count that is negative or
 // not finite, naming it, and for a time beyond kLongestNs (base/limits.h), naming bytes and links.
 // `group` (base/group.h): all groups of the cluster run the same collective at once, each among its
-// own members, and share the links; by default all devices are one group.
+// own members, and share the links (but see AllReduce::rank); by default all devices are one group.
 #pragma once
 
 #include <span>

@@ -1,5 +1,5 @@
-// How long collectives take that share the links of a cluster at the same time. Functions of
-// values: ideal fluid sharing (weighted max-min, fair_share.h) of the same links and latencies that
+// How long collectives take that share the links of a cluster at the same time. Functions without
+// state: ideal fluid sharing (weighted max-min, fair_share.h) of the same links and latencies that
 // the closed forms use; for a collective without others on its links the result is within a
 // nanosecond of its closed form. A transfer first waits for the latency of its two links, then
 // moves its bytes. Not modelled: queues in a switch, congestion control, a device's memory and copy
