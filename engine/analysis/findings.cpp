@@ -61,7 +61,7 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
   MOE_CHECK(now.has_value(),
-            "the schedule of graph '{}' must be replayable without a remedy, but is not",
+            "findings: the unchanged schedule of graph '{}' cannot be replayed, but must be",
             in.graph.name);
   int left = in.max_replays;
   for (Trial& trial : trials) {
