@@ -165,7 +165,8 @@ void InputFile::rewind() {
   if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
 }
 
-// The size is only a first guess: a file in /proc has size 0, and another file may grow.
+// Reads to the end of the file: its size is only a first guess, since a file in /proc has size 0,
+// and another file may grow.
 std::string read_file(const fs::path& path, Links links) {
   InputFile file(path, links);
   std::string text(file.size() + 1, '\0');
