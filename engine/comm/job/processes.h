@@ -68,8 +68,8 @@ class Processes {
   /// the clocks since the start.
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
-  /// The largest error of to_common() at the start: half of the shortest round trip to rank 0 that was
-  /// measured; 0 on rank 0, and if all processes are on one machine.
+  /// The largest error of to_common() at the start: half of the shortest measured round trip to
+  /// rank 0; 0 on rank 0, and if all processes are on one machine.
   Nanoseconds clock_error() const { return clock_error_ns_; }
 
   /// Reports that the job has failed in this process: all calls of all processes end with `reason`.

@@ -49,7 +49,8 @@ class EmulatedWire {
   const Cluster& link() const { return transfers_.link(); }
   /// Names and rates of links.
   const Wire& wire() const { return transfers_.wire(); }
-  /// Returns Wire::take_use(), with times relative to `since` on the run's clock.
+  /// Returns what the links carried since the last call (Wire::take_use()), with times relative to
+  /// `since` on the run's clock.
   std::vector<LinkUse> take_use(Nanoseconds since);
 
  private:

@@ -115,7 +115,7 @@ Tcp::~Tcp() {
 
 void Tcp::wake() const {
   const uint64_t one = 1;
-  // Fails only when the thread has been woken already.
+  // write() fails only when the thread has been woken already.
   [[maybe_unused]] const ssize_t written = write(wake_.descriptor(), &one, sizeof one);
 }
 
