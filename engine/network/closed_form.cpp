@@ -24,8 +24,9 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
   return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
-/// Returns the time of an all-to-all whose most loaded device port carries `port_load` bytes and
-/// whose most loaded NIC carries `nic_load` bytes. A link that carries nothing costs nothing.
+/// Returns the time, without start-up, of an all-to-all whose most loaded device port carries
+/// `port_load` bytes and whose most loaded NIC carries `nic_load` bytes. A link that carries
+/// nothing costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,

@@ -44,7 +44,8 @@ struct NetworkOp {
   /// All groups run the op at once, each among its own members. Of a matrix of bytes, only the
   /// entries between members of the same group are moved.
   Group group = {};
-  /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended.
+  /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended; without
+  /// earlier ops, at start_ns.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
   /// Additional delay of each rank, indexed by rank; empty means no delays. A direct all-to-all
