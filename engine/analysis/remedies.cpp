@@ -137,8 +137,8 @@ std::vector<Remedy> Remedies::of_lane_order(const Exposure& e) const {
            "lane order", true, all}};
 }
 
-/// Adds order edges so that `op` runs during `comm`: after all ops that `comm` waits for, and
-/// before all ops that wait for `comm`.
+/// Adds order edges so that `op` runs during `comm`: after all ops whose data `comm` needs, and
+/// before all ops that need the data of `comm`.
 void Remedies::run_under(Schedule& schedule, OpId op, OpId comm) const {
   const std::string why = "under " + name(comm);
   for (const OpId p : deps_.preds[comm.index()]) schedule.before(p, op, kStage, why);
