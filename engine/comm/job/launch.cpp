@@ -38,7 +38,7 @@ std::optional<int64_t> rank_by_mpi() {
   return std::nullopt;
 }
 
-/// The value of the variable, "" when it is not set.
+/// Returns the value of the environment variable; "" when it is not set.
 std::string text_of(const char* variable) {
   const char* const text = std::getenv(variable);
   return text != nullptr ? text : "";

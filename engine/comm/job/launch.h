@@ -11,8 +11,8 @@ namespace moe {
 struct Launch {
   enum class By : uint8_t { kAlone, kMpi, kVariables };
   By by = By::kAlone;
-  /// This process's rank. Also 0 when RANK is invalid, so that this process reports the error
-  /// itself.
+  /// This process's rank; 0 when it is alone. Also 0 when RANK is invalid, so that this process
+  /// reports the error itself.
   int64_t rank = 0;
 };
 /// Returns kMpi with the variables of an MPI launcher, unless the build lacks MPI and at least two
@@ -32,7 +32,8 @@ struct TcpJob {
   /// A hash that is the same in all processes of a job and that another job is unlikely to have.
   uint64_t id = 0;
 };
-/// Reads the job from the variables. Throws UserError, which names the variable and its value.
+/// Reads the job from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT and
+/// MOEBENCH_CONNECT_S. Throws UserError naming a missing or wrong variable and its value.
 TcpJob tcp_job();
 
 }  // namespace moe

@@ -42,12 +42,12 @@ class Processes {
   int64_t size() const { return transport_->size(); }
   /// Number of processes on this machine.
   int64_t size_here() const { return transport_->size_here(); }
-  /// This process's index among them, in rank order.
+  /// This process's index among the processes on this machine, in rank order.
   int64_t place_here() const { return transport_->place_here(); }
   bool is_root() const { return rank() == 0; }
 
-  /// Returns this rank's communicators of the lanes 0 to n - 1 of a run. The next run gets the same
-  /// ones.
+  /// Returns this rank's communicators of the lanes 0 to n - 1 of a run; the next run gets the same
+  /// communicators.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
   /// Returns control channel number n, counted from 0; later calls return the same one. All

@@ -25,7 +25,7 @@ class Meeting {
     bool found_here;               // false: fail() or an error of another member ended the wait
     std::vector<int64_t> missing;  // if the watchdog ended it: the ranks that did not arrive
   };
-  /// What a member is doing in this meeting, or did last.
+  /// The call that a member is making in this meeting, or made last.
   struct MemberState {
     std::string what;  // "" when it never called
     bool inside = false;

@@ -37,12 +37,13 @@ bool is_loopback(const std::string& address);
 /// one; port 0 means any free port. Throws RunError, which names `address` and the port.
 Socket listen_at(const std::string& address, int64_t port);
 int64_t port_of(const Socket& listener);
-/// Returns the next connection and its peer's address; a closed socket when there is none now.
+/// Returns the next connection, and its peer's address in `address`; a closed socket when no
+/// connection is waiting.
 Socket accept_at(const Socket& listener, std::string& address);
 /// Tries to connect to every address of the name once, until one succeeds. Returns a closed socket,
 /// and the reason in `why`, when all fail.
 Socket connect_to(const std::string& address, int64_t port, Nanoseconds deadline, std::string& why);
-/// The address of the other end, in digits.
+/// Returns the IP address of the other end, in digits and without the port.
 std::string address_of_peer(const Socket& socket);
 
 /// Writes or reads all `bytes`. Returns false when the other end closed the connection or the
