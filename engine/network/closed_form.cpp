@@ -87,7 +87,8 @@ NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Devices whose transfers are computed: those of one node where all nodes have the same, else all.
+/// Returns the number of devices whose transfers are computed: those of one node if all nodes have
+/// the same transfers, else all.
 int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, layout.devices_per_node, round);
   return alike ? layout.devices_per_node : layout.num_devices;

@@ -24,7 +24,7 @@ struct Step {
   std::vector<TransferBatch> batches;
 };
 
-/// Multiplies all times of the step by `factor`, since it multiplies bytes and delays.
+/// Multiplies the bytes and delays of the step by `factor`, and thereby the time that it takes.
 void stretch(Step& step, double factor);
 
 /// Returns whether all pairs of different devices of the same group, in all groups, send the same

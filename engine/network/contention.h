@@ -41,8 +41,9 @@ struct AllToAll {
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
-  /// All groups run the op at once, each among its own members. Of a matrix of bytes, only the
-  /// entries between members of the same group are moved.
+  /// All groups (or that of AllReduce::rank) run the op at once, each among its own members. In a
+  /// matrix of bytes, entries between different groups must be 0: the steps of the op do not move
+  /// them, but its closed form counts them.
   Group group = {};
   /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended; without
   /// earlier ops, at start_ns.
