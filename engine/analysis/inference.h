@@ -28,8 +28,8 @@ struct ServedLayer {
   bool fine_tunes = false, placed_again = false;  // OffloadRecord::fine_tunes, OffloadRecord::again
   std::vector<int64_t> rows;                      // per rank: rows that its experts computed
 };
-/// Returns the MoE layers of all batches as [batch][layer]. The rows of a layer that Lina's
-/// inference did not place (it has no OffloadRecord) are those of rows_of_owners().
+/// Returns the MoE layers of all batches as [batch][layer]. A layer that Lina's inference did not
+/// place (it has no OffloadRecord) has the rows of rows_of_owners().
 std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int64_t ranks,
                                                     int64_t experts);
 

@@ -315,8 +315,7 @@ Nanoseconds Remedies::shortest_part(OpId comm) const {
 }
 
 /// Returns remedies that need another graph, so they cannot be replayed: cutting into parts, more
-/// even parts, smaller buckets. Their estimate_ns is a guess: half of the time that could be
-/// hidden.
+/// even parts, smaller buckets. Their estimate_ns is a guess: half of what could be hidden.
 std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const Op& op = graph_.op(e.op);
   const auto ranks = static_cast<Nanoseconds>(input_.explanation.exposed_ns.size());

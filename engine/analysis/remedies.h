@@ -34,8 +34,7 @@ class Remedies {
   void run_under(Schedule& schedule, OpId op, OpId comm) const;
   OpId movable(const Exposure& e) const;
   /// Returns the summed time of the compute ops of the same layer and phase that need `comm`
-  /// without another collective between. If `comm` were cut into parts, this compute could hide
-  /// some of them.
+  /// without another collective between. This compute could hide parts of `comm`, if it were cut.
   Nanoseconds work_behind(OpId comm) const;
   Nanoseconds shortest_part(OpId comm) const;
   LaneId lane_for(Collective kind) const;
