@@ -118,8 +118,7 @@ struct Cluster {
   Nanoseconds a2a_per_peer_ns = 0;
   Nanoseconds all_reduce_base_ns = 0;  // start-up time of an all-reduce, added to the transfer
   AllReduceAlgorithm all_reduce = AllReduceAlgorithm::kQuickest;
-  /// Whether the switch between the devices of a node can add up what these send (NVLink SHARP,
-  /// from Hopper on).
+  /// Whether the switch in a node can add what the devices send (NVLink SHARP, from Hopper on).
   bool in_switch = false;
   Share share = Share::kPerCollective;
   /// The fraction of a link's rate that remains while flows of two or more collectives use the
