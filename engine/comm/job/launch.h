@@ -11,13 +11,12 @@ namespace moe {
 struct Launch {
   enum class By : uint8_t { kAlone, kMpi, kVariables };
   By by = By::kAlone;
-  /// This process's rank; 0 when it is alone. Also 0 when RANK is invalid, so that this process
-  /// reports the error itself.
+  /// This process's rank; 0 if alone, or if RANK is invalid: this process then reports the error.
   int64_t rank = 0;
 };
-/// Returns kMpi with the variables of an MPI launcher, unless the build lacks MPI and at least two
-/// of RANK, WORLD_SIZE and MASTER_ADDR are set; otherwise kVariables if two of these are, else
-/// kAlone.
+/// Returns kMpi if an MPI launcher's variables are set, kVariables if at least two of RANK,
+/// WORLD_SIZE and MASTER_ADDR are, else kAlone; if both are: kMpi in a build with MPI, else
+/// kVariables.
 Launch launch();
 
 /// The job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.

@@ -12,8 +12,7 @@ namespace {
 // short compared with a time slice of the system.
 constexpr Bytes kCopyBytes = 256 << 10;
 constexpr int64_t kSumElements = 32 << 10;
-// Elements of a tile: their sums are computed in the first-level cache, then stored to every
-// member.
+// Elements of a tile, which is summed in the first-level cache and then stored to every member.
 constexpr int64_t kTileElements = 1024;
 
 size_t index(int64_t i) {

@@ -37,8 +37,7 @@ bool is_loopback(const std::string& address);
 /// one; port 0 means any free port. Throws RunError, which names `address` and the port.
 Socket listen_at(const std::string& address, int64_t port);
 int64_t port_of(const Socket& listener);
-/// Returns the next connection, and its peer's address in `address`; a closed socket when no
-/// connection is waiting.
+/// Returns the next connection and, in `address`, its peer; a closed socket when none is waiting.
 Socket accept_at(const Socket& listener, std::string& address);
 /// Tries to connect to every address of the name once, until one succeeds. Returns a closed socket,
 /// and the reason in `why`, when all fail.

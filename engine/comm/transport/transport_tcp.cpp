@@ -216,9 +216,8 @@ void Tcp::finish() {
   for (Peer& one : peers_) one.socket.close();
 }
 
-/// Sends abort frames to the other processes, and waits (up to kLastWordsOut) until they have
-/// closed their connections: bytes on their way to a process may be lost when this side closes
-/// first.
+/// Sends abort frames to the other processes and waits (up to kLastWordsOut) until these have
+/// closed their connections: bytes on their way may be lost when this side closes first.
 void Tcp::abort(int status) {
   for (Peer& one : peers_) {
     const std::lock_guard lock(one.mutex);
