@@ -41,9 +41,8 @@ struct AllReduce {
 };
 
 /// A phase of an all-reduce: `steps` equal steps, one after the other; the first step of an op
-/// begins after Cluster::all_reduce_base_ns. Each step waits for wait_ns, beyond the latency of the
-/// links that its bytes cross; then every flow of its hops moves near_bytes (inside a node) or
-/// far_bytes.
+/// begins after Cluster::all_reduce_base_ns. A step waits for wait_ns and the latency of its links;
+/// then every flow of its hops moves near_bytes (inside a node) or far_bytes.
 struct ReducePhase {
   int64_t steps = 0;
   double wait_ns = 0;
@@ -57,9 +56,8 @@ struct ReducePhase {
 AllReduceAlgorithm algorithm_of(const Cluster& cluster, const AllReduce& op, const Group& group);
 
 /// Returns the phases of the op by op.algorithm, which must be one that algorithm_of() returned.
-/// `layout` is that of a Fabric or of the cluster; the phases have the hops that begin at its
-/// devices [0, devices_seen). Returns no phase for 0 bytes or groups of 1. Requires: a resolved
-/// group.
+/// `layout` is that of a Fabric or of the cluster; hops begin at its devices [0, devices_seen).
+/// Returns no phase for 0 bytes or groups of 1. Requires: a resolved group.
 std::vector<ReducePhase> reduce_phases(const Cluster& cluster, const NodeLayout& layout,
                                        const AllReduce& op, const Group& group,
                                        int64_t devices_seen);

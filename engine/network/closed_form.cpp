@@ -24,9 +24,8 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
   return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
-/// Returns the time, without start-up, of an all-to-all whose most loaded device port carries
-/// `port_load` bytes and whose most loaded NIC carries `nic_load` bytes. A link that carries
-/// nothing costs nothing.
+/// Returns the time, without start-up, of an all-to-all whose fullest device port carries
+/// `port_load` bytes and whose fullest NIC carries `nic_load` bytes. An empty link costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,
@@ -87,8 +86,7 @@ NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Returns the number of devices whose transfers are computed: those of one node if all nodes have
-/// the same transfers, else all.
+/// Returns how many devices' transfers are computed: those of one node if nodes_alike(), else all.
 int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, layout.devices_per_node, round);
   return alike ? layout.devices_per_node : layout.num_devices;

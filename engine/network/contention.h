@@ -45,8 +45,7 @@ struct NetworkOp {
   /// matrix of bytes, entries between different groups must be 0: the steps of the op do not move
   /// them, but its closed form counts them.
   Group group = {};
-  /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended; without
-  /// earlier ops, at start_ns.
+  /// Indices of earlier ops. The op begins `start_ns` after the last of these ends, or after 0.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
   /// Additional delay of each rank, indexed by rank; empty means no delays. A direct all-to-all

@@ -54,8 +54,7 @@ class Wire {
   /// all begins up to the next event are known and now() is not needed.
   bool step(std::vector<Done>& ended);
   Nanoseconds now() const;
-  /// Returns true if `op` is in its last step, or if no other op overlaps with it; then the next
-  /// event may be its end.
+  /// Whether the next event may be the end of `op`: it is in its last step, or no op overlaps it.
   bool may_end_next(size_t op);
 
   /// Returns what the links carried since the last call (needs keep_use), for each link in
