@@ -47,8 +47,8 @@ class Account {
   }
 
  private:
-  /// Accounts for [lo, hi), in which the compute lane was idle until `op` began; an invalid `op`
-  /// means until the end of the step.
+  /// Assigns the exposed time in [lo, hi), in which the compute lane was idle until `op` began; an
+  /// invalid `op` means until the end of the step.
   void gap(Nanoseconds lo, Nanoseconds hi, OpId op) {
     if (exposed_.within(lo, hi) == 0) return;
     if (op.valid()) hi = before_op(lo, hi, op);
@@ -65,8 +65,8 @@ class Account {
     hand_over(lo, hi);
   }
 
-  /// Accounts for the last part of the gap, in which the data of `op` was ready but `op` had not
-  /// begun. Returns when that part begins.
+  /// Assigns the exposed time in the last part of the gap, in which the data of `op` was ready but
+  /// `op` had not begun. Returns when that part begins.
   Nanoseconds before_op(Nanoseconds lo, Nanoseconds hi, OpId op) {
     const Nanoseconds ready = std::clamp(record_.data_ready(op, rank_), lo, hi);
     const Nanoseconds ordered = std::clamp(record_.edges_ready(op, rank_), ready, hi);
@@ -81,7 +81,8 @@ class Account {
     return ready;
   }
 
-  /// Accounts for [from, hi) of a collective, of which [max(from, lo), hi) is in the gap.
+  /// Assigns the exposed time in [max(from, lo), hi) to the transfer and the delays of `comm`. Its
+  /// data was ready at `from`; the gap begins at `lo`.
   void collective(OpId comm, OpId waiting, Nanoseconds from, Nanoseconds lo, Nanoseconds hi) {
     const std::vector<Exposure> parts = record_.made_of(comm, rank_);
     Nanoseconds at = from;
@@ -97,8 +98,9 @@ class Account {
     hand_over(std::clamp(at, lo, hi), hi);
   }
 
-  /// Accounts for [a, b), in which a collective transferred without a delay. `since` is the begin
-  /// of the gap or of the collective, whichever is later.
+  /// Assigns the exposed time in [a, b), in which `comm` transferred without a delay: first to the
+  /// order edge or lane order that kept a compute op from running then, the rest to kData. `since`
+  /// is the begin of the gap or the time when the data of `comm` was ready, whichever is later.
   void transfer(OpId comm, OpId waiting, Nanoseconds a, Nanoseconds b, Nanoseconds since) {
     Nanoseconds left = exposed_.within(a, b);
     for (size_t i = next_ + 1; i < compute_.size() && left > 0; ++i) {
@@ -134,7 +136,7 @@ class Account {
 
   /// Whether the compute op `op`, which ran before the collective, could have run during it:
   /// neither the collective nor a compute op that began before the gap ended needs the output of
-  /// `op`, and the next compute op needs no collective that sends this output.
+  /// `op`, and the compute op that ends the gap needs no collective that needs this output.
   bool could_wait(OpId op, OpId comm) const {
     if (reach_.reaches(op, comm)) return false;
     const Span* next = next_ < compute_.size() ? compute_[next_] : nullptr;
@@ -153,8 +155,8 @@ class Account {
     return ns;
   }
 
-  /// Accounts for [lo, hi), in which no op was waited for but a lane was being woken: kCoordination
-  /// of the collectives that were in flight.
+  /// Assigns the exposed time in [lo, hi), in which no op was waited for but a lane was being
+  /// woken, to kCoordination of the collectives that were in flight.
   void hand_over(Nanoseconds lo, Nanoseconds hi) {
     if (lo >= hi || exposed_.within(lo, hi) == 0) return;
     std::vector<const Span*> spans = record_.comm[rank_];
@@ -193,7 +195,8 @@ class Account {
   Times exposed_;
 };
 
-/// Returns bytes and times (all but exposed) of collectives, summed over ranks, indexed by op.
+/// Returns the shares of collectives, indexed by op, with bytes and with waited, transfer and
+/// hidden times, summed over ranks. An op that is no collective has a share with an invalid `op`.
 std::vector<CollectiveShare> times_of(const Record& record) {
   std::vector<CollectiveShare> times(record.graph.num_ops());
   for (size_t r = 0; r < record.num_ranks; ++r) {
@@ -224,7 +227,8 @@ std::vector<CollectiveShare> times_of(const Record& record) {
   return times;
 }
 
-/// Returns the delays of a collective, hidden or exposed, summed over ranks.
+/// Returns the delays of a collective, hidden or exposed, each summed over ranks: one entry per
+/// cause, ops and late rank.
 std::vector<Exposure> delays_of(const Record& record, OpId op) {
   std::vector<Exposure> all;
   for (size_t r = 0; r < record.num_ranks; ++r) {
@@ -244,7 +248,7 @@ std::vector<Exposure> delays_of(const Record& record, OpId op) {
   return all;
 }
 
-/// Returns the collectives in the order in which they began on rank 0.
+/// Returns the complete shares of all collectives, in the order in which these began on rank 0.
 std::vector<CollectiveShare> collectives_of(const Record& record,
                                             const std::vector<Exposure>& exposures) {
   std::vector<CollectiveShare> times = times_of(record);

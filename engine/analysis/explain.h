@@ -24,15 +24,15 @@
 
 namespace moe {
 
-/// In the comments, `from`, `to` and `late_rank` are members of Exposure.
+/// Why time of a collective was exposed. `from`, `to` and `late_rank` are members of Exposure.
 enum class Cause : uint8_t {
   kData,          // `to` needs data of `from`, the collective (invalid `to`: the step's end)
   kOrderEdge,     // `to` waits for `from` only because of an order edge
   kLaneOrder,     // `from` precedes `to` on a lane, but `to` does not need `from`
   kLaneBusy,      // `to`, the collective, waits while its lane or arbiter transfers `from`
   kMembers,       // `late_rank` posted later than this rank, as it waited for `from`
-  kHold,          // a hold delayed it from the begin of `from` until `to` is posted
-  kCoordination,  // a hand-over between lanes, or the choice of the next op
+  kHold,          // a hold delayed the collective from the begin of `from` until `to` was posted
+  kCoordination,  // a wait for a hand-over between lanes, or for the choice of the next op
   kStartUp,       // the chunks together take longer than the collective in one piece
   kContention,    // slower than alone, while `from` used the network too
   kSlower,        // slower than in the cost model, although alone on the network

@@ -17,8 +17,8 @@ struct Trial {
   const Exposure* last;  // the last exposure that the remedy was added for
 };
 
-/// Returns one trial per different remedy of all exposures; a remedy for several exposures gets the
-/// sum of their times.
+/// Returns one trial per different remedy of all exposures, those with the longest exposed time
+/// first; a remedy for several exposures gets the sum of their exposed times and estimates.
 std::vector<Trial> trials_of(const FindingsInput& in, const Remedies& remedies) {
   std::vector<Trial> trials;
   for (const Exposure& e : in.explanation.exposures) {
@@ -61,7 +61,7 @@ std::optional<Nanoseconds> step_ns(const Graph& graph, const Schedule& schedule,
 void try_out(const FindingsInput& in, std::vector<Trial>& trials) {
   const std::optional<Nanoseconds> now = step_ns(in.graph, in.schedule, in.make_input);
   MOE_CHECK(now.has_value(),
-            "the schedule of graph '{}' must be replayable without a remedy, but is not",
+            "findings: the unchanged schedule of graph '{}' cannot be replayed, but must be",
             in.graph.name);
   int left = in.max_replays;
   for (Trial& trial : trials) {

@@ -23,10 +23,10 @@ struct Finding {
   std::string advice;        // the remedy in words, with ops, lanes and stages
 };
 
-/// A stage of the plan that did not do, or only partly did, what its options requested.
+/// A stage of the plan that had no effect, or less effect than its options requested.
 struct IdleStage {
   std::string name;
-  std::string why;
+  std::string why;         // the reason, in words
   bool cuts = false;       // a stage that cuts transfers into parts, and that changed nothing
   bool by_option = false;  // true: an option value that changes nothing, or PassDef::forbids
 };
@@ -43,8 +43,8 @@ struct FindingsInput {
   int max_replays = 128;
 };
 
-/// Returns the findings whose worth_ns is above 0, the largest first; findings of equal worth are
-/// in the order of their exposures.
+/// Returns the findings whose worth_ns is above 0, the largest first; among equal ones, that with
+/// the longest exposed_ns first. Of remedies that do about the same, only one is returned.
 std::vector<Finding> findings(const FindingsInput& input);
 
 /// Returns the cause of an exposure in words, with its op, edge and stage.

@@ -1,5 +1,6 @@
-// Results of an inference run: how often its predictions are right, and per batch which experts
-// were placed where and how many rows they computed. Times of a batch are in served_batch.h.
+// Results of an inference run: how often its predictions are right, and per batch and MoE layer
+// whether experts were placed again and how many rows each rank's experts computed. Times of a
+// batch are in served_batch.h.
 #pragma once
 
 #include <cstdint>
@@ -22,12 +23,13 @@ uint64_t digest_of(const std::vector<std::vector<int32_t>>& predictions);
 /// ranks.
 std::vector<int64_t> rows_of_owners(const MoeStats& layer, int64_t ranks, int64_t experts);
 
-/// The experts of one MoE layer in one batch.
+/// What the experts of one MoE layer did in one batch.
 struct ServedLayer {
   bool fine_tunes = false, placed_again = false;  // OffloadRecord::fine_tunes, OffloadRecord::again
   std::vector<int64_t> rows;                      // per rank: rows that its experts computed
 };
-/// Returns the layers of all batches as [batch][layer].
+/// Returns the MoE layers of all batches as [batch][layer]. A layer that Lina's inference did not
+/// place (it has no OffloadRecord) has the rows of rows_of_owners().
 std::vector<std::vector<ServedLayer>> served_layers(const RunResult& result, int64_t ranks,
                                                     int64_t experts);
 

@@ -21,8 +21,9 @@ double packing_exchange_ms(const PlanSpec& spec) {
   const int64_t n = devices / ep;
   const double own = static_cast<double>(spec.model.experts) / static_cast<double>(devices);
   const int64_t per_node = spec.cluster.devices_per_node;
-  // most_near: the most devices of its own node from which one device receives. most_far: the most
-  // pairs of a device of one node and an owner of its experts on another.
+  // most_near: the largest number of other devices of its own node from which one device receives.
+  // far: number of pairs (device of a node, device of another node from which it receives);
+  // most_far: the largest `far` of a node.
   int64_t most_near = 0, far = 0, most_far = 0;
   for (int64_t d = 0; d < devices; ++d) {
     const int64_t first = d % ep * n, end = first + n;  // the devices that own d's experts

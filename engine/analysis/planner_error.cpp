@@ -62,7 +62,7 @@ Part part_of(const Graph& graph, OpId id) {
   return forward ? kForward : kBackward;
 }
 
-/// The times of the parts of a step, per block.
+/// The simulated or executed times of the parts (Part) of a step, per block.
 class StepTimes {
  public:
   StepTimes(const Graph& graph, const Timeline& timeline) : graph_(graph) {

@@ -175,7 +175,8 @@ void Record::add_members(std::vector<Exposure>& parts, OpId op, Nanoseconds ns) 
   parts.push_back({op, Cause::kMembers, keeper, op, static_cast<int32_t>(late), "", ns});
 }
 
-/// Adds to `parts` the transfers of the chunks of `op`, and the wait before each chunk.
+/// Adds the time of the chunks of `op` from `posted` on: their time alone to parts[0] (kData), and
+/// to `parts` the wait before each chunk and what takes longer (kStartUp, kContention, kSlower).
 void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
                            Nanoseconds posted) const {
   const Spans& spans = chunks[at(op, rank)];

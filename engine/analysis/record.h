@@ -35,9 +35,10 @@ class Record {
   /// Return the times at which `op` ended and began on `rank`; 0 for an op without a span.
   Nanoseconds end(OpId op, size_t rank) const { return ends_[at(op, rank)]; }
   Nanoseconds begin(OpId op, size_t rank) const;
-  /// Returns the end on `rank` of the last op whose data `op` needs.
+  /// Returns the end on `rank` of the last op whose data `op` needs; 0 if there is none.
   Nanoseconds data_ready(OpId op, size_t rank) const;
-  /// Returns the end on `rank` of the last op that precedes `op` by data or by an order edge.
+  /// Returns the end on `rank` of the last op that precedes `op` by data or by an order edge; 0 if
+  /// there is none.
   Nanoseconds edges_ready(OpId op, size_t rank) const;
   /// Returns the op whose data `op` needs and that ended last on `rank`; invalid if there is none.
   OpId last_needed(OpId op, size_t rank) const;

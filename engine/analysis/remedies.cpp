@@ -79,8 +79,8 @@ std::vector<Remedy> Remedies::of(const Exposure& e) const {
   return {};
 }
 
-/// Remedies against an order edge: remove it, remove all edges of its stage, or remove it and run
-/// the compute op that it delays during the collective.
+/// Remedies against an order edge: remove it, remove all order edges of its stage, or remove it and
+/// run a compute op (movable()) during the collective.
 std::vector<Remedy> Remedies::of_order_edge(const Exposure& e) const {
   const std::string group = "order " + e.stage;
   std::vector<Remedy> remedies;
@@ -103,7 +103,8 @@ std::vector<Remedy> Remedies::of_order_edge(const Exposure& e) const {
   return remedies;
 }
 
-/// Returns the compute op that could run during the collective; invalid if there is none.
+/// Returns which of e.from and e.to is a compute op that could run during the collective e.op;
+/// invalid if neither is.
 OpId Remedies::movable(const Exposure& e) const {
   const auto free = [&](OpId op) {
     return op.valid() && !is_comm(op) && reach_.independent(op, e.op);
@@ -136,8 +137,8 @@ std::vector<Remedy> Remedies::of_lane_order(const Exposure& e) const {
            "lane order", true, all}};
 }
 
-/// Adds order edges so that `op` runs during `comm`: after all ops that `comm` waits for, and
-/// before all ops that wait for `comm`.
+/// Adds order edges so that `op` runs during `comm`: after all ops whose data `comm` needs, and
+/// before all ops that need the data of `comm`.
 void Remedies::run_under(Schedule& schedule, OpId op, OpId comm) const {
   const std::string why = "under " + name(comm);
   for (const OpId p : deps_.preds[comm.index()]) schedule.before(p, op, kStage, why);
@@ -194,8 +195,8 @@ std::vector<Remedy> Remedies::of_busy_lane(const Exposure& e) const {
   return remedies;
 }
 
-/// Remedies for a collective that waits for its lane: for the transfer that blocks it, and for the
-/// causes that made this transfer and those before it on the lane late.
+/// Returns remedies for a collective that waits for its lane: against the transfer that blocks it,
+/// and against the causes that made this transfer and those before it on the lane late.
 std::vector<Remedy> Remedies::of_comm_lane(const Exposure& e) const {
   std::vector<Remedy> remedies = of_busy_lane(e);
   const auto add = [&](Exposure cause, std::vector<Remedy> more) {
@@ -236,7 +237,8 @@ Remedy Remedies::not_exclusive(LaneId lane, LaneId other) const {
           }};
 }
 
-/// Remedy: move all collectives of the kind of the blocking one (`e.from`) to a lane of their own.
+/// Returns the remedy that moves all collectives of the kind of e.from, which blocks e.op, from the
+/// lane of e.op to a lane of their own.
 Remedy Remedies::own_lane(const Exposure& e) const {
   const LaneId lane = schedule_.lane_of[e.op.index()];
   const std::string& on = schedule_.lanes[lane.index()].name;
@@ -312,8 +314,8 @@ Nanoseconds Remedies::shortest_part(OpId comm) const {
   return least;
 }
 
-/// Remedies that need another graph, so they cannot be replayed: cutting into parts, more even
-/// parts, smaller buckets. Their estimate_ns is a guess: half of the time that could be hidden.
+/// Returns remedies that need another graph, so they cannot be replayed: cutting into parts, more
+/// even parts, smaller buckets. Their estimate_ns is a guess: half of what could be hidden.
 std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const Op& op = graph_.op(e.op);
   const auto ranks = static_cast<Nanoseconds>(input_.explanation.exposed_ns.size());

@@ -33,9 +33,8 @@ class Remedies {
   Remedy not_exclusive(LaneId lane, LaneId other) const;
   void run_under(Schedule& schedule, OpId op, OpId comm) const;
   OpId movable(const Exposure& e) const;
-  /// Returns the time of the compute ops of the same layer and phase that follow `comm` without
-  /// another collective between. If `comm` were cut into parts, this compute could hide some of
-  /// them.
+  /// Returns the summed time of the compute ops of the same layer and phase that need `comm`
+  /// without another collective between. This compute could hide parts of `comm`, if it were cut.
   Nanoseconds work_behind(OpId comm) const;
   Nanoseconds shortest_part(OpId comm) const;
   LaneId lane_for(Collective kind) const;

@@ -20,7 +20,7 @@ struct SpanBounds {
   Nanoseconds length() const { return std::max<Nanoseconds>(0, end - begin); }
 };
 
-/// The spans of one MoE layer.
+/// First begin and last end of the spans of one MoE layer, per kind of op.
 struct Layer {
   SpanBounds gate, loads, placed, tuned, there, combine;
   Nanoseconds a2a_ns = 0;
@@ -98,11 +98,10 @@ ServedBatch served_batch(const Plan& plan, const Timeline& timeline) {
 }
 
 Nanoseconds percentile(std::vector<Nanoseconds> samples, double share) {
-  MOE_CHECK(
-      !samples.empty() && share > 0 && share <= 1,
-      "the percentile at share {} of {} samples needs a share above 0 and at most 1, and at least "
-      "1 sample",
-      share, samples.size());
+  MOE_CHECK(!samples.empty() && share > 0 && share <= 1,
+            "percentile: share = {} and {} samples, but share must be above 0 and at most 1, and "
+            "there must be at least 1 sample",
+            share, samples.size());
   const double rank = std::ceil(share * static_cast<double>(samples.size()) - 1e-9);
   const auto at = samples.begin() + static_cast<ptrdiff_t>(std::max(rank, 1.0)) - 1;
   std::nth_element(samples.begin(), at, samples.end());

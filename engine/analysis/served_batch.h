@@ -1,6 +1,7 @@
 // Times of one batch of inference in its MoE layers, for any plan and a timeline of it, divided as
 // in the evaluation of the paper Lina (USENIX ATC 2023, section 7.3). Each time lasts from the
-// begin on the first rank to the end on the last rank. Predictions and rows are in inference.h.
+// begin on the first rank to the end on the last rank, unless its comment says otherwise.
+// Predictions and rows are in inference.h.
 #pragma once
 
 #include <vector>

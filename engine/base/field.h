@@ -227,7 +227,7 @@ void for_each_carried(S& object, Visit&& visit) {
 }
 
 /// Throws UserError "<path>.<field> = <value>: must be from <lo> to <hi>" for a number in `object`
-/// outside the range in the table of fields. Also checks members that are structs with fields.
+/// outside the range in its table, except the default. Also checks members that have fields.
 template <HasFields S>
 void check_fields(const S& object, const std::string& path) {
   const S usual{};

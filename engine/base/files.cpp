@@ -77,7 +77,7 @@ void remove_if_left_over(const Descriptor& folder, const char* name) {
   if (ours && flock(file.get(), LOCK_EX | LOCK_NB) == 0) unlinkat(folder.get(), name, 0);
 }
 
-/// Returns false, with errno set, where not all bytes could be written.
+/// Writes all `bytes`. Returns false, with errno set, if not all of them could be written.
 bool write_all(const Descriptor& file, const void* data, size_t bytes) {
   const char* p = static_cast<const char*>(data);
   while (bytes > 0) {
@@ -165,7 +165,8 @@ void InputFile::rewind() {
   if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
 }
 
-// The size is only a first guess: a file in /proc has size 0, and another file may grow.
+// Reads to the end of the file: its size is only a first guess, since a file in /proc has size 0,
+// and another file may grow.
 std::string read_file(const fs::path& path, Links links) {
   InputFile file(path, links);
   std::string text(file.size() + 1, '\0');

@@ -1,7 +1,7 @@
 // Files in folders into which another user may have put symbolic links or special files. Only
 // regular files are read, links are not followed except in a path that the user typed, and a file
-// that is written appears complete or not at all. Which folders a recipe may use is not decided
-// here but in bindings/host/files.h.
+// that is written appears complete or not at all, except by append_file(). Which folders a recipe
+// may use is not decided here but in bindings/host/files.h.
 #pragma once
 
 #include <cstddef>
@@ -22,7 +22,8 @@ class Descriptor {
 
   bool valid() const { return fd_ >= 0; }
   int get() const { return fd_; }
-  /// Returns the result of close(2), which on some file systems first reports a failed write.
+  /// Closes the descriptor. Returns the result of close(2): on some file systems a failed write is
+  /// reported only then.
   int close();
 
  private:
@@ -91,7 +92,8 @@ class AtomicFile {
   std::string temporary_;  // name of the temporary file; "" when there is none
 };
 
-/// Removes the file at `path`, if there is one. No part of the path before the last may be a link.
+/// Removes the file at `path`, if there is one, and reports no errors. Does nothing if a part of
+/// the path before the last is a link.
 void remove_file(const std::filesystem::path& path);
 
 /// Appends `text` to a file, by one system call where the disk accepts all of it at once. `anew`:

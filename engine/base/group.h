@@ -39,7 +39,7 @@ struct Round {
 
   /// Number of members per block.
   int64_t members(const Group& group) const { return group.size / of; }
-  /// Number of other members that a member sends to in this round.
+  /// Number of members, other than itself, to which a member sends in this round.
   int64_t peers(const Group& group) const { return members(group) - (number == 0 ? 1 : 0); }
   /// The first place of the block that the member at `place` sends to.
   int64_t sends_to(const Group& group, int64_t place) const {

@@ -1,5 +1,5 @@
 // Starting threads with a clear error where the machine allows no more, and the CPU time of a
-// thread. Which threads a run has is decided in exec/, not here.
+// thread. Which threads exist is not decided here but by the callers in exec/, comm/ and profile/.
 #pragma once
 
 #include <time.h>

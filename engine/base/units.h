@@ -1,5 +1,6 @@
-// Units of time and size. Time is in integer nanoseconds everywhere in the engine; the suffix of a
-// name gives its unit (_ns, _bytes, _flops, _bytes_per_s). The limits of both are in limits.h.
+// Units of time and size. Times of ops and steps are integer nanoseconds; network/ also computes
+// with unrounded ones (double). The suffix of a name gives its unit (_ns, _ms, _s, _bytes, _flops,
+// _bytes_per_s). The limits of times and sizes are in limits.h.
 #pragma once
 
 #include <cmath>

@@ -12,7 +12,7 @@ uint8_t byte_at(std::string_view text, size_t i) {
   return static_cast<uint8_t>(text[i]);
 }
 
-// Returns the bytes of the UTF-8 sequence at the start of `text`, or 0 if it is not valid.
+// Returns the number of bytes of the UTF-8 sequence at the start of `text`; 0 if it is not valid.
 size_t sequence_length(std::string_view text) {
   const uint8_t first = byte_at(text, 0);
   if (first < 0x80) return 1;

@@ -5,7 +5,7 @@
 namespace moe {
 namespace {
 
-/// More devices are taken for a typing error: a matrix of N x N values would not fit into memory.
+/// More devices than this are taken for a typing error: N x N values would not fit into memory.
 constexpr int64_t kMaxDevices = 1 << 20;
 
 /// Throws UserError for a rate of 0 when the link is `needed`. A rate of 0 is fine for a link that

@@ -11,7 +11,7 @@
 
 namespace moe {
 
-/// The rates that a device achieves (peak times the achieved fraction), not data-sheet peaks.
+/// A device: the rates that it achieves (peak times the achieved fraction), not data-sheet peaks.
 struct Device {
   std::string name = "device";
   double gemm_flops_per_s = 0;    // for the element type of the model
@@ -95,8 +95,8 @@ constexpr std::array<const char*, 4> names_of(Share) {
   return {"per_flow", "per_channel", "per_collective", "strict_priority"};
 }
 
-/// How an all-reduce moves its bytes; network/all_reduce.h describes each. kQuickest: whichever is
-/// quickest for the op's bytes and group.
+/// How an all-reduce moves its bytes; network/all_reduce.h describes each algorithm. kQuickest: the
+/// quickest of the other four for the op's bytes and group.
 enum class AllReduceAlgorithm { kQuickest, kRing, kTree, kTwoLevel, kInSwitch };
 constexpr std::array<const char*, 5> names_of(AllReduceAlgorithm) {
   return {"quickest", "ring", "tree", "two_level", "in_switch"};
@@ -118,7 +118,7 @@ struct Cluster {
   Nanoseconds a2a_per_peer_ns = 0;
   Nanoseconds all_reduce_base_ns = 0;  // start-up time of an all-reduce, added to the transfer
   AllReduceAlgorithm all_reduce = AllReduceAlgorithm::kQuickest;
-  /// Whether the switch between the devices of a node can add (NVLink SHARP, from Hopper on).
+  /// Whether the switch in a node can add what the devices send (NVLink SHARP, from Hopper on).
   bool in_switch = false;
   Share share = Share::kPerCollective;
   /// The fraction of a link's rate that remains while flows of two or more collectives use the

@@ -80,7 +80,7 @@ class Communicator {
 };
 
 /// N ranks that are threads of one process; comm(r, l) is rank r's communicator on lane l. abort()
-/// is called when a rank fails: every waiting member then throws a RunError with `reason`.
+/// is called when a rank fails: waiting and later calls then throw a RunError with `reason`.
 class InProcessWorld {
  public:
   struct Options {

@@ -40,7 +40,7 @@ bool allows(const Cluster& cluster, const Shape& shape, AllReduceAlgorithm algor
   return false;
 }
 
-/// Writes the phases of one op.
+/// Creates the phases of one all-reduce, for reduce_phases().
 class Phases {
  public:
   Phases(const Cluster& cluster, const NodeLayout& layout, const AllReduce& op, const Group& group,
@@ -85,7 +85,7 @@ class Phases {
     return {2 * (group_.size - 1), 0, chunk, chunk, made.hops};
   }
 
-  /// Adds a hop from each member to the next one in its node, from the last to the first.
+  /// Adds a hop from each member to the next one in its node, and from the last to the first.
   void add_near(ReducePhase& phase) const {
     for (int64_t d = 0; d < seen_ && shape_.members > 1; ++d) {
       const int64_t place = group_.place(d), first = place - place % shape_.members;
@@ -104,8 +104,9 @@ class Phases {
                  [](const RingHop& hop) { return hop.nic_out >= 0; });
   }
 
-  /// One step in which pieces follow each other along `near` hops inside a node and the trees
-  /// between nodes.
+  /// Returns a phase of one step, in which pieces follow each other along `near` hops inside a node
+  /// and the trees between nodes. A member sends `near_bytes` inside its node; `share` is the
+  /// fraction of a link's rate that is reached.
   ReducePhase pieces(double near, double near_bytes, double share) const {
     ReducePhase phase = {1, 0, near_bytes / share};
     add_near(phase);
@@ -118,7 +119,8 @@ class Phases {
     const double bytes_ns = std::max(time_ns(phase.near_bytes, cluster_.intra.bytes_per_s),
                                      time_ns(phase.far_bytes, node_ports(cluster_).bytes_per_s));
     const double latency_ns = static_cast<double>(cluster_.all_reduce_base_ns) + hops_ns;
-    // The flows have the latency of the last hop, and the op its start-up.
+    // wait_ns omits the latency of the last hop, which the step's flows add, and the start-up,
+    // which the op adds once.
     phase.wait_ns =
         hops_ns - (shape_.nodes > 1 ? far_ns_ : near_ns_) + 2 * std::sqrt(latency_ns * bytes_ns);
     return phase;

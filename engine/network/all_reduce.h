@@ -40,9 +40,9 @@ struct AllReduce {
   int64_t rank = -1;
 };
 
-/// Equal steps, one after the other; the first step of an op begins after
-/// Cluster::all_reduce_base_ns. Each step waits for wait_ns, beyond the latency of the links that
-/// its bytes cross; then every flow of its hops moves near_bytes (inside a node) or far_bytes.
+/// A phase of an all-reduce: `steps` equal steps, one after the other; the first step of an op
+/// begins after Cluster::all_reduce_base_ns. A step waits for wait_ns and the latency of its links;
+/// then every flow of its hops moves near_bytes (inside a node) or far_bytes.
 struct ReducePhase {
   int64_t steps = 0;
   double wait_ns = 0;
@@ -50,13 +50,14 @@ struct ReducePhase {
   std::vector<RingHop> hops = {};
 };
 
-/// Returns the algorithm that the op takes: its own, or with kQuickest the one with the shortest
-/// all_reduce_ns() (closed_form.h); the first in the order of the enum where times are equal.
+/// Returns the algorithm that the op takes: op.algorithm, or kRing if the group does not allow it;
+/// with kQuickest the one with the shortest all_reduce_ns() (closed_form.h), and the first in the
+/// order of the enum where times are equal.
 AllReduceAlgorithm algorithm_of(const Cluster& cluster, const AllReduce& op, const Group& group);
 
 /// Returns the phases of the op by op.algorithm, which must be one that algorithm_of() returned.
-/// `layout` gives the links (of a Fabric or of the cluster); hops begin at its devices
-/// [0, devices_seen). No phase means no bytes. Requires: a resolved group.
+/// `layout` is that of a Fabric or of the cluster; hops begin at its devices [0, devices_seen).
+/// Returns no phase for 0 bytes or groups of 1. Requires: a resolved group.
 std::vector<ReducePhase> reduce_phases(const Cluster& cluster, const NodeLayout& layout,
                                        const AllReduce& op, const Group& group,
                                        int64_t devices_seen);

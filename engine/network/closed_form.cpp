@@ -24,8 +24,8 @@ double nic_step_ns(const Cluster& cluster, const NodePorts& ports, double bytes)
   return step_ns(bytes, ports.bytes_per_s, cluster.nic.latency_ns);
 }
 
-/// Returns the time of an all-to-all whose most loaded device port carries `port_load` bytes and
-/// whose most loaded NIC carries `nic_load` bytes. A link that carries nothing costs nothing.
+/// Returns the time, without start-up, of an all-to-all whose fullest device port carries
+/// `port_load` bytes and whose fullest NIC carries `nic_load` bytes. An empty link costs nothing.
 double slowest_ns(const Cluster& cluster, const NodePorts& ports, double port_load,
                   double nic_load) {
   return std::max(port_load > 0 ? port_step_ns(cluster, port_load) : 0.0,
@@ -86,7 +86,7 @@ NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
   return {cluster.num_devices(), cluster.devices_per_node, ports.devices_per_group};
 }
 
-/// Devices whose transfers are computed: those of one node where all nodes have the same, else all.
+/// Returns how many devices' transfers are computed: those of one node if nodes_alike(), else all.
 int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, layout.devices_per_node, round);
   return alike ? layout.devices_per_node : layout.num_devices;
@@ -100,7 +100,7 @@ double largest(const std::vector<double>& a, const std::vector<double>& b) {
   return std::max(*std::max_element(a.begin(), a.end()), *std::max_element(b.begin(), b.end()));
 }
 
-/// Returns the time of one step of the phase without its wait.
+/// Returns the time of one step of the phase, with latencies but without ReducePhase::wait_ns.
 double slowest_step_ns(const Cluster& cluster, const NodePorts& ports, const NodeLayout& layout,
                        const ReducePhase& phase, int64_t seen) {
   // Bytes out of and into each port and NIC of the seen devices.

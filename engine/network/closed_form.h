@@ -1,15 +1,15 @@
 // Closed forms: how long a collective takes that has the links for itself. The simulator and the
 // emulated link both use them. A link is one direction of a device port or of a NIC. A transfer
 // ends after the largest bytes / bandwidth over all links plus the latency of two links (out and
-// in), which is exact for ideal max-min sharing. Times are rounded to the nearest nanosecond. An
-// all-to-all adds the cluster's start-up time. Collectives that share links are not here but in
-// contention.h.
+// in), which is exact for ideal max-min sharing. Times are rounded to the nearest nanosecond. Each
+// collective adds its start-up time of the cluster. Collectives that share links are not here but
+// in contention.h.
 //
 // Common to all functions:
 // Requires: a cluster that check() accepts. Throws UserError for a byte count that is negative or
 // not finite, naming it, and for a time beyond kLongestNs (base/limits.h), naming bytes and links.
 // `group` (base/group.h): all groups of the cluster run the same collective at once, each among its
-// own members, and share the links; by default all devices are one group.
+// own members, and share the links (but see AllReduce::rank); by default all devices are one group.
 #pragma once
 
 #include <span>
@@ -32,12 +32,12 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 /// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
-/// Time of an all-reduce by its algorithm (all_reduce.h): the sum over its steps, each of which
-/// lasts as long as its slowest link.
+/// Time of an all-reduce by algorithm_of() (all_reduce.h): its start-up, and the sum over its steps
+/// of ReducePhase::wait_ns and the time of the slowest link.
 Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group = {});
 
-/// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with all rates and latencies from
-/// which the time of a transfer is computed. For error messages.
+/// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with the rates and latencies of
+/// the links, the start-up times of all-to-alls and the sharing efficiency. For error messages.
 std::string with_links(const std::string& what, const Cluster& cluster);
 
 }  // namespace moe

@@ -43,7 +43,7 @@ CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, c
   const int64_t n = group_.size;
   const auto latest = std::max_element(op.rank_start_ns.begin(), op.rank_start_ns.end());
   if (latest != op.rank_start_ns.end()) latest_ns_ = static_cast<double>(*latest);
-  // Pairwise rounds and ring steps begin only when all ranks have begun.
+  // Pairwise rounds and the steps of an all-reduce begin only when all ranks have begun.
   if (!is_direct()) start_up_ns_ = latest_ns_;
   if (a2a_ != nullptr) {
     even_ = is_even(*a2a_, group_, fabric.num_devices());

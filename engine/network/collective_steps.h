@@ -24,11 +24,11 @@ struct Step {
   std::vector<TransferBatch> batches;
 };
 
-/// Makes all times of the step longer by `factor`: bytes and delays are multiplied by it.
+/// Multiplies the bytes and delays of the step by `factor`, and thereby the time that it takes.
 void stretch(Step& step, double factor);
 
-/// Returns whether every pair of different devices of a group exchanges the same number of bytes.
-/// Requires: a group that resolve() returned.
+/// Returns whether all pairs of different devices of the same group, in all groups, send the same
+/// number of bytes. Requires: a group that resolve() returned.
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
 
 /// The steps of one collective.

@@ -1,5 +1,5 @@
-// How long collectives take that share the links of a cluster at the same time. Functions of
-// values: ideal fluid sharing (weighted max-min, fair_share.h) of the same links and latencies that
+// How long collectives take that share the links of a cluster at the same time. Functions without
+// state: ideal fluid sharing (weighted max-min, fair_share.h) of the same links and latencies that
 // the closed forms use; for a collective without others on its links the result is within a
 // nanosecond of its closed form. A transfer first waits for the latency of its two links, then
 // moves its bytes. Not modelled: queues in a switch, congestion control, a device's memory and copy
@@ -41,10 +41,11 @@ struct AllToAll {
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
-  /// All groups run the op at once, each among its own members. Of a matrix of bytes, only the
-  /// entries between members of the same group are moved.
+  /// All groups (or that of AllReduce::rank) run the op at once, each among its own members. In a
+  /// matrix of bytes, entries between different groups must be 0: the steps of the op do not move
+  /// them, but its closed form counts them.
   Group group = {};
-  /// Indices of earlier ops. The op begins `start_ns` after the last of them has ended.
+  /// Indices of earlier ops. The op begins `start_ns` after the last of these ends, or after 0.
   std::vector<size_t> after;
   Nanoseconds start_ns = 0;
   /// Additional delay of each rank, indexed by rank; empty means no delays. A direct all-to-all
@@ -93,7 +94,8 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
 /// Returns whether the transfers of `op` are the same for every node.
 bool is_alike(const NetworkOp& op, const Cluster& cluster);
-/// The closed form of an all-reduce or direct all-to-all whose ranks begin together, else nullopt.
+/// Returns the closed form of an all-reduce or direct all-to-all whose ranks begin together;
+/// nullopt for every other op.
 std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkOp& op);
 
 }  // namespace moe

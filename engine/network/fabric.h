@@ -19,7 +19,7 @@ struct NodePorts {
   int64_t devices_per_group;
   double bytes_per_s;
 };
-/// Requires: a cluster that check() accepts.
+/// Returns how the devices of each node use its NICs. Requires: a cluster that check() accepts.
 NodePorts node_ports(const Cluster& cluster);
 
 /// Returns the start-up time of an all-to-all in which each device has `peers` peers; 0 for none.
@@ -35,7 +35,7 @@ struct LinkName {
   int64_t index = 0;
 };
 
-/// A link carries `bytes_per_s` from `begin_ns` to `end_ns`.
+/// Link number `link` carries `bytes_per_s` (all its flows together) from `begin_ns` to `end_ns`.
 struct LinkUse {
   uint32_t link = 0;
   double begin_ns = 0;

@@ -26,7 +26,7 @@ struct Flow {
   int32_t destination = 0;
 };
 
-/// Flows that cross the same links with the same weight, in ascending order of their bytes.
+/// Flows that cross the same links (`out`, `in`) with the same weight, in ascending order of bytes.
 struct Stream {
   uint32_t out = 0;
   uint32_t in = 0;

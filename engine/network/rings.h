@@ -40,8 +40,8 @@ struct Rings {
   int64_t count = 1;          // rings per group
   std::vector<RingHop> hops;  // hops from the devices [0, devices_seen)
 };
-/// `rings`: rings per group; 0 means as many as there are NICs that serve a group in a node, which
-/// is what NCCL builds. Requires: a resolved group, and devices_seen in whole nodes.
+/// Returns `rings` rings per group; 0 means as many as there are NICs that serve a group in a node,
+/// which is what NCCL builds. Requires: a resolved group, and devices_seen in whole nodes.
 Rings make_rings(const NodeLayout& layout, const Group& group, int64_t rings, int64_t devices_seen);
 
 }  // namespace moe

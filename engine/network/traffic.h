@@ -44,7 +44,7 @@ class Traffic {
   bool empty() const { return running_.empty(); }
   /// Returns the time of the next event; infinity when there is none.
   double next_ns();
-  /// Whether the op has begun its last step. False for an op that is not running.
+  /// Returns whether the op has begun its last step; false for an op that is not running.
   bool is_at_last_step(size_t op) const;
   /// Advances to next_ns(), which must be finite. Appends the collectives that ended.
   void step(std::vector<FinishedCollective>& ended);

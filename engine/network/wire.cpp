@@ -142,7 +142,7 @@ size_t Wire::Impl::pop_begin() {
   return op;
 }
 
-/// Afterwards `alone` holds the op whose first step is next, unless there are ops in `traffic`.
+/// Makes `alone` hold the op (if any) whose first step is next, unless `traffic` has ops.
 void Wire::Impl::settle() {
   if (alone && !begins.empty()) {
     const double first_step_ns = orders.at(alone->op).first_step_ns;

@@ -2,9 +2,9 @@
 // contention.h says. The model does not know collectives that begin later. The simulator, the
 // emulated link and run_collectives() all share links through this class.
 //
-// A collective with which no other overlaps takes exactly its closed form in nanoseconds. If
-// another overlaps, both share links by the Share rule from the begin of the first, as if the
-// second had been known. Ends do not depend on the steps in which time is advanced. Memory is
+// A collective with which no other overlaps takes exactly its closed form in nanoseconds, if it has
+// one. If another overlaps, both share links by the Share rule from the begin of the first, as if
+// the second had been known. Ends do not depend on the steps in which time is advanced. Memory is
 // needed only for collectives in progress and for recorded use. Which rank waits for which is not
 // decided here but in replay/ and comm/.
 #pragma once
@@ -54,7 +54,7 @@ class Wire {
   /// all begins up to the next event are known and now() is not needed.
   bool step(std::vector<Done>& ended);
   Nanoseconds now() const;
-  /// Whether `op` has no more steps to begin, so that the next event may be its end.
+  /// Whether the next event may be the end of `op`: it is in its last step, or no op overlaps it.
   bool may_end_next(size_t op);
 
   /// Returns what the links carried since the last call (needs keep_use), for each link in

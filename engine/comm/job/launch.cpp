@@ -38,7 +38,7 @@ std::optional<int64_t> rank_by_mpi() {
   return std::nullopt;
 }
 
-/// The value of the variable, "" when it is not set.
+/// Returns the value of the environment variable; "" when it is not set.
 std::string text_of(const char* variable) {
   const char* const text = std::getenv(variable);
   return text != nullptr ? text : "";
@@ -70,7 +70,7 @@ int64_t integer_of(const char* variable, int64_t least, int64_t most) {
   throw user_error("{}={}: must be a whole number from {} to {}", variable, text, least, most);
 }
 
-/// The FNV-1a hash of 64 bits.
+/// Returns the 64-bit FNV-1a hash of `text`.
 uint64_t hash_of(const std::string& text) {
   uint64_t hash = 14695981039346656037ull;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ull;

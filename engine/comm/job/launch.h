@@ -11,12 +11,12 @@ namespace moe {
 struct Launch {
   enum class By : uint8_t { kAlone, kMpi, kVariables };
   By by = By::kAlone;
-  /// This process's rank. Also 0 when RANK is invalid, so that this process reports the error
-  /// itself.
+  /// This process's rank; 0 if alone, or if RANK is invalid: this process then reports the error.
   int64_t rank = 0;
 };
-/// Returns kVariables when at least two of RANK, WORLD_SIZE and MASTER_ADDR are set and MPI is not
-/// used.
+/// Returns kMpi if an MPI launcher's variables are set, kVariables if at least two of RANK,
+/// WORLD_SIZE and MASTER_ADDR are, else kAlone; if both are: kMpi in a build with MPI, else
+/// kVariables.
 Launch launch();
 
 /// The job that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
@@ -31,7 +31,8 @@ struct TcpJob {
   /// A hash that is the same in all processes of a job and that another job is unlikely to have.
   uint64_t id = 0;
 };
-/// Reads the job from the variables. Throws UserError, which names the variable and its value.
+/// Reads the job from RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, MOEBENCH_PORT and
+/// MOEBENCH_CONNECT_S. Throws UserError naming a missing or wrong variable and its value.
 TcpJob tcp_job();
 
 }  // namespace moe

@@ -146,7 +146,8 @@ std::string Processes::scatter(const std::string& what, const std::vector<std::s
   return text;
 }
 
-/// The ranks read rank 0's clock one after the other, so that rank 0 answers each at once.
+/// If `measure`, measures ahead_ns_ (rank 0's clock minus this process's) and clock_error_ns_. The
+/// ranks ask for rank 0's clock one after the other, so that rank 0 answers each at once.
 void Processes::find_clock(bool measure) {
   for (int64_t r = 1; measure && r < size(); ++r) {
     if (is_root()) {

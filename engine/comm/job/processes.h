@@ -42,12 +42,12 @@ class Processes {
   int64_t size() const { return transport_->size(); }
   /// Number of processes on this machine.
   int64_t size_here() const { return transport_->size_here(); }
-  /// This process's index among them, in rank order.
+  /// This process's index among the processes on this machine, in rank order.
   int64_t place_here() const { return transport_->place_here(); }
   bool is_root() const { return rank() == 0; }
 
-  /// Returns this rank's communicators of the lanes 0 to n - 1 of a run. The next run gets the same
-  /// ones.
+  /// Returns this rank's communicators of the lanes 0 to n - 1 of a run; the next run gets the same
+  /// communicators.
   std::vector<Communicator*> lanes(int64_t n, double timeout_s);
 
   /// Returns control channel number n, counted from 0; later calls return the same one. All
@@ -64,11 +64,12 @@ class Processes {
   std::string scatter(const std::string& what, const std::vector<std::string>& texts);
 
   /// Converts a time of this process to rank 0's clock, and back. Exact on rank 0, and if all
-  /// processes are on one machine; otherwise the error is at most clock_error().
+  /// processes are on one machine; otherwise the error is at most clock_error(), plus the drift of
+  /// the clocks since the start.
   Nanoseconds to_common(Nanoseconds t) const { return t + ahead_ns_; }
   Nanoseconds from_common(Nanoseconds t) const { return t - ahead_ns_; }
-  /// The largest error of to_common(): half of the shortest round trip to rank 0 that was measured
-  /// at the start; 0 on rank 0, and if all processes are on one machine.
+  /// The largest error of to_common() at the start: half of the shortest measured round trip to
+  /// rank 0; 0 on rank 0, and if all processes are on one machine.
   Nanoseconds clock_error() const { return clock_error_ns_; }
 
   /// Reports that the job has failed in this process: all calls of all processes end with `reason`.
@@ -81,7 +82,7 @@ class Processes {
   enum class Wait : uint8_t { kOver, kLate, kFailed };
   Wait await(Messages& messages, Nanoseconds deadline);
 
-  /// Called by all processes at the end of an orderly job.
+  /// Ends an orderly job: waits until all processes have called it, then closes the connections.
   void finish();
   /// Ends all processes with this exit status. Rank 0 does so at once. Another rank first waits
   /// kGrace_s, so that rank 0 can save results and report the error, then prints `last_words` to
@@ -115,7 +116,7 @@ class Processes {
   std::condition_variable changed_;
   std::string reason_, letter_;
   bool over_ = false;
-  // The following members are used by the monitor thread.
+  // The following members are used by the monitor thread only, except letters_.
   std::vector<int64_t> watched_;
   std::vector<Nanoseconds> heard_;
   std::vector<std::unique_ptr<Messages>> beats_;

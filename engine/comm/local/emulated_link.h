@@ -49,7 +49,8 @@ class EmulatedWire {
   const Cluster& link() const { return transfers_.link(); }
   /// Names and rates of links.
   const Wire& wire() const { return transfers_.wire(); }
-  /// Returns Wire::take_use(), with times relative to `since` on the run's clock.
+  /// Returns what the links carried since the last call (Wire::take_use()), with times relative to
+  /// `since` on the run's clock.
   std::vector<LinkUse> take_use(Nanoseconds since);
 
  private:
@@ -71,8 +72,8 @@ class EmulatedWire {
 /// Returns a communicator that calls `inner` and adds the times of the emulated link. `lane` must
 /// be the same on all ranks of the lane. Keeps references to `inner` and `wire`. Requires:
 /// wire.link().num_devices() == inner.size().
-/// An all-to-all whose sizes differ by rank takes the time of its byte matrix, for which the
-/// members exchange their sizes within the call. A group's collective shares links with the other
+/// An all-to-all takes the time of the matrix of the bytes of all pairs, so the members also
+/// exchange their sizes within the call. A group's collective shares links with the other
 /// transfers, those of other groups too, as a collective of its own. A barrier takes no time. After
 /// wire.abort(), calls throw RunError with its reason.
 std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wire, int64_t lane);

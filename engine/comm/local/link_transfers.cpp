@@ -11,10 +11,10 @@ LinkTransfers::LinkTransfers(const Cluster& link, bool keep_use)
 
 void LinkTransfers::begin(Channel& channel, uint64_t turn, const NetworkOp& op,
                           Nanoseconds earliest) {
-  MOE_CHECK(
-      channel.over,
-      "transfer {} of a lane of one group begins, but transfer {} of this lane must end first",
-      turn, channel.turn);
+  MOE_CHECK(channel.over,
+            "transfer {} of a lane within a group begins, but transfer {} of the same lane and "
+            "group must end first",
+            turn, channel.turn);
   channel.turn = turn;
   channel.begin = std::max({earliest, channel.end, wire_.now()});
   channel.end = channel.begin + alone_ns(link_, op);

@@ -10,8 +10,9 @@
 namespace moe {
 namespace {
 
-// A wake-up on another core takes 20 to 30 us. At the end of a transfer, a peer that is working
-// finishes sooner than that; a peer that arrives late is usually late by far more.
+// How long a member spins before it sleeps, until the others have arrived and until the transfer is
+// done. A wake-up on another core takes 20 to 30 us. At the end of a transfer, a peer that is
+// working finishes sooner than that; a peer that arrives late is usually late by far more.
 constexpr Nanoseconds kArrivalSpin = 5'000;
 constexpr Nanoseconds kFinishSpin = 30'000;
 // A transfer of up to this size is copied by the last member to arrive, before it wakes the others.

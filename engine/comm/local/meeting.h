@@ -25,7 +25,7 @@ class Meeting {
     bool found_here;               // false: fail() or an error of another member ended the wait
     std::vector<int64_t> missing;  // if the watchdog ended it: the ranks that did not arrive
   };
-  /// What a member is doing in this meeting, or did last.
+  /// The call that a member is making in this meeting, or made last.
   struct MemberState {
     std::string what;  // "" when it never called
     bool inside = false;
@@ -36,8 +36,8 @@ class Meeting {
 
   const Members& members() const { return who_; }
   /// Takes part in one collective; returns when all members have all data of the collective. Throws
-  /// Failure. Requires: one call at a time for each member; request.pieces has entries for all
-  /// members.
+  /// Failure when calls do not match, a member is late, or fail() was called. Requires: one call at
+  /// a time for each member; request.pieces has entries for all members.
   CommTimes join(int64_t member, const Request& request);
   void fail(const std::string& reason);
   MemberState state_of(int64_t member);

@@ -8,11 +8,11 @@
 namespace moe {
 namespace {
 
-// Size of one task: its duration is long compared with taking it from a queue, and short compared
-// with a time slice of the system.
+// Size of one task, a copy or a sum: its duration is long compared with taking it from a queue, and
+// short compared with a time slice of the system.
 constexpr Bytes kCopyBytes = 256 << 10;
 constexpr int64_t kSumElements = 32 << 10;
-// Sums are computed in the first-level cache and then stored to every member.
+// Elements of a tile, which is summed in the first-level cache and then stored to every member.
 constexpr int64_t kTileElements = 1024;
 
 size_t index(int64_t i) {

@@ -50,8 +50,9 @@ class Transfer {
       : members_(members), queues_(static_cast<size_t>(members.size)) {}
 
   /// Cuts the members' requests into tasks. Keeps a reference to the requests until the next
-  /// prepare(). Throws RunError, which names both ranks and both sizes, when pieces of an
-  /// all-to-all differ. Requires: the requests match, and no thread is in work().
+  /// prepare(). Throws RunError, which names both ranks and both sizes, when a member of an
+  /// all-to-all sends another size than its peer expects. Requires: the requests match, and no
+  /// thread is in work().
   void prepare(std::span<const Request> requests);
   /// Runs tasks until none is left to take. Returns whether this call finished the last task of the
   /// transfer; for a transfer without tasks it always returns false.

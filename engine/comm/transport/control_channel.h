@@ -18,7 +18,8 @@ class ControlChannel {
   /// Keeps a reference to processes.
   ControlChannel(Processes& processes, int64_t channel);
 
-  // When a peer is lost, the job fails. In a job that has failed, send() and read() do nothing.
+  // When a peer is lost, the job fails. In a job that has failed, send() does nothing and read()
+  // returns nullopt.
   void send(int64_t peer, std::string text);
   /// Returns the next message that has arrived, from any sender; nullopt when there is none.
   std::optional<Transport::ControlMessage> read();

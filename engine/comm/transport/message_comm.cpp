@@ -55,8 +55,8 @@ Bytes one_stretch(const std::vector<Bytes>& offset, const std::vector<Bytes>& by
   return begin;
 }
 
-/// Calls body(offset, bytes, at) for each of a peer's n pieces; `at` is the piece's offset among
-/// these pieces when packed.
+/// Calls body(offset, bytes, at) for each of a peer's n pieces, from number `first` on, that is not
+/// empty; `at` is the piece's offset among these pieces when packed.
 template <class Body>
 void each_piece(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
                 int64_t n, Body body) {

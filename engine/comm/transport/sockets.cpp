@@ -26,7 +26,7 @@ constexpr int kWaiting = 4096;                       // connections that are not
 
 using Addresses = std::unique_ptr<addrinfo, decltype(&freeaddrinfo)>;
 
-/// Returns null, and the reason in `why`, when the name has no address.
+/// Returns the addresses of the name; null, and the reason in `why`, when it has none.
 Addresses resolve(const char* name, int64_t port, int flags, std::string& why) {
   addrinfo hints{};
   hints.ai_family = AF_UNSPEC;

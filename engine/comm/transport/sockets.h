@@ -1,7 +1,7 @@
 // TCP sockets for the start of a job: listening, connecting, reading and writing, each until a
-// deadline (of clock_ns(); no function waits longer). Sockets never block, are closed by their
-// destructor, are not inherited, and send small messages at once (TCP_NODELAY); writing raises no
-// SIGPIPE. Messages after the start are in tcp_queues.h.
+// deadline (of clock_ns(); only the look-up of a name may last longer). Sockets never block, are
+// closed by their destructor, are not inherited, and send small messages at once (TCP_NODELAY);
+// writing raises no SIGPIPE. Messages after the start are in tcp_queues.h.
 #pragma once
 
 #include <string>
@@ -34,15 +34,15 @@ std::string place_of(const std::string& address, int64_t port);
 bool is_loopback(const std::string& address);
 
 /// Listens at all of this machine's addresses, or only at the loopback address when `address` is
-/// one; port 0 means any free port. Throws RunError, which names the port.
+/// one; port 0 means any free port. Throws RunError, which names `address` and the port.
 Socket listen_at(const std::string& address, int64_t port);
 int64_t port_of(const Socket& listener);
-/// Returns the next connection and its peer's address; a closed socket when there is none now.
+/// Returns the next connection and, in `address`, its peer; a closed socket when none is waiting.
 Socket accept_at(const Socket& listener, std::string& address);
-/// Tries every address of the name once. Returns a closed socket, and the reason in `why`, when all
-/// fail.
+/// Tries to connect to every address of the name once, until one succeeds. Returns a closed socket,
+/// and the reason in `why`, when all fail.
 Socket connect_to(const std::string& address, int64_t port, Nanoseconds deadline, std::string& why);
-/// The address of the other end, in digits.
+/// Returns the IP address of the other end, in digits and without the port.
 std::string address_of_peer(const Socket& socket);
 
 /// Writes or reads all `bytes`. Returns false when the other end closed the connection or the

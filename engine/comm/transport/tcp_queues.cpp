@@ -172,8 +172,8 @@ void TcpInbox::begin_frame() {
   }
 }
 
-/// Returns where the frame's next bytes go. It is computed for each read, because the message may
-/// have been posted or dropped in between.
+/// Returns the memory for the frame's next `bytes` bytes: posted memory, that of a message which is
+/// kept, or scrap_. It may differ at each read, because a receive may be posted or dropped between.
 char* TcpInbox::room(Bytes bytes) {
   const Bytes at = frame_.offset + body_read_;
   if (!stream_->posted.empty() && stream_->posted.front()->moved == at) {

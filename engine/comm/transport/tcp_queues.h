@@ -40,11 +40,12 @@ class TcpOutbox {
  public:
   /// Appends a message to the queue of its channel and tag.
   void add(int64_t channel, int tag, TcpRequest& request);
-  /// Removes a message; its memory is not read after this call.
+  /// Removes a message; its memory is not read after this call. If a frame of it has been begun,
+  /// the rest of that frame is still sent, from a copy.
   void drop(const TcpRequest& request);
-  /// Sends the goodbye frame when all messages have been sent.
+  /// Makes flush() send the goodbye frame when all messages have been sent.
   void say_goodbye() { goodbye_ = true; }
-  /// Drops all messages and sends the abort frame.
+  /// Drops all messages and makes flush() send the abort frame.
   void say_abort(int status);
   bool empty() const;
   /// Writes as much as the connection accepts, up to about `most` bytes. When it returns kClosed,

@@ -44,7 +44,7 @@ class Transport {
   virtual int64_t size() const = 0;
   /// Number of processes on this machine.
   virtual int64_t size_here() const = 0;
-  /// Index of this process among them, in rank order.
+  /// Index of this process among the processes on this machine, in rank order.
   virtual int64_t place_here() const = 0;
 
   /// Opens a channel and returns its number. Called by all processes at the same point; may wait

@@ -115,7 +115,7 @@ Tcp::~Tcp() {
 
 void Tcp::wake() const {
   const uint64_t one = 1;
-  // Fails only when the thread has been woken already.
+  // write() fails only when the thread has been woken already.
   [[maybe_unused]] const ssize_t written = write(wake_.descriptor(), &one, sizeof one);
 }
 
@@ -151,7 +151,8 @@ void Tcp::move(Peer& peer, short events) {
   if ((events & POLLOUT) != 0) peer.outbox.flush(peer.socket.descriptor(), kAtOnce);
 }
 
-/// Closes a connection and notes why. The caller holds the peer's lock.
+/// Closes the connection to a peer. The peer is lost, for the reason in `why`, unless it said
+/// goodbye before. The caller holds the peer's lock.
 void Tcp::close(Peer& peer, int error) {
   const auto rank =
       std::find_if(peers_.begin(), peers_.end(), [&](const Peer& one) { return &one == &peer; }) -
@@ -215,8 +216,8 @@ void Tcp::finish() {
   for (Peer& one : peers_) one.socket.close();
 }
 
-/// Waits until the other processes have closed their connections: bytes on their way to a process
-/// may be lost when this side closes first.
+/// Sends abort frames to the other processes and waits (up to kLastWordsOut) until these have
+/// closed their connections: bytes on their way may be lost when this side closes first.
 void Tcp::abort(int status) {
   for (Peer& one : peers_) {
     const std::lock_guard lock(one.mutex);
