@@ -104,7 +104,9 @@ int trace_import(lua_State* L) {
   return 1;
 }
 
-// core.trace_export { format, trace, to, step, layer from 1 } -> paths of the files
+// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, or for
+// megatron the prefix of one file per rank. step and layer (from 1): the only ones that format
+// tensorrt holds; other formats hold all.
 int trace_export(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.export");

@@ -88,7 +88,8 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
-/// Returns, for each op, { error, num, samples = { step, layer (lists, from 1), phase,
+/// Returns, for each ModelOp ("a2a", "experts", ...), { error = mean relative error over `num`
+/// samples (absent if num is 0), num, samples = lists { step, layer (both from 1), phase,
 /// estimated_ms, real_ms } }.
 json planner_error_json(const ModelErrors& errors) {
   json ops = json::object();
