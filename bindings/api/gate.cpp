@@ -120,8 +120,8 @@ int take(lua_State* L) {
   return 1;
 }
 
-// Reads the experts or tokens at `index`, numbers from 1 to `limit`: a list from a bulk operation, a
-// table of numbers, or a table of rows of numbers (k > 1). The result counts from 0; false in a
+// Reads the experts or tokens at `index`, numbers from 1 to `limit`: a list from a bulk operation,
+// a table of numbers, or a table of rows of numbers (k > 1). The result counts from 0; false in a
 // table means no choice and becomes -1. Throws UserError that begins with `what`.
 IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {

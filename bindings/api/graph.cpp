@@ -369,9 +369,9 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every input and output of the
-// ops, except parameters and optimizer state, is cut along the axis (from 1). If the ops cannot be
-// cut, it raises an error with the reason, or with try = true returns nil and the reason.
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every input and output of
+// the ops, except parameters and optimizer state, is cut along the axis (from 1). If the ops cannot
+// be cut, it raises an error with the reason, or with try = true returns nil and the reason.
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);

@@ -326,8 +326,8 @@ std::vector<ExpertCounts> transitions_of_choices(const json& choices, int64_t ex
 }
 
 // ({ experts, top, and either choices[layer][token], or routing, step, ranks, tokens, k, layers and
-// batches }) -> { layers = { { layer (from 2), share } }, share, tokens }. share[n], n = 1 to top, is
-// that of moe::locality for the n most frequent next experts: per layer, and of all `tokens`.
+// batches }) -> { layers = { { layer (from 2), share } }, share, tokens }. share[n], n = 1 to top,
+// is that of moe::locality for the n most frequent next experts: per layer, and of all `tokens`.
 int locality(lua_State* L) {
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.locality");

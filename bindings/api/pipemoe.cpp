@@ -46,8 +46,8 @@ int degree(lua_State* L) {
   return 1;
 }
 
-// ({ degree, by, objective, and alpha_a etc. as problem_of reads them }) -> the layer's time at this
-// degree in seconds. by: "closed_form", or else the recurrence over the parts.
+// ({ degree, by, objective, and alpha_a etc. as problem_of reads them }) -> the layer's time at
+// this degree in seconds. by: "closed_form", or else the recurrence over the parts.
 int time(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.time";
   const json values = to_json(L, 1);
