@@ -30,8 +30,7 @@ StageKind kind_of(const std::string& name) {
                                stage_kind_name);
 }
 
-// Returns the values that are booleans, numbers or strings, as a built-in pass reads its options;
-// other values are for policies in Lua.
+// Returns the options that a built-in pass can read; tables are for policies in Lua, and left out.
 Options options_of(const nlohmann::json& values) {
   Options options;
   for (const auto& [key, value] : values.items()) {

@@ -245,8 +245,7 @@ int32_t index_or_none(lua_State* L, const char* what) {
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
 }
 
-/// Returns an op with the phase, segment, layer, part and dw of the op to be inserted: as the call
-/// gives them, else inherited; a part that is not given is none.
+/// Returns an op with the new op's phase, segment, layer, part and dw, as given or inherited.
 Op place_of(lua_State* L, const Inherited& inherited) {
   const auto given = [L](const char* key) {
     lua_getfield(L, 2, key);

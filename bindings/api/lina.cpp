@@ -74,9 +74,8 @@ int64_t most_rows(TraceHandle& trace) {
 }
 
 // ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
-// batches }) -> the handle of the `batches` batches after the profiled ones, { paths = number of
-// profiled paths, most_rows }. path, keep and shorter: as in PathOptions
-// (engine/placement/path_profile.h).
+// batches }) -> the handle of the batches after the profiled ones, { paths = number of profiled
+// paths, most_rows }. path, keep and shorter: as in PathOptions (placement/path_profile.h).
 int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
@@ -99,8 +98,7 @@ int trace(lua_State* L) {
 }
 
 // ({ trace = file, path, keep, shorter, step from 1, batches or 0 for all from `step` on }) -> the
-// handle of the profile, { paths = number of paths in it, layers, experts, batches }. path, keep
-// and shorter: as in PathOptions (engine/placement/path_profile.h).
+// profile's handle, { paths = their number, layers, experts, batches }. For path etc. see `trace`.
 int popularity(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1);
@@ -144,8 +142,7 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// Number of estimates of the most popular experts of an MoE layer (`estimated`), and how many of
-/// them are right (`held`).
+/// Number of estimates of an MoE layer's most popular experts, and of the right ones (`held`).
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
@@ -261,8 +258,7 @@ json served_json(const Plan& plan, const RunResult& result) {
           {"swapped", swapped / num}};
 }
 
-// (trace, plan, compare) -> what served_json, add_accuracy and add_phase_2 give for a simulation of
-// the plan. compare: name of the rule by which an estimate counts as right.
+// (trace, plan, name of a Compare) -> served_json, add_accuracy and add_phase_2 of a simulation
 int inference(lua_State* L) {
   Host& host = Host::of(L);
   TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);

@@ -118,8 +118,7 @@ json fit_json(const LayerFit& fit, int64_t capacity) {
 }
 
 // (specification as for core.plan, objective) -> { lines, error, degrees, capacity }: PipeMoE's
-// lines, fitted to the plan's cost model for the first MoE layer. Throws UserError if it cannot be
-// cut.
+// lines, fitted to the plan's cost model for the first MoE layer
 int fit(lua_State* L) {
   Host& host = Host::of(L);
   const std::string objective = luaL_checkstring(L, 2);

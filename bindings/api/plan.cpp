@@ -47,8 +47,7 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
-// Simulates the plan by the times of ops that run alone, without the factors of a rehearsal, and
-// returns the metrics of the step with the median time.
+// Simulates with times of ops alone, without a rehearsal's factors; returns the median step.
 json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
   const RunResult result =
       run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);

@@ -104,9 +104,8 @@ int trace_import(lua_State* L) {
   return 1;
 }
 
-// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, or for
-// megatron the prefix of one file per rank. step and layer (from 1): the only ones that format
-// tensorrt holds; other formats hold all.
+// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, or its
+// prefix (megatron: a file per rank). step, layer: from 1, only for tensorrt, whose file holds one.
 int trace_export(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.export");

@@ -138,8 +138,7 @@ Limits::Hold::~Hold() {
   --limits_.holds_;
 }
 
-// Returns whether the stop may be raised at the current line: always with kAnywhere; with kRecipe
-// at lines of the recipe, while no Hold exists. Requires: the caller holds mutex_.
+// Returns whether the stop may be raised at the current line. Requires: the caller holds mutex_.
 bool Limits::due(lua_State* L) const {
   return where_ == Where::kAnywhere || (holds_ == 0 && runs_recipe(L));
 }

@@ -45,8 +45,7 @@ class Progress {
   void row(const std::string& text);
   /// Erases the status line before other text is written to the terminal; draw() shows it again.
   void erase();
-  /// Called every few milliseconds. Draws, at most every 0.1 s, added lines and a changed status
-  /// line.
+  /// Called every few milliseconds. At most every 0.1 s, draws new lines and a changed status line.
   void draw();
 
  private:
