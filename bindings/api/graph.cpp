@@ -112,7 +112,8 @@ int graph_ops(lua_State* L) {
 int graph_op(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
-  if (found.empty()) throw UserError("g:op: no op of the graph has the given name or fields");
+  if (found.empty())
+    throw UserError("g:op: no op of the graph has the given name, or fulfils the given filter");
   session.push_op(L, found.front());
   return 1;
 }
@@ -388,11 +389,16 @@ int graph_split(lua_State* L) {
   if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
-    throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());
+    throw user_error(
+        "g:split: axis = {} is not allowed; give 1 to {}, an axis of the first op's output",
+        axis + 1, shape.size());
   }
   const int64_t length = shape[static_cast<size_t>(axis)];
   if (parts < 1 || parts > length) {
-    throw user_error("g:split: parts = {} is not allowed; give 1 to {}", parts, length);
+    throw user_error(
+        "g:split: parts = {} is not allowed; give 1 to {}, the length of the first op's output "
+        "along the axis",
+        parts, length);
   }
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),
