@@ -98,7 +98,7 @@ int trace(lua_State* L) {
 }
 
 // ({ trace = file, path, keep, shorter, step from 1, batches or 0 for all from `step` on }) -> the
-// profile's handle, { paths = their number, layers, experts, batches }. For path etc. see `trace`.
+// profile's handle, { paths = number of paths, layers, experts, batches }. path etc.: PathOptions
 int popularity(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1);
@@ -258,7 +258,8 @@ json served_json(const Plan& plan, const RunResult& result) {
           {"swapped", swapped / num}};
 }
 
-// (trace, plan, name of a Compare) -> served_json, add_accuracy and add_phase_2 of a simulation
+// (trace, plan, name of a Compare) -> a table that served_json, add_accuracy and add_phase_2 fill
+// from a simulation of the plan
 int inference(lua_State* L) {
   Host& host = Host::of(L);
   TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);

@@ -31,7 +31,7 @@ DegreeProblem problem_of(const Fields& fields, const char* who) {
 }
 
 // ({ max_degree, allowed, method, objective, and alpha_a etc. as problem_of reads them }) -> the
-// degree of the least time, { degree, time_s }
+// degree with the least time that `method` finds, { degree, time_s }
 int degree(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.degree";
   const json values = to_json(L, 1);

@@ -47,7 +47,7 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
-// Simulates with times of ops alone, without a rehearsal's factors; returns the median step.
+// Returns the median step's metrics, simulated with times of ops alone (no rehearsal's factors).
 json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
   const RunResult result =
       run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);
