@@ -18,7 +18,7 @@ struct ProfileHandle {
 };
 
 /// Sets `options` from the fields of the table at `index`: `parameters_from`, a file, and
-/// `popularity`, the handle of a profile, or nil.
+/// `popularity`, the handle of a profile; both may be absent. Predictions are always kept.
 void set_inference(lua_State* L, int index, const Fields& fields, const Host& host,
                    InferOptions& options);
 

@@ -108,13 +108,13 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-// Whether the command only reads and prints: then a signal may end it at once.
+// Returns whether a signal may end the command at once: it prints, or replaces a page as a whole.
 bool reads_only(const moe::lua::HostOptions& options) {
   return options.mode == "report" || options.mode == "list" || options.mode == "doc";
 }
 
-// Makes sure that an interrupted command fails with the message of the interrupt, even if the
-// recipe caught that error.
+// Returns the failure of an interrupted command: the given one, as kind "run" unless it is
+// "internal", or that of the interrupt if there is none since the recipe caught it.
 Failed as_interrupted(Failed failure) {
   if (!failure) return moe::lua::Failure{"run", moe::Interrupted().what(), ""};
   if (failure->kind != "internal") failure->kind = "run";
@@ -376,7 +376,8 @@ int main(int argc, char** argv) {
   if (!failure) return status;
   const moe::Launch launch = moe::launch();
   if (launch.rank == 0) return report(*failure);
-  // The job is not connected yet, and there may be no rank 0, so each process prints its failure.
+  // Rank 0 fails in the same way and prints it, except where ranks that torchrun's variables start
+  // could not connect: there may be no rank 0, so each process prints its failure.
   if (launch.by != moe::Launch::By::kVariables || failure->kind != "run")
     return status_of(*failure);
   failure->message = fmt::format("rank {}: {}", launch.rank, failure->message);

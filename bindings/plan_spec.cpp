@@ -30,7 +30,7 @@ StageKind kind_of(const std::string& name) {
                                stage_kind_name);
 }
 
-// Returns the options that a built-in pass can read; other values are for policies in Lua.
+// Returns the options that a built-in pass can read; tables are for policies in Lua, and left out.
 Options options_of(const nlohmann::json& values) {
   Options options;
   for (const auto& [key, value] : values.items()) {
@@ -154,8 +154,8 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   return tables;
 }
 
-// Returns the durations that the recipe gives for ops on swapped experts; they replace times that
-// would be computed from the ops' work.
+// Returns the durations, and the rate of copies from the host, that the recipe gives for ops on
+// swapped experts; durations replace those that would be computed from the ops' work.
 OffloadTimes offload_times_of(const Fields& cost) {
   OffloadTimes times;
   if (!cost.has("swaps")) return times;
@@ -217,8 +217,9 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
-/// Sets the plan's gate from the field `gate` of the table at `index`, from the routing model in
-/// that table, or from the field `gate` of the model.
+/// Sets the plan's gate: one that gives the choices of the routing model in the table at `index`;
+/// without a routing model, the gate in Lua in the table's field `gate`; without both, the built-in
+/// gate that the model names.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
   spec.routing = routing_in(L, index);
   if (spec.routing) {
@@ -265,7 +266,7 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
     spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
                      .round_once = edits.flag("round_once", false)};
   }
-  // Only rank 0 makes plans, so ops are only measured there.
+  // Only rank 0 makes plans, so ops are only measured there; other ranks take any cost model.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
     handle.profile = profile_of(Host::of(L), cost, spec, handle);
     spec.cost = handle.profile;

@@ -62,7 +62,8 @@ json overlap_json(const OverlapTable& table) {
   return {{"source", table.source}, {"rows", rows}};
 }
 
-/// The device's rates, without the fields for tables of op times, which it has none of.
+/// Returns the device's fields without op_times and attention_backward, which have a use only for a
+/// GPU with a table of measured op times.
 json rates_json(const Device& device) {
   json all = values_json(device);
   all.erase("op_times");
@@ -97,7 +98,8 @@ CalibrateOptions usual_options(const HostOptions& host, int64_t num_ranks) {
 }
 
 // core.calibrate(ranks) -> the measurements { machine, ranks, device, intra, gemm, memory,
-// all_to_all, all_reduce, roofline, overlap, spread, executor, dtype }, with times in us.
+// all_to_all, all_reduce, roofline, overlap, spread, executor, dtype }, with measured times in us.
+// Without intra, all_to_all and all_reduce for 1 rank, without overlap if it was not measured.
 // Collective: all processes of a job must call it.
 int calibrate(lua_State* L) {
   Host& host = Host::of(L);

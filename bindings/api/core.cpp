@@ -65,8 +65,8 @@ int write_output(lua_State* L) {
   return 1;
 }
 
-// Returns the content of runs.jsonl in the form of results.json, for a process that was killed
-// before it wrote results.json; null if none of the process's runs ended.
+// Converts `text`, the content of runs.jsonl, to the form of results.json, for a process that was
+// killed before it wrote results.json; returns null if none of the process's runs ended.
 nlohmann::json lines_of(const std::string& text) {
   using nlohmann::json;
   std::istringstream lines(text);
@@ -84,8 +84,9 @@ nlohmann::json lines_of(const std::string& text) {
   return all;
 }
 
-// Describes the results of an earlier run in the output folder: { found, recipe = { name, path,
-// hash }, traces = names of files }.
+// Describes the results of an earlier process in the output folder, from results.json or else
+// runs.jsonl: { found = false } if there is neither, else { found, recipe = { name, path, hash },
+// traces = names of files }; `recipe` is absent if the file cannot be parsed.
 nlohmann::json earlier_of(const Files& files) {
   using nlohmann::json;
   const auto text_of = [&](const char* name) -> std::optional<std::string> {
@@ -110,7 +111,7 @@ nlohmann::json earlier_of(const Files& files) {
   return out;
 }
 
-// () -> the result of earlier_of
+// () -> the result of earlier_of, found by rank 0
 int earlier_results(lua_State* L) {
   const Host& host = Host::of(L);
   push_json(L,
@@ -160,8 +161,8 @@ int row(lua_State* L) {
   return 0;
 }
 
-// (f): calls f and returns its results. A request to stop does not end the recipe while f runs, so
-// that f can write finished results.
+// (f): calls f() and returns nothing. A request to stop does not end the recipe while f runs, so
+// that f can write finished results, but at the recipe's next line after it.
 int undisturbed(lua_State* L) {
   luaL_checktype(L, 1, LUA_TFUNCTION);
   lua_settop(L, 1);
@@ -292,7 +293,7 @@ int caller(lua_State* L) {
   return 2;
 }
 
-// (source of a Lua chunk) -> the name of the chunk in messages. Returns the source unchanged, since
+// (source of a Lua chunk) -> the name that messages give the chunk: the source, unchanged, since
 // the source of a recipe is the path that the user typed.
 int display_name(lua_State* L) {
   luaL_checkstring(L, 1);

@@ -120,8 +120,9 @@ int take(lua_State* L) {
   return 1;
 }
 
-// Returns the list at `index`: a list from a bulk operation, or a table of numbers from 1 (of
-// tables of numbers, if k > 1). false in a table means no choice (-1).
+// Reads the experts or tokens at `index`, numbers from 1 to `limit`: a list from a bulk operation,
+// a table of numbers, or a table of rows of numbers (k > 1). The result counts from 0; false in a
+// table means no choice and becomes -1. Throws UserError that begins with `what`.
 IndexList check_list(lua_State* L, int index, int64_t limit, const char* what) {
   if (lua_isuserdata(L, index)) {
     const IndexList& list = check_userdata<IndexList>(L, index, kListType);
@@ -174,7 +175,7 @@ int fill(lua_State* L) {
   return 0;
 }
 
-/// Pushes the member kMember of the call's input plus kFirst, which is 1 for indices, since they
+/// Pushes the member kMember of the call's input, plus kFirst: 0 for sizes, 1 for indices, which
 /// count from 1 in Lua.
 template <int64_t GateInput::*kMember, int64_t kFirst = 0>
 int context_number(lua_State* L) {
@@ -209,7 +210,7 @@ int list_length(lua_State* L) {
   return 1;
 }
 
-// Returns how often each expert (or token) is in the list.
+// list:counts() -> a table that has, for each expert (or token), how often it is in the list
 int list_counts(lua_State* L) {
   const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
   const std::vector<int64_t> counts = histogram(list.values, list.limit);
@@ -221,7 +222,7 @@ int list_counts(lua_State* L) {
   return 1;
 }
 
-// Returns the stream of random numbers of one call, made from seed, step, layer and first token.
+// Returns the seed of ctx.rng in one call, made from --seed, step, layer and first token.
 uint64_t call_stream(const Host& host, const GateInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

@@ -112,7 +112,8 @@ int graph_ops(lua_State* L) {
 int graph_op(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
-  if (found.empty()) throw UserError("g:op: no op of the graph has the given name or fields");
+  if (found.empty())
+    throw UserError("g:op: no op of the graph has the given name, or fulfils the given filter");
   session.push_op(L, found.front());
   return 1;
 }
@@ -210,8 +211,8 @@ class Inherited {
   Inherited(GraphSession& session, const std::string& name, const std::vector<TensorId>& inputs)
       : graph_(session.graph()), name_(name), next_to_(neighbours(session, inputs)) {}
 
-  /// Returns the neighbours' value of a field. get(op) returns an op's value; text(value) returns a
-  /// value's name for errors.
+  /// Returns the neighbours' value of a field; throws UserError if there is no neighbour, or two
+  /// have different values. get(op) returns an op's value, text(value) a value's name for errors.
   template <class Get, class Text>
   auto of(const char* field, Get get, Text text) const {
     if (next_to_.empty()) {
@@ -245,7 +246,7 @@ int32_t index_or_none(lua_State* L, const char* what) {
   return static_cast<int32_t>(check_index(L, -1, kMostLayers, what));
 }
 
-/// Returns an op with the phase, segment, layer, part and dw of the op to be inserted.
+/// Returns an op with the new op's phase, segment, layer, part and dw, as given or inherited.
 Op place_of(lua_State* L, const Inherited& inherited) {
   const auto given = [L](const char* key) {
     lua_getfield(L, 2, key);
@@ -329,16 +330,16 @@ int graph_remove(lua_State* L) {
   return 0;
 }
 
-// Returns the lengths of the parts into which `length` is cut: equal, or the first parts longer by
-// 1.
+// Returns the lengths of the parts into which `length` is cut: equal, or if `parts` does not divide
+// `length`, the first length % parts of them longer by 1.
 std::vector<int64_t> equal_sizes(int64_t length, int64_t parts) {
   std::vector<int64_t> sizes(static_cast<size_t>(parts), length / parts);
   for (int64_t i = 0; i < length % parts; ++i) ++sizes[static_cast<size_t>(i)];
   return sizes;
 }
 
-// Returns the tensors that the chain of ops makes, and the activations that other ops make and the
-// chain reads, each to be cut along `axis`.
+// Returns all inputs and outputs of the ops, except parameters and optimizer state, each to be cut
+// along `axis` (from 0).
 std::vector<CutAxis> cuts_along(const Graph& graph, const std::vector<OpId>& ops, int axis) {
   std::vector<CutAxis> cuts;
   const auto add = [&](TensorId t) {
@@ -368,9 +369,9 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every tensor of the chain,
-// except parameters, is cut along the axis (from 1). If the ops cannot be cut, it raises an error
-// with the reason, or with try = true returns nil and the reason.
+// g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every input and output of
+// the ops, except parameters and optimizer state, is cut along the axis (from 1). If the ops cannot
+// be cut, it raises an error with the reason, or with try = true returns nil and the reason.
 int graph_split(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> ops = check_ops(L, 2, session);
@@ -388,11 +389,16 @@ int graph_split(lua_State* L) {
   if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
   if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
-    throw user_error("g:split: axis = {} is not allowed; give 1 to {}", axis + 1, shape.size());
+    throw user_error(
+        "g:split: axis = {} is not allowed; give 1 to {}, an axis of the first op's output",
+        axis + 1, shape.size());
   }
   const int64_t length = shape[static_cast<size_t>(axis)];
   if (parts < 1 || parts > length) {
-    throw user_error("g:split: parts = {} is not allowed; give 1 to {}", parts, length);
+    throw user_error(
+        "g:split: parts = {} is not allowed; give 1 to {}, the length of the first op's output "
+        "along the axis",
+        parts, length);
   }
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),

@@ -74,8 +74,8 @@ int64_t most_rows(TraceHandle& trace) {
 }
 
 // ({ routing, step from 1, ranks, tokens, experts, k, layers, path, keep, shorter, profile_batches,
-// batches }) -> the batches after the profiled ones, { paths, most_rows }. path, keep and shorter:
-// as in PathOptions (engine/placement/path_profile.h).
+// batches }) -> the handle of the batches after the profiled ones, { paths = number of profiled
+// paths, most_rows }. path, keep and shorter: as in PathOptions (placement/path_profile.h).
 int trace(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1, true);
@@ -97,8 +97,8 @@ int trace(lua_State* L) {
   return 2;
 }
 
-// ({ trace = file, path, keep or 0, shorter, step from 1, batches or 0 for all from `step` on }) ->
-// the profile, { paths, layers, experts, batches }
+// ({ trace = file, path, keep, shorter, step from 1, batches or 0 for all from `step` on }) -> the
+// profile's handle, { paths = number of paths, layers, experts, batches }. path etc.: PathOptions
 int popularity(lua_State* L) {
   Host::of(L).end_loading();
   const json values = to_json(L, 1);
@@ -142,7 +142,7 @@ TwoPhaseOptions place_options(const Fields& fields) {
           .weighted = fields.text("share") == "weighted"};
 }
 
-/// Number of estimates of the most popular experts of an MoE layer, and how many of them are right.
+/// Number of estimates of an MoE layer's most popular experts, and of the right ones (`held`).
 struct Accuracy {
   int64_t estimated = 0, held = 0;
   double share() const { return static_cast<double>(held) / static_cast<double>(estimated); }
@@ -185,7 +185,8 @@ void add_accuracy(const std::vector<Accuracy>& layers, bool fine_tunes, json& ou
   out["fine_tuning"] = fine_tunes ? 1 - all.share() : 0.0;
 }
 
-/// Adds the durations of phase 2 in the plan to `out`, if the plan has a phase 2.
+/// Adds to `out` the durations of phase 2 in the first MoE layer that has it: resume_ms if experts
+/// stay where phase 1 placed them, rerun_ms if they are placed again. Adds nothing without phase 2.
 void add_phase_2(const Plan& plan, json& out) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -202,8 +203,8 @@ void add_phase_2(const Plan& plan, json& out) {
   }
 }
 
-/// Returns the number of experts that are copied to devices in a batch: those of phase 1, and those
-/// of phase 2 that the device did not already have.
+/// Returns how many copies of experts are made to devices in a batch: in phase 1, and in phase 2
+/// those that the device does not have from phase 1. An expert counts once per device.
 int64_t num_loaded(const Plan& plan, const std::vector<OffloadRecord>& records) {
   int64_t count = 0;
   for (const OffloadRecord& record : records) {
@@ -219,7 +220,8 @@ int64_t num_loaded(const Plan& plan, const std::vector<OffloadRecord>& records) 
   return count;
 }
 
-/// The results of a simulation: percentiles over all layers and batches, and means over batches.
+/// The results of a simulation: percentiles over batches (layer, a2a and expert: over all layers of
+/// all batches), and per batch the mean of phase2, waits and swapped.
 json served_json(const Plan& plan, const RunResult& result) {
   std::vector<Nanoseconds> batch, layer, a2a, expert;
   TimeSum phase2, mapping_wait, swap_wait;
@@ -256,7 +258,8 @@ json served_json(const Plan& plan, const RunResult& result) {
           {"swapped", swapped / num}};
 }
 
-// (trace, plan, compare) -> percentiles, means, accuracy and phase 2 of a simulation of the plan
+// (trace, plan, name of a Compare) -> a table that served_json, add_accuracy and add_phase_2 fill
+// from a simulation of the plan
 int inference(lua_State* L) {
   Host& host = Host::of(L);
   TraceHandle& trace = check_userdata<TraceHandle>(L, 1, kTraceType);
@@ -281,8 +284,8 @@ int inference(lua_State* L) {
   return 1;
 }
 
-// ({ popularity, devices, cap, seed, share }) -> { holders[expert] = devices, experts[device] =
-// experts }, numbers from 1
+// ({ popularity[expert], devices, cap, seed, share }) -> { holders[expert] = devices,
+// experts[device] = experts }, numbers from 1. cap, seed and share: as in TwoPhaseOptions.
 int place(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.lina.place");
@@ -320,7 +323,8 @@ std::vector<ExpertCounts> transitions_of_choices(const json& choices, int64_t ex
 }
 
 // ({ experts, top, and either choices[layer][token], or routing, step, ranks, tokens, k, layers and
-// batches }) -> { layers = { { layer, share } }, share }
+// batches }) -> { layers = { { layer (from 2), share } }, share, tokens }. share[n], n = 1 to top,
+// is that of moe::locality for the n most frequent next experts: per layer, and of all `tokens`.
 int locality(lua_State* L) {
   const json values = to_json(L, 1, true);
   const Fields fields(values, "moe.lina.locality");

@@ -91,7 +91,8 @@ json use_json(const NetworkRun& run) {
 }
 
 // (fields of moe.collectives, { [op] = matrix of bytes }) -> { ops = { { begin_ms, end_ms,
-// rank_end_ms }, ... }, nodes_alike, link_use }; nodes_alike: whether one node stood for all
+// rank_end_ms }, ... }, nodes_alike, link_use (if requested) }; nodes_alike: whether all nodes have
+// the same transfers, so that only one node was simulated
 int collectives(lua_State* L) {
   luaL_checktype(L, 2, LUA_TTABLE);
   Host::of(L).end_loading();

@@ -30,8 +30,8 @@ DegreeProblem problem_of(const Fields& fields, const char* who) {
   return {.ways = times_of(layer, objective_of(fields)), .cut_s = layer.cut_s};
 }
 
-// ({ lines, max_degree, allowed, method, objective }) -> { degree, time_s }; the lines are alpha_a
-// and so on, as problem_of reads them
+// ({ max_degree, allowed, method, objective, and alpha_a etc. as problem_of reads them }) -> the
+// degree with the least time that `method` finds, { degree, time_s }
 int degree(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.degree";
   const json values = to_json(L, 1);
@@ -46,7 +46,8 @@ int degree(lua_State* L) {
   return 1;
 }
 
-// ({ lines, degree, by, objective }) -> seconds
+// ({ degree, by, objective, and alpha_a etc. as problem_of reads them }) -> the layer's time at
+// this degree in seconds. by: "closed_form", or else the recurrence over the parts.
 int time(lua_State* L) {
   constexpr const char* kWho = "moe.pipemoe.time";
   const json values = to_json(L, 1);
@@ -78,8 +79,8 @@ json spans_json(const Plan& plan, const Timeline& timeline) {
   return all;
 }
 
-// ({ devices, experts_per_device, rows, hidden, ffn, dtype, lines, degree, spans })
-// -> { time_s, spans }
+// ({ devices, experts_per_device, rows, hidden, ffn, dtype, alpha_a, beta_a, alpha_gemm, beta_gemm,
+// degree, spans }) -> { time_s, spans (if spans is true) } of a simulated forward pass
 int simulate(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.pipemoe.simulate");
@@ -116,8 +117,8 @@ json fit_json(const LayerFit& fit, int64_t capacity) {
   return {{"lines", lines}, {"error", error}, {"degrees", fit.degrees}, {"capacity", capacity}};
 }
 
-// (specification as for core.plan, objective) -> { lines, error, degrees, capacity } of the first
-// MoE layer
+// (specification as for core.plan, objective) -> { lines, error, degrees, capacity }: PipeMoE's
+// lines, fitted to the plan's cost model for the first MoE layer
 int fit(lua_State* L) {
   Host& host = Host::of(L);
   const std::string objective = luaL_checkstring(L, 2);

@@ -231,7 +231,8 @@ int free_slots(lua_State* L) {
   return 1 + push_number(L, p.placement.free_residents(d));
 }
 
-// p:free_bytes(d) -> bytes of the device's empty slots and of the memory that the plan does not use
+// p:free_bytes(d) -> the sum of the bytes of the device's empty slots and of the memory that the
+// plan does not use; nothing if the device's memory or the plan's peak is not known
 int free_bytes(lua_State* L) {
   const PlacementHandle& p = check_placement(L);
   const int64_t d = check_device(L, 2, *p.call);

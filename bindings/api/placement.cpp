@@ -133,8 +133,7 @@ nlohmann::json rates_table(PlacementRates rates) {
   return values_json(rates);
 }
 
-// Returns the stream of random numbers of one call, which depends on seed, step and layer, not on
-// the rank.
+// Returns the seed of ctx.rng in one call, made from --seed, step and layer, but not the rank.
 uint64_t call_stream(const Host& host, const PlaceInput& in) {
   const auto mix = [](int64_t value, uint64_t stream) {
     return hash32(static_cast<uint64_t>(value), stream);

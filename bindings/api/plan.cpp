@@ -47,7 +47,7 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
-// Returns the metrics of the prediction from ops alone, without the factors of a rehearsal.
+// Returns the median step's metrics, simulated with times of ops alone (no rehearsal's factors).
 json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
   const RunResult result =
       run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);
@@ -107,9 +107,10 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 }
 
 /// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false } -> the metrics of the
-/// step with the median time (steps differ only under a routing model) and the timelines. keep:
-/// which steps' timelines are kept: "first", "last" or "all". links: whether the kept timeline also
-/// has the bytes that links carry.
+/// step with the median time (steps differ only under a routing model) and, in the field
+/// `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
+/// "all". links: whether the last step's timeline (keep = "last"), else the first step's, also has
+/// the bytes that links carry.
 int simulate(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);
@@ -241,7 +242,7 @@ json exchange_ms_json(const Host&, const PlanHandle& handle) {
   return packing_exchange_ms(handle.plan->spec);
 }
 
-/// Makes a method of a plan whose result is found on rank 0 by kFind and broadcast.
+/// A method of a plan: rank 0 computes the result by kFind, and all processes return it.
 template <json (*kFind)(const Host&, const PlanHandle&)>
 int tell(lua_State* L) {
   const PlanHandle& handle = check_plan(L);

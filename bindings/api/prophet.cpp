@@ -50,8 +50,8 @@ PlacementRates rates_of(const Fields& fields, const char* who) {
   return rates;
 }
 
-// Returns the fields that the results of core.prophet_plan and core.prophet_place share: device
-// loads without (`before`) and with (`after`) the placement.
+// Returns the fields that the results of core.prophet_plan and core.prophet_place share: rows per
+// device and their balance, without (`before`) and with (`after`) the placement, and rb.
 json loads_json(const DeviceLoads& before, const DeviceLoads& after) {
   return {{"computed", after.computed},
           {"received", after.received},
@@ -76,7 +76,8 @@ json plan_json(const ProphetPlan& plan) {
   return result;
 }
 
-// ({ routed, rates, alpha, n or none, equation, max_selected }) -> the result of moe.prophet.plan
+// ({ routed, alpha, n or none, equation (6 or 8, as in `place`), max_selected, rates as in rates_of
+// }) -> the result of moe.prophet.plan
 int plan(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.plan";
   const json values = to_json(L, 1);

@@ -104,7 +104,8 @@ int trace_import(lua_State* L) {
   return 1;
 }
 
-// core.trace_export { format, trace, to, step, layer from 1 } -> paths of the files
+// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, or its
+// prefix (megatron: a file per rank). step, layer: from 1, only for tensorrt, whose file holds one.
 int trace_export(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.export");

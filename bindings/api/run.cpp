@@ -88,7 +88,8 @@ json executed_json(const RunResult& result, const Plan& plan) {
   return ranks;
 }
 
-/// Returns, for each op, { error, num, samples = { step, layer (lists, from 1), phase,
+/// Returns, for each ModelOp ("a2a", "experts", ...), { error = mean relative error over `num`
+/// samples (absent if num is 0), num, samples = lists { step, layer (both from 1), phase,
 /// estimated_ms, real_ms } }.
 json planner_error_json(const ModelErrors& errors) {
   json ops = json::object();
@@ -196,7 +197,8 @@ int run_plan(lua_State* L) {
 const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
                                                      const PlanHandle& handle, const char* call) {
   lua_getfield(L, index, "timelines");
-  if (lua_isnil(L, -1)) throw user_error("{}: give a result of plan:run or plan:simulate", call);
+  if (lua_isnil(L, -1))
+    throw user_error("{}: no result is given; give a result of plan:run or plan:simulate", call);
   const Timelines& all = check_userdata<Timelines>(L, lua_gettop(L), kTimelinesType);
   if (all.plan != handle.plan)
     throw user_error("{}: the result is of another plan; give a result of this plan", call);

@@ -24,7 +24,7 @@ OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
   return op;
 }
 
-// s:free(a, b) -> whether there is no path between the ops, in either direction, by current edges.
+// s:free(a, b) -> whether the ops differ and no path of current edges joins them in any direction
 int is_free(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId a = check_own_op(L, 2, session), b = check_own_op(L, 3, session);

@@ -32,14 +32,15 @@ inline void push_null(lua_State* L) {
 }
 
 /// Returns JSON text with sorted keys. A number is written as the shortest decimal text that reads
-/// back as the same double. indent < 0 means one line.
+/// back as the same double. indent: spaces per level, < 0 means one line. Throws UserError unless
+/// all strings are UTF-8.
 std::string json_text(const nlohmann::json& value, int indent);
 /// Parses JSON text. Throws UserError with the number of the first wrong byte.
 nlohmann::json parse_json(const std::string& text);
 
-/// Reads fields of a JSON object. The functions throw UserError naming the field if it is missing
-/// or of another type ("core.plan: model.layers: give a whole number"); those with a
-/// parameter `otherwise` return its value if the field is missing.
+/// Reads fields of a JSON object; `path` names the object in errors. The functions throw UserError
+/// naming the field if it is missing or of another type ("plan.model.layers: give a whole number");
+/// those with a parameter `default_value` return it if the field is missing or null.
 class Fields {
  public:
   Fields(const nlohmann::json& value, std::string path);

@@ -99,7 +99,7 @@ class Search {
     return std::any_of(real_.begin(), real_.end(), on_the_way) ||
            std::any_of(named_.begin(), named_.end(), on_the_way);
   }
-  /// Reads a symbolic link; its target is resolved next.
+  /// Makes a symbolic link's target the next part to resolve; returns false if it is unreadable.
   bool enter(const fs::path& link) {
     std::error_code error;
     const fs::path to = fs::read_symlink(link, error);

@@ -1,7 +1,7 @@
 // Which files a recipe may read and write. Without --trust it may read only its own folder, the
-// output folder, and files and folders that the command line names; it may write only into the
-// output folder. Other places are not accessed at all. Opening and reading files is in
-// engine/base/files.h.
+// output folder, ./out, the Lua library's folder, and files and folders that the command line
+// names; it may write only into the output folder. Other places are not accessed at all. Opening
+// and reading files is in engine/base/files.h.
 #pragma once
 
 #include <filesystem>

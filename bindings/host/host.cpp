@@ -43,7 +43,7 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
 }
 
-// Returns whether progress is shown: for commands that take long, on rank 0 of a job.
+// Returns whether progress is shown: by the commands run and calibrate, in a job only on rank 0.
 bool shows_progress(const HostOptions& options) {
   const bool root = options.processes == nullptr || options.processes->is_root();
   return root && (options.mode == "run" || options.mode == "calibrate");

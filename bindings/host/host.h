@@ -70,12 +70,13 @@ class Host {
   Progress& progress() { return progress_; }
   const std::shared_ptr<Watchdog>& watchdog() const { return watchdog_; }
 
-  /// Runs the library's _main: the recipe in modes "run" and "check", in mode "list" a list
-  /// (`argument`: its kind, or ""), in the other modes the command. Returns the failure, if any,
-  /// and throws nothing. The failure has a traceback if it is a Lua error without a kind.
+  /// Runs the library's _main: the recipe in modes "run" and "check", in the other modes the
+  /// command. argument: the kind of "list" or topic of "doc" ("": none), or the name of the file
+  /// that "calibrate" or "report" writes. Returns the failure, if any, and throws nothing. The
+  /// failure has a traceback if it is a Lua error without a kind.
   std::optional<Failure> main(const std::string& argument = "");
-  /// Evaluates the recipe up to its first call that would run something. Throws UserError if it
-  /// fails.
+  /// Evaluates the recipe up to its first call that would plan or run something, so that its
+  /// policies are defined. Throws UserError if it fails.
   void evaluate_policies();
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
@@ -103,8 +104,9 @@ class Host {
     Host& host_;
   };
 
-  /// The running calls of pass and schedule policies. add_session returns the number by which
-  /// handles refer to the session.
+  /// The calls of pass and schedule policies to which handles in Lua refer: those that run, and
+  /// ended ones whose picks may still be called. add_session returns the number by which the call's
+  /// handles refer to it; session(number) returns null if the call does not exist any longer.
   uint32_t add_session(GraphSession* session);
   void remove_session(uint32_t serial) { sessions_.erase(serial); }
   GraphSession* session(uint32_t serial) const;

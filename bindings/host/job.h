@@ -1,7 +1,7 @@
 // Functions for a recipe that runs in several processes (a job, one rank per process). Every
 // process runs the script, and all of them take the same path, since values that could differ are
 // found by rank 0 and broadcast. So plan_for_all and broadcast_from_root are collective: all
-// processes must call them. Without a launcher there is one process, and they only call `find`.
+// processes must call them. Without a launcher there is one process; it only computes the result.
 // Starting and connecting the processes is in engine/comm/job.
 #pragma once
 

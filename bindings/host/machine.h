@@ -8,7 +8,8 @@
 namespace moe::lua {
 
 const char* program_version();
-/// The folder that contains moe/init.lua: next to an installed program, else in the source tree.
+/// Returns the folder that contains moe/init.lua: ../share/moebench or scripts, seen from the
+/// program's folder, else scripts of the source tree.
 std::string find_scripts();
 
 /// Returns {cpu, cores, kernel_set, git}. git is the revision of the working tree that contains

@@ -41,11 +41,11 @@ class Progress {
              std::optional<double> rest_s = std::nullopt);
   /// Called when step `number` of `of` of the current run has ended.
   void step(int64_t number, int64_t of);
-  /// Adds a line above the status line, which stays.
+  /// Adds a line of text that stays on the terminal, above the status line.
   void row(const std::string& text);
   /// Erases the status line before other text is written to the terminal; draw() shows it again.
   void erase();
-  /// Called every few milliseconds: draws changes at once, and the whole line once per second.
+  /// Called every few milliseconds. At most every 0.1 s, draws new lines and a changed status line.
   void draw();
 
  private:

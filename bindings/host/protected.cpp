@@ -71,8 +71,9 @@ int with_traceback(lua_State* L) {
   return 1;
 }
 
-// Calls the function; returns the number of its results, or -1 and its exception as `failure`. The
-// catch blocks call no function of Lua: a Lua error (out of memory) must not leave a catch block.
+// Calls the function; returns the number of its results, or -1 and its exception as `failure`. A
+// UserError gets the kind "user" and the recipe's line if `position`, else neither. The catch
+// blocks call no function of Lua: a Lua error (out of memory) must not leave a catch block.
 int results_of(lua_State* L, lua_CFunction function, bool position, Failure& failure) {
   try {
     check_stack();

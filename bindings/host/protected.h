@@ -30,8 +30,8 @@ class LuaError : public UserError {
   Failure failure_;
 };
 
-/// Converts an exception that is not of this project: kind "run" if memory, a thread or a library
-/// was not available, else "internal".
+/// Converts an exception that is no LuaError, UserError or RunError: kind "run" if memory, a thread
+/// or a library was not available, else "internal".
 Failure foreign_failure(const std::exception& error);
 
 /// Pushes an error table {kind=, message=} whose tostring is the message. The kind is also kept

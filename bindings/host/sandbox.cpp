@@ -33,8 +33,8 @@ constexpr std::array kKeptFromRecipes = {
     "collectgarbage", "debug",  "dofile",   "ffi", "getfenv", "io",      "jit",   "loadfile",
     "loadstring",     "module", "newproxy", "os",  "package", "setfenv", "gcinfo"};
 
-// The order in which pairs() iterates: numbers, then strings, each ascending; then other keys in
-// the table's own order.
+// Returns whether pairs() iterates over key a before key b (their places in the list `keys`):
+// numbers, then strings, each ascending; false, true; then other keys in the table's own order.
 bool key_less(lua_State* L, int keys, int a, int b) {
   lua_rawgeti(L, keys, a);
   lua_rawgeti(L, keys, b);
@@ -86,8 +86,8 @@ int sorted_pairs(lua_State* L) {
   return 1;
 }
 
-// string.rep as in Lua, except that a result above a quarter of the memory cap is an error at the
-// line.
+// string.rep as in Lua, except that a result above a quarter of the memory cap is an error, which
+// names the line of the call.
 int string_rep(lua_State* L) {
   size_t length = 0;
   luaL_checklstring(L, 1, &length);
@@ -246,7 +246,8 @@ void remove_fields(lua_State* L, std::initializer_list<const char*> names) {
   }
 }
 
-// Replaces global functions, for the library as well as for recipes.
+// Replaces the global functions print and pairs, for the library as well as for recipes; Lua's own
+// pairs becomes rawpairs.
 void replace_globals(lua_State* L) {
   lua_pushcfunction(L, method<print_line>);
   lua_setglobal(L, "print");
@@ -256,8 +257,8 @@ void replace_globals(lua_State* L) {
   lua_setglobal(L, "pairs");
 }
 
-// Changes Lua's libraries, for the library as well as for recipes: no random numbers, no bytecode,
-// and string.rep with a limit.
+// Changes Lua's libraries, for the library as well as for recipes (not with --trust): no random
+// numbers, no string.dump, string.rep with a limit, and strings whose metatable is hidden.
 void tame_libraries(lua_State* L) {
   lua_getglobal(L, "math");
   remove_fields(L, {"random", "randomseed"});

@@ -95,7 +95,7 @@ struct TypeDef {
 /// type stubs are made, unless an earlier Lua state has added a type of this name. Throws
 /// InternalError with the name of a type or member that lacks a doc, a type or a function.
 void declare_type(const TypeDef& type);
-/// Pushes a list of the declared types: { name, as, doc, members = { { name, type, doc } } } each.
+/// Pushes a list of the declared types, each { name, as, doc, members = { { name, type, doc } } }.
 void push_types(lua_State* L);
 
 /// An __index function: throws UserError for an unknown name, with the valid names. Upvalues: the

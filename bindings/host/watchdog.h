@@ -21,8 +21,8 @@ class Watchdog;
 
 /// The deadline of a call. When it passes, the watchdog's thread calls `overdue` once, and if the
 /// call still has not returned kGraceNs later, `ends`, which does not return; if `overdue` is null,
-/// it calls `ends` at once. Both must be safe to call from another thread. The deadline is watched
-/// from construction to destruction.
+/// it calls `ends` at once. Both must be safe to call from another thread. arm() sets the time,
+/// counted from now; before arm() and after disarm() there is no deadline.
 class Deadline {
  public:
   Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,

@@ -11,14 +11,14 @@ namespace {
 
 constexpr const char* kContextType = "policy context";
 
-// Returns the stream of a policy's random numbers, made from the seed and the stage's name.
+// Returns the seed of ctx.rng in a policy's call, made from --seed and the stage's name.
 uint64_t policy_stream(const Host& host, const std::string& stage) {
   uint32_t stream = hash32(static_cast<uint64_t>(host.options().seed.value_or(1)), 1000211);
   for (const char c : stage) stream = hash32(static_cast<unsigned char>(c), stream);
   return stream;
 }
 
-// Returns the session of a field of ctx, whose number is upvalue 1.
+// Returns the session to which a field of ctx belongs; upvalue 1 is the session's number.
 GraphSession& session_of(lua_State* L) {
   return GraphSession::of(L, static_cast<uint32_t>(lua_tonumber(L, lua_upvalueindex(1))));
 }

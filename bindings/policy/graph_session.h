@@ -67,7 +67,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   /// Calls the function that is on the stack below its num_args arguments, with a deadline. Error
   /// messages end in "(in <what>)".
   void call(lua_State* L, int num_args, int num_results, const std::string& what);
-  /// Returns the name for messages: "schedule 'longest_first'".
+  /// Returns the policy's kind and name for messages: "schedule 'longest_first'" or "pass '...'".
   const std::string& what() const { return what_; }
 
   /// Ends the call: handles are refused from now on, and the current schedule is kept.

@@ -44,7 +44,7 @@ class LuaPick {
       const auto [owner, op] = check_op(stack_, -1);
       if (owner == session_.get()) return op;
     } catch (const UserError&) {
-      // Another value than an op is refused like an op of another graph.
+      // A value that is no op is refused with the same message as an op of another graph.
     }
     throw run_error("{}{}: returned a {}; return one of the ready ops", where_, what_,
                     luaL_typename(stack_, -1));

@@ -15,9 +15,9 @@ namespace moe::lua {
 /// schedule if f does not return one of the ready ops.
 Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane);
 
-/// Returns the function Policies::choose of a run. That throws UserError if the recipe does not
-/// define the schedule before the first call that would run something. Requires: `picks` are those
-/// of the plan; plan and picks exist longer than the returned function.
+/// Returns the function Policies::choose of a run. Calling it throws UserError if the recipe does
+/// not define the schedule before the first call that would run something. Requires: `picks` are
+/// those of the plan; plan and picks exist longer than the returned function.
 std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan,
                                               const PickPolicies& picks);
 

@@ -42,10 +42,11 @@ RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacem
                                std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
 
 /// Returns the placements of a run, indexed by [step][layer]: { layer = number of the block, owners
-/// = for each expert, replicas and shadows = lists of { expert, devices }, moves = number of
-/// residents that are new since the step before, copies, max_load, mean_load and max_load_plain =
-/// rows per device, log = lines of the policy, if any }. Ids count from 1. first_step: the run's
-/// first step, from 0.
+/// = for each expert, replicas (residents other than the owner) and shadows = lists of { expert,
+/// devices }, moves = number of residents that are new since the step before, copies = number of
+/// shadows, max_load and mean_load = of the rows that each device computes, max_load_plain = the
+/// same without the policy, log = lines of the policy, if any }. Ids count from 1. first_step: the
+/// run's first step, from 0.
 nlohmann::json placements_json(const RunResult& result, int64_t first_step,
                                const PlacementLog& log);
 

@@ -56,7 +56,8 @@ TEST_CASE("a step is shown of a result of its own plan, and of one that it has, 
       return message_of(kHead + "p.core:" + call + (list ? "{" + given + "}" : given));
     };
     INFO(call);
-    CHECK_THAT(refused("{}"), Contains(std::string(call) + ": give a result of plan:run"));
+    CHECK_THAT(refused("{}"),
+               Contains(std::string(call) + ": no result is given; give a result of plan:run"));
     CHECK_THAT(refused("{ timelines = q.held.timelines }"),
                Contains(std::string(call) + ": the result is of another plan"));
     CHECK_THAT(refused("{ timelines = sim.timelines, step = 4 }"),
