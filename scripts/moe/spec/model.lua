@@ -67,8 +67,9 @@ M.FIELDS = {
       .. "on CPU ranks" },
 }
 
--- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
--- pair, the other of the pair is removed.
+-- Pairs of fields that exclude each other: exactly one is given of the pairs of batch and experts,
+-- at most one of capacity and capacity_factor. Where M.override sets one of a pair, it removes the
+-- other.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
