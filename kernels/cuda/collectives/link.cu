@@ -122,8 +122,8 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// Returns the most shared memory that a block can have, in bytes: with it no second block fits on
-/// the multiprocessor. 0 on failure (see errors.h).
+/// Returns the most shared memory that a block can have, in bytes, and permits paced_copies_kernel
+/// to use it: then no second block fits on the multiprocessor. 0 on failure (see errors.h).
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =

@@ -147,7 +147,8 @@ function M.gpt2_moe(t)
 end
 
 --- Returns a model in which the fields of `changes` replace those of `model`; `model` itself if
---- changes is nil.
+--- changes is nil. A changed gate also removes `k`, and a changed gate, routing, k or capacity
+--- removes `fill`, unless `changes` gives them.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then
