@@ -10,9 +10,9 @@ return function(assumed, nodes)
         why = "time between kernels of a compiled graph that the host launches one by one" },
     },
     collective_times = "a100",  -- inside a node
-    -- The two latencies are chosen so that small all-reduces of two nodes take about 160 us; 161 us
-    -- are published for EFA (awsome-distributed-training, micro-benchmarks/nccl-tests). A tree has 14
-    -- hops in the nodes and two between them, and a hop takes twice latency_us.
+    -- The two latencies are chosen so that small all-reduces of two nodes take about 160 us; for
+    -- EFA, 161 us are published (awsome-distributed-training, micro-benchmarks/nccl-tests). A tree
+    -- has 14 hops in the nodes and two between them, and a hop takes twice latency_us.
     intra = { latency_us = 3 },
     -- Four 100 Gb/s NICs per node (Lancet, section 7).
     nics_per_node = 4,

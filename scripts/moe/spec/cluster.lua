@@ -166,7 +166,7 @@ local function named(name)
     local at = errors.here()
     local path = "cluster." .. name
     if type(t) ~= "table" then
-      schema.refuse(path, t, "a table, for example { nodes = 2 }", at)
+      schema.refuse(path, t, "a table of the cluster's fields, for example { nodes = 2 }", at)
     end
     local data = load_file(name)
     data.doc, data.name = nil, name

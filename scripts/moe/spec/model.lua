@@ -152,7 +152,8 @@ end
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then
-    schema.refuse(path, changes, "a table of the fields that differ", at)
+    schema.refuse(path, changes, "a table of the model's fields to replace, for example { k = 2 }",
+      at)
   end
   local t = schema.merged(model.given, {})
   for key in pairs(changes) do

@@ -164,7 +164,9 @@ M.FIELDS = {
 -- own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
-  if #of == 0 then errors.user(path .. ".of: the list is empty; give a system", at) end
+  if #of == 0 then
+    errors.user(path .. ".of: the list is empty; give systems or names of known systems", at)
+  end
   for i, entry in ipairs(of) do
     local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then
