@@ -43,7 +43,8 @@ struct LinkFlags {
 /// What a transfer writes to LinkFlags and waits for; by default neither.
 struct LinkSignal {
   LinkFlags* flags = nullptr;
-  /// If above 0, the transfer writes began_ns, then this to `begun`, if `begun` is still lower.
+  /// If above 0, and `begun` is still lower than this number, the transfer writes began_ns and then
+  /// sets `begun` to this number.
   int64_t begins = 0;
   int64_t ends = 0;  // the transfer ends only when LinkFlags::over is at least this
 };

@@ -54,7 +54,7 @@ const Blas& blas() {
 }
 
 bool reserve_blas_buffers(int64_t num_threads) {
-  // 128 MiB for a buffer, and some bytes for its bookkeeping.
+  // Address space per buffer: 128 MiB, and some bytes for its bookkeeping.
   constexpr size_t kBytes = size_t{130} << 20;
   static std::mutex mutex;
   static int64_t reserved = 0;

@@ -13,7 +13,8 @@ const KernelTable<float>& fast_table();
 void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha,
           const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
           int64_t ldc, Stream stream) noexcept;
-/// The function kFillBias of each_product() (kernels/each_product.h).
+/// y[r,c] = bias[c] + residual[r,c], where a null operand counts as 0: the kFillBias that
+/// each_product() (kernels/each_product.h) calls.
 void fill_bias(float* y, const float* bias, const float* residual, int64_t rows, int64_t cols,
                Stream stream) noexcept;
 /// As KernelTable::gelu and gelu_dx.

@@ -50,7 +50,8 @@ struct Layout {
         scale(1.0f / __builtin_sqrtf(static_cast<float>(s.head_dim))) {}
 
   bool whole_tiles() const { return dim == dim_padded && seq == keys_padded; }
-  /// Whether tiles may read and write q, k, v and their gradients where they are.
+  /// Whether tiles may read and write k, v and their gradients in the caller's arrays; otherwise
+  /// padded copies in the work area are used.
   bool in_place() const { return whole_tiles() && seq * pitch <= kInPlaceFloats; }
   int64_t head_floats() const { return keys_padded * dim_padded; }
   int64_t score_floats() const { return keys_padded * kQueryBlock; }
@@ -122,7 +123,7 @@ struct PerQuery {
   Vec half[2];
 };
 
-/// The queries [begin, end); they attend to the keys [0, end).
+/// A strip: the queries [begin, end) of a sequence. Query i attends to the keys [0, i].
 struct QueryBlock {
   int64_t begin, end;
   int64_t rows() const { return end - begin; }
@@ -151,7 +152,8 @@ MOE_INLINE Vec mask_above(Vec score, int64_t key, int half) {
   return query < static_cast<int32_t>(key) ? splat(-__builtin_inff()) : score;
 }
 
-/// Writes transposed, masked scores; returns the maximum of each query.
+/// Writes the strip's scores, masked, as score[key][query]; returns the largest score of each
+/// query.
 MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In keys, const float* q_t,
                                    const Layout& at) {
   PerQuery top = {{splat(-__builtin_inff()), splat(-__builtin_inff())}};
@@ -168,7 +170,7 @@ MOE_NOINLINE PerQuery block_scores(float* score, const QueryBlock& block, In key
   return top;
 }
 
-/// Replaces scores by 2^(score - shift); returns the sum of each query.
+/// Replaces each score by 2^(score - shift); returns the sum of these powers for each query.
 MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const PerQuery& shift) {
   PerQuery sum = {};
   const auto step = [&](int64_t j, int h) {
@@ -182,7 +184,8 @@ MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const Per
   return sum;
 }
 
-/// to [rows, cols] = tile, or += if `add` is set; elements beyond the tile are left unchanged.
+/// to [rows, cols] = the tile's first rows and columns, or += if `add` is set. `rows` and `cols`
+/// may exceed the tile; elements beyond the tile, or beyond `rows` or `cols`, are left unchanged.
 MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, int64_t cols,
                            bool add) {
   MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {

@@ -21,7 +21,7 @@ MOE_INLINE void each_head(AttentionShape s, F f) {
     }
 }
 
-/// c [m,n] = op(a) op(b), summed over k products per element.
+/// c [m,n] = op(a) [m,k] * op(b) [k,n], where op transposes if the flag is set.
 void product(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, const float* a,
              int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc) {
   gemm(transpose_a, transpose_b, m, n, k, 1.0f, a, lda, b, ldb, 0.0f, c, ldc, nullptr);

@@ -97,8 +97,8 @@ MOE_INLINE void each_vec(int64_t n, F f) {
   if (i < n) f(i, First{n - i});
 }
 
-/// at_least returns the larger and at_most the smaller of a and b. The result is NaN where a is
-/// NaN, since the instructions return their second operand if one of the two is NaN.
+/// at_least returns the larger and at_most the smaller of a and b. Where a or b is NaN, the result
+/// is a, since the instructions then return their second operand.
 #if defined(__AVX512F__)
 MOE_INLINE Vec at_least(Vec a, Vec b) {
   return _mm512_max_ps(b, a);

@@ -8,8 +8,9 @@ namespace {
 using Index = unsigned long long;
 constexpr Index kNone = ~Index{0};
 
-/// The only kernel that combines numbers by an atomic. A minimum is the same in any order, so the
-/// result has the same bits every time. `begin` and `end` are counted in numbers.
+/// *first = the minimum of *first and the first index of a NaN or infinity in x[begin .. end - 1].
+/// The only kernel that combines numbers by an atomic: a minimum is the same in any order, so the
+/// result has the same bits every time.
 template <class T, int N>
 __global__ void note_nonfinite_kernel(Index* first, const T* x, int64_t begin, int64_t end) {
   Index mine = kNone;

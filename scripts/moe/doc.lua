@@ -77,7 +77,7 @@ local function call_text(t)
   return ("moe.%s%s: %s"):format(t.name, t.takes or " { fields }", t.call.gives)
 end
 
--- Returns the names of the topics of the types that occur in the topic, sorted.
+-- Returns, sorted, the names of the topics of those types that the topic's call or members mention.
 local function mentioned(t)
   local text, names = { t.call and call_text(t) or "" }, {}
   for _, m in ipairs(t.members) do text[#text + 1] = m.type end
@@ -160,9 +160,9 @@ local function overview_text(lines, rows)
   end
 end
 
--- Returns how well the topic matches the name `asked`: 1 for the topic's name or class, 2 for the
--- name of such a value in examples, 3 for the last part of the topic's name, 4 for the first part;
--- nil if it does not match.
+-- Returns how well the topic matches the name `asked`: 1 if that is the topic's name or class, 2 if
+-- it is the name (t.as) of a value of the topic's type in examples, 3 if it is the last part of the
+-- topic's name, 4 if it is the first part; nil if the topic does not match.
 local function rank_of(t, asked)
   local class, name = (t.class or ""):lower(), "moe." .. asked:lower()
   if t.name == asked or class == name or class == name .. "fields" then
@@ -174,8 +174,9 @@ local function rank_of(t, asked)
   return (next_char == "." or next_char == "_") and 4 or nil
 end
 
--- Returns the topics that are printed in full, which match best, and the topics of which only the
--- line of the overview is printed.
+-- Returns two lists: the topics that are printed in full (those that match best, unless only first
+-- parts of names match, and those with `also` == asked), and the other topics that match, of which
+-- only the line of the overview is printed.
 local function found(asked)
   local best, by_rank, also, whole, rest = 4, { {}, {}, {}, {} }, {}, {}, {}
   for _, t in ipairs(every_topic()) do
@@ -203,7 +204,8 @@ local function refuse(topic)
     near ~= "" and (". Did you mean '%s'?"):format(near) or ""))
 end
 
---- Prints the docs of a topic, or the list of topics if it is nil.
+--- Prints the topics that match the name `topic` (see found()), or the overview of all topics if
+--- `topic` is nil. Raises a command-line error if no topic matches.
 function M.doc(topic)
   local lines = {}
   if not topic then

@@ -11,7 +11,8 @@ local system = require "moe.spec.system"
 
 local M = {}
 
--- Returns the functions of a part of the library (the name before the dot), in order.
+-- Returns { name, doc } for each function of a part of the library, for example moe.<part>.custom,
+-- in the order of schema.calls.
 local function functions_of(part)
   local out = {}
   for _, call in ipairs(schema.calls) do

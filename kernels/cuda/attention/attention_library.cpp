@@ -36,7 +36,8 @@ Devices& devices() {
   return *all;
 }
 
-/// Returns the Device of the calling thread; null on failure (see errors.h).
+/// Returns what is kept for the calling thread's device, with a cuDNN handle made at the first
+/// call; null if the device cannot be found (see errors.h).
 Device* this_device(const CudnnCalls& calls) {
   int number = 0;
   if (!worked(cudaGetDevice(&number), "attention")) return nullptr;

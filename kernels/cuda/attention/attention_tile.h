@@ -70,8 +70,8 @@ __device__ void dots(float (&out)[S::kRows], const typename S::Rows& rows,
   }
 }
 
-/// acc[r] += sum over j of weights[r][j] * tile[j], in ascending order of j. Rows j that the mask
-/// hides are skipped, since they may contain NaN.
+/// acc[r] += sum over j with mask(r, j) of weights[r][j] * tile[j], in ascending order of j. Other
+/// rows j are skipped, and not multiplied by 0, since they may contain NaN.
 template <class S, class Mask>
 __device__ void accumulate(float (&acc)[S::kRows][S::kWide], const typename S::Weights& weights,
                            const typename S::Tile& tile, Mask mask) {

@@ -39,7 +39,8 @@ __device__ auto shared_with_host(int64_t& word) {
   return ::cuda::atomic_ref<int64_t, ::cuda::thread_scope_system>(word);
 }
 
-/// signal_begin() must be called by one thread of the grid, await_end() by one thread per block.
+/// signal_begin() writes to LinkFlags that the transfer has begun; one thread of the grid calls it.
+/// await_end() waits until LinkFlags permits the end; one thread per block calls it.
 __device__ void signal_begin(const LinkSignal& signal, int64_t now_ns) {
   if (signal.begins == 0) return;
   if (shared_with_host(signal.flags->begun).load(::cuda::std::memory_order_relaxed) >=
@@ -121,8 +122,8 @@ __global__ void __launch_bounds__(kLinkThreads)
   await_end(signal);
 }
 
-/// Returns the most shared memory that a block can have, in bytes: with it no second block fits on
-/// the multiprocessor. 0 on failure (see errors.h).
+/// Returns the most shared memory that a block can have, in bytes, and permits paced_copies_kernel
+/// to use it: then no second block fits on the multiprocessor. 0 on failure (see errors.h).
 int64_t whole_shared_memory() {
   int device = 0, bytes = 0;
   const bool all =

@@ -63,8 +63,9 @@ int64_t bucket(int64_t rows) {
   return static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(rows)));
 }
 
-/// Returns the largest product in p's bucket. Only a size that counts rows of operands in memory is
-/// rounded up, since longer rows might exceed their leading dimension.
+/// Returns the largest product in p's bucket; p itself if the batch has several products. Only a
+/// size that counts rows of operands in memory is rounded up, since longer rows might exceed their
+/// leading dimension.
 GemmCall largest(const Common& s, GemmCall p, const Batch& batch) {
   if (batch.count > 1) return p;
   if (!s.transpose_a) p.m = bucket(p.m);

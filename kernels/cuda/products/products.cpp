@@ -166,7 +166,8 @@ int64_t table_bytes(GemmVariant variant, size_t products) {
   return variant == GemmVariant::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
 }
 
-/// cuBLAS's grouped products of bfloat16 write bfloat16 and need operands aligned to 16 bytes.
+/// Returns whether cuBLAS's grouped call can run the products: any in float32, and those of
+/// bfloat16 that write bfloat16 and whose matrices and rows are all aligned to 16 bytes.
 bool takes_groups(const Common& s, GemmCalls all) {
   if (s.exact) return true;
   const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };

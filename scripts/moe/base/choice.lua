@@ -41,7 +41,8 @@ local function chooser(kind)
         "the constructor of a pass, for example moe.pass.capacity_pipeline", at)
     end
     if type(options) ~= "table" then
-      schema.refuse(what, options, "a table of options, one of which is a list of values", at)
+      schema.refuse(what, options, "a table of the pass's options, with a list of values "
+        .. "for one of them", at)
     end
     local name, values = open_option(what, options, at)
     local candidates = {}

@@ -37,7 +37,7 @@ function M.user(message, at, where)
   error(core.failure("user", message), 0)
 end
 
---- Raises an error of the command line.
+--- Raises an error of the kind "command": the command line is wrong.
 function M.command(message)
   error(core.failure("command", message), 0)
 end
@@ -50,7 +50,7 @@ function M.run(message, result)
 end
 
 --- Returns what f(...) returns. f is a function of moe.core; an error that f raises as a string (a
---- UserError in C++) becomes a user error at the recipe's line `at`.
+--- UserError in C++) is raised by M.user(error, at); any other error is raised unchanged.
 function M.call(at, f, ...)
   local results = { pcall(f, ...) }
   if results[1] then return unpack(results, 2, table.maxn(results)) end

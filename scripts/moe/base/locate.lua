@@ -118,8 +118,9 @@ local function find_entry(tokens, n, first, last)
   return at, at
 end
 
---- Returns the line of the field that `path` names in the call that starts on `line`. Parts of the
---- path that the call does not contain (its root, a value from a variable) are skipped.
+--- Returns the line of the field that `path` names in the call that starts on `line`, or `line` if
+--- the field is not found. Parts of the path that the call does not contain (its root, a value from
+--- a variable) are skipped.
 function M.line(text, line, path)
   local tokens = tokens_of(text)
   local first, last = region_of(tokens, line)

@@ -178,7 +178,8 @@ local function refuse(path, value, give, at)
 end
 M.refuse = refuse
 
--- Maps keys of other frameworks to a message that this library does not have the feature.
+-- Maps keys of other frameworks to a text that their error message adds: that the feature is not
+-- implemented or, for data parallelism, that it needs no key.
 local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
@@ -201,8 +202,8 @@ for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } 
     .. "group of `ep` ranks (a field of the model) holds every expert once"
 end
 
---- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?", or, without a similar name, a
---- message that lists the valid names.
+--- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?" or, without a similar name, a
+--- message that lists the valid names. For a key in NOT_BUILT, that text takes the place of both.
 function M.unknown_text(path, what, name, names)
   local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
@@ -275,7 +276,8 @@ function M.methods(name, as, doc, rows)
     if type(key) ~= "string" or known[key] == "field" or key:sub(1, 2) == "__" then return nil end
     M.unknown(name, "method", key, names, errors.here())
   end,
-  -- A method that is not called on an object of the class raises an error that suggests the ':'.
+  -- Defines a method of the class; raises an error for a name that is not documented as a method. A
+  -- method called with anything but an object of the class raises an error that suggests the ':'.
   __newindex = function(_, key, f)
     if known[key] ~= "method" then
       error(("the method %s:%s has no doc"):format(name, tostring(key)), 0)

@@ -13,7 +13,8 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
     "returns an iterator over the numbers, each with its run" },
 })
 
---- Makes the table `list` of numbers such a list. runs[i] is the run of number i; runs may be nil.
+--- Gives the table `list` of numbers the methods of a Values object, and returns it. runs[i] is the
+--- run of list[i]; runs may be nil.
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)

@@ -10,8 +10,9 @@ return function(assumed, nodes)
         why = "time between kernels of a compiled graph that the host launches one by one" },
     },
     collective_times = "a100",  -- inside a node
-    -- Small all-reduces of two nodes take 161 us over EFA (awsome-distributed-training,
-    -- micro-benchmarks/nccl-tests): 14 hops in the nodes and two between them.
+    -- The two latencies are chosen so that small all-reduces of two nodes take about 160 us; for
+    -- EFA, 161 us are published (awsome-distributed-training, micro-benchmarks/nccl-tests). A tree
+    -- has 14 hops in the nodes and two between them, and a hop takes twice latency_us.
     intra = { latency_us = 3 },
     -- Four 100 Gb/s NICs per node (Lancet, section 7).
     nics_per_node = 4,

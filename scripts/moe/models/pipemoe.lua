@@ -17,7 +17,7 @@ return {
     [32] = { alpha = 2.09e-4, beta = 3.54e-10 },
     [64] = { alpha = 7.83e-4, beta = 3.84e-10 },
   },
-  -- alpha_a for 16 GPUs as printed. It is a tenth of that for 32 GPUs, although start-ups grow as
+  -- alpha_a for 16 GPUs as printed. It is a twelfth of that for 32 GPUs, although start-ups grow as
   -- P - 1 (table II), and it is below alpha_e = 1.24e-4, although Eq. 27 assumes that it is above.
   -- So 1.72e-4 is likely meant.
   printed_alpha_16 = 1.72e-5,

@@ -30,7 +30,8 @@ M.DEVICE = schema.changed(declared.device.type, {
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
 local op_table = schema.class("op_table", 'moe.op_table "file.csv"')
 local GPUS = core.library_files("gpus", ".times")
--- The engine takes the path of a file of op times; recipes give the name of a GPU or moe.op_table.
+-- Returns the field as recipes set it, to the name of a GPU or to moe.op_table; the engine's
+-- `field` takes the path of a file of op times.
 local function gpu(field)
   return { type = "any", as = "string|moe.OpTable",
     doc = ("%s: one of %s; or moe.op_table"):format(field.doc, table.concat(GPUS, ", ")) }
@@ -45,7 +46,8 @@ function M.op_table(file)
   return schema.object({ path = path, file = file, ops = ops }, op_table)
 end
 
--- Checks a field that gpu() made. used: the ops whose times it is for.
+-- Raises a user error unless the value of a field that gpu() made is nil, the name of a GPU, or a
+-- moe.op_table that has times of at least one of the ops `used`.
 local function check_gpu(value, used, path, at)
   if value == nil then return end
   if not schema.is_a("op_table", value) then
@@ -65,7 +67,8 @@ local function check_gpu(value, used, path, at)
     value.file, table.concat(value.ops, ", "), table.concat(used, " or ")), at)
 end
 
---- Returns the cluster as the core takes it for results: with the names of GPUs, not the files.
+--- Returns `plain`, a cluster as M.plain returns it, for results: paths of the built-in files of op
+--- times are replaced by the names of their GPUs.
 function M.shown(plain)
   local function name(path)
     return path and (path:match "/moe/gpus/([^/]*)%.times$" or path)
@@ -144,7 +147,8 @@ local function resolve(t, path, at, ends)
   return schema.object(c, mt)
 end
 
---- The cluster with some assumed constants at an end of their band. ends: as in schema.collector.
+--- Returns the cluster with some assumed constants at an end of their band. ends: as in
+--- schema.collector.
 function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
 
 local function load_file(name)
@@ -162,7 +166,7 @@ local function named(name)
     local at = errors.here()
     local path = "cluster." .. name
     if type(t) ~= "table" then
-      schema.refuse(path, t, "a table, for example { nodes = 2 }", at)
+      schema.refuse(path, t, "a table of the cluster's fields, for example { nodes = 2 }", at)
     end
     local data = load_file(name)
     data.doc, data.name = nil, name
@@ -210,7 +214,7 @@ local function fields_of(cluster)
   return out
 end
 
---- The cluster as the table that the core takes. Raises a user error if the cluster has no device.
+--- Returns the cluster as the table that the core takes. Raises a user error if it has no device.
 function M.plain(cluster)
   if not cluster.device then
     errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
@@ -219,7 +223,8 @@ function M.plain(cluster)
   return fields_of(cluster)
 end
 
---- Returns the cluster as the table that the core takes, with a device of rate 0, for its links.
+--- Returns the cluster as the table that the core takes, for times of transfers alone: its device
+--- is replaced by one whose rates are 0.
 function M.links(cluster)
   return schema.merged(fields_of(cluster), { device = { gemm_flops_per_s = 0,
     vector_flops_per_s = 0, memory_bytes_per_s = 0 } })

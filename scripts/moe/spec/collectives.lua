@@ -128,7 +128,8 @@ schema.record("collective times", "times", "a list with the times of each op", {
   { "nodes_alike", "boolean", "true: all nodes do the same, and link_use lists only node 1" },
 })
 
---- Returns the times of the ops: a record of the type "collective times".
+--- moe.collectives{...}: simulates the ops; returns their times, a record of the type "collective
+--- times".
 function M.collectives(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.collectives", at)

@@ -66,7 +66,8 @@ local function resolve(kind, given, devices, path, at)
 end
 
 --- Returns the tables as the core takes them: kind -> { rows, source }. Raises a user error if a
---- table was measured with another number of ranks than the cluster has devices.
+--- table is of another collective, or was measured with another number of ranks than the cluster
+--- has devices.
 function M.resolve(collectives, devices, path, at)
   local out = {}
   for kind in pairs(M.FIELDS) do

@@ -67,8 +67,9 @@ M.FIELDS = {
       .. "on CPU ranks" },
 }
 
--- Fields that exclude each other: of each pair at most one is given. Where M.override sets one of a
--- pair, the other of the pair is removed.
+-- Pairs of fields that exclude each other: exactly one is given of the pairs of batch and experts,
+-- at most one of capacity and capacity_factor. Where M.override sets one of a pair, it removes the
+-- other.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
   capacity = "capacity_factor", capacity_factor = "capacity" }
@@ -146,11 +147,13 @@ function M.gpt2_moe(t)
 end
 
 --- Returns a model in which the fields of `changes` replace those of `model`; `model` itself if
---- changes is nil.
+--- changes is nil. A changed gate also removes `k`, and a changed gate, routing, k or capacity
+--- removes `fill`, unless `changes` gives them.
 function M.override(model, changes, path, at)
   if changes == nil then return model end
   if type(changes) ~= "table" then
-    schema.refuse(path, changes, "a table of the fields that differ", at)
+    schema.refuse(path, changes, "a table of the model's fields to replace, for example { k = 2 }",
+      at)
   end
   local t = schema.merged(model.given, {})
   for key in pairs(changes) do

@@ -175,7 +175,8 @@ local function export(t)
   return schema.merged(errors.call(at, core.trace_export, c), {})
 end
 
---- moe.trace "file" { cycle = false }: the routing model that replays the recorded choices.
+--- A table of the functions moe.trace.read, import and export that can also be called: moe.trace
+--- "file" { cycle = false } returns the routing model that replays the recorded choices.
 M.trace = schema.functions("moe.trace", "function", {
   read = { read, "(file: string)", "{ steps: integer, layers: integer, ranks: integer, tokens: "
     .. "integer, experts: integer, k: integer, blocks: integer[], choices: boolean }",

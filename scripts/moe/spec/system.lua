@@ -106,7 +106,7 @@ M.known = {
     all_reduce = LINA, passes = function(p) return lina(p, 2) end },
   lina = { doc = "lina_pipelining with the experts per device that its packing chooses",
     all_reduce = LINA, passes = function(p) return lina(p, 3) end, packing = {} },
-  -- Systems with a placement of experts. Without the placement they are raf_rows.
+  -- Systems with a placement of experts. Those made by placed() differ from raf_rows only in it.
   eplb = placed("EPLB: experts with many tokens are resident on several devices, which share "
     .. "the experts' tokens",
     function(p) return p.eplb {} end),
@@ -164,7 +164,9 @@ M.FIELDS = {
 -- own.
 local function members_of(of, path, at)
   local members, seen = {}, {}
-  if #of == 0 then errors.user(path .. ".of: the list is empty; give a system", at) end
+  if #of == 0 then
+    errors.user(path .. ".of: the list is empty; give systems or names of known systems", at)
+  end
   for i, entry in ipairs(of) do
     local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then

@@ -48,8 +48,9 @@ local function complete(o, path, at)
   return o
 end
 
---- The field `optimizer`: of a case or a run, with a default; and of an entry of `run`, where it
---- replaces the point's optimizer.
+--- The field `optimizer`. OPTIMIZER_FIELD has a default, and is for a case, moe.train and similar
+--- calls; OTHER_OPTIMIZER is for an entry of an experiment's `run`, where it replaces the point's
+--- optimizer.
 M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete,
   doc = "the optimizer, which updates the parameters" }
 M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete,

@@ -120,7 +120,8 @@ M.TOKEN_CLASSES = {
     doc = "seed of the random numbers; default: --seed, or 1" },
 }
 
--- Durations of the paper's two scheduling phases, communication included (section 7.3).
+-- Durations of the paper's two scheduling phases, communication included (section 7.3): phase 1,
+-- and phase 2 if the estimate is right (resume_ms) or wrong (rerun_ms).
 local PAPER_MS = { place_ms = 6.2, resume_ms = 1.45, rerun_ms = 6.2 }
 local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to the mapping
 
@@ -133,8 +134,8 @@ local function resolved(model, devices, path, at)
   return spec
 end
 
---- moe.lina.trace{...}. The trace does not depend on cluster and system, so that one trace can be
---- used with many.
+--- moe.lina.trace{...}: returns a moe.InferenceTrace, the choices of tokens in each layer. It does
+--- not depend on cluster and system, so that one trace can be used with many.
 local function trace(t)
   local at = errors.here()
   local c = schema.check(M.TRACE, t, "moe.lina.trace", at)
