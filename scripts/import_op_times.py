@@ -204,6 +204,39 @@ def collectives(folder):
                        spread=float(np.quantile(repeats, 0.9)) or 0.06)
 
 
+def deepep(name, folder):
+    """DeepEP's normal kernels, tuned for each number of SMs. A row is one call by all ranks of
+    whole nodes, each with `tokens` tokens: fp8 with scales out, bf16 back. The number of experts
+    counts only through the ranks that a token reaches, which the law by peak rates has from topk.
+    Between nodes the time has the kernel `notify` too, in which ranks wait for each other."""
+    file, names = "wideep_deepep_normal_perf.parquet", ["nodes", "sms", "tokens", "hidden", "topk"]
+    table, version = read(folder, "comm", "sglang", file)
+    if table is None:
+        return
+    about = {"framework": "sglang", "version": version, "kernel": "deepep normal",
+             "node_ranks": 4 if name == "gb200" else 8}
+    if name == "h100":
+        # Only this older table has more than one node. H200's is a copy of it.
+        old = pandas.read_parquet(folder / "comm" / "sglang" / "0.5.6.post2" / file)
+        about["version"] += f" (2 to 8 nodes: {old.version[0]})"
+        table = pandas.concat([table, old], ignore_index=True)
+    for op, dtype in (("dispatch", FP8), ("combine", "bf16")):
+        dropped = {}
+        rows = table.rename(columns={"node_num": "nodes", op + "_sms": "sms", "num_topk": "topk",
+                                     "num_token": "tokens", "hidden_size": "hidden"})
+        rows = rows.assign(ns=1e3 * (rows[op + "_transmit_us"] + rows[op + "_notify_us"]))
+        rows = drop(rows, (rows.nodes > 1) | (rows.version == version),
+                    "one node of an older version", dropped)
+        off = disturbed(rows, "tokens", ["nodes", "sms", "hidden", "topk", "num_experts"], 1.2)
+        rows = drop(rows, ~off, "slower by a fifth than a larger batch", dropped)
+        same = rows.groupby(names).ns
+        repeats = np.abs(rows.ns / same.transform("median") - 1)[same.transform("size") > 1]
+        dropped["other numbers of experts, of which the median counts"] = len(rows) - len(same)
+        axes, grid = grid_of(rows, names)
+        yield table_of(op, dtype, names, [0.01, 1, 1, 1, 1], axes, grid, **about,
+                       dropped=dropped, spread=float(np.quantile(repeats, 0.9)))
+
+
 LOADS = ["balanced", "power_law_1.01", "power_law_1.2"]
 # hidden and inner of layers whose first GEMM is not gated (Nemotron); vLLM 0.14 took them as gated.
 NOT_GATED = {(2688, 1856), (2048, 5120), (1024, 2688), (4096, 2688)}
@@ -279,6 +312,7 @@ def write(name):
     data = pathlib.Path(package.submodule_search_locations[0]) / "systems" / "data" / folder
     tables = [gemm(data, "bf16")] + ([gemm(data, "fp8")] if fp8 else [])
     tables += [attention(data), latent_attention(data), *collectives(data), experts(name, data)]
+    tables += deepep(name, data)
     header = {"gpu": title, "source": PACKAGE,
               "licence": "Apache-2.0, Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES",
               "peak_memory_bytes_per_s": memory, "peak_link_bytes_per_s": link, "tables": []}

@@ -53,10 +53,32 @@ double both_ways_s(std::span<const double> p, const PeakRates& peak) {
   return exchange_s(p, peak, 2);
 }
 
+/// NVLink's rate over that of a GPU's NIC: 450 GB/s and 400 Gb/s (NVIDIA's data sheet of DGX H100).
+constexpr double kLinkOverNic = 9;
+
+/// Nodes on which a token's experts are at most (DeepSeek-V3's gate and DeepEP's tests).
+constexpr double kMostNodes = 4;
+
+/// The mean number of others of `n` ranks or nodes to which a token goes with `topk` even choices
+/// among `most` of them.
+double others_reached(double n, double most, double topk) {
+  return most * (1 - std::pow(1 - 1 / most, topk)) * (n - 1) / n;
+}
+
+/// A token goes once to each node by NIC, and once to each rank by the link inside the node; plus
+/// the start of the kernel. Scales of fp8, 4 bytes per 128 numbers, are left to the ratio.
+double rows_s(std::span<const double> p, const PeakRates& peak) {
+  const double nodes = p[0], tokens = p[2], hidden = p[3], topk = p[4];
+  const double most = std::min(nodes, kMostNodes), ranks = peak.node_ranks;
+  const double copies = std::max(others_reached(nodes * ranks, most * ranks, topk),
+                                 kLinkOverNic * others_reached(nodes, most, topk));
+  return tokens * copies * hidden * peak.element_bytes / peak.link_bytes_per_s + 25e-6;
+}
+
 }  // namespace
 
 std::span<const MeasuredOp> measured_ops() {
-  static const std::array<MeasuredOp, 7> ops{{
+  static const std::array<MeasuredOp, 9> ops{{
       {measured::kGemm, "y [m,n] = x [m,k] times w [n,k] transposed", {"m", "n", "k"}, gemm_s},
       {measured::kAttention,
        "forward of causal attention",
@@ -82,6 +104,14 @@ std::span<const MeasuredOp> measured_ops() {
        "inside a node; bytes: what a rank holds before it",
        {"ranks", "bytes"},
        one_way_s},
+      {measured::kDispatch,
+       "each rank of whole nodes sends its tokens' rows to the ranks of their experts",
+       {"nodes", "sms", "tokens", "hidden", "topk"},
+       rows_s},
+      {measured::kCombine,
+       "the rows of a dispatch come back and are added",
+       {"nodes", "sms", "tokens", "hidden", "topk"},
+       rows_s},
   }};
   return ops;
 }

@@ -24,6 +24,7 @@ struct PeakRates {
   double memory_bytes_per_s = 0;
   double element_bytes = 2;
   double link_bytes_per_s = 0;  // between GPUs of a node, one way
+  double node_ranks = 8;        // GPUs of a node
 };
 
 /// An interpolated time in ns, with the band that holds 9 of 10 measured times.
@@ -38,7 +39,8 @@ namespace measured {
 constexpr const char *kGemm = "gemm", *kAttention = "attention",
                      *kLatentAttention = "latent_attention", *kAllToAll = "all_to_all",
                      *kAllReduce = "all_reduce", *kAllGather = "all_gather",
-                     *kReduceScatter = "reduce_scatter";
+                     *kReduceScatter = "reduce_scatter", *kDispatch = "dispatch",
+                     *kCombine = "combine";
 /// Fused expert kernels, whose table is an ExpertTable.
 constexpr const char* kExperts = "experts";
 }  // namespace measured

@@ -89,10 +89,13 @@ void OpTables::read(std::string_view text, const std::string& path) {
   size_t first = 0;
   for (const json& table : field_of<json::array_t>(header, "tables", path)) {
     const auto name = field_of<std::string>(table, "op", path);
-    const PeakRates peak{field_of<double>(table, "peak_flops_per_s", path),
-                         field_of<double>(header, "peak_memory_bytes_per_s", path),
-                         field_of<double>(table, "element_bytes", path),
-                         field_of<double>(header, "peak_link_bytes_per_s", path)};
+    PeakRates peak{field_of<double>(table, "peak_flops_per_s", path),
+                   field_of<double>(header, "peak_memory_bytes_per_s", path),
+                   field_of<double>(table, "element_bytes", path),
+                   field_of<double>(header, "peak_link_bytes_per_s", path)};
+    if (table.contains("node_ranks")) {
+      peak.node_ranks = field_of<double>(table, "node_ranks", path);
+    }
     const GridSource source{field_of<std::string>(table, "kernel", path),
                             field_of<std::string>(table, "framework", path),
                             field_of<std::string>(table, "version", path),

@@ -41,6 +41,31 @@ Cluster part_of(Cluster cluster, double ranks) {
   return cluster;
 }
 
+/// A dispatch or combine, of which only tables know the time.
+OpTimeAnswer rows_exchange(const Cluster& cluster, const OpTimeQuery& query,
+                           const OpTables* tables) {
+  const OpGrid* const grid = tables == nullptr ? nullptr : tables->find(query.op, query.dtype);
+  if (grid == nullptr) {
+    throw user_error(
+        "op '{}': collective_times of {} {} no '{}' of {}, and no rates give its time; give a "
+        "cluster whose collective_times have it",
+        query.op, cluster.name, tables == nullptr ? "is not given, so there is" : "has", query.op,
+        query.dtype);
+  }
+  const double nodes = query.sizes[0];
+  const std::vector<double>& measured = grid->axes()[0].values;
+  if (std::find(measured.begin(), measured.end(), nodes) == measured.end()) {
+    throw user_error("nodes = {}: {} has measured '{}' for {} nodes only", nodes, tables->gpu(),
+                     query.op, fmt::join(measured, ", "));
+  }
+  if (nodes > static_cast<double>(cluster.nodes) ||
+      grid->peak().node_ranks > static_cast<double>(cluster.devices_per_node)) {
+    throw user_error("nodes = {} of {} devices: the cluster has {} of {}", nodes,
+                     grid->peak().node_ranks, cluster.nodes, cluster.devices_per_node);
+  }
+  return answer(grid->at(query.sizes), tables->gpu(), grid->source());
+}
+
 OpTimeAnswer by_links(const Cluster& cluster, const OpTimeQuery& query) {
   const double ranks = query.sizes[0], bytes = query.sizes[1];
   const Cluster part = part_of(cluster, ranks);
@@ -86,8 +111,10 @@ OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
 
 OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query) {
   const bool collective = query.op == measured::kAllToAll || query.op == measured::kAllReduce;
-  const std::string& file = collective ? cluster.collective_times : cluster.device.op_times;
+  const bool rows = query.op == measured::kDispatch || query.op == measured::kCombine;
+  const std::string& file = collective || rows ? cluster.collective_times : cluster.device.op_times;
   const auto tables = file.empty() ? nullptr : OpTables::open(file);
+  if (rows) return rows_exchange(cluster, query, tables.get());
   if (collective) {
     const OpGrid* const grid = tables == nullptr ? nullptr : tables->find(query.op, "bf16");
     const bool measured =

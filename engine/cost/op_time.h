@@ -10,11 +10,13 @@
 namespace moe {
 
 struct OpTimeQuery {
-  std::string op;              // "gemm", "attention", "experts", "all_to_all", "all_reduce"
+  /// "gemm", "attention", "experts", "all_to_all", "all_reduce", "dispatch", "combine"
+  std::string op;
   std::string dtype = "bf16";  // "bf16", "fp8"
   /// gemm: m, n, k. attention: batch, seq, heads, kv_heads, head_dim. experts: tokens of the whole
   /// expert-parallel group, hidden, inner, experts, k, ep. Collectives: ranks, bytes that a rank
-  /// holds before the exchange (in an all-to-all with its part for itself).
+  /// holds before the exchange (in an all-to-all with its part for itself). Dispatch and combine:
+  /// nodes, sms, tokens of each rank, hidden, topk.
   std::vector<double> sizes;
   std::string load = "balanced";  // for experts: a load of the device's tables
 };

@@ -250,6 +250,46 @@ TEST_CASE("a held-out row of a collective is near what the sizes around it give"
   }
 }
 
+const OpGrid* rows_grid(const std::string& gpu, const std::string& op) {
+  return OpTables::open(gpu_file(gpu))->find(op, op == "dispatch" ? "fp8" : "bf16");
+}
+
+TEST_CASE("held-out rows of dispatch and combine are near what the rows around them give") {
+  CHECK(OpTables::open(gpu_file("a100"))->find("dispatch", "fp8") == nullptr);
+  for (const std::string gpu : std::span(kGpus).subspan(1)) {
+    for (const char* const op : {"dispatch", "combine"}) {
+      const OpGrid* const grid = rows_grid(gpu, op);
+      REQUIRE(grid != nullptr);
+      const Errors rows = held_out(*grid, 0, in_tenth);
+      UNSCOPED_INFO(
+          fmt::format("{} {}: {} rows {:.3f} {:.3f}", gpu, op, rows.num, rows.median, rows.p95));
+      CHECK(rows.median <= 0.05);
+      CHECK(rows.p95 <= 0.10);
+    }
+  }
+}
+
+TEST_CASE("a dispatch and a combine take at least the time of their bytes, and more for more") {
+  for (const std::string gpu : std::span(kGpus).subspan(1)) {
+    for (const char* const op : {"dispatch", "combine"}) {
+      const OpGrid* const grid = rows_grid(gpu, op);
+      REQUIRE(grid != nullptr);
+      for (const double nodes : grid->axes()[0].values) {
+        for (const double sms : grid->axes()[1].values) {
+          double before = 0;
+          for (const double tokens : grid->axes()[2].values) {
+            const std::array point{nodes, sms, tokens, 7168., 8.};
+            const double s = 1e-9 * grid->at(point).ns;
+            CHECK(s > grid->op().peak_s(point, grid->peak()) - 25e-6);
+            CHECK(s > before / 1.2);
+            before = s;
+          }
+        }
+      }
+    }
+  }
+}
+
 /// Compares the measured cells for which `held(layer, load, tokens)` holds with what a table
 /// without them gives.
 template <class F>

@@ -67,5 +67,24 @@ TEST_CASE("a collective takes its table's time inside a node, else that of its l
   CHECK_THROWS_WITH(of(true, 12), "ranks = 12: give whole nodes of 8 devices");
 }
 
+TEST_CASE("a dispatch takes its table's time, and is refused where no table has it") {
+  const auto of = [](bool measured, double nodes, const std::string& dtype = "fp8") {
+    return op_time(two_nodes(measured),
+                   {.op = "dispatch", .dtype = dtype, .sizes = {nodes, 20, 4096, 7168, 8}});
+  };
+  const OpTimeAnswer one = of(true, 1);
+  CHECK(one.ns == Approx(492e3).epsilon(0.01));  // the mean of 256 and 384 experts
+  CHECK((one.measured && !one.extrapolated && one.lo_ns < one.ns && one.ns < one.hi_ns));
+  CHECK(one.source == "measured on H100 SXM: deepep normal, sglang 0.5.12 (2 to 8 nodes: 0.5.0)");
+  CHECK(of(true, 2).ns == Approx(843.5e3 + 50e3).epsilon(0.01));  // transmit and notify
+  CHECK_THROWS_WITH(of(true, 3),
+                    "nodes = 3: H100 SXM has measured 'dispatch' for 1, 2, 4, 8 nodes only");
+  CHECK_THROWS_WITH(of(true, 4), "nodes = 4 of 8 devices: the cluster has 2 of 8");
+  CHECK_THROWS_WITH(of(true, 1, "bf16"), Catch::Contains("two has no 'dispatch' of bf16"));
+  CHECK_THROWS_WITH(of(false, 1),
+                    Catch::Contains("of two is not given, so there is no 'dispatch'") &&
+                        Catch::Contains("no rates give its time"));
+}
+
 }  // namespace
 }  // namespace moe

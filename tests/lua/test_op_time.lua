@@ -37,6 +37,11 @@ test("sizes go to the core in the op's order, with the files of the GPU's times"
   asked = runs([[op = "experts", tokens = 1, hidden = 2, inner = 3, experts = 6, k = 5]],
     true).asked
   expect.equal({ asked.sizes, asked.load }, { { 1, 2, 3, 6, 5, 1 }, "balanced" })
+  local rows = "sms = 20, tokens = 4, hidden = 8, topk = 2"
+  asked = runs("op = 'dispatch', " .. rows, true).asked
+  expect.equal({ asked.dtype, asked.sizes }, { "fp8", { 1, 20, 4, 8, 2 } })
+  asked = runs("op = 'combine', nodes = 2, " .. rows, true).asked
+  expect.equal({ asked.dtype, asked.sizes }, { "bf16", { 2, 20, 4, 8, 2 } })
 end)
 
 test("a time by rates has the band of the cluster's assumed constants", function()
@@ -76,6 +81,15 @@ test("a table of the user needs times that are used where it is given", function
     true), why)
   expect.fails(HEAD:gsub('op_times = "h100",', 'op_times = "mine.csv",'), 3,
     'moe.op_table "mine.csv"')
+end)
+
+test("a dispatch that nobody measured is refused at its line", function()
+  local text = HEAD .. "moe.op_time { cluster = c, op = 'dispatch', sms = 20, tokens = 4,\n"
+    .. "hidden = 8, topk = 2 }"
+  expect.failed(require "world".run(text, nil, nil, function(_, core)
+    core.op_time = function() error("c has no 'dispatch' of fp8", 0) end
+  end), 6, "c has no 'dispatch' of fp8")
+  fails("op = 'combine', sms = 20, tokens = 4,\n hidden = 8", 6, "moe.op_time.topk: is missing")
 end)
 
 test("an unknown op or GPU, a missing size and a size of another op are refused", function()

@@ -56,7 +56,7 @@ OTHER_NAMES = {
     "engine/routing/gates.cpp": "gate",
     "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
-    "engine/cost/op_table.h": "all_reduce all_to_all attention",
+    "engine/cost/op_table.h": "all_reduce all_to_all attention combine dispatch",
     "engine/cost/roofline.cpp": "place",
 }
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50

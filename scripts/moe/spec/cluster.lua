@@ -117,7 +117,8 @@ end
 local function resolve(t, path, at, ends)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
-  check_gpu(c.collective_times, { "all_to_all", "all_reduce" }, path .. ".collective_times", at)
+  check_gpu(c.collective_times, { "all_to_all", "all_reduce", "dispatch", "combine" },
+    path .. ".collective_times", at)
   if c.device then
     local d = path .. ".device"
     check_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times", at)

@@ -18,16 +18,22 @@ local SIZES = {
   experts = { "tokens", "hidden", "inner", "experts", "k", "ep" },
   all_to_all = { "ranks", "bytes" },
   all_reduce = { "ranks", "bytes" },
+  dispatch = { "nodes", "sms", "tokens", "hidden", "topk" },
+  combine = { "nodes", "sms", "tokens", "hidden", "topk" },
 }
 
 local ANY = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   op = { type = "string", enum = schema.keys_of(SIZES), required = true, doc = "the op" },
   dtype = { type = "string", enum = { "bf16", "f32", "fp8" }, default = "bf16",
-    doc = "element type; fp8 for GEMMs only, f32 for measurements of your own" },
+    doc = "element type; fp8 for GEMMs and dispatch only (where it is the default), f32 for "
+      .. "measurements of your own" },
 }
 local BYTES = { ranks = size "number of ranks",
   bytes = size "bytes that a rank holds before the exchange, in an all-to-all with its own part" }
+local ROWS = schema.merged(ANY, { nodes = size("whole nodes, whose ranks all take part", 1),
+  sms = size "SMs that the kernel takes", tokens = size "tokens of each rank",
+  hidden = size "hidden size", topk = size "experts per token" })
 
 --- The fields of moe.op_time, indexed by op.
 M.OPS = {
@@ -47,12 +53,14 @@ M.OPS = {
       doc = "how tokens choose; with a power law the time is that of the rank with most rows" } }),
   all_to_all = schema.merged(ANY, BYTES),
   all_reduce = schema.merged(ANY, BYTES),
+  dispatch = schema.changed(ROWS, { dtype = { default = "fp8" } }),
+  combine = ROWS,
 }
 
 --- The fields of all ops, for documents.
 M.FIELDS = schema.merged({}, ANY)
-for op, fields in pairs(M.OPS) do
-  for name, field in pairs(fields) do
+for _, op in ipairs(schema.keys_of(M.OPS)) do
+  for name, field in pairs(M.OPS[op]) do
     if not ANY[name] then
       local before, doc = M.FIELDS[name], op .. ": " .. field.doc
       if before then  -- two ops have the same meaning of it, or each its own
