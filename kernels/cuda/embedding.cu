@@ -20,8 +20,9 @@ __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, con
   }
 }
 
-/// Returns how many threads of the block have `wanted` set; *rank: how many of them before this
-/// one. `shared` has kWarps elements and may be used again afterwards.
+/// Returns how many threads of the block have `wanted` set, and writes to *rank how many of these
+/// have a lower number than this thread. `shared` has kWarps elements and may be used again
+/// afterwards.
 __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   const unsigned mask = __ballot_sync(kAllLanes, wanted);
   if (lane() == 0) shared[warp()] = __popc(mask);

@@ -65,7 +65,7 @@ struct MmaRows {
   int stride;
   __device__ T* at(int row, int column) const { return first + int64_t{row} * stride + column; }
 };
-/// Rows of block 0, 1 or 2 of qkv or its gradient: q, k or v.
+/// Returns the rows of q, k or v (block 0, 1 or 2) in qkv or in its gradient.
 template <class T>
 __device__ inline MmaRows<T> qkv_rows(T* qkv, int block, const MmaHead& head) {
   return {qkv + head.qkv + int64_t{block} * head.hidden, 3 * head.hidden};

@@ -27,7 +27,8 @@ enum CudnnId : int64_t {
   kOne
 };
 
-/// Returns whether graphs of this shape are correct in this version of cuDNN (cudnnGetVersion).
+/// Returns whether this version of cuDNN (cudnnGetVersion) is used for the shape: cuDNN must
+/// support it, and no fault of the version that affects it is known.
 bool cudnn_takes(size_t version, AttentionShape shape);
 CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction);
 

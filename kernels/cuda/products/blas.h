@@ -22,7 +22,8 @@ struct Handles {
 
 /// Memory for the calls of one stream; each call may overwrite what the call before left in it. A
 /// block that has become too small is kept, since work in progress and recordings may still use it.
-/// A new block is at least twice as large as the last, so the older blocks together are no larger.
+/// A new block is at least twice as large as the last, so all older blocks together are no larger
+/// than the last.
 struct Workspace {
   std::vector<void*> blocks;
   int64_t bytes = 0;  // size of the last block

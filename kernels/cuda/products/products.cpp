@@ -214,7 +214,7 @@ void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
 
 // --- on several streams
 
-/// Gives each chain to the side stream that has the least work so far.
+/// Queues each chain on the side stream that has the fewest multiplications so far.
 void share(const std::vector<GemmCalls>& chains, const std::vector<Lane>& sides, const Common& s) {
   std::vector<int64_t> load(sides.size());
   for (const GemmCalls chain : chains) {
