@@ -62,8 +62,10 @@ class Limits {
    private:
     Limits& limits_;
   };
-  /// Ends the request to stop; returns whether there was one.
+  /// Ends the request of the last stop(), so that Lua code can run again; returns whether there was
+  /// one.
   bool take_stop();
+  /// Returns the error of a recipe that uses more memory than it may.
   Failure out_of_memory() const;
 
  private:

@@ -35,9 +35,10 @@ class PlacementLog {
   std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> lines_;
 };
 
-/// Returns the function Policies::place of a run. An error in a call is a UserError with the
-/// recipe's line; a call that passes its deadline ends the process with status 3. peak_bytes:
-/// planned peak memory of a device, nothing if it is not known. log: may be null.
+/// Returns the function Policies::place of a run. A call throws UserError for an error of the
+/// policy, and RunError if the machine fails, for example without memory; both name the recipe's
+/// line. A call that passes its deadline ends the process with status 3. peak_bytes: planned peak
+/// memory of a device, nothing if it is not known. log: may be null.
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
                                std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
 

@@ -174,7 +174,8 @@ int64_t checksum(const std::string& key, std::string_view samples) {
   return static_cast<int64_t>(fnv1a(of_key, samples.data(), samples.size()));
 }
 
-/// Returns the samples of the current row of "SELECT ns, checksum"; nullopt if it is not valid.
+/// Returns the samples of the current row of "SELECT ns, checksum"; nullopt unless its checksum is
+/// that of `key` and the samples, and all samples are from `least` to kLongestSample.
 std::optional<std::vector<Nanoseconds>> samples_of(sqlite3_stmt* row, const std::string& key,
                                                    Nanoseconds least) {
   if (sqlite3_column_type(row, 0) != SQLITE_TEXT || sqlite3_column_type(row, 1) != SQLITE_INTEGER) {

@@ -8,8 +8,8 @@
 namespace moe::ops {
 namespace {
 
-/// Returns the shape [E/n,C,d] of the slots [E,C,d] of one of n rounds. Throws UserError unless the
-/// size of the group divides E.
+/// Returns [E/n,C,d], the shape of each of the n parts of slots [E,C,d]; n is attr rounds. Throws
+/// UserError unless n divides the number of ranks of the group, and that number divides E.
 Shape block_of(const Graph& g, const Op& op, Shape slots) {
   const Group group = group_of(g, op);
   const int64_t rounds = round_of(g, op).of;

@@ -184,8 +184,8 @@ MOE_NOINLINE PerQuery block_exp(float* score, const QueryBlock& block, const Per
   return sum;
 }
 
-/// to [rows, cols] = the tile's first rows and columns, or += if `add` is set. `rows` and `cols`
-/// may exceed the tile; elements beyond the tile, or beyond `rows` or `cols`, are left unchanged.
+/// Writes the tile's first `rows` rows and `cols` columns to `to`, or adds them if `add` is set.
+/// `rows` and `cols` may exceed the tile. All other elements of `to` are left unchanged.
 MOE_INLINE void store_tile(const Tile<kTileRows>& tile, Out to, int64_t rows, int64_t cols,
                            bool add) {
   MOE_UNROLL for (int r = 0; r < kTileRows; ++r) {

@@ -1,6 +1,7 @@
-// Numbers in registers: always floats, however they are stored, moved 16 bytes at a time where
-// alignment allows. A bfloat16 is read exactly and rounded once, when it is written. Invariant: the
-// columns that a thread gets do not depend on the address of the row.
+// Loads and stores of numbers in kernels, stored as float or bfloat16. In registers they are always
+// floats: a bfloat16 is read exactly, and rounded once, when it is written. 16 bytes are moved at a
+// time where alignment allows. Invariant: load_columns and store_columns move the columns that the
+// caller names, whatever the address of the row, so the order of a row's sum does not depend on it.
 #pragma once
 
 #include <cuda_runtime.h>

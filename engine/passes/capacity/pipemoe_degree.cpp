@@ -78,8 +78,9 @@ void check(const DegreeProblem& problem, std::string_view who) {
                        problem.max_degree);
     }
     if (degree <= before) {
-      throw user_error("{}.allowed: {} comes after {}; give degrees in ascending order", who,
-                       degree, before);
+      throw user_error(
+          "{}.allowed: {} comes after {}; each degree must be higher than the one before it", who,
+          degree, before);
     }
     before = degree;
   }

@@ -1,7 +1,7 @@
 // Placed MoE layers: rewrites the forward graph so that rows go to the devices that hold their
 // expert according to a placement, which is a value of the run. Invariant: the plan is never
-// rebuilt when a placement changes. The policy that makes placements is named in `place` ops and
-// implemented in engine/placement, not here.
+// rebuilt when a placement changes. The policy that makes placements is only named in `place`
+// ops: a built-in one, in engine/placement, or one of the recipe (Policies::place).
 #pragma once
 
 #include <string_view>

@@ -202,7 +202,8 @@ end
 local function make(name, t, at)
   local path = ("system '%s'"):format(name)
   if type(t) ~= "table" then
-    schema.refuse(path, t, "a table of passes, or {} for the passes of a known system", at)
+    schema.refuse(path, t,
+      "a table of passes, or an empty table, {}, for the passes of a known system", at)
   end
   local given, passes = {}, {}
   for key, value in pairs(t) do
