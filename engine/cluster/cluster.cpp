@@ -1,6 +1,7 @@
 #include "engine/cluster/cluster.h"
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 
 namespace moe {
 namespace {
@@ -31,6 +32,12 @@ void check(const Cluster& cluster) {
   }
   if (cluster.all_reduce == AllReduceAlgorithm::kInSwitch && !cluster.in_switch) {
     throw user_error("cluster.all_reduce = in_switch: needs a cluster with in_switch = true");
+  }
+  const bool by_nodes = cluster.all_reduce == AllReduceAlgorithm::kTree ||
+                        cluster.all_reduce == AllReduceAlgorithm::kTwoLevel;
+  if (by_nodes && cluster.nodes == 1) {
+    throw user_error("cluster.all_reduce = {}: needs two nodes or more, but cluster.nodes = 1",
+                     name_of(cluster.all_reduce));
   }
   check_rate("intra", cluster.intra.bytes_per_s, cluster.devices_per_node > 1);
   check_rate("nic", cluster.nic.bytes_per_s, cluster.nodes > 1);

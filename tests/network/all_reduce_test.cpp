@@ -193,11 +193,18 @@ TEST_CASE("an all-reduce by tree shares its links with an all-to-all") {
   CHECK(test::last_end_ns(both) <= alone(tree) + alone(exchange));
 }
 
-TEST_CASE("an algorithm that needs a switch that adds is refused without one") {
+TEST_CASE("an algorithm that the cluster cannot use is refused") {
   Cluster cluster = eight_a_node(16);
   cluster.all_reduce = Algorithm::kInSwitch;
   CHECK_THROWS_WITH(check(cluster), Catch::Contains("in_switch = true"));
   check(with_switch(cluster));
+  for (const Algorithm algorithm : {Algorithm::kTree, Algorithm::kTwoLevel}) {
+    cluster.all_reduce = algorithm;
+    cluster.nodes = 2;
+    check(cluster);
+    cluster.nodes = 1;
+    CHECK_THROWS_WITH(check(cluster), Catch::Contains("needs two nodes or more"));
+  }
 }
 
 }  // namespace

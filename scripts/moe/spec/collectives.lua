@@ -103,6 +103,9 @@ local function check_op(t, index, c, at)
   if op.algorithm == "in_switch" and not c.cluster.in_switch then
     errors.user(('%s.algorithm: in_switch needs a cluster with in_switch = true'):format(path), at)
   end
+  if (op.algorithm == "tree" or op.algorithm == "two_level") and c.cluster.nodes == 1 then
+    errors.user(("%s.algorithm: %s needs two nodes or more"):format(path, op.algorithm), at)
+  end
   if op.rings and op.algorithm ~= "ring" then
     errors.user(("%s.rings: is only used with algorithm = 'ring'; here it is '%s'"):format(path,
       op.algorithm), at)
