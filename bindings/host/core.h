@@ -23,7 +23,8 @@ void open_plan(lua_State* L);
 void open_handles(lua_State* L);
 /// Adds core.calibrate and core.nccl_log to the table on top (api/calibrate.cpp).
 void open_calibrate(lua_State* L);
-/// Adds core.collectives, core.op_table and core.op_time to the table on top (api/network.cpp).
+/// Adds core.collectives, core.op_table and core.op_time, which are defined in api/network.cpp, to
+/// the table on top of the stack.
 void open_network(lua_State* L);
 /// Adds core.lina_inference, _locality, _place, _popularity, _token_classes and _trace to the table
 /// on top, and makes the types of a trace and of a profile (api/lina.cpp).

@@ -110,7 +110,8 @@ class RankPlacement {
   Deadline deadline_;
 };
 
-/// The policies of all ranks. All layers of a rank share one Lua state.
+/// The policies of all ranks, made when first needed. Each rank has a Lua state of its own, which
+/// all its layers share.
 class Ranks {
  public:
   template <class Make>

@@ -59,8 +59,8 @@ class TimeSum {
     sum_ += other.sum_;
     return *this;
   }
-  /// Returns the sum. Throws UserError by fail_time() where its absolute value exceeds 2^62
-  /// ns, half of the range of Nanoseconds.
+  /// Returns the sum of all times added so far. Throws UserError by fail_time() where its absolute
+  /// value exceeds 2^62 ns, half of the range of Nanoseconds; what() names the sum in the error.
   template <class What>
   Nanoseconds ns(const What& what) const {
     constexpr Wide kMost = Wide{1} << 62;

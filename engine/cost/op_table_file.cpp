@@ -212,7 +212,8 @@ void add_row(const CsvRow& row, const std::string& place, AllRows& all) {
   }
   const double us = row.number("us");
   if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
-  // The time by a rate of 1 is the number of flops.
+  // With 1 flop per s, and rates so high that bytes take no time, the time in s is the number of
+  // flops.
   const double flops_per_s = op.peak_s(point, {1, 1e300, 2, 1e300}) / (us * 1e-6);
   if (std::string_view(op.name) == measured::kGemm && flops_per_s > kMostFlopsPerS) {
     throw user_error(

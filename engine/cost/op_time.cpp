@@ -28,7 +28,8 @@ OpTimeAnswer answer(const OpTime& time, const std::string& gpu, const GridSource
 Cluster part_of(Cluster cluster, double ranks) {
   const auto devices = static_cast<int64_t>(ranks);
   if (devices > cluster.num_devices()) {
-    throw user_error("ranks = {}: the cluster has {} devices", devices, cluster.num_devices());
+    throw user_error("ranks = {}: the cluster has {} devices; give it more nodes", devices,
+                     cluster.num_devices());
   }
   cluster.nodes = (devices + cluster.devices_per_node - 1) / cluster.devices_per_node;
   if (cluster.nodes == 1) {
@@ -110,6 +111,7 @@ OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
 }  // namespace
 
 OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query) {
+  check(cluster);
   const bool collective = query.op == measured::kAllToAll || query.op == measured::kAllReduce;
   const bool rows = query.op == measured::kDispatch || query.op == measured::kCombine;
   const std::string& file = collective || rows ? cluster.collective_times : cluster.device.op_times;

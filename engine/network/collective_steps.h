@@ -40,11 +40,11 @@ class CollectiveSteps {
   int64_t num_steps() const { return num_steps_; }
   /// Nanoseconds from the begin of the op to its first step.
   double start_up_ns() const { return start_up_ns_; }
-  /// Writes step k to `step`, which must hold step k-1 (k > 0) or be new. Returns false if step
-  /// k is the same as step k-1, so that `step` was not changed. `alone`: nothing else moves until
-  /// the op ends; a direct all-to-all then shares links in proportion to bytes. This keeps the
-  /// fullest link busy to the end, as the closed form assumes, and costs one event per link instead
-  /// of one per pair.
+  /// Writes step k to `step`, which must be new if k = 0 and otherwise hold step k-1. Returns false
+  /// if step k is the same as step k-1, so that `step` was not changed. `alone`: nothing else moves
+  /// until the op ends. A direct all-to-all whose ranks begin together then shares links in
+  /// proportion to bytes, which keeps the fullest link busy to the end, as the closed form assumes,
+  /// and costs one event per link instead of one per pair of ranks. Other collectives ignore it.
   bool make_step(int64_t k, bool alone, Step& step) const;
 
  private:

@@ -31,9 +31,10 @@ struct Done {
 class Wire {
  public:
   /// `nodes_alike`: every op will have the same transfers for every node (is_alike()). `rank_ends`:
-  /// whether the end of each rank is needed; if false, NetworkTimes::rank_end_ns may be the end of
-  /// the op for all ranks, and an op with which no other overlaps costs only its closed form.
-  /// Throws UserError for a cluster that check() refuses or an efficiency outside (0, 1].
+  /// whether the end of each rank is needed. If false, NetworkTimes::rank_end_ns may be the end of
+  /// the op for all ranks; then no events are computed for an op that has a closed form and that no
+  /// other op overlaps (unless keep_use). Throws UserError for a cluster that check() refuses or an
+  /// efficiency outside (0, 1].
   Wire(const Cluster& cluster, const NetworkOptions& options, bool nodes_alike,
        bool rank_ends = true);
   ~Wire();

@@ -63,7 +63,7 @@ TEST_CASE("a collective takes its table's time inside a node, else that of its l
   };
   CHECK((of(true, 8).measured && !of(true, 16).measured && !of(false, 8).measured));
   CHECK(of(true, 16).ns == static_cast<double>(all_to_all_ns(two_nodes(false), 1e6)));
-  CHECK_THROWS_WITH(of(true, 17), "ranks = 17: the cluster has 16 devices");
+  CHECK_THROWS_WITH(of(true, 17), "ranks = 17: the cluster has 16 devices; give it more nodes");
   CHECK_THROWS_WITH(of(true, 12), "ranks = 12: give whole nodes of 8 devices");
 }
 

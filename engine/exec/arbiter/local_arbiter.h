@@ -43,9 +43,11 @@ class LocalArbiter final : public LaneArbiter {
   /// Returns a text about the current turn, "ranks 1, 2 did not finish op t0"; "" when there is no
   /// turn.
   std::string under_way();
-  /// The watchdog's check over all ranks and lanes: returns an error turn for an op that some ranks
-  /// posted longer ago than the timeout and others have not; nothing when there is none. next()
-  /// does this check for one rank and lane.
+  /// The watchdog's check over all ranks and lanes: returns an error turn for the op that has
+  /// waited longest, if some ranks have posted it, others have not, and it has waited longer than
+  /// the timeout. An op waits from its first post or the end of the last turn, whichever is later;
+  /// while a turn runs, nothing is returned (under_way() says who has not finished it). next()
+  /// makes this check for the posts of its rank on its lane.
   std::optional<Turn> late();
 
  private:

@@ -85,8 +85,8 @@ class Rank {
     OpId current;
     Nanoseconds cpu_ns = 0;  // CPU time of its thread in the last step
   };
-  /// State of an op on a lane with an arbiter. The thread that finishes the last op of `waits`
-  /// posts it.
+  /// State of an op on a lane with an arbiter. `waits`: the ops that must end before this op can be
+  /// posted. The thread that finishes the last of them posts this op.
   struct Posting {
     std::vector<OpId> waits;
     std::atomic<size_t> left{0};

@@ -196,8 +196,8 @@ class AxisSearch {
     return end;
   }
 
-  /// Searches for the first solution that is still possible, by choosing a way for each op from
-  /// number `at` on. Returns whether there is one; its values are then in left().
+  /// Searches for the first solution that is still possible, by choosing a way to cut each op from
+  /// number `at` on. Returns whether there is a solution; if so, left() has its values.
   bool dive(size_t at) {
     while (at < end_ && std::has_single_bit(ways_[at - begin_])) ++at;
     if (at == end_) return true;

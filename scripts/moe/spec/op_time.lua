@@ -120,7 +120,8 @@ schema.record("op time", "time", "the time of one op", {
     .. "cluster's assumed constants; equal to ms where neither is known" },
   { "hi", "number", "ms; upper end of this band" },
   { "measured", "boolean", "whether the time comes from measurements of the op" },
-  { "source", "string", "what the time comes from: kernel, framework and version, or rates" },
+  { "source", "string", "what the time comes from: kernel, framework and version, or rates, or the "
+    .. "links and the algorithm of an all-reduce" },
   { "extrapolated", "boolean", "whether no measured sizes lie on both sides of the given ones; "
     .. "for experts also whether the layer was not measured" },
 })
