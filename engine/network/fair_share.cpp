@@ -1,7 +1,6 @@
 #include "engine/network/fair_share.h"
 
 #include <algorithm>
-#include <functional>
 #include <limits>
 #include <numeric>
 
@@ -9,97 +8,256 @@ namespace moe {
 namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
-/// Links that become full at the same moment except for rounding are handled in one iteration.
+/// Levels that differ by less than this factor are equal except for rounding.
 constexpr double kTie = 1 + 1e-13;
 
 }  // namespace
 
-void FairShare::set_groups(const std::vector<FlowGroup>& groups, size_t num_links) {
-  links_.resize(num_links);
-  per_weight_.resize(num_links);
-  frozen_.resize(groups.size());
-  first_.assign(num_links + 1, 0);
-  for (const FlowGroup& g : groups) {
-    ++first_[g.out];
-    ++first_[g.in];
-  }
-  uint32_t end = 0;
-  for (uint32_t& first : first_) first = end += first;
-  on_link_.resize(end);
-  levels_.clear();
-  for (uint32_t i = 0; i < groups.size(); ++i) {
-    on_link_[--first_[groups[i].out]] = i;
-    on_link_[--first_[groups[i].in]] = i;
-    levels_.push_back(groups[i].level);
-  }
-  std::sort(levels_.begin(), levels_.end(), std::greater<>());
-  levels_.erase(std::unique(levels_.begin(), levels_.end()), levels_.end());
+FairShare::FairShare(size_t num_links)
+    : capacity_(num_links),
+      level_(num_links, kInfinity),
+      taken_(num_links),
+      weight_(num_links),
+      changed_(num_links),
+      count_(num_links),
+      position_(num_links),
+      held_(num_links),
+      order_(num_links) {
+  std::iota(order_.begin(), order_.end(), 0);
+  std::iota(position_.begin(), position_.end(), 0);
 }
 
-void FairShare::start_level(const std::vector<FlowGroup>& groups, int64_t level) {
-  for (Link& link : links_) {
-    link.weight = 0;
-    link.waiting = 0;
+void FairShare::mark(uint32_t link) {
+  changed_[link] = true;
+  first_changed_ = std::min<size_t>(first_changed_, position_[link]);
+}
+
+void FairShare::set_capacity(uint32_t link, double bytes_per_s) {
+  if (capacity_[link] == bytes_per_s) return;
+  capacity_[link] = bytes_per_s;
+  mark(link);
+}
+
+/// Lets `link` hold back flows that no link holds.
+void FairShare::hold(uint32_t id, uint32_t link) {
+  Flows& flows = flows_[id];
+  const uint32_t other = flows.out + flows.in - link;
+  if (level_[link] == kInfinity) level_[link] = 0;  // until it is computed
+  flows.holder = link;
+  flows.place = static_cast<uint32_t>(held_[link].size());
+  held_[link].push_back({id, other, flows.share});
+  weight_[link] += flows.share;
+  taken_[other] += flows.share * level_[link];
+  mark(link);
+  mark(other);
+}
+
+void FairShare::release(uint32_t id) {
+  const Flows& flows = flows_[id];
+  const uint32_t link = flows.holder;
+  const uint32_t other = flows.out + flows.in - link;
+  taken_[other] -= flows.share * level_[link];
+  weight_[link] -= flows.share;
+  std::vector<Held>& held = held_[link];
+  held[flows.place] = held.back();
+  flows_[held.back().flows].place = flows.place;
+  held.pop_back();
+  if (held.empty()) weight_[link] = 0;
+  mark(link);
+  mark(other);
+}
+
+uint32_t FairShare::add(uint32_t out, uint32_t in, double share) {
+  auto id = static_cast<uint32_t>(flows_.size());
+  if (free_.empty()) {
+    flows_.emplace_back();
+  } else {
+    id = free_.back();
+    free_.pop_back();
   }
-  for (const FlowGroup& g : groups) {
-    if (g.level != level) continue;
-    for (const uint32_t l : {g.out, g.in}) {
-      Link& link = links_[l];
-      link.weight += g.weight * g.count;
-      ++link.waiting;
-      if (link.owners == 0 || link.last_owner != g.owner) ++link.owners;
-      link.last_owner = g.owner;
+  flows_[id] = {out, in, 0, 0, share};
+  ++count_[out];
+  ++count_[in];
+  ++added_;
+  hold(id, position_[out] < position_[in] ? out : in);
+  moved_.push_back(id);
+  return id;
+}
+
+void FairShare::remove(uint32_t id) {
+  release(id);
+  for (const uint32_t l : {flows_[id].out, flows_[id].in}) {
+    if (--count_[l] == 0) taken_[l] = 0;  // without rounding errors
+  }
+  flows_[id].share = 0;
+  free_.push_back(id);
+}
+
+void FairShare::set_share(uint32_t id, double share) {
+  Flows& flows = flows_[id];
+  Held& held = held_[flows.holder][flows.place];
+  const double more = share - flows.share;
+  flows.share = held.share = share;
+  weight_[flows.holder] += more;
+  taken_[held.other] += more * level_[flows.holder];
+  mark(flows.holder);
+  mark(held.other);
+}
+
+/// Returns the level at which the link is full; below every level if flows that other links hold
+/// take more than it has.
+double FairShare::level_of(uint32_t link) const {
+  const double left = capacity_[link] - taken_[link];
+  if (!held_[link].empty()) return std::max(0.0, left / weight_[link]);
+  return left < -1e-12 * capacity_[link] ? -kInfinity : kInfinity;
+}
+
+void FairShare::set_level(uint32_t link, double level) {
+  const double more = level - level_[link];
+  level_[link] = level;
+  changed_[link] = false;
+  if (more == 0) return;
+  for (const Held& held : held_[link]) {
+    taken_[held.other] += held.share * more;
+    changed_[held.other] = true;  // it comes later in order_
+  }
+}
+
+/// Lets `link` hold back the flows on both links, which `from` held; returns whether there are any.
+bool FairShare::take_over(uint32_t link, uint32_t from) {
+  bool any = false;
+  for (size_t i = held_[from].size(); i-- > 0;) {
+    const Held held = held_[from][i];
+    if (held.other != link) continue;
+    release(held.flows);
+    hold(held.flows, link);
+    moved_.push_back(held.flows);
+    any = true;
+  }
+  return any;
+}
+
+/// Computes the levels of changed links in ascending order. A link whose level comes out below that
+/// of a link before it takes over the flows that both share and moves in front; then the links
+/// behind it are computed again. Returns false if this takes too long.
+bool FairShare::relax() {
+  size_t budget = 8 * order_.size();
+  for (size_t k = first_changed_; k < order_.size();) {
+    const uint32_t link = order_[k];
+    const auto before = [&](size_t j) { return level_[order_[j - 1]]; };
+    if (!changed_[link] && (k == 0 || level_[link] * kTie >= before(k))) {
+      ++k;
+      continue;
     }
-  }
-}
-
-void FairShare::freeze(FlowGroup& group, double per_weight) {
-  group.rate = group.weight * per_weight;
-  const double all_weight = group.weight * group.count;
-  for (const uint32_t l : {group.out, group.in}) {
-    Link& link = links_[l];
-    link.used += all_weight * per_weight;
-    link.weight -= all_weight;
-    --link.waiting;
-  }
-}
-
-void FairShare::fill_level(std::vector<FlowGroup>& groups, int64_t level, const double* capacity) {
-  start_level(groups, level);
-  open_.resize(links_.size());
-  std::iota(open_.begin(), open_.end(), 0);
-  // The rate per weight reached so far. It only grows: rounding must not give a link that fills
-  // later a lower rate than the links that filled before.
-  for (double reached = 0;;) {
-    double least = kInfinity;
-    size_t num_open = 0;
-    for (const uint32_t l : open_) {
-      const Link& link = links_[l];
-      if (link.waiting == 0) continue;
-      open_[num_open++] = l;
-      const double rate = link.owners > 1 ? capacity[l] * efficiency_ : capacity[l];
-      per_weight_[l] = (rate - link.used) / link.weight;
-      least = std::min(least, per_weight_[l]);
-    }
-    open_.resize(num_open);
-    if (num_open == 0) return;
-    reached = std::max(reached, least);
-    for (const uint32_t l : open_) {
-      if (per_weight_[l] > reached * kTie) continue;
-      for (uint32_t k = first_[l]; k < first_[l + 1]; ++k) {
-        FlowGroup& group = groups[on_link_[k]];
-        if (frozen_[on_link_[k]] || group.level != level) continue;
-        frozen_[on_link_[k]] = 1;
-        freeze(group, reached);
+    double level = level_of(link);
+    size_t j = k;
+    for (; j > 0 && level * kTie < before(j); --j) {
+      if (take_over(link, order_[j - 1])) {
+        level = level_of(link);
+        if (--budget == 0) return false;
       }
+      order_[j] = order_[j - 1];
+      position_[order_[j]] = static_cast<uint32_t>(j);
+    }
+    order_[j] = link;
+    position_[link] = static_cast<uint32_t>(j);
+    set_level(link, level < 0 ? kInfinity : level);
+    k = j + 1;
+  }
+  return true;
+}
+
+/// Computes all levels by progressive filling: the rates of all flows grow together, each in
+/// proportion to its weight; when a link is full, the rates of the flows on it stop growing.
+void FairShare::fill() {
+  start_filling();
+  std::vector<uint32_t>& open = order_;  // not sorted where relax() gave up
+  std::iota(open.begin(), open.end(), 0);
+  full_.clear();
+  // The level reached so far. It only grows: rounding must not give a link that fills later a lower
+  // level than the links that filled before.
+  for (double reached = 0;;) {
+    std::erase_if(open, [&](uint32_t l) { return filling_[l].growing == 0; });
+    if (open.empty()) break;
+    double least = kInfinity;
+    for (const uint32_t l : open) {
+      level_[l] = (capacity_[l] - filling_[l].used) / filling_[l].weight;
+      least = std::min(least, level_[l]);
+    }
+    reached = std::max(reached, least);
+    for (const uint32_t l : open) {
+      if (level_[l] > reached * kTie) continue;
+      level_[l] = reached;
+      const uint32_t first = filling_[l].first;
+      for (uint32_t k = first; k < first + count_[l]; ++k) freeze(on_link_[k], l);
+      full_.push_back(l);
+    }
+  }
+  end_filling();
+}
+
+void FairShare::start_filling() {
+  filling_.assign(held_.size(), {});
+  uint32_t end = 0;
+  for (uint32_t l = 0; l < held_.size(); ++l) {
+    filling_[l].first = end;
+    end += count_[l];
+    held_[l].clear();
+  }
+  on_link_.resize(end);
+  for (uint32_t id = 0; id < flows_.size(); ++id) {
+    Flows& flows = flows_[id];
+    if (flows.share == 0) continue;
+    flows.holder = kNone;
+    for (const uint32_t l : {flows.out, flows.in}) {
+      Filling& filling = filling_[l];
+      on_link_[filling.first + filling.growing++] = id;
+      filling.weight += flows.share;
     }
   }
 }
 
-void FairShare::fill(std::vector<FlowGroup>& groups, const double* capacity) {
-  std::fill(frozen_.begin(), frozen_.end(), 0);
-  std::fill(links_.begin(), links_.end(), Link{});
-  for (const int64_t level : levels_) fill_level(groups, level, capacity);
+/// The rate of flows that still grow stops at the level of `link`.
+void FairShare::freeze(uint32_t id, uint32_t link) {
+  Flows& flows = flows_[id];
+  if (flows.holder != kNone) return;
+  flows.holder = link;
+  for (const uint32_t l : {flows.out, flows.in}) {
+    filling_[l].used += flows.share * level_[link];
+    filling_[l].weight -= flows.share;
+    --filling_[l].growing;
+  }
+}
+
+void FairShare::end_filling() {
+  std::fill(taken_.begin(), taken_.end(), 0);
+  std::fill(weight_.begin(), weight_.end(), 0);
+  moved_.clear();
+  for (uint32_t id = 0; id < flows_.size(); ++id) {
+    if (flows_[id].share == 0) continue;
+    hold(id, flows_[id].holder);
+    moved_.push_back(id);
+  }
+  order_.clear();
+  for (const uint32_t l : full_) {
+    if (!held_[l].empty()) order_.push_back(l);
+  }
+  for (uint32_t l = 0; l < held_.size(); ++l) {
+    if (!held_[l].empty()) continue;
+    level_[l] = kInfinity;
+    order_.push_back(l);
+  }
+  for (uint32_t k = 0; k < order_.size(); ++k) position_[order_[k]] = k;
+  std::fill(changed_.begin(), changed_.end(), false);
+}
+
+void FairShare::settle(std::vector<uint32_t>& moved) {
+  const size_t all = flows_.size() - free_.size();
+  if (4 * added_ > all || !relax()) fill();
+  added_ = 0;
+  first_changed_ = order_.size();
+  moved.clear();
+  moved.swap(moved_);
 }
 
 }  // namespace moe

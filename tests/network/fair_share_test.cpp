@@ -9,14 +9,27 @@
 namespace moe {
 namespace {
 
+struct FlowGroup {
+  uint32_t out, in;
+  double count, weight;
+  double rate = 0;  // of each flow
+};
+
 struct Case {
   std::vector<double> capacity;
   std::vector<FlowGroup> groups;
 
-  void share(double efficiency = 1) {
-    FairShare sharing(efficiency);
-    sharing.set_groups(groups, capacity.size());
-    sharing.fill(groups, capacity.data());
+  void share() {
+    FairShare sharing(capacity.size());
+    std::vector<uint32_t> numbers, moved;
+    for (uint32_t l = 0; l < capacity.size(); ++l) sharing.set_capacity(l, capacity[l]);
+    for (const FlowGroup& g : groups)
+      numbers.push_back(sharing.add(g.out, g.in, g.weight * g.count));
+    sharing.settle(moved);
+    CHECK(moved.size() == groups.size());
+    for (size_t i = 0; i < groups.size(); ++i) {
+      groups[i].rate = groups[i].weight * sharing.level(sharing.holder(numbers[i]));
+    }
   }
   double load(uint32_t link) const {
     double sum = 0;
@@ -34,7 +47,7 @@ Case random_case(uint64_t seed) {
   for (uint32_t l = 0; l < 2 * half; ++l) c.capacity.push_back(1 + 9 * rng.uniform());
   const int64_t num_groups = 1 + rng.below(12);
   for (int64_t i = 0; i < num_groups; ++i) {
-    FlowGroup group;
+    FlowGroup group{};
     group.out = static_cast<uint32_t>(rng.below(half));
     group.in = static_cast<uint32_t>(half + rng.below(half));
     group.count = static_cast<double>(1 + rng.below(4));
@@ -113,24 +126,53 @@ TEST_CASE("alike flows get the same as one group or as many") {
   }
 }
 
-TEST_CASE("a lower level gets what a higher one leaves, and takes nothing from it") {
-  // Two links out, two in; the high flow is held to 3 by its link in.
-  Case c{{10, 10, 3, 20}, {{0, 2, 1, 1, 1, 0}, {0, 3, 2, 1, 0, 1}, {1, 3, 1, 1, 0, 1}}};
-  c.share();
-  CHECK(c.groups[0].rate == Approx(3));
-  CHECK(c.groups[1].rate == Approx(3.5));
-  CHECK(c.groups[2].rate == Approx(10));
-}
-
-TEST_CASE("a link that two owners use keeps the efficiency's part of its rate") {
-  Case c{{10, 10, 10, 10}, {{0, 2, 1, 1, 0, 0}, {0, 3, 1, 1, 0, 1}, {1, 3, 1, 1, 0, 1}}};
-  c.share(0.8);
-  CHECK(c.groups[0].rate == Approx(4));
-  CHECK(c.groups[1].rate == Approx(4));
-  CHECK(c.groups[2].rate == Approx(6));  // its link in has flows of one owner only
-  c.groups[2].in = 2;
-  c.share(0.8);
-  CHECK(c.groups[2].rate == Approx(4));  // and now it shares a link of 8
+TEST_CASE("after any changes the shares are those of the same flows shared for the first time") {
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    const auto half = static_cast<uint32_t>(1 + rng.below(8));
+    FairShare sharing(2 * half);
+    Case now;
+    now.capacity.resize(2 * half);
+    std::vector<uint32_t> numbers, moved;
+    for (int64_t round = 0; round < 60; ++round) {
+      for (int64_t change = rng.below(4); change >= 0; --change) {
+        const int64_t what = round == 0 ? 0 : rng.below(4);
+        const auto at = static_cast<size_t>(rng.below(std::max<int64_t>(1, std::ssize(numbers))));
+        if (what == 0 || numbers.empty()) {
+          // Equal weights and capacities now and then, so that links fill at the same time.
+          const double weight = rng.below(2) == 0 ? 1 : 0.25 + rng.uniform();
+          now.groups.push_back({static_cast<uint32_t>(rng.below(half)),
+                                static_cast<uint32_t>(half + rng.below(half)), 1, weight});
+          numbers.push_back(
+              sharing.add(now.groups.back().out, now.groups.back().in, now.groups.back().weight));
+        } else if (what == 1) {
+          sharing.remove(numbers[at]);
+          numbers.erase(numbers.begin() + static_cast<std::ptrdiff_t>(at));
+          now.groups.erase(now.groups.begin() + static_cast<std::ptrdiff_t>(at));
+        } else if (what == 2) {
+          now.groups[at].weight *= 0.5 + rng.uniform();
+          sharing.set_share(numbers[at], now.groups[at].weight);
+        }
+      }
+      for (uint32_t l = 0; l < 2 * half; ++l) {
+        if (round == 0 || rng.below(20) == 0) {
+          now.capacity[l] = rng.below(2) == 0 ? 10 : 10 * rng.uniform();
+        }
+        sharing.set_capacity(l, now.capacity[l]);
+      }
+      sharing.settle(moved);
+      now.share();
+      for (size_t i = 0; i < numbers.size(); ++i) {
+        INFO("seed " << seed << ", round " << round << ", flows " << i);
+        const FlowGroup& group = now.groups[i];
+        const double rate = group.weight * sharing.level(sharing.holder(numbers[i]));
+        REQUIRE(rate == Approx(group.rate).epsilon(1e-9).margin(1e-9));
+      }
+      for (uint32_t l = 0; l < 2 * half; ++l) {
+        REQUIRE(sharing.used(l) == Approx(now.load(l)).epsilon(1e-9).margin(1e-9));
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -1,0 +1,209 @@
+#include "engine/network/moving_streams.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "engine/base/units.h"
+
+namespace moe {
+namespace {
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+}  // namespace
+
+MovingStreams::MovingStreams(size_t num_links, bool per_collective)
+    : per_collective_(per_collective),
+      sharing_(num_links),
+      links_(num_links),
+      next_end_ns_(kInfinity) {}
+
+/// Returns the index of the owner in owners_, where an owner without streams gives its place.
+uint32_t MovingStreams::owner_of(uint32_t number) {
+  uint32_t free = kNone;
+  for (uint32_t i = 0; i < owners_.size(); ++i) {
+    if (owners_[i].streams == 0) {
+      free = i;
+    } else if (owners_[i].number == number) {
+      return i;
+    }
+  }
+  if (free == kNone) {
+    free = static_cast<uint32_t>(owners_.size());
+    owners_.emplace_back().links.resize(links_.size());
+  }
+  owners_[free].number = number;
+  return free;
+}
+
+void MovingStreams::add(uint32_t owner, uint32_t out, uint32_t in, const Stream& stream) {
+  if (num_streams_++ == 0) std::fill(links_.begin(), links_.end(), Link{});
+  by_bytes_ = stream.by_bytes;
+  double count = 0;
+  for (const Flow& flow : stream.flows) count += flow.count;
+  const uint32_t id = sharing_.add(out, in, stream.weight * count);
+  if (id >= streams_.size()) streams_.resize(id + 1);
+  Moving& m = streams_[id] = {};
+  m.next = stream.flows.data();
+  m.last = m.next + stream.flows.size();
+  m.out = out, m.in = in;
+  m.owner = owner_of(owner);
+  m.weight = stream.weight, m.count = count;
+  Owner& mine = owners_[m.owner];
+  ++mine.streams;
+  m.place_out = static_cast<uint32_t>(mine.links[out].streams.size());
+  m.place_in = static_cast<uint32_t>(mine.links[in].streams.size());
+  mine.links[out].streams.push_back(id);
+  mine.links[in].streams.push_back(id);
+  count_flows(m, count);
+}
+
+/// `more` flows (or fewer, if negative) of the stream's owner are on the stream's links.
+void MovingStreams::count_flows(const Moving& stream, double more) {
+  for (const uint32_t l : {stream.out, stream.in}) {
+    OwnerLink& link = owners_[stream.owner].links[l];
+    link.flows += more;
+    if (!link.changed) changed_.push_back({stream.owner, l});
+    link.changed = true;
+  }
+}
+
+void MovingStreams::remove(uint32_t id) {
+  const Moving& m = streams_[id];
+  Owner& owner = owners_[m.owner];
+  for (const uint32_t l : {m.out, m.in}) {
+    OwnerLink& link = owner.links[l];
+    Moving& last = streams_[link.streams.back()];
+    const uint32_t place = l == m.out ? m.place_out : m.place_in;
+    (l == m.out ? last.place_out : last.place_in) = place;
+    link.streams[place] = link.streams.back();
+    link.streams.pop_back();
+    if (link.streams.empty()) link.flows = 0;
+  }
+  --owner.streams;
+  --num_streams_;
+  sharing_.remove(id);
+}
+
+void MovingStreams::progress(double seconds) {
+  for (uint32_t l = 0; l < links_.size(); ++l) links_[l].clock += sharing_.level(l) * seconds;
+}
+
+/// Sets `moved` to the bytes moved up to now.
+void MovingStreams::catch_up(Moving& m) {
+  if (m.holder == kNone) return;
+  const double clock = links_[m.holder].clock;
+  m.moved += m.weight * (clock - m.since);
+  m.since = clock;
+}
+
+/// Computes `end` of a stream that has caught up.
+void MovingStreams::set_end(Moving& m) {
+  if (m.holder == kNone) return;
+  Link& holder = links_[m.holder];
+  const double end = m.since + std::max(0.0, m.next->bytes - m.moved) / m.weight;
+  if (end <= holder.end) {
+    holder.end = end;
+  } else if (m.end == holder.end) {
+    holder.search = true;
+  }
+  m.end = end;
+}
+
+/// Takes the holder from the shares.
+void MovingStreams::set_holder(uint32_t id) {
+  Moving& m = streams_[id];
+  if (m.next == m.last || m.holder == sharing_.holder(id)) return;
+  catch_up(m);
+  if (m.holder != kNone && m.end == links_[m.holder].end) links_[m.holder].search = true;
+  m.holder = sharing_.holder(id);
+  m.since = links_[m.holder].clock;
+  m.end = kInfinity;
+  set_end(m);
+}
+
+/// Computes the weights of kPerCollective where the numbers of flows have changed.
+void MovingStreams::weigh() {
+  for (const Changed& changed : changed_) {
+    Owner& owner = owners_[changed.owner];
+    OwnerLink& link = owner.links[changed.link];
+    link.changed = false;
+    if (!per_collective_ || by_bytes_) continue;
+    for (const uint32_t id : link.streams) {
+      Moving& m = streams_[id];
+      const double crowd = std::max(owner.links[m.out].flows, owner.links[m.in].flows);
+      if (crowd == m.crowd) continue;
+      catch_up(m);
+      m.crowd = crowd;
+      m.weight = 1 / crowd;
+      set_end(m);
+      sharing_.set_share(id, m.weight * m.count);
+    }
+  }
+  changed_.clear();
+}
+
+void MovingStreams::settle(double now_ns) {
+  weigh();
+  sharing_.settle(moved_);
+  for (const uint32_t id : moved_) set_holder(id);
+  look_ahead(now_ns);
+}
+
+void MovingStreams::look_ahead(double now_ns) {
+  next_end_ns_ = kInfinity;
+  for (uint32_t l = 0; l < links_.size(); ++l) {
+    Link& link = links_[l];
+    if (link.search) {
+      link.end = kInfinity;
+      for (const auto& held : sharing_.held(l)) {
+        link.end = std::min(link.end, streams_[held.flows].end);
+      }
+      link.search = false;
+    }
+    const double left = link.end - link.clock;
+    link.end_ns = left > 0 ? now_ns + left * kNsPerSecond / sharing_.level(l) : now_ns;
+    next_end_ns_ = std::min(next_end_ns_, link.end_ns);
+  }
+}
+
+void MovingStreams::take_ended(double now_ns, double limit_ns, std::vector<FinishedFlow>& ended) {
+  if (next_end_ns_ > limit_ns) return;
+  const double seconds = (limit_ns - now_ns) / kNsPerSecond;
+  for (uint32_t l = 0; l < links_.size(); ++l) {
+    Link& link = links_[l];
+    if (link.end_ns > limit_ns) continue;
+    const double end = std::max(link.end, link.clock + sharing_.level(l) * seconds);
+    const std::vector<FairShare::Held>& held = sharing_.held(l);
+    for (size_t i = held.size(); i-- > 0;) {  // remove() puts the last, which was seen, at i
+      const uint32_t id = held[i].flows;
+      if (streams_[id].end <= end) end_flows(id, ended);
+    }
+    link.search = true;
+  }
+  if (by_bytes_) look_ahead(now_ns);
+}
+
+/// Ends the next flows of the stream.
+void MovingStreams::end_flows(uint32_t id, std::vector<FinishedFlow>& ended) {
+  Moving& m = streams_[id];
+  m.moved = m.next->bytes;
+  m.since = links_[m.holder].clock;
+  double count = 0;
+  for (; m.next != m.last && m.next->bytes <= m.moved; ++m.next) {
+    count += m.next->count;
+    ended.push_back({owners_[m.owner].number, m.next});
+  }
+  m.count -= count;
+  count_flows(m, -count);
+  if (m.next == m.last) return remove(id);
+  m.end = m.since + (m.next->bytes - m.moved) / m.weight;
+  sharing_.set_share(id, m.weight * m.count);
+}
+
+int64_t MovingStreams::owners_on(uint32_t link) const {
+  return std::count_if(owners_.begin(), owners_.end(),
+                       [link](const Owner& owner) { return !owner.links[link].streams.empty(); });
+}
+
+}  // namespace moe
