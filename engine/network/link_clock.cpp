@@ -129,13 +129,14 @@ void LinkClock::record(const Part& part) {
   }
   for (uint32_t l = 0; l < num_links; ++l) {
     LinkUse& open = open_[first + l];
-    const double rate = fabric_.bytes_per_s()[first + l];
-    if (std::abs(load_[l] - open.bytes_per_s) <= 1e-9 * rate) continue;
+    const double least = 1e-9 * fabric_.bytes_per_s()[first + l];  // less is a rounding error
+    const double load = load_[l] > least ? load_[l] : 0;
+    if (std::abs(load - open.bytes_per_s) <= least) continue;
     if (open.bytes_per_s > 0 && now_ns_ > open.begin_ns) {
       use_.push_back({open.link, open.begin_ns, now_ns_, open.bytes_per_s});
     }
     open.begin_ns = now_ns_;
-    open.bytes_per_s = load_[l];
+    open.bytes_per_s = load;
   }
 }
 
