@@ -99,8 +99,16 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
                                      const RoutedWork& routed) {
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
-  if (collective_ns(cluster, graph, op, routed) == 0) return {};
-  return network_op(cluster, graph, op, routed);
+  // Steps that move nothing take no time, while an all-to-all takes its start-up also without bytes.
+  if (routed.steps != nullptr &&
+      std::all_of(routed.steps->begin(), routed.steps->end(), is_empty)) {
+    return {};
+  }
+  NetworkOp moved = network_op(cluster, graph, op, routed);
+  const auto* const a2a = std::get_if<AllToAll>(&moved.what);
+  const bool takes_time = a2a != nullptr && !is_empty(a2a->bytes);
+  if (!takes_time && collective_ns(cluster, graph, op, routed) == 0) return {};
+  return moved;
 }
 
 std::string CostModel::algorithm(const Graph& graph, OpId op) const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "engine/base/errors.h"
@@ -63,19 +64,24 @@ LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
   LinkBytes sent{std::vector<double>(n), std::vector<double>(n), std::vector<double>(num_groups),
                  std::vector<double>(num_groups)};
   for (size_t i = 0; i < n; ++i) {
+    const double* const row = &bytes[i * n];
+    const size_t node = i / per_node * per_node;
     for (size_t j = 0; j < n; ++j) {
-      const double sent_bytes = bytes[i * n + j];
-      if (!std::isfinite(sent_bytes) || sent_bytes < 0) {
-        throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j,
-                         sent_bytes);
+      if (!(row[j] >= 0 && row[j] <= std::numeric_limits<double>::max())) {
+        throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j, row[j]);
       }
+    }
+    for (size_t j = node; j < node + per_node; ++j) {
       if (i == j) continue;
-      if (i / per_node == j / per_node) {
-        sent.port_out[i] += sent_bytes;
-        sent.port_in[j] += sent_bytes;
-      } else {
-        sent.nic_out[i / per_group] += sent_bytes;
-        sent.nic_in[j / per_group] += sent_bytes;
+      sent.port_out[i] += row[j];
+      sent.port_in[j] += row[j];
+    }
+    double& nic_out = sent.nic_out[i / per_group];
+    for (size_t j = 0; j < n; j += per_group) {
+      if (j >= node && j < node + per_node) continue;
+      for (size_t k = j; k < j + per_group; ++k) {
+        nic_out += row[k];
+        sent.nic_in[j / per_group] += row[k];
       }
     }
   }

@@ -38,7 +38,8 @@ struct Wire::Impl {
   /// op begins before that end, both are run in `traffic`, this one from its begin.
   struct LoneOp {
     size_t op;
-    bool known = false;  // whether the members below are set
+    std::optional<Nanoseconds> closed;  // its closed form
+    bool known = false;                 // whether the members below are set
     FinishedCollective finished = {};
     Nanoseconds end = 0;
     std::vector<LinkUse> use = {};
@@ -94,10 +95,9 @@ void Wire::Impl::go_alone() {
   const Order& order = orders.at(a.op);
   // Where there is a closed form, the end is taken from it: sums over events are rounded
   // differently, and rounding a scaled end differs from rounding the scaled duration.
-  std::optional<Nanoseconds> closed;
-  if (order.begin_ns == std::floor(order.begin_ns)) closed = closed_form_ns(cluster, order.op);
+  const bool closed = a.closed && order.begin_ns == std::floor(order.begin_ns);
   if (closed) {
-    const Nanoseconds length = nearest(order.scale * static_cast<double>(*closed));
+    const Nanoseconds length = nearest(order.scale * static_cast<double>(*a.closed));
     a.end = nearest(static_cast<double>(nearest(order.begin_ns) + length));
     if (!rank_ends && !options.keep_use) {
       const auto end_ns = static_cast<double>(a.end);
@@ -127,8 +127,7 @@ bool Wire::Impl::is_joined() {
   const double at_ns = begins.top().at_ns;
   if (!alone->known) {
     const Order& order = orders.at(alone->op);
-    const auto closed = closed_form_ns(cluster, order.op);
-    const double length = closed ? order.scale * static_cast<double>(*closed - 1) : 0;
+    const double length = alone->closed ? order.scale * static_cast<double>(*alone->closed - 1) : 0;
     if (at_ns < order.begin_ns + length) return true;
     go_alone();
   }
@@ -151,7 +150,10 @@ void Wire::Impl::settle() {
       alone.reset();
     }
   }
-  if (!alone && traffic.empty() && !begins.empty()) alone = LoneOp{pop_begin()};
+  if (!alone && traffic.empty() && !begins.empty()) {
+    const size_t op = pop_begin();
+    alone = LoneOp{op, closed_form_ns(cluster, orders.at(op).op)};
+  }
 }
 
 Nanoseconds Wire::Impl::next_ns() {

@@ -12,13 +12,14 @@ struct Holder {
   int64_t device, slot;
 };
 
-/// Returns the holders of an expert in these shadow slots, in the order of devices.
-std::vector<Holder> shadow_holders(const Placement& p, int64_t expert, const ShadowRange& range) {
-  std::vector<Holder> holders;
+/// Returns, for each expert, its holders in these shadow slots, in the order of devices.
+std::vector<std::vector<Holder>> shadow_holders(const Placement& p, const ShadowRange& range) {
+  std::vector<std::vector<Holder>> holders(static_cast<size_t>(p.bounds().experts));
   const int64_t residents = p.bounds().residents;
   for (int64_t d = 0; d < p.bounds().devices; ++d) {
     for (int64_t s = residents + range.first; s < residents + range.last; ++s) {
-      if (p.at(d, s) == expert) holders.push_back({d, s});
+      const int64_t expert = p.at(d, s);
+      if (expert >= 0) holders[static_cast<size_t>(expert)].push_back({d, s});
     }
   }
   return holders;
@@ -112,9 +113,10 @@ ExpertSteps copy_steps(const Placement& placement, std::span<const ShadowRange> 
             devices_per_node);
   ExpertSteps steps(3);
   for (size_t r = 0; r < ranges.size(); ++r) {
+    std::vector<std::vector<Holder>> holders = shadow_holders(placement, ranges[r]);
     for (int64_t e = 0; e < placement.bounds().experts; ++e) {
       const int64_t owner = placement.owner(e);
-      Broadcast(e, {owner, placement.slot_of(e, owner)}, shadow_holders(placement, e, ranges[r]),
+      Broadcast(e, {owner, placement.slot_of(e, owner)}, std::move(holders[static_cast<size_t>(e)]),
                 static_cast<int64_t>(r), devices_per_node)
           .add_to(steps);
     }

@@ -229,9 +229,10 @@ void Engine::begin_transfer(OpId op, Nanoseconds at) {
 void Engine::send(OpId op) {
   const Nanoseconds ns = alone_ns(op);
   std::optional<NetworkOp> transfer = input_.transfer(op, states_[op.index()].num_chunks);
-  if (!transfer || ns == 0) return push(now_ + ns, Kind::kEnd, op.value);
-  const auto closed = static_cast<double>(moe::alone_ns(*input_.network, *transfer));
-  wire_->begin(std::move(*transfer), static_cast<double>(now_), static_cast<double>(ns) / closed);
+  const Nanoseconds closed = transfer && ns > 0 ? moe::alone_ns(*input_.network, *transfer) : 0;
+  if (closed == 0) return push(now_ + ns, Kind::kEnd, op.value);
+  wire_->begin(std::move(*transfer), static_cast<double>(now_),
+               static_cast<double>(ns) / static_cast<double>(closed));
   sent_.push_back(op);
 }
 

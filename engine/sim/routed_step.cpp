@@ -200,13 +200,15 @@ void RoutedStep::move(Movement& movement, const Placement& now, const Placement&
     }
   }
   const auto ranks = static_cast<int64_t>(ranks_);
-  movement.steps.assign(steps.size(), std::vector<double>(ranks_ * ranks_));
+  movement.steps.resize(steps.size());
   movement.routed = {.steps = &movement.steps};
   std::vector<double> sent(ranks_);
   for (size_t i = 0; i < steps.size(); ++i) {
+    movement.steps[i].assign(ranks_ * ranks_, 0);
     add_bytes(steps[i], movement.expert_bytes, ranks, movement.steps[i]);
-    for (size_t pair = 0; pair < ranks_ * ranks_; ++pair) {
-      sent[pair / ranks_] += movement.steps[i][pair];
+    const double* bytes = movement.steps[i].data();
+    for (double& of_rank : sent) {
+      for (size_t to = 0; to < ranks_; ++to) of_rank += *bytes++;
     }
   }
   movement.sent.resize(ranks_);
@@ -268,12 +270,14 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
       }
     }
     const std::vector<int64_t> by_slot = rows_by_slot(placement, mine);
-    for (int64_t d = 0; d < n; ++d) {
-      const size_t device = index(holders_.member(rank, d));
+    std::vector<size_t> members;
+    for (int64_t p = 0; p < n; ++p) members.push_back(index(holders_.member(rank, p)));
+    const int64_t* rows_of = by_slot.data();
+    for (const size_t device : members) {
       for (int64_t s = 0; s < slots; ++s) {
-        for (int64_t p = 0; p < n; ++p) {
-          const size_t source = index(holders_.member(rank, p));
-          const int64_t count = by_slot[index((d * slots + s) * n + p)];
+        for (const size_t source : members) {
+          const int64_t count = *rows_of++;
+          if (count == 0) continue;
           rows.sent[source * ranks_ + device] += count;
           of_source[source] += count;
           of_device[device] += count;
