@@ -1,6 +1,7 @@
 #include "engine/network/fair_share.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 
@@ -114,9 +115,9 @@ double FairShare::level_of(uint32_t link) const {
 
 void FairShare::set_level(uint32_t link, double level) {
   const double more = level - level_[link];
-  level_[link] = level;
   changed_[link] = false;
-  if (more == 0) return;
+  if (std::abs(more) <= 1e-14 * level && level < kInfinity) return;
+  level_[link] = level;
   for (const Held& held : held_[link]) {
     taken_[held.other] += held.share * more;
     changed_[held.other] = true;  // it comes later in order_

@@ -66,21 +66,29 @@ void LinkClock::progress(Part& part) {
 
 void LinkClock::settle(Part& part) {
   part.changed = false;
-  const bool whole = efficiency_ == 1 && part.tiers.size() == 1;  // all of every link's rate
+  if (efficiency_ < 1 || part.tiers.size() > 1) {
+    settle_tiers(part);
+  } else {
+    part.tiers[0].streams.settle(now_ns_);  // has all of every link's rate
+  }
+  look_ahead(part);
+}
+
+/// Settles the tiers one after the other, each with the rates that those before it leave.
+void LinkClock::settle_tiers(Part& part) {
   const double* const rates = fabric_.bytes_per_s().data() + part.links.first;
   const uint32_t num_links = part.links.last - part.links.first;
   load_.assign(num_links, 0);
   owners_.assign(num_links, 0);
   for (Tier& tier : part.tiers) {
-    for (uint32_t l = 0; l < num_links && !whole; ++l) {
+    for (uint32_t l = 0; l < num_links; ++l) {
       owners_[l] += tier.streams.owners_on(l);
       const double rate = owners_[l] > 1 ? rates[l] * efficiency_ : rates[l];
       tier.streams.set_capacity(l, std::max(0.0, rate - load_[l]));
     }
     tier.streams.settle(now_ns_);
-    for (uint32_t l = 0; l < num_links && !whole; ++l) load_[l] += tier.streams.used(l);
+    for (uint32_t l = 0; l < num_links; ++l) load_[l] += tier.streams.used(l);
   }
-  look_ahead(part);
 }
 
 void LinkClock::look_ahead(Part& part) {

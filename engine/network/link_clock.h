@@ -52,6 +52,7 @@ class LinkClock {
   MovingStreams& streams_of(Part& part, int64_t priority);
   void progress(Part& part);
   void settle(Part& part);
+  void settle_tiers(Part& part);
   void look_ahead(Part& part);
   void record(const Part& part);
 

@@ -15,7 +15,11 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 MovingStreams::MovingStreams(size_t num_links, bool per_collective)
     : per_collective_(per_collective),
       sharing_(num_links),
-      links_(num_links),
+      level_(num_links),
+      clock_(num_links),
+      end_(num_links, kInfinity),
+      end_ns_(num_links, kInfinity),
+      search_(num_links),
       next_end_ns_(kInfinity) {}
 
 /// Returns the index of the owner in owners_, where an owner without streams gives its place.
@@ -30,14 +34,14 @@ uint32_t MovingStreams::owner_of(uint32_t number) {
   }
   if (free == kNone) {
     free = static_cast<uint32_t>(owners_.size());
-    owners_.emplace_back().links.resize(links_.size());
+    owners_.emplace_back().links.resize(clock_.size());
   }
   owners_[free].number = number;
   return free;
 }
 
 void MovingStreams::add(uint32_t owner, uint32_t out, uint32_t in, const Stream& stream) {
-  if (num_streams_++ == 0) std::fill(links_.begin(), links_.end(), Link{});
+  if (num_streams_++ == 0) std::fill(clock_.begin(), clock_.end(), 0);
   by_bytes_ = stream.by_bytes;
   double count = 0;
   for (const Flow& flow : stream.flows) count += flow.count;
@@ -86,26 +90,24 @@ void MovingStreams::remove(uint32_t id) {
 }
 
 void MovingStreams::progress(double seconds) {
-  for (uint32_t l = 0; l < links_.size(); ++l) links_[l].clock += sharing_.level(l) * seconds;
+  for (size_t l = 0; l < clock_.size(); ++l) clock_[l] += level_[l] * seconds;
 }
 
 /// Sets `moved` to the bytes moved up to now.
 void MovingStreams::catch_up(Moving& m) {
   if (m.holder == kNone) return;
-  const double clock = links_[m.holder].clock;
-  m.moved += m.weight * (clock - m.since);
-  m.since = clock;
+  m.moved += m.weight * (clock_[m.holder] - m.since);
+  m.since = clock_[m.holder];
 }
 
 /// Computes `end` of a stream that has caught up.
 void MovingStreams::set_end(Moving& m) {
   if (m.holder == kNone) return;
-  Link& holder = links_[m.holder];
   const double end = m.since + std::max(0.0, m.next->bytes - m.moved) / m.weight;
-  if (end <= holder.end) {
-    holder.end = end;
-  } else if (m.end == holder.end) {
-    holder.search = true;
+  if (end <= end_[m.holder]) {
+    end_[m.holder] = end;
+  } else if (m.end == end_[m.holder]) {
+    search_[m.holder] = true;
   }
   m.end = end;
 }
@@ -115,9 +117,9 @@ void MovingStreams::set_holder(uint32_t id) {
   Moving& m = streams_[id];
   if (m.next == m.last || m.holder == sharing_.holder(id)) return;
   catch_up(m);
-  if (m.holder != kNone && m.end == links_[m.holder].end) links_[m.holder].search = true;
+  if (m.holder != kNone && m.end == end_[m.holder]) search_[m.holder] = true;
   m.holder = sharing_.holder(id);
-  m.since = links_[m.holder].clock;
+  m.since = clock_[m.holder];
   m.end = kInfinity;
   set_end(m);
 }
@@ -151,35 +153,34 @@ void MovingStreams::settle(double now_ns) {
 }
 
 void MovingStreams::look_ahead(double now_ns) {
-  next_end_ns_ = kInfinity;
-  for (uint32_t l = 0; l < links_.size(); ++l) {
-    Link& link = links_[l];
-    if (link.search) {
-      link.end = kInfinity;
-      for (const auto& held : sharing_.held(l)) {
-        link.end = std::min(link.end, streams_[held.flows].end);
-      }
-      link.search = false;
-    }
-    const double left = link.end - link.clock;
-    link.end_ns = left > 0 ? now_ns + left * kNsPerSecond / sharing_.level(l) : now_ns;
-    next_end_ns_ = std::min(next_end_ns_, link.end_ns);
+  const size_t num_links = clock_.size();
+  for (uint32_t l = 0; l < num_links; ++l) {
+    level_[l] = sharing_.level(l);
+    if (!search_[l]) continue;
+    search_[l] = false;
+    end_[l] = kInfinity;
+    for (const auto& held : sharing_.held(l)) end_[l] = std::min(end_[l], streams_[held.flows].end);
   }
+  for (size_t l = 0; l < num_links; ++l) {
+    const double left = std::max(0.0, end_[l] - clock_[l]);
+    end_ns_[l] = left > 0 ? now_ns + left * kNsPerSecond / level_[l] : now_ns;
+  }
+  next_end_ns_ = kInfinity;
+  for (const double end_ns : end_ns_) next_end_ns_ = std::min(next_end_ns_, end_ns);
 }
 
 void MovingStreams::take_ended(double now_ns, double limit_ns, std::vector<FinishedFlow>& ended) {
   if (next_end_ns_ > limit_ns) return;
   const double seconds = (limit_ns - now_ns) / kNsPerSecond;
-  for (uint32_t l = 0; l < links_.size(); ++l) {
-    Link& link = links_[l];
-    if (link.end_ns > limit_ns) continue;
-    const double end = std::max(link.end, link.clock + sharing_.level(l) * seconds);
+  for (uint32_t l = 0; l < clock_.size(); ++l) {
+    if (end_ns_[l] > limit_ns) continue;
+    const double end = std::max(end_[l], clock_[l] + level_[l] * seconds);
     const std::vector<FairShare::Held>& held = sharing_.held(l);
     for (size_t i = held.size(); i-- > 0;) {  // remove() puts the last, which was seen, at i
       const uint32_t id = held[i].flows;
       if (streams_[id].end <= end) end_flows(id, ended);
     }
-    link.search = true;
+    search_[l] = true;
   }
   if (by_bytes_) look_ahead(now_ns);
 }
@@ -188,7 +189,7 @@ void MovingStreams::take_ended(double now_ns, double limit_ns, std::vector<Finis
 void MovingStreams::end_flows(uint32_t id, std::vector<FinishedFlow>& ended) {
   Moving& m = streams_[id];
   m.moved = m.next->bytes;
-  m.since = links_[m.holder].clock;
+  m.since = clock_[m.holder];
   double count = 0;
   for (; m.next != m.last && m.next->bytes <= m.moved; ++m.next) {
     count += m.next->count;

@@ -10,7 +10,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <span>
 #include <vector>
 
@@ -93,13 +92,6 @@ class MovingStreams {
     size_t streams = 0;
     std::vector<OwnerLink> links = {};
   };
-  struct Link {
-    double clock = 0;
-    double end = std::numeric_limits<
-        double>::infinity();  // the least Moving::end of the streams that the link holds back
-    double end_ns = 0;        // when the clock reads `end`
-    bool search = false;      // `end` is not known
-  };
   struct Changed {
     uint32_t owner, link;
   };
@@ -117,7 +109,12 @@ class MovingStreams {
   bool per_collective_;
   bool by_bytes_ = false;
   FairShare sharing_;
-  std::vector<Link> links_;
+  // Indexed by link.
+  std::vector<double> level_;  // FairShare::level(), by which the clock advances per second
+  std::vector<double> clock_;
+  std::vector<double> end_;      // the least Moving::end of the streams that the link holds back
+  std::vector<double> end_ns_;   // when the clock reads end_
+  std::vector<char> search_;     // end_ is not known
   std::vector<Moving> streams_;  // indexed by number in sharing_
   std::vector<Owner> owners_;
   std::vector<Changed> changed_;  // where numbers of flows have changed

@@ -1,6 +1,8 @@
 // Simulating imbalanced training: iterations of a 12-layer GPT-MoE on 32 devices whose ranks differ
-// by a routing model; CPU time, medians over repeated runs, and the parts of it.
-// Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM]
+// by a routing model; CPU time, medians over repeated runs, and the parts of it. And what a step of
+// the system `prophet`, whose transfers of experts run while others do, costs by the number of
+// devices, of layers and of steps.
+// Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM]; SYSTEM may be "pace"
 #include <fmt/format.h>
 #include <time.h>
 
@@ -98,6 +100,46 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
              replay, sums, made[made.size() / 2], made.back());
 }
 
+/// The known system `prophet` (scripts/moe/spec/system.lua), with `moe_layers` MoE layers among
+/// twice as many blocks and one expert per device.
+moe::PlanSpec prophet_spec(int64_t devices, int64_t moe_layers) {
+  moe::PlanSpec s;
+  s.model.layers = 2 * moe_layers, s.model.hidden = 1024, s.model.heads = 16;
+  s.model.batch_per_device = 8, s.model.experts = devices, s.model.dtype = moe::DType::kF16;
+  s.gate = moe::gate_spec(s.model);
+  s.num_ranks = devices;
+  s.cluster = moe::bench::gpu_cluster(devices / 8);
+  s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
+  s.routing = std::make_shared<const moe::RoutingModel>(
+      moe::workload("zipf", {{"s", 1.2}, {"drift", 0.02}}, 1));
+  s.system = {"prophet",
+              {stage("prophet", {{"hidden", 1.0}, {"split", true}}), stage("prophet_schedule"),
+               stage("blocking_a2a", {{"experts", false}})},
+              {.bucket_bytes = 25 << 20, .lane = moe::ReduceLane::kOwn}};
+  return s;
+}
+
+/// Prints the CPU time of `steps` steps (routing, placements and events) per step.
+void pace(int runs, int64_t devices, int64_t moe_layers, int64_t steps) {
+  const auto plan = moe::make_plan(prophet_spec(devices, moe_layers));
+  double route = 0, replay = 0;
+  std::vector<double> samples;
+  for (int i = 0; i < runs; ++i) {
+    moe::StepReplay step(*plan);
+    double mine = 0;
+    for (int64_t at = 0; at < steps; ++at) {
+      const double set = seconds([&] { step.set_step(at); });
+      const double run = seconds([&] { step.run(); });
+      route += set, replay += run, mine += set + run;
+    }
+    samples.push_back(1e3 * mine / static_cast<double>(steps));
+  }
+  const moe::bench::Spread ms = moe::bench::spread_of(samples);
+  const double parts = 1e3 / static_cast<double>(runs * steps);
+  fmt::print("{:7} {:10} {:5} {:9.1f} [{:.1f}, {:.1f}] {:9.1f} {:9.1f}\n", devices, moe_layers,
+             steps, ms.median, ms.low, ms.high, parts * route, parts * replay);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -117,5 +159,12 @@ int main(int argc, char** argv) {
   lancet.push_back(stage("dw_schedule"));
   bench("lancet, every 2nd", lancet, false, 2, runs, iterations);
   bench("counted, own lane", counted, true, 1, runs, iterations);
+  if (only != nullptr && std::string(only) != "pace") return 0;
+  fmt::print("\nprophet, CPU ms per step: median of {} runs, and its parts\n", runs);
+  fmt::print("{:>7} {:>10} {:>5} {:>24} {:>9} {:>9}\n", "devices", "MoE layers", "steps", "all",
+             "loads", "replay");
+  for (const int64_t devices : {16, 32, 64, 128, 256, 512, 1024}) pace(runs, devices, 2, 3);
+  for (const int64_t layers : {4, 8, 16}) pace(runs, 64, layers, 3);
+  for (const int64_t steps : {1, 6, 12}) pace(runs, 64, 2, steps);
   return 0;
 }
