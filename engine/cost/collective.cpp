@@ -99,7 +99,7 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
 std::optional<NetworkOp> transfer_on(const Cluster& cluster, const Graph& graph, OpId op,
                                      const RoutedWork& routed) {
   if (graph.def(op).collective == Collective::kNone || is_view(graph, graph.op(op))) return {};
-  // Steps that move nothing take no time, while an all-to-all takes its start-up also without bytes.
+  // Steps that move nothing take no time; other all-to-alls take their start-up in any case.
   if (routed.steps != nullptr &&
       std::all_of(routed.steps->begin(), routed.steps->end(), is_empty)) {
     return {};
