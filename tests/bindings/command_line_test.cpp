@@ -204,15 +204,6 @@ train(g {}))");
   CHECK_THAT(o.text, Contains("gate 'late'") && Contains("define it at the top"));
 }
 
-TEST_CASE("a gate that never returns ends the program, with its name, after the deadline") {
-  const Folder folder;
-  const Outcome o = run_text(folder, kTiny + R"(local g = moe.policy.gate { name = "mine", k = 1,
-  scope = "token", route = function(ctx, s) while true do end end }
-train(g {}))");
-  CHECK(o.status == 3);
-  CHECK_THAT(o.text, Contains("gate 'mine', rank ") && Contains("passed the deadline of 5 s"));
-}
-
 TEST_CASE("check plans everything and writes nothing") {
   const Folder folder;
   const std::string recipe = folder.write("recipe.lua", kTiny + R"(

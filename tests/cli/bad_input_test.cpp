@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,12 @@ std::string scratch() {
   return (fs::temp_directory_path() / ("moebench-bad-" + std::to_string(getpid()))).string();
 }
 
+FILE* start_bad(const fs::path& file, const std::string& args) {
+  const std::string out = " --out " + scratch() + "/" + file.stem().string();
+  return moe::test::start(std::string(MOEBENCH_BINARY) + " run " + file.string() +
+                          (args.find("--out") == std::string::npos ? out : "") + " " + args);
+}
+
 }  // namespace
 
 TEST_CASE("every wrong recipe gets its status, its line and its message, once") {
@@ -51,11 +58,20 @@ TEST_CASE("every wrong recipe gets its status, its line and its message, once") 
   }
   std::sort(files.begin(), files.end());
   REQUIRE(files.size() >= 39);
+  fs::create_directories(scratch());
+  // Endless loops end at their deadlines, which pass while the others run.
+  const auto loops = std::stable_partition(files.begin(), files.end(), [](const fs::path& file) {
+    return file.filename().string().find("loop") == std::string::npos;
+  });
+  CHECK(files.end() - loops == 4);
+  std::map<fs::path, FILE*> started;
+  for (auto file = loops; file != files.end(); ++file) {
+    started[*file] = start_bad(*file, expected_of(*file).args);
+  }
   for (const fs::path& file : files) {
     const Expected e = expected_of(file);
-    const std::string out = e.args.find("--out") == std::string::npos ? " --out " + scratch() : "";
     const Outcome o =
-        run(std::string(MOEBENCH_BINARY) + " run " + file.string() + out + " " + e.args);
+        moe::test::finish(started.count(file) > 0 ? started[file] : start_bad(file, e.args));
     INFO(file.filename().string() << "\n" << o.text);
     CHECK(o.exit == e.exit);
     for (const std::string& part : e.says) CHECK(o.text.find(part) != std::string::npos);

@@ -16,15 +16,23 @@ struct Outcome {
   std::string text;
 };
 
-inline Outcome run(const std::string& command) {
-  Outcome o{-1, ""};
-  FILE* pipe = popen(("exec 2>&1; " + command).c_str(), "r");
+inline FILE* start(const std::string& command) {
+  FILE* const pipe = popen(("exec 2>&1; " + command).c_str(), "r");
   REQUIRE(pipe != nullptr);
+  return pipe;
+}
+
+inline Outcome finish(FILE* pipe) {
+  Outcome o{-1, ""};
   std::array<char, 4096> buffer;
   while (size_t n = fread(buffer.data(), 1, buffer.size(), pipe)) o.text.append(buffer.data(), n);
   const int status = pclose(pipe);
   o.exit = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   return o;
+}
+
+inline Outcome run(const std::string& command) {
+  return finish(start(command));
 }
 
 }  // namespace moe::test

@@ -1,6 +1,6 @@
 -- exit: 3
--- says: gate 'broken'
--- says: deadline
+-- says: gate 'broken', rank
+-- says: passed the deadline of 5 s
 local moe = require "moe"
 local g = moe.policy.gate {
   name = "broken", scope = "token", k = 1,
