@@ -41,6 +41,16 @@ Options options_of(const nlohmann::json& values) {
   return options;
 }
 
+// Returns the facts of a list of names; none where the list is absent.
+Facts facts_of(const Fields& stage, const char* key) {
+  Facts facts;
+  if (!stage.has(key)) return facts;
+  for (const auto& name : *stage.value().find(key)) {
+    facts.push_back(value_named<Fact>("fact", name.get<std::string>()));
+  }
+  return facts;
+}
+
 // What is needed to make stages. spec: the plan's specification while it is read; only the fields
 // that plan_spec_of() reads before "system" are set. handle and picks: what stages add to.
 struct StageContext {
@@ -73,6 +83,8 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   const auto apply = std::make_shared<const Reference>(L);
   lua_getfield(L, index, "options");
   const auto options = std::make_shared<const Reference>(L);
+  result.needs = facts_of(stage, "needs");
+  result.gives = facts_of(stage, "gives");
   if (result.kind == StageKind::kSchedule) {
     result.schedule = schedule_policy(L, apply, options, picks->slot_occupancy, picks);
   } else {

@@ -8,6 +8,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
+#include "engine/passes/stage_order.h"
 #include "engine/placement/policy.h"
 #include "engine/routing/gate.h"
 #include "engine/routing/workload.h"
@@ -56,6 +57,12 @@ json gates() {
   return all;
 }
 
+json names_of(const Facts& facts) {
+  json names = json::array();
+  for (const Fact fact : facts) names.push_back(name_of(fact));
+  return names;
+}
+
 json passes() {
   json all = json::array();
   for (const PassDef& pass : builtin_passes()) {
@@ -63,6 +70,8 @@ json passes() {
                    {"doc", pass.doc},
                    {"kind", stage_kind_name(pass.kind)},
                    {"reads", reads_name(pass.reads)},
+                   {"needs", names_of(pass.needs)},
+                   {"gives", names_of(pass.gives)},
                    {"options", options_json(pass.options)}});
   }
   return all;

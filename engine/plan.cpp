@@ -8,10 +8,12 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
+#include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/device/fuse_gelu.h"
 #include "engine/passes/device/round_once.h"
 #include "engine/passes/pipeline.h"
 #include "engine/passes/placement/place_experts.h"
+#include "engine/passes/stage_order.h"
 #include "engine/schedule/packed.h"
 
 namespace moe {
@@ -122,6 +124,7 @@ std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
 std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   MOE_CHECK(spec.cost != nullptr, "make_plan: PlanSpec::cost is null, but must be a cost model");
   const Clock::time_point begin = Clock::now();
+  spec.system.stages = in_order(spec.system.stages);
   const SystemSpec& system = spec.system;
   check_stages(spec);
   Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
@@ -131,8 +134,10 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   if (!spec.inference) {
     add_backward_and_update(graph, spec.optimizer, system.sync,
                             spec.model.resident_group(spec.num_ranks));
-    graph = add_placement_updates(std::move(graph));
+    graph = add_placement_updates(join_row_parts(std::move(graph)));
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
+  } else {
+    graph = join_row_parts(std::move(graph));
   }
   graph = edit_for_device(std::move(graph), spec);
   Schedule schedule = first_schedule(graph, system.sync.lane);

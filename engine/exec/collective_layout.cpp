@@ -25,13 +25,13 @@ int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
 template <class T>
 CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const CollectiveMemory& memory,
                                       int64_t rank)
-    : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)) {
+    : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)), cut_(graph.op(id)) {
   const Op& op = graph.op(id);
   const Payload payload = graph.def(id).payload;
   if (payload == Payload::kLoads) {
     lay_out_gather(graph, op, memory);
   } else if (payload == Payload::kRows) {
-    lay_out_all_to_all(graph, op, memory);
+    lay_out_all_to_all(graph, op, memory, rank);
   } else if (payload == Payload::kCounts) {
     lay_out_exchange(graph, op, memory);
   } else {
@@ -69,7 +69,7 @@ size_t CollectiveLayout<T>::received_at(int64_t sent_at) const {
 
 template <class T>
 void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
-                                             const CollectiveMemory& memory) {
+                                             const CollectiveMemory& memory, int64_t rank) {
   to_expert_ = attr_string(op, "to") == "expert";
   // The shape [El,P*S,C,d] of the tensor on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
@@ -78,17 +78,43 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
   loose_ = attr_int(op, "loose") != 0;
-  if (op.attrs.contains("rounds")) return lay_out_round(shape, round_of(graph, op));
+  round_ = round_of(graph, op);
+  const bool irregular = attr_int(op, "irregular") != 0;
+  if (round_.of > 1 && !irregular) return lay_out_round(shape, round_);
   if (op.attrs.contains("residents")) return lay_out_placed(graph, op, memory);
   lay_out_pieces(shape, capacity_ * row_bytes_);
-  if (attr_int(op, "irregular") == 0) return;
+  pieces_.round = round_;
+  if (irregular) lay_out_counted(graph, op, memory, rank);
+}
+
+/// Sets what set_sizes() reads in each step. In the steps of a two-step exchange on nodes of m
+/// devices, the rank at place j of node a has rows of m sources between the steps: attr nodes marks
+/// the step in the node, sources_ = m that between the nodes.
+template <class T>
+void CollectiveLayout<T>::lay_out_counted(const Graph& graph, const Op& op,
+                                          const CollectiveMemory& memory, int64_t rank) {
   by_peer_ = memory.numbers(input_of(graph, op, Role::kCounts));
   by_group_ = memory.numbers(input_of(graph, op, Role::kRecvCounts));
   part_ = op.attrs.contains("share");
-  const TensorId begin = input_of(graph, op, Role::kBegin);
-  if (!begin.valid()) return;
-  begin_by_peer_ = memory.numbers(begin);
-  begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
+  if (const TensorId begin = input_of(graph, op, Role::kBegin); begin.valid()) {
+    begin_by_peer_ = memory.numbers(begin);
+    begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
+  }
+  const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
+  const int64_t experts = pieces_.groups / sources_, nodes = attr_int(op, "nodes", 1);
+  const int64_t m = nodes > 1 ? group_.size : sources_, slots = experts / nodes;
+  const int64_t node = nodes > 1 ? rank / m % nodes : place_, j = nodes > 1 ? place_ : rank % m;
+  cut_by_peer_.resize(index(pieces));
+  cut_by_group_.resize(index(pieces));
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t p = i / pieces_.groups, e = i % pieces_.groups / sources_, s = i % sources_;
+    const int64_t to_node = nodes > 1 ? e / slots : p, to_place = nodes > 1 ? p : j;
+    const int64_t my_source = node * m + (nodes > 1 ? j : s);
+    cut_by_peer_[index(i)] = (to_node * m + to_place) * slots + e % slots + my_source;
+    const int64_t my_node = nodes > 1 ? e / slots : node;
+    const int64_t its_source = nodes > 1 ? node * m + p : p * m + s;
+    cut_by_group_[received_at(i)] = (my_node * m + j) * slots + e % slots + its_source;
+  }
 }
 
 /// Lays out one group of pieces per slot of the experts' side; set_placed_sizes() sets their sizes
@@ -107,6 +133,7 @@ void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
   placement_ = i32(5);
   part_ = op.attrs.contains("share");
   pieces_.groups = bounds_.slots();
+  pieces_.round = round_;
   const size_t n = index(group_.size * pieces_.groups);
   for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
                     &pieces_.receive_bytes}) {
@@ -133,20 +160,35 @@ void CollectiveLayout<T>::set_placed_sizes() {
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     const int64_t first = begin_by_peer_ != nullptr ? begin_by_peer_[e] : 0;
     for (const RowRange& range : share_rows(placement, e, place_, by_peer_[e])) {
-      const int64_t begin = std::max(range.begin, first);
-      const size_t at = index(range.device * slots + range.slot);
-      source_offset[at] = (e * capacity_ + begin) * row_bytes_;
-      source_bytes[at] = std::max<int64_t>(0, range.end - begin) * row_bytes_;
+      if (!(to_expert_ ? sends_to(range.device) : receives_from(range.device))) continue;
+      const int64_t begin = std::max(range.begin, first), slot = range.device * slots + range.slot;
+      const ops::Rows rows = cut_.of({begin, std::max(begin, range.end)}, slot + place_);
+      source_offset[index(slot)] = (e * capacity_ + rows.begin) * row_bytes_;
+      source_bytes[index(slot)] = rows.count() * row_bytes_;
     }
   }
   for (int64_t p = 0; p < group_.size; ++p) {
+    if (!(to_expert_ ? receives_from(p) : sends_to(p))) continue;
     for (int64_t s = 0; s < slots; ++s) {
       const int64_t block = s * group_.size + p;
       const int64_t begin = begin_by_group_ != nullptr ? begin_by_group_[block] : 0;
-      expert_offset[index(p * slots + s)] = (block * capacity_ + begin) * row_bytes_;
-      expert_bytes[index(p * slots + s)] = (by_group_[block] - begin) * row_bytes_;
+      const ops::Rows rows = cut_.of({begin, by_group_[block]}, place_ * slots + s + p);
+      expert_offset[index(p * slots + s)] = (block * capacity_ + rows.begin) * row_bytes_;
+      expert_bytes[index(p * slots + s)] = rows.count() * row_bytes_;
     }
   }
+}
+
+/// Whether this rank sends to (receives_from: receives from) `peer` in this op's round.
+template <class T>
+bool CollectiveLayout<T>::sends_to(int64_t peer) const {
+  return peer / round_.members(group_) == round_.sends_to(group_, place_) / round_.members(group_);
+}
+
+template <class T>
+bool CollectiveLayout<T>::receives_from(int64_t peer) const {
+  return peer / round_.members(group_) ==
+         round_.receives_from(group_, place_) / round_.members(group_);
 }
 
 /// Lays out one of n rounds; `received` is the shape [El,P/n,C,d] of its tensor on the experts'
@@ -263,16 +305,21 @@ const Pieces& CollectiveLayout<T>::pieces_of(int64_t chunk, int64_t num_chunks) 
 template <class T>
 void CollectiveLayout<T>::set_sizes() {
   const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
+  const auto rows_of = [&](const int32_t* begins, const int32_t* ends,
+                           const std::vector<int64_t>& spread, size_t at) {
+    return cut_.of({begins != nullptr ? begins[at] : 0, ends[at]}, spread[at]);
+  };
   for (int64_t i = 0; i < pieces; ++i) {
-    const auto at = static_cast<int64_t>(received_at(i));
-    const int64_t peer_begin = begin_by_peer_ != nullptr ? begin_by_peer_[i] : 0;
-    const int64_t group_begin = begin_by_group_ != nullptr ? begin_by_group_[at] : 0;
-    const Bytes peer_side = (by_peer_[i] - peer_begin) * row_bytes_;
-    const Bytes group_side = (by_group_[at] - group_begin) * row_bytes_;
-    const Bytes peer_offset = (i * capacity_ + peer_begin) * row_bytes_;
-    const Bytes group_offset = (at * capacity_ + group_begin) * row_bytes_;
-    pieces_.send_bytes[index(i)] = to_expert_ ? peer_side : group_side;
-    pieces_.receive_bytes[index(i)] = to_expert_ ? group_side : peer_side;
+    const size_t at = received_at(i);
+    const ops::Rows peer = rows_of(begin_by_peer_, by_peer_, cut_by_peer_, index(i));
+    const ops::Rows group = rows_of(begin_by_group_, by_group_, cut_by_group_, at);
+    const Bytes peer_offset = (i * capacity_ + peer.begin) * row_bytes_;
+    const Bytes group_offset = (static_cast<int64_t>(at) * capacity_ + group.begin) * row_bytes_;
+    const bool sends = sends_to(i / pieces_.groups), receives = receives_from(i / pieces_.groups);
+    const int64_t sent = to_expert_ ? peer.count() : group.count();
+    const int64_t received = to_expert_ ? group.count() : peer.count();
+    pieces_.send_bytes[index(i)] = sends ? sent * row_bytes_ : 0;
+    pieces_.receive_bytes[index(i)] = receives ? received * row_bytes_ : 0;
     pieces_.send_offset[index(i)] = to_expert_ ? peer_offset : group_offset;
     pieces_.receive_offset[index(i)] = to_expert_ ? group_offset : peer_offset;
   }
@@ -280,13 +327,19 @@ void CollectiveLayout<T>::set_sizes() {
 
 template <class T>
 std::vector<UnusedRows> CollectiveLayout<T>::unused_rows() const {
-  std::vector<UnusedRows> rows;
-  if (by_peer_ == nullptr || part_ || loose_) return rows;
+  std::vector<UnusedRows> unused;
+  if (by_peer_ == nullptr || part_ || loose_) return unused;
   for (size_t i = 0; i < pieces_.receive_bytes.size(); ++i) {
-    const Bytes used = pieces_.receive_bytes[i], unused = capacity_ * row_bytes_ - used;
-    if (unused > 0) rows.push_back({receive_ + pieces_.receive_offset[i] + used, unused});
+    if (!receives_from(static_cast<int64_t>(i) / pieces_.groups)) continue;
+    const size_t at = to_expert_ ? received_at(static_cast<int64_t>(i)) : i;
+    const int64_t used = (to_expert_ ? by_group_ : by_peer_)[at];
+    const ops::Rows rows =
+        cut_.of({used, capacity_}, (to_expert_ ? cut_by_group_ : cut_by_peer_)[at]);
+    if (rows.count() == 0) continue;
+    unused.push_back({receive_ + (static_cast<int64_t>(at) * capacity_ + rows.begin) * row_bytes_,
+                      rows.count() * row_bytes_});
   }
-  return rows;
+  return unused;
 }
 
 template class CollectiveLayout<float>;

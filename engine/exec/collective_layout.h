@@ -10,6 +10,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/graph/graph.h"
+#include "engine/ops/row_cut.h"
 #include "engine/placement/placement.h"
 
 namespace moe {
@@ -101,7 +102,8 @@ class CollectiveLayout {
   }
 
  private:
-  void lay_out_all_to_all(const Graph& graph, const Op& op, const CollectiveMemory& memory);
+  void lay_out_all_to_all(const Graph& graph, const Op& op, const CollectiveMemory& memory,
+                          int64_t rank);
   void lay_out_placed(const Graph& graph, const Op& op, const CollectiveMemory& memory);
   void lay_out_round(const Shape& received, const Round& round);
   void lay_out_exchange(const Graph& graph, const Op& op, const CollectiveMemory& memory);
@@ -109,8 +111,12 @@ class CollectiveLayout {
   void lay_out_pieces(const Shape& received, Bytes piece_bytes);
   size_t received_at(int64_t sent_at) const;
   void lay_out_all_reduce(const Graph& graph, const Op& op, const CollectiveMemory& memory);
+  void lay_out_counted(const Graph& graph, const Op& op, const CollectiveMemory& memory,
+                       int64_t rank);
   void set_sizes();
   void set_placed_sizes();
+  bool sends_to(int64_t peer) const;
+  bool receives_from(int64_t peer) const;
   const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
 
   Group group_;
@@ -131,6 +137,11 @@ class CollectiveLayout {
   const int32_t* begin_by_peer_ = nullptr;
   const int32_t* begin_by_group_ = nullptr;
   bool to_expert_ = true;
+  // Of a part along the rows in use or of a round: the cut, and for each piece the sum of slot and
+  // source by which it takes its rows, in the order of by_peer_ and of by_group_.
+  ops::RowCut cut_;
+  Round round_;
+  std::vector<int64_t> cut_by_peer_, cut_by_group_;
   bool part_ = false;   // an op cut along the batch: rows of other parts stay unchanged
   bool loose_ = false;  // rows that no peer fills stay unchanged
   // The following members are of a placed exchange.

@@ -19,6 +19,10 @@ void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> bu
   }
 }
 
+int32_t part_of_part(const Op& op, size_t part, size_t parts) {
+  return std::max(op.part, 0) * static_cast<int32_t>(parts) + static_cast<int32_t>(part);
+}
+
 namespace {
 
 /// The state of one call of split_ops.
@@ -54,13 +58,6 @@ class Splitter {
       throw user_error(
           "split: there are {} ops and {} sizes of parts, but there must be at least 1 of each",
           ops_.size(), sizes_.size());
-    }
-    for (const OpId id : ops_) {
-      const Op& op = graph_.op(id);
-      if (op.part >= 0) {
-        throw user_error("op '{}' is already part {} of a split; an op can be cut only once",
-                         op.name, op.part);
-      }
     }
     const int64_t total = std::accumulate(sizes_.begin(), sizes_.end(), int64_t{0});
     for (const auto& [t, axis] : axis_) {
@@ -122,7 +119,7 @@ class Splitter {
     const OpId made = graph_.add_op(graph_.def(op).name, fmt::format("{}.p{}", op.name, p),
                                     std::move(inputs), op.attrs, op.phase);
     inherit(made, op);
-    graph_.op(made).part = static_cast<int32_t>(p);
+    graph_.op(made).part = part_of_part(op, p, sizes_.size());
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       const TensorId t = graph_.out(made, i);
       graph_.tensor(t).expert = graph_.tensor(op.outputs[i]).expert;

@@ -9,6 +9,9 @@ namespace moe {
 /// Makes every op that reads `from`, except the ops in `but`, read `to` instead.
 void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> but = {});
 
+/// Returns Op::part of part `part` of `parts` of an op, which may be a part already.
+int32_t part_of_part(const Op& op, size_t part, size_t parts);
+
 /// For split_ops: the axis along which a tensor is cut.
 struct CutAxis {
   TensorId tensor;
@@ -16,11 +19,11 @@ struct CutAxis {
 };
 /// Cuts a chain of ops (`ops`, in program order) into one part per entry of `sizes`, which is the
 /// length of the part along the cut axis; all cut axes must have the same length. Each op is
-/// replaced by one clone per part, named "<op>.p<i>", with Op::part = i. An input from outside the
-/// chain is cut by a `split` op if it is in `cuts`, and otherwise read by all parts. The parts of
-/// an output that is read outside the chain are joined by a `concat` op. Returns, for each part,
-/// the clones in the order of `ops`. Throws UserError when the sizes do not sum to the length of a
-/// cut axis, an op is already a part of a cut, or an output that is read outside is not in `cuts`.
+/// replaced by one clone per part, named "<op>.p<i>", with Op::part = i (part_of_part of a part).
+/// An input from outside the chain is cut by a `split` op if it is in `cuts`, and otherwise read by
+/// all parts. The parts of an output that is read outside the chain are joined by a `concat` op.
+/// Returns, for each part, the clones in the order of `ops`. Throws UserError when the sizes do not
+/// sum to the length of a cut axis or an output that is read outside is not in `cuts`.
 std::vector<std::vector<OpId>> split_ops(Graph& graph, std::span<const OpId> ops,
                                          std::span<const CutAxis> cuts,
                                          std::span<const int64_t> sizes);

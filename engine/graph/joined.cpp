@@ -112,8 +112,8 @@ class Checker {
             "allowed are activations and gradients",
             op.name, tensor.name, tensor_kind_name(tensor.kind));
       }
-      rows_[piece.piece].push_back(piece.whole);
-      if (rows_[piece.whole].empty()) rows_[piece.whole].push_back(piece.whole);
+      rows_[piece.piece].emplace_back(piece.whole, piece.cut);
+      if (rows_[piece.whole].empty()) rows_[piece.whole].emplace_back(piece.whole, piece.cut);
     }
     for (const int m : mutated_inputs(graph_, op)) {
       overwritten_[op.inputs[static_cast<size_t>(m)]] = id;
@@ -130,11 +130,27 @@ class Checker {
   int64_t begin(TensorId t) const { return joined_.offset[t.index()]; }
   int64_t end(TensorId t) const { return begin(t) + num_elements(graph_.tensor(t).shape); }
 
+  /// Whether one op joins rows of both. Parts of the batch may be in parts along the rows in use,
+  /// or these in them, but not parts of the batch in each other.
   bool rows_of_one_op(TensorId a, TensorId b) const {
-    const auto x = rows_.find(a), y = rows_.find(b);
-    if (x == rows_.end() || y == rows_.end()) return false;
-    return std::find_first_of(x->second.begin(), x->second.end(), y->second.begin(),
-                              y->second.end()) != x->second.end();
+    const std::set<TensorId> x = wholes_of(a), y = wholes_of(b);
+    return std::any_of(x.begin(), x.end(), [&](TensorId t) { return y.contains(t); });
+  }
+
+  std::set<TensorId> wholes_of(TensorId t) const {
+    std::set<TensorId> found;
+    std::vector<std::pair<TensorId, bool>> open{{t, false}};  // whether it is a part of the batch
+    while (!open.empty()) {
+      const auto [piece, in_batch] = open.back();
+      open.pop_back();
+      const auto at = rows_.find(piece);
+      if (at == rows_.end()) continue;
+      for (const auto& [whole, cut] : at->second) {
+        if (in_batch && !cut && whole != piece) continue;
+        if (found.insert(whole).second) open.emplace_back(whole, in_batch || !cut);
+      }
+    }
+    return found;
   }
 
   [[noreturn]] void fail(TensorId a, TensorId b) const {
@@ -149,9 +165,9 @@ class Checker {
   std::map<TensorId, OpId> joined_by_;    // the last op that joins the tensor to another
   std::map<TensorId, OpId> overwritten_;  // the op that overwrites the tensor
   std::set<TensorId> wholes_;
-  /// The wholes that contain a piece with rows of a part (Piece::end), indexed by the piece; and
-  /// each such whole, indexed by itself.
-  std::map<TensorId, std::vector<TensorId>> rows_;
+  /// The wholes that contain a piece with rows of a part (Piece::end), with Piece::cut, indexed by
+  /// the piece; and each such whole, indexed by itself.
+  std::map<TensorId, std::vector<std::pair<TensorId, bool>>> rows_;
 };
 
 }  // namespace

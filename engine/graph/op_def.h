@@ -196,6 +196,7 @@ struct Piece {
   TensorId piece, whole;
   int64_t offset = 0;  // number of elements before the piece's first element in the whole
   TensorId end = {};   // if valid: the piece has only some rows of the whole, up to this row end
+  bool cut = false;    // the piece is a part along the rows in use (ops/row_cut.h)
 };
 
 /// Variants of the kernel that a device can run for one op: `names` are the values allowed for the

@@ -34,10 +34,10 @@ Shape row_ends_shape(int64_t experts, const Shape& slots) {
 std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
   const Group group = group_of(g, op);
   const int64_t members = round_of(g, op).members(group);
-  if (attr_int(op, "irregular") != 0 || has(op, 2) || has(op, 3) || has(op, 4)) {
+  if (has(op, 2) || has(op, 3) || has(op, 4)) {
     throw user_error(
-        "op '{}' (all_to_all): with attribute 'rounds' all slots are moved, so attribute "
-        "'irregular' = 1 and inputs 2 (recv_counts), 3 (begin) and 4 (recv_begin) are not allowed",
+        "op '{}' (all_to_all): with attribute 'rounds' and without 'irregular' = 1 all slots are "
+        "moved, so inputs 2 (recv_counts), 3 (begin) and 4 (recv_begin) are not allowed",
         op.name);
   }
   expect_shape(g, op, 0,
@@ -78,7 +78,7 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  if (op.attrs.contains("rounds")) return infer_round(g, op);
+  if (op.attrs.contains("rounds") && attr_int(op, "irregular") == 0) return infer_round(g, op);
   if (op.attrs.contains("residents")) return infer_placed(g, op);
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;

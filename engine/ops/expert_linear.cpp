@@ -13,16 +13,8 @@ namespace {
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
-  if (only_used(op) && !has(op, counts)) {
-    throw user_error("op '{}' ({}): attribute 'rows' is 'used', which needs input {}, recv_counts",
-                     op.name, g.def(op).name, counts);
-  }
   gemm_variant(op);
-  const Blocks b = blocks_of(g, op, i);
-  if (has(op, counts) && (arg(g, op, counts).dtype != DType::kI32 ||
-                          num_elements(shape(g, op, counts)) != b.experts * b.sources)) {
-    expect_index(g, op, counts, {b.experts, b.sources});
-  }
+  expect_counts(g, op, i, counts);
   return x;
 }
 
@@ -56,6 +48,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
     return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
                          {{kWhole, kWhole, kWhole, kRowEnds, kWhole}, {kRows}}});
   }
+  if (is_cut(op)) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   return and_gelu(op, {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
                        {{kWhole, 1, 1, kWhole, kWhole}, {last}}});
@@ -85,10 +78,8 @@ void gradient(GradContext& c, OpId) {
   refuse_gradient(op);
   const TensorId dy = c.grad(op.outputs[0]), x = op.inputs[0], w = op.inputs[1];
   const TensorId bias = input_or_none(op, 2), counts = input_or_none(op, 3);
-  Attrs attrs = {{"rows", attr_string(op, "rows", "capacity")}};
-  for (const char* const name : {"occupancy", "loose"}) {
-    if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
-  }
+  Attrs attrs = row_attrs(op);
+  attrs["rows"] = attr_string(op, "rows", "capacity");
   if (c.needs(x)) {
     const OpId dx = c.emit("expert_linear_dx", "dx", {dy, w, c.grad(x), counts}, attrs);
     c.set(x, c.graph().out(dx));
@@ -111,7 +102,7 @@ void run(const KernelCall<T>& c) {
   const W* const bias = c.wide(2);
   const bool gelu = with_gelu(c.op);
   auto& products = no_products<T>();
-  for_each_run(c.op, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c, b, c.in_i32(3), c.in_i32(4), [&](int64_t e, int64_t first, int64_t rows) {
     T* const y = c.out(0) + first * out;
     products.push_back(
         {rows,
@@ -150,7 +141,7 @@ void run_dx(const KernelCall<T>& c) {
   const T *acc = c.in(2), *const sum = c.in(4);
   if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
   auto& products = no_products<T>();
-  for_each_run(c.op, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     products.push_back({rows,
                         in,
                         out,
@@ -192,7 +183,7 @@ void run_dw(const KernelCall<T>& c) {
   start_from(c, c.wide_out(0), c.wide(2), b.experts * out * in);
   if (with_bias) start_from(c, c.wide_out(1), c.wide(3), b.experts * out);
   auto& products = no_products<T>();
-  for_each_run(c.op, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
+  for_each_run(c, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     const T* dy = c.in(0) + first * out;
     products.push_back({out, in, rows, dy, c.in(1) + first * in, c.wide_out(0) + e * out * in});
     if (with_bias) {

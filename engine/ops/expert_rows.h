@@ -1,6 +1,6 @@
 // Rows of slots on the experts' side, tensors [El,P,C,n] (or [El,C,n]; letters as in ops.h). With
 // attr rows = "used" an op computes only the rows that its counts input states; if it is one part
-// of a batch (attr share), only the rows of that part.
+// of a batch (attr share) or of the rows (row_cut.h), only the rows of that part.
 #pragma once
 
 #include "engine/ops/rules.h"
@@ -31,12 +31,17 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
   return {x[0], x.size() == 4 ? x[1] : 1, x[x.size() - 2]};
 }
 
-/// Throws UserError where attr rows is "used" unless input `counts` has one count per block of x.
+/// Whether the op needs the number of rows in use: to compute only these, or its part of them.
+inline bool counts_rows(const Op& op) {
+  return only_used(op) || is_cut(op);
+}
+
+/// Throws UserError where the op counts rows unless input `counts` has one count per block of x.
 inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
-  if (!only_used(op)) return;
+  if (!counts_rows(op)) return;
   if (!has(op, counts)) {
-    throw user_error("op '{}' ({}): attribute 'rows' is 'used', which needs input {}, recv_counts",
-                     op.name, g.def(op).name, counts);
+    throw user_error("op '{}' ({}): attribute {}, which needs input {}, recv_counts", op.name,
+                     g.def(op).name, only_used(op) ? "'rows' is 'used'" : "'cut' is given", counts);
   }
   const Blocks b = blocks_of(g, op, x);
   if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
@@ -44,46 +49,54 @@ inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts)
   }
 }
 
-/// For OpDef::host_inputs: returns kInputs (counts, begins) with attr rows = "used", else none.
+/// For OpDef::host_inputs: returns kInputs (counts, begins) where the op counts rows, else none.
 template <size_t... kInputs>
 std::vector<size_t> counted(const Op& op) {
-  return only_used(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};
+  return counts_rows(op) ? std::vector<size_t>{kInputs...} : std::vector<size_t>{};
 }
 
+/// The expected share of the rows that the op computes.
 inline double used_share(const Op& op, const WorkContext& context) {
-  return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : 1.0;
+  return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : share_of(op);
 }
 
 /// Calls f(expert, first row, number of rows) for each run of rows to compute, in row order. Runs
-/// of used rows start at row begins[block] of their block, or at 0 where `begins` is null.
-template <class F>
-void for_each_run(const Op& op, const Blocks& b, const int32_t* counts, const int32_t* begins,
-                  F f) {
+/// of rows in use start at row begins[block] of their block, or at 0 where `begins` is null. A part
+/// with attr rows = "capacity" also computes its part of the rows that are not in use.
+template <class T, class F>
+void for_each_run(const KernelCall<T>& c, const Blocks& b, const int32_t* counts,
+                  const int32_t* begins, F f) {
+  const ExpertRowCut cut(c.graph, c.op, c.rank.rank, b.experts);
   for (int64_t e = 0; e < b.experts; ++e) {
     const int64_t first = e * b.rows_an_expert();
-    if (!only_used(op)) {
+    if (!counts_rows(c.op)) {
       f(e, first, b.rows_an_expert());
       continue;
     }
     for (int64_t s = 0; s < b.sources; ++s) {
-      const int64_t begin = begins == nullptr ? 0 : begins[e * b.sources + s];
-      const int64_t rows = counts[e * b.sources + s] - begin;
-      if (rows > 0) f(e, first + s * b.capacity + begin, rows);
+      const auto run = [&](Rows rows) {
+        rows = cut.of(rows, e, s);
+        if (rows.count() > 0) f(e, first + s * b.capacity + rows.begin, rows.count());
+      };
+      const int64_t used = counts[e * b.sources + s];
+      run({begins == nullptr ? 0 : begins[e * b.sources + s], used});
+      if (!only_used(c.op)) run({used, b.capacity});
     }
   }
 }
 
-/// Zeroes the rows of y (the blocks b, `cols` columns) that are not in use. Does nothing for one
-/// part of a batch, and for attr loose=1, where no op reads these rows.
+/// Zeroes the rows of y (the blocks b, `cols` columns) that are not in use; a part zeroes its part
+/// of them. Does nothing for one part of a batch, and for attr loose=1, where no op reads them.
 template <class T>
 void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
                  int64_t cols) {
   if (!only_used(c.op) || is_part(c.op) || is_loose(c.op)) return;
+  const ExpertRowCut cut(c.graph, c.op, c.rank.rank, b.experts);
   for (int64_t i = 0; i < b.experts * b.sources; ++i) {
-    const int64_t used = counts[i];
-    if (used == b.capacity) continue;
-    c.k.clear(y + (i * b.capacity + used) * cols,
-              static_cast<int64_t>(sizeof(T)) * (b.capacity - used) * cols, c.stream);
+    const Rows unused = cut.of({counts[i], b.capacity}, i / b.sources, i % b.sources);
+    if (unused.count() == 0) continue;
+    c.k.clear(y + (i * b.capacity + unused.begin) * cols,
+              static_cast<int64_t>(sizeof(T)) * unused.count() * cols, c.stream);
   }
 }
 

@@ -13,7 +13,8 @@ PlacementBounds bounds_of(const Op& op) {
                                   .devices = expect_attr(op, "devices", 1),
                                   .residents = expect_attr(op, "residents", 1),
                                   .shadows = expect_attr(op, "shadows", 0),
-                                  .weighted = attr_int(op, "weighted") != 0};
+                                  .weighted = attr_int(op, "weighted") != 0,
+                                  .by_source = attr_int(op, "by_source") != 0};
   try {
     check(bounds);
   } catch (const UserError& error) {
@@ -23,11 +24,13 @@ PlacementBounds bounds_of(const Op& op) {
 }
 
 Attrs bounds_attrs(const PlacementBounds& bounds) {
-  return {{"experts", bounds.experts},
-          {"devices", bounds.devices},
-          {"residents", bounds.residents},
-          {"shadows", bounds.shadows},
-          {"weighted", int64_t{bounds.weighted}}};
+  Attrs attrs = {{"experts", bounds.experts},
+                 {"devices", bounds.devices},
+                 {"residents", bounds.residents},
+                 {"shadows", bounds.shadows},
+                 {"weighted", int64_t{bounds.weighted}}};
+  if (bounds.by_source) attrs["by_source"] = int64_t{1};
+  return attrs;
 }
 
 void expect_placement(const Graph& graph, const Op& op, size_t i, const PlacementBounds& bounds) {
@@ -50,11 +53,30 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{kRowEnds}, {kRowEnds}}};
 }
 
+/// What slot_rows counts, in an exchange of n nodes of m devices with L slots each (attr of).
+enum class Of : uint8_t {
+  kReceived,  // [L,P]: of each source, for each slot of this device
+  kSent,      // [m*n*L]: of this device, for each slot, by place in the node, then node, then slot
+  kInNode,    // [n*L,m]: of each device of this node, for the devices at this place in all nodes
+};
+
+Of of(const Op& op) {
+  const std::string what = attr_string(op, "of", "received");
+  if (what == "received") return Of::kReceived;
+  if (what == "sent") return Of::kSent;
+  if (what == "in_node") return Of::kInNode;
+  throw user_error("op '{}': attribute 'of' is '{}', allowed: received, sent, in_node", op.name,
+                   what);
+}
+
 std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   expect_index(g, op, 0, {bounds.devices, bounds.experts});
   expect_placement(g, op, 1, bounds);
-  return {{{bounds.slots(), bounds.devices}, DType::kI32}};
+  if (of(op) == Of::kReceived) return {{{bounds.slots(), bounds.devices}, DType::kI32}};
+  const int64_t nodes = expect_attr(op, "nodes", 1);
+  if (of(op) == Of::kSent) return {{{bounds.devices * bounds.slots()}, DType::kI32}};
+  return {{{nodes * bounds.slots(), bounds.devices / nodes}, DType::kI32}};
 }
 
 Work work_rows(const Graph& g, const Op& op, const WorkContext&) {
@@ -65,15 +87,16 @@ std::vector<AxisTuple> axes_rows(const Graph&, const Op&) {
   return {{{kRowEnds, kWhole}, {kRowEnds}}};
 }
 
-/// Throws UserError unless every expert of the placement has Sharing::kLocal: all rows that a
-/// source rank has for it go to one device. If they were shared among devices, a device's rows of
-/// one part of a batch would not be contiguous.
+/// Throws UserError unless all rows that a source rank has for an expert go to one device. If they
+/// were shared among devices, a device's rows of one part of a batch would not be contiguous.
 void check_part(const Op& op, const Placement& placement) {
+  if (placement.bounds().by_source) return;
   for (int64_t e = 0; e < placement.bounds().experts; ++e) {
     if (placement.sharing(e) == Sharing::kLocal) continue;
     throw user_error(
         "placement: rows that one source rank has for expert {} are shared among several devices, "
-        "but the batch is cut into parts (op '{}'); with parts, only sharing 'local' is allowed",
+        "but the batch is cut into parts (op '{}'); with parts, attribute 'by_source' = 1 or "
+        "sharing 'local' is needed",
         e, op.name);
   }
 }
@@ -83,17 +106,27 @@ void run_rows(const KernelCall<T>& c) {
   const Placement placement = placement_in(c, 1);
   if (is_part(c.op)) check_part(c.op, placement);
   const PlacementBounds& b = placement.bounds();
-  const int64_t device = group_of(c.graph, c.op).place(c.rank.rank);
+  const int64_t me = group_of(c.graph, c.op).place(c.rank.rank), slots = b.slots();
+  const int64_t nodes = attr_int(c.op, "nodes", 1), per_node = b.devices / nodes;
+  const Of what = of(c.op);
+  const int64_t first_source = what == Of::kReceived ? 0
+                               : what == Of::kSent   ? me
+                                                     : me - me % per_node;
+  const int64_t sources = what == Of::kReceived ? b.devices : what == Of::kSent ? 1 : per_node;
   int32_t* const rows = c.out_i32(0);
-  std::fill_n(rows, b.slots() * b.devices, 0);
-  for (int64_t s = 0; s < b.slots(); ++s) {
-    const int64_t expert = placement.at(device, s);
-    if (expert < 0) continue;
-    for (int64_t source = 0; source < b.devices; ++source) {
-      const int64_t all = c.in_i32(0)[source * b.experts + expert];
-      for (const RowRange& range : share_rows(placement, expert, source, all)) {
-        if (range.device != device) continue;
-        rows[s * b.devices + source] = static_cast<int32_t>(range.end - range.begin);
+  std::fill_n(rows, num_elements(c.out_shape(0)), 0);
+  for (int64_t source = first_source; source < first_source + sources; ++source) {
+    for (int64_t e = 0; e < b.experts; ++e) {
+      const int64_t all = c.in_i32(0)[source * b.experts + e];
+      for (const RowRange& range : share_rows(placement, e, source, all)) {
+        const int64_t node = range.device / per_node, place = range.device % per_node;
+        if (what == Of::kReceived && range.device != me) continue;
+        if (what == Of::kInNode && place != me % per_node) continue;
+        const int64_t slot = what == Of::kReceived ? range.slot
+                             : what == Of::kSent   ? (place * nodes + node) * slots + range.slot
+                                                   : node * slots + range.slot;
+        rows[slot * sources + source - first_source] =
+            static_cast<int32_t>(range.end - range.begin);
       }
     }
   }
@@ -115,7 +148,8 @@ const OpDef kGatherLoads = {.name = "gather_loads",
 const OpDef kSlotRows = {
     .name = "slot_rows",
     .doc =
-        "number of rows that each slot of this device gets from each source rank under a placement",
+        "number of rows that each slot gets from each source rank under a placement; attr of: "
+        "received (default), sent, in_node",
     .moe = MoeOp::kSlotRows,
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},

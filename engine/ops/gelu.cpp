@@ -52,6 +52,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
     return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},
             {{kWhole, kWhole, kRowEnds, kWhole}, {kRows}}};
   }
+  if (is_cut(op)) return {};
   const int rank = static_cast<int>(shape(g, op, 0).size());
   const int bias_rank = has(op, 1) ? static_cast<int>(shape(g, op, 1).size()) : 0;
   std::vector<AxisTuple> tuples;
@@ -74,12 +75,12 @@ template <class T, class F>
 void for_each_block(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
   const int64_t groups = groups_of(c.graph, c.op, bias);
   const int64_t rows = rows_of(c.in_shape(x)) / groups;
-  if (!only_used(c.op)) {
+  if (!counts_rows(c.op)) {
     for (int64_t e = 0; e < groups; ++e) f(e * rows, rows, e);
     return;
   }
   const Blocks b = blocks_of(c.graph, c.op, x);
-  for_each_run(c.op, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
+  for_each_run(c, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
                [&](int64_t e, int64_t first, int64_t n) { f(first, n, groups > 1 ? e : 0); });
   zero_unused(c, c.out(0), b, c.in_i32(counts), cols_of(c.in_shape(x)));
 }
@@ -90,11 +91,8 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(x) && !c.needs(bias)) return;
   Attrs rows;
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x, bias};
-  if (only_used(op)) {
-    rows["rows"] = std::string("used");
-    for (const char* const name : {"occupancy", "loose"}) {
-      if (op.attrs.contains(name)) rows[name] = op.attrs.at(name);
-    }
+  if (counts_rows(op)) {
+    rows = row_attrs(op);
     inputs.push_back(op.inputs[2]);
   }
   const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", inputs, rows));
@@ -102,7 +100,7 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(bias)) return;
   Attrs attrs;
   std::vector<TensorId> summed = {dx, c.grad(bias)};
-  if (is_loose(op)) {
+  if (is_loose(op) || is_cut(op)) {
     attrs = rows;
     summed.push_back(op.inputs[2]);
   }

@@ -162,9 +162,9 @@ void run_bias_grad(const KernelCall<T>& c) {
   const Shape& dy = c.in_shape(0);
   const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
   const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
-  if (only_used(c.op)) {
+  if (counts_rows(c.op)) {
     start_from(c, c.wide_out(0), c.wide(1), groups * cols);
-    for_each_run(c.op, blocks_of(c.graph, c.op, 0), c.in_i32(2), nullptr,
+    for_each_run(c, blocks_of(c.graph, c.op, 0), c.in_i32(2), nullptr,
                  [&](int64_t e, int64_t first, int64_t n) {
                    auto* const db = c.wide_out(0) + e * cols;
                    c.k.bias_grad(db, c.in(0) + first * cols, db, n, cols, c.stream);

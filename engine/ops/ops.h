@@ -63,7 +63,9 @@
 //   exchange_counts   counts[E] -> recv_counts[El,P], or [E,S] -> [El,P*S]; a separate collective,
 //                     needed where a transfer is irregular or rows="used"
 //   gather_loads      counts[E] -> loads[P,E]; a collective
-//   slot_rows         loads placement -> rows[L,P]
+//   slot_rows         loads placement -> rows[L,P]; with attr of="sent" [X] as in reorder_rows;
+//                     with of="in_node" [n*L,P/n] for attr nodes = n: what this rank has between
+//                     the two steps
 //   copy_experts      placement w[R,..]... -> shadows[S,..]...; R = resident slots; attrs first,
 //                     last: which S of the shadow slots; attr expected: copies that a device
 //                     receives, for cost models; a collective
@@ -106,12 +108,23 @@
 //   concat            parts... -> x; attr axis
 //                     split and concat: attr view=1, allowed where all axes before `axis` have
 //                     length 1: the parts are inside the whole's storage, and nothing is copied
+//   split_rows        counts x -> n tensors in x's storage; attr parts = n: begins a cut along the
+//                     rows in use. counts: the first axes of x, such as [E] with x [E,C,d]
+//   concat_rows       counts, n parts -> x, in whose storage they are: ends the cut
+//   reorder_rows      slots[E,C,d] counts[E] sent[X] [begin[E]] [placement] -> ordered[X,C,d] with
+//                     to="expert", the reverse with to="source"; X = slots of all ranks (E without
+//                     a placement), by the rank's place in its node, then its node, then the slot;
+//                     attrs nodes, per_node, experts, the placement's bounds; moves rows in use
 //   join_rows         end[E]... part[E,C,..]... (or [El,P] and [El,P,C,..]) -> whole, of a part's
 //                     shape; attr parts = k ends and k parts, all in one storage. In each block,
 //                     part p holds the rows from end p-1 to end p. Rows from the last end on become
 //                     0 (-1 in index tensors); with attr view=1 they stay, and nothing is done
 //   transpose_blocks  x -> y of the same shape; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is
 //                     block (j, i) of y [C,R,..]; R*C must divide the first axis
+//
+// With attr cut ("p/r", row_cut.h), an op between the two all-to-alls is part p of r along the rows
+// in use: it reads and writes only these rows. With attrs rounds = n, round = j, it is round j: the
+// rows of sources that send to this rank in round j. Both need the received counts.
 //
 // With attr share (its share of the batch, in 0..1), a gate, dispatch, all_to_all, expert_linear,
 // gelu or combine is one part of a batch. Slots and tokens are numbered over the whole batch, and

@@ -85,6 +85,11 @@ Attrs seq_attr(const Shape& shape) {
   return {{"seq", shape[shape.size() - 2]}};
 }
 
+double share_of(const Op& op) {
+  return attr_double(op, "share", 1.0) * RowCut(op).share() /
+         static_cast<double>(attr_int(op, "rounds", 1));
+}
+
 double io_bytes(const Graph& graph, const Op& op) {
   double bytes = 0;
   for (const TensorId t : op.inputs) {

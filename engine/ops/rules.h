@@ -9,6 +9,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
 #include "engine/ops/ops.h"
+#include "engine/ops/row_cut.h"
 
 namespace moe::ops {
 
@@ -70,14 +71,14 @@ inline DType stats_dtype(DType dtype) {
 /// or `default_value` when absent. Throws UserError when attr store is not bf16.
 DType stored_dtype(const Op& op, DType default_value);
 
-/// Whether the op is one part of a cut along rows. A part reads and writes only its own rows;
-/// attr share is their expected share of the whole batch's rows.
+/// Whether the op is one part of the batch. A part reads and writes only its own rows; attr share
+/// is their expected share of the whole batch's rows.
 inline bool is_part(const Op& op) {
   return op.attrs.contains("share");
 }
-inline double share_of(const Op& op) {
-  return attr_double(op, "share", 1.0);
-}
+/// The expected share of rows of an op that is a part of the batch, a part along the rows in use
+/// (row_cut.h), a round, or all of these.
+double share_of(const Op& op);
 
 /// Attr occupancy, for ops on rows of a layer with a placement: the expected share of the expert
 /// slots that hold an expert, 0..1.

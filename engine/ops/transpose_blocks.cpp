@@ -22,9 +22,10 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op)};
 }
 
-/// Can be cut along any axis except the first, which holds the blocks.
+/// Can be cut along any axis except the first, which holds the blocks; counts of rows, as row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
+  if (arg(g, op, 0).dtype == DType::kI32) tuples.push_back({{kRowEnds}, {kRowEnds}});
   for (size_t axis = 1; axis < shape(g, op, 0).size(); ++axis) {
     tuples.push_back({{static_cast<int>(axis)}, {static_cast<int>(axis)}});
   }

@@ -1,13 +1,15 @@
 // Passes and schedulers. A pass is a documented function that takes a graph or a schedule as a
 // value and returns the changed value; it neither verifies nor times, which is done in pipeline.h.
 // Stages run in this order: placement, passes on the forward graph, autodiff, passes on the whole
-// step, schedulers; within a kind in the order in which the system lists them.
+// step, schedulers; within a kind as in_order() says (stage_order.h).
 #pragma once
 
+#include <array>
 #include <functional>
 #include <string>
 #include <vector>
 
+#include "engine/base/names.h"
 #include "engine/base/option.h"
 #include "engine/cluster/cluster.h"
 #include "engine/cost/cost_model.h"
@@ -22,6 +24,18 @@ namespace moe {
 enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule, kUnset };
 /// Returns "placement", "forward", "step" or "schedule", as recipes and results write the kind.
 const char* stage_kind_name(StageKind kind);
+
+/// What a stage makes of the MoE layers that other stages must find or must not find yet.
+enum class Fact : uint8_t {
+  kCounts,  // rows in use are counted: all-to-alls carry them, or experts compute only them
+  kRounds,  // all-to-alls are cut into rounds between groups of ranks
+  kParts,   // all-to-alls and experts are cut into parts along the capacity
+  kSteps,   // all-to-alls are two steps, inside nodes and between them
+};
+constexpr std::array<const char*, 4> names_of(Fact) {
+  return {"counts", "rounds", "parts", "steps"};
+}
+using Facts = std::vector<Fact>;
 
 struct PassContext {
   const ModelSpec& model;
@@ -50,6 +64,8 @@ struct PassDef {
   /// What the pass reads of the cost model whatever its options are. If it reads more with some
   /// option, that option has its own OptionSpec::reads.
   Reads reads = Reads::kNothing;
+  /// The pass runs after all passes that give what it needs.
+  Facts needs = {}, gives = {};
   /// Whether the pass makes ops that have no gradient, so that it is for inference only.
   bool inference_only = false;
   /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
@@ -63,6 +79,7 @@ struct Stage {
   Options options;
   std::function<Graph(Graph, const PassContext&)> transform;
   std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule;
+  Facts needs = {}, gives = {};  // of a function; those of a built-in pass are in its PassDef
 };
 
 /// The table of all built-in passes, in order; pipeline.cpp explains the position of each.

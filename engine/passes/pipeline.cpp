@@ -106,7 +106,7 @@ PassDef placement_pass(const PlacementPolicy& policy) {
 
 /// All passes except those of the placement policies.
 const std::vector<PassDef>& other_passes() {
-  // Stages of one kind run as a system lists them; the order here is the recommended one.
+  // Passes of one kind run in this order, unless their needs ask for another.
   static const std::vector<PassDef> passes = {
       {.name = "lina_inference",
        .kind = StageKind::kPlacement,
@@ -145,13 +145,27 @@ const std::vector<PassDef>& other_passes() {
        .transform = lina_inference,
        .inference_only = true},
       // kForward: passes before autodiff, so that the backward follows without a pass of its own.
-      // Cuts along the capacity come first: they move whole slots and refuse counted rows.
+      // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
+      {.name = "irregular_a2a",
+       .kind = StageKind::kForward,
+       .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
+       .options = {},
+       .transform = irregular_a2a,
+       .gives = {Fact::kCounts}},
+      {.name = "used_rows",
+       .kind = StageKind::kForward,
+       .doc = "experts compute only the rows that hold a token",
+       .options = {},
+       .transform = used_rows,
+       .gives = {Fact::kCounts}},
       {.name = "capacity_pipeline",
        .kind = StageKind::kForward,
        .doc =
            "cuts 'all-to-all, experts, all-to-all' into parts along the capacity (Tutel, PipeMoE)",
        .options = {{"degree", 2.0, "number of parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
-       .transform = capacity_pipeline},
+       .transform = capacity_pipeline,
+       .needs = {Fact::kCounts, Fact::kRounds},
+       .gives = {Fact::kParts}},
       {.name = "pipemoe",
        .kind = StageKind::kForward,
        .doc =
@@ -177,14 +191,18 @@ const std::vector<PassDef>& other_passes() {
              "paper_fixed",
              0, 0, degree_methods()}},
        .transform = pipemoe,
-       .reads = Reads::kTimes},
+       .reads = Reads::kTimes,
+       .needs = {Fact::kCounts, Fact::kRounds},
+       .gives = {Fact::kParts}},
       {.name = "micro_ops",
        .kind = StageKind::kForward,
        .doc = "like capacity_pipeline, but each layer has parts of a given number of bytes (Lina)",
        .options = {{"bytes", 30e6,
                     "the most bytes of rows that a rank exchanges in a part (paper: 30 MB)", 1,
                     1e12}},
-       .transform = micro_ops},
+       .transform = micro_ops,
+       .needs = {Fact::kCounts, Fact::kRounds},
+       .gives = {Fact::kParts}},
       {.name = "fastermoe_pipeline",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
@@ -197,25 +215,18 @@ const std::vector<PassDef>& other_passes() {
              65536,
              {},
              1}},
-       .transform = fastermoe_pipeline},
-      // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
-      {.name = "irregular_a2a",
-       .kind = StageKind::kForward,
-       .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
-       .options = {},
-       .transform = irregular_a2a},
-      {.name = "used_rows",
-       .kind = StageKind::kForward,
-       .doc = "experts compute only the rows that hold a token",
-       .options = {},
-       .transform = used_rows},
-      // hierarchical_a2a is last: it accepts all-to-alls that are cut or irregular, while a pass
-      // after it would find two all-to-alls in place of one.
+       .transform = fastermoe_pipeline,
+       .needs = {Fact::kCounts},
+       .gives = {Fact::kRounds}},
+      // hierarchical_a2a accepts all-to-alls that are cut or irregular, while a pass after it would
+      // find two all-to-alls in place of one.
       {.name = "hierarchical_a2a",
        .kind = StageKind::kForward,
        .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
        .options = {},
-       .transform = hierarchical_a2a},
+       .transform = hierarchical_a2a,
+       .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
+       .gives = {Fact::kSteps}},
       // kStep: the backward exists already and is not cut; it reads the joined outputs.
       {.name = "partition",
        .kind = StageKind::kStep,
@@ -238,9 +249,31 @@ const std::vector<PassDef>& other_passes() {
              1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
-      // kSchedule: dw_schedule first, because it chooses among the orders that are still possible;
-      // the ones after it restrict the order. If two of them contradict each other, the error about
-      // the cycle names both stages.
+      // kSchedule: those that only forbid come first, so that the ones that choose an order choose
+      // among what is left.
+      {.name = "blocking_a2a",
+       .kind = StageKind::kSchedule,
+       .doc =
+           "no compute runs during an all-to-all; all-reduces are not restricted (DeepSpeed-MoE)",
+       .options = {{"experts", true,
+                    "whether transfers of experts and of their gradients block compute, too"}},
+       .schedule = blocking_a2a,
+       .forbids = true},
+      {.name = "fixed",
+       .kind = StageKind::kSchedule,
+       .doc = "all-reduces run only between the backward's pairs of all-to-alls (Lina's baseline "
+              "Fixed)",
+       .options = {},
+       .schedule = fixed,
+       .forbids = true},
+      {.name = "serial",
+       .kind = StageKind::kSchedule,
+       .doc = "one op after another in program order, no overlap (RAF)",
+       .options = {},
+       .schedule = serial,
+       .forbids = true},
+      // dw_schedule before those that restrict the order further. If two of them contradict each
+      // other, the error about the cycle names both stages.
       {.name = "dw_schedule",
        .kind = StageKind::kSchedule,
        .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
@@ -269,21 +302,6 @@ const std::vector<PassDef>& other_passes() {
               "during the compute of the neighbouring block (Pro-Prophet)",
        .options = {},
        .schedule = prophet_schedule},
-      {.name = "blocking_a2a",
-       .kind = StageKind::kSchedule,
-       .doc =
-           "no compute runs during an all-to-all; all-reduces are not restricted (DeepSpeed-MoE)",
-       .options = {{"experts", true,
-                    "whether transfers of experts and of their gradients block compute, too"}},
-       .schedule = blocking_a2a,
-       .forbids = true},
-      {.name = "fixed",
-       .kind = StageKind::kSchedule,
-       .doc = "all-reduces run only between the backward's pairs of all-to-alls (Lina's baseline "
-              "Fixed)",
-       .options = {},
-       .schedule = fixed,
-       .forbids = true},
       {.name = "priority",
        .kind = StageKind::kSchedule,
        .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
@@ -303,12 +321,6 @@ const std::vector<PassDef>& other_passes() {
                     0,
                     {"all_reduce", "all_to_all", "both"}}},
        .schedule = chunked},
-      {.name = "serial",
-       .kind = StageKind::kSchedule,
-       .doc = "one op after another in program order, no overlap (RAF)",
-       .options = {},
-       .schedule = serial,
-       .forbids = true},
   };
   return passes;
 }

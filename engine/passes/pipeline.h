@@ -23,7 +23,7 @@ class Pipeline {
            const std::vector<Stage>& stages)
       : model_(model), cluster_(cluster), cost_(cost), stages_(stages) {}
 
-  /// Runs the stages of this kind in the order listed, with compact() and verify() after each.
+  /// Runs the stages of this kind one after the other, with compact() and verify() after each.
   /// Errors of a stage name the stage.
   Graph transform(Graph graph, StageKind kind);
   /// Runs the schedulers. Throws RunError when an op has no lane, or one that does not exist.

@@ -27,6 +27,10 @@ struct PlacementBounds {
   int64_t residents = 1;  // slots per device; residents * devices >= experts
   int64_t shadows = 0;    // slots per device
   bool weighted = false;  // whether kWeighted is allowed
+  /// Whether all rows that a source has for an expert go to one holder, because the batch is cut
+  /// into parts: with kEven to holder number source % holders, with kWeighted to the one of most
+  /// weight.
+  bool by_source = false;
   int64_t slots() const { return residents + shadows; }
   bool operator==(const PlacementBounds&) const = default;
 };

@@ -60,6 +60,11 @@ void share(const Placement& placement, int64_t expert, const Holders& holders, i
                : placement.weight(source, holders.devices[i], holders.slots[i]);
   };
   const size_t first = sharing == Sharing::kEven ? static_cast<size_t>(source) % n : 0;
+  if (placement.bounds().by_source) {
+    size_t most = first;
+    for (size_t i = 0; i < n; ++i) most = weight_of(i) > weight_of(most) ? i : most;
+    return take(RowRange{holders.devices[most], holders.slots[most], 0, rows});
+  }
   int64_t sum = 0, before = 0, begin = 0;
   for (size_t i = 0; i < n; ++i) sum += weight_of(i);
   MOE_CHECK(

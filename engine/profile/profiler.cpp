@@ -16,6 +16,7 @@
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
+#include "engine/ops/rules.h"
 #include "engine/profile/operands.h"
 #include "kernels/cpu/blas_buffers.h"
 
@@ -270,8 +271,7 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
-  const double slot_occupancy =
-      irregular ? work.slot_occupancy * attr_double(op, "share", 1.0) : 1.0;
+  const double slot_occupancy = irregular ? work.slot_occupancy * ops::share_of(op) : 1.0;
   EvenExchange exchange;
   exchange.used = static_cast<Bytes>(slot_occupancy * static_cast<double>(all)) / size * size;
   const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;

@@ -285,6 +285,16 @@ void set_offsets(const Blocks& blocks, MemoryPlan& plan) {
   }
 }
 
+/// Returns the type of the first float that the op writes, else of the first that it reads.
+DType float_type(const Graph& graph, const Op& op) {
+  for (const std::vector<TensorId>* const tensors : {&op.outputs, &op.inputs}) {
+    for (const TensorId t : *tensors) {
+      if (t.valid() && graph.tensor(t).dtype != DType::kI32) return graph.tensor(t).dtype;
+    }
+  }
+  return DType::kF32;
+}
+
 Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes) {
   Bytes total = 0;
   for (const std::vector<OpId>& lane : orders.lanes) {
@@ -292,8 +302,8 @@ Bytes scratch(const Graph& graph, const LaneOrders& orders, Bytes element_bytes)
     for (const OpId id : lane) {
       const Op& op = graph.op(id);
       const OpDef& def = graph.def(op);
-      if (def.scratch_bytes == nullptr || op.outputs.empty()) continue;
-      const Bytes size = dtype_bytes(graph.tensor(op.outputs[0]).dtype, element_bytes);
+      if (def.scratch_bytes == nullptr) continue;
+      const Bytes size = dtype_bytes(float_type(graph, op), element_bytes);
       largest = std::max(largest, round_up(def.scratch_bytes(graph, op, size)));
     }
     total += largest;

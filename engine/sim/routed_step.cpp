@@ -44,6 +44,16 @@ Hop to_source(const Group& group, int64_t source, int64_t device) {
   return {there.to, there.from};
 }
 
+/// Returns the round of an op in the direction to the experts; {0, 1} without attr rounds.
+Round round_at_sources(const Op& op) {
+  return {attr_int(op, "round", 0), attr_int(op, "rounds", 1)};
+}
+
+/// Whether the source at a place sends to the device at a place in this round.
+bool meet(const Round& round, const Group& group, int64_t source, int64_t device) {
+  return device / round.members(group) == round.sends_to(group, source) / round.members(group);
+}
+
 /// Whether an op that joins the parts of a batch joins rows at the devices of their experts. Its
 /// row ends then have the shape [El, P], for El experts of the device and P source ranks; where
 /// rows are at their source rank, row ends have the shape [E].
@@ -138,6 +148,7 @@ void RoutedStep::add(OpId op) {
     entry.exchange = exchange_of(op, layer);
   } else {
     entry.side = side_of(graph_, graph_.op(op));
+    if (graph_.op(op).attrs.contains("rounds")) entry.round = round_of_experts(op, layer);
   }
   if (entry.exchange < 0) {
     (entry.side == Side::kSource ? rows_[layer].source_used : rows_[layer].experts_used) = true;
@@ -157,22 +168,32 @@ int32_t RoutedStep::layer_of(OpId op) const {
 int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
   const Op& op = graph_.op(id);
   const Tensor& slots = graph_.tensor(op.inputs[0]);
-  Exchange made{.layer = layer,
-                .group = group_of(graph_, op),
-                .to_expert = attr_string(op, "to") == "expert",
-                .row_bytes = attr_double(op, "share", 1) *
-                             static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
-                .places = op.attrs.contains("residents")
-                              ? layers_[layer].experts * layers_[layer].capacity
-                              : rows_of(slots)};
+  Exchange made{
+      .layer = layer,
+      .group = group_of(graph_, op),
+      .to_expert = attr_string(op, "to") == "expert",
+      .round = round_at_sources(op),
+      .row_bytes = ops::share_of(op) * static_cast<double>(round_at_sources(op).of) *
+                   static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
+      .places = std::llround(static_cast<double>(rows_of(slots)) * ops::slot_ratio_of(op))};
   const auto same = [&](const Exchange& e) {
     return e.layer == layer && e.group == made.group && e.to_expert == made.to_expert &&
-           e.row_bytes == made.row_bytes && e.places == made.places;
+           e.round == made.round && e.row_bytes == made.row_bytes && e.places == made.places;
   };
   const auto known = std::find_if(exchanges_.begin(), exchanges_.end(), same);
   if (known != exchanges_.end()) return static_cast<int32_t>(known - exchanges_.begin());
   exchanges_.push_back(std::move(made));
   return static_cast<int32_t>(exchanges_.size() - 1);
+}
+
+int32_t RoutedStep::round_of_experts(OpId op, size_t layer) {
+  const Round round = round_at_sources(graph_.op(op));
+  const auto known = std::find_if(rounds_.begin(), rounds_.end(), [&](const RoundRows& r) {
+    return r.layer == layer && r.round == round;
+  });
+  if (known != rounds_.end()) return static_cast<int32_t>(known - rounds_.begin());
+  rounds_.push_back({layer, round, {}});
+  return static_cast<int32_t>(rounds_.size() - 1);
 }
 
 int32_t RoutedStep::movement_of(OpId op, size_t layer) {
@@ -242,6 +263,7 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
       layers_.size(), kept.size(), placements.size(), next.size());
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
+  for (RoundRows& rows : rounds_) fill_round(rows);
   for (Movement& movement : movements_) {
     move(movement, placements[movement.layer], next[movement.layer]);
   }
@@ -305,6 +327,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
       const int64_t device = holders_.member(from, place);
       const int64_t count = sent[source * ranks_ + index(device)];
       if (count == 0) continue;
+      if (!meet(exchange.round, holders_, holders_.place(from), place)) continue;
       const Hop hop = exchange.to_expert ? to_expert(exchange.group, from, device)
                                          : to_source(exchange.group, from, device);
       exchange.matrix[index(hop.from) * ranks_ + index(hop.to)] += static_cast<double>(count);
@@ -316,14 +339,35 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   const int64_t fullest =
       std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
-  exchange.routed = {{.slot_occupancy = ratio(fullest, exchange.places)}, &exchange.matrix};
+  // The op's work is its share of the rows in use, of which a round is an even one.
+  exchange.routed = {{.slot_occupancy = ratio(fullest * exchange.round.of, exchange.places)},
+                     &exchange.matrix};
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
   }
 }
 
+void RoutedStep::fill_round(RoundRows& rows) const {
+  const MoeLayer& layer = layers_[rows.layer];
+  const std::vector<int64_t>& sent = rows_[rows.layer].sent;
+  rows.experts.resize(ranks_);
+  for (size_t r = 0; r < ranks_; ++r) {
+    const auto device = static_cast<int64_t>(r);
+    int64_t received = 0;
+    for (int64_t source = 0; source < holders_.size; ++source) {
+      if (!meet(rows.round, holders_, source, holders_.place(device))) continue;
+      received += sent[index(holders_.member(device, source)) * ranks_ + r];
+    }
+    rows.experts[r].work.slot_occupancy =
+        ratio(received * rows.round.of, layer.experts * layer.capacity);
+  }
+}
+
 bool RoutedStep::ranks_alike() const {
+  for (const RoundRows& rows : rounds_) {
+    if (!all_equal(rows.experts)) return false;
+  }
   for (const Rows& rows : rows_) {
     if (rows.source_used && !all_equal(rows.source)) return false;
     if (rows.experts_used && !all_equal(rows.experts)) return false;
@@ -343,6 +387,7 @@ const RoutedWork* RoutedStep::routed_work(OpId op, int32_t rank) const {
   if (entry.layer < 0) return nullptr;
   if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].routed;
   if (entry.movement >= 0) return &movements_[index(entry.movement)].routed;
+  if (entry.round >= 0) return &rounds_[index(entry.round)].experts[index(rank)];
   const Rows& rows = rows_[index(entry.layer)];
   return &(entry.side == Side::kSource ? rows.source : rows.experts)[index(rank)];
 }

@@ -80,7 +80,8 @@ class RoutedStep {
     size_t layer;
     Group group;
     bool to_expert;
-    double row_bytes;  // bytes per row, times the op's share of the batch
+    Round round;       // as at the sources, also on the way back
+    double row_bytes;  // bytes per row, times the op's share of the rows of its round
     int64_t places;    // number of slots for rows on a rank
     std::vector<double> matrix;
     RoutedWork routed;
@@ -96,9 +97,16 @@ class RoutedStep {
     RoutedWork routed;
     std::vector<Bytes> sent;  // bytes to other ranks, indexed by rank
   };
+  /// The rows that the experts of each rank get in one round of an exchange.
+  struct RoundRows {
+    size_t layer;
+    Round round;
+    std::vector<RoutedWork> experts;  // indexed by rank
+  };
   struct Entry {
     int32_t layer = -1;
     int32_t exchange = -1;
+    int32_t round = -1;
     int32_t movement = -1;
     Side side = Side::kSource;
   };
@@ -107,9 +115,11 @@ class RoutedStep {
   int32_t layer_of(OpId op) const;
   int32_t exchange_of(OpId op, size_t layer);
   int32_t movement_of(OpId op, size_t layer);
+  int32_t round_of_experts(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
   void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
   void fill_matrix(Exchange& exchange) const;
+  void fill_round(RoundRows& rows) const;
   bool ranks_alike() const;
 
   const Graph& graph_;
@@ -119,6 +129,7 @@ class RoutedStep {
   std::vector<Rows> rows_;  // indexed by layer
   std::vector<Exchange> exchanges_;
   std::vector<Movement> movements_;
+  std::vector<RoundRows> rounds_;
   std::vector<Entry> entries_;  // indexed by op
   std::vector<OpId> ops_;
   bool alike_ = true;

@@ -70,6 +70,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
   size_t num_recipes = 0;
   for (const auto& entry : fs::recursive_directory_iterator(MOE_SOURCE_DIR "/recipes")) {
     if (entry.path().extension() != ".lua") continue;
+    if (entry.path().filename() == "every_mix.lua") continue;  // makes 22,000 plans, in minutes
     ++num_recipes;
     const std::string text = folder("check") + ".txt";
     const auto found = narrowed.find(entry.path().filename().string());

@@ -95,12 +95,17 @@ TEST_CASE("split_ops refuses an axis that a tensor does not have") {
                     Contains("tensor 'slots' [4,6,5] has no axis 3"));
 }
 
-TEST_CASE("split_ops refuses to cut an op twice") {
+TEST_CASE("split_ops cuts a part again, and numbers the parts of parts in order") {
   Graph graph = experts();
   const auto clones =
       split_ops(graph, chain(graph), capacity_cuts(graph), std::vector<int64_t>{2, 4});
-  CHECK_THROWS_WITH(split_ops(graph, clones[0], {}, std::vector<int64_t>{1, 1}),
-                    Contains("op 'go.p0' is already part 0 of a split"));
+  std::vector<CutAxis> cuts;
+  for (const OpId id : clones[1]) cuts.push_back({graph.out(id), 2});
+  cuts.push_back({graph.op(clones[1][0]).inputs[0], 1});
+  cuts[clones[1].size() - 1].axis = 1;
+  const auto again = split_ops(graph, clones[1], cuts, std::vector<int64_t>{1, 3});
+  CHECK(graph.op(again[1][0]).name == "go.p1.p1");
+  CHECK(graph.op(again[1][0]).part == 3);
 }
 
 TEST_CASE("split_ops refuses an outside reader of a tensor without an axis") {

@@ -67,8 +67,10 @@ TEST_CASE("parts of rounds that do not fit are refused") {
       Contains("op 'a': round = 2: 0 to 1 is allowed"));
   CHECK_THROWS_WITH(
       rounds_of_four(
-          "%9 = all_to_all(%1) {irregular=1, rounds=2, to=\"expert\"} a forward dispatch"),
-      Contains("op 'a' (all_to_all): with attribute 'rounds' all slots are moved"));
+          "%3 input i32 [8] n\n%9 = all_to_all(%1, %3, %3) {rounds=2, to=\"expert\"} a forward "
+          "dispatch"),
+      Contains(
+          "op 'a' (all_to_all): with attribute 'rounds' and without 'irregular' = 1 all slots"));
 }
 
 TEST_CASE("the gradient of a round goes the opposite way in the same round") {

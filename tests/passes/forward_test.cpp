@@ -120,17 +120,32 @@ TEST_CASE("half a part is refused") {
   CHECK_THAT(refusal({cut(2.5)}), Contains("capacity_pipeline.degree = 2.5"));
 }
 
-TEST_CASE("counted rows and a cut along the capacity refuse each other with both names") {
-  for (const std::string other : {"irregular_a2a", "used_rows"}) {
-    CHECK_THAT(refusal({stage(other), cut(2)}),
-               Contains("stage 'capacity_pipeline'") && Contains(other) && Contains("b1.moe."));
-    CHECK_THAT(refusal({cut(2), stage(other)}),
-               Contains("stage '" + other + "'") && Contains("capacity") && Contains("b1.moe."));
-  }
+TEST_CASE("rows that only the experts count and a cut along the capacity refuse each other") {
+  CHECK_THAT(refusal({stage("used_rows"), cut(2)}),
+             Contains("stage 'capacity_pipeline'") && Contains("used_rows") && Contains("b1.moe."));
+  CHECK(refusal({stage("used_rows"), stage("irregular_a2a"), cut(2)}).empty());
 }
 
-TEST_CASE("a second cut of an op is refused with the stage") {
-  CHECK_THAT(refusal({cut(2), cut(2)}), Contains("capacity_pipeline") && Contains("cut only once"));
+TEST_CASE("counted rows are cut without copies, and exchange their counts once") {
+  const Graph whole = make_plan(small_spec({stage("irregular_a2a")}))->graph;
+  const auto plan = make_plan(small_spec({stage("irregular_a2a"), cut(2)}));
+  const Graph& graph = plan->graph;
+  CHECK(ops_of(graph, "all_to_all").size() == 2 * ops_of(whole, "all_to_all").size());
+  CHECK(ops_of(graph, "exchange_counts").size() == ops_of(whole, "exchange_counts").size());
+  CHECK(ops_of(graph, "split").empty());
+  CHECK(ops_of(graph, "concat").empty());
+  // GELU cannot overwrite its input any more, of which all parts are in one storage.
+  const Bytes whole_bytes = make_plan(small_spec({stage("irregular_a2a")}))->memory.peak_bytes();
+  CHECK(plan->memory.peak_bytes() <= whole_bytes + whole_bytes / 20);
+}
+
+TEST_CASE("a part can be cut again") {
+  for (const bool counted : {false, true}) {
+    std::vector<Stage> stages = {cut(2), cut(2)};
+    if (counted) stages.push_back(stage("irregular_a2a"));
+    const Graph graph = make_plan(small_spec(stages))->graph;
+    CHECK(graph.op(graph.find_op("b1.moe.gelu.p1.p0")).part == 2);
+  }
 }
 
 /// The makespan of the small step in which only these ops of block 1 take time, `ns` in all parts.

@@ -186,15 +186,6 @@ TEST_CASE("lines in part, negative ones and impossible degrees are refused with 
   CHECK_THAT(refusal({{"max_degree", 0.0}}), Contains("pipemoe.max_degree = 0"));
 }
 
-TEST_CASE("counted rows and the pass refuse each other with both names") {
-  for (const std::string other : {"irregular_a2a", "used_rows"}) {
-    CHECK_THAT(message_of<UserError>([&] {
-                 make_plan(small_spec({stage(other), stage("pipemoe")}));
-               }),
-               Contains("stage 'pipemoe'") && Contains(other));
-  }
-}
-
 TEST_CASE("on one rank there is nothing to send and nothing to cut") {
   const auto plan = make_plan(small_spec({stage("pipemoe")}, 1));
   CHECK(!plan->stages[0].changed);

@@ -48,7 +48,7 @@ OTHER_NAMES = {
     "engine/passes/partition/axes.cpp": "gate",
     "engine/passes/order/chunked.cpp": "all_reduce",
     "engine/passes/capacity/fastermoe_pipeline.cpp": "round",
-    "engine/passes/device/fuse_gelu.cpp": "gelu",
+    "engine/passes/device/fuse_gelu.cpp": "gelu round",
     "engine/passes/placement/lina_inference.cpp": "fine_tune place_expected slot_rows swap_in",
     "engine/passes/pipeline.cpp": "all_reduce all_to_all split",
     "engine/passes/placement/place_experts.cpp": "place slot_rows split",
@@ -56,6 +56,7 @@ OTHER_NAMES = {
     "engine/routing/gates.cpp": "gate",
     "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
+    "engine/sim/routed_step.cpp": "round",
     "engine/cost/op_table.h": "all_reduce all_to_all attention combine dispatch",
     "engine/cost/roofline.cpp": "place",
 }

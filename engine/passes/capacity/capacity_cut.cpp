@@ -1,22 +1,19 @@
 #include "engine/passes/capacity/capacity_cut.h"
 
+#include <fmt/ranges.h>
+
 #include "engine/base/errors.h"
 #include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/rules.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/partition/axes.h"
 
 namespace moe {
 namespace {
 
-void refuse_counted_rows(const Graph& graph, OpId id, const std::string& stage) {
-  const Op& op = graph.op(id);
-  const bool irregular = attr_int(op, "irregular") != 0;
-  if (!irregular && attr_string(op, "rows") != "used") return;
-  throw user_error(
-      "stage '{}': op '{}' works on counted rows (because of {}), but the rows of a part of the "
-      "capacity are not counted; leave one of the two stages out",
-      stage, op.name, counted_by(graph, id));
+bool is_counted(const Graph& graph, OpId exchange) {
+  return attr_int(graph.op(exchange), "irregular") != 0;
 }
 
 /// Returns the ops from `first` to the all-to-all back to the source ranks, following the only
@@ -25,7 +22,6 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
                              const std::vector<std::vector<OpId>>& readers,
                              const std::string& stage) {
   std::vector<OpId> chain{first};
-  refuse_counted_rows(graph, first, stage);
   do {
     const std::vector<OpId>& next = readers[graph.out(chain.back()).index()];
     if (next.size() != 1) {
@@ -43,7 +39,12 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
           stage, graph.op(chain.back()).name, graph.op(next[0]).name);
     }
     chain.push_back(next[0]);
-    refuse_counted_rows(graph, next[0], stage);
+    const Op& op = graph.op(next[0]);
+    if (attr_string(op, "rows") != "used" || is_counted(graph, first)) continue;
+    throw user_error(
+        "stage '{}': op '{}' computes only rows in use (because of used_rows), but the all-to-all "
+        "'{}' carries padded slots, which are cut at other places; add irregular_a2a",
+        stage, op.name, graph.op(first).name);
   } while (!carries(graph, chain.back(), Payload::kRows));
   return chain;
 }
@@ -59,14 +60,42 @@ std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string
       continue;
     }
     chains.push_back({chain_from(graph, first, readers, stage),
-                      graph.tensor(graph.op(first).inputs[0]).shape[1]});
+                      graph.tensor(graph.op(first).inputs[0]).shape[1], is_counted(graph, first)});
   }
   return chains;
+}
+
+double bytes_sent(const Graph& graph, const CapacityChain& chain) {
+  const Op& first = graph.op(chain.ops[0]);
+  const Tensor& slots = graph.tensor(first.inputs[0]);
+  auto rows = static_cast<double>(num_elements(slots.shape) / slots.shape.back());
+  for (size_t i = 0; chain.counted && i < graph.num_ops(); ++i) {
+    const OpId gate(static_cast<int64_t>(i));
+    if (!is(graph, gate, MoeOp::kGate) || graph.op(gate).layer != first.layer) continue;
+    const Shape& choices = graph.tensor(output_of(graph, graph.op(gate), Role::kExpert)).shape;
+    rows = std::min(rows, static_cast<double>(num_elements(choices)));
+  }
+  return rows * (chain.counted ? ops::share_of(first) : 1) *
+         static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype));
+}
+
+std::string cut_text(const CapacityChain& chain, const std::vector<int64_t>& sizes,
+                     std::string_view verb) {
+  if (chain.counted) return fmt::format("rows in use {} {} parts", verb, sizes.size());
+  return fmt::format("capacity {} {} parts of {}", chain.capacity, verb, fmt::join(sizes, ", "));
 }
 
 std::vector<int64_t> cut_capacity(Graph& graph, const CapacityChain& chain, int64_t degree) {
   const std::vector<OpId>& ops = chain.ops;
   const std::vector<int64_t> sizes = even_sizes(chain.capacity, degree);
+  if (chain.counted) {
+    std::vector<Attrs> parts;
+    for (int64_t p = 0; p < degree; ++p) {
+      parts.push_back({{"cut", ops::nested_cut(graph.op(ops[0]), p, degree)}});
+    }
+    cut_rows(graph, chain, parts);
+    return sizes;
+  }
   std::vector<CutAxis> cuts{{graph.op(ops[0]).inputs[0], 1}, {graph.out(ops.back()), 1}};
   for (size_t c = 0; c + 1 < ops.size(); ++c) cuts.push_back({graph.out(ops[c]), 2});
   split_ops(graph, ops, cuts, sizes);

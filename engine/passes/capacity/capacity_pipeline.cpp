@@ -1,5 +1,3 @@
-#include <fmt/ranges.h>
-
 #include <cmath>
 
 #include "engine/base/errors.h"
@@ -19,12 +17,12 @@ int64_t degree_of(const PassContext& context) {
 
 }  // namespace
 
-/// Cuts "all-to-all, experts, all-to-all" of every MoE layer along the capacity axis into `degree`
-/// parts, so that the experts of part i run while the rows of part i+1 are transferred (Tutel,
-/// Hwang et al. 2023; PipeMoE). The lengths of the parts differ by at most one. The pass runs
-/// before autodiff, so the backward is cut likewise. Throws UserError when the degree is not a
-/// whole number or above the capacity, and when the rows of a part would have to be counted (after
-/// irregular_a2a or used_rows).
+/// Cuts "all-to-all, experts, all-to-all" of every MoE layer into `degree` parts, so that the
+/// experts of part i run while the rows of part i+1 are transferred (Tutel, Hwang et al. 2023;
+/// PipeMoE). The parts have equally many slots, or where rows are counted equally many rows in use,
+/// give or take one. The pass runs before autodiff, so the backward is cut likewise. Throws
+/// UserError when the degree is not a whole number or above the capacity, and as capacity_chains()
+/// does.
 Graph capacity_pipeline(Graph graph, const PassContext& context) {
   const int64_t degree = degree_of(context);
   if (degree == 1) return graph;
@@ -35,9 +33,7 @@ Graph capacity_pipeline(Graph graph, const PassContext& context) {
                        context.stage, degree, name, chain.capacity, chain.capacity);
     }
     const std::vector<int64_t> sizes = cut_capacity(graph, chain, degree);
-    context.log->push_back(
-        {name, context.stage,
-         fmt::format("capacity {} cut into parts of {}", chain.capacity, fmt::join(sizes, ", "))});
+    context.log->push_back({name, context.stage, cut_text(chain, sizes, "cut into")});
   }
   return graph;
 }

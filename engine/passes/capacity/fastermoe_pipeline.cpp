@@ -11,7 +11,8 @@
 namespace moe {
 namespace {
 
-/// Replaces the chain of one layer by its rounds: S_j to the experts, C_j the experts, R_j back.
+/// Replaces the chain of padded slots of one layer by its rounds: S_j to the experts, C_j the
+/// experts, R_j back.
 class Rounds {
  public:
   Rounds(Graph& graph, const CapacityChain& chain, int64_t rounds)
@@ -116,16 +117,23 @@ void check_chain(const Graph& graph, const CapacityChain& chain, const std::stri
 /// runs before autodiff, so the backward is cut in the same way, but in the reverse order: round
 /// n-1 first, which is FastMoE's round 0. Differences to FastMoE: its default is groups of 4
 /// workers (FMOE_FASTER_GROUP_SIZE), and it needs no memory copies, whereas split_peers and
-/// join_peers copy once each. Its shadowed experts are not part of this pass. Throws UserError when
-/// `groups` does not divide the number of ranks, for counted rows, for ops that are already cut and
-/// for transfers that are not among all ranks.
+/// join_peers copy once each; with counted rows (irregular_a2a, placements) there are no copies.
+/// Its shadowed experts are not part of this pass. Throws UserError when `groups` does not divide
+/// the number of ranks, for ops that are already cut and for transfers that are not among all
+/// ranks.
 Graph fastermoe_pipeline(Graph graph, const PassContext& context) {
   const int64_t groups = groups_of(graph, context);
   if (groups == 1) return graph;
   for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
     check_chain(graph, chain, context.stage);
     const std::string name = graph.op(chain.ops[0]).name;
-    Rounds(graph, chain, groups).run();
+    if (chain.counted) {
+      std::vector<Attrs> rounds;
+      for (int64_t j = 0; j < groups; ++j) rounds.push_back({{"rounds", groups}, {"round", j}});
+      cut_rows(graph, chain, rounds);
+    } else {
+      Rounds(graph, chain, groups).run();
+    }
     context.log->push_back({name, context.stage,
                             fmt::format("exchanged in {} rounds between groups of {} ranks", groups,
                                         graph.num_ranks / groups)});

@@ -1,5 +1,3 @@
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cmath>
 
@@ -18,16 +16,16 @@ Graph micro_ops(Graph graph, const PassContext& context) {
   double longest = 0;
   for (const CapacityChain& chain : capacity_chains(graph, context.stage)) {
     const std::string name = graph.op(chain.ops[0]).name;
-    const double message = static_cast<double>(message_bytes(graph, chain.ops[0]));
+    const double message = bytes_sent(graph, chain);
     longest = std::max(longest, message);
     const double slot = message / static_cast<double>(chain.capacity);
     const auto slots = static_cast<int64_t>(std::max(1.0, std::floor(bytes / slot)));
     const int64_t degree = (chain.capacity + slots - 1) / slots;
     if (degree == 1) continue;
     const std::vector<int64_t> sizes = cut_capacity(graph, chain, degree);
-    context.log->push_back({name, context.stage,
-                            fmt::format("{:.1f} MB of capacity {} in parts of {}", message / 1e6,
-                                        chain.capacity, fmt::join(sizes, ", "))});
+    context.log->push_back(
+        {name, context.stage,
+         fmt::format("{:.1f} MB of {}", message / 1e6, cut_text(chain, sizes, "in"))});
   }
   if (longest > 0 && longest <= bytes) {
     context.skip(fmt::format(

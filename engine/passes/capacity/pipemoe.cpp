@@ -163,8 +163,8 @@ Graph pipemoe(Graph graph, const PassContext& context) {
     const std::string name = graph.op(chains[i].ops[0]).name;
     std::string why = chosen[i].why;
     if (chosen[i].degree > 1) {
-      why += fmt::format(", capacity {} in parts of {}", chains[i].capacity,
-                         fmt::join(cut_capacity(graph, chains[i], chosen[i].degree), ", "));
+      const std::vector<int64_t> sizes = cut_capacity(graph, chains[i], chosen[i].degree);
+      why += ", " + cut_text(chains[i], sizes, "in");
     }
     context.log->push_back({name, context.stage, std::move(why)});
     if (!chosen[i].lines.empty()) context.log->push_back({name, context.stage, chosen[i].lines});

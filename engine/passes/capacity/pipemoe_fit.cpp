@@ -32,7 +32,7 @@ ChunkTimes chunk_times(const Graph& graph, int32_t layer, const CostModel& cost)
     const Op& op = graph.op(id);
     if (op.layer != layer || op.part > 0) continue;
     const auto ns = [&] { return static_cast<double>(cost.op_ns(graph, id)); };
-    if (graph.def(id).collective == Collective::kAllToAll) {
+    if (carries(graph, id, Payload::kRows)) {
       times.transfer.x = payload_bytes(graph, id, {});
       times.transfer.ns += ns();
       ++transfers;

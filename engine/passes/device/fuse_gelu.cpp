@@ -23,6 +23,9 @@ bool same_rows(const Op& a, const Op& b) {
                                                      {"loose", int64_t{0}},
                                                      {"occupancy", 1.0},
                                                      {"share", 0.0},
+                                                     {"cut", std::string()},
+                                                     {"rounds", int64_t{0}},
+                                                     {"round", int64_t{0}},
                                                      {"first_token", int64_t{0}}};
   return std::all_of(std::begin(usual), std::end(usual), [&](const auto& attribute) {
     const auto value = [&](const Op& op) {

@@ -3,6 +3,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
+#include "engine/ops/placed.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/pass.h"
 
@@ -43,6 +44,13 @@ class Hierarchy {
     Group intra, inter;
   };
 
+  /// Counts for the irregular steps. sent: rows per (place, node, expert) that this rank sends.
+  /// in_node: rows per (node, expert) that this rank has from each place of its own node after the
+  /// step within the node.
+  struct Counts {
+    TensorId sent, in_node;
+  };
+
   Steps steps_of(OpId id) const {
     const Op& op = graph_.op(id);
     const Group group = group_of(given_, given_.op(id));
@@ -57,10 +65,11 @@ class Hierarchy {
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
     if (op.attrs.contains("rounds")) {
       refuse(
-          "is already cut into rounds between groups of workers by fastermoe_pipeline; leave one "
-          "of the two stages out");
+          "is cut into rounds by fastermoe_pipeline: in a round each rank exchanges rows with one "
+          "group of ranks, so there is nothing for hierarchical_a2a to gather inside a node first; "
+          "leave one of the two stages out");
     }
-    if (group.stride != 1 || (maker.valid() && is(given_, maker, BasicOp::kTransposeBlocks))) {
+    if (group.stride != 1 || (maker.valid() && reorders_rows(maker))) {
       refuse("is already split into steps; list hierarchical_a2a only once");
     }
     if (per_node % group.size == 0) {
@@ -75,6 +84,10 @@ class Hierarchy {
                          group.size, per_node));
     }
     return {group.size / per_node, per_node, {per_node, 1}, {group.size / per_node, per_node}};
+  }
+
+  bool reorders_rows(OpId op) const {
+    return is(given_, op, BasicOp::kTransposeBlocks) || &given_.def(op) == &ops::kReorderRows;
   }
 
   TensorId now(TensorId old) const {
@@ -94,11 +107,14 @@ class Hierarchy {
   }
 
   TensorId transfer(const Op& of, const char* step, std::vector<TensorId> inputs,
-                    const Group& group, int64_t sources = 0) {
+                    const Group& group, Attrs more = {}) {
     Attrs attrs = of.attrs;
-    attrs.erase("group");
+    for (const char* const whole :
+         {"group", "experts", "devices", "residents", "shadows", "weighted", "by_source"}) {
+      attrs.erase(whole);
+    }
     attrs.merge(group_attrs(group, graph_.num_ranks));
-    if (sources > 0) attrs["sources"] = sources;
+    attrs.merge(more);
     return add(ops::kAllToAll, of, step, std::move(inputs), std::move(attrs));
   }
 
@@ -107,34 +123,57 @@ class Hierarchy {
   void replace_transfer(OpId id) {
     const Steps s = steps_of(id);
     const Op op = graph_.op(id);
-    const Attrs by_place = blocks(s.nodes, s.per_node), by_node = blocks(s.per_node, s.nodes);
+    const bool irregular = attr_int(op, "irregular") != 0;
     // Inputs of the steps within a node and between nodes: the rows (set below), then the counts of
     // rows sent and received, if the all-to-all is irregular.
     std::vector<TensorId> near{TensorId()}, far{TensorId()};
-    if (attr_int(op, "irregular") != 0) {
-      const auto counts = counts_.find(input_of(graph_, op, Role::kRecvCounts));
-      if (counts == counts_.end()) {
-        throw user_error(
-            "stage '{}': op '{}' carries counted rows (because of {}), but an all-to-all in two "
-            "steps accepts counted rows only from irregular_a2a; leave one of the two stages out",
-            context_.stage, op.name, counted_by(given_, id));
+    Attrs near_attrs, far_attrs;
+    if (irregular) {
+      const TensorId received = input_of(graph_, op, Role::kRecvCounts);
+      const Counts counts = counts_of(op, received, s);
+      near.insert(near.end(), {counts.sent, counts.in_node});
+      far.insert(far.end(), {counts.in_node, received});
+      if (op.attrs.contains("cut")) near_attrs["nodes"] = s.nodes;
+      if (op.attrs.contains("residents")) {
+        near_attrs["occupancy"] = far_attrs["occupancy"] = ops::slot_ratio_of(ops::bounds_of(op));
       }
-      near.insert(near.end(), {counts->second.sent, counts->second.in_node});
-      far.insert(far.end(), {counts->second.in_node, counts->first});
     }
     TensorId rows = op.inputs[0];
     if (attr_string(op, "to") == "expert") {
-      near[0] = add(ops::kTransposeBlocks, op, ".order", {rows}, by_place);
-      far[0] = transfer(op, ".intra", near, s.intra);
-      rows = transfer(op, ".inter", far, s.inter);
+      near[0] = order(op, rows, s, near);
+      far[0] = transfer(op, ".intra", near, s.intra, near_attrs);
+      rows = transfer(op, ".inter", far, s.inter, far_attrs);
     } else {
       far[0] = rows;
-      near[0] = transfer(op, ".inter", far, s.inter, s.per_node);
-      rows = transfer(op, ".intra", near, s.intra);
-      rows = add(ops::kTransposeBlocks, op, ".order", {rows}, by_node);
+      far_attrs["sources"] = s.per_node;
+      near[0] = transfer(op, ".inter", far, s.inter, far_attrs);
+      rows = transfer(op, ".intra", near, s.intra, near_attrs);
+      rows = order(op, rows, s, near);
     }
     replaced_[given_.out(id).index()] = rows;
     log(id);
+  }
+
+  /// Adds the op that puts the rows in the order of the two steps, or back in the order of experts.
+  TensorId order(const Op& op, TensorId rows, const Steps& s, const std::vector<TensorId>& near) {
+    const bool to_expert = attr_string(op, "to") == "expert";
+    if (attr_int(op, "irregular") == 0) {
+      return add(ops::kTransposeBlocks, op, ".order", {rows},
+                 to_expert ? blocks(s.nodes, s.per_node) : blocks(s.per_node, s.nodes));
+    }
+    Attrs attrs = {{"to", std::string(to_expert ? "expert" : "source")},
+                   {"nodes", s.nodes},
+                   {"per_node", s.per_node}};
+    for (const char* const name :
+         {"experts", "devices", "residents", "shadows", "weighted", "by_source", "cut", "group"}) {
+      if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
+    }
+    const TensorId counts = input_of(graph_, op, Role::kCounts);
+    attrs.insert({"experts", num_elements(graph_.tensor(counts).shape)});
+    std::vector<TensorId> inputs{rows, counts, near[1]};
+    const TensorId placement = input_of(graph_, op, Role::kPlacement);
+    if (placement.valid()) inputs.insert(inputs.end(), {TensorId(), placement});
+    return add(ops::kReorderRows, op, ".order", inputs, attrs);
   }
 
   void replace_exchange(OpId id) {
@@ -152,6 +191,28 @@ class Hierarchy {
     replaced_[given_.out(id).index()] = received;
   }
 
+  /// Returns the counts of the steps of an irregular all-to-all: what replace_exchange() made, or
+  /// for a placed layer further slot_rows ops, since every rank has the loads of all ranks.
+  Counts counts_of(const Op& op, TensorId received, const Steps& s) {
+    const auto known = counts_.find(received);
+    if (known != counts_.end()) return known->second;
+    const std::vector<OpId> producer = graph_.producers();
+    const OpId maker = producer[received.index()];
+    MOE_CHECK(is(graph_, maker, MoeOp::kSlotRows),
+              "all-to-all '{}' must take its received counts from an exchange of counts or from a "
+              "placement",
+              op.name);
+    const Op rows = graph_.op(maker);
+    const auto count = [&](const char* what) {
+      Attrs attrs = rows.attrs;
+      attrs["of"] = std::string(what);
+      attrs["nodes"] = s.nodes;
+      return add(ops::kSlotRows, rows, what[0] == 's' ? ".sent" : ".in_node", rows.inputs,
+                 std::move(attrs));
+    };
+    return counts_[received] = {count("sent"), count("in_node")};
+  }
+
   void log(OpId id) const {
     if (!context_.cost.has_times()) return;
     const Nanoseconds whole_ns = context_.cost.op_ns(given_, id);
@@ -164,13 +225,6 @@ class Hierarchy {
          fmt::format("re-ordered, in the node and between nodes: {:.3f} ms, was {:.3f} ms",
                      to_ms(steps_ns), to_ms(whole_ns))});
   }
-
-  /// Counts for the irregular steps. sent: rows per (place, node, expert) that this rank sends.
-  /// in_node: rows per (node, expert) that this rank has from each place of its own node after the
-  /// step within the node.
-  struct Counts {
-    TensorId sent, in_node;
-  };
 
   const Graph& given_;
   const PassContext& context_;

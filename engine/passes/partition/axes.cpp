@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/row_cut.h"
 #include "engine/passes/moe_layer.h"
 
 namespace moe {
@@ -133,6 +134,11 @@ AxisSolver::AxisSolver(const Graph& graph, std::span<const OpId> ops, int64_t ba
   }
 }
 
+/// Whether the op is a part that has a slice of the tensors, unlike a part along the rows in use.
+bool AxisSolver::is_slice(const Op& op) const {
+  return op.part >= 0 && !ops::is_row_part(graph_, op);
+}
+
 AxisSolver::Table AxisSolver::table_of(OpId id) const {
   const Op& op = graph_.op(id);
   Table table;
@@ -145,7 +151,7 @@ AxisSolver::Table AxisSolver::table_of(OpId id) const {
       }
     }
   }
-  if (graph_.def(op).axes == nullptr || op.part >= 0) return table;
+  if (graph_.def(op).axes == nullptr || is_slice(op)) return table;
   const std::vector<AxisTuple> tuples = graph_.def(op).axes(graph_, op);
   table.num_rules = tuples.size();
   MOE_CHECK(tuples.size() <= 64,
@@ -353,7 +359,7 @@ AxisSolution AxisSolver::solve(size_t begin, size_t end, int64_t parts) const {
 std::string AxisSolver::explain(size_t begin, size_t refused, int64_t parts) const {
   const Table& table = tables_[refused];
   const std::string who = op_text(graph_, table.op);
-  if (graph_.op(table.op).part >= 0) return who + " is already one part of a cut op";
+  if (is_slice(graph_.op(table.op))) return who + " is already one part of a cut op";
   if (graph_.def(table.op).axes == nullptr) return who + " cannot be cut";
   if (table.num_rules == 0) return who + " needs the whole batch";
   if (table.ways == 0) {

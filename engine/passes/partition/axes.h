@@ -79,6 +79,7 @@ class AxisSolver {
     bool by_op = false, by_gate = false;
   };
 
+  bool is_slice(const Op& op) const;
   Table table_of(OpId id) const;
   std::string explain(size_t begin, size_t refused, int64_t parts) const;
   uint64_t ways_within(const Table& table, const AxisSearch& search, std::string& reasons) const;

@@ -9,11 +9,11 @@
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
+#include "engine/ops/row_cut.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/replay/events.h"
 
 namespace moe {
-namespace {}  // namespace
 
 RangeCutter::RangeCutter(const Graph& graph, std::span<const OpId> program, int64_t batch,
                          int64_t seq)
@@ -224,6 +224,7 @@ struct RangeCutter::Parts {
       inputs.insert(inputs.end(), pieces.begin(), pieces.end());
       Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
       if (!read) attrs["view"] = int64_t{1};
+      attrs.merge(ops::cut_attrs(op));
       made =
           graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
     } else {

@@ -2,10 +2,12 @@
 // layers along the batch and pipelines them.
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/rules.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/partition/range_search.h"
 #include "engine/passes/partition/range_times.h"
@@ -209,7 +211,8 @@ class Partition {
 
   std::string why_uncut(const Layer& layer) {
     for (size_t i = layer.begin; i < layer.end; ++i) {
-      if (graph_.op(program_[i]).part < 0) continue;
+      const Op& op = graph_.op(program_[i]);
+      if (op.part < 0 || ops::is_row_part(graph_, op)) continue;
       return fmt::format("op '{}' is already one part of a cut; an op can be cut only once",
                          name(i));
     }
@@ -236,7 +239,28 @@ class Partition {
     RangeCutter cutter(graph_, program_, batch_, context_.model.seq);
     std::vector<std::vector<OpId>> made;
     for (const CutRange& range : ranges_) made.push_back(cutter.cut(range));
-    return cutter.result(ranges_, made);
+    return by_source(cutter.result(ranges_, made));
+  }
+
+  /// Makes all rows that a source has for an expert go to one device in the placed layers that are
+  /// cut, so that the rows of a part of the batch are next to each other.
+  Graph by_source(Graph graph) const {
+    std::set<int32_t> cut;
+    for (const Op& op : graph.ops()) {
+      if (ops::is_part(op) && op.attrs.contains("residents")) cut.insert(op.layer);
+    }
+    for (size_t i = 0; i < graph.num_ops(); ++i) {
+      Op& op = graph.op(OpId(static_cast<int64_t>(i)));
+      if (cut.contains(op.layer) && op.attrs.contains("residents")) {
+        op.attrs["by_source"] = int64_t{1};
+      }
+    }
+    for (const int32_t layer : cut) {
+      log("partition", fmt::format("block {}: all rows that a rank has for an expert go to one of "
+                                   "the expert's devices, in every step",
+                                   layer));
+    }
+    return graph;
   }
 
   const Graph& graph_;

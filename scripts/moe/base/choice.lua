@@ -71,7 +71,8 @@ local function followed(lists, choices)
     for _, c in ipairs(choices) do
       local stages = schema.merged(list.stages, {})
       stages[#stages + 1] = { name = c.pass.name, kind = c.pass.stage, options = c.pass.options,
-        apply = c.pass.apply, placement = c.pass.placement }
+        apply = c.pass.apply, placement = c.pass.placement, needs = c.pass.needs,
+        gives = c.pass.gives }
       longer[#longer + 1] = { stages = stages, label = list.label and c.label
         and list.label .. " " .. c.label or list.label or c.label }
     end

@@ -38,6 +38,21 @@ local PLACED = {
     doc = "copies that a device is expected to receive per step, for plans before a run" },
 }
 
+-- Returns the field of what a pass needs or gives. The names are those that built-in passes have.
+local function facts(doc)
+  local names, seen = {}, {}
+  for _, row in ipairs(core.table "passes") do
+    for _, list in ipairs { row.needs, row.gives } do
+      for _, name in ipairs(list) do
+        if not seen[name] then names[#names + 1] = name end
+        seen[name] = true
+      end
+    end
+  end
+  table.sort(names)
+  return { type = "list", of = { type = "string", enum = names }, doc = doc }
+end
+
 M.KINDS = {
   gate = fields {
     scope = { type = "string", enum = { "token", "batch" }, required = true,
@@ -57,6 +72,10 @@ M.KINDS = {
   pass = fields {
     at = { type = "string", enum = { "forward", "step" }, required = true,
       doc = "the graph that the pass edits: the 'forward' or the whole 'step'" },
+    needs = facts("the pass runs after all passes that give one of these; without needs and gives "
+      .. "it runs where the system lists it"),
+    gives = facts("what the pass makes, for passes that need it: counts of rows in use, rounds or "
+      .. "parts of all-to-alls, all-to-alls in two steps"),
     apply = { type = "function", required = true,
       as = "fun(g: moe.Graph, ctx: moe.PolicyContext, o: table)",
       doc = "edits the graph g; o: the options" },
@@ -157,7 +176,8 @@ local function define(kind)
       local here = errors.here()
       local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
         options = schema.check(options, given or {}, def.name, here) }
-      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply" } do
+      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "needs",
+          "gives" } do
         instance[key] = def[key]
       end
       if kind == "placement" then

@@ -1,0 +1,101 @@
+#include "engine/ops/row_cut.h"
+
+#include <charconv>
+#include <limits>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe::ops {
+
+RowCut::RowCut(const Op& op) {
+  const auto found = op.attrs.find("cut");
+  if (found == op.attrs.end()) return;
+  const std::string& text = std::get<std::string>(found->second);
+  const char *at = text.data(), *const end = at + text.size();
+  while (true) {
+    Part part{};
+    const auto slash = std::from_chars(at, end, part.number);
+    const bool has_slash = slash.ec == std::errc() && slash.ptr != end && *slash.ptr == '/';
+    const auto rest = std::from_chars(has_slash ? slash.ptr + 1 : end, end, part.of);
+    if (rest.ec != std::errc() || part.number < 0 || part.number >= part.of ||
+        (rest.ptr != end && *rest.ptr != ' ')) {
+      throw user_error(
+          "op '{}': attribute 'cut' is '{}', allowed: parts such as '0/2' or '0/2 1/3'", op.name,
+          text);
+    }
+    parts_.push_back(part);
+    if (rest.ptr == end) return;
+    at = rest.ptr + 1;
+  }
+}
+
+double RowCut::share() const {
+  double share = 1;
+  for (const Part& part : parts_) share /= static_cast<double>(part.of);
+  return share;
+}
+
+Rows RowCut::of(Rows rows, int64_t slot_and_source) const {
+  for (const auto& [p, r] : parts_) {
+    const int64_t n = rows.count(), o = slot_and_source % r;
+    rows = {rows.begin + (n * p + o) / r, rows.begin + (n * (p + 1) + o) / r};
+  }
+  return rows;
+}
+
+bool is_row_part(const Graph& graph, const Op& op) {
+  // All-to-alls of padded slots have attrs rounds, too.
+  return is_cut(op) && (graph.def(op).payload != Payload::kRows || attr_int(op, "irregular") != 0);
+}
+
+TensorId counts_of_rows(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  return def.rows_end != nullptr ? def.rows_end(graph, op, 0)
+                                 : input_of(graph, op, Role::kRecvCounts);
+}
+
+std::string nested_cut(const Op& op, int64_t part, int64_t parts) {
+  const std::string outer = attr_string(op, "cut");
+  return fmt::format("{}{}{}/{}", outer, outer.empty() ? "" : " ", part, parts);
+}
+
+namespace {
+
+Attrs take(const Op& op, std::initializer_list<const char*> names) {
+  Attrs attrs;
+  for (const char* const name : names) {
+    if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
+  }
+  return attrs;
+}
+
+}  // namespace
+
+Attrs cut_attrs(const Op& op) {
+  return is_cut(op) ? take(op, {"cut", "rounds", "round", "group", "stride"}) : Attrs();
+}
+
+Attrs row_attrs(const Op& op) {
+  Attrs attrs = take(op, {"rows", "loose", "occupancy"});
+  attrs.merge(cut_attrs(op));
+  return attrs;
+}
+
+ExpertRowCut::ExpertRowCut(const Graph& graph, const Op& op, int64_t rank, int64_t slots)
+    : cut_(op), last_source_(std::numeric_limits<int64_t>::max()) {
+  if (!is_cut(op)) return;
+  const Group group = group_of(graph, op);
+  const Round round = round_of(graph, op);
+  first_slot_ = group.place(rank) * slots;
+  if (round.of == 1) return;
+  first_source_ = round.receives_from(group, group.place(rank));
+  last_source_ = first_source_ + round.members(group);
+}
+
+Rows ExpertRowCut::of(Rows rows, int64_t slot, int64_t source) const {
+  if (source < first_source_ || source >= last_source_) return {};
+  return cut_.of(rows, first_slot_ + slot + source);
+}
+
+}  // namespace moe::ops

@@ -1,0 +1,140 @@
+// split_rows and concat_rows begin and end a chain of ops that is cut into parts along the rows in
+// use (row_cut.h). All parts of a tensor have its shape and are in its storage, and each op reads
+// and writes only the rows of its part. So both ops are views, which take no time.
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+constexpr int kMaxParts = 1 << 16;
+
+/// Throws UserError unless `counts`, the number of rows in use per block, has the shape of the
+/// first axes of the rows, but not of all.
+void expect_blocks(const Graph& g, const Op& op, const Tensor& rows) {
+  const Shape& blocks = shape(g, op, 0);
+  const bool inside = !blocks.empty() && blocks.size() < rows.shape.size() &&
+                      std::equal(blocks.begin(), blocks.end(), rows.shape.begin());
+  if (inside && arg(g, op, 0).dtype == DType::kI32) return;
+  throw user_error("op '{}' ({}): counts '{}' are {} {}, expected i32 with the first axes of {}",
+                   op.name, g.def(op).name, arg(g, op, 0).name, dtype_name(arg(g, op, 0).dtype),
+                   shape_text(blocks), shape_text(rows.shape));
+}
+
+std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
+  const Tensor& x = arg(g, op, 1);
+  expect_blocks(g, op, x);
+  return std::vector<TensorSpec>(static_cast<size_t>(expect_attr(op, "parts", 1)),
+                                 {x.shape, x.dtype});
+}
+
+std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
+  const Tensor& first = arg(g, op, 1);
+  expect_blocks(g, op, first);
+  for (size_t i = 1; i < op.inputs.size(); ++i) {
+    if (has(op, i) && shape(g, op, i) == first.shape && arg(g, op, i).dtype == first.dtype)
+      continue;
+    throw user_error("op '{}' (concat_rows): all parts must be given and be {} {} like part '{}'",
+                     op.name, dtype_name(first.dtype), shape_text(first.shape), first.name);
+  }
+  return {{first.shape, first.dtype}};
+}
+
+Work no_work(const Graph&, const Op&, const WorkContext&) {
+  return {};
+}
+
+std::vector<TensorId> parts_of(const Op& op) {
+  return {op.inputs.begin() + 1, op.inputs.end()};
+}
+
+std::vector<Piece> pieces_split(const Graph&, const Op& op) {
+  std::vector<Piece> pieces;
+  for (const TensorId t : op.outputs) pieces.push_back({t, op.inputs[1], 0, op.inputs[0], true});
+  return pieces;
+}
+
+std::vector<Piece> pieces_concat(const Graph&, const Op& op) {
+  std::vector<Piece> pieces;
+  for (const TensorId t : parts_of(op)) pieces.push_back({t, op.outputs[0], 0, op.inputs[0], true});
+  return pieces;
+}
+
+void gradient_split(GradContext& c, OpId) {
+  const Op op = c.op();
+  if (!c.needs(op.inputs[1])) return;
+  std::vector<TensorId> inputs{op.inputs[0]};
+  for (const TensorId t : op.outputs) inputs.push_back(c.grad(t));
+  c.add(op.inputs[1], c.graph().out(c.emit("concat_rows", "dx", inputs)));
+}
+
+void gradient_concat(GradContext& c, OpId) {
+  const Op op = c.op();
+  const std::vector<TensorId> parts = parts_of(op);
+  const OpId dx = c.emit("split_rows", "dx", {op.inputs[0], c.grad(op.outputs[0])},
+                         {{"parts", static_cast<int64_t>(parts.size())}});
+  for (size_t i = 0; i < parts.size(); ++i) {
+    if (c.needs(parts[i])) c.add(parts[i], c.graph().out(dx, i));
+  }
+}
+
+/// Along the batch: the rows of a part of the batch, also of rows that are whole when they arrive.
+std::vector<AxisTuple> axes_split(const Graph&, const Op& op) {
+  const std::vector<int> rows(op.outputs.size(), kRows);
+  return {{{kRowEnds, kRows}, rows}, {{kRowEnds, kWhole}, rows}};
+}
+
+std::vector<AxisTuple> axes_concat(const Graph&, const Op& op) {
+  AxisTuple tuple{std::vector<int>(op.inputs.size(), kRows), {kRows}};
+  tuple.inputs[0] = kRowEnds;
+  return {tuple};
+}
+
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[0];
+}
+
+template <class T>
+void run(const KernelCall<T>&) {}
+
+bool is_a_view(const Op&) {
+  return true;
+}
+
+}  // namespace
+
+const OpDef kSplitRows = {.name = "split_rows",
+                          .doc =
+                              "begins a cut along the rows in use: attr parts tensors in the "
+                              "storage of x, each of which an op with attr cut reads its rows of",
+                          .inputs = {{"counts", Role::kAny}, {"x"}},
+                          .outputs = {several("parts", kMaxParts)},
+                          .infer = infer_split,
+                          .work = no_work,
+                          .gradient = gradient_split,
+                          .axes = axes_split,
+                          .rows_end = rows_end,
+                          .pieces = pieces_split,
+                          .view = is_a_view,
+                          .run_f32 = run<float>,
+                          .run_f64 = run<double>,
+                          .run_bf16 = run<kernels::Bf16>};
+
+const OpDef kConcatRows = {.name = "concat_rows",
+                           .doc =
+                               "ends a cut along the rows in use: the tensor that all parts are in "
+                               "the storage of",
+                           .inputs = {{"counts", Role::kAny}, several("parts", kMaxParts)},
+                           .outputs = {{"x"}},
+                           .infer = infer_concat,
+                           .work = no_work,
+                           .gradient = gradient_concat,
+                           .axes = axes_concat,
+                           .rows_end = rows_end,
+                           .pieces = pieces_concat,
+                           .view = is_a_view,
+                           .run_f32 = run<float>,
+                           .run_f64 = run<double>,
+                           .run_bf16 = run<kernels::Bf16>};
+
+}  // namespace moe::ops
