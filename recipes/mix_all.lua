@@ -1,0 +1,102 @@
+-- What does each of four papers add when all are mixed, on skewed routing? Lancet's parts of the
+-- batch and weight-gradient schedule, PipeMoE's degree, Lina's priority with micro-ops, and
+-- Pro-Prophet's placement and scheduler: each alone, each left out, and all four. Only real rows
+-- travel and are computed, in all systems. Simulated on A100 and H200 clusters of 16 to 256 GPUs,
+-- then executed on two CPU ranks over an emulated link, with the prediction beside.
+local moe = require "moe"
+local pass = moe.pass
+
+local papers = {
+  { "lancet", function() return { pass.partition { max_parts = 4 }, pass.dw_schedule {} } end },
+  { "pipemoe", function() return { pass.pipemoe { objective = "step" } } end },
+  { "lina", function(t) return { pass.priority { hold = false }, pass.micro_ops { bytes = t.bytes },
+    pass.chunked { bytes = t.bytes } } end },
+  { "prophet", function() return { pass.prophet { shadows = 2 }, pass.prophet_schedule {} } end },
+}
+
+--- The system with the papers for which has(i) is true.
+local function system(name, t, has)
+  local passes = { all_reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = t.bucket },
+    pass.irregular_a2a {}, pass.used_rows {} }
+  for i, paper in ipairs(papers) do
+    for _, p in ipairs(has(i) and paper[2](t) or {}) do passes[#passes + 1] = p end
+  end
+  return moe.system(name)(passes)
+end
+local function systems(t)
+  local all = { system("base", t, function() return false end) }
+  for n, paper in ipairs(papers) do
+    all[#all + 1] = system("only_" .. paper[1], t, function(i) return i == n end)
+    all[#all + 1] = system("no_" .. paper[1], t, function(i) return i ~= n end)
+  end
+  all[#all + 1] = system("all", t, function() return true end)
+  return all
+end
+
+local skew = moe.workload "zipf" { s = 1.0, seed = 3, drift = 0.1 }
+local simulated = moe.run(moe.experiment {
+  name = "mix_all", over = { gpu = { "p4de", "h200" }, nodes = { 2, 8, 32 } },
+  case = function(p) return {
+    model = moe.model.gpt2_moe { layers = 12, hidden = 2048, heads = 16, seq = 1024,
+      batch_per_device = 4, experts_per_device = 1, gate = "switch", capacity_factor = 4,
+      routing = skew },
+    cluster = moe.cluster[p.gpu] { nodes = p.nodes },
+    systems = systems { bytes = 30e6, bucket = 25 * 2 ^ 20 } } end,
+  run = { { "simulate", steps = 5 } },
+})
+local executed = moe.run(moe.experiment {
+  name = "mix_all_executed",
+  model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 128, heads = 4, seq = 128,
+    batch_per_device = 16, experts = 4, gate = "switch", capacity = "none",
+    routing = moe.workload "hot_rank" { share = 0.8, seed = 3, drift = 0.1 } },
+  systems = systems { bytes = 2 ^ 18, bucket = 2 ^ 20 }, optimizer = { lr = 0.02 },
+  run = { { "cpu", ranks = 2, steps = 10, link = { bytes_per_s = 1e8, latency_us = 20 } } },
+})
+
+local function quantile(samples, q)
+  local t = { unpack(samples) }
+  table.sort(t)
+  return t[math.max(1, math.ceil(q * #t))]
+end
+--- "1.10x (1.02 to 1.15)": the median of all ratios of a sample of `base` to one of `run`, and the
+--- range that holds four of five.
+local function speedup(base, run)
+  local ratios = {}
+  for _, a in ipairs(base.samples_ms) do
+    for _, b in ipairs(run.samples_ms) do ratios[#ratios + 1] = a / b end
+  end
+  return ("%.2fx (%.2f to %.2f)"):format(quantile(ratios, 0.5), quantile(ratios, 0.1),
+    quantile(ratios, 0.9))
+end
+local function rows_of(runs)
+  local rows = { { "paper", "alone, over none", "added last, over the other three",
+    "all, over none" } }
+  for i, paper in ipairs(papers) do
+    rows[#rows + 1] = { paper[1], speedup(runs.base, runs["only_" .. paper[1]]),
+      speedup(runs["no_" .. paper[1]], runs.all), i == 1 and speedup(runs.base, runs.all) or "" }
+  end
+  return rows
+end
+
+local points, order = {}, {}
+for run in simulated:each() do
+  local key = ("%s, %d GPUs"):format(run.gpu, run.nodes * 8)
+  if not points[key] then
+    points[key] = {}
+    order[#order + 1] = key
+  end
+  points[key][run.system] = run
+end
+for _, key in ipairs(order) do
+  print(("\nSimulated, %s\n%s"):format(key, moe.table(rows_of(points[key]))))
+end
+local runs, ms = {}, { { "system", "executed ms", "predicted ms",
+  "largest difference of a loss" } }
+for run in executed:each() do
+  runs[run.system] = run
+  local off = 0
+  for i, loss in ipairs(run.losses) do off = math.max(off, math.abs(loss - runs.base.losses[i])) end
+  ms[#ms + 1] = { run.system, ("%.1f"):format(run.iteration_ms),
+    ("%.1f"):format(run.prediction.iteration_ms), ("%.1e"):format(off) }
+end
+print("\nEmulated, two ranks\n" .. moe.table(rows_of(runs)) .. "\n" .. moe.table(ms))
