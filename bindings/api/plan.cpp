@@ -196,7 +196,7 @@ json log_json(const Plan& plan) {
 }
 
 /// Returns what the plan assumes of the routing: { gate, scores, sources, tokens, choices,
-/// dropped } if a gate was sampled, { gate } if the recipe gives the share of slots in use,
+/// dropped } if a gate was sampled, { gate } if it did not run (the recipe gives `fill`),
 /// { choices_of } if a routing model replaces the gate.
 json assumed_routing_json(const AssumedRouting& routing) {
   json all = json::object();

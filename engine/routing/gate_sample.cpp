@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -21,6 +22,10 @@ constexpr int64_t kPartScores = int64_t{1} << 18;
 // The scores of a source if the gate needs the whole batch. Where experts choose, all slots are in
 // use in any sample.
 constexpr int64_t kWholeScores = int64_t{1} << 25, kExpertScores = int64_t{1} << 19;
+// The scores of any source. The columns of all its choices that RoutingBuilder searches, as many as
+// each choice of a token has; with more columns than kMostColumns not even one token is routed.
+constexpr int64_t kSourceScores = int64_t{1} << 26, kSearches = int64_t{1} << 28;
+constexpr int64_t kMostColumns = 8192;
 constexpr uint64_t kSeed = 1;  // of even scores and of token ids
 
 size_t index(int64_t i) {
@@ -98,13 +103,21 @@ void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
   }
 }
 
+int64_t square(int64_t n) {
+  return n * n;
+}
+
 /// Returns a source with up to `most` of a rank's `tokens` tokens.
 Source source_of(const GateUse& use, int64_t rank, int64_t step, int64_t tokens, int64_t most) {
+  most = std::clamp<int64_t>(std::min(kSourceScores / use.experts, kSearches / square(use.columns)),
+                             1, most);
   if (!may_be_cut(use.gate)) {
     const bool experts = use.gate.chooser == Chooser::kExpert;
     most = std::clamp<int64_t>((experts ? kExpertScores : kWholeScores) / use.experts, 1, most);
   }
-  Source source = {rank, step, std::min(tokens, most), use.capacity};
+  constexpr int64_t kMostSlots = std::numeric_limits<int32_t>::max();
+  Source source = {rank, step, std::min(tokens, most),
+                   std::min(use.capacity, kMostSlots / use.experts)};
   if (source.tokens < tokens) {
     source.capacity = (use.capacity * source.tokens + tokens - 1) / tokens;
   }
@@ -158,6 +171,12 @@ class GatedRouting {
 
  private:
   Sample run(const RoutingQuery& query) const {
+    if (use_.columns > kMostColumns) {
+      throw user_error(
+          "gate {}: {} choices per token are too many for a simulation by scores; at "
+          "most {} are allowed",
+          use_.gate.name, use_.columns, kMostColumns);
+    }
     const int64_t sources = law_sources(query);
     Sample sample = {ExpertCounts(sources, use_.experts), ExpertCounts(sources, use_.experts)};
     for (int64_t r = 0; r < sources; ++r) {
@@ -186,7 +205,7 @@ class GatedRouting {
 
 MeanRouting even_routing(const GateUse& use, int64_t layers) {
   MeanRouting mean;
-  if (use.tokens == 0 || layers == 0) return mean;
+  if (use.tokens == 0 || layers == 0 || use.columns > kMostColumns) return mean;
   const Source one = source_of(use, 0, 0, use.tokens, kEvenTokens);
   mean.tokens = one.tokens;
   mean.sources = std::clamp<int64_t>(kEvenScores / (one.tokens * use.experts), 1, kMostSources);

@@ -31,7 +31,7 @@ constexpr int64_t kMostSources = 16, kMostTokens = 4096;
 
 /// What a gate does, on average over the source ranks and layers of a sample.
 struct MeanRouting {
-  int64_t sources = 0;        // number of ranks for which the gate ran, per layer
+  int64_t sources = 0;        // number of ranks for which the gate ran, per layer; 0: none
   int64_t tokens = 0;         // tokens of each
   double choices = 0;         // per token, with dropped ones
   double kept = 0;            // per token
@@ -43,7 +43,8 @@ struct MeanRouting {
 
 /// Runs the gate at step 0 in the first `layers` MoE layers. A source has all tokens of a rank, but
 /// at most 65,536 (then with a capacity in proportion). There are as many sources, from 1 to 16, as
-/// have about four million scores in all. Throws the errors of the gate.
+/// have about four million scores in all. It does not run where a token may have more than 8,192
+/// choices. Throws the errors of the gate.
 MeanRouting even_routing(const GateUse& use, int64_t layers);
 
 /// Returns the routing of a gate by the scores of `law`, with `loads`, `kept` and `scores`. The
