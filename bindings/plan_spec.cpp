@@ -247,7 +247,9 @@ void sample_even(Host& host, PlanSpec& spec, PlanHandle& handle) {
         gate_use(sampled_gate(host, handle, spec), spec.gate, spec.model, spec.num_ranks),
         handle.gate ? spec.model.num_moe_layers() : 1);
   });
-  if (handle.gate) spec.work.slot_occupancy = std::max(1e-6, even.slot_occupancy);
+  if (even.sources == 0) return;
+  spec.work.slot_occupancy = std::max(
+      1e-6, handle.gate ? even.slot_occupancy : spec.work.slot_occupancy * even.of_balanced);
   if (spec.routing == nullptr) handle.routing.sample = even;
 }
 
@@ -288,7 +290,7 @@ void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, Pla
   handle.routing.gate = handle.gate ? handle.gate->name : spec.gate.name;
   handle.routing.scores = routing ? routing->name : "even";
   if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
-  if (timed && handle.gate && fields.flag("sample", false)) sample_even(host, spec, handle);
+  if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
 }
 
 }  // namespace
