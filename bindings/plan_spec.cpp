@@ -111,15 +111,19 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
+// Returns the query of the last layer in the first step.
+RoutingQuery last_layer(const PlanSpec& spec) {
+  return {.layer = spec.model.num_moe_layers() - 1,
+          .ranks = spec.num_ranks,
+          .tokens = spec.model.tokens_per_rank(),
+          .experts = spec.model.experts,
+          .k = spec.gate.k};
+}
+
 // Throws UserError if the routing model cannot give choices for the plan's sizes, so that the error
 // comes before a run and not in the middle of it.
 void check_routing(const PlanSpec& spec) {
-  if (spec.model.num_moe_layers() == 0) return;
-  spec.routing->loads({.layer = spec.model.num_moe_layers() - 1,
-                       .ranks = spec.num_ranks,
-                       .tokens = spec.model.tokens_per_rank(),
-                       .experts = spec.model.experts,
-                       .k = spec.gate.k});
+  if (spec.model.num_moe_layers() > 0) spec.routing->loads(last_layer(spec));
 }
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
@@ -229,15 +233,65 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
+/// Returns the plan's gate for a sample of its routing. A gate in Lua gets a state of its own.
+Gate sampled_gate(const Host& host, const PlanHandle& handle, const PlanSpec& spec) {
+  return handle.gate ? rank_gates(host, handle.gate)(0) : builtin_gate(spec.gate.name);
+}
+
+/// Returns what the sample of a gate depends on, except for the scores.
+std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
+  const ModelSpec& model = spec.model;
+  return fmt::format(
+      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} layers={} every={} "
+      "vocab={} on ",
+      spec.gate.name, handle.gate ? handle.gate->options.dump() : "", spec.gate.k,
+      spec.gate.capacity, spec.num_ranks, model.tokens_per_rank(), model.experts,
+      model.num_moe_layers(), model.moe_every, model.vocab);
+}
+
+/// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
+/// distinguish layers.
+void sample_even(Host& host, PlanSpec& spec, PlanHandle& handle) {
+  if (spec.model.num_moe_layers() == 0) return;
+  const std::string key = sample_key(handle, spec) + "even scores";
+  const MeanRouting even = *host.kept<MeanRouting>(key, [&] {
+    return even_routing(
+        gate_use(sampled_gate(host, handle, spec), spec.gate, spec.model, spec.num_ranks),
+        handle.gate ? spec.model.num_moe_layers() : 1);
+  });
+  if (even.sources == 0) return;
+  spec.work.slot_occupancy = std::max(
+      1e-6, handle.gate ? even.slot_occupancy : spec.work.slot_occupancy * even.of_balanced);
+  if (spec.routing == nullptr) handle.routing.sample = even;
+}
+
+/// Makes the gate choose by the scores of `law`. timed: whether the plan's ops have times, for
+/// which the gate is sampled.
+void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool timed,
+                     PlanSpec& spec, PlanHandle& handle) {
+  spec.routing = host.kept<RoutingModel>(sample_key(handle, spec) + law->name, [&] {
+    return gated_routing(
+        gate_use(sampled_gate(host, handle, spec), spec.gate, spec.model, spec.num_ranks), law);
+  });
+  if (!timed || spec.model.num_moe_layers() == 0) return;
+  handle.routing.sample = mean_routing(*spec.routing, last_layer(spec));
+}
+
 /// Sets the plan's gate: one that gives the choices of the routing model in the table at `index`;
-/// without a routing model, the gate in Lua in the table's field `gate`; without both, the built-in
-/// gate that the model names.
+/// without a routing model, or with one whose scores the gate reads, the gate in Lua in the table's
+/// field `gate`, or without that the built-in gate that the model names.
 void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
-  spec.routing = routing_in(L, index);
-  if (spec.routing) {
+  const bool timed = fields.at("cost").text("kind") != "none";
+  Host& host = Host::of(L);
+  std::shared_ptr<const RoutingModel> routing = routing_in(L, index);
+  if (routing && !fields.at("routing").flag("scores", false)) {
+    spec.routing = std::move(routing);
     spec.gate = gate_spec(spec.model, routed_gate(spec.routing, spec.model, spec.num_ranks));
+    handle.routing.choices = spec.routing->name;
     check_routing(spec);
-  } else if (fields.has("gate")) {
+    return;
+  }
+  if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
     handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
     lua_pop(L, 1);
@@ -245,6 +299,10 @@ void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, Pla
   } else {
     spec.gate = gate_spec(spec.model);
   }
+  handle.routing.gate = handle.gate ? handle.gate->name : spec.gate.name;
+  handle.routing.scores = routing ? routing->name : "even";
+  if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
+  if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
 }
 
 }  // namespace

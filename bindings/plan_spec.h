@@ -11,6 +11,7 @@
 #include "bindings/reference.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/plan.h"
+#include "engine/routing/gate_sample.h"
 
 namespace moe::lua {
 
@@ -45,6 +46,15 @@ struct PickPolicies {
   std::vector<PickPolicy> list;
 };
 
+/// What a plan's costs and its simulations assume of the routing.
+struct AssumedRouting {
+  std::string gate;     // "" if no gate runs
+  std::string scores;   // what the gate read: "even", or the name of a workload
+  std::string choices;  // the workload or trace whose choices replace the gate; else ""
+  MeanRouting sample;   // of the gate; under a workload, of the last layer in the first step
+  double dropped() const { return sample.choices > 0 ? 1 - sample.kept / sample.choices : 0; }
+};
+
 /// The value behind a plan in Lua: the plan, and what running and explaining it needs in addition.
 struct PlanHandle {
   std::shared_ptr<const Plan> plan;
@@ -52,6 +62,7 @@ struct PlanHandle {
   std::shared_ptr<const GatePolicy> gate;         // null for a built-in gate
   std::shared_ptr<const PickPolicies> picks;      // list is empty: no picks in Lua
   std::shared_ptr<const LuaPlacement> placement;  // null for no placement or a built-in policy
+  AssumedRouting routing;
 };
 
 ModelSpec model_of(const Fields& model);

@@ -51,7 +51,8 @@ json gates() {
                    {"scope", gate.scope == GateScope::kToken ? "token" : "batch"},
                    {"scores", kScores[static_cast<int>(gate.scores)]},
                    {"weight", kWeights[static_cast<int>(gate.weight)]},
-                   {"k", gate.fixed_k}});
+                   {"k", gate.fixed_k},
+                   {"takes_best", gate.takes_best}});
     if (std::isfinite(gate.full_at)) all.back()["full_at"] = gate.full_at;
   }
   return all;
@@ -92,6 +93,7 @@ json workload_rows() {
     all.push_back({{"name", def.name},
                    {"doc", def.doc},
                    {"kind", "workload"},
+                   {"has_popularity", def.has_popularity()},
                    {"options", options_json(def.options)}});
   }
   return all;

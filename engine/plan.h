@@ -48,7 +48,8 @@ struct PlanSpec {
   /// Whether ops without a requested variant get the fastest one by `cost` instead of the default.
   bool autotune = false;
   DeviceLowering lowering;
-  /// Chooses the experts of tokens instead of the model's gate; null means the gate.
+  /// Chooses the experts of tokens instead of the model's gate, or gives the gate its scores
+  /// (RoutingModel::runs_gate); null means the gate.
   std::shared_ptr<const RoutingModel> routing;
 };
 

@@ -195,6 +195,26 @@ json log_json(const Plan& plan) {
   return all;
 }
 
+/// Returns what the plan assumes of the routing: { gate, scores, sources, tokens, choices,
+/// dropped } if a gate was sampled, { gate } if it did not run (the recipe gives `fill`),
+/// { choices_of } if a routing model replaces the gate.
+json assumed_routing_json(const AssumedRouting& routing) {
+  json all = json::object();
+  if (!routing.choices.empty()) {
+    all["choices_of"] = routing.choices;
+    return all;
+  }
+  all["gate"] = routing.gate;
+  if (routing.sample.sources > 0) {
+    all.update({{"scores", routing.scores},
+                {"sources", routing.sample.sources},
+                {"tokens", routing.sample.tokens},
+                {"choices", routing.sample.choices},
+                {"dropped", routing.dropped()}});
+  }
+  return all;
+}
+
 json info_json(const Host&, const PlanHandle& handle) {
   constexpr size_t kHolders = 10;
   const Plan& plan = *handle.plan;
@@ -213,6 +233,8 @@ json info_json(const Host&, const PlanHandle& handle) {
           {"log", log_json(plan)},
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
+          {"fill", plan.spec.work.slot_occupancy},
+          {"assumed_routing", assumed_routing_json(handle.routing)},
           {"profile_ms", handle.profile ? to_ms(handle.profile->measuring_ns()) : 0.0},
           {"rehearsal_ms", handle.profile && handle.profile->in_step()
                                ? to_ms(handle.profile->in_step()->took_ns)

@@ -118,6 +118,14 @@ class Host {
   /// Returns the hash of the texts of the recipe and its modules that were loaded so far; it
   /// identifies the code of a policy.
   uint64_t code_hash() const { return code_hash_; }
+  /// Returns the value that is kept under `key`; if there is none, keeps what `make` returns. For
+  /// values that take long to compute and that several plans need.
+  template <class T, class Make>
+  std::shared_ptr<T> kept(const std::string& key, const Make& make) {
+    std::shared_ptr<void>& value = kept_[key];
+    if (value == nullptr) value = std::make_shared<T>(make());
+    return std::static_pointer_cast<T>(value);
+  }
   void add_code(const std::string& text) { code_hash_ = text_hash(text, code_hash_); }
 
  private:
@@ -141,6 +149,7 @@ class Host {
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
   std::shared_ptr<Watchdog> watchdog_;
   std::unique_ptr<Deadline> loading_deadline_;
+  std::map<std::string, std::shared_ptr<void>> kept_;
 };
 
 /// A function of the core that also calls note_effect(): for functions whose result alone can be

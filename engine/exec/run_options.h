@@ -99,8 +99,8 @@ using RankPlacements = std::function<PlacementFunction(int64_t rank, const std::
 
 /// Functions that replace gates, placement policies and lane policies; each may be null.
 struct Policies {
-  /// Null: the built-in gate that the op names. Not called when the plan has a routing model, which
-  /// then replaces all gates.
+  /// Null: the built-in gate that the op names. Not called when the plan has a routing model that
+  /// replaces all gates (RoutingModel::runs_gate).
   RankGates gate;
   /// Null: the built-in policy that the op names. When a policy throws, the previous placement
   /// stays in force and the run ends after the step (RunResult::stop_reason).

@@ -8,6 +8,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/model/routers.h"
 #include "engine/ops/ops.h"
+#include "engine/routing/gate_sample.h"
 
 namespace moe {
 namespace {
@@ -184,6 +185,24 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& m
                  int64_t num_ranks) {
   return routed_gate(std::move(routing), num_ranks, model.tokens_per_rank(), model.k,
                      [model](int64_t block) { return model.moe_layer(block); });
+}
+
+Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+                 int64_t num_ranks) {
+  return scored_gate(std::move(gate), std::move(routing), num_ranks, model.tokens_per_rank(),
+                     [model](int64_t block) { return model.moe_layer(block); });
+}
+
+GateUse gate_use(Gate gate, const GateSpec& spec, const ModelSpec& model, int64_t num_ranks) {
+  return {.gate = std::move(gate),
+          .ranks = num_ranks,
+          .tokens = model.tokens_per_rank(),
+          .experts = model.experts,
+          .k = spec.k,
+          .columns = spec.columns,
+          .capacity = spec.capacity,
+          .vocab = model.vocab,
+          .block = [model](int64_t layer) { return model.moe_block(layer); }};
 }
 
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {

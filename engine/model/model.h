@@ -17,6 +17,8 @@
 
 namespace moe {
 
+struct GateUse;
+
 /// The auxiliary loss of the Switch Transformer (Fedus et al. 2021, equations 4 to 6), for each MoE
 /// layer: coefficient * E * sum over experts e of f[e] * P[e]. P[e] is the mean over tokens of the
 /// router's scores (softmax scores, or sigmoid scores divided by their sum over experts), and f[e]
@@ -69,6 +71,8 @@ struct ModelSpec {
   int64_t num_moe_layers() const;
   /// Number of an MoE block among the MoE layers, counted from 0.
   int64_t moe_layer(int64_t block) const { return block / moe_every; }
+  /// The block of an MoE layer.
+  int64_t moe_block(int64_t layer) const { return (layer + 1) * moe_every - 1; }
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
   /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
   /// all experts, so that every expert has one resident per group.
@@ -137,6 +141,11 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 /// Returns a gate whose choices follow `routing`, with the model's number of choices per token.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
                  int64_t num_ranks);
+/// Returns `gate`, but it chooses by the scores of `routing`. Requires: these are not null.
+Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+                 int64_t num_ranks);
+/// Returns the gate with the sizes that it has in a plan of the model, to run a sample.
+GateUse gate_use(Gate gate, const GateSpec& spec, const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the forward graph: embedding ... cross_entropy, then the ops that model/routers.h adds.
 /// The tensors "ids" and "targets" are inputs. Names and order of parameters are those of the

@@ -83,7 +83,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   }
   ProfileCost::Measure measure = profiler.measure;
   RankGates gates = options.gate;
-  if (spec.routing) {
+  if (spec.routing && !spec.routing->runs_gate()) {
     gates = [routing = spec.routing, model = spec.model, ranks = spec.num_ranks](int64_t) {
       return routed_gate(routing, model, ranks);
     };

@@ -150,8 +150,11 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   spec.work = {};
   // With skewed routing, differences between ranks would be mistaken for jitter. A prediction
   // accounts for the skew by itself.
-  if (spec.routing)
+  if (spec.routing && spec.routing->runs_gate()) {
+    spec.routing = nullptr;
+  } else if (spec.routing) {
     spec.routing = std::make_shared<const RoutingModel>(workload("balanced", {}, 1));
+  }
   spec.element_bytes = sizeof(float);
   if (emulated) spec.cluster.intra = spec.cluster.nic = kRehearsalLink;
   return spec;

@@ -34,7 +34,8 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
   before_.assign(maps_.counts, maps_.counts + maps_.experts);
   std::fill_n(maps_.expert, maps_.tokens * maps_.columns, -1);
   std::fill_n(maps_.choice_slot, maps_.tokens * maps_.columns, -1);
-  if (!maps_.part) std::fill_n(maps_.slot_choice, maps_.experts * maps_.capacity, -1);
+  if (!maps_.part && maps_.slot_choice != nullptr)
+    std::fill_n(maps_.slot_choice, maps_.experts * maps_.capacity, -1);
 }
 
 bool RoutingBuilder::take(int64_t t, int64_t e) {
@@ -107,7 +108,8 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   const int64_t choice = t * maps_.columns + column;
   const int64_t slot = e * maps_.capacity + maps_.counts[e]++;
   maps_.choice_slot[choice] = static_cast<int32_t>(slot);
-  maps_.slot_choice[slot] = static_cast<int32_t>(maps_.first_token * maps_.columns + choice);
+  if (maps_.slot_choice != nullptr)
+    maps_.slot_choice[slot] = static_cast<int32_t>(maps_.first_token * maps_.columns + choice);
   return true;
 }
 

@@ -46,10 +46,11 @@ struct RoutingMaps {
   int64_t tokens = 0, experts = 0, columns = 0, capacity = 0;
   int32_t* expert = nullptr;       // [tokens, K]: the chosen expert (also when dropped), -1: none
   int32_t* choice_slot = nullptr;  // [tokens, K]: e * capacity + position, -1: dropped or none
-  int32_t* slot_choice = nullptr;  // [experts, capacity]: token * K + column, -1: empty
-  int32_t* counts = nullptr;       // [experts]: slots used by this part and the parts before it
-  int64_t first_token = 0;         // number of this part's first token, for slot_choice
-  bool part = false;               // whether slots keep their content unless this part takes them
+  // [experts, capacity]: token * K + column, -1: empty. Null where only counts are needed.
+  int32_t* slot_choice = nullptr;
+  int32_t* counts = nullptr;  // [experts]: slots used by this part and the parts before it
+  int64_t first_token = 0;    // number of this part's first token, for slot_choice
+  bool part = false;          // whether slots keep their content unless this part takes them
 };
 
 /// Fills RoutingMaps. Slots are taken in call order: positions of an expert are 0, 1, 2, ...; a
@@ -76,7 +77,7 @@ class RoutingBuilder {
   void fill(std::span<const int32_t> choices, int64_t k, std::span<const int32_t> order = {});
   /// Renumbers the slots of each expert by token, whichever token took its slot first, so that the
   /// tokens of a part of the batch hold adjacent rows with any gate. Call it when the routing is
-  /// complete.
+  /// complete. Requires: slot_choice is not null.
   void order_by_token();
   const RoutingMaps& maps() const { return maps_; }
 
@@ -111,6 +112,8 @@ struct Gate {
   double full_at = 1;
   /// true: the gate is kBatch only because of the capacity; without a limit it is kToken.
   bool token_scope_without_capacity = false;
+  /// Whether a token's choices are the k experts with its best scores, and the capacity is top_k's.
+  bool takes_best = false;
 };
 
 /// Returns the scope of a gate under a capacity factor (<= 0: no limit).

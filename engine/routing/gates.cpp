@@ -134,12 +134,15 @@ std::vector<Gate> make_gates() {
   std::vector<Gate> gates;
   gates.push_back(choice_gate("switch", "each token's best expert, slots in token order",
                               GateScope::kToken, WeightRule::kProb, 1, route_switch));
+  gates.back().takes_best = true;
   gates.push_back(
       choice_gate("top_k", "the k best experts, all first choices before all second choices",
                   GateScope::kBatch, WeightRule::kRenorm, 0,
                   [](const GateInput& in, RoutingBuilder& out) { route_top(in, in.k, out); }));
+  gates.back().takes_best = true;
   gates.push_back(choice_gate("top2", "top_k with k = 2", GateScope::kBatch, WeightRule::kRenorm, 2,
                               route_top2));
+  gates.back().takes_best = true;
   gates.push_back(choice_gate("top2_c1", "top2 with half the slots", GateScope::kBatch,
                               WeightRule::kRenorm, 2, route_top2));
   gates.back().capacity = [](int64_t tokens, int64_t experts, int64_t, double factor) {
@@ -149,6 +152,7 @@ std::vector<Gate> make_gates() {
   gates.push_back(choice_gate("bpr",
                               "each token's best expert, slots in order of the score, best first",
                               GateScope::kBatch, WeightRule::kProb, 1, route_bpr));
+  gates.back().takes_best = true;
   gates.push_back(choice_gate("expert_choice",
                               "every expert takes the tokens that score best for it",
                               GateScope::kBatch, WeightRule::kProb, 1, route_expert_choice));

@@ -21,7 +21,10 @@ enum class RandomStream : uint64_t {
   kTokens,
   kFollow,
   kMore,
-  kActive
+  kActive,
+  kScores,
+  kSources,
+  kIds
 };
 
 /// Returns the key of a stream from the seed, the purpose and the numbers `on` it depends on.

@@ -1,5 +1,7 @@
 #include "engine/routing/routing_model.h"
 
+#include <algorithm>
+
 #include "engine/base/errors.h"
 
 namespace moe {
@@ -38,6 +40,44 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
     out.fill(std::span<const int32_t>(choices).subspan(static_cast<size_t>(first * k),
                                                        static_cast<size_t>(in.tokens * k)),
              k);
+  };
+  return gate;
+}
+
+Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t ranks,
+                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer) {
+  MOE_CHECK(routing != nullptr && routing->scores && ranks >= 1 && tokens_per_rank >= 1,
+            "scored_gate: `routing` must have scores, and ranks = {} and tokens_per_rank = {} must "
+            "be at least 1",
+            ranks, tokens_per_rank);
+  gate.route = [=, rule = gate.scores, route = std::move(gate.route),
+                layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
+    const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    MOE_CHECK(
+        rank < ranks && first + in.tokens <= tokens_per_rank,
+        "a gate got {} tokens from token {} on, but its scores are for {} ranks of {} tokens; "
+        "the tokens must be of one rank",
+        in.tokens, in.first_token, ranks, tokens_per_rank);
+    const ScoreLaw law = routing->scores({.step = in.step,
+                                          .layer = layer_of(in.layer),
+                                          .ranks = ranks,
+                                          .tokens = tokens_per_rank,
+                                          .experts = in.experts,
+                                          .k = in.k},
+                                         rank);
+    GateInput active = in;
+    active.tokens = std::clamp<int64_t>(law.tokens - first, 0, in.tokens);
+    if (active.tokens == 0) return;
+    std::vector<float> scores(static_cast<size_t>(active.tokens * in.experts));
+    law.write(rule, first, active.tokens, scores.data());
+    active.scores = scores.data();
+    // Tokens that do not choose are not shown to the gate.
+    RoutingMaps maps = out.maps();
+    const std::vector<int32_t> used(maps.counts, maps.counts + maps.experts);
+    maps.tokens = active.tokens;
+    maps.part = true;
+    RoutingBuilder builder(maps, used);
+    route(active, builder);
   };
   return gate;
 }

@@ -1,6 +1,7 @@
-// RoutingModel: the experts that the tokens of a step choose, without computing scores. It is a
-// workload by name and seed (workload.h) or a recorded trace (trace.h). Invariant: the result is a
-// function of the query only, so simulator, executors' gates and all ranks get the same routing.
+// RoutingModel: the experts that the tokens of a step choose, without a model that computes scores.
+// It is a workload by name and seed (workload.h), a recorded trace (trace.h), or a gate that reads
+// the scores of a workload (gate_sample.h). Invariant: the result is a function of the query only,
+// so simulator, executors' gates and all ranks get the same routing.
 #pragma once
 
 #include <cstdint>
@@ -11,6 +12,7 @@
 
 #include "engine/routing/expert_counts.h"
 #include "engine/routing/gate.h"
+#include "engine/routing/scores.h"
 
 namespace moe {
 
@@ -31,6 +33,14 @@ struct RoutingModel {
   std::function<void(const RoutingQuery&, int64_t rank, std::span<int32_t> choices)> route;
   /// Returns how often each rank's tokens choose each expert: exactly the histogram of route().
   std::function<ExpertCounts(const RoutingQuery&)> loads;
+  /// Returns the law of a rank's scores, whose k best experts are distributed as the choices of
+  /// route(). Null: the model has choices only.
+  std::function<ScoreLaw(const RoutingQuery&, int64_t rank)> scores = nullptr;
+  /// Returns the choices in loads() that got a slot. Null: each rank and expert keeps as many as
+  /// the capacity. Not null: the plan's gate chooses, by `scores`, and `route` is null.
+  std::function<ExpertCounts(const RoutingQuery&)> kept = nullptr;
+
+  bool runs_gate() const { return kept != nullptr; }
 };
 
 /// Returns a gate whose choices, k per token, come from a routing model. Otherwise it is the gate
@@ -41,5 +51,10 @@ struct RoutingModel {
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
                  std::function<int64_t(int64_t block)> moe_layer);
+
+/// Returns `gate`, but it chooses by the scores of `routing` in place of those in its input. The
+/// arguments are as in routed_gate(). Requires: routing->scores is not null.
+Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t ranks,
+                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer);
 
 }  // namespace moe

@@ -127,16 +127,35 @@ ExpertCounts loads(const std::string& name, const WorkloadSetting& setting, cons
   return loads;
 }
 
+ScoreLaw scores(const std::string& name, const WorkloadSetting& setting, const RoutingQuery& q,
+                int64_t rank) {
+  check_query(name, q);
+  const Popularity chosen = popularity(setting, q, rank);
+  ScoreLaw law = {std::vector<float>(chosen.share.size()), active_tokens(setting, q, rank),
+                  stream_key(setting.seed, RandomStream::kScores, {q.step, q.layer, rank})};
+  for (size_t c = 0; c < chosen.share.size(); ++c) {
+    law.popularity[static_cast<size_t>(chosen.expert_of[c])] = static_cast<float>(chosen.share[c]);
+  }
+  return law;
+}
+
 }  // namespace
 
 RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
   const auto setting = std::make_shared<const WorkloadSetting>(setting_of(name, options, seed));
   const std::string full = full_name(*setting);
-  return {full,
-          [setting, full](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
-            route(full, *setting, q, rank, choices);
-          },
-          [setting, full](const RoutingQuery& q) { return loads(full, *setting, q); }};
+  RoutingModel model;
+  model.name = full;
+  model.route = [setting, full](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
+    route(full, *setting, q, rank, choices);
+  };
+  model.loads = [setting, full](const RoutingQuery& q) { return loads(full, *setting, q); };
+  if (workloads()[setting->row].has_popularity()) {
+    model.scores = [setting, full](const RoutingQuery& q, int64_t rank) {
+      return scores(full, *setting, q, rank);
+    };
+  }
+  return model;
 }
 
 }  // namespace moe

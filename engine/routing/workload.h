@@ -23,6 +23,10 @@ struct WorkloadDef {
   std::string name;
   std::string doc;
   std::vector<OptionSpec> options;
+
+  /// Whether experts have a popularity, so that a gate can choose by scores that follow it. Under
+  /// such scores first choices do not depend on the layer before (top1, top2).
+  bool has_popularity() const { return !options.empty(); }
 };
 
 /// The workloads:

@@ -129,18 +129,21 @@ void StepReplay::set_step(int64_t step) {
   choices_.clear();
   for (size_t l = 0; l < routed_->layers().size(); ++l) {
     const MoeLayer& layer = routed_->layers()[l];
+    const RoutingModel& routing = *plan_.spec.routing;
+    const RoutingQuery query = {.step = step,
+                                .layer = static_cast<int64_t>(l),
+                                .ranks = plan_.graph.num_ranks,
+                                .tokens = layer.tokens,
+                                .experts = layer.experts,
+                                .k = layer.k};
     if (batches_) {
       choices_.push_back(batches_->at(step).loads[l]);
       estimates[l] = batches_->at(step).estimates[l];
     } else {
-      choices_.push_back(plan_.spec.routing->loads({.step = step,
-                                                    .layer = static_cast<int64_t>(l),
-                                                    .ranks = plan_.graph.num_ranks,
-                                                    .tokens = layer.tokens,
-                                                    .experts = layer.experts,
-                                                    .k = layer.k}));
+      choices_.push_back(routing.loads(query));
     }
-    kept.push_back(kept_rows(choices_.back(), layer.capacity));
+    kept.push_back(routing.runs_gate() ? routing.kept(query)
+                                       : kept_rows(choices_.back(), layer.capacity));
   }
   place(step, kept);
   offloaded_->place(kept, estimates, placements_);

@@ -105,7 +105,8 @@ local function figure(number, gate, a100, v100)
       nodes = { 2, 4, 8 }, padding = { "assumed", "none" } },
     case = function(p)
       local model = moe.model.lancet { size = p.size, gpu = p.gpu, batch_per_device = p.batch,
-        gate = gate, capacity_factor = p.padding == "none" and 1 or nil }
+        gate = gate, capacity_factor = p.padding == "none" and 1 or nil,
+        fill = p.padding == "none" and 1 or nil }
       return model and { model = model, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
         systems = systems }
     end,

@@ -168,6 +168,62 @@ print(a.digest == b.digest and a.losses[3] == b.losses[3]
   CHECK(o.text == "equal\n");
 }
 
+const std::string kRareSecond = R"(
+local rare = moe.policy.gate { name = "rare", scope = "token", weight = "prob", k = 2,
+  route = function(ctx, s)
+    local best = s:topk_rows(2)
+    for t = 1, ctx.tokens do
+      ctx:take(t, best(t, 1))
+      if (ctx.first_token + t) % 100 == 0 then ctx:take(t, best(t, 2)) end
+    end
+  end }
+local cluster = moe.cluster.p4de { nodes = 1, devices_per_node = 2 }
+)";
+
+TEST_CASE("a Lua gate is simulated with the rows that it routes, not with k per token") {
+  const Folder folder;
+  const Outcome o = run_text(folder, "local moe = require 'moe'\n" + kRareSecond + R"(
+local function comm_ms(gate)
+  local p = moe.plan { cluster = cluster, system = moe.system "raf_rows" {},
+    model = moe.model.gpt2_moe { layers = 4, hidden = 256, heads = 4, seq = 512, experts = 4,
+      batch_per_device = 16, gate = gate } }
+  return p:simulate().comm_ms, p:info().assumed_routing
+end
+local one, two = comm_ms "switch", comm_ms "top2"
+local seldom, assumed = comm_ms(rare {})
+print(("%.2f of the second choices"):format((seldom - one) / (two - one)))
+print(("%s on %s: %.2f choices, %.0f%% dropped"):format(assumed.gate, assumed.scores,
+  assumed.choices, 100 * assumed.dropped))
+)");
+  CHECK(o.status == 0);
+  CHECK(o.text == "0.01 of the second choices\nrare on even: 1.01 choices, 0% dropped\n");
+}
+
+TEST_CASE("by the scores of a workload a Lua gate has the same counts simulated and executed") {
+  const Folder folder;
+  const Outcome o = run_text(folder, "local moe = require 'moe'\n" + kRareSecond + R"(
+local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 32, heads = 4, seq = 32,
+  batch_per_device = 8, experts = 8, gate = rare {}, capacity_factor = 0.7,
+  routing = moe.workload "zipf" { s = 1.1, drift = 0.3 } }
+local function of(t)
+  t.model, t.batches = model, 3
+  return moe.infer(t).moe
+end
+local simulated, executed = of { executor = "simulate", cluster = cluster }, of { ranks = 2 }
+for step, layers in ipairs(executed) do
+  for l, layer in ipairs(layers) do
+    local same = simulated[step][l]
+    assert(same.dropped == layer.dropped and same.dropped > 0)
+    for i, n in ipairs(layer.counts) do assert(same.counts[i] == n) end
+    for e, n in ipairs(layer.load) do assert(same.load[e] == n) end
+  end
+end
+print(#executed, #executed[1])
+)");
+  CHECK(o.status == 0);
+  CHECK(o.text == "3\t2\n");
+}
+
 TEST_CASE("bound gives a Lua gate's capacity") {
   const Folder folder;
   const auto with_bound = [](const std::string& bound) {

@@ -65,19 +65,44 @@ return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} }
     end
   end)
 
-test("a routing model may come with a target's model, and is no gate policy's companion", function()
+test("a routing model may come with a target's model", function()
   local w = expect.runs(model "gate = 'top2'" .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "raf" {} },
   run = { { "cpu", ranks = 2, model = { routing = moe.workload "balanced" {} } } } }]])
   expect.equal(w.plans[1].routing.name, "balanced(seed=1)")
   expect.equal(w.plans[1].model.k, 2)
-  expect.fails([[
+  expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
+end)
+
+test("a gate that does not just take the best experts chooses by a workload's scores", function()
+  local plan = [[
+moe.plan { model = m, system = moe.system "raf" {}, cluster = moe.cluster.p4de { nodes = 1 } }]]
+  local function made(fields)
+    local w = expect.runs((([[
+local moe = require "moe"
+local g = moe.policy.gate { name = "g", scope = "token", k = 2, route = function() end }
+local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
+  experts_per_device = 2, FIELDS }
+]]):gsub("FIELDS", fields)) .. plan)
+    return w.plans[1].model.gate, w.plans[1].routing.scores, w.plans[1].gate ~= nil
+  end
+  local function expect_gate(fields, name, scores, policy)
+    local gate, by_scores, has_policy = made(fields)
+    expect.equal({ gate, by_scores or false, has_policy }, { name, scores, policy })
+  end
+  expect_gate("gate = g {}, routing = moe.workload 'zipf' {}", "g", true, true)
+  expect_gate("gate = 'expert_choice', routing = moe.workload 'zipf' {}", "expert_choice", true,
+    false)
+  expect_gate("gate = 'top2', routing = moe.workload 'zipf' {}", "top_k", false, false)
+  expect_gate("gate = 'expert_choice', routing = moe.workload 'balanced' {}", "top_k", false, false)
+  for _, choices in ipairs { "moe.workload 'balanced' {}", "moe.trace 'a.trace' {}" } do
+    expect.fails([[
 local moe = require "moe"
 local g = moe.policy.gate { name = "g", scope = "token", route = function() end }
 local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
-  experts_per_device = 2, gate = g {}, routing = moe.workload "zipf" {} }]], 4,
-    "routing: replaces the gate, but gate is the policy 'g'")
-  expect.fails(model "routing = 'zipf'", 2, "model.gpt2_moe.routing: 'zipf' is not allowed")
+  experts_per_device = 2, gate = g {}, routing = ]] .. choices .. " }", 4,
+      "has choices but no scores by which the gate 'g' could choose")
+  end
 end)
 
 test("a trace is a model's routing, too", function()

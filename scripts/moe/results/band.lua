@@ -76,7 +76,7 @@ function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 -- that the constants may change, so that runs that no claim reads cost nothing.
 local function run_at(e, job, run, ends)
   local spec = jobs_lib.simulated_spec(job.case, ends, job.spec.edits)
-  local lazy = { parameters = spec.model, cluster_parameters = spec.cluster, fill = spec.fill }
+  local lazy = { parameters = spec.model, cluster_parameters = spec.cluster }
   local known = {}
   for _, key in ipairs(UNMOVED) do lazy[key], known[key] = run[key], true end
   return setmetatable(lazy, { __index = function(t, key)

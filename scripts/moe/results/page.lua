@@ -1,5 +1,6 @@
 -- `moebench report`: writes one HTML page of the results in one or several folders. The page loads
 -- no other file, and strings that come from recipes are escaped, so they are only text in it.
+local assumed_routing = require "moe.results.assumed_routing"
 local charts = require "moe.results.page.charts"
 local core = require "moe.core"
 local effects = require "moe.base.effects"
@@ -115,7 +116,8 @@ local function simulated_section(R)
   end
   return { html.h4 { "Simulated ", badge "simulated" },
     folded("Steps", R, html.grid(report.rows.simulated(groups, names))),
-    paragraphs(report.lines.out_of_memory(R)), paragraphs(effects.lines(R.runs)), speedups,
+    paragraphs(assumed_routing.lines(R.runs)), paragraphs(report.lines.out_of_memory(R)),
+    paragraphs(effects.lines(R.runs)), speedups,
     assumed_table(R), charts.BAR_LEGEND,
     folded("Charts", R, html.div { class = "charts", figures, "" }) }
 end

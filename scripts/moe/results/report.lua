@@ -1,6 +1,7 @@
 -- The tables that are printed to stdout. The page (moe.results.page) uses the same rows, which have
 -- the form that aligned.text takes.
 local aligned = require "moe.base.aligned"
+local assumed_routing = require "moe.results.assumed_routing"
 local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
 local effects = require "moe.base.effects"
@@ -178,6 +179,7 @@ local function print_simulated(e, R)
   core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
     or ("%d assumed constants (results.json has their bands)"):format(num)))
   measured_line(R)
+  say_all(assumed_routing.lines(R.runs))
   if e.show then e.show(R) else print_simulated_tables(R) end
   say_all(out_of_memory_lines(R))
   say_all(effects.lines(R.runs))
@@ -346,18 +348,19 @@ local function executed_lines(runs, differs)
       first.provenance),
     ("%d layers, hidden %d, seq %d, %d rows per rank, %d experts, %s, capacity %s"):format(
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
-      first.routing and "routing " .. first.routing or p.gate .. " gate",
+      assumed_routing.chooser(first),
       p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)
 end
 
 -- Returns lines on the errors of the predictions and on the mark for a large spread of samples.
 local function error_lines(runs)
-  local off, wide, lines = values.new {}, false, {}
+  local off, wide = values.new {}, false
+  local lines = assumed_routing.lines(runs, "Predicted with routing")
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))
   end
-  if wide then lines[1] = ("! a spread above %g%% of the median"):format(100 * WIDE) end
+  if wide then lines[#lines + 1] = ("! a spread above %g%% of the median"):format(100 * WIDE) end
   lines[#lines + 1] = ("Median prediction error over %d runs: %.1f%%"):format(#off,
     100 * off:median())
   return lines

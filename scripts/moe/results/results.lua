@@ -42,6 +42,8 @@ local ROWS = {
   { "degrees", "integer[]?", "the degrees that pipemoe chose, one per MoE layer" },
   { "packing", "moe.Packing?", "what Lina's packing controller chose and measured" },
   { "fill", "number", "expected share of capacity slots that hold a token" },
+  { "assumed_routing", "moe.AssumedRouting", "what simulations and predictions assume of the "
+    .. "routing, and the sample of the gate that gives it" },
   { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
   { "forward_ms", "number?", "time until the forward's last op ends" },
   { "alone_ms", "table<string, number>",
@@ -87,6 +89,18 @@ local ROWS = {
   { "ranks", "moe.RankStats[]?", "one entry per rank: medians over steps of its statistics" },
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
 }
+schema.record("assumed routing", "run.assumed_routing", "what simulations and predictions assume "
+  .. "of the routing", {
+    { "choices_of", "string?", "the workload or trace whose choices replace the gate" },
+    { "gate", "string?", "the gate, if it chooses" },
+    { "scores", "string?", "on which scores it ran: even, or those of a workload; absent if the "
+      .. "recipe gives the fill" },
+    { "sources", "integer?", "number of ranks for which the gate ran" },
+    { "tokens", "integer?", "number of tokens of each of these ranks" },
+    { "choices", "number?", "choices per token, dropped ones included; of a workload those of the "
+      .. "last layer in the first step" },
+    { "dropped", "number?", "share of these choices that found no slot" },
+  })
 local METRICS = schema.declared "metrics"
 local declared = schema.merged(METRICS, {})  -- the fields of a run that the engine declares
 --- Names of the fields that a record copies from the entry of `run`, and from the result of a run.

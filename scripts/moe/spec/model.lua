@@ -46,7 +46,9 @@ M.FIELDS = {
     doc = "the last block of each group of this many blocks has an MoE FFN" },
   gate = { type = "any", default = "switch", as = "string|moe.Gate",
     doc = "a built-in gate's name or a gate policy" },
-  routing = { type = "routing", doc = "which experts tokens choose, in place of the gate" },
+  routing = { type = "routing", doc = "which experts tokens choose, in place of the gate; a gate "
+    .. "policy, and a built-in gate that does not take a token's best experts, choose by scores "
+    .. "that follow it" },
   k = { type = "integer", lo = 1, hi = 1e6,
     doc = "choices per token, for gates that do not fix this number; default: 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
@@ -58,8 +60,8 @@ M.FIELDS = {
   bias_balance = { type = M.BIAS_BALANCE,
     doc = "balances experts by a bias per expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
-    doc = "share of capacity slots that hold a token in the simulation; default: that of balanced "
-      .. "routing" },
+    doc = "share of capacity slots that hold a token in the simulation; default: that of the gate "
+      .. "on even scores" },
   attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
     doc = "fused: one kernel; unfused: scores, softmax and context are written to memory" },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
@@ -91,12 +93,18 @@ local function check_gate(gate, path, at)
     or "a gate's name or a gate policy", at)
 end
 
--- Returns the gate of a model whose choices a routing model makes: top_k (slots are then given out
--- as under top_k), with the k of the gate that the recipe named, if it named one that fixes k.
+-- Returns the gate of a model with a routing model. If that has scores and the gate does not just
+-- take the best ones, the gate itself chooses by them. Otherwise the routing model chooses, and the
+-- gate is top_k (slots are then given out as under top_k), with the k of the gate that the recipe
+-- named, if it named one that fixes k.
 local function routed(m, given, gate, path, at)
-  if type(m.gate) == "table" then
-    errors.user(("%s.routing: replaces the gate, but gate is the policy '%s'; give only one of "
-      .. "the two"):format(path, gate.name), at)
+  local policy = type(m.gate) == "table"
+  m.by_scores = m.routing.scored and (policy or given and not gate.takes_best) or nil
+  if m.by_scores then return gate end
+  if policy then
+    errors.user(("%s.routing: '%s' has choices but no scores by which the gate '%s' could choose; "
+      .. "give a workload with popularity, for example zipf, or a built-in gate"):format(path,
+      m.routing.name, gate.name), at)
   end
   m.gate = "top_k"
   local stand_in = check_gate(m.gate, path .. ".gate", at)
@@ -200,9 +208,9 @@ function M.resolve(model, devices, dtype)
 end
 
 --- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
---- under balanced routing. The simulator uses this share where padding is neither sent nor
---- computed. In a model without capacity each expert has one slot for every token of a rank. A gate
---- policy of the recipe is assumed to fill as many slots as most built-in gates.
+--- under balanced routing, which the core corrects by a sample of the gate. The simulator uses this
+--- share where padding is neither sent nor computed. In a model without capacity each expert has
+--- one slot for every token of a rank.
 function M.fill(model, resolved)
   if model.fill then return model.fill end
   local full_at = 1

@@ -35,9 +35,9 @@ function M.options()
 end
 
 --- Makes an object for the field `routing` of a model. handle, name: as the core's functions return
---- them; file: of a trace, else nil.
-local function object(handle, name, file)
-  return schema.object({ handle = handle, name = name, file = file }, mt)
+--- them; file: of a trace, else nil; scored: true if a gate can choose by scores that follow it.
+local function object(handle, name, file, scored)
+  return schema.object({ handle = handle, name = name, file = file, scored = scored }, mt)
 end
 M.object = object
 
@@ -58,7 +58,8 @@ function M.workload(name)
     local given = schema.check(M.workload_fields(row), t or {}, "moe.workload." .. name, at)
     local seed = given.seed or core.args.seed or 1
     given.seed = nil
-    return object(errors.call(at, core.workload, name, given, seed))
+    local handle, full_name = errors.call(at, core.workload, name, given, seed)
+    return object(handle, full_name, nil, row.has_popularity)
   end
 end
 

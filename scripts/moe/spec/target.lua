@@ -13,7 +13,8 @@ local M = {}
 
 -- Returns the model's routing as the core and results take it, or nil.
 local function routing_of(model)
-  return model.routing and { handle = model.routing.handle, name = model.routing.name }
+  return model.routing and { handle = model.routing.handle, name = model.routing.name,
+    scores = model.by_scores }
 end
 
 local OPTIMIZERS = { sgd = schema.declared "sgd", adamw = schema.declared "adamw" }
@@ -78,6 +79,7 @@ function M.cluster_spec(model, cluster, optimizer, ends)
   return { model = resolved, gate = gate, routing = routing_of(model),
     optimizer = optimizer, ranks = cluster.devices,
     cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, resolved),
+    sample = not model.fill,
     cost = { kind = "roofline" }, element_bytes = 0 }
 end
 
@@ -111,7 +113,7 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
       intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
       share = wire.share, sharing_efficiency = wire.sharing_efficiency },
-    fill = model_lib.fill(model, resolved),
+    fill = model_lib.fill(model, resolved), sample = not model.fill,
     cost = { kind = "profile", device = executor, precision = precision, cache = core.args.cache,
       link = link ~= nil } })
 end

@@ -193,7 +193,7 @@ local function plan_of(c, at)
     swaps[name] = c[name] or constants[name]
   end
   spec.model.capacity_factor = c.trace.capacity_factor
-  spec.fill = model_lib.fill(c.trace.model, spec.model)
+  spec.fill, spec.sample = model_lib.fill(c.trace.model, spec.model), false  -- of balanced routing
   spec.inference, spec.cost = true, { kind = "roofline", swaps = swaps }
   if c.system ~= "ideal" then spec.routing = c.trace.routing_model end
   return target.plan_of(spec, system_lib.expand(system_of(c))[1][1], at)

@@ -1,0 +1,61 @@
+-- What runs assume of the routing (the field assumed_routing of a run), as text for the heads of
+-- tables.
+local schema = require "moe.base.schema"
+local values = require "moe.base.values"
+
+local M = {}
+
+local MAX_LINES = 6  -- with more kinds of routing than that, only their number is printed
+
+-- Returns the range of the runs' numbers as text: "1.00" or "1.00 to 1.25".
+local function range(numbers, form)
+  local lo, hi = form:format(numbers:min()), form:format(numbers:max())
+  return lo == hi and lo or ("%s to %s"):format(lo, hi)
+end
+
+-- Returns what the gate of runs with the same scores does.
+local function sampled(runs)
+  local r, choices, dropped = runs[1].assumed_routing, values.new {}, values.new {}
+  for i, run in ipairs(runs) do
+    choices[i], dropped[i] = run.assumed_routing.choices, 100 * run.assumed_routing.dropped
+  end
+  local scores = r.scores == "even" and "even scores" or "scores of " .. r.scores
+  return ("gate %s on %s, %s choices per token, %s%% of them dropped"):format(r.gate, scores,
+    range(choices, "%.2f"), range(dropped, "%.1f"))
+end
+
+local function text_of(runs)
+  local r = runs[1].assumed_routing
+  if r.choices_of then return ("choices of %s, no gate runs"):format(r.choices_of) end
+  return r.scores and sampled(runs) or ("gate %s, which does not run"):format(r.gate)
+end
+
+--- Returns a line for each kind of routing that the runs assume. head: how a line begins; default:
+--- "Routing". Results of earlier versions have no such lines.
+function M.lines(runs, head)
+  local by_kind = {}
+  for _, run in ipairs(runs) do
+    local r = run.assumed_routing
+    if r then
+      local kind = ("%s\n%s\n%s"):format(r.choices_of or "", r.gate or "", r.scores or "")
+      by_kind[kind] = by_kind[kind] or {}
+      table.insert(by_kind[kind], run)
+    end
+  end
+  local kinds, lines = schema.keys_of(by_kind), {}
+  for i, kind in ipairs(kinds) do
+    lines[i] = ("%s: %s"):format(head or "Routing", text_of(by_kind[kind]))
+  end
+  if #lines <= MAX_LINES then return lines end
+  return { ("%s: %d kinds, which results.json has"):format(head or "Routing", #lines) }
+end
+
+--- Returns what chooses the experts in an executed run: "switch gate", "routing zipf(...)".
+function M.chooser(run)
+  local gate, r = run.parameters.gate .. " gate", run.assumed_routing
+  if not run.routing then return gate end
+  return r and r.gate and ("%s on scores of %s"):format(gate, run.routing)
+    or "routing " .. run.routing
+end
+
+return M
