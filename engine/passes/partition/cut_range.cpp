@@ -223,7 +223,8 @@ struct RangeCutter::Parts {
       }
       inputs.insert(inputs.end(), pieces.begin(), pieces.end());
       Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
-      if (!read) attrs["view"] = int64_t{1};
+      // Parts of a view are in the storage of its inputs, which are joined and cleared themselves.
+      if (!read || is_view(given(), op)) attrs["view"] = int64_t{1};
       attrs.merge(ops::cut_attrs(op));
       made =
           graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
