@@ -36,15 +36,17 @@ inline bool counts_rows(const Op& op) {
   return only_used(op) || is_cut(op);
 }
 
-/// Throws UserError where the op counts rows unless input `counts` has one count per block of x.
+/// Throws UserError unless input `counts` has one count per block of x, or is absent from an op
+/// that does not count rows.
 inline void expect_counts(const Graph& g, const Op& op, size_t x, size_t counts) {
-  if (!counts_rows(op)) return;
   if (!has(op, counts)) {
+    if (!counts_rows(op)) return;
     throw user_error("op '{}' ({}): attribute {}, which needs input {}, recv_counts", op.name,
                      g.def(op).name, only_used(op) ? "'rows' is 'used'" : "'cut' is given", counts);
   }
   const Blocks b = blocks_of(g, op, x);
-  if (num_elements(shape(g, op, counts)) != b.experts * b.sources) {
+  if (arg(g, op, counts).dtype != DType::kI32 ||
+      num_elements(shape(g, op, counts)) != b.experts * b.sources) {
     expect_index(g, op, counts, {b.experts, b.sources});
   }
 }

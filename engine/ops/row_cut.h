@@ -27,7 +27,6 @@ class RowCut {
   /// first. Throws UserError naming the op for any other text.
   explicit RowCut(const Op& op);
 
-  bool none() const { return parts_.empty(); }
   /// The part's share of all rows, 0..1.
   double share() const;
   /// Returns the part's rows of `rows`, which source rank `source` has for slot `slot`. Slots are

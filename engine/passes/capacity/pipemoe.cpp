@@ -1,6 +1,4 @@
 // The pass pipemoe: cuts every MoE layer along the capacity, each layer at its own degree.
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <charconv>
 #include <cmath>

@@ -46,8 +46,8 @@ class RowCutter {
   void count_experts(TensorId received) {
     for (const OpId id : chain_) {
       const OpDef& def = graph_.def(id);
-      const std::optional<size_t> at = place_of(def.inputs, Role::kRecvCounts);
-      MOE_CHECK(at, "op '{}' of kind {} must have an input of received counts to be cut by rows",
+      MOE_CHECK(place_of(def.inputs, Role::kRecvCounts).has_value(),
+                "op '{}' of kind {} must have an input of received counts to be cut by rows",
                 graph_.op(id).name, def.name);
       if (!input_of(graph_, graph_.op(id), Role::kRecvCounts).valid()) {
         set_input(graph_, id, Role::kRecvCounts, received);
@@ -140,6 +140,7 @@ Graph join_row_parts(Graph graph) {
       if (!joined(op.outputs[o])) parts.tensors.push_back(op.outputs[o]);
     }
   }
+  if (all.empty()) return graph;
   for (const auto& [key, parts] : all) {
     if (parts.tensors.size() < 2) continue;
     const Op last = graph.op(parts.last);
