@@ -203,6 +203,7 @@ ModelSpec model_of(const Fields& model) {
   m.gate = model.text("gate");
   m.k = model.integer("k", 1);
   m.capacity_factor = model.number("capacity_factor", 0);
+  m.rows_bound = model.number("rows_bound", m.rows_bound);
   if (model.has("balance_loss")) {
     const Fields loss = model.at("balance_loss");
     m.balance_loss = {loss.number("coefficient"), loss.text("count"), loss.text("over") == "all"};

@@ -11,6 +11,7 @@
 #include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/device/fuse_gelu.h"
 #include "engine/passes/device/round_once.h"
+#include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/pipeline.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/passes/stage_order.h"
@@ -131,6 +132,9 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
   graph = pipeline.transform(std::move(graph), StageKind::kPlacement);
   graph = pipeline.transform(std::move(graph), StageKind::kForward);
+  std::vector<Decision> rows_log;
+  graph =
+      pack_rows(std::move(graph), spec.model.capacity_factor <= 0, spec.model.rows_bound, rows_log);
   if (!spec.inference) {
     add_backward_and_update(graph, spec.optimizer, system.sync,
                             spec.model.resident_group(spec.num_ranks));
@@ -139,9 +143,11 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   } else {
     graph = join_row_parts(std::move(graph));
   }
+  graph = number_packed_rows(graph);
   graph = edit_for_device(std::move(graph), spec);
   Schedule schedule = first_schedule(graph, system.sync.lane);
   schedule.log = pipeline.log();
+  schedule.log.insert(schedule.log.end(), rows_log.begin(), rows_log.end());
   schedule = pipeline.schedule(graph, std::move(schedule));
   std::vector<StageReport> reports = pipeline.reports();
   Plan plan{.spec = std::move(spec),

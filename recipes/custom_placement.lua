@@ -19,7 +19,7 @@ local near = moe.policy.placement { name = "near", shadows = 4, params = { exper
 
 return moe.experiment { name = "custom_placement",
   model = moe.model.gpt2_moe { layers = 4, hidden = 512, heads = 8, seq = 512,
-    batch_per_device = 8, experts_per_device = 2, capacity = "none",
+    batch_per_device = 8, experts_per_device = 2, capacity = "none", rows_bound = 8,
     routing = moe.workload "zipf" { s = 1.2, drift = 0.02 } },
   cluster = moe.cluster.p4de { nodes = 2 },
   systems = { moe.system "raf_rows" {}, moe.system "prophet_planner" {},

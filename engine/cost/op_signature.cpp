@@ -28,6 +28,9 @@ void append_tensor(std::string& text, const Graph& graph, TensorId id) {
   }
   if (tensor.shape.empty()) text += '[';
   text += ']';
+  if (tensor.stored_rows == 0) return;
+  text += '/';
+  append_number(text, tensor.stored_rows);
 }
 
 void append_value(std::string& text, const AttrValue& value) {

@@ -15,6 +15,23 @@ double rounded(double slot_occupancy) {
   return std::round(slot_occupancy * 1000) / 1000;
 }
 
+/// Returns the slot occupancy at which packed rows of the op (Tensor::stored_rows) fill their
+/// storage, to three decimals, rounded down; 1 if its rows are not packed.
+double full_occupancy(const Graph& graph, const Op& op) {
+  double full = 1;
+  for (const auto* list : {&op.inputs, &op.outputs}) {
+    for (const TensorId t : *list) {
+      if (!t.valid() || graph.tensor(t).stored_rows == 0) continue;
+      const Tensor& rows = graph.tensor(t);
+      const double slots = static_cast<double>(num_elements(rows.shape)) /
+                           static_cast<double>(rows.dtype == DType::kI32 ? 1 : rows.shape.back()) *
+                           attr_double(op, "occupancy", 1);
+      full = std::min(full, static_cast<double>(rows.stored_rows) / slots);
+    }
+  }
+  return std::floor(full * 1000) / 1000;
+}
+
 }  // namespace
 
 ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
@@ -81,8 +98,14 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
       slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
       "op '{}': the slot occupancy is {}, but must be from 0 to {} (1 / attribute 'occupancy')",
       graph.op(op).name, slot_occupancy, most);
+  std::vector<double> occupancies = occupancies_;
+  if (const double full = full_occupancy(graph, graph.op(op)); full < 1) {
+    occupancies = {0, rounded(full / 2), full, std::min(slot_occupancy_, full)};
+    std::sort(occupancies.begin(), occupancies.end());
+    occupancies.erase(std::unique(occupancies.begin(), occupancies.end()), occupancies.end());
+  }
   const auto above =
-      std::lower_bound(occupancies_.begin() + 1, occupancies_.end() - 1, slot_occupancy);
+      std::lower_bound(occupancies.begin() + 1, occupancies.end() - 1, slot_occupancy);
   const double hi = *above, lo = *(above - 1);
   const auto at_hi = static_cast<double>(measured_ns(graph, op, hi));
   const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));

@@ -58,7 +58,7 @@ void Storage::Free::operator()(std::byte* p) const {
 }
 
 Bytes tensor_bytes(const Tensor& tensor, Bytes element_bytes) {
-  return num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes);
+  return stored_elements(tensor) * dtype_bytes(tensor.dtype, element_bytes);
 }
 
 RankBuffers::RankBuffers(const Plan& plan, Bytes element_bytes)

@@ -25,7 +25,11 @@ int64_t chunk_begin(int64_t n, int64_t chunk, int64_t num_chunks) {
 template <class T>
 CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const CollectiveMemory& memory,
                                       int64_t rank)
-    : group_(group_of(graph, graph.op(id))), place_(group_.place(rank)), cut_(graph.op(id)) {
+    : group_(group_of(graph, graph.op(id))),
+      place_(group_.place(rank)),
+      rank_(rank),
+      block_(graph.op(id).layer),
+      cut_(graph.op(id)) {
   const Op& op = graph.op(id);
   const Payload payload = graph.def(id).payload;
   if (payload == Payload::kLoads) {
@@ -48,8 +52,8 @@ CollectiveLayout<T>::CollectiveLayout(const Graph& graph, OpId id, const Collect
 template <class T>
 void CollectiveLayout<T>::lay_out_pieces(const Shape& received, Bytes piece_bytes) {
   sources_ = received[1] / group_.size;
-  pieces_.groups = received[0] * sources_;
-  const int64_t pieces = group_.size * pieces_.groups;
+  pieces_.groups = per_peer_ = received[0] * sources_;
+  const int64_t pieces = group_.size * per_peer_;
   for (int64_t i = 0; i < pieces; ++i) {
     const Bytes source = i * piece_bytes;
     const Bytes expert = static_cast<Bytes>(received_at(i)) * piece_bytes;
@@ -63,7 +67,7 @@ void CollectiveLayout<T>::lay_out_pieces(const Shape& received, Bytes piece_byte
 /// Returns the index (e, p, s) that piece (p, e, s) has on the experts' side.
 template <class T>
 size_t CollectiveLayout<T>::received_at(int64_t sent_at) const {
-  const int64_t p = sent_at / pieces_.groups, e = sent_at % pieces_.groups / sources_;
+  const int64_t p = sent_at / per_peer_, e = sent_at % per_peer_ / sources_;
   return index((e * group_.size + p) * sources_ + sent_at % sources_);
 }
 
@@ -77,7 +81,11 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   row_bytes_ = shape[3] * dtype_bytes(graph.tensor(op.inputs[0]).dtype, memory.element_bytes);
   send_ = static_cast<const std::byte*>(memory.data(op.inputs[0]));
   receive_ = static_cast<std::byte*>(memory.data(op.outputs[0]));
-  loose_ = attr_int(op, "loose") != 0;
+  const Tensor &in = graph.tensor(op.inputs[0]), &out = graph.tensor(op.outputs[0]);
+  packed_ = in.stored_rows > 0;
+  room_to_send_ = in.stored_rows;
+  room_to_receive_ = out.stored_rows;
+  loose_ = packed_ || attr_int(op, "loose") != 0;
   round_ = round_of(graph, op);
   const bool irregular = attr_int(op, "irregular") != 0;
   if (round_.of > 1 && !irregular) return lay_out_round(shape, round_);
@@ -101,13 +109,19 @@ void CollectiveLayout<T>::lay_out_counted(const Graph& graph, const Op& op,
     begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
   }
   const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
-  const int64_t experts = pieces_.groups / sources_, nodes = attr_int(op, "nodes", 1);
+  if (packed_) {
+    const TensorId counts = input_of(graph, op, Role::kCounts);
+    batch_parts_ = num_elements(graph.tensor(counts).shape) / pieces;
+    pieces_.groups = per_peer_ * batch_parts_;
+    resize_pieces(pieces * batch_parts_);
+  }
+  const int64_t experts = per_peer_ / sources_, nodes = attr_int(op, "nodes", 1);
   const int64_t m = nodes > 1 ? group_.size : sources_, slots = experts / nodes;
   const int64_t node = nodes > 1 ? rank / m % nodes : place_, j = nodes > 1 ? place_ : rank % m;
   cut_by_peer_.resize(index(pieces));
   cut_by_group_.resize(index(pieces));
   for (int64_t i = 0; i < pieces; ++i) {
-    const int64_t p = i / pieces_.groups, e = i % pieces_.groups / sources_, s = i % sources_;
+    const int64_t p = i / per_peer_, e = i % per_peer_ / sources_, s = i % sources_;
     const int64_t to_node = nodes > 1 ? e / slots : p, to_place = nodes > 1 ? p : j;
     const int64_t my_source = node * m + (nodes > 1 ? j : s);
     cut_by_peer_[index(i)] = (to_node * m + to_place) * slots + e % slots + my_source;
@@ -120,7 +134,7 @@ void CollectiveLayout<T>::lay_out_counted(const Graph& graph, const Op& op,
 /// Lays out one group of pieces per slot of the experts' side; set_placed_sizes() sets their sizes
 /// in each step.
 template <class T>
-void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
+void CollectiveLayout<T>::lay_out_placed(const Graph& graph, const Op& op,
                                          const CollectiveMemory& memory) {
   bounds_ = ops::bounds_of(op);
   const auto i32 = [&](size_t i) {
@@ -132,19 +146,41 @@ void CollectiveLayout<T>::lay_out_placed(const Graph&, const Op& op,
   begin_by_group_ = i32(4);
   placement_ = i32(5);
   part_ = op.attrs.contains("share");
-  pieces_.groups = bounds_.slots();
+  if (packed_) {
+    batch_parts_ = num_elements(graph.tensor(op.inputs[1]).shape) / bounds_.experts;
+  }
+  pieces_.groups = bounds_.slots() * batch_parts_;
   pieces_.round = round_;
-  const size_t n = index(group_.size * pieces_.groups);
+  resize_pieces(group_.size * pieces_.groups);
+}
+
+/// Sets the number of pieces, all of them empty.
+template <class T>
+void CollectiveLayout<T>::resize_pieces(int64_t pieces) {
   for (auto* all : {&pieces_.send_offset, &pieces_.send_bytes, &pieces_.receive_offset,
                     &pieces_.receive_bytes}) {
-    all->assign(n, 0);
+    all->assign(index(pieces), 0);
   }
+}
+
+/// Returns where the rows in use are stored on the experts' side or on the sources' side, by this
+/// step's counts. Throws RunError if packed rows have no room for them.
+template <class T>
+std::vector<ops::StoredBlock> CollectiveLayout<T>::blocks_at(bool experts, int64_t blocks) const {
+  std::vector<ops::StoredBlock> stored =
+      ops::stored_blocks({blocks, capacity_, batch_parts_, packed_}, experts ? by_group_ : by_peer_,
+                         experts ? begin_by_group_ : begin_by_peer_);
+  if (packed_) {
+    ops::expect_room(block_, rank_, stored.back().row_0 + stored.back().rows.end,
+                     experts == to_expert_ ? room_to_receive_ : room_to_send_);
+  }
+  return stored;
 }
 
 /// Sets the offsets and sizes of all pieces of a placed exchange for this step. On the sources'
 /// side, rows [begin, count) of an expert are where the gate put them. On the experts' side, the
-/// rows of each slot start at the beginning of its block; the rows of a part of the batch start at
-/// the row that they have at their source.
+/// rows of each slot start at the beginning of its block; the rows of a part of the batch have the
+/// numbers in the block that they have at their source.
 template <class T>
 void CollectiveLayout<T>::set_placed_sizes() {
   const Placement placement =
@@ -157,25 +193,31 @@ void CollectiveLayout<T>::set_placed_sizes() {
   auto& source_bytes = to_expert_ ? pieces_.send_bytes : pieces_.receive_bytes;
   auto& expert_offset = to_expert_ ? pieces_.receive_offset : pieces_.send_offset;
   auto& expert_bytes = to_expert_ ? pieces_.receive_bytes : pieces_.send_bytes;
-  for (int64_t e = 0; e < bounds_.experts; ++e) {
-    const int64_t first = begin_by_peer_ != nullptr ? begin_by_peer_[e] : 0;
-    for (const RowRange& range : share_rows(placement, e, place_, by_peer_[e])) {
+  const auto at_source = blocks_at(false, bounds_.experts);
+  for (size_t i = 0; i < at_source.size(); ++i) {
+    const auto e = static_cast<int64_t>(i) % bounds_.experts,
+               part = static_cast<int64_t>(i) / bounds_.experts;
+    const ops::StoredBlock& block = at_source[i];
+    for (const RowRange& range : share_rows(placement, e, place_, by_peer_[i])) {
       if (!(to_expert_ ? sends_to(range.device) : receives_from(range.device))) continue;
-      const int64_t begin = std::max(range.begin, first), slot = range.device * slots + range.slot;
-      const ops::Rows rows = cut_.of({begin, std::max(begin, range.end)}, slot + place_);
-      source_offset[index(slot)] = (e * capacity_ + rows.begin) * row_bytes_;
-      source_bytes[index(slot)] = rows.count() * row_bytes_;
+      const int64_t begin = std::max(range.begin, block.rows.begin);
+      const ops::Rows rows =
+          cut_.of({begin, std::max(begin, range.end)}, range.device * slots + range.slot + place_);
+      const size_t piece = index(range.device * pieces_.groups + part * slots + range.slot);
+      source_offset[piece] = (block.row_0 + rows.begin) * row_bytes_;
+      source_bytes[piece] = rows.count() * row_bytes_;
     }
   }
-  for (int64_t p = 0; p < group_.size; ++p) {
+  const auto at_experts = blocks_at(true, slots * group_.size);
+  for (size_t i = 0; i < at_experts.size(); ++i) {
+    const int64_t part = static_cast<int64_t>(i) / (slots * group_.size);
+    const int64_t s = static_cast<int64_t>(i) / group_.size % slots,
+                  p = static_cast<int64_t>(i) % group_.size;
     if (!(to_expert_ ? receives_from(p) : sends_to(p))) continue;
-    for (int64_t s = 0; s < slots; ++s) {
-      const int64_t block = s * group_.size + p;
-      const int64_t begin = begin_by_group_ != nullptr ? begin_by_group_[block] : 0;
-      const ops::Rows rows = cut_.of({begin, by_group_[block]}, place_ * slots + s + p);
-      expert_offset[index(p * slots + s)] = (block * capacity_ + rows.begin) * row_bytes_;
-      expert_bytes[index(p * slots + s)] = rows.count() * row_bytes_;
-    }
+    const ops::Rows rows = cut_.of(at_experts[i].rows, place_ * slots + s + p);
+    const size_t piece = index(p * pieces_.groups + part * slots + s);
+    expert_offset[piece] = (at_experts[i].row_0 + rows.begin) * row_bytes_;
+    expert_bytes[piece] = rows.count() * row_bytes_;
   }
 }
 
@@ -304,24 +346,25 @@ const Pieces& CollectiveLayout<T>::pieces_of(int64_t chunk, int64_t num_chunks) 
 
 template <class T>
 void CollectiveLayout<T>::set_sizes() {
-  const int64_t pieces = static_cast<int64_t>(pieces_.send_bytes.size());
-  const auto rows_of = [&](const int32_t* begins, const int32_t* ends,
-                           const std::vector<int64_t>& spread, size_t at) {
-    return cut_.of({begins != nullptr ? begins[at] : 0, ends[at]}, spread[at]);
-  };
-  for (int64_t i = 0; i < pieces; ++i) {
+  // Pieces are in the order (peer, part of the batch, expert, source); counts have the part first.
+  const int64_t per_part = group_.size * per_peer_;
+  const auto at_peers = blocks_at(false, per_part), at_experts = blocks_at(true, per_part);
+  for (size_t n = 0; n < at_peers.size(); ++n) {
+    const auto part = static_cast<int64_t>(n) / per_part, i = static_cast<int64_t>(n) % per_part;
     const size_t at = received_at(i);
-    const ops::Rows peer = rows_of(begin_by_peer_, by_peer_, cut_by_peer_, index(i));
-    const ops::Rows group = rows_of(begin_by_group_, by_group_, cut_by_group_, at);
-    const Bytes peer_offset = (i * capacity_ + peer.begin) * row_bytes_;
-    const Bytes group_offset = (static_cast<int64_t>(at) * capacity_ + group.begin) * row_bytes_;
-    const bool sends = sends_to(i / pieces_.groups), receives = receives_from(i / pieces_.groups);
-    const int64_t sent = to_expert_ ? peer.count() : group.count();
-    const int64_t received = to_expert_ ? group.count() : peer.count();
-    pieces_.send_bytes[index(i)] = sends ? sent * row_bytes_ : 0;
-    pieces_.receive_bytes[index(i)] = receives ? received * row_bytes_ : 0;
-    pieces_.send_offset[index(i)] = to_expert_ ? peer_offset : group_offset;
-    pieces_.receive_offset[index(i)] = to_expert_ ? group_offset : peer_offset;
+    const ops::StoredBlock &peer = at_peers[n], &group = at_experts[index(part * per_part) + at];
+    const ops::Rows of_peer = cut_.of(peer.rows, cut_by_peer_[index(i)]);
+    const ops::Rows of_group = cut_.of(group.rows, cut_by_group_[at]);
+    const Bytes peer_offset = (peer.row_0 + of_peer.begin) * row_bytes_;
+    const Bytes group_offset = (group.row_0 + of_group.begin) * row_bytes_;
+    const int64_t p = i / per_peer_;
+    const size_t piece = index((p * batch_parts_ + part) * per_peer_ + i % per_peer_);
+    const int64_t sent = to_expert_ ? of_peer.count() : of_group.count();
+    const int64_t received = to_expert_ ? of_group.count() : of_peer.count();
+    pieces_.send_bytes[piece] = sends_to(p) ? sent * row_bytes_ : 0;
+    pieces_.receive_bytes[piece] = receives_from(p) ? received * row_bytes_ : 0;
+    pieces_.send_offset[piece] = to_expert_ ? peer_offset : group_offset;
+    pieces_.receive_offset[piece] = to_expert_ ? group_offset : peer_offset;
   }
 }
 

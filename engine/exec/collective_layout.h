@@ -10,7 +10,7 @@
 
 #include "engine/comm/communicator.h"
 #include "engine/graph/graph.h"
-#include "engine/ops/row_cut.h"
+#include "engine/ops/stored_rows.h"
 #include "engine/placement/placement.h"
 
 namespace moe {
@@ -45,6 +45,7 @@ struct UnusedRows {
 ///   all_to_all placed       (op with a placement) each expert's rows, to those of the L slots per
 ///                           device that hold the expert: [E,C,d] -> [L,P,C,d]
 ///   all_to_all with rounds  as above, for the blocks p of the round's peers only
+///   all_to_all packed       as above, but only rows in use are stored (ops/stored_rows.h)
 ///   exchange_counts         as all_to_all, for row counts: [P,El,S] -> [El,P,S]
 ///   gather_loads            row counts of all E experts: [E] -> [P,E]
 ///   all_reduce              all tensors as one message, sums in rank order
@@ -70,7 +71,8 @@ class CollectiveLayout {
 
   const std::byte* send() const { return send_; }
   std::byte* receive() const { return receive_; }
-  /// Reads the sizes of the pieces from this step's counts. Called before the first chunk.
+  /// Reads the sizes of the pieces from this step's counts. Called before the first chunk. Throws
+  /// RunError naming layer and rank if packed rows have no room for the rows of this step.
   void read_counts();
   /// The pieces of a chunk. The reference is valid until the next call.
   const Pieces& pieces(int64_t chunk, int64_t num_chunks);
@@ -118,9 +120,13 @@ class CollectiveLayout {
   bool sends_to(int64_t peer) const;
   bool receives_from(int64_t peer) const;
   const Pieces& pieces_of(int64_t chunk, int64_t num_chunks);
+  std::vector<ops::StoredBlock> blocks_at(bool experts, int64_t blocks) const;
+  void resize_pieces(int64_t pieces);
 
   Group group_;
-  int64_t place_;            // number of this rank within its group
+  int64_t place_;  // number of this rank within its group
+  int64_t rank_;
+  int32_t block_;            // the model's block
   std::vector<Part> parts_;  // of an all_reduce
   int64_t num_elements_ = 0;
   // The following members are of all ops except all_reduce.
@@ -128,6 +134,7 @@ class CollectiveLayout {
   std::byte* receive_ = nullptr;
   Pieces pieces_, chunk_;  // of the whole op, of one chunk
   int64_t row_bytes_ = 0, capacity_ = 0, sources_ = 1;
+  int64_t per_peer_ = 0;  // pieces per peer and part of the batch: experts times sources_
   // Rows of each piece, in the order of the blocks on the sources' side and in their order on the
   // experts' side (received_at); null where every row of a block is transferred.
   const int32_t* by_peer_ = nullptr;
@@ -144,6 +151,10 @@ class CollectiveLayout {
   std::vector<int64_t> cut_by_peer_, cut_by_group_;
   bool part_ = false;   // an op cut along the batch: rows of other parts stay unchanged
   bool loose_ = false;  // rows that no peer fills stay unchanged
+  // Of packed rows: for how many rows the input and the output have room.
+  bool packed_ = false;
+  int64_t batch_parts_ = 1;  // parts of the batch that the counts state one by one
+  int64_t room_to_send_ = 0, room_to_receive_ = 0;
   // The following members are of a placed exchange.
   const int32_t* placement_ = nullptr;
   PlacementBounds bounds_;

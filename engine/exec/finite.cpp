@@ -18,12 +18,12 @@ bool joined_by_rows(const Graph& graph, TensorId t) {
   });
 }
 
-/// Whether the op writes only some rows of this output, so that the others may hold garbage: with
-/// attr loose the slots in use, as a part of the batch (attr share) or of the rows (attr cut,
-/// rounds) the rows of this part. Such an output is not checked.
+/// Whether the op writes only some rows of this output, so that the others may hold garbage: if
+/// its rows are packed or the op has attr loose, the rows in use; as a part of the batch (attr
+/// share) or of the rows (attr cut, rounds), the rows of this part. Such an output is not checked.
 bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
-  if (ops::is_cut(op) && !op.is_dw) return true;
-  if (attr_int(op, "loose") != 0 && graph.tensor(op.outputs[output]).shape.size() == 4) return true;
+  if (graph.tensor(op.outputs[output]).stored_rows > 0) return true;
+  if ((ops::is_cut(op) || attr_int(op, "loose") != 0) && !op.is_dw) return true;
   if (!op.attrs.contains("share")) return false;
   const OpDef& def = graph.def(op);
   return (def.rows_end != nullptr && def.rows_end(graph, op, output).valid()) ||

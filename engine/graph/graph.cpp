@@ -152,7 +152,8 @@ OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId
     op.outputs.push_back(add_tensor({.name = output_name(op.name, i),
                                      .shape = std::move(specs[i].shape),
                                      .dtype = specs[i].dtype,
-                                     .kind = usual_tensor_kind(phase)}));
+                                     .kind = usual_tensor_kind(phase),
+                                     .stored_rows = specs[i].stored_rows}));
   }
   return append(std::move(op));
 }
@@ -184,6 +185,12 @@ std::vector<OpId> Graph::producers() const {
     for (const TensorId t : ops_[i].outputs) producers[t.index()] = OpId(static_cast<int64_t>(i));
   }
   return producers;
+}
+
+int64_t stored_elements(const Tensor& tensor) {
+  if (tensor.stored_rows == 0) return num_elements(tensor.shape);
+  // An index tensor has one element per row.
+  return tensor.stored_rows * (tensor.dtype == DType::kI32 ? 1 : tensor.shape.back());
 }
 
 Bytes Graph::bytes(TensorId id) const {

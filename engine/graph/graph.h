@@ -65,7 +65,13 @@ struct Tensor {
   /// True for a parameter of experts, and for its gradient and state tensors. Ranks hold different
   /// experts, so the gradient is summed only over the ranks that hold the same ones.
   bool expert = false;
+  /// For rows in blocks of slots ([E,C,..] or [El,P,C,..]), if not 0: only the rows in use are
+  /// stored, block after block, and there is room for this number of rows. The shape still states
+  /// the blocks with their capacity. See ops/stored_rows.h.
+  int64_t stored_rows = 0;
 };
+/// Returns the number of elements that the storage of the tensor has.
+int64_t stored_elements(const Tensor& tensor);
 
 using AttrValue = std::variant<int64_t, double, std::string>;
 using Attrs = std::map<std::string, AttrValue>;
@@ -137,6 +143,8 @@ class Graph {
   TensorId find_tensor(std::string_view name) const;
   /// Returns the producer of each tensor; an invalid id for inputs, parameters and states.
   std::vector<OpId> producers() const;
+  /// Returns the bytes of all elements of the tensor's shape; its storage may have fewer
+  /// (stored_elements).
   Bytes bytes(TensorId id) const;
 
  private:

@@ -128,7 +128,7 @@ class Checker {
   }
 
   int64_t begin(TensorId t) const { return joined_.offset[t.index()]; }
-  int64_t end(TensorId t) const { return begin(t) + num_elements(graph_.tensor(t).shape); }
+  int64_t end(TensorId t) const { return begin(t) + stored_elements(graph_.tensor(t)); }
 
   /// Whether one op joins rows of both. Parts of the batch may be in parts along the rows in use,
   /// or these in them, but not parts of the batch in each other.
@@ -205,7 +205,7 @@ JoinedTensors::JoinedTensors(const Graph& graph)
     int64_t begin = offset[group.members[0].index()], end = begin;
     for (const TensorId t : group.members) {
       begin = std::min(begin, offset[t.index()]);
-      end = std::max(end, offset[t.index()] + moe::num_elements(graph.tensor(t).shape));
+      end = std::max(end, offset[t.index()] + stored_elements(graph.tensor(t)));
     }
     for (const TensorId t : group.members) offset[t.index()] -= begin;
     group.num_elements = end - begin;

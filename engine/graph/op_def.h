@@ -168,6 +168,7 @@ struct WorkContext {
 struct TensorSpec {
   Shape shape;
   DType dtype;
+  int64_t stored_rows = 0;  // as in Tensor
 };
 
 /// How a tensor is cut when its op runs in parts: along an axis (0, 1, ...), or as one of these
@@ -266,6 +267,9 @@ struct OpDef {
   bool (*view)(const Op&) = nullptr;
   /// True if the outputs can be slots for experts; slots without an expert have undefined values.
   bool loose_slots = false;
+  /// Whether an op on rows in slots reads and writes only the rows in use (or uses slots by index),
+  /// so that the others may hold anything, or need not be stored (Tensor::stored_rows); null: never.
+  bool (*only_used_rows)(const Op&) = nullptr;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.
   std::vector<int> rounds = {};
@@ -293,6 +297,10 @@ struct OpDef {
   KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
+/// OpDef::only_used_rows of ops that never use other rows.
+inline bool on_any(const Op&) {
+  return true;
+}
 /// OpDef::on_host of an op whose glue always does the work.
 inline bool always(const Graph&, const Op&) {
   return true;

@@ -235,7 +235,8 @@ class GraphParser {
                     .shape = std::move(specs[i].shape),
                     .dtype = specs[i].dtype,
                     .kind = outputs[i].kind.value_or(usual_tensor_kind(op.phase)),
-                    .expert = outputs[i].expert};
+                    .expert = outputs[i].expert,
+                    .stored_rows = specs[i].stored_rows};
       op.outputs.push_back(define(in, outputs[i].label, std::move(tensor)));
     }
     by_line_.append(std::move(op));

@@ -80,6 +80,10 @@ class Verifier {
                          graph_.def(op).name, i);
       }
       const Tensor& tensor = graph_.tensor(t);
+      MOE_CHECK(
+          tensor.stored_rows == specs[i].stored_rows,
+          "op '{}': output '{}' has room for {} stored rows, but the op's shape rule gives {}",
+          op.name, tensor.name, tensor.stored_rows, specs[i].stored_rows);
       if (tensor.shape != specs[i].shape || tensor.dtype != specs[i].dtype) {
         throw user_error("op '{}' ({}): output '{}' is {} {}, but the op's shape rule gives {} {}",
                          op.name, graph_.def(op).name, tensor.name, dtype_name(tensor.dtype),

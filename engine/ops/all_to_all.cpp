@@ -66,15 +66,17 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   expect_shape(
       g, op, 0,
       to_expert(op) ? Shape{bounds.experts, kAny, kAny} : Shape{bounds.slots(), ranks, kAny, kAny});
-  for (const size_t counts : {size_t{1}, size_t{3}}) expect_index(g, op, counts, {bounds.experts});
+  for (const size_t counts : {size_t{1}, size_t{3}}) {
+    expect_row_ends(g, op, counts, {bounds.experts});
+  }
   for (const size_t rows : {size_t{2}, size_t{4}}) {
-    expect_index(g, op, rows, {bounds.slots(), ranks});
+    expect_row_ends(g, op, rows, {bounds.slots(), ranks});
   }
   expect_placement(g, op, 5, bounds);
   const Shape& in = shape(g, op, 0);
   const Shape out = to_expert(op) ? Shape{bounds.slots(), ranks, in[1], in[2]}
                                   : Shape{bounds.experts, in[2], in[3]};
-  return {{out, arg(g, op, 0).dtype}};
+  return {{out, arg(g, op, 0).dtype, stored_of(op)}};
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
@@ -97,10 +99,10 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   }
   const Shape ends = row_ends_shape(slots[0], slots);
   const Shape received = to_expert(op) ? Shape{out[0], out[1]} : Shape{in[0], in[1]};
-  expect_index(g, op, 1, ends);
-  expect_index(g, op, 2, received);
-  expect_index(g, op, 3, ends);
-  expect_index(g, op, 4, received);
+  expect_row_ends(g, op, 1, ends);
+  expect_row_ends(g, op, 2, received);
+  expect_row_ends(g, op, 3, ends);
+  expect_row_ends(g, op, 4, received);
   if (has(op, 3) != has(op, 4)) {
     throw user_error(
         "op '{}' (all_to_all): one of inputs 3 (begin) and 4 (recv_begin) is absent; give both or "
@@ -113,7 +115,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
         "(recv_counts)",
         op.name);
   }
-  return {{out, dtype}};
+  return {{out, dtype, stored_of(op)}};
 }
 
 /// Bytes that this rank sends, including those to itself; cost models divide by group members.
@@ -148,6 +150,7 @@ void gradient(GradContext& c, OpId) {
   Attrs attrs = op.attrs;
   attrs["to"] = to_expert(op) ? "source" : "expert";
   attrs.erase("sources");
+  if (stored_of(op) > 0) attrs["stored"] = arg(c.graph(), op, 0).stored_rows;
   const Shape& slots = shape(c.graph(), op, 0);
   if (to_expert(op) && slots.size() == 4) attrs["sources"] = slots[1];
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), input_or_none(op, 1),
@@ -186,7 +189,7 @@ const OpDef kAllToAll = {
     .name = "all_to_all",
     .doc =
         "sends slots to the ranks of their experts, or back; attrs to, irregular (send only rows "
-        "in use), group, stride, sources, round, rounds",
+        "in use), group, stride, sources, round, rounds, stored",
     .lane = LaneKind::kComm,
     .collective = Collective::kAllToAll,
     .payload = Payload::kRows,
@@ -203,6 +206,7 @@ const OpDef kAllToAll = {
     .axes = axes,
     .begins = {{.input = 3, .of_input = 1}, {.input = 4, .of_input = 2}},
     .rows_end = rows_end,
+    .only_used_rows = [](const Op& op) { return attr_int(op, "irregular") != 0; },
     .host_inputs = counts};
 
 const OpDef kExchangeCounts = {

@@ -52,7 +52,10 @@ void gradient(GradContext& c, OpId) {
           "op '{}' (combine): its gradient needs input {}, slot_choice, which is absent", op.name,
           kSlotChoice);
     }
-    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]});
+    Attrs attrs;
+    const int64_t stored = c.graph().tensor(slots).stored_rows;
+    if (stored > 0) attrs["stored"] = stored;
+    const OpId dx = c.emit("combine_dx", "dx", {dy, weight, op.inputs[kSlotChoice]}, attrs);
     c.add(slots, c.graph().out(dx));
   }
   if (c.needs(weight)) {
@@ -74,22 +77,24 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_rows(g, op, 0, shape(g, op, 1)[0], cols_of(dy));
   expect_index(g, op, 2, {kAny, kAny});
   const Shape& slots = shape(g, op, 2);
-  return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype}};
+  return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype, stored_of(op)}};
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
+  const double written = stored_of(op) > 0 ? context.slot_occupancy : 1;
   return {.flops = context.slot_occupancy *
                    static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
-          .bytes = slots * (1 + context.slot_occupancy) +
-                   static_cast<double>(g.bytes(op.inputs[1]) + g.bytes(op.inputs[2]))};
+          .bytes = slots * (written + context.slot_occupancy) +
+                   static_cast<double>(g.bytes(op.inputs[1])) +
+                   written * static_cast<double>(g.bytes(op.inputs[2]))};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  const Shape& slots = c.out_shape(0);
-  c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots[0] * slots[1], c.in_shape(1)[1],
-                 slots[2], c.stream);
+  const int64_t slots = stored_elements(arg(c.graph, c.op, 2));
+  c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots, c.in_shape(1)[1],
+                 c.out_shape(0)[2], c.stream);
 }
 
 std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {
@@ -128,13 +133,15 @@ const OpDef kCombine = {.name = "combine",
                         .work = work,
                         .gradient = gradient,
                         .axes = axes,
+                        .only_used_rows = on_any,
                         .run_f32 = run<float>,
                         .run_f64 = run<double>,
                         .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kCombineDx = {
     .name = "combine_dx",
-    .doc = "gradient of the slots: weight * dy of the slot's token; 0 for an empty slot",
+    .doc =
+        "gradient of the slots: weight * dy of the slot's token, 0 for an empty slot; attr stored",
     .moe = MoeOp::kCombineDx,
     .bound = Bound::kBytes,
     .inputs = {{"dy"}, {"weight", Role::kWeight}, {"slot_choice", Role::kSlotChoice}},

@@ -11,7 +11,7 @@ namespace moe::ops {
   X(Embedding) X(EmbeddingDw) X(Layernorm) X(LayernormDx) X(LayernormDw) X(Linear) X(LinearDx) \
   X(LinearDw) X(BiasGrad) X(Attention) X(AttentionDx) X(AttnScore) X(AttnSoftmax) \
   X(AttnContext) X(AttnContextDx) X(AttnSoftmaxDx) X(AttnScoreDx) X(Gelu) X(GeluDx) \
-  X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(Dispatch) X(DispatchDx) X(AllToAll) \
+  X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(PackSlots) X(Dispatch) X(DispatchDx) X(AllToAll) \
   X(ExchangeCounts) X(ExpertLinear) X(ExpertLinearDx) X(ExpertLinearDw) X(Combine) \
   X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) X(Sgd) X(Add) X(Split) \
   X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) X(ReorderRows) \

@@ -1,6 +1,7 @@
 // Copies tokens into the slots of their experts; the backward sums the slots' gradients per token.
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
+#include "engine/ops/stored_rows.h"
 
 namespace moe::ops {
 namespace {
@@ -17,15 +18,17 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
         "op '{}' (dispatch): attribute 'share' (one part of a batch) needs input 3, counts",
         op.name);
   }
-  return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype}};
+  return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype, stored_of(op)}};
 }
 
-/// Reads the rows of tokens that have a slot; writes all slots, or only its own slots if the op is
-/// one part of a batch.
+/// Reads the rows of tokens that have a slot; writes all slots, or only those in use if the op is one
+/// part of a batch or its output is packed.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
-  if (is_part(op)) return {.bytes = share_of(op) * context.slot_occupancy * (2 * slots + index)};
+  if (is_part(op) || stored_of(op) > 0) {
+    return {.bytes = share_of(op) * context.slot_occupancy * (2 * slots + index)};
+  }
   return {.bytes = slots * (1 + context.slot_occupancy) + index};
 }
 
@@ -55,16 +58,18 @@ void run(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   const int64_t k = attr_int(c.op, "k", 1), hidden = out[2];
   if (!is_part(c.op)) {
-    c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), out[0] * out[1], k, hidden, c.stream);
+    const int64_t slots = stored_elements(arg(c.graph, c.op, 1));
+    c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), slots, k, hidden, c.stream);
     return;
   }
   const T* const token_0 = c.in(0) - attr_int(c.op, "first_token") * hidden;
-  for (int64_t e = 0; e < out[0]; ++e) {
-    const int64_t begin = c.in_i32(4) == nullptr ? 0 : c.in_i32(4)[e], end = c.in_i32(3)[e];
-    const int64_t slot = e * out[1] + begin;
-    c.k.dispatch(c.out(0) + slot * hidden, token_0, c.in_i32(1) + slot, end - begin, k, hidden,
-                 c.stream);
-  }
+  const BlockSizes sizes =
+      block_sizes(c.graph, c.op.outputs[0], out[0], out[1], input_or_none(c.op, 3));
+  for_each_block(sizes, c.in_i32(3), c.in_i32(4), [&](int64_t, const StoredBlock& block) {
+    const int64_t slot = block.row_0 + block.rows.begin;
+    c.k.dispatch(c.out(0) + slot * hidden, token_0, c.in_i32(1) + slot, block.rows.count(), k,
+                 hidden, c.stream);
+  });
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
@@ -91,28 +96,30 @@ void run_dx(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kDispatch = {.name = "dispatch",
-                         .doc = "slots[e,c] = the token whose choice has this slot, or 0; attr k",
-                         .moe = MoeOp::kDispatch,
-                         .bound = Bound::kBytes,
-                         .inputs = {{"x"},
-                                    {"slot_choice", Role::kSlotChoice},
-                                    optional("choice_slot", Role::kChoiceSlot),
-                                    optional("counts", Role::kCounts),
-                                    optional("begin", Role::kBegin)},
-                         .outputs = {{"slots", Role::kSlots}},
-                         .infer = infer,
-                         .work = work,
-                         .gradient = gradient,
-                         .axes = axes,
-                         .begins = {{.input = 4, .of_input = 3}},
-                         .rows_end = rows_end,
-                         .run_f32 = run<float>,
-                         .run_f64 = run<double>,
-                         .run_bf16 = run<kernels::Bf16>,
-                         .host_inputs = [](const Op& op) {
-                           return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
-                         }};
+const OpDef kDispatch = {
+    .name = "dispatch",
+    .doc = "slots[e,c] = the token whose choice has this slot, or 0; attrs k, stored",
+    .moe = MoeOp::kDispatch,
+    .bound = Bound::kBytes,
+    .inputs = {{"x"},
+               {"slot_choice", Role::kSlotChoice},
+               optional("choice_slot", Role::kChoiceSlot),
+               optional("counts", Role::kCounts),
+               optional("begin", Role::kBegin)},
+    .outputs = {{"slots", Role::kSlots}},
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .axes = axes,
+    .begins = {{.input = 4, .of_input = 3}},
+    .rows_end = rows_end,
+    .only_used_rows = on_any,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>,
+    .host_inputs = [](const Op& op) {
+      return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
+    }};
 
 const OpDef kDispatchDx = {
     .name = "dispatch_dx",

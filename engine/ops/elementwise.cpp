@@ -8,7 +8,7 @@ namespace {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& a = expect_matrix(g, op, 0, 1);
   expect_shape(g, op, 1, a);
-  return {{a, arg(g, op, 0).dtype}};
+  return {rows_like(arg(g, op, 0), a)};
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
@@ -31,7 +31,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  c.k.add(c.out(0), c.in(0), c.in(1), num_elements(c.in_shape(0)), c.stream);
+  c.k.add(c.out(0), c.in(0), c.in(1), stored_elements(arg(c.graph, c.op, 0)), c.stream);
 }
 
 }  // namespace

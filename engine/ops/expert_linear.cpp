@@ -66,7 +66,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   y.back() = shape(g, op, 1)[1];
   expect_shape(g, op, 2, {x[0], y.back()});
   expect_gelu(op, op.inputs.size());
-  return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, {y, arg(g, op, 0).dtype});
+  return std::vector<TensorSpec>(with_gelu(op) ? 2 : 1, rows_like(arg(g, op, 0), y));
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
@@ -126,7 +126,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   dx.back() = shape(g, op, 1)[2];
   expect_shape(g, op, 2, dx);
   expect_gelu_dx(g, op, 2, 4, dx);
-  return {{dx, arg(g, op, 0).dtype}};
+  return {rows_like(arg(g, op, 0), dx)};
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
@@ -139,7 +139,7 @@ void run_dx(const KernelCall<T>& c) {
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
   const T *acc = c.in(2), *const sum = c.in(4);
-  if (acc != nullptr) copy(c, c.out(0), acc, b.experts * b.rows_an_expert() * in);
+  if (acc != nullptr) copy(c, c.out(0), acc, stored_elements(c.graph.tensor(c.op.outputs[0])));
   auto& products = no_products<T>();
   for_each_run(c, b, c.in_i32(3), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
     products.push_back({rows,
@@ -216,6 +216,7 @@ const OpDef kExpertLinear = {
     .axes = axes,
     .begins = {{.input = 4, .of_input = 3}},
     .rows_end = rows_end,
+    .only_used_rows = only_used,
     .rounds = {1},
     .run_f32 = run<float>,
     .run_f64 = run<double>,

@@ -28,7 +28,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_bias(g, op, 0, 1);
   expect_counts(g, op, 0, 2);
   if (has(op, 3)) expect_index(g, op, 3, shape(g, op, 2));
-  return {{x, arg(g, op, 0).dtype}};
+  return {rows_like(arg(g, op, 0), x)};
 }
 
 Work rows_work(const Graph& g, const Op& op, const WorkContext& context, double each) {
@@ -72,7 +72,7 @@ TensorId rows_end(const Graph&, const Op& op, size_t) {
 /// Calls f(first row, number of rows, row of the bias) for each run of rows to compute. Zeroes the
 /// rows of output 0 that are not in use.
 template <class T, class F>
-void for_each_block(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
+void for_each_group(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
   const int64_t groups = groups_of(c.graph, c.op, bias);
   const int64_t rows = rows_of(c.in_shape(x)) / groups;
   if (!counts_rows(c.op)) {
@@ -111,7 +111,7 @@ void gradient(GradContext& c, OpId) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
-  for_each_block(c, 0, 1, 2, [&](int64_t first, int64_t rows, int64_t group) {
+  for_each_group(c, 0, 1, 2, [&](int64_t first, int64_t rows, int64_t group) {
     const auto* bias = c.wide(1) == nullptr ? nullptr : c.wide(1) + group * cols;
     c.k.gelu(c.out(0) + first * cols, c.in(0) + first * cols, bias, rows, cols, c.stream);
   });
@@ -122,13 +122,13 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, x);
   expect_bias(g, op, 1, 2);
   expect_counts(g, op, 1, 3);
-  return {{x, arg(g, op, 1).dtype}};
+  return {rows_like(arg(g, op, 1), x)};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(1));
-  for_each_block(c, 1, 2, 3, [&](int64_t first, int64_t rows, int64_t group) {
+  for_each_group(c, 1, 2, 3, [&](int64_t first, int64_t rows, int64_t group) {
     const int64_t at = first * cols;
     const auto* bias = c.wide(2) == nullptr ? nullptr : c.wide(2) + group * cols;
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
@@ -152,6 +152,7 @@ const OpDef kGelu = {.name = "gelu",
                      .axes = axes,
                      .begins = {{.input = 3, .of_input = 2}},
                      .rows_end = rows_end,
+                     .only_used_rows = only_used,
                      .run_f32 = run<float>,
                      .run_f64 = run<double>,
                      .run_bf16 = run<kernels::Bf16>,

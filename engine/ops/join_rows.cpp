@@ -50,11 +50,12 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
           dtype_name(part.dtype), shape_text(part.shape));
     }
   }
-  return {{part.shape, part.dtype}};
+  return {rows_like(part, part.shape)};
 }
 
-/// Bytes: only rows that no token uses are written.
+/// Bytes: only rows that no token uses are written, of which packed rows have few.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  if (g.tensor(op.outputs[0]).stored_rows > 0) return {};
   return {.bytes = (1 - context.slot_occupancy) * static_cast<double>(g.bytes(op.outputs[0]))};
 }
 
@@ -88,8 +89,29 @@ bool is_view(const Op& op) {
   return attr_int(op, "view") != 0;
 }
 
+/// Packed parts follow each other. The rows after the last part are read only by ops on index
+/// tensors.
+template <class E, class T>
+void join_packed(const KernelCall<T>& c) {
+  const size_t k = num_parts(c.op);
+  const Tensor& tensor = c.graph.tensor(c.op.outputs[0]);
+  const int64_t blocks = num_elements(c.in_shape(0));
+  const int64_t width = stored_elements(tensor) / tensor.stored_rows;
+  auto* const whole = static_cast<E*>(c.outputs[0]);
+  int64_t done = 0;
+  for (size_t p = 0; p < k; ++p) {
+    const int64_t end = std::accumulate(c.in_i32(p), c.in_i32(p) + blocks, int64_t{0});
+    take_rows(c, whole, c.inputs[k + p], done * width, end * width);
+    done = end;
+  }
+  if (tensor.dtype == DType::kI32 && !is_view(c.op)) {
+    clear(c, whole + done, tensor.stored_rows - done);
+  }
+}
+
 template <class E, class T>
 void join(const KernelCall<T>& c) {
+  if (c.graph.tensor(c.op.outputs[0]).stored_rows > 0) return join_packed<E>(c);
   const size_t k = num_parts(c.op);
   const Shape& shape = c.out_shape(0);
   const int64_t blocks = num_elements(c.in_shape(0)), rows = shape[c.in_shape(0).size()];

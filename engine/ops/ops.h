@@ -37,6 +37,8 @@
 //   gate_dlogits      dweight probs expert -> dlogits
 //   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: used_before plus the
 //                     slots that these n tokens hold; attrs experts, capacity
+//   pack_slots        choice_slot counts[E] [begin[E]] -> choice_slot' slot_choice': the numbers of
+//                     the slots of packed rows; attrs experts, capacity, stored
 //   dispatch          x slot_choice [choice_slot] [counts[E]] [begin[E]] -> slots[E,C,d]; attr
 //                     k = K; the backward needs choice_slot, and a part of the batch needs counts
 //   dispatch_dx       dslots choice_slot [acc] -> dx; attr seq as in linear_dx
@@ -121,6 +123,11 @@
 //                     0 (-1 in index tensors); with attr view=1 they stay, and nothing is done
 //   transpose_blocks  x -> y of the same shape; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is
 //                     block (j, i) of y [C,R,..]; R*C must divide the first axis
+//
+// With attr stored = N, the rows of the op's output are packed (stored_rows.h): only rows in use are
+// stored, in at most N rows, and the shape still has all slots. Other ops on rows store their output
+// as their input. Counts, also those of received rows, may then have the row ends of several parts of
+// the batch, one part after the other.
 //
 // With attr cut ("p/r", row_cut.h), an op between the two all-to-alls is part p of r along the rows
 // in use: it reads and writes only these rows. With attrs rounds = n, round = j, it is round j: the

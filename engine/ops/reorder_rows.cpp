@@ -3,6 +3,7 @@
 // expert.
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
+#include "engine/ops/stored_rows.h"
 
 namespace moe::ops {
 namespace {
@@ -34,13 +35,13 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const int64_t experts = expect_attr(op, "experts", 1);
   const int64_t blocks = d.nodes * d.per_node * d.slots;
   expect_shape(g, op, 0, {to_expert(op) ? experts : blocks, kAny, kAny});
-  expect_index(g, op, kCountsIn, {experts});
-  expect_index(g, op, kSentIn, {blocks});
-  expect_index(g, op, kBeginIn, {experts});
+  expect_row_ends(g, op, kCountsIn, {experts});
+  expect_row_ends(g, op, kSentIn, {blocks});
+  expect_row_ends(g, op, kBeginIn, {experts});
   if (has(op, kPlacementIn)) expect_placement(g, op, kPlacementIn, bounds_of(op));
   Shape out = shape(g, op, 0);
   out[0] = to_expert(op) ? blocks : experts;
-  return {{out, arg(g, op, 0).dtype}};
+  return {rows_like(arg(g, op, 0), out)};
 }
 
 /// Each row in use is read once and written once.
@@ -68,34 +69,79 @@ void gradient(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(c.emit("reorder_rows", "dx", inputs, attrs)));
 }
 
+/// Rows of one expert that go to one slot: `at_slot` is their first row in the slot's block.
+struct Moved {
+  int64_t expert, block, slot_and_source;
+  Rows at_expert;
+  int64_t at_slot;
+};
+
+/// Returns which rows [begins, ends) of each expert go to which slot.
 template <class T>
-void run(const KernelCall<T>& c) {
-  const Devices d = devices_of(c.op);
-  const RowCut cut(c.op);
-  const int64_t place = group_of(c.graph, c.op).place(c.rank.rank), capacity = c.in_shape(0)[1];
-  const int64_t width = c.in_shape(0)[2] * static_cast<int64_t>(sizeof(T));
+std::vector<Moved> moved_rows(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
+                              const int32_t* begins) {
+  const int64_t place = group_of(c.graph, c.op).place(c.rank.rank);
   std::optional<Placement> placement;
   if (c.in_i32(kPlacementIn) != nullptr) placement = placement_in(c, kPlacementIn);
+  std::vector<Moved> moved;
   for (int64_t e = 0; e < attr_int(c.op, "experts"); ++e) {
-    const int64_t begin = c.in_i32(kBeginIn) == nullptr ? 0 : c.in_i32(kBeginIn)[e];
-    const int64_t end = c.in_i32(kCountsIn)[e];
+    const int64_t begin = begins == nullptr ? 0 : begins[e], end = ends[e];
     const std::vector<RowRange> ranges =
         placement ? share_rows(*placement, e, place, end)
                   : std::vector<RowRange>{{e / d.slots, e % d.slots, 0, end}};
     for (const RowRange& range : ranges) {
       const int64_t first = std::max(begin, range.begin);
-      const Rows rows =
-          cut.of({first, std::max(first, range.end)}, range.device * d.slots + range.slot + place);
-      if (rows.count() == 0) continue;
-      const int64_t at_expert = e * capacity + rows.begin;
-      const int64_t at_slot =
-          d.block(range.device, range.slot) * capacity + rows.begin - range.begin;
-      auto* const out = reinterpret_cast<std::byte*>(c.out(0));
-      const auto* const in = reinterpret_cast<const std::byte*>(c.in(0));
-      c.k.copy_2d(out + (to_expert(c.op) ? at_slot : at_expert) * width, width,
-                  in + (to_expert(c.op) ? at_expert : at_slot) * width, width, width, rows.count(),
-                  c.stream);
+      moved.push_back({e,
+                       d.block(range.device, range.slot),
+                       range.device * d.slots + range.slot + place,
+                       {first, std::max(first, range.end)},
+                       first - range.begin});
     }
+  }
+  return moved;
+}
+
+/// Copies the rows of one part of the batch.
+template <class T>
+void move_part(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
+               const int32_t* begins) {
+  const bool packed = arg(c.graph, c.op, 0).stored_rows > 0;
+  const int64_t capacity = c.in_shape(0)[1], experts = attr_int(c.op, "experts");
+  const int64_t width = c.in_shape(0)[2] * static_cast<int64_t>(sizeof(T));
+  const int64_t num_blocks = d.nodes * d.per_node * d.slots;
+  const std::vector<Moved> moved = moved_rows(c, d, ends, begins);
+  std::vector<int32_t> slot_begins(static_cast<size_t>(num_blocks)), slot_ends = slot_begins;
+  for (const Moved& m : moved) {
+    slot_begins[static_cast<size_t>(m.block)] = static_cast<int32_t>(m.at_slot);
+    slot_ends[static_cast<size_t>(m.block)] = static_cast<int32_t>(m.at_slot + m.at_expert.count());
+  }
+  const auto at_experts = stored_blocks({experts, capacity, 1, packed}, ends, begins);
+  const auto at_slots =
+      stored_blocks({num_blocks, capacity, 1, packed}, slot_ends.data(), slot_begins.data());
+  const RowCut cut(c.op);
+  for (const Moved& m : moved) {
+    const Rows rows = cut.of(m.at_expert, m.slot_and_source);
+    if (rows.count() == 0) continue;
+    const int64_t expert_row = at_experts[static_cast<size_t>(m.expert)].row_0 + rows.begin;
+    const int64_t slot_row =
+        at_slots[static_cast<size_t>(m.block)].row_0 + m.at_slot + rows.begin - m.at_expert.begin;
+    auto* const out = reinterpret_cast<std::byte*>(c.out(0));
+    const auto* const in = reinterpret_cast<const std::byte*>(c.in(0));
+    c.k.copy_2d(out + (to_expert(c.op) ? slot_row : expert_row) * width, width,
+                in + (to_expert(c.op) ? expert_row : slot_row) * width, width, width, rows.count(),
+                c.stream);
+  }
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const Devices d = devices_of(c.op);
+  const int64_t experts = attr_int(c.op, "experts");
+  const int32_t *ends = c.in_i32(kCountsIn), *begins = c.in_i32(kBeginIn);
+  for (int64_t part = 0; part < num_elements(c.in_shape(kCountsIn)) / experts; ++part) {
+    move_part(c, d, ends, begins);
+    begins = ends;
+    ends += experts;
   }
 }
 
@@ -119,6 +165,7 @@ const OpDef kReorderRows = {
     .axes = axes,
     .begins = {{.input = static_cast<int>(kBeginIn), .of_input = static_cast<int>(kCountsIn)}},
     .rows_end = rows_end,
+    .only_used_rows = on_any,
     .partly_written = {0},
     .run_f32 = run<float>,
     .run_f64 = run<double>,

@@ -12,7 +12,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     throw user_error("op '{}' (round): input 0 '{}' is {}, expected f32", op.name, x.name,
                      dtype_name(x.dtype));
   }
-  return {{x.shape, DType::kBF16}};
+  return {{x.shape, DType::kBF16, x.stored_rows}};
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
@@ -21,7 +21,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  c.k.round(c.out(0), c.wide(0), num_elements(c.in_shape(0)), c.stream);
+  c.k.round(c.out(0), c.wide(0), stored_elements(arg(c.graph, c.op, 0)), c.stream);
 }
 
 }  // namespace

@@ -25,7 +25,7 @@ std::vector<TensorSpec> infer_split(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 1);
   expect_blocks(g, op, x);
   return std::vector<TensorSpec>(static_cast<size_t>(expect_attr(op, "parts", 1)),
-                                 {x.shape, x.dtype});
+                                 rows_like(x, x.shape));
 }
 
 std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
@@ -37,7 +37,7 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
     throw user_error("op '{}' (concat_rows): all parts must be given and be {} {} like part '{}'",
                      op.name, dtype_name(first.dtype), shape_text(first.shape), first.name);
   }
-  return {{first.shape, first.dtype}};
+  return {rows_like(first, first.shape)};
 }
 
 Work no_work(const Graph&, const Op&, const WorkContext&) {
@@ -116,6 +116,7 @@ const OpDef kSplitRows = {.name = "split_rows",
                           .rows_end = rows_end,
                           .pieces = pieces_split,
                           .view = is_a_view,
+                          .only_used_rows = on_any,
                           .run_f32 = run<float>,
                           .run_f64 = run<double>,
                           .run_bf16 = run<kernels::Bf16>};
@@ -133,6 +134,7 @@ const OpDef kConcatRows = {.name = "concat_rows",
                            .rows_end = rows_end,
                            .pieces = pieces_concat,
                            .view = is_a_view,
+                           .only_used_rows = on_any,
                            .run_f32 = run<float>,
                            .run_f64 = run<double>,
                            .run_bf16 = run<kernels::Bf16>};

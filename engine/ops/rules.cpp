@@ -40,6 +40,14 @@ void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allow
   expect(graph, op, i, allowed, true);
 }
 
+void expect_row_ends(const Graph& graph, const Op& op, size_t i, Shape allowed) {
+  if (!has(op, i)) return;
+  const Shape& ends = shape(graph, op, i);
+  const bool packed = arg(graph, op, 0).stored_rows > 0;
+  if (packed && !ends.empty() && ends[0] % allowed[0] == 0) allowed[0] = ends[0];
+  expect_index(graph, op, i, allowed);
+}
+
 void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64_t cols) {
   if (!has(op, i)) return;
   const Shape& have = expect_matrix(graph, op, i, 1);

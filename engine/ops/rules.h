@@ -29,6 +29,11 @@ inline const Shape& shape(const Graph& graph, const Op& op, size_t i) {
 inline TensorId input_or_none(const Op& op, size_t i) {
   return i < op.inputs.size() ? op.inputs[i] : TensorId();
 }
+/// Returns the spec of an output of this shape whose rows are stored like those of `rows`, with its
+/// type.
+inline TensorSpec rows_like(const Tensor& rows, Shape shape) {
+  return {std::move(shape), rows.dtype, rows.stored_rows};
+}
 inline int64_t cols_of(const Shape& shape) {
   return shape.back();
 }
@@ -43,6 +48,10 @@ inline int64_t rows_of(const Shape& shape) {
 void expect_shape(const Graph& graph, const Op& op, size_t i, const Shape& allowed);
 /// Like expect_shape, for an i32 tensor.
 void expect_index(const Graph& graph, const Op& op, size_t i, const Shape& allowed);
+/// Like expect_index, for the row counts of an op. If its rows, input 0, are packed
+/// (stored_rows.h), the first axis may also be a multiple: the counts of parts of the batch, one
+/// after the other.
+void expect_row_ends(const Graph& graph, const Op& op, size_t i, Shape allowed);
 /// Throws UserError unless input i is absent or a floating-point tensor with `rows` rows (the
 /// product of all axes but the last) and `cols` columns.
 void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64_t cols);
@@ -79,6 +88,12 @@ inline bool is_part(const Op& op) {
 /// The expected share of rows of an op that is a part of the batch, a part along the rows in use
 /// (row_cut.h), a round, or all of these.
 double share_of(const Op& op);
+
+/// Attr stored, of an op that writes rows at another side or in another order than it reads them: the
+/// number of rows for which its output has room (Tensor::stored_rows); 0, the default: not packed.
+inline int64_t stored_of(const Op& op) {
+  return attr_int(op, "stored");
+}
 
 /// Attr occupancy, for ops on rows of a layer with a placement: the expected share of the expert
 /// slots that hold an expert, 0..1.

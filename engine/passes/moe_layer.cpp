@@ -101,7 +101,11 @@ void infer_shapes(Graph& graph, const std::vector<OpId>& order) {
   for (const OpId id : order) {
     const Op& op = graph.op(id);
     const std::vector<TensorSpec> specs = graph.def(op).infer(graph, op);
-    for (size_t i = 0; i < specs.size(); ++i) graph.tensor(op.outputs[i]).shape = specs[i].shape;
+    for (size_t i = 0; i < specs.size(); ++i) {
+      Tensor& made = graph.tensor(op.outputs[i]);
+      made.shape = specs[i].shape;
+      made.stored_rows = specs[i].stored_rows;
+    }
   }
 }
 

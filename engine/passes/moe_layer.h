@@ -31,7 +31,8 @@ std::vector<ExchangedLayer> exchanged_layers(const Graph& graph);
 /// counts: the counts of the gate. rows: the output of slot_rows, [slots of a device, sources].
 void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBounds& bounds,
                   TensorId counts, TensorId placement, TensorId rows);
-/// Recomputes the shapes of outputs from the (changed) input shapes, op by op in this order.
+/// Recomputes the shapes and stored rows of outputs from those of the (changed) inputs, op by op in
+/// this order.
 void infer_shapes(Graph& graph, const std::vector<OpId>& order);
 
 /// The origin of rows that are in slots.

@@ -8,6 +8,7 @@
 #include "engine/base/rng.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/ops/stored_rows.h"
 #include "engine/routing/gate.h"
 
 namespace moe {
@@ -37,6 +38,11 @@ std::vector<int32_t> token_ids(size_t n, int64_t vocab) {
     ids[i] = static_cast<int32_t>((((u * u) >> 24) * static_cast<uint64_t>(vocab)) >> 24);
   }
   return ids;
+}
+
+/// Returns the number of blocks of a tensor [blocks.., rows, columns].
+int64_t blocks_in(const Tensor& rows) {
+  return num_elements({rows.shape.begin(), rows.shape.end() - 2});
 }
 
 struct Maps {
@@ -84,6 +90,56 @@ const Shape* shape_of(const Graph& graph, const Op& op, std::initializer_list<Ro
   return nullptr;
 }
 
+/// Returns the row tensor of the op that is packed (ops/stored_rows.h) and whose blocks divide `n`
+/// counts; an invalid id if the op's rows are not packed.
+TensorId packed_rows(const Graph& graph, const Op& op, int64_t n) {
+  for (const auto* list : {&op.inputs, &op.outputs}) {
+    for (const TensorId t : *list) {
+      if (!t.valid() || graph.tensor(t).dtype == DType::kI32) continue;
+      const Tensor& rows = graph.tensor(t);
+      if (rows.stored_rows > 0 && n % blocks_in(rows) == 0) return t;
+    }
+  }
+  return {};
+}
+
+/// Returns the counts of packed rows at the slot occupancy, which is an even one unless the op has
+/// attr occupancy: then the rows fill one slot of the device after the other. `n`: number of
+/// counts, those of each part of the batch one after the other.
+std::vector<int32_t> packed_counts(const Op& op, Role role, const Tensor& rows, int64_t n,
+                                   const WorkContext& context) {
+  const int64_t blocks = blocks_in(rows), parts = n / blocks;
+  const int64_t capacity = rows.shape[rows.shape.size() - 2];
+  const bool by_slot = op.attrs.contains("occupancy") && role == Role::kRecvCounts;
+  const int64_t slots = by_slot ? rows.shape[0] : blocks, sources = blocks / slots;
+  const double share = attr_double(op, "share", 1) * context.slot_occupancy;
+  const double even =
+      share * static_cast<double>(slots * capacity) * (by_slot ? attr_double(op, "occupancy") : 1);
+  const int64_t total = std::min(static_cast<int64_t>(even), rows.stored_rows / sources);
+  std::vector<int32_t> counts;
+  for (int64_t part = 1; part <= parts; ++part) {
+    const int64_t up_to = total * part / parts;
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t s = b / sources;
+      const int64_t here = by_slot ? std::clamp<int64_t>(up_to - s * capacity, 0, capacity)
+                                   : up_to * (s + 1) / slots - up_to * s / slots;
+      counts.push_back(static_cast<int32_t>(here));
+    }
+  }
+  return counts;
+}
+
+/// Renumbers the slots of the maps for packed rows of this op, if its rows are packed.
+void pack(const Graph& graph, const Op& op, int64_t experts, int64_t capacity, Maps& m) {
+  const TensorId rows = packed_rows(graph, op, experts);
+  if (!rows.valid()) return;
+  std::vector<int32_t> packed(m.choice_slot.size());
+  m.slot_choice.assign(index(graph.tensor(rows).stored_rows), -1);
+  ops::pack_slots({experts, capacity, 1, true}, m.counts.data(), nullptr, m.choice_slot, 0,
+                  packed.data(), m.slot_choice.data());
+  m.choice_slot = std::move(packed);
+}
+
 /// Returns an index map of a gate for an input with this role. Its sizes are taken from the other
 /// inputs and the attributes of the op.
 std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
@@ -102,6 +158,7 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
   const int64_t experts = attr_int(op, "experts", slots != nullptr ? (*slots)[0] : 0);
   const int64_t capacity = attr_int(op, "capacity", slots != nullptr ? (*slots)[1] : 0);
   Maps m = balanced_maps(tokens, columns, experts, capacity, used_places(op, context, capacity));
+  pack(graph, op, experts, capacity, m);
   for (int32_t& choice : m.slot_choice) {
     if (choice >= 0) choice += static_cast<int32_t>(attr_int(op, "first_token") * columns);
   }
@@ -119,7 +176,9 @@ std::optional<int32_t> end_of_rows(const Graph& graph, OpId id, size_t input,
     const Shape& blocks = graph.tensor(joined[p].end).shape;
     const auto rows = static_cast<double>(graph.tensor(joined[p].whole).shape[blocks.size()]);
     const double share = static_cast<double>(p + 1) / static_cast<double>(joined.size());
-    return static_cast<int32_t>(std::lround(share * context.slot_occupancy * rows));
+    const double end = share * context.slot_occupancy * rows;
+    const bool packed = graph.tensor(joined[p].whole).stored_rows > 0;  // has no room to round up
+    return static_cast<int32_t>(packed ? std::floor(end) : std::round(end));
   }
   return std::nullopt;
 }
@@ -164,7 +223,7 @@ std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t inpu
 std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
                                   const WorkContext& context) {
   const Op& op = graph.op(id);
-  const size_t n = index(num_elements(graph.tensor(op.inputs[input]).shape));
+  const size_t n = index(stored_elements(graph.tensor(op.inputs[input])));
   if (const auto end = end_of_rows(graph, id, input, context)) return std::vector<int32_t>(n, *end);
   const Role role = input_operand(graph.def(op), op, input)->role;
   switch (role) {
@@ -176,6 +235,10 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     case Role::kCounts:
     case Role::kLoads:
     case Role::kRecvCounts: {
+      const auto packed = packed_rows(graph, op, static_cast<int64_t>(n));
+      if (packed.valid()) {
+        return packed_counts(op, role, graph.tensor(packed), static_cast<int64_t>(n), context);
+      }
       if (op.attrs.contains("occupancy") && role == Role::kRecvCounts) {
         return rows_of_slots(graph, op, input, context);
       }

@@ -100,7 +100,7 @@ class CollectiveCalls {
         comm_(group_of(graph, op_).size == graph.num_ranks ? all : all.group(group_of(graph, op_))),
         operands_(graph, op, work) {
     for (const TensorId t : op_.inputs) {
-      elements_.push_back(t.valid() ? num_elements(graph.tensor(t).shape) : 0);
+      elements_.push_back(t.valid() ? stored_elements(graph.tensor(t)) : 0);
     }
     reduces_ = graph.def(op).collective == Collective::kAllReduce;
     if (reduces_) return;
@@ -272,9 +272,17 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   const Bytes all = gathers ? out : std::min(in, out);
   const bool irregular = attr_int(op, "irregular") != 0;
   const double slot_occupancy = irregular ? work.slot_occupancy * ops::share_of(op) : 1.0;
+  // Of packed rows, `all` is the room for the rows in use, and `slots` that for all slots.
+  const bool packed = graph.tensor(op.inputs[0]).stored_rows > 0;
+  const auto slots_of = [&](TensorId t) {
+    const Tensor& tensor = graph.tensor(t);
+    return num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes);
+  };
+  const Bytes slots = packed ? std::min(slots_of(op.inputs[0]), slots_of(op.outputs[0])) : all;
   EvenExchange exchange;
-  exchange.used = static_cast<Bytes>(slot_occupancy * static_cast<double>(all)) / size * size;
-  const bool clears = !op.attrs.contains("share") && attr_int(op, "loose") == 0;
+  exchange.used =
+      std::min(static_cast<Bytes>(slot_occupancy * static_cast<double>(slots)), all) / size * size;
+  const bool clears = !packed && !op.attrs.contains("share") && attr_int(op, "loose") == 0;
   exchange.unused = clears ? all - exchange.used : 0;
   const auto n = static_cast<size_t>(size);
   Pieces& pieces = exchange.pieces;

@@ -119,7 +119,7 @@ void add_joined(const Lifetimes& lifetimes, Bytes element_bytes, MemoryPlan& pla
     JoinedBlock block{.members = group.members, .bytes = round_up(group.num_elements * size)};
     for (const TensorId t : group.members) {
       Buffer& buffer = plan.buffers[t.index()];
-      buffer.bytes = num_elements(lifetimes.graph.tensor(t).shape) * size;
+      buffer.bytes = stored_elements(lifetimes.graph.tensor(t)) * size;
       buffer.offset = joined.offset[t.index()] * size;
       buffer.joined = number;
       block.persistent |= is_persistent(lifetimes.graph, t);
@@ -323,7 +323,7 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   for (size_t i = 0; i < plan.buffers.size(); ++i) {
     const Tensor& tensor = graph.tensors()[i];
     plan.buffers[i].bytes =
-        round_up(num_elements(tensor.shape) * dtype_bytes(tensor.dtype, element_bytes));
+        round_up(stored_elements(tensor) * dtype_bytes(tensor.dtype, element_bytes));
   }
   add_joined(lifetimes, element_bytes, plan);
   place_persistent(graph, plan);

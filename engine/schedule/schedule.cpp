@@ -123,7 +123,12 @@ Bytes message_bytes(const Graph& graph, OpId id) {
   if (collective == Collective::kNone || collective == Collective::kExperts || inputs.empty()) {
     return 0;
   }
-  if (collective == Collective::kAllToAll) return graph.bytes(inputs[0]);  // other inputs: counts
+  if (collective == Collective::kAllToAll) {  // other inputs: counts
+    const Tensor &in = graph.tensor(inputs[0]), &out = graph.tensor(graph.out(id));
+    if (in.stored_rows == 0) return graph.bytes(inputs[0]);
+    // The side of the tokens has no more room than for its rows; that of the experts has.
+    return std::min(stored_elements(in), stored_elements(out)) * dtype_bytes(in.dtype);
+  }
   Bytes bytes = 0;
   for (const TensorId t : inputs) bytes += graph.bytes(t);
   return bytes;

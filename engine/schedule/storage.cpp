@@ -176,7 +176,7 @@ void check_group(const Graph& graph, const JoinedTensors& joined, const JoinedTe
                  const MemoryPlan& memory) {
   const auto buffer = [&memory](TensorId t) { return memory.buffers[t.index()]; };
   const TensorId first = group.members[0];
-  const Bytes size = buffer(first).bytes / num_elements(graph.tensor(first).shape);
+  const Bytes size = buffer(first).bytes / stored_elements(graph.tensor(first));
   const auto start = [&](TensorId t) { return buffer(t).offset - joined.offset[t.index()] * size; };
   const bool persistent = std::any_of(group.members.begin(), group.members.end(),
                                       [&graph](TensorId t) { return is_persistent(graph, t); });
@@ -184,7 +184,7 @@ void check_group(const Graph& graph, const JoinedTensors& joined, const JoinedTe
   const Bytes limit = persistent ? memory.persistent_bytes : memory.arena_bytes;
   for (const TensorId t : group.members) {
     if (buffer(t).persistent == persistent && start(t) == start(first) &&
-        buffer(t).bytes == num_elements(graph.tensor(t).shape) * size && start(t) >= 0 &&
+        buffer(t).bytes == stored_elements(graph.tensor(t)) * size && start(t) >= 0 &&
         end <= limit) {
       continue;
     }

@@ -7,6 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/ops/stored_rows.h"
 #include "engine/placement/expert_transfers.h"
 
 namespace moe {
@@ -146,6 +147,8 @@ void RoutedStep::add(OpId op) {
   const size_t layer = index(entry.layer);
   if (is_irregular(graph_, op)) {
     entry.exchange = exchange_of(op, layer);
+    const Tensor& received = graph_.tensor(graph_.out(op));
+    rows_[layer].room = std::max(rows_[layer].room, received.stored_rows);
   } else {
     entry.side = side_of(graph_, graph_.op(op));
     if (graph_.op(op).attrs.contains("rounds")) entry.round = round_of_experts(op, layer);
@@ -310,10 +313,18 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.source.resize(ranks_);
   rows.experts.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
+    check_room(l, r, of_device[r]);
     rows.source[r].work.slot_occupancy = ratio(of_source[r], layer.experts * layer.capacity);
     // The occupancy of a device is relative to the slots that it has without expert copies: as many
     // as a source rank, experts * capacity.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
+  }
+}
+
+void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) const {
+  const int64_t room = rows_[layer].room;
+  if (room > 0) {
+    ops::expect_room(layers_[layer].block, static_cast<int64_t>(rank), rows, room);
   }
 }
 
@@ -336,6 +347,7 @@ void RoutedStep::fill_matrix(Exchange& exchange) const {
       if (hop.from == hop.to) own[index(hop.from)] += count;
     }
   }
+  for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r]);
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
   const int64_t fullest =
       std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));

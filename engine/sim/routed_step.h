@@ -47,7 +47,8 @@ class RoutedStep {
 
   /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
   /// found a slot, and the placement within each group of holders in this step and in the next one.
-  /// Throws UserError if `kept` has another number of ranks or experts than the graph.
+  /// Throws UserError if `kept` has another number of ranks or experts than the graph, and RunError
+  /// if a device has no room for its packed rows.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// As above, with the same placements in the next step, so that no expert moves.
@@ -74,6 +75,7 @@ class RoutedStep {
     std::vector<int64_t> sent;  // [source rank, device], with rows that stay on their rank
     std::vector<RoutedWork> source, experts;  // indexed by rank
     bool source_used = false, experts_used = false;
+    int64_t room = 0;  // rows for which a device has room, if rows are packed (Tensor::stored_rows)
   };
   /// A set of all-to-all ops that move the same bytes.
   struct Exchange {
@@ -118,6 +120,8 @@ class RoutedStep {
   int32_t round_of_experts(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
   void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
+  /// Throws RunError if a rank has no room for its rows in this layer.
+  void check_room(size_t layer, size_t rank, int64_t rows) const;
   void fill_matrix(Exchange& exchange) const;
   void fill_round(RoundRows& rows) const;
   bool ranks_alike() const;

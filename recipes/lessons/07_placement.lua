@@ -21,6 +21,7 @@ return moe.experiment {
   name = "placement",
   model = moe.model.gpt2_moe { layers = 4, hidden = 512, heads = 8, seq = 512,
     batch_per_device = 8, experts_per_device = 2, capacity = "none",   -- nothing is dropped
+    rows_bound = 8,                             -- room at a device, in rows of its own tokens
     routing = moe.workload "zipf" { s = 1.2, drift = 0.02 } },
   cluster = moe.cluster.p4de { nodes = 2 },
   systems = { moe.system "raf_rows" {}, moe.system "prophet_planner" {},

@@ -113,7 +113,7 @@ TEST_CASE("the gradient cases hold every op that runs") {
         "gather_loads", "slot_rows", "place", "commit", "copy_experts", "return_gradients",
         "sum_residents", "migrate", "expect_experts", "place_expected", "fine_tune", "swap_in",
         // tests/exec/mixes/mixes_test.cpp
-        "split_rows", "concat_rows", "reorder_rows",
+        "split_rows", "concat_rows", "reorder_rows", "pack_slots",
         "round"};  // of plans for a device: tests/exec/device/device_lowering_test.cpp
     if (without.contains(name)) continue;
     INFO(name);

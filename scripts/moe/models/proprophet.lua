@@ -7,6 +7,7 @@ return function(assumed)
     doc = "MoE-GPT-S, M, L, DS and DM of the Pro-Prophet paper",
     common = {
       moe_every = 1, gate = "top_k", capacity = "none", experts_per_device = 1, seq = 256,
+      rows_bound = 1e6, -- room for any routing: the authors' FastMoE allocates what arrives
       dtype = "f32", attention = "unfused", batch_per_device = 4,
       vocab = assumed { value = 32000, lo = 10000, hi = 50257, why = "not in the paper" },
     },

@@ -54,6 +54,10 @@ M.FIELDS = {
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
     doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
+  rows_bound = { type = "number", lo = 1, hi = 1e6,
+    doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: for how "
+      .. "many rows a device has room at its experts, in units of tokens times k of a device; a "
+      .. "step with more rows fails; default: 4" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
     doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },
@@ -125,6 +129,11 @@ local function make(t, path, at, ends)
   local m = schema.check(M.FIELDS, t, path, at, assumed)
   exactly_one(m, "batch", path, at)
   exactly_one(m, "experts", path, at)
+  if m.rows_bound and not m.capacity then
+    errors.user(path .. ".rows_bound = " .. m.rows_bound .. ": only a model without a capacity has "
+      .. "room by rows_bound; add capacity = 'none' or leave rows_bound out", at,
+      path .. ".rows_bound")
+  end
   if m.capacity and m.capacity_factor then
     errors.user(path .. ": give either capacity or capacity_factor, not both", at,
       path .. ".capacity")
@@ -200,6 +209,7 @@ function M.resolve(model, devices, dtype)
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
+    rows_bound = model.rows_bound or 4,
     balance_loss = model.balance_loss, z_loss = model.z_loss, bias_balance = model.bias_balance,
     fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
   }

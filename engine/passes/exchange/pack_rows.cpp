@@ -1,0 +1,88 @@
+#include "engine/passes/exchange/pack_rows.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/rules.h"
+#include "engine/passes/moe_layer.h"
+
+namespace moe {
+namespace {
+
+/// The ops on rows of one layer from dispatch up to combine, in program order.
+struct OpsOnRows {
+  std::vector<OpId> ops;
+  OpId padded;  // if valid: the first op that also uses rows that hold no token
+};
+
+OpsOnRows ops_on_rows(const Graph& graph, OpId dispatch) {
+  std::set<TensorId> rows{graph.out(dispatch)};
+  OpsOnRows found{{dispatch}, {}};
+  for (size_t i = dispatch.index() + 1; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    const Op& op = graph.op(id);
+    const bool reads = std::any_of(op.inputs.begin(), op.inputs.end(),
+                                   [&](TensorId t) { return rows.contains(t); });
+    if (!reads) continue;
+    const auto only_used = graph.def(id).only_used_rows;
+    if (only_used == nullptr || !only_used(op) || ops::is_part(op)) return {{}, id};
+    if (is(graph, id, MoeOp::kCombine)) continue;
+    found.ops.push_back(id);
+    rows.insert(op.outputs.begin(), op.outputs.end());
+  }
+  return found;
+}
+
+/// Sets the room of the op's output: `own` rows where the rows are at the rank of their tokens,
+/// else `at_experts`.
+void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
+  Op& op = graph.op(id);
+  if (is(graph, id, MoeOp::kDispatch)) op.attrs["stored"] = own;
+  if (!carries(graph, id, Payload::kRows)) return;
+  // The first step of a two-step exchange back to the source still ends at another rank.
+  const bool ends_at_source = attr_string(op, "to") == "source" && attr_int(op, "sources", 1) == 1;
+  op.attrs["stored"] = ends_at_source ? own : at_experts;
+}
+
+}  // namespace
+
+Graph pack_rows(Graph graph, bool dropless, double rows_bound, std::vector<Decision>& log) {
+  OpId padded;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id) || !is(graph, id, MoeOp::kDispatch)) continue;
+    const OpsOnRows on_rows = ops_on_rows(graph, id);
+    const std::vector<OpId>& ops = on_rows.ops;
+    if (!padded.valid()) padded = on_rows.padded;
+    for (const OpId op : ops) {
+      if (carries(graph, op, Payload::kRows) || graph.op(op).attrs.contains("rows")) {
+        graph.op(op).attrs["loose"] = int64_t{1};
+      }
+    }
+    if (ops.empty() || !dropless) continue;
+    const TensorId choices = input_of(graph, graph.op(id), Role::kChoiceSlot);
+    const int64_t own = num_elements(graph.tensor(choices).shape);
+    const auto bound = static_cast<int64_t>(std::ceil(rows_bound * static_cast<double>(own)));
+    for (const OpId op : ops) {
+      // Padded slots are the most rows that any routing needs.
+      const Shape& slots = graph.tensor(graph.out(op)).shape;
+      const int64_t most = num_elements(slots) / slots.back();
+      set_room(graph, op, std::min(own, most), std::min(bound, most));
+    }
+    infer_shapes(graph, ops);
+  }
+  if (dropless && padded.valid()) {
+    log.push_back({"rows", "rows",
+                   fmt::format("there is a slot for every token at every expert, because op '{}' "
+                               "uses all slots; with irregular_a2a and used_rows only the rows in "
+                               "use need memory",
+                               graph.op(padded).name)});
+  }
+  return graph;
+}
+
+}  // namespace moe
