@@ -268,7 +268,8 @@ struct OpDef {
   /// True if the outputs can be slots for experts; slots without an expert have undefined values.
   bool loose_slots = false;
   /// Whether an op on rows in slots reads and writes only the rows in use (or uses slots by index),
-  /// so that the others may hold anything, or need not be stored (Tensor::stored_rows); null: never.
+  /// so that the others may hold anything, or need not be stored (Tensor::stored_rows); null:
+  /// never.
   bool (*only_used_rows)(const Op&) = nullptr;
   /// Inputs of matrix products. Where the op has bf16 activations, its kernels round an f32 tensor
   /// at these inputs to bf16 in every call; a tensor already in bf16 gives the same result.

@@ -50,8 +50,8 @@ struct ModelSpec {
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;  // 0 or less ("none" in Lua): every token gets a slot
-  /// Without a capacity, where rows are packed (ops/stored_rows.h): for how many rows a device has
-  /// room at its experts, in units of the choices of a device's tokens. A step with more rows fails.
+  /// Without a capacity, where rows are packed (ops/stored_rows.h): the room for rows at a device's
+  /// experts, as a multiple of the choices of its own tokens. A step with more rows fails.
   double rows_bound = 4;
   BalanceLossSpec balance_loss;
   /// Coefficient of the z-loss per layer: the mean over all tokens of logsumexp(router logits)^2

@@ -21,8 +21,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype, stored_of(op)}};
 }
 
-/// Reads the rows of tokens that have a slot; writes all slots, or only those in use if the op is one
-/// part of a batch or its output is packed.
+/// Reads the rows of tokens that have a slot; writes all slots, or only those in use if the op is
+/// one part of a batch or its output is packed.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));

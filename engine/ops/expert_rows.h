@@ -73,10 +73,10 @@ inline double used_share(const Op& op, const WorkContext& context) {
   return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : share_of(op);
 }
 
-/// Calls f(expert, first row, number of rows) for each run of rows to compute, in the order of their
-/// storage. Runs of rows in use start at row begins[block] of their block, or at 0 where `begins` is
-/// null. A part with attr rows = "capacity" also computes its part of the rows that are not in use.
-/// The rows of packed blocks of one expert are one run.
+/// Calls f(expert, first row, number of rows) for each run of rows to compute, in the order of
+/// their storage. Runs of rows in use start at row begins[block] of their block, or at 0 where
+/// `begins` is null. A part with attr rows = "capacity" also computes its part of the rows that are
+/// not in use. The rows of packed blocks of one expert are one run.
 template <class T, class F>
 void for_each_run(const KernelCall<T>& c, const Blocks& b, const int32_t* counts,
                   const int32_t* begins, F f) {

@@ -124,10 +124,10 @@
 //   transpose_blocks  x -> y of the same shape; attrs rows=R, cols=C: block (i, j) of x [R,C,..] is
 //                     block (j, i) of y [C,R,..]; R*C must divide the first axis
 //
-// With attr stored = N, the rows of the op's output are packed (stored_rows.h): only rows in use are
-// stored, in at most N rows, and the shape still has all slots. Other ops on rows store their output
-// as their input. Counts, also those of received rows, may then have the row ends of several parts of
-// the batch, one part after the other.
+// With attr stored = N, the rows of the op's output are packed (stored_rows.h): only rows in use
+// are stored, in at most N rows, and the shape still has all slots. Other ops on rows store their
+// output as their input. Counts, also those of received rows, may then have the row ends of several
+// parts of the batch, one part after the other.
 //
 // With attr cut ("p/r", row_cut.h), an op between the two all-to-alls is part p of r along the rows
 // in use: it reads and writes only these rows. With attrs rounds = n, round = j, it is round j: the

@@ -89,8 +89,9 @@ inline bool is_part(const Op& op) {
 /// (row_cut.h), a round, or all of these.
 double share_of(const Op& op);
 
-/// Attr stored, of an op that writes rows at another side or in another order than it reads them: the
-/// number of rows for which its output has room (Tensor::stored_rows); 0, the default: not packed.
+/// Attr stored, of an op that writes rows at another side or in another order than it reads them:
+/// the number of rows for which its output has room (Tensor::stored_rows); 0, the default: not
+/// packed.
 inline int64_t stored_of(const Op& op) {
   return attr_int(op, "stored");
 }

@@ -1,9 +1,9 @@
 // Where the rows of a tensor in blocks of slots are stored: [E,C,..] at the source of the tokens,
 // [El,P,C,..] at the experts (letters as in ops.h). With Tensor::stored_rows = 0 each block has
-// room for C rows, and row r of block b is row b C + r. Otherwise the tensor is packed: only rows in
-// use are stored, block after block, so that the place of a block follows from the counts of this
-// step. If the layer is cut into parts of the batch, the rows of part 0 come first, in the order of
-// the blocks, then those of part 1, and so on.
+// room for C rows, and row r of block b is row b C + r. Otherwise the tensor is packed: only rows
+// in use are stored, block after block, so that the place of a block follows from the counts of
+// this step. If the layer is cut into parts of the batch, the rows of part 0 come first, in the
+// order of the blocks, then those of part 1, and so on.
 #pragma once
 
 #include <algorithm>
@@ -68,8 +68,8 @@ inline BlockSizes block_sizes(const Graph& graph, TensorId rows, int64_t blocks,
   return {blocks, capacity, parts, packed};
 }
 
-/// Throws RunError if a device gets more rows in an MoE layer, that of block `block`, than its packed
-/// rows have room for.
+/// Throws RunError if a device gets more rows in an MoE layer, that of block `block`, than its
+/// packed rows have room for.
 inline void expect_room(int32_t block, int64_t device, int64_t rows, int64_t room) {
   if (rows <= room) return;
   throw run_error(

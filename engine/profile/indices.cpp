@@ -112,10 +112,11 @@ std::vector<int32_t> packed_counts(const Op& op, Role role, const Tensor& rows, 
   const int64_t capacity = rows.shape[rows.shape.size() - 2];
   const bool by_slot = op.attrs.contains("occupancy") && role == Role::kRecvCounts;
   const int64_t slots = by_slot ? rows.shape[0] : blocks, sources = blocks / slots;
-  const double share = attr_double(op, "share", 1) * context.slot_occupancy;
-  const double even =
-      share * static_cast<double>(slots * capacity) * (by_slot ? attr_double(op, "occupancy") : 1);
-  const int64_t total = std::min(static_cast<int64_t>(even), rows.stored_rows / sources);
+  const double share = attr_double(op, "share", 1);
+  const double even = context.slot_occupancy * static_cast<double>(slots * capacity) *
+                      (by_slot ? attr_double(op, "occupancy") : 1);
+  const double room = static_cast<double>(rows.stored_rows) / static_cast<double>(sources);
+  const auto total = static_cast<int64_t>(share * std::min(even, room));
   std::vector<int32_t> counts;
   for (int64_t part = 1; part <= parts; ++part) {
     const int64_t up_to = total * part / parts;

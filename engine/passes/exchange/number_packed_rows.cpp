@@ -202,8 +202,8 @@ class Numbering {
                    {{"parts", static_cast<int64_t>(parts_.size())}}, last_part()));
   }
 
-  /// Returns the row ends of all parts, one after the other, for an op on the whole batch that reads
-  /// the counts of the whole batch.
+  /// Returns the row ends of all parts, one after the other, for an op on the whole batch that
+  /// reads the counts of the whole batch.
   TensorId of_all_parts(TensorId counts) {
     // A dispatch before the cut ops still reads the gate's own counts.
     const bool of_gate = is(given_, producer_[counts.index()], MoeOp::kGate);

@@ -12,14 +12,13 @@ namespace moe {
 /// leaves other rows undefined (attr loose) and, where a gate has a slot for every token, packs the
 /// rows (ops/stored_rows.h). A device has room for as many rows as its tokens have choices, times
 /// `rows_bound` at its experts. Layers with other ops keep their padded slots. In the result, slots
-/// do not have the numbers of packed rows yet.
-/// dropless: whether the model has no capacity; if its rows still stay padded, an entry of `log` says
-/// because of which op.
+/// do not have the numbers of packed rows yet. dropless: whether the model has no capacity; if its
+/// rows still stay padded, an entry of `log` says because of which op.
 Graph pack_rows(Graph graph, bool dropless, double rows_bound, std::vector<Decision>& log);
 
-/// Gives the slots of packed rows their numbers: adds a pack_slots op after each gate, or, in a layer
-/// that is cut along the batch, after the op that counts the rows of a part. Ops on the whole batch
-/// get the counts of all parts. Called after all passes that cut ops.
+/// Gives the slots of packed rows their numbers: adds a pack_slots op after each gate, or, in a
+/// layer that is cut along the batch, after the op that counts the rows of a part. Ops on the whole
+/// batch get the counts of all parts. Called after all passes that cut ops.
 Graph number_packed_rows(const Graph& graph);
 
 }  // namespace moe

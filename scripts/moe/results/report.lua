@@ -116,7 +116,8 @@ local function speedup_rows(groups, names, R)
 end
 
 -- Returns one line for each model, cluster and system that does not fit in a device's memory: the
--- largest number of bytes, and what holds most of them.
+-- largest number of bytes, what holds most of them, and why rows are padded if the model has no
+-- capacity.
 local function out_of_memory_lines(R)
   local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end
@@ -128,6 +129,10 @@ local function out_of_memory_lines(R)
     lines[#lines + 1] = ("OOM: %s, %s on %s: %.1f GiB do not fit in %.1f GiB; largest: %s"):format(
       worst.model, worst.system, worst.cluster, worst.peak_bytes / 2 ^ 30,
       worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-")
+    for _, decision in ipairs(worst.log or {}) do
+      local why = decision:match "^rows %[rows%] (.*)"
+      if why then lines[#lines + 1] = "     " .. why end
+    end
   end
   return lines
 end

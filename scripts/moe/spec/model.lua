@@ -55,9 +55,9 @@ M.FIELDS = {
     doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
   capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
   rows_bound = { type = "number", lo = 1, hi = 1e6,
-    doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: for how "
-      .. "many rows a device has room at its experts, in units of tokens times k of a device; a "
-      .. "step with more rows fails; default: 4" },
+    doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: the "
+      .. "room for rows at a device's experts, as a multiple of the tokens times k of the device; "
+      .. "a step with more rows fails; default: 4" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
     doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },

@@ -90,6 +90,27 @@ TEST_CASE("systems of other transfers, rows and orders train on a device as on C
   }
 }
 
+TEST_CASE("rows without a capacity are packed on a device as on CPU ranks") {
+  const std::vector<std::vector<Stage>> systems = {
+      {},
+      {pass("capacity_pipeline", {{"degree", 2.0}}), pass("dw_schedule")},
+      {pass("partition", {{"parts", 2.0}, {"before", 2.0}, {"after", 0.0}})},
+      {pass("partition", {{"parts", 2.0}, {"before", 0.0}, {"after", 0.0}})},
+      {pass("prophet", {{"shadows", 1.0}}), pass("prophet_schedule")},
+  };
+  ModelSpec model = small_model(GENERATE("switch", "bpr"), 4);
+  model.capacity_factor = 0;
+  for (std::vector<Stage> stages : systems) {
+    stages.insert(stages.begin(), {pass("irregular_a2a"), pass("used_rows")});
+    CAPTURE(model.gate, stages.size(), stages.back().name);
+    const auto plan = make_plan(with(spec_of(model, 2), stages));
+    const auto& tensors = plan->graph.tensors();
+    REQUIRE(std::any_of(tensors.begin(), tensors.end(),
+                        [](const Tensor& t) { return t.stored_rows > 0; }));
+    check_on_device(*plan, full_options(*plan, 3), 1);
+  }
+}
+
 TEST_CASE("experts' products in any way give the bits of CPU ranks on a device") {
   const std::vector<std::vector<Stage>> systems = {{}, {pass("irregular_a2a"), pass("used_rows")}};
   for (const char* const way : {"batch", "streams", "grouped", "each"}) {

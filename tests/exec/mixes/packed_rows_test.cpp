@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/profile/profiler.h"
 #include "engine/sim/simulator.h"
 #include "tests/exec/support.h"
 
@@ -83,6 +84,30 @@ TEST_CASE("packed rows take memory for the tokens, not for tokens times experts"
              many = make_plan(dropless(kUsedRows, 4, 64));
   CHECK(bytes_of_rows(*few) > 0);
   CHECK(bytes_of_rows(*many) == bytes_of_rows(*few));
+}
+
+TEST_CASE("every op on packed rows can be timed, with as many rows as there is room for") {
+  const ProfileOptions quick = {.ranks_beside = 4, .min_time_s = 0, .min_samples = 1};
+  const std::vector<std::vector<Stage>> systems = {
+      {pass("partition", {{"parts", 2.0}, {"before", 2.0}, {"after", 0.0}})},
+      {pass("capacity_pipeline", {{"degree", 2.0}}), pass("hierarchical_a2a")},
+      {pass("eplb")}};
+  for (const double occupancy : {0.0, 0.13, 1.0}) {
+    for (std::vector<Stage> stages : systems) {
+      stages.insert(stages.begin(), {pass("irregular_a2a"), pass("used_rows")});
+      PlanSpec spec = dropless(stages);
+      spec.element_bytes = 4;
+      const auto plan = make_plan(spec);
+      for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+        const OpId op(static_cast<int64_t>(i));
+        if (is_view(plan->graph, plan->graph.op(op)) || plan->graph.op(op).layer != 1) continue;
+        INFO(plan->graph.op(op).name);
+        ProfileOptions options = quick;
+        options.work.slot_occupancy = occupancy;
+        CHECK(!profile_op(plan->graph, op, options).empty());
+      }
+    }
+  }
 }
 
 TEST_CASE("rows stay padded, and the log says why, where an op uses all slots") {
