@@ -1,6 +1,7 @@
 #include "engine/plan.h"
 
 #include <chrono>
+#include <map>
 
 #include "engine/base/errors.h"
 #include "engine/base/packing.h"
@@ -65,10 +66,28 @@ std::string hash_of(const Plan& plan) {
   return hash.text();
 }
 
+/// Orders the placement policies of a step by layer: that of a layer is told what the one before
+/// has made (PlaceInput::experts_before_s).
+void order_places(const Graph& graph, Schedule& schedule) {
+  std::map<int32_t, OpId> places;
+  for (OpId op(0); op.index() < graph.num_ops(); op = OpId(op.value + 1)) {
+    if (!graph.removed(op) && is(graph, op, MoeOp::kPlace)) places[graph.op(op).layer] = op;
+  }
+  OpId before;
+  for (const auto& [layer, op] : places) {
+    if (before.valid()) {
+      schedule.before(before, op, attr_string(graph.op(op), "stage"),
+                      "copies of a layer travel beside the layer before");
+    }
+    before = op;
+  }
+}
+
 /// Returns the default schedule, with all collectives on the lane "comm"; if the system has a lane
 /// for all-reduces, they are on that lane.
 Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   Schedule schedule = default_schedule(graph);
+  order_places(graph, schedule);
   if (reduce_lane == ReduceLane::kWithAllToAlls) return schedule;
   const LaneId own(static_cast<int64_t>(schedule.lanes.size()));
   schedule.lanes.push_back({name_of(reduce_lane), LaneKind::kComm});

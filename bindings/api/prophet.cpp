@@ -50,6 +50,11 @@ PlacementRates rates_of(const Fields& fields, const char* who) {
   return rates;
 }
 
+std::optional<double> experts_before_s(const Fields& fields) {
+  if (!fields.has("experts_before_s")) return std::nullopt;
+  return fields.number("experts_before_s");
+}
+
 // Returns the fields that the results of core.prophet_plan and core.prophet_place share: rows per
 // device and their balance, without (`before`) and with (`after`) the placement, and rb.
 json loads_json(const DeviceLoads& before, const DeviceLoads& after) {
@@ -87,6 +92,7 @@ int plan(lua_State* L) {
   const ProphetOptions options{.alpha = fields.number("alpha"),
                                .n = fields.integer("n", ProphetOptions::kAuto),
                                .equation = static_cast<TimeEquation>(fields.integer("equation")),
+                               .experts_before_s = experts_before_s(fields),
                                .most = fields.integer("max_selected", loads.experts)};
   push_json(L, plan_json(plan_prophet(loads, owners_of(loads), rates, options)));
   return 1;
@@ -116,14 +122,20 @@ int place(lua_State* L) {
                        .devices = loads.sources,
                        .residents = fields.integer("residents", experts_a_device(loads)),
                        .shadows = fields.integer("shadows", loads.experts)});
-  const PlaceInput input{.loads = loads, .now = now, .rates = rates_of(fields, kWho)};
+  const PlaceInput input{.loads = loads,
+                         .now = now,
+                         .rates = rates_of(fields, kWho),
+                         .experts_before_s = experts_before_s(fields)};
   const PlacementPolicy& policy = builtin_policy(fields.text("policy"));
   const PolicyOptions given = values.at("options").get<PolicyOptions>();
   const Placement next = policy.place(input, resolved(policy, given));
   const auto equation = static_cast<TimeEquation>(fields.integer("equation"));
   json result = loads_json(device_loads(now, loads), device_loads(next, loads));
-  result["time_s"] = placement_s(equation, next, loads, input.rates);
-  result["time_without_s"] = placement_s(equation, now, loads, input.rates);
+  const auto time_s = [&](const Placement& placement) {
+    return placement_s(equation, placement, loads, input.rates, input.experts_before_s);
+  };
+  result["time_s"] = time_s(next);
+  result["time_without_s"] = time_s(now);
   result["move_s"] = move_s(now, next, input.rates);
   result["break_even_steps"] = break_even_steps(
       result["move_s"], result["time_without_s"].get<double>() - result["time_s"].get<double>());

@@ -3,11 +3,12 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/passes/placement/place_experts.h"
 
 namespace moe {
 
 PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
-                            std::string& failure) {
+                            LastPlaced& last, std::string& failure) {
   const std::string name = attr_string(place, "policy");
   PlacementFunction policy;
   if (policies.place) policy = policies.place(rank, name);
@@ -15,10 +16,12 @@ PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t r
     policy = [&built_in = builtin_policy(name), given = ops::place_options(place)](
                  const PlaceInput& input) { return built_in.place(input, given); };
   }
-  return [policy = std::move(policy), name, rank, &failure](const PlaceInput& input) {
+  return [policy = std::move(policy), rates = rates_of_place(place), name, rank, &last,
+          &failure](PlaceInput input) {
     if (!failure.empty()) return input.now;
     try {
-      return ask_policy(policy, name, rank, input);
+      input.rates = rates;
+      return ask_policy(policy, name, rank, input, last);
     } catch (const UserError& error) {
       failure = error.what();
     } catch (const RunError& error) {

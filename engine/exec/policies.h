@@ -10,10 +10,11 @@
 namespace moe {
 
 /// Returns the policy of a place op for this rank: the one that `policies` has, or the built-in
-/// policy. When a policy throws, its message is stored in `failure`, and the placement stays
-/// unchanged from then on. `failure` must outlive the function that is returned.
+/// policy, called by ask_policy(). When a policy throws, its message is stored in `failure`, and
+/// the placement stays unchanged from then on. `last` and `failure` are the same for all place ops
+/// of a rank, and must outlive the function that is returned.
 PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t rank,
-                            std::string& failure);
+                            LastPlaced& last, std::string& failure);
 
 /// Returns the placement in force in this step and the next one, without row counts (see
 /// count_rows). at(tensor) is the address of a tensor's values in memory of the CPU.

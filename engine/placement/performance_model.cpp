@@ -21,9 +21,8 @@ double most(std::span<const int64_t> values) {
   return static_cast<double>(*std::max_element(values.begin(), values.end()));
 }
 
-double copies_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
-  return static_cast<double>(copies) * rates.expert_bytes /
-         (static_cast<double>(devices) * copy_rate(rates));
+double copies_s(double copies, int64_t devices, const PlacementRates& rates) {
+  return copies * rates.expert_bytes / (static_cast<double>(devices) * copy_rate(rates));
 }
 
 double resident_sum_s(const Placement& placement, const PlacementRates& rates) {
@@ -56,21 +55,29 @@ void check(const PlacementRates& rates, const char* who) {
   check_rate(who, "inputs_per_s", rates.inputs_per_s, true);
   check_rate(who, "fnec_s", rates.forward_other_s, false);
   check_rate(who, "bnec_s", rates.backward_other_s, false);
+  check_fields(rates, who);
 }
 
 double copy_rate(const PlacementRates& rates) {
   return rates.copy_bytes_per_s > 0 ? rates.copy_bytes_per_s : rates.a2a_bytes_per_s;
 }
 
-int64_t shadow_copies(const Placement& placement) {
+void CopyCount::add(int64_t owner, int64_t copies) {
+  double& of_group = of_group_[static_cast<size_t>(owner / group_)];
+  of_group += static_cast<double>(copies);
+  all_ += static_cast<double>(copies);
+  busiest_ = std::max(busiest_, of_group);
+}
+
+double shadow_copies(const Placement& placement, const PlacementRates& rates) {
   const PlacementBounds& b = placement.bounds();
   std::vector<bool> owner_counted(static_cast<size_t>(b.experts));
-  int64_t copies = 0;
+  CopyCount count(b.devices, rates);
   for (const Move& move : shadow_moves(placement)) {
-    copies += owner_counted[static_cast<size_t>(move.expert)] ? 1 : 2;
+    count.add(move.from, owner_counted[static_cast<size_t>(move.expert)] ? 1 : 2);
     owner_counted[static_cast<size_t>(move.expert)] = true;
   }
-  return copies;
+  return count.weighted();
 }
 
 double a2a_s(const DeviceLoads& loads, const PlacementRates& rates) {
@@ -85,29 +92,22 @@ double bec_s(const DeviceLoads& loads, const PlacementRates& rates) {
   return 2 * fec_s(loads, rates);
 }
 
-double trans_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
+double trans_s(double copies, int64_t devices, const PlacementRates& rates) {
   return copies_s(copies, devices, rates);
 }
 
-double agg_s(int64_t copies, int64_t devices, const PlacementRates& rates) {
+double agg_s(double copies, int64_t devices, const PlacementRates& rates) {
   return copies_s(copies, devices, rates);  // gradients have the size of the parameters
 }
 
-double exposed_trans_s(double trans, const DeviceLoads& loads, const PlacementRates& r) {
-  return std::max(0.0, trans - fec_s(loads, r) - r.forward_other_s);
-}
-
-double exposed_agg_s(double agg, const DeviceLoads& loads, const PlacementRates& r) {
-  return std::max(0.0, agg - bec_s(loads, r) - r.backward_other_s);
-}
-
-double layer_s(TimeEquation equation, const DeviceLoads& loads, int64_t copies,
-               const PlacementRates& rates) {
+double layer_s(TimeEquation equation, const DeviceLoads& loads, double copies,
+               const PlacementRates& rates, std::optional<double> experts_before_s) {
   const auto devices = static_cast<int64_t>(loads.computed.size());
   double trans = trans_s(copies, devices, rates), agg = agg_s(copies, devices, rates);
   if (equation == TimeEquation::kHidden) {
-    trans = exposed_trans_s(trans, loads, rates);
-    agg = exposed_agg_s(agg, loads, rates);
+    const double beside = experts_before_s.value_or(fec_s(loads, rates));
+    trans = std::max(0.0, trans - beside - rates.forward_other_s);   // T_PTrans
+    agg = std::max(0.0, agg - 2 * beside - rates.backward_other_s);  // T_PAgg; 2 as in (3)
   }
   return 4 * a2a_s(loads, rates) + 3 * fec_s(loads, rates) + trans + agg;
 }
@@ -138,8 +138,9 @@ double balance_ratio(std::span<const int64_t> before, std::span<const int64_t> a
 }
 
 double placement_s(TimeEquation equation, const Placement& placement, const ExpertCounts& loads,
-                   const PlacementRates& rates) {
-  return layer_s(equation, device_loads(placement, loads), shadow_copies(placement), rates) +
+                   const PlacementRates& rates, std::optional<double> experts_before_s) {
+  return layer_s(equation, device_loads(placement, loads), shadow_copies(placement, rates), rates,
+                 experts_before_s) +
          resident_sum_s(placement, rates);
 }
 

@@ -4,6 +4,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/placement/performance_model.h"
 
 namespace moe {
 
@@ -17,11 +18,15 @@ const PlacementPolicy& builtin_policy(std::string_view name) {
 }
 
 Placement ask_policy(const PlacementFunction& policy, const std::string& name, int64_t rank,
-                     const PlaceInput& input) {
+                     PlaceInput input, LastPlaced& last) {
   const auto text = [&](const std::exception& error) {
     return fmt::format("placement '{}', rank {}, step {}, layer {}: {}",
                        name.substr(0, name.find('@')), rank, input.step, input.layer, error.what());
   };
+  if (input.layer == 0) input.experts_before_s = 0;
+  if (last.step == input.step && last.layer == input.layer - 1) {
+    input.experts_before_s = last.experts_s;
+  }
   try {
     Placement next = policy(input);
     if (next.bounds() != input.now.bounds())
@@ -29,6 +34,10 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
           "the policy returned a placement with other bounds than the plan's; return one made from "
           "the current placement that it gets");
     next.check();
+    last = {input.step, input.layer, 0};
+    if (input.rates.inputs_per_s > 0) {
+      last.experts_s = fec_s(device_loads(next, input.loads), input.rates);
+    }
     return next;
   } catch (const UserError& error) {
     throw UserError(text(error));

@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -20,8 +21,12 @@ namespace moe {
 struct PlacementRates {
   double input_bytes = 0, expert_bytes = 0, state_bytes = 0;
   double a2a_bytes_per_s = 0, copy_bytes_per_s = 0, inputs_per_s = 0;
-  /// Time of a block's compute outside experts: fnec_s and bnec_s in Pro-Prophet and in plan texts.
+  /// Compute outside experts beside which the layer's copies and their gradients travel: fnec_s and
+  /// bnec_s in Pro-Prophet and in plan texts. It is that of the block before.
   double forward_other_s = 0, backward_other_s = 0;
+  /// How owners hold up copies, see performance_model.h; 0 is the paper.
+  double scatter_share = 0;
+  int64_t scatter_group = 1;
 };
 constexpr auto fields_of(const PlacementRates*) {
   using R = PlacementRates;
@@ -34,8 +39,15 @@ constexpr auto fields_of(const PlacementRates*) {
       field("copy_bytes_per_s", &R::copy_bytes_per_s,
             "received by a device while experts are copied"),
       field("inputs_per_s", &R::inputs_per_s, "inputs through the forward of an expert"),
-      field("fnec_s", &R::forward_other_s, "forward compute of a block outside its experts"),
-      field("bnec_s", &R::backward_other_s, "backward compute of a block outside its experts"));
+      field("fnec_s", &R::forward_other_s,
+            "forward compute outside experts of the block before, beside which copies travel"),
+      field("bnec_s", &R::backward_other_s, "as fnec_s, in the backward"),
+      field("scatter_share", &R::scatter_share,
+            "share of an expert's copying time in which only its owner sends")
+          .from(0, 1),
+      field("scatter_group", &R::scatter_group,
+            "consecutive devices whose owners' sending shares a NIC")
+          .from(1, 1e6));
 }
 
 struct PlaceInput {
@@ -44,16 +56,27 @@ struct PlaceInput {
   const ExpertCounts& loads;
   const Placement& now;
   PlacementRates rates;
+  /// Forward compute of the experts of the layer before, on its busiest device and under the
+  /// placement that the same step has made for that layer; 0 for the first layer. Without a value
+  /// equation (8) takes the layer's own, as the paper prints it.
+  std::optional<double> experts_before_s = {};
+};
+
+/// The layer for which a rank has last called a policy, and the forward compute of its experts.
+struct LastPlaced {
+  int64_t step = -1, layer = -1;
+  double experts_s = 0;
 };
 
 using PlacementFunction = std::function<Placement(const PlaceInput&)>;
 
-/// Calls a policy as runs do and checks the result. Requires: `name` is the policy's name,
-/// optionally followed by '@' and a hash of its code. Throws UserError or RunError, as the policy
-/// does, naming policy, rank, step and layer (from 0), and UserError for an invalid placement or
-/// one with the bounds of another plan.
+/// Calls a policy as runs do and checks the result. Sets input.experts_before_s if `last` is the
+/// layer before in the same step, then sets `last` to this layer. Requires: `name` is the policy's
+/// name, optionally followed by '@' and a hash of its code. Throws UserError or RunError, as the
+/// policy does, naming policy, rank, step and layer (from 0), and UserError for an invalid
+/// placement or one with the bounds of another plan.
 Placement ask_policy(const PlacementFunction& policy, const std::string& name, int64_t rank,
-                     const PlaceInput& input);
+                     PlaceInput input, LastPlaced& last);
 
 using PolicyOptions = std::map<std::string, double>;
 

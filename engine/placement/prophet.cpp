@@ -147,9 +147,13 @@ ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> own
   Search search(loads, owners, options);
   ProphetPlan plan;
   plan.loads = plan.loads_without = search.now();
-  plan.time_s = plan.time_without_s = layer_s(options.equation, search.now(), 0, rates);
+  CopyCount copies(loads.sources, rates);
+  const auto time_now_s = [&] {
+    return layer_s(options.equation, search.now(), copies.weighted(), rates,
+                   options.experts_before_s);
+  };
+  plan.time_s = plan.time_without_s = time_now_s();
   size_t count = 0;  // length of the prefix of plan.selected with the least time
-  int64_t copies = 0;
   while (static_cast<int64_t>(plan.selected.size()) < options.most &&
          !is_balanced(search.now().computed, options.alpha)) {
     const int64_t expert = search.next_expert();
@@ -158,9 +162,9 @@ ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> own
     // Copies that would take no inputs only cost time. (The paper's search, with one expert per
     // device, picks the same device again in the next round and ends.)
     if (search.copy(selected) == 0) continue;
-    copies += static_cast<int64_t>(selected.devices.size()) + 1;
+    copies.add(owners[at(expert)], static_cast<int64_t>(selected.devices.size()) + 1);
     plan.selected.push_back(std::move(selected));
-    const double time_s = layer_s(options.equation, search.now(), copies, rates);
+    const double time_s = time_now_s();
     if (time_s < plan.time_s) {
       plan.time_s = time_s;
       plan.loads = search.now();
@@ -189,6 +193,7 @@ PlacementPolicy prophet_policy() {
         .alpha = options.at("alpha"),
         .n = static_cast<int64_t>(options.at("n")),
         .equation = options.at("hidden") != 0 ? TimeEquation::kHidden : TimeEquation::kBlocking,
+        .experts_before_s = input.experts_before_s,
         .most = next.bounds().shadows};
     const std::vector<int64_t> owners = single_owners(next, "prophet");
     add_copies(plan_prophet(input.loads, owners, input.rates, how).selected, next);

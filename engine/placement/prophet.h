@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -21,7 +22,8 @@ struct ProphetOptions {
   // never its owner. kAuto: for each expert the number of devices without any inputs for it.
   int64_t n = kAuto;
   TimeEquation equation = TimeEquation::kHidden;
-  int64_t most = int64_t{1} << 20;  // the most experts to select
+  std::optional<double> experts_before_s = {};  // as in PlaceInput, for kHidden
+  int64_t most = int64_t{1} << 20;              // the most experts to select
 };
 
 /// An expert and the devices that get a copy of it, ascending, without its owner.

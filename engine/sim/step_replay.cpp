@@ -7,6 +7,7 @@
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/passes/placement/place_experts.h"
 
 namespace moe {
 namespace {
@@ -98,6 +99,7 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   if (placing_.empty()) return;
   state_ = next_;
   records_.clear();
+  LastPlaced last;
   for (size_t l = 0; l < placing_.size(); ++l) {
     const Op& op = plan_.graph.op(placing_[l].op);
     const bool now = attr_string(op, "use") == "now";
@@ -108,7 +110,8 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
                          .layer = static_cast<int64_t>(l),
                          .loads = kept[l],
                          .now = state_[l],
-                         .rates = ops::placement_rates(op)});
+                         .rates = rates_of_place(op)},
+                        last);
     }
     placements_[l] = now ? made : state_[l];
     next_[l] = now ? state_[l] : made;

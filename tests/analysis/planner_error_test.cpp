@@ -11,6 +11,7 @@
 
 #include "engine/analysis/planner_error.h"
 #include "engine/ops/placed.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/placement/performance_model.h"
 #include "engine/routing/workload.h"
 #include "tests/sim/routing.h"
@@ -96,22 +97,19 @@ TEST_CASE("the planner's model of a layer is near the simulated timeline, op by 
   }
 }
 
-// Equations (4) and (5) are linear in the number of experts, with a rate that one expert has. Where
-// owners differ, their scatters go at the same time, so that several experts take less than that:
-// with one device per node about (s + 1) / 2 of what one takes. How much less is the error.
-TEST_CASE("copies of several owners' experts take less than the planner's model says") {
-  for (const auto& [count, most] : {std::pair{1, 0.001}, {2, 0.45}, {4, 1.25}}) {
+// The rate of copies is that of one expert, whose owner scatters it. Of several experts the owners
+// scatter at the same time, unless they share a NIC. Where every device owns one of the experts,
+// none of them has all experts to pass on, which the model does not see.
+TEST_CASE("copies of several owners' experts take what the planner's model says") {
+  for (const int64_t count : {1, 2, 4}) {
     for (const auto& [nodes, per_node] : {std::pair{4, 1}, {4, 4}, {8, 1}, {8, 4}}) {
       const ModelErrors errors =
           simulated_errors(prophet_spec(nodes, per_node), copies_heaviest(count));
+      const double most = count == 1 ? 0.001 : count == nodes * per_node ? 0.25 : 0.1;
       for (const ModelOp op : {ModelOp::kTrans, ModelOp::kAgg}) {
         CAPTURE(nodes, per_node, count, model_op_name(op), of(errors, op).mean);
         CHECK(of(errors, op).mean < most);
         CHECK(of(errors, op).count > 0);
-        for (const ModelSample& sample : of(errors, op).samples) {
-          CHECK(sample.estimated_s > sample.real_s * 0.999);
-          CHECK(sample.estimated_s < sample.real_s * count * 1.001);
-        }
       }
     }
   }
@@ -138,7 +136,8 @@ constexpr std::array<std::pair<const char*, int64_t>, 6> kBackward = {{{"fc2.dx"
 Plan plan_with_rates(int64_t ranks) {
   Plan plan = *make_plan(small_spec({stage("prophet", {{"shadows", 2.0}})}, ranks));
   for (const OpId op : ops_of(plan.graph, "place")) {
-    for (const auto& [name, value] : ops::rate_attrs(kRates)) plan.graph.op(op).attrs[name] = value;
+    for (const auto& [name, value] : place_rate_attrs(kRates))
+      plan.graph.op(op).attrs[name] = value;
   }
   return plan;
 }

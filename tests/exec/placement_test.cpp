@@ -13,6 +13,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/placement/place_experts.h"
+#include "engine/placement/performance_model.h"
 #include "engine/profile/profiler.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
@@ -360,6 +361,34 @@ TEST_CASE("a record says what devices computed under the placement and would hav
     CAPTURE(step);
     CHECK(record.computed == computed);
     CHECK(record.computed_plain == plain);
+  }
+}
+
+TEST_CASE("a policy is told the time of the experts of the layer before, executed or simulated") {
+  ModelSpec model = small_model("switch", 2);
+  model.layers = 4;
+  PlanSpec spec = spec_of(model, 2, Precision::kF64);
+  spec.routing = std::make_shared<const RoutingModel>(workload("zipf", {{"s", 1.1}}, 1));
+  const auto plan =
+      plan_with(spec, {placed_by({.shadows = 1, .extra_residents = 1, .moves_residents = true})});
+  for (const bool simulated : {false, true}) {
+    RunOptions options = options_of(*plan, 3);
+    std::vector<int64_t> calls(2);     // by rank
+    std::vector<double> experts_s(2);  // of the layer before, by rank
+    options.policies.place = [&](int64_t rank, const std::string&) -> PlacementFunction {
+      return [&, r = static_cast<size_t>(rank)](const PlaceInput& input) {
+        Placement next = random_policy(3, true)(input);
+        if (input.layer == 0) experts_s[r] = 0;
+        if (input.experts_before_s != experts_s[r]) throw user_error("layer {}", input.layer);
+        experts_s[r] = fec_s(device_loads(next, input.loads), input.rates);
+        calls[r] += experts_s[r] > 0 ? 1 : 0;
+        return next;
+      };
+    };
+    const RunResult result =
+        simulated ? make_simulator()->run(*plan, options) : run_cpu(*plan, options);
+    CHECK(result.stop_reason == "");
+    CHECK(calls == std::vector<int64_t>{6, simulated ? 0 : 6});
   }
 }
 

@@ -84,7 +84,7 @@ PlanSpec cut_spec(std::vector<Stage> more) {
 TEST_CASE("copies are cut in the slots that come first and the rest, but the first layer's") {
   const auto plan = make_plan(cut_spec({}));
   const Graph& g = plan->graph;
-  const Op& make = g.op(found(g, "b1.moe.place"));
+  const Op& make = g.op(found(g, "b3.moe.place"));
   constexpr int64_t kWhole = ExpertShare::kWhole;
   const int64_t cut = hidden_between(ops::placement_rates(make), 3);
   for (const std::string suffix : {"", ".dw"}) {

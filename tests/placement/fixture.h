@@ -35,6 +35,14 @@ inline PlacementRates random_rates(uint64_t seed) {
   return r;
 }
 
+/// As random_rates(), in half of the cases with scatters of owners.
+inline PlacementRates scattering_rates(uint64_t seed) {
+  PlacementRates r = random_rates(seed);
+  Rng rng(seed + 1001);
+  if (rng.below(2) == 0) r.scatter_share = rng.uniform(), r.scatter_group = 1 + rng.below(3);
+  return r;
+}
+
 /// As expert parallelism has them: experts in order, as many on each device.
 inline std::vector<int64_t> owners_in_order(int64_t experts, int64_t devices) {
   const int64_t each = (experts + devices - 1) / devices;
@@ -59,7 +67,7 @@ inline double exhaustive_s(const ExpertCounts& loads, const std::vector<int64_t>
   for (uint64_t set = 0; set < uint64_t{1} << pairs.size(); ++set) {
     DeviceLoads now{std::vector<int64_t>(static_cast<size_t>(loads.sources)), {}};
     now.received = now.computed;
-    int64_t copies = 0;
+    CopyCount copies(loads.sources, rates);
     std::vector<bool> selected(static_cast<size_t>(loads.experts));
     for (int64_t e = 0; e < loads.experts; ++e) {
       const int64_t owner = owners[static_cast<size_t>(e)];
@@ -71,10 +79,11 @@ inline double exhaustive_s(const ExpertCounts& loads, const std::vector<int64_t>
       const auto owner = static_cast<size_t>(owners[static_cast<size_t>(e)]);
       now.computed[copied ? static_cast<size_t>(d) : owner] += loads.at(d, e);
       if (!copied) now.received[owner] += loads.at(d, e);
-      if (copied) copies += selected[static_cast<size_t>(e)] ? 1 : 2;
+      if (copied)
+        copies.add(owners[static_cast<size_t>(e)], selected[static_cast<size_t>(e)] ? 1 : 2);
       if (copied) selected[static_cast<size_t>(e)] = true;
     }
-    const double time_s = layer_s(equation, now, copies, rates);
+    const double time_s = layer_s(equation, now, copies.weighted(), rates);
     if (least < 0 || time_s < least) least = time_s;
   }
   return least;

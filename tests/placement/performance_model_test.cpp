@@ -41,7 +41,55 @@ TEST_CASE("copies block in equation 6, and only what compute does not hide count
   PlacementRates wide = kRates;
   wide.forward_other_s = 0.25;
   CHECK(layer_s(TimeEquation::kHidden, kLoads, 6, wide) == Approx(18 + 0.75));
-  CHECK(exposed_agg_s(agg_s(20, 4, kRates), kLoads, kRates) == Approx(6));
+  CHECK(layer_s(TimeEquation::kHidden, kLoads, 20, kRates) == Approx(18 + 8 + 6));
+}
+
+// Trans and Agg of 3 against FEC and BEC of the block before, which are 0.5 and 1, 2.75 and 5.5, or
+// 0 and 0 where there is no block before. The layer's own experts, FEC 2, hide nothing.
+TEST_CASE("in equation 8 the experts of the block before hide copies, not the layer's own") {
+  const auto exposed = [&](double before_s, const PlacementRates& rates) {
+    return layer_s(TimeEquation::kHidden, kLoads, 6, rates, before_s) - 18;
+  };
+  CHECK(exposed(0.5, kRates) == Approx(2.5 + 2));
+  CHECK(exposed(2.75, kRates) == Approx(0.25 + 0));
+  CHECK(exposed(0, kRates) == Approx(3 + 3));
+  PlacementRates wide = kRates;
+  wide.forward_other_s = 0.25, wide.backward_other_s = 1.5;
+  CHECK(exposed(0.5, wide) == Approx(2.25 + 0.5));
+  CHECK(layer_s(TimeEquation::kBlocking, kLoads, 6, kRates, 0.5) == Approx(18 + 6));
+}
+
+// Two experts have owner 0, with 4 and 3 copies, one has owner 1, with 4, and one owner 3, with 2:
+// owner 0 is the busiest with 7. In groups of two, owners 0 and 1 have one NIC and together 11.
+TEST_CASE("scatters of several owners go at the same time, those that share a NIC do not") {
+  const auto weighted = [](double share, int64_t group) {
+    PlacementRates rates = kRates;
+    rates.scatter_share = share, rates.scatter_group = group;
+    CopyCount count(4, rates);
+    CHECK(count.weighted() == 0);
+    for (const auto& [owner, copies] : {std::pair{0, 4}, {0, 3}, {1, 4}, {3, 2}}) {
+      count.add(owner, copies);
+    }
+    return count.weighted();
+  };
+  CHECK(weighted(0, 1) == 13);  // the paper
+  CHECK(weighted(1, 1) == 7);
+  CHECK(weighted(0.5, 1) == 10);
+  CHECK(weighted(0.5, 2) == 12);
+  CHECK(weighted(0.5, 4) == 13);
+}
+
+TEST_CASE("further residents of an expert are no copies: its owner alone sends and receives") {
+  Placement p({.experts = 4, .devices = 4, .residents = 2, .shadows = 2});
+  p.add_resident(0, 1);
+  CHECK(shadow_copies(p, kRates) == 0);
+  p.add_shadow(0, 2);
+  p.add_shadow(3, 0);
+  p.add_shadow(3, 1);
+  CHECK(shadow_copies(p, kRates) == 2 + 3);
+  PlacementRates rates = kRates;
+  rates.scatter_share = 0.25;
+  CHECK(shadow_copies(p, rates) == 0.75 * 5 + 0.25 * 3);  // owners 0 and 3, the latter with more
 }
 
 TEST_CASE("balanced is a spread below alpha times the mean, and nothing at all is balanced") {
@@ -98,6 +146,10 @@ TEST_CASE("rates that nothing can be divided by are refused by name") {
   bad = kRates;
   bad.expert_bytes = std::nan("");
   CHECK_THROWS_WITH(check(bad, "prophet"), Catch::Contains("prophet.expert_bytes = nan"));
+  bad = kRates;
+  bad.scatter_share = 1.5;
+  CHECK_THROWS_WITH(check(bad, "prophet"),
+                    Catch::Contains("prophet.scatter_share = 1.5: must be from 0 to 1"));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ TEST_CASE("a plan is never slower than none, and its counts are those of its pla
     const auto devices = static_cast<int64_t>(1 + seed % 8),
                experts = devices * static_cast<int64_t>(1 + seed % 3 / 2);
     const ExpertCounts loads = test::skewed_loads(devices, experts, seed);
-    const PlacementRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::scattering_rates(seed);
     const ProphetOptions how{
         .alpha = 0.5 * static_cast<double>(seed % 4),
         .n = seed % 5 == 0   ? devices - 1
@@ -124,7 +124,7 @@ TEST_CASE("the best of all sets of copies is at most as slow as the greedy one, 
   for (uint64_t seed = 0; seed < 150; ++seed) {
     const int64_t devices = seed % 3 == 0 ? 4 : 3;
     const ExpertCounts loads = test::skewed_loads(devices, devices, seed);
-    const PlacementRates rates = test::random_rates(seed);
+    const PlacementRates rates = test::scattering_rates(seed);
     const auto equation = seed % 2 == 0 ? TimeEquation::kBlocking : TimeEquation::kHidden;
     const auto owners = test::owners_in_order(devices, devices);
     const double best = test::exhaustive_s(loads, owners, rates, equation);
@@ -167,6 +167,42 @@ TEST_CASE("the prefix of the search with the least time is kept, not the last on
   CHECK(plan.selected == std::vector<Selected>{{0, {1, 2}}});
   CHECK(plan.time_s == 4 * 1 + 3 * 9 + 2 * 10);
   CHECK(plan.time_without_s == 4 * 6 + 3 * 12);
+}
+
+// As two cases above, but both owners scatter at the same time and nothing else takes time in a
+// copy, so that the second expert costs nothing more.
+TEST_CASE("where owners scatter at the same time the planner copies more experts") {
+  ExpertCounts loads(3, 3);
+  loads.at(0, 0) = 6, loads.at(1, 0) = 3, loads.at(2, 0) = 3;
+  loads.at(1, 1) = 5, loads.at(2, 1) = 1;
+  PlacementRates rates = kCheap;
+  rates.expert_bytes = 10, rates.scatter_share = 1;
+  const ProphetOptions how{.alpha = 0, .n = 0, .equation = TimeEquation::kBlocking};
+  const auto plan = plan_prophet(loads, test::owners_in_order(3, 3), rates, how);
+  CHECK(plan.selected == std::vector<Selected>{{0, {1, 2}}, {1, {0, 2}}});
+  CHECK(plan.time_s == 4 * 0 + 3 * 8 + 2 * 10);
+  rates.scatter_group = 3;
+  CHECK(plan_prophet(loads, test::owners_in_order(3, 3), rates, how).selected.size() == 1);
+}
+
+// 12 and 0 inputs, 3 of which would move: 9 s less of experts. The copies take 40 s each way, so it
+// pays where at least 31 s of the block before hide them forward, and twice as much backward.
+TEST_CASE("the planner hides copies behind the experts of the block before") {
+  ExpertCounts loads(2, 2);
+  loads.at(0, 0) = 9, loads.at(1, 0) = 3;
+  PlacementRates rates = kCheap;
+  rates.expert_bytes = 40;
+  const auto num_copied = [&](std::optional<double> experts_before_s) {
+    return plan_prophet(loads, test::owners_in_order(2, 2), rates,
+                        {.alpha = 0, .experts_before_s = experts_before_s})
+        .selected.size();
+  };
+  rates.a2a_bytes_per_s = 1e9, rates.copy_bytes_per_s = 1;
+  CHECK(num_copied(0) == 0);
+  CHECK(num_copied(30) == 0);
+  CHECK(num_copied(31.5) == 1);
+  CHECK(num_copied(40) == 1);
+  CHECK(num_copied(std::nullopt) == 0);  // its own 12 s
 }
 
 TEST_CASE("ties go to the lower device, the lower expert and the lower device left out") {

@@ -136,7 +136,7 @@ void Rank<T>::prepare(bool initialise_parameters) {
   for (Launch& launch : lanes_[0].launches) {
     const Op& op = plan_.graph.op(launch.op);
     if (plan_.graph.def(op).moe == MoeOp::kPlace) {
-      launch.place = policy_of(op, options_.policies, rank_, report_.policy_failure);
+      launch.place = policy_of(op, options_.policies, rank_, placed_, report_.policy_failure);
     }
     if (plan_.graph.def(op).moe != MoeOp::kGate) continue;
     launch.gate = gate_of(op);

@@ -126,6 +126,7 @@ class Rank {
   TensorId ids_, targets_;
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // indexed by op; empty when no lane has an arbiter
+  LastPlaced placed_;              // the layer that was placed last
   RankReport report_;              // without spans and gates, which report() adds
 };
 

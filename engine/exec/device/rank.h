@@ -143,6 +143,7 @@ class DeviceRank {
   DeviceStorage predictions_, predictions_host_;  // [tokens] int32, with keep_predictions
   DeviceEvent idle_;                              // for copies between steps
   std::vector<Measure> gradients_;
+  LastPlaced placed_;  // the layer that was placed last
   RankReport report_;  // filled by the ops that run on the CPU
   OpId current_;
 };

@@ -15,7 +15,7 @@ void DeviceRank::prepare(bool initialise_parameters) {
     Launch& launch = launches_[op.index()];
     if (plan_.graph.def(op).moe == MoeOp::kPlace) {
       launch.place =
-          policy_of(plan_.graph.op(op), options_.policies, rank_, report_.policy_failure);
+          policy_of(plan_.graph.op(op), options_.policies, rank_, placed_, report_.policy_failure);
     }
     if (!is_gate(plan_.graph, op)) continue;
     launch.gate = gate_of(plan_.graph.op(op));

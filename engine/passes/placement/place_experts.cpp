@@ -20,6 +20,11 @@ struct Copies {
   const char *beside, *suffix;
 };
 
+/// Seconds of compute between two MoE layers, or before the first.
+struct Between {
+  double forward_s = 0, backward_s = 0;
+};
+
 class Placer {
  public:
   Placer(Graph graph, const PlacementStage& stage, const PassContext& context)
@@ -29,6 +34,7 @@ class Placer {
     for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
     const std::vector<ExchangedLayer> layers = exchanged_layers(graph_);
     if (layers.empty()) return std::move(graph_);
+    between_ = time_before(layers.front().dispatch);
     int64_t number = 0;
     for (const ExchangedLayer& layer : layers) place(layer, number++);
     const std::vector<OpId> order = this->order();
@@ -38,6 +44,7 @@ class Placer {
 
  private:
   void check_free(OpId op) const;
+  Between time_before(OpId end) const;
   PlacementBounds bounds() const;
   void place(const ExchangedLayer& layer, int64_t number);
   OpId add(const OpDef& kind, const std::string& name, std::vector<TensorId> inputs, Attrs attrs,
@@ -51,8 +58,9 @@ class Placer {
   const PlacementStage& stage_;
   const PassContext& context_;
   PlacementBounds bounds_;
-  Attrs attrs_;                               // attributes made of bounds_
-  int64_t cut_ = 0;                           // in sixteenths: hidden_between() of the layer before
+  Attrs attrs_;      // attributes made of bounds_
+  Between between_;  // the compute outside experts beside which the next layer's copies travel
+  int64_t cut_ = 0;  // hidden_between() of a layer, in sixteenths; 0 of the first
   std::vector<OpId> first_, last_;            // ops at the beginning and at the end of the program
   std::map<OpId, std::vector<OpId>> before_;  // new ops that come before an op
 };
@@ -81,6 +89,18 @@ void Placer::check_free(OpId id) const {
       context_.stage, op.name, why);
 }
 
+/// Returns the time of the compute before op `end`.
+Between Placer::time_before(OpId end) const {
+  Between time;
+  if (!context_.cost.has_times()) return time;
+  for (OpId op(0); op < end; op = OpId(op.value + 1)) {
+    if (graph_.removed(op) || graph_.def(op).lane != LaneKind::kCompute) continue;
+    time.forward_s += static_cast<double>(context_.cost.op_ns(graph_, op)) * 1e-9;
+  }
+  time.backward_s = 2 * time.forward_s;  // as in fit_placement_rates()
+  return time;
+}
+
 PlacementBounds Placer::bounds() const {
   const int64_t experts = context_.model.experts, devices = graph_.num_ranks;
   PlacementBounds bounds = {.experts = experts,
@@ -105,7 +125,10 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   bounds_ = bounds();
   attrs_ = ops::bounds_attrs(bounds_);
   const std::string prefix = fmt::format("b{}.moe.", graph_.op(layer.gate).layer);
-  const PlacementRates rates = fit_placement_rates(graph_, layer.there, context_);
+  PlacementRates rates = fit_placement_rates(graph_, layer.there, context_);
+  const Between behind = {rates.forward_other_s, rates.backward_other_s};
+  rates.forward_other_s = between_.forward_s, rates.backward_other_s = between_.backward_s;
+  between_ = behind;
   const TensorId state =
       graph_.add_tensor({fmt::format("b{}.placement", graph_.op(layer.gate).layer),
                          {Placement::code_size(bounds_)},
@@ -116,7 +139,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
       add(ops::kGatherLoads, prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(gather);
   Attrs plan = attrs_;
-  plan.merge(ops::rate_attrs(rates));
+  plan.merge(place_rate_attrs(rates));
   plan.merge(ops::option_attrs(stage_.options));
   plan["policy"] = stage_.policy;
   plan["every"] = stage_.every;
@@ -138,8 +161,8 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
                         attrs_, layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(rows);
   send_by_slot(graph_, layer, bounds_, origin.counts, in_force, graph_.out(rows));
+  if (stage_.split && number > 0) cut_ = hidden_between(rates, bounds_.shadows);
   widen_parameters(layer, in_force, prefix);
-  if (stage_.split) cut_ = hidden_between(rates, bounds_.shadows);
 }
 
 /// Gives each parameter of the experts bounds_.residents slots, and adds the ops that copy

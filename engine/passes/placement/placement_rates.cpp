@@ -1,10 +1,12 @@
 // The rates that the planner of a placement uses, fitted to the cost model of the plan.
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
+#include "engine/ops/placed.h"
 #include "engine/passes/moe_layer.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/placement/expert_transfers.h"
@@ -42,26 +44,32 @@ double a2a_rate(const PassContext& context, const Graph& graph, OpId exchange, d
   return bytes * share * others / std::max(time(2) - time(1), 1e-12);
 }
 
-/// Bytes per second at which copy_experts sends one expert to all other devices.
-double copy_rate(const PassContext& context, int64_t devices, double expert_bytes, double a2a) {
+/// Sets the rates of copies to those of one expert that copy_experts sends to all other devices.
+void fit_copies(const PassContext& context, int64_t devices, PlacementRates& rates) {
   const Cluster* const cluster = context.cost.network();
   if (cluster == nullptr) {
     // The expert is scattered to h devices; then each of them receives the other (h - 1) / h.
     const auto h = static_cast<double>(std::max<int64_t>(devices - 1, 1));
-    return a2a * h / (2 * h - 1);
+    rates.copy_bytes_per_s = rates.a2a_bytes_per_s * h / (2 * h - 1);
+    rates.scatter_share = h / (2 * h - 1);
+    return;
   }
   Placement p({.experts = devices, .devices = devices, .residents = 1, .shadows = 1});
   for (int64_t d = 1; d < devices; ++d) p.add_shadow(0, d, 0);
-  Nanoseconds total = 0;
+  std::vector<double> steps_s;
   const ShadowRange range = {0, 1};
   for (const auto& pieces : copy_steps(p, {&range, 1}, cluster->devices_per_node)) {
-    if (pieces.empty()) continue;
     AllToAll step;
     step.bytes.assign(static_cast<size_t>(devices * devices), 0);
-    add_bytes(pieces, {&expert_bytes, 1}, devices, step.bytes);
-    total += alone_ns(*cluster, {std::move(step)});
+    add_bytes(pieces, {&rates.expert_bytes, 1}, devices, step.bytes);
+    steps_s.push_back(pieces.empty() ? 0 : seconds(alone_ns(*cluster, {std::move(step)})));
   }
-  return expert_bytes / std::max(seconds(total), 1e-12);
+  const double total_s = std::max(std::accumulate(steps_s.begin(), steps_s.end(), 0.0), 1e-12);
+  rates.copy_bytes_per_s = rates.expert_bytes / total_s;
+  rates.scatter_share = std::min(1.0, steps_s.front() / total_s);
+  if (cluster->nodes > 1) {
+    rates.scatter_group = std::max<int64_t>(cluster->devices_per_node / cluster->nics_per_node, 1);
+  }
 }
 
 }  // namespace
@@ -73,6 +81,20 @@ int64_t hidden_between(const PlacementRates& rates, int64_t shadows) {
   const double experts = between_s * rates.copy_bytes_per_s / rates.expert_bytes;
   const double all = static_cast<double>(kWhole * shadows);
   return static_cast<int64_t>(std::clamp(std::floor(kWhole * experts), 0.0, all));
+}
+
+PlacementRates rates_of_place(const Op& place) {
+  PlacementRates rates = ops::placement_rates(place);
+  rates.scatter_share = attr_double(place, "scatter_share");
+  rates.scatter_group = attr_int(place, "scatter_group", 1);
+  return rates;
+}
+
+Attrs place_rate_attrs(const PlacementRates& rates) {
+  Attrs attrs = ops::rate_attrs(rates);
+  attrs["scatter_share"] = rates.scatter_share;
+  attrs["scatter_group"] = rates.scatter_group;
+  return attrs;
 }
 
 PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context) {
@@ -111,8 +133,7 @@ PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const Pass
   // The backward of a GEMM is two GEMMs of the same size.
   rates.backward_other_s = 2 * rates.forward_other_s;
   rates.a2a_bytes_per_s = a2a_rate(context, graph, exchange, inputs * rates.input_bytes);
-  rates.copy_bytes_per_s =
-      copy_rate(context, graph.num_ranks, rates.expert_bytes, rates.a2a_bytes_per_s);
+  fit_copies(context, graph.num_ranks, rates);
   return rates;
 }
 

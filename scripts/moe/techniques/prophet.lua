@@ -19,6 +19,9 @@ end
 
 local COUNT = { type = "integer", lo = 0, hi = 1e12, doc = "number of inputs" }
 
+-- With their defaults equations 4 and 5 are the printed ones.
+local RATES = schema.declared "placement_rates"
+
 local COUNTS = {
   routed = { type = "list", of = { type = "list", of = COUNT }, required = true,
     doc = "routed[expert][device]: number of the device's inputs for the expert" },
@@ -30,8 +33,14 @@ local COUNTS = {
   inputs_per_s = above_0("inputs per second through an expert's forward (t)", true),
   equation = { type = "integer", default = 6,
     doc = "equation of the paper for the time: 6, copies block compute; 8, compute hides copies" },
-  fnec_s = at_least_0("forward compute of a block without its experts, seconds; for equation 8", 0),
+  fnec_s = at_least_0("forward compute of the block before without its experts, beside which "
+    .. "copies travel, seconds; for equation 8", 0),
   bnec_s = at_least_0("as fnec_s, for the backward; seconds, for equation 8", 0),
+  experts_before_s = { type = "number", lo = 0, hi = 1e30,
+    doc = "forward compute of the experts of the block before, seconds, for equation 8; default: "
+      .. "that of this layer, as the paper prints it" },
+  scatter_share = RATES.scatter_share,
+  scatter_group = RATES.scatter_group,
 }
 
 M.PLAN = schema.merged(COUNTS, {
