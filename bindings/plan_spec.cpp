@@ -142,7 +142,7 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.rehearse = cost.integer("rehearse", 0);
   if (handle.gate) options.gate = rank_gates(host, handle.gate);
   if (handle.placement)
-    options.place = rank_placements(host, handle.placement, std::nullopt, nullptr);
+    options.place = rank_placements(host, handle.placement, {});
   const Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());

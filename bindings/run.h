@@ -26,8 +26,9 @@ struct Timelines {
 PlanHandle& check_plan(lua_State* L);
 
 /// Returns the function Policies::place of a plan; it is null if the plan has no placement policy
-/// written in Lua. log: may be null.
+/// written in Lua. log: may be null. executor: the one that runs the plan.
 RankPlacements placements_of(const Host& host, const PlanHandle& handle,
+                             std::string_view executor = "simulate",
                              std::shared_ptr<PlacementLog> log = nullptr);
 
 /// Sets the options so that each step of the run is shown on the terminal, if there is one.

@@ -74,6 +74,36 @@ int context_log(lua_State* L) {
   return 0;
 }
 
+/// Throws UserError, beginning with `who`, where weights leave tokens without a holder.
+void check_taken(const Placement& p, const char* who) {
+  for (int64_t e = 0; e < p.bounds().experts; ++e) {
+    if (p.sharing(e) != Sharing::kWeighted) continue;
+    for (int64_t source = 0; source < p.bounds().devices; ++source) {
+      int64_t sum = 0;
+      for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
+      if (sum > 0) continue;
+      throw user_error(
+          "{} a placement in which no holder of expert {} takes the tokens of device {}; call "
+          "p:share with a function after all holders of the expert are set",
+          who, e + 1, source + 1);
+    }
+  }
+}
+
+// ctx:simulate(p) -> ms of a step with p in this layer, see StepTrial
+int context_simulate(lua_State* L) {
+  const PlaceCall& call = check_call(L, kContextType);
+  const Placement& p = check_handle<PlacementHandle>(L, 2, kPlacementType).placement;
+  if (!call.simulate_ms) {
+    throw UserError(
+        "ctx:simulate is possible only while the plan is simulated: for an executed run the policy "
+        "is timed before there is a plan to simulate, and in the run its simulations would take "
+        "time of the step; use p:time_ms() there");
+  }
+  check_taken(p, "ctx:simulate was given");
+  return push_number(L, call.simulate_ms(p));
+}
+
 template <int64_t PlaceInput::*kMember>
 int context_number_from_1(lua_State* L) {
   return push_number(L, check_call(L, kContextType).in->*kMember + 1);
@@ -192,20 +222,8 @@ Placement PlacementViews::result(lua_State* L, int index) const {
   if (handle->call != call_) {
     throw UserError("place() returned a placement of an earlier call; return p or a copy of it");
   }
-  const Placement& p = handle->placement;
-  for (int64_t e = 0; e < p.bounds().experts; ++e) {
-    if (p.sharing(e) != Sharing::kWeighted) continue;
-    for (int64_t source = 0; source < p.bounds().devices; ++source) {
-      int64_t sum = 0;
-      for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
-      if (sum > 0) continue;
-      throw user_error(
-          "place() returned a placement in which no holder of expert {} takes the tokens of device "
-          "{}; call p:share with a function after all holders of the expert are set",
-          e + 1, source + 1);
-    }
-  }
-  return p;
+  check_taken(handle->placement, "place() returned");
+  return handle->placement;
 }
 
 void open_placement(lua_State* L) {
@@ -230,7 +248,11 @@ void open_placement(lua_State* L) {
        "a table of the policy that is kept from call to call, one per rank and layer",
        context_table},
       {"log", "(why: string)", "adds a line to the log of the step's placement in results",
-       method<context_log>}};
+       method<context_log>},
+      {"simulate", "(p: moe.Placement): number",
+       "ms of a simulated step in which this layer has this load and p, and each other layer the "
+       "load and the placement of the policy's last call for it; only while the plan is simulated",
+       method<context_simulate>}};
   static constexpr Member kLoads[] = {
       {"()", "(expert: integer, device?: integer): integer",
        "tokens for an expert: from this device, or from all devices if none is given",

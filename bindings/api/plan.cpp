@@ -69,11 +69,12 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
   read_fields(fields, options);
-  options.policies.place = placements_of(host, handle, log);
+  const std::string executor = fields.text("executor", "simulate");
+  options.policies.place = placements_of(host, handle, executor, log);
   if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
   if (options.steps > 1) show_steps(host, options);
   const int64_t begin = steady_ns();
-  RunResult result = run(plan, fields.text("executor", "simulate"), options);
+  RunResult result = run(plan, executor, options);
   options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);

@@ -67,7 +67,7 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
     options.record = std::make_shared<Trace>();
   }
   if (handle.gate) options.policies.gate = rank_gates(host, handle.gate);
-  options.policies.place = placements_of(host, handle, log);
+  options.policies.place = placements_of(host, handle, f.text("executor", "cpu"), log);
   if (handle.picks && !handle.picks->list.empty()) {
     options.policies.choose = executor_choose(host, *handle.plan, *handle.picks);
   }
@@ -133,10 +133,12 @@ void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
 
 }  // namespace
 
-RankPlacements placements_of(const Host& host, const PlanHandle& handle,
+RankPlacements placements_of(const Host& host, const PlanHandle& handle, std::string_view executor,
                              std::shared_ptr<PlacementLog> log) {
   if (!handle.placement) return nullptr;
-  return rank_placements(host, handle.placement, handle.plan->memory.peak_bytes(), std::move(log));
+  return rank_placements(host, handle.placement,
+                         {handle.plan->memory.peak_bytes(), std::move(log),
+                          executor == "simulate" ? handle.plan : nullptr});
 }
 
 void show_steps(Host& host, RunOptions& options) {

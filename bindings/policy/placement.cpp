@@ -6,6 +6,7 @@
 #include "bindings/policy/graph_session.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/sim/step_trial.h"
 
 namespace moe::lua {
 namespace {
@@ -14,15 +15,17 @@ namespace {
 class RankPlacement {
  public:
   RankPlacement(const HostOptions& options, std::shared_ptr<Watchdog> watchdog,
-                std::shared_ptr<const LuaPlacement> policy, int64_t rank, std::optional<Bytes> left,
-                std::shared_ptr<PlacementLog> log)
+                std::shared_ptr<const LuaPlacement> policy, int64_t rank, const PlacementRun& run)
       : host_(options, std::move(watchdog)),
         policy_(std::move(policy)),
         rank_(rank),
-        left_(left),
-        log_(std::move(log)),
+        log_(run.log),
         deadline_(
             host_.watchdog(), [] {}, [this] { too_late(); }) {
+    if (run.peak_bytes && policy_->device_bytes > 0) {
+      left_ = policy_->device_bytes - *run.peak_bytes;
+    }
+    if (run.simulated) trial_ = std::make_unique<StepTrial>(run.simulated);
     try {
       host_.evaluate_policies();
       fetch();
@@ -41,6 +44,9 @@ class RankPlacement {
     if (log_ && rank_ == 0) {
       call.log = [this, &in](const std::string& why) { log_->add(in.step, in.layer, why); };
     }
+    if (trial_) {
+      call.simulate_ms = [this, &in](const Placement& p) { return to_ms(trial_->step_ns(in, p)); };
+    }
     const PlacementViews views(L, std::move(call), *tables_);
     options_->push(L);
     Failure failure;
@@ -53,7 +59,9 @@ class RankPlacement {
     if (!good && failure.kind == "run") throw RunError(failure.message);
     if (!good) throw UserError(failure.message);
     try {
-      return views.result(L, -1);
+      Placement next = views.result(L, -1);
+      if (trial_) trial_->placed(in, next);
+      return next;
     } catch (const UserError& e) {
       throw user_error("{}{}", line_, e.what());
     }
@@ -103,6 +111,7 @@ class RankPlacement {
   int64_t rank_;
   std::optional<Bytes> left_;
   std::shared_ptr<PlacementLog> log_;
+  std::unique_ptr<StepTrial> trial_;  // null where nothing is simulated
   std::unique_ptr<Reference> place_, options_;
   std::unique_ptr<PlacementTables> tables_;
   std::string line_;  // where place() begins, "recipe.lua:5: "
@@ -167,21 +176,18 @@ std::vector<std::string> PlacementLog::at(int64_t step, int64_t layer) const {
 }
 
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
-                               std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log) {
+                               const PlacementRun& run) {
   HostOptions options = host.options();
   options.mode = "policies";
   options.out_dir.clear();
-  std::optional<Bytes> left;
-  if (peak_bytes && policy->device_bytes > 0) left = policy->device_bytes - *peak_bytes;
-  return
-      [options, watchdog = host.watchdog(), policy, left, log, ranks = std::make_shared<Ranks>()](
-          int64_t rank, const std::string& name) -> PlacementFunction {
-        if (name != policy->stage.policy) return nullptr;
-        const auto state = ranks->of(rank, [&] {
-          return std::make_shared<RankPlacement>(options, watchdog, policy, rank, left, log);
-        });
-        return [state](const PlaceInput& in) { return state->place(in); };
-      };
+  return [options, watchdog = host.watchdog(), policy, run, ranks = std::make_shared<Ranks>()](
+             int64_t rank, const std::string& name) -> PlacementFunction {
+    if (name != policy->stage.policy) return nullptr;
+    const auto state = ranks->of(rank, [&] {
+      return std::make_shared<RankPlacement>(options, watchdog, policy, rank, run);
+    });
+    return [state](const PlaceInput& in) { return state->place(in); };
+  };
 }
 
 namespace {

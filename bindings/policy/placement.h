@@ -35,12 +35,18 @@ class PlacementLog {
   std::map<std::pair<int64_t, int64_t>, std::vector<std::string>> lines_;
 };
 
+/// What the calls of a policy belong to; all of it may be absent.
+struct PlacementRun {
+  std::optional<Bytes> peak_bytes = {};  // planned peak memory of a device
+  std::shared_ptr<PlacementLog> log = nullptr;
+  std::shared_ptr<const Plan> simulated = nullptr;  // the plan, where the simulator runs it
+};
+
 /// Returns the function Policies::place of a run. A call throws UserError for an error of the
 /// policy, and RunError if the machine fails, for example without memory; both name the recipe's
-/// line. A call that passes its deadline ends the process with status 3. peak_bytes: planned peak
-/// memory of a device, nothing if it is not known. log: may be null.
+/// line. A call that passes its deadline ends the process with status 3.
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
-                               std::optional<Bytes> peak_bytes, std::shared_ptr<PlacementLog> log);
+                               const PlacementRun& run);
 
 /// Returns the placements of a run, indexed by [step][layer]: { layer = number of the block, owners
 /// = for each expert, replicas (residents other than the owner) and shadows = lists of { expert,
@@ -57,6 +63,8 @@ struct PlaceCall {
   const LuaPlacement* policy = nullptr;
   std::optional<Bytes> left = {};  // memory of a device that the plan does not use
   std::function<void(const std::string& why)> log;
+  std::function<double(const Placement& p)> simulate_ms =
+      nullptr;  // null where nothing is simulated
 };
 
 /// Values that a Lua state keeps from call to call: the tables of ctx, and ctx.state of each layer.

@@ -155,6 +155,12 @@ void StepReplay::set_step(int64_t step) {
   if (!as_before_) take_loads(std::move(kept));
 }
 
+void StepReplay::set_placed(std::vector<ExpertCounts> kept,
+                            const std::vector<Placement>& placements) {
+  placements_ = next_ = placements;
+  take_loads(std::move(kept));
+}
+
 std::vector<MoeStats> StepReplay::moe() const {
   std::vector<MoeStats> all;
   for (size_t l = 0; l < kept_.size(); ++l) {

@@ -31,6 +31,11 @@ class StepReplay {
   /// called for the steps in the order of the calls of set_step(). Throws the errors of the routing
   /// model and of the policies.
   void set_step(int64_t step);
+  /// Prepares a step with these loads and placements, indexed by MoE layer, in place of set_step():
+  /// no policy is called, no expert moves, and only run() and input() refer to it. Requires: a
+  /// routing model.
+  void set_placed(std::vector<ExpertCounts> kept, const std::vector<Placement>& placements);
+  int64_t num_layers() const { return static_cast<int64_t>(routed_->layers().size()); }
   /// One record per layer with a placement policy, for the step that was set.
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// One record per layer with offloaded experts, for the step that was set.

@@ -37,6 +37,7 @@ struct Trial {
                        .backward_other_s = 0};
   std::optional<Bytes> left;
   std::vector<std::string> log;
+  std::function<double(const Placement&)> simulate_ms;
   int64_t step = 3, layer = 1;
 };
 
@@ -47,7 +48,8 @@ Placement place(LibraryState& lua, Trial& trial, const std::string& body) {
   lua.run("return function(ctx, load, p, o) " + body + " end", 1);
   const PlacementViews views(
       lua.L(),
-      {&in, &trial.policy, trial.left, [&](const std::string& why) { trial.log.push_back(why); }},
+      {&in, &trial.policy, trial.left, [&](const std::string& why) { trial.log.push_back(why); },
+       trial.simulate_ms},
       tables);
   lua_newtable(lua.L());
   call(lua.L(), 4, 1);
@@ -142,6 +144,27 @@ TEST_CASE("p tells its holders, its rows, its times and what is free") {
                                   time, move)));
   trial.left.reset();
   CHECK_NOTHROW(place(lua, trial, "assert(p:free_bytes(1) == nil) return p"));
+}
+
+TEST_CASE("ctx:simulate tells the time of a step with the placement that it is given") {
+  LibraryState lua;
+  Trial trial;
+  trial.simulate_ms = [](const Placement& p) { return p.holds(1, 0) ? 2.5 : 4.0; };
+  CHECK_NOTHROW(place(lua, trial, R"(
+    local q = p:copy():shadow(1, 2)
+    assert(ctx:simulate(q) == 2.5 and ctx:simulate(p) == 4 and ctx:simulate(ctx.placement) == 4)
+    local ok, message = pcall(ctx.simulate, ctx)
+    assert(not ok and tostring(message):find 'placement', message)
+    q:share(1, function(s, d) return d == 2 and 1 or 0 end):drop(1, 2)
+    ok, message = pcall(ctx.simulate, ctx, q)
+    assert(not ok and tostring(message):find 'was given a placement in which no holder of expert 1')
+    return p)"));
+}
+
+TEST_CASE("ctx:simulate is refused where nothing is simulated") {
+  CHECK_THAT(error_of("return p, ctx:simulate(p)"),
+             Contains("ctx:simulate is possible only while the plan is simulated") &&
+                 Contains("use p:time_ms() there"));
 }
 
 TEST_CASE("a placement that loses an expert, has two owners or does not fit cannot be made") {
@@ -283,6 +306,46 @@ end
 local s, t = simulate(mine), simulate(known)
 same(s.placements, t.placements, 8, 7)
 for step = 1, 4 do assert(s.samples_ms[step] == t.samples_ms[step]) end
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
+TEST_CASE("what ctx:simulate says is what the step takes, and it changes nothing in the run") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local function policy(name, at, simulates)
+  return moe.policy.placement { name = name, at = at, shadows = 2, place = function(ctx, load, p)
+    p:clear_shadows()
+    local before = simulates and ctx:simulate(p)
+    local q, e = p:copy(), load:heaviest()[ctx.layer]
+    for d = 1, ctx.devices do if not q:holds(e, d) then q:shadow(e, d) end end
+    if simulates then
+      ctx:log(('%.17g'):format(ctx:simulate(q)))
+      assert(ctx:simulate(p) == before and ctx:simulate(q) ~= before)
+    end
+    return q
+  end }
+end
+local function simulate(placement)
+  return moe.plan { model = model { experts = 8, layers = 4 },
+    cluster = moe.cluster.p4de { nodes = 1 },
+    system = moe.system 'x' { placement, moe.pass.serial {} } }:simulate { steps = 3 }
+end
+local asks, does_not = {}, {}
+for _, at in ipairs { 'step', 'layer' } do
+  asks[at] = policy(at .. '_asks', at, true)
+  does_not[at] = policy(at .. '_does_not', at, false)
+end
+for at in pairs(asks) do
+  local a, b = simulate(asks[at] {}), simulate(does_not[at] {})
+  for step = 1, 3 do
+    assert(a.samples_ms[step] == b.samples_ms[step])
+    -- The last layer of 'layer' knows all loads and placements of the step itself.
+    local said = tonumber(a.placements[step][2].log[1])
+    assert(at == 'step' or math.abs(said - a.samples_ms[step]) < 1e-9)
+  end
+end
 )");
   INFO((failure ? failure->message + failure->traceback : ""));
   CHECK(!failure);

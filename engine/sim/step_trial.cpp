@@ -1,0 +1,39 @@
+#include "engine/sim/step_trial.h"
+
+#include "engine/timeline/metrics.h"
+
+namespace moe {
+namespace {
+
+/// Policies that keep every placement. A StepTrial gives its replay placements instead.
+PlacementFunction keep(int64_t, const std::string&) {
+  return [](const PlaceInput& in) { return in.now; };
+}
+
+}  // namespace
+
+StepTrial::StepTrial(std::shared_ptr<const Plan> plan)
+    : plan_(std::move(plan)), replay_(*plan_, keep) {}
+
+Nanoseconds StepTrial::step_ns(const PlaceInput& in, const Placement& p) {
+  std::vector<ExpertCounts> loads;
+  std::vector<Placement> placements;
+  for (int64_t layer = 0; layer < replay_.num_layers(); ++layer) {
+    const auto last = layers_.find(layer);
+    const bool known = last != layers_.end() && layer != in.layer;
+    loads.push_back(known ? last->second.first : in.loads);
+    if (layer == in.layer) {
+      placements.push_back(p);
+    } else {
+      placements.push_back(known ? last->second.second : Placement(p.bounds()));
+    }
+  }
+  replay_.set_placed(std::move(loads), placements);
+  return metrics(plan_->graph, replay_.run()).makespan_ns;
+}
+
+void StepTrial::placed(const PlaceInput& in, const Placement& next) {
+  layers_.insert_or_assign(in.layer, std::pair(in.loads, next));
+}
+
+}  // namespace moe
