@@ -11,6 +11,8 @@ namespace {
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Levels that differ by less than this factor are equal except for rounding.
 constexpr double kTie = 1 + 1e-13;
+/// Differs from every sum.
+constexpr double kUnseen = std::numeric_limits<double>::quiet_NaN();
 
 }  // namespace
 
@@ -19,7 +21,7 @@ FairShare::FairShare(size_t num_links)
       level_(num_links, kInfinity),
       taken_(num_links),
       weight_(num_links),
-      changed_(num_links),
+      seen_(num_links, kUnseen),
       count_(num_links),
       position_(num_links),
       held_(num_links),
@@ -29,7 +31,7 @@ FairShare::FairShare(size_t num_links)
 }
 
 void FairShare::mark(uint32_t link) {
-  changed_[link] = true;
+  seen_[link] = kUnseen;
   first_changed_ = std::min<size_t>(first_changed_, position_[link]);
 }
 
@@ -115,13 +117,13 @@ double FairShare::level_of(uint32_t link) const {
 
 void FairShare::set_level(uint32_t link, double level) {
   const double more = level - level_[link];
-  changed_[link] = false;
   if (std::abs(more) <= 1e-14 * level && level < kInfinity) return;
   level_[link] = level;
-  for (const Held& held : held_[link]) {
-    taken_[held.other] += held.share * more;
-    changed_[held.other] = true;  // it comes later in order_
-  }
+  double* const taken = taken_.data();
+  const Held* held = held_[link].data();
+  const Held* const end = held + held_[link].size();
+#pragma GCC unroll 4
+  for (; held != end; ++held) taken[held->other] += held->share * more;
 }
 
 /// Lets `link` hold back the flows on both links, which `from` held; returns whether there are any.
@@ -138,32 +140,44 @@ bool FairShare::take_over(uint32_t link, uint32_t from) {
   return any;
 }
 
+/// Moves the link at position k, whose level comes out below that of a link before it, in front of
+/// that link; takes over the flows that both share. Returns its new position. Counts `budget` down.
+size_t FairShare::move_forward(size_t k, size_t& budget) {
+  const uint32_t link = order_[k];
+  double level = level_of(link);
+  for (; k > 0 && level * kTie < level_[order_[k - 1]] && budget > 0; --k) {
+    if (take_over(link, order_[k - 1])) {
+      level = level_of(link);
+      --budget;
+    }
+    order_[k] = order_[k - 1];
+    position_[order_[k]] = static_cast<uint32_t>(k);
+  }
+  order_[k] = link;
+  position_[link] = static_cast<uint32_t>(k);
+  seen_[link] = taken_[link];
+  set_level(link, level < 0 ? kInfinity : level);
+  return k;
+}
+
 /// Computes the levels of changed links in ascending order. A link whose level comes out below that
-/// of a link before it takes over the flows that both share and moves in front; then the links
-/// behind it are computed again. Returns false if this takes too long.
+/// of a link before it moves in front of it; then the links behind it are computed again. Returns
+/// false if this takes too long.
 bool FairShare::relax() {
   size_t budget = 8 * order_.size();
-  for (size_t k = first_changed_; k < order_.size();) {
+  double before = first_changed_ == 0 ? 0 : level_[order_[first_changed_ - 1]];
+  for (size_t k = first_changed_; k < order_.size(); ++k) {
     const uint32_t link = order_[k];
-    const auto before = [&](size_t j) { return level_[order_[j - 1]]; };
-    if (!changed_[link] && (k == 0 || level_[link] * kTie >= before(k))) {
-      ++k;
-      continue;
+    const bool same = taken_[link] == seen_[link];
+    const double level = same ? level_[link] : level_of(link);
+    if (level * kTie < before || level < 0) {
+      k = move_forward(k, budget);
+      if (budget == 0) return false;
+    } else if (!same) {
+      seen_[link] = taken_[link];
+      set_level(link, level);
     }
-    double level = level_of(link);
-    size_t j = k;
-    for (; j > 0 && level * kTie < before(j); --j) {
-      if (take_over(link, order_[j - 1])) {
-        level = level_of(link);
-        if (--budget == 0) return false;
-      }
-      order_[j] = order_[j - 1];
-      position_[order_[j]] = static_cast<uint32_t>(j);
-    }
-    order_[j] = link;
-    position_[link] = static_cast<uint32_t>(j);
-    set_level(link, level < 0 ? kInfinity : level);
-    k = j + 1;
+    before = level_[order_[k]];
   }
   return true;
 }
@@ -249,7 +263,7 @@ void FairShare::end_filling() {
     order_.push_back(l);
   }
   for (uint32_t k = 0; k < order_.size(); ++k) position_[order_[k]] = k;
-  std::fill(changed_.begin(), changed_.end(), false);
+  seen_ = taken_;
 }
 
 void FairShare::settle(std::vector<uint32_t>& moved) {

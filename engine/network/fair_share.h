@@ -69,6 +69,7 @@ class FairShare {
   double level_of(uint32_t link) const;
   void set_level(uint32_t link, double level);
   bool take_over(uint32_t link, uint32_t from);
+  size_t move_forward(size_t position, size_t& budget);
   bool relax();
   void fill();
   void start_filling();
@@ -79,7 +80,7 @@ class FairShare {
   std::vector<double> capacity_, level_;
   std::vector<double> taken_;   // bytes per second of flows that other links hold back
   std::vector<double> weight_;  // sum of the shares of held_
-  std::vector<char> changed_;   // capacity, taken or weight, since the level was computed
+  std::vector<double> seen_;  // taken_ when the level was computed; NaN: it must be computed again
   std::vector<uint32_t> count_, position_;  // number of flows on the link; index in order_
   std::vector<std::vector<Held>> held_;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 #include "engine/base/units.h"
 
@@ -46,7 +47,7 @@ void MovingStreams::add(uint32_t owner, uint32_t out, uint32_t in, const Stream&
   double count = 0;
   for (const Flow& flow : stream.flows) count += flow.count;
   const uint32_t id = sharing_.add(out, in, stream.weight * count);
-  if (id >= streams_.size()) streams_.resize(id + 1);
+  if (id >= streams_.size()) streams_.resize(id + 1), ends_.resize(id + 1);
   Moving& m = streams_[id] = {};
   m.next = stream.flows.data();
   m.last = m.next + stream.flows.size();
@@ -57,8 +58,8 @@ void MovingStreams::add(uint32_t owner, uint32_t out, uint32_t in, const Stream&
   ++mine.streams;
   m.place_out = static_cast<uint32_t>(mine.links[out].streams.size());
   m.place_in = static_cast<uint32_t>(mine.links[in].streams.size());
-  mine.links[out].streams.push_back(id);
-  mine.links[in].streams.push_back(id);
+  mine.links[out].streams.push_back({id, in});
+  mine.links[in].streams.push_back({id, out});
   count_flows(m, count);
 }
 
@@ -77,7 +78,7 @@ void MovingStreams::remove(uint32_t id) {
   Owner& owner = owners_[m.owner];
   for (const uint32_t l : {m.out, m.in}) {
     OwnerLink& link = owner.links[l];
-    Moving& last = streams_[link.streams.back()];
+    Moving& last = streams_[link.streams.back().stream];
     const uint32_t place = l == m.out ? m.place_out : m.place_in;
     (l == m.out ? last.place_out : last.place_in) = place;
     link.streams[place] = link.streams.back();
@@ -100,16 +101,17 @@ void MovingStreams::catch_up(Moving& m) {
   m.since = clock_[m.holder];
 }
 
-/// Computes `end` of a stream that has caught up.
-void MovingStreams::set_end(Moving& m) {
+/// Computes the end of a stream that has caught up.
+void MovingStreams::set_end(uint32_t id) {
+  const Moving& m = streams_[id];
   if (m.holder == kNone) return;
   const double end = m.since + std::max(0.0, m.next->bytes - m.moved) / m.weight;
   if (end <= end_[m.holder]) {
     end_[m.holder] = end;
-  } else if (m.end == end_[m.holder]) {
+  } else if (ends_[id] == end_[m.holder]) {
     search_[m.holder] = true;
   }
-  m.end = end;
+  ends_[id] = end;
 }
 
 /// Takes the holder from the shares.
@@ -117,11 +119,11 @@ void MovingStreams::set_holder(uint32_t id) {
   Moving& m = streams_[id];
   if (m.next == m.last || m.holder == sharing_.holder(id)) return;
   catch_up(m);
-  if (m.holder != kNone && m.end == end_[m.holder]) search_[m.holder] = true;
+  if (m.holder != kNone && ends_[id] == end_[m.holder]) search_[m.holder] = true;
   m.holder = sharing_.holder(id);
   m.since = clock_[m.holder];
-  m.end = kInfinity;
-  set_end(m);
+  ends_[id] = kInfinity;
+  set_end(id);
 }
 
 /// Computes the weights of kPerCollective where the numbers of flows have changed.
@@ -130,40 +132,54 @@ void MovingStreams::weigh() {
     Owner& owner = owners_[changed.owner];
     OwnerLink& link = owner.links[changed.link];
     link.changed = false;
+    // A stream weighs by the larger number of flows on its two links.
+    const double most = std::max(link.flows, std::exchange(link.weighed, link.flows));
     if (!per_collective_ || by_bytes_) continue;
-    for (const uint32_t id : link.streams) {
-      Moving& m = streams_[id];
-      const double crowd = std::max(owner.links[m.out].flows, owner.links[m.in].flows);
-      if (crowd == m.crowd) continue;
-      catch_up(m);
-      m.crowd = crowd;
-      m.weight = 1 / crowd;
-      set_end(m);
-      sharing_.set_share(id, m.weight * m.count);
+    for (const OnLink& on : link.streams) {
+      const double others = owner.links[on.other].flows;
+      if (others > most) continue;
+      weigh(on.stream, std::max(link.flows, others));
     }
   }
   changed_.clear();
+}
+
+void MovingStreams::weigh(uint32_t id, double crowd) {
+  Moving& m = streams_[id];
+  if (crowd == m.crowd) return;
+  catch_up(m);
+  m.crowd = crowd;
+  m.weight = 1 / crowd;
+  set_end(id);
+  sharing_.set_share(id, m.weight * m.count);
 }
 
 void MovingStreams::settle(double now_ns) {
   weigh();
   sharing_.settle(moved_);
   for (const uint32_t id : moved_) set_holder(id);
+  for (uint32_t l = 0; l < clock_.size(); ++l) {
+    level_[l] = sharing_.level(l);
+    if (search_[l]) find_end(l);
+  }
   look_ahead(now_ns);
 }
 
+/// Finds the stream on the link that ends next.
+void MovingStreams::find_end(uint32_t link) {
+  search_[link] = false;
+  double end = kInfinity;
+  for (const auto& held : sharing_.held(link)) end = std::min(end, ends_[held.flows]);
+  end_[link] = end;
+}
+
+/// Computes when the links' clocks read `end_`.
 void MovingStreams::look_ahead(double now_ns) {
   const size_t num_links = clock_.size();
-  for (uint32_t l = 0; l < num_links; ++l) {
-    level_[l] = sharing_.level(l);
-    if (!search_[l]) continue;
-    search_[l] = false;
-    end_[l] = kInfinity;
-    for (const auto& held : sharing_.held(l)) end_[l] = std::min(end_[l], streams_[held.flows].end);
-  }
+  // Without branches, so that several quotients are computed at once.
   for (size_t l = 0; l < num_links; ++l) {
-    const double left = std::max(0.0, end_[l] - clock_[l]);
-    end_ns_[l] = left > 0 ? now_ns + left * kNsPerSecond / level_[l] : now_ns;
+    const double left = end_[l] - clock_[l], ns = left * kNsPerSecond / level_[l];
+    end_ns_[l] = now_ns + (left > 0 ? ns : 0);
   }
   next_end_ns_ = kInfinity;
   for (const double end_ns : end_ns_) next_end_ns_ = std::min(next_end_ns_, end_ns);
@@ -176,17 +192,19 @@ void MovingStreams::take_ended(double now_ns, double limit_ns, std::vector<Finis
     if (end_ns_[l] > limit_ns) continue;
     const double end = std::max(end_[l], clock_[l] + level_[l] * seconds);
     const std::vector<FairShare::Held>& held = sharing_.held(l);
+    double next = kInfinity;
     for (size_t i = held.size(); i-- > 0;) {  // remove() puts the last, which was seen, at i
       const uint32_t id = held[i].flows;
-      if (streams_[id].end <= end) end_flows(id, ended);
+      if (ends_[id] <= end && !end_flows(id, ended)) continue;
+      next = std::min(next, ends_[id]);
     }
-    search_[l] = true;
+    end_[l] = next;
   }
   if (by_bytes_) look_ahead(now_ns);
 }
 
-/// Ends the next flows of the stream.
-void MovingStreams::end_flows(uint32_t id, std::vector<FinishedFlow>& ended) {
+/// Ends the next flows of the stream; returns whether it has more.
+bool MovingStreams::end_flows(uint32_t id, std::vector<FinishedFlow>& ended) {
   Moving& m = streams_[id];
   m.moved = m.next->bytes;
   m.since = clock_[m.holder];
@@ -197,9 +215,13 @@ void MovingStreams::end_flows(uint32_t id, std::vector<FinishedFlow>& ended) {
   }
   m.count -= count;
   count_flows(m, -count);
-  if (m.next == m.last) return remove(id);
-  m.end = m.since + (m.next->bytes - m.moved) / m.weight;
+  if (m.next == m.last) {
+    remove(id);
+    return false;
+  }
+  ends_[id] = m.since + (m.next->bytes - m.moved) / m.weight;
   sharing_.set_share(id, m.weight * m.count);
+  return true;
 }
 
 int64_t MovingStreams::owners_on(uint32_t link) const {

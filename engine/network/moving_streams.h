@@ -79,13 +79,17 @@ class MovingStreams {
     double crowd = 0;                      // per_collective_: 1 / weight
     double moved = 0;  // bytes of each unfinished flow when the clock read `since`
     double since = 0;
-    double end = 0;  // what the clock reads when the next flow ends
+  };
+  struct OnLink {
+    uint32_t stream;
+    uint32_t other;  // the other link that it crosses
   };
   /// The streams of one owner on one link.
   struct OwnerLink {
-    double flows = 0;  // number of unfinished flows
+    double flows = 0;    // number of unfinished flows
+    double weighed = 0;  // the number by which the streams were weighed
     bool changed = false;
-    std::vector<uint32_t> streams = {};
+    std::vector<OnLink> streams = {};
   };
   struct Owner {
     uint32_t number = 0;
@@ -100,11 +104,13 @@ class MovingStreams {
   void count_flows(const Moving& stream, double more);
   void remove(uint32_t id);
   void catch_up(Moving& stream);
-  void set_end(Moving& stream);
+  void set_end(uint32_t id);
   void set_holder(uint32_t id);
   void weigh();
+  void weigh(uint32_t id, double crowd);
+  void find_end(uint32_t link);
   void look_ahead(double now_ns);
-  void end_flows(uint32_t id, std::vector<FinishedFlow>& ended);
+  bool end_flows(uint32_t id, std::vector<FinishedFlow>& ended);
 
   bool per_collective_;
   bool by_bytes_ = false;
@@ -112,10 +118,12 @@ class MovingStreams {
   // Indexed by link.
   std::vector<double> level_;  // FairShare::level(), by which the clock advances per second
   std::vector<double> clock_;
-  std::vector<double> end_;      // the least Moving::end of the streams that the link holds back
-  std::vector<double> end_ns_;   // when the clock reads end_
-  std::vector<char> search_;     // end_ is not known
-  std::vector<Moving> streams_;  // indexed by number in sharing_
+  std::vector<double> end_;     // the least ends_ of the streams that the link holds back
+  std::vector<double> end_ns_;  // when the clock reads end_
+  std::vector<char> search_;    // end_ is not known
+  // Indexed by number in sharing_.
+  std::vector<Moving> streams_;
+  std::vector<double> ends_;  // what the holder's clock reads when the stream's next flow ends
   std::vector<Owner> owners_;
   std::vector<Changed> changed_;  // where numbers of flows have changed
   std::vector<uint32_t> moved_;   // scratch

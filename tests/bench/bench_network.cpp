@@ -1,6 +1,12 @@
-// What the contention model costs on one core, for the sizes that its speed is judged by: the
-// median of the samples, and the events of a run.
+// What the contention model costs, for the sizes that its speed is judged by: CPU time, the median
+// and the quartiles of the samples, and the events of a run.
+// Usage: bench_network [SAMPLES] [WORD]: only the cases whose names have WORD
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <string>
 
 #include "tests/bench/measure.h"
 #include "tests/network/clusters.h"
@@ -14,13 +20,21 @@ using test::all_to_all_v;
 using test::eight_a_node;
 using test::kMiB;
 
-constexpr int kSamples = 9;
+int num_samples = 9;
+std::string only;
 
 void measure(const std::string& name, const Cluster& cluster, const std::vector<NetworkOp>& ops) {
+  if (name.find(only) == std::string::npos) return;
   NetworkRun run;
-  const double ms = bench::median_ms(kSamples, [&] { run = run_collectives(cluster, ops); });
-  fmt::print("{:<52}{:>10.2f}{:>10}{:>14.3f}\n", name, ms, run.num_events,
+  std::vector<double> samples;
+  for (int i = 0; i < num_samples; ++i) {
+    samples.push_back(1e3 * bench::cpu_seconds([&] { run = run_collectives(cluster, ops); }));
+  }
+  const bench::Spread ms = bench::spread_of(samples);
+  fmt::print("{:<55}{:>10.2f} {:>20}{:>10}{:>14.3f}\n", name, ms.median,
+             fmt::format("[{:.2f}, {:.2f}]", ms.low, ms.high), run.num_events,
              to_ms(test::last_end_ns(run)));
+  std::fflush(stdout);
 }
 
 NetworkOp random_exchange(int64_t n) {
@@ -32,8 +46,10 @@ NetworkOp random_exchange(int64_t n) {
 
 }  // namespace
 
-int main() {
-  fmt::print("{:<52}{:>10}{:>10}{:>14}\n", "", "ms", "events", "simulated ms");
+int main(int argc, char** argv) {
+  if (argc > 1) num_samples = std::max(1, std::atoi(argv[1]));
+  if (argc > 2) only = argv[2];
+  fmt::print("{:<55}{:>10} {:>20}{:>10}{:>14}\n", "", "ms", "", "events", "simulated ms");
   const NetworkOp reduce = all_reduce(100 * kMiB);
   for (const int64_t n : {64, 128, 256}) {
     for (const int64_t nics : {1, 4, 8}) {
@@ -46,9 +62,11 @@ int main() {
     measure(fmt::format("balanced all-to-all, {} ranks", n), cluster, {all_to_all(kMiB)});
     measure(fmt::format("the same and an all-reduce"), cluster, {all_to_all(kMiB), reduce});
   }
-  for (const int64_t nics : {1, 4}) {
-    measure(fmt::format("random all-to-all and all-reduce, 64 ranks, {} NICs", nics),
-            eight_a_node(64, nics), {random_exchange(64), reduce});
+  for (const int64_t n : {64, 256, 512, 1024}) {
+    for (const int64_t nics : {1, 4}) {
+      measure(fmt::format("random all-to-all and all-reduce, {} ranks, {} NICs", n, nics),
+              eight_a_node(n, nics), {random_exchange(n), reduce});
+    }
   }
   const Cluster cluster = eight_a_node(64);
   const NetworkOp skewed = all_to_all_v(test::skewed_matrix(64, kMiB / 4));

@@ -2,9 +2,8 @@
 // by a routing model; CPU time, medians over repeated runs, and the parts of it. And what a step of
 // the system `prophet`, whose transfers of experts run while others do, costs by the number of
 // devices, of layers and of steps.
-// Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM]; SYSTEM may be "pace"
+// Usage: bench_sim [RUNS] [ITERATIONS] [SYSTEM [DEVICES]]; SYSTEM may be "pace", DEVICES is for it
 #include <fmt/format.h>
-#include <time.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -20,7 +19,7 @@
 
 namespace {
 
-using moe::Nanoseconds;
+using moe::bench::cpu_seconds;
 
 moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* routing) {
   moe::PlanSpec s;
@@ -38,22 +37,9 @@ moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* routing) {
   return s;
 }
 
-/// Of this thread, which does all the work, so that others on the machine do not count.
-double cpu_seconds() {
-  timespec now;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
-}
-
-double seconds(const std::function<void()>& body) {
-  const double begin = cpu_seconds();
-  body();
-  return cpu_seconds() - begin;
-}
-
 double median_s(int runs, const std::function<void()>& body) {
   std::vector<double> samples;
-  for (int i = 0; i < runs; ++i) samples.push_back(seconds(body));
+  for (int i = 0; i < runs; ++i) samples.push_back(cpu_seconds(body));
   return moe::bench::spread_of(samples).median;
 }
 
@@ -83,14 +69,14 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
   moe::StepReplay steps(*plan);
   for (int64_t i = 0; i < iterations; ++i) {
     for (size_t l = 0; l < 12 / static_cast<size_t>(moe_every); ++l) {
-      routing += seconds([&] {
+      routing += cpu_seconds([&] {
         s.routing->loads({i, static_cast<int64_t>(l), 32, 8 * 512, 32, 1});
       });
     }
-    step += seconds([&] { steps.set_step(i); });
+    step += cpu_seconds([&] { steps.set_step(i); });
     moe::Timeline timeline;
-    replay += seconds([&] { timeline = steps.run(); });
-    sums += seconds([&] { moe::metrics(plan->graph, timeline); });
+    replay += cpu_seconds([&] { timeline = steps.run(); });
+    sums += cpu_seconds([&] { moe::metrics(plan->graph, timeline); });
   }
   std::vector<double> made;
   for (const moe::Metrics& m : result.metrics) made.push_back(moe::to_ms(m.makespan_ns));
@@ -128,8 +114,8 @@ void pace(int runs, int64_t devices, int64_t moe_layers, int64_t steps) {
     moe::StepReplay step(*plan);
     double mine = 0;
     for (int64_t at = 0; at < steps; ++at) {
-      const double set = seconds([&] { step.set_step(at); });
-      const double run = seconds([&] { step.run(); });
+      const double set = cpu_seconds([&] { step.set_step(at); });
+      const double run = cpu_seconds([&] { step.run(); });
       route += set, replay += run, mine += set + run;
     }
     samples.push_back(1e3 * mine / static_cast<double>(steps));
@@ -163,6 +149,7 @@ int main(int argc, char** argv) {
   fmt::print("\nprophet, CPU ms per step: median of {} runs, and its parts\n", runs);
   fmt::print("{:>7} {:>10} {:>5} {:>24} {:>9} {:>9}\n", "devices", "MoE layers", "steps", "all",
              "loads", "replay");
+  if (argc > 4) return pace(runs, std::atoi(argv[4]), 2, 3), 0;
   for (const int64_t devices : {16, 32, 64, 128, 256, 512, 1024}) pace(runs, devices, 2, 3);
   for (const int64_t layers : {4, 8, 16}) pace(runs, 64, layers, 3);
   for (const int64_t steps : {1, 6, 12}) pace(runs, 64, 2, steps);

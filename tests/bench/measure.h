@@ -3,6 +3,7 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <time.h>
 
 #include <algorithm>
 #include <chrono>
@@ -41,6 +42,21 @@ Spread spread_ns(int runs, F body) {
 template <class F>
 double median_ms(int runs, F body) {
   return spread_ns(runs, body).median / 1e6;
+}
+
+/// CPU time of this thread, so that others on the machine do not count. For bodies that run on one
+/// thread.
+inline double cpu_seconds() {
+  timespec now;
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
+}
+/// CPU time of one call.
+template <class F>
+double cpu_seconds(F body) {
+  const double begin = cpu_seconds();
+  body();
+  return cpu_seconds() - begin;
 }
 
 /// Median [lowest quarter, highest quarter] in us.
