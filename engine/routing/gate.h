@@ -114,6 +114,8 @@ struct Gate {
   bool token_scope_without_capacity = false;
   /// Whether a token's choices are the k experts with its best scores, and the capacity is top_k's.
   bool takes_best = false;
+  /// Whether `route` is RoutingBuilder::fill() of topk_rows(), with all columns in use.
+  bool fills_best = false;
 };
 
 /// Returns the scope of a gate under a capacity factor (<= 0: no limit).

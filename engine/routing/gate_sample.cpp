@@ -19,6 +19,7 @@ constexpr int64_t kEvenTokens = kMostSources * kMostTokens, kEvenScores = int64_
 constexpr int64_t kLawScores = int64_t{1} << 23, kFewestSources = 4;
 // The scores of one call of a gate, few enough for the processor's cache.
 constexpr int64_t kPartScores = int64_t{1} << 18;
+constexpr int64_t kFewExperts = 64;
 // The scores of a source if the gate needs the whole batch. Where experts choose, all slots are in
 // use in any sample.
 constexpr int64_t kWholeScores = int64_t{1} << 25, kExpertScores = int64_t{1} << 19;
@@ -53,7 +54,16 @@ bool may_be_cut(const Gate& gate) {
          (gate.token_scope_without_capacity && gate.chooser == Chooser::kToken);
 }
 
-void route_part(const GateUse& use, const Source& source, const GateInput& part, Tally& tally) {
+/// Whether the gate gets the best experts of each token (ScoreLaw::best()) instead of scores. For
+/// few experts it costs no less (bench_gates).
+bool needs_best(const GateUse& use) {
+  return use.gate.fills_best && use.gate.scores == kernels::ScoreRule::kSoftmax &&
+         use.experts > kFewExperts;
+}
+
+/// `best`: [tokens, columns] if needs_best(), otherwise empty.
+void route_part(const GateUse& use, const Source& source, const GateInput& part,
+                const std::vector<int32_t>& best, Tally& tally) {
   std::vector<int32_t> expert(index(part.tokens * use.columns)), slot(expert.size());
   std::vector<int32_t> counts(index(use.experts));
   const RoutingMaps maps = {.tokens = part.tokens,
@@ -65,7 +75,11 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
                             .counts = counts.data(),
                             .part = true};
   RoutingBuilder builder(maps, tally.used);
-  use.gate.route(part, builder);
+  if (needs_best(use)) {
+    builder.fill(best, use.columns);
+  } else {
+    use.gate.route(part, builder);
+  }
   for (const int32_t e : expert) {
     if (e >= 0) ++tally.choices[index(e)];
   }
@@ -75,12 +89,13 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
 /// Routes the tokens of a source, with the same scores in all layers.
 void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
                   std::vector<Tally>& layers) {
-  const bool scored = use.gate.chooser != Chooser::kRule;
-  const int64_t part = may_be_cut(use.gate)
+  const bool by_best = needs_best(use);
+  const bool scored = use.gate.chooser != Chooser::kRule && !by_best;
+  const int64_t part = scored && may_be_cut(use.gate)
                            ? std::clamp<int64_t>(kPartScores / use.experts, 1, source.tokens)
                            : source.tokens;
   std::vector<float> scores(scored ? index(part * use.experts) : 0);
-  std::vector<int32_t> ids(index(part));
+  std::vector<int32_t> ids(index(part)), best;
   const uint32_t key = stream_key(kSeed, RandomStream::kIds, {source.step, source.rank});
   for (int64_t first = 0; first < source.tokens; first += part) {
     GateInput in = {.tokens = std::min(part, source.tokens - first),
@@ -92,13 +107,14 @@ void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
                     .first_token = source.rank % use.ranks * use.tokens + first,
                     .step = source.step};
     if (scored) law.write(use.gate.scores, first, in.tokens, scores.data());
+    if (by_best) best = law.best(use.columns, first, in.tokens);
     for (int64_t t = 0; t < in.tokens; ++t) {
       const uint64_t drawn = hash32(static_cast<uint64_t>(first + t), key);
       ids[index(t)] = static_cast<int32_t>(drawn * static_cast<uint64_t>(use.vocab) >> 32);
     }
     for (Tally& layer : layers) {
       in.layer = layer.block;
-      route_part(use, source, in, layer);
+      route_part(use, source, in, best, layer);
     }
   }
 }

@@ -21,10 +21,6 @@ ScoreMatrix scores_of(const GateInput& in) {
   return {std::span(in.scores, static_cast<size_t>(in.tokens * in.experts)), in.experts};
 }
 
-void route_switch(const GateInput& in, RoutingBuilder& out) {
-  out.fill(argmax_rows(scores_of(in)), 1);
-}
-
 void route_top(const GateInput& in, int64_t k, RoutingBuilder& out) {
   out.fill(topk_rows(scores_of(in), k), k);
 }
@@ -119,6 +115,18 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
   return gate;
 }
 
+// Makes a gate that fills slots with the fixed_k best experts of every token, or the model's k best
+// if fixed_k is 0.
+Gate filling_gate(std::string name, std::string doc, GateScope scope, WeightRule weight,
+                  int64_t fixed_k) {
+  Gate gate = choice_gate(std::move(name), std::move(doc), scope, weight, fixed_k,
+                          [fixed_k](const GateInput& in, RoutingBuilder& out) {
+                            route_top(in, fixed_k > 0 ? fixed_k : in.k, out);
+                          });
+  gate.fills_best = true;
+  return gate;
+}
+
 /// The capacity is the ceiling of c * factor * tokens / experts, multiplied from left to right,
 /// with the c of this list of gates:
 ///   switch         c 1  the best expert, slots in token order (Fedus et al. 2021)
@@ -130,21 +138,19 @@ Gate choice_gate(std::string name, std::string doc, GateScope scope, WeightRule 
 ///   hash           c 1  token id modulo experts, weight 1 (Roller et al. 2021)
 ///   random         c k  k different experts by (global token, step, layer), weight 1, token order
 std::vector<Gate> make_gates() {
-  const auto route_top2 = [](const GateInput& in, RoutingBuilder& out) { route_top(in, 2, out); };
   std::vector<Gate> gates;
-  gates.push_back(choice_gate("switch", "each token's best expert, slots in token order",
-                              GateScope::kToken, WeightRule::kProb, 1, route_switch));
+  gates.push_back(filling_gate("switch", "each token's best expert, slots in token order",
+                               GateScope::kToken, WeightRule::kProb, 1));
+  gates.back().takes_best = true;
+  gates.push_back(filling_gate("top_k",
+                               "the k best experts, all first choices before all second choices",
+                               GateScope::kBatch, WeightRule::kRenorm, 0));
   gates.back().takes_best = true;
   gates.push_back(
-      choice_gate("top_k", "the k best experts, all first choices before all second choices",
-                  GateScope::kBatch, WeightRule::kRenorm, 0,
-                  [](const GateInput& in, RoutingBuilder& out) { route_top(in, in.k, out); }));
+      filling_gate("top2", "top_k with k = 2", GateScope::kBatch, WeightRule::kRenorm, 2));
   gates.back().takes_best = true;
-  gates.push_back(choice_gate("top2", "top_k with k = 2", GateScope::kBatch, WeightRule::kRenorm, 2,
-                              route_top2));
-  gates.back().takes_best = true;
-  gates.push_back(choice_gate("top2_c1", "top2 with half the slots", GateScope::kBatch,
-                              WeightRule::kRenorm, 2, route_top2));
+  gates.push_back(filling_gate("top2_c1", "top2 with half the slots", GateScope::kBatch,
+                               WeightRule::kRenorm, 2));
   gates.back().capacity = [](int64_t tokens, int64_t experts, int64_t, double factor) {
     return capacity_of("top2_c1", 1, 2, tokens, experts, factor);
   };

@@ -138,16 +138,28 @@ std::vector<int32_t> topk_col(const ScoreMatrix& s, int64_t expert, int64_t n) {
   if (n < 0 || n > s.tokens) {
     throw user_error("gate: n = {} must be between 0 and tokens = {}", n, s.tokens);
   }
-  std::vector<uint64_t> keys(static_cast<size_t>(s.tokens));
+  const auto count = static_cast<size_t>(n);
+  std::vector<uint64_t> keys;  // of the best tokens so far and of some worse ones
+  keys.reserve(2 * count + 1);
+  uint64_t worst =
+      std::numeric_limits<uint64_t>::max();  // of the keys that were cut off, the least
+  const auto cut = [&] {
+    if (keys.size() <= count) return;
+    std::nth_element(keys.begin(), keys.begin() + n, keys.end());
+    worst = keys[count];
+    keys.resize(count);
+  };
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float score = s.scores[static_cast<size_t>(t * s.experts + expert)];
     if (score != score) fail_nan(t);
-    keys[static_cast<size_t>(t)] = sort_key(score, t);
+    const uint64_t key = sort_key(score, t);
+    if (key >= worst) continue;
+    keys.push_back(key);
+    if (keys.size() > 2 * count) cut();
   }
-  const auto end = keys.begin() + n;
-  std::nth_element(keys.begin(), end, keys.end());
-  std::sort(keys.begin(), end);
-  return tokens_of(std::span(keys).first(static_cast<size_t>(n)));
+  cut();
+  std::sort(keys.begin(), keys.end());
+  return tokens_of(keys);
 }
 
 std::vector<double> sum_cols(const ScoreMatrix& s) {

@@ -23,6 +23,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
     return top_k(tokens, experts, k, f);
   };
   if (k == 1) gate.scope = GateScope::kToken;  // with k = 1, slots are taken in token order
+  gate.fills_best = false;
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
     const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
     MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,
@@ -50,6 +51,7 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
             "scored_gate: `routing` must have scores, and ranks = {} and tokens_per_rank = {} must "
             "be at least 1",
             ranks, tokens_per_rank);
+  gate.fills_best = false;
   gate.route = [=, rule = gate.scores, route = std::move(gate.route),
                 layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
     const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;

@@ -20,6 +20,10 @@ struct ScoreLaw {
   /// Writes the scores [tokens, experts] of `count` tokens from number `first` on, after the score
   /// rule. Under kSigmoid the logit of an expert of mean popularity has a mean near 0.
   void write(kernels::ScoreRule rule, int64_t first, int64_t count, float* scores) const;
+  /// Returns the k best experts of these tokens after kSoftmax, best first: [count, k]. They are
+  /// those of topk_rows() (primitives.h) on the scores, most of which are not computed. Requires:
+  /// 1 <= k <= number of experts.
+  std::vector<int32_t> best(int64_t k, int64_t first, int64_t count) const;
 };
 
 /// Returns the law under which all experts are equally popular.

@@ -130,6 +130,27 @@ TEST_CASE("scores are those of the rule, and those of a token do not depend on t
   }
 }
 
+TEST_CASE("the best experts of a law are those with the best scores") {
+  // With a share of 1 all experts but one have popularity 0, so that their scores are equal.
+  const std::vector<std::pair<std::string, WorkloadOptions>> laws = {
+      {"zipf", {{"s", 1.2}}},
+      {"zipf", {{"s", 8}}},
+      {"log_normal", {}},
+      {"hot_expert", {{"share", 1}}}};
+  for (const auto& [name, options] : laws) {
+    for (const int64_t experts : {1, 13, 64, 700}) {
+      const auto law = law_of(name, options)->scores({.tokens = 500, .experts = experts}, 0);
+      std::vector<float> all(static_cast<size_t>(400 * experts));
+      law.write(kernels::ScoreRule::kSoftmax, 100, 400, all.data());
+      for (const int64_t k :
+           {int64_t{1}, std::min<int64_t>(2, experts), (experts + 1) / 2, experts}) {
+        INFO(name << ", " << experts << " experts, k = " << k);
+        CHECK(law.best(k, 100, 400) == topk_rows({all, experts}, k));
+      }
+    }
+  }
+}
+
 TEST_CASE("a workload without popularity has no scores") {
   CHECK(law_of("balanced", {})->scores == nullptr);
 }
