@@ -4,7 +4,7 @@
 // KernelTable<double> is the plain reference, KernelTable<float> the fast version for the widest
 // instruction set of this machine. KernelTable<Bf16> stores activations and their gradients in
 // bfloat16 (type T) and computes in float32. Parameters, their gradients and optimizer states, the
-// gate's logits, scores and weights, and statistics of LayerNorm and attention stay float32 (type
+// gate's logits, scores and weights, and statistics of norms and attention stay float32 (type
 // Wide<T>). All tables have the same functions, so that the code that calls kernels is written once
 // per op; in KernelTable<Bf16>, functions that only take Wide<T> are null.
 //
@@ -147,6 +147,16 @@ struct KernelTable {
   /// dgamma [cols] = acc_gamma + the gradient of gamma; dbeta [cols] = acc_beta + that of beta.
   void (*layernorm_dw)(W* dgamma, W* dbeta, const T* dy, const T* x, const W* mean, const W* rstd,
                        const W* acc_gamma, const W* acc_beta, int64_t rows, int64_t cols, Stream);
+
+  /// y[r,:] = x[r,:] * rstd * gamma with rstd = 1 / sqrt(mean of x[r,:]^2 + eps); rstd [rows].
+  void (*rmsnorm)(T* y, W* rstd, const T* x, const W* gamma, W eps, int64_t rows, int64_t cols,
+                  Stream);
+  /// dx [rows,cols] = acc + the gradient of x.
+  void (*rmsnorm_dx)(T* dx, const T* dy, const T* x, const W* rstd, const W* gamma, const T* acc,
+                     int64_t rows, int64_t cols, Stream);
+  /// dgamma [cols] = acc + the gradient of gamma.
+  void (*rmsnorm_dw)(W* dgamma, const T* dy, const T* x, const W* rstd, const W* acc, int64_t rows,
+                     int64_t cols, Stream);
 
   /// y = GELU(x + bias[c]) in its tanh form; bias may be null.
   void (*gelu)(T* y, const T* x, const W* bias, int64_t rows, int64_t cols, Stream);

@@ -12,6 +12,10 @@
 //   layernorm         x gamma beta -> y mean[T] rstd[T]
 //   layernorm_dx      dy x mean rstd gamma [acc] -> dx
 //   layernorm_dw      dy x mean rstd [acc gamma] [acc beta] -> dgamma dbeta
+//   rmsnorm           x[..,m*n] gamma[n] -> y rstd[T*m]; attr eps. m = 1: norms of rows; m = heads:
+//                     norms of the heads in a row
+//   rmsnorm_dx        dy x rstd gamma [acc] -> dx
+//   rmsnorm_dw        dy x rstd [acc] -> dgamma
 //   linear            x[..,in] w[out,in] [bias] [residual] -> y[..,out] [z]; with attr gelu=1 there
 //                     is z = GELU(y), and no residual is allowed
 //   linear_dx         dy w [acc] [sum] -> dx; attr seq gives dx the shape [rows/seq, seq, in]; with

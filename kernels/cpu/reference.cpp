@@ -103,6 +103,39 @@ void layernorm_dw(double* dgamma, double* dbeta, const double* dy, const double*
   }
 }
 
+void rmsnorm(double* y, double* rstd, const double* x, const double* gamma, double eps,
+             int64_t rows, int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r, x += cols, y += cols) {
+    double squares = 0;
+    for (int64_t c = 0; c < cols; ++c) squares += x[c] * x[c];
+    rstd[r] = 1 / std::sqrt(squares / cols + eps);
+    for (int64_t c = 0; c < cols; ++c) y[c] = x[c] * rstd[r] * gamma[c];
+  }
+}
+
+void rmsnorm_dx(double* dx, const double* dy, const double* x, const double* rstd,
+                const double* gamma, const double* acc, int64_t rows, int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const int64_t row = r * cols;
+    double sum_xhat = 0;
+    for (int64_t c = 0; c < cols; ++c) sum_xhat += dy[row + c] * gamma[c] * x[row + c] * rstd[r];
+    for (int64_t c = 0; c < cols; ++c) {
+      const double xhat = x[row + c] * rstd[r];
+      dx[row + c] =
+          at_or_zero(acc, row + c) + rstd[r] * (dy[row + c] * gamma[c] - xhat * sum_xhat / cols);
+    }
+  }
+}
+
+void rmsnorm_dw(double* dgamma, const double* dy, const double* x, const double* rstd,
+                const double* acc, int64_t rows, int64_t cols, Stream) {
+  for (int64_t c = 0; c < cols; ++c) {
+    double sum = 0;
+    for (int64_t r = 0; r < rows; ++r) sum += dy[r * cols + c] * x[r * cols + c] * rstd[r];
+    dgamma[c] = at_or_zero(acc, c) + sum;
+  }
+}
+
 void gelu(double* y, const double* x, const double* bias, int64_t rows, int64_t cols, Stream) {
   for (int64_t i = 0; i < rows * cols; ++i) {
     const double z = x[i] + at_or_zero(bias, i % cols);
@@ -483,6 +516,9 @@ const KernelTable<double>& reference_table() {
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,
       .layernorm_dw = layernorm_dw,
+      .rmsnorm = rmsnorm,
+      .rmsnorm_dx = rmsnorm_dx,
+      .rmsnorm_dw = rmsnorm_dw,
       .gelu = gelu,
       .gelu_dx = gelu_dx,
       .embedding = embedding,

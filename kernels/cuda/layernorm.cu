@@ -1,6 +1,7 @@
-// LayerNorm: one block per row. Sums of columns (gradients of bias, gamma and beta) take two stages
-// inside one block: first each thread sums every kLanes-th row, then one thread per column adds the
-// partial sums. A block sums eight columns, and no memory is needed between the stages.
+// LayerNorm: one block per row. RMSNorm: one block per row, or one warp for rows as short as the
+// heads of q and k. Sums of columns (gradients of bias, gamma and beta) take two stages inside one
+// block: first each thread sums every kLanes-th row, then one thread per column adds the partial
+// sums. A block sums eight columns, and no memory is needed between the stages.
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/functions.h"
 
@@ -153,6 +154,96 @@ __global__ void layernorm_dw_kernel(float* dgamma, float* dbeta, const T* dy, co
   Sums::write(dbeta, acc_beta, part_beta, cols);
 }
 
+/// The threads that handle one row of RMSNorm: a block, or a warp of a block of kThreads. The order
+/// of a row's sum depends on its number of columns alone.
+template <class T, bool kOneWarp>
+struct RmsRow {
+  static constexpr int N = kSummed<T>;
+  static constexpr int kStep = (kOneWarp ? kWarp : kRowThreads<T>)*N;
+
+  static __device__ int64_t number() { return kOneWarp ? warp_number() : blockIdx.x; }
+  static __device__ int64_t first_column() { return (kOneWarp ? lane() : threadIdx.x) * N; }
+  /// The sum over the threads of the row, in every one of them.
+  static __device__ float sum(float v, RowShared<T>& shared) {
+    if constexpr (kOneWarp) {
+      return warp_sum(v);
+    } else {
+      return block_sum(v, shared);
+    }
+  }
+};
+/// The longest row of which a warp takes all columns in a few steps.
+constexpr int64_t kWarpColumns = 256;
+
+template <class T, bool kOneWarp>
+__global__ void rmsnorm_kernel(T* y, float* rstd, const T* x, const float* gamma, float eps,
+                               int64_t rows, int64_t cols) {
+  using Row = RmsRow<T, kOneWarp>;
+  constexpr int N = Row::N;
+  __shared__ RowShared<T> shared;
+  const int64_t r = Row::number(), row = r * cols;
+  if (r >= rows) return;
+  float squares = 0;
+  for (int64_t c = Row::first_column(); c < cols; c += Row::kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, 0);
+    for (int i = 0; i < N; ++i) squares += v.at[i] * v.at[i];
+  }
+  const float rs = 1 / sqrtf(Row::sum(squares, shared) / static_cast<float>(cols) + eps);
+  for (int64_t c = Row::first_column(); c < cols; c += Row::kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, 0);
+    const auto scale = load_columns<N>(gamma, c, cols, 0);
+    store_columns(y + row, c, cols, numbers<N>([&](int i) { return v.at[i] * rs * scale.at[i]; }));
+  }
+  if (Row::first_column() == 0) rstd[r] = rs;
+}
+
+template <class T, bool kOneWarp>
+__global__ void rmsnorm_dx_kernel(T* dx, const T* dy, const T* x, const float* rstd,
+                                  const float* gamma, const T* acc, int64_t rows, int64_t cols) {
+  using Row = RmsRow<T, kOneWarp>;
+  constexpr int N = Row::N;
+  __shared__ RowShared<T> shared;
+  const int64_t number = Row::number(), row = number * cols;
+  if (number >= rows) return;
+  const float r = rstd[number];
+  float sum_xhat = 0;
+  for (int64_t c = Row::first_column(); c < cols; c += Row::kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, 0),
+               grad = load_columns<N>(dy + row, c, cols, 0);
+    const auto scale = load_columns<N>(gamma, c, cols, 0);
+    for (int i = 0; i < N; ++i) sum_xhat += grad.at[i] * scale.at[i] * v.at[i] * r;
+  }
+  const float mean_xhat = Row::sum(sum_xhat, shared) / static_cast<float>(cols);
+  for (int64_t c = Row::first_column(); c < cols; c += Row::kStep) {
+    const auto v = load_columns<N>(x + row, c, cols, 0),
+               grad = load_columns<N>(dy + row, c, cols, 0);
+    const auto scale = load_columns<N>(gamma, c, cols, 0);
+    const auto before = acc ? load_columns<N>(acc + row, c, cols, 0) : Numbers<N>{};
+    store_columns(dx + row, c, cols, numbers<N>([&](int i) {
+                    return before.at[i] + r * (grad.at[i] * scale.at[i] - v.at[i] * r * mean_xhat);
+                  }));
+  }
+}
+
+template <class T>
+__global__ void rmsnorm_dw_kernel(float* dgamma, const T* dy, const T* x, const float* rstd,
+                                  const float* acc, int64_t rows, int64_t cols) {
+  using Sums = ColumnSums<T>;
+  constexpr int N = Sums::N;
+  __shared__ typename Sums::Shared part;
+  const int64_t c = Sums::block_column() + Sums::column();
+  Numbers<N> sum{};
+  const int64_t end = c < cols ? rows : 0;
+  for (int64_t r = Sums::first_row(); r < end; r += Sums::kLanes) {
+    const auto grad = load_columns<N>(dy + r * cols, c, cols, 0);
+    const auto v = load_columns<N>(x + r * cols, c, cols, 0);
+    for (int i = 0; i < N; ++i) sum.at[i] += grad.at[i] * v.at[i] * rstd[r];
+  }
+  Sums::keep(part, sum);
+  __syncthreads();
+  Sums::write(dgamma, acc, part, cols);
+}
+
 template <class T>
 void bias_grad(float* db, const T* dy, const float* acc, int64_t rows, int64_t cols,
                Stream stream) {
@@ -180,6 +271,37 @@ void layernorm_dw(float* dgamma, float* dbeta, const T* dy, const T* x, const fl
          mean, rstd, acc_gamma, acc_beta, rows, cols);
 }
 
+template <class T>
+void rmsnorm(T* y, float* rstd, const T* x, const float* gamma, float eps, int64_t rows,
+             int64_t cols, Stream stream) {
+  if (cols <= kWarpColumns) {
+    launch(rmsnorm_kernel<T, true>, blocks_of(rows, kWarps), kThreads, stream, y, rstd, x, gamma,
+           eps, rows, cols);
+  } else {
+    launch(rmsnorm_kernel<T, false>, rows, kRowThreads<T>, stream, y, rstd, x, gamma, eps, rows,
+           cols);
+  }
+}
+
+template <class T>
+void rmsnorm_dx(T* dx, const T* dy, const T* x, const float* rstd, const float* gamma, const T* acc,
+                int64_t rows, int64_t cols, Stream stream) {
+  if (cols <= kWarpColumns) {
+    launch(rmsnorm_dx_kernel<T, true>, blocks_of(rows, kWarps), kThreads, stream, dx, dy, x, rstd,
+           gamma, acc, rows, cols);
+  } else {
+    launch(rmsnorm_dx_kernel<T, false>, rows, kRowThreads<T>, stream, dx, dy, x, rstd, gamma, acc,
+           rows, cols);
+  }
+}
+
+template <class T>
+void rmsnorm_dw(float* dgamma, const T* dy, const T* x, const float* rstd, const float* acc,
+                int64_t rows, int64_t cols, Stream stream) {
+  launch(rmsnorm_dw_kernel<T>, blocks_of(cols, kColumns), kThreads, stream, dgamma, dy, x, rstd,
+         acc, rows, cols);
+}
+
 }  // namespace
 
 template <class T>
@@ -188,6 +310,9 @@ void layernorm_kernels(KernelTable<T>& table) {
   table.layernorm = layernorm<T>;
   table.layernorm_dx = layernorm_dx<T>;
   table.layernorm_dw = layernorm_dw<T>;
+  table.rmsnorm = rmsnorm<T>;
+  table.rmsnorm_dx = rmsnorm_dx<T>;
+  table.rmsnorm_dw = rmsnorm_dw<T>;
 }
 template void layernorm_kernels(KernelTable<float>&);
 template void layernorm_kernels(KernelTable<Bf16>&);

@@ -128,6 +128,14 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
     k.layernorm_dw(w.data(), v.data(), dy.data(), x.data(), mean.data(), rstd.data(), nullptr,
                    nullptr, n, h, nullptr);
   });
+  bench.row("rmsnorm", 2 * nh, 0,
+            [&] { k.rmsnorm(y.data(), rstd.data(), x.data(), b.data(), 1e-6f, n, h, nullptr); });
+  bench.row("rmsnorm_dx", 4 * nh, 0, [&] {
+    k.rmsnorm_dx(y.data(), dy.data(), x.data(), rstd.data(), b.data(), dy.data(), n, h, nullptr);
+  });
+  bench.row("rmsnorm_dw", 2 * nh, 0, [&] {
+    k.rmsnorm_dw(w.data(), dy.data(), x.data(), rstd.data(), nullptr, n, h, nullptr);
+  });
   bench.row("add", 3 * nh, 0, [&] { k.add(y.data(), x.data(), dy.data(), n * h, nullptr); });
   Values p = values(12 * h * h), velocity = p;
   const Values g = p;

@@ -73,8 +73,9 @@ std::vector<float> sums_at(const kernels::KernelTable<T>& k, int64_t cols, int64
   };
   const auto x = place(1), dy = place(2);
   const auto gamma = random_values<float>(cols, 4), w = random_values<float>(experts * cols, 5);
-  auto y = place(6), dx = place(7), logits = place(8);
-  std::vector<float> mean(rows), rstd(rows), dgamma(cols), dbeta(cols), db(cols), dweight(rows);
+  auto y = place(6), dx = place(7), logits = place(8), z = place(9), dz = place(10);
+  std::vector<float> mean(rows), rstd(rows), rms(rows), dgamma(cols), dbeta(cols), db(cols),
+      dweight(rows);
   std::vector<float> scores(rows * experts);
   k.layernorm(y.data() + shift, mean.data(), rstd.data(), x.data() + shift, gamma.data(),
               gamma.data(), rows, cols, nullptr);
@@ -83,6 +84,10 @@ std::vector<float> sums_at(const kernels::KernelTable<T>& k, int64_t cols, int64
   k.layernorm_dw(dgamma.data(), dbeta.data(), dy.data() + shift, x.data() + shift, mean.data(),
                  rstd.data(), nullptr, nullptr, rows, cols, nullptr);
   k.bias_grad(db.data(), dy.data() + shift, nullptr, rows, cols, nullptr);
+  k.rmsnorm(z.data() + shift, rms.data(), x.data() + shift, gamma.data(), 0.01f, rows, cols,
+            nullptr);
+  k.rmsnorm_dx(dz.data() + shift, dy.data() + shift, x.data() + shift, rms.data(), gamma.data(),
+               dz.data() + shift, rows, cols, nullptr);
   k.gate_logits(scores.data(), x.data() + shift, w.data(), rows, experts, cols, nullptr);
   const std::vector<int32_t> choice_slot = {2, -1, 0},
                              target = {0, 1, static_cast<int32_t>(cols) - 1};
@@ -91,9 +96,9 @@ std::vector<float> sums_at(const kernels::KernelTable<T>& k, int64_t cols, int64
   double loss = -1;
   k.cross_entropy(&loss, logits.data() + shift, target.data(), 0.25, true, rows, cols, nullptr);
   std::vector<float> all = joined(joined(joined(mean, rstd), joined(dgamma, dbeta)),
-                                  joined(joined(db, scores), dweight));
+                                  joined(joined(db, scores), joined(dweight, rms)));
   all.push_back(static_cast<float>(loss));
-  for (const auto* stored : {&y, &dx, &logits})
+  for (const auto* stored : {&y, &dx, &logits, &z, &dz})
     for (int64_t i = shift; i < shift + n; ++i)
       all.push_back(kernels::to_float((*stored)[static_cast<size_t>(i)]));
   return all;

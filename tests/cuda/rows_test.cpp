@@ -1,4 +1,4 @@
-// Elementwise ops and LayerNorm.
+// Elementwise ops and norms.
 #include "tests/cuda/on_device.h"
 
 using namespace moe;
@@ -36,6 +36,30 @@ TEST_CASE("LayerNorm and its gradients agree with the reference") {
                        mean.data(), rstd.data(), accumulate ? dgamma.data() : nullptr,
                        accumulate ? dbeta.data() : nullptr, rows, cols, nullptr);
         return Results<T>{joined(y, dx), joined(joined(mean, rstd), joined(dgamma, dbeta))};
+      });
+}
+
+TEST_CASE("RMSNorm and its gradients agree with the reference, of short rows and of long ones") {
+  for (const auto& [rows, cols] : joined(kRows, {{19, 64}, {9, 256}, {9, 257}}))
+    for (const bool accumulate : {false, true})
+      agree_on_both(2e-5, [&](const auto& k, auto arrays) {
+        using A = decltype(arrays);
+        using T = typename A::Stored;
+        using W = typename A::Wide;
+        const int64_t n = rows * cols, shift = accumulate ? 1 : 0;  // off a vector
+        const auto x = A::stored(n + shift, 1, 3), dy = A::stored(n + shift, 2);
+        const auto gamma = A::wide(cols, 3);
+        std::vector<T> y(n + shift);
+        std::vector<W> rstd(rows);
+        k.rmsnorm(y.data() + shift, rstd.data(), x.data() + shift, gamma.data(), W(0.01), rows,
+                  cols, nullptr);
+        auto dx = A::stored(n + shift, 5);
+        auto dgamma = A::wide(cols, 6);
+        k.rmsnorm_dx(dx.data() + shift, dy.data() + shift, x.data() + shift, rstd.data(),
+                     gamma.data(), accumulate ? dx.data() + shift : nullptr, rows, cols, nullptr);
+        k.rmsnorm_dw(dgamma.data(), dy.data() + shift, x.data() + shift, rstd.data(),
+                     accumulate ? dgamma.data() : nullptr, rows, cols, nullptr);
+        return Results<T>{joined(y, dx), joined(rstd, dgamma)};
       });
 }
 

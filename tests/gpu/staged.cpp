@@ -163,6 +163,36 @@ void layernorm_dw(float* dgamma, float* dbeta, const T* dy, const T* x, const fl
 }
 
 template <class T>
+void rmsnorm(T* y, float* rstd, const T* x, const float* gamma, float eps, int64_t rows,
+             int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().rmsnorm(s.out(y, n), s.out(rstd, rows), s.in(x, n), s.in(gamma, cols), eps,
+                              rows, cols, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void rmsnorm_dx(T* dx, const T* dy, const T* x, const float* rstd, const float* gamma, const T* acc,
+                int64_t rows, int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().rmsnorm_dx(s.out(dx, n), s.in(dy, n), s.in(x, n), s.in(rstd, rows),
+                                 s.in(gamma, cols), s.in(acc, n), rows, cols, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void rmsnorm_dw(float* dgamma, const T* dy, const T* x, const float* rstd, const float* acc,
+                int64_t rows, int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().rmsnorm_dw(s.out(dgamma, cols), s.in(dy, n), s.in(x, n), s.in(rstd, rows),
+                                 s.in(acc, cols), rows, cols, s.stream());
+  s.end(refused);
+}
+
+template <class T>
 void gelu(T* y, const T* x, const float* bias, int64_t rows, int64_t cols, Stream) {
   Stage s;
   const int64_t n = rows * cols;
@@ -402,6 +432,9 @@ kernels::KernelTable<T> common(const char* name) {
           .layernorm = layernorm<T>,
           .layernorm_dx = layernorm_dx<T>,
           .layernorm_dw = layernorm_dw<T>,
+          .rmsnorm = rmsnorm<T>,
+          .rmsnorm_dx = rmsnorm_dx<T>,
+          .rmsnorm_dw = rmsnorm_dw<T>,
           .gelu = gelu<T>,
           .gelu_dx = gelu_dx<T>,
           .embedding = embedding<T>,

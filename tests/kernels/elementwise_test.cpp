@@ -105,6 +105,25 @@ TEST_CASE("layernorm_dx accumulates into its own output") {
   });
 }
 
+TEST_CASE("rmsnorm and its gradients agree, with and without accumulators, also in place") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const int mode : {0, 1, 2})  // no accumulator; one; dx is dy and the outputs accumulate
+      agree(2e-5, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+        using T = decltype(zero);
+        const auto x = random_values<T>(rows * cols, 1, 3), gamma = random_values<T>(cols, 2);
+        const auto acc = random_values<T>(rows * cols, 4);
+        auto dy = random_values<T>(rows * cols, 3), dw = random_values<T>(cols, 5);
+        std::vector<T> y(rows * cols), rstd(rows), other(rows * cols);
+        k.rmsnorm(y.data(), rstd.data(), x.data(), gamma.data(), T(0.01), rows, cols, nullptr);
+        k.rmsnorm_dw(dw.data(), dy.data(), x.data(), rstd.data(), mode == 2 ? dw.data() : nullptr,
+                     rows, cols, nullptr);
+        std::vector<T>& dx = mode == 2 ? dy : other;
+        k.rmsnorm_dx(dx.data(), dy.data(), x.data(), rstd.data(), gamma.data(),
+                     mode == 0 ? nullptr : acc.data(), rows, cols, nullptr);
+        return joined(joined(y, rstd), joined(dx, dw));
+      });
+}
+
 TEST_CASE("gelu and its gradient agree over small, large and extreme inputs") {
   for (const auto [rows, cols] : kMatrices)
     for (const double range : {1.0, 12.0, 1e4})

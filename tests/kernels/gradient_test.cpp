@@ -78,6 +78,28 @@ TEST_CASE("reference gradients of layernorm are its slopes") {
   check_gradient(beta, dbeta, [&](const Values& v) { return loss(x, gamma, v); });
 }
 
+TEST_CASE("reference rmsnorm of (3, 4) divides by the root of 12.5, and its gradients are slopes") {
+  const double eps = 0.25;
+  Values y(15), rstd(3), dx(15), dgamma(5);
+  const Values pair = {3, 4}, two = {2, 1};
+  reference.rmsnorm(y.data(), rstd.data(), pair.data(), two.data(), eps, 1, 2, nullptr);
+  CHECK(rstd[0] == Approx(1 / std::sqrt(12.75)));
+  CHECK(y[0] == Approx(6 * rstd[0]));
+  CHECK(y[1] == Approx(4 * rstd[0]));
+  const auto x = random_values<double>(15, 1), gamma = random_values<double>(5, 2);
+  const auto dy = random_values<double>(15, 4);
+  const auto loss = [&](const Values& x, const Values& gamma) {
+    reference.rmsnorm(y.data(), rstd.data(), x.data(), gamma.data(), eps, 3, 5, nullptr);
+    return dot(y, dy);
+  };
+  loss(x, gamma);
+  reference.rmsnorm_dx(dx.data(), dy.data(), x.data(), rstd.data(), gamma.data(), nullptr, 3, 5,
+                       nullptr);
+  reference.rmsnorm_dw(dgamma.data(), dy.data(), x.data(), rstd.data(), nullptr, 3, 5, nullptr);
+  check_gradient(x, dx, [&](const Values& v) { return loss(v, gamma); });
+  check_gradient(gamma, dgamma, [&](const Values& v) { return loss(x, v); });
+}
+
 TEST_CASE("reference gelu has its known values and slopes") {
   const Values x = {-3, -1, -0.2, 0, 0.5, 1, 4}, dy = random_values<double>(7, 1);
   Values y(7), dx(7);

@@ -134,6 +134,30 @@ void layernorm_dw(float* dgamma, float* dbeta, const Bf16* dy, const Bf16* x, co
                        o.in(acc_beta, cols), rows, cols, nullptr);
 }
 
+void rmsnorm(Bf16* y, float* rstd, const Bf16* x, const float* gamma, float eps, int64_t rows,
+             int64_t cols, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().rmsnorm(o.out(y, n), o.out(rstd, rows), o.in(x, n), o.in(gamma, cols), eps, rows, cols,
+                  nullptr);
+}
+
+void rmsnorm_dx(Bf16* dx, const Bf16* dy, const Bf16* x, const float* rstd, const float* gamma,
+                const Bf16* acc, int64_t rows, int64_t cols, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().rmsnorm_dx(o.out(dx, n), o.in(dy, n), o.in(x, n), o.in(rstd, rows), o.in(gamma, cols),
+                     o.in(acc, n), rows, cols, nullptr);
+}
+
+void rmsnorm_dw(float* dgamma, const Bf16* dy, const Bf16* x, const float* rstd, const float* acc,
+                int64_t rows, int64_t cols, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().rmsnorm_dw(o.out(dgamma, cols), o.in(dy, n), o.in(x, n), o.in(rstd, rows),
+                     o.in(acc, cols), rows, cols, nullptr);
+}
+
 void gelu(Bf16* y, const Bf16* x, const float* bias, int64_t rows, int64_t cols, Stream) {
   Operands o;
   const int64_t n = rows * cols;
@@ -317,6 +341,9 @@ const KernelTable<Bf16>& mixed_reference() {
       .layernorm = layernorm,
       .layernorm_dx = layernorm_dx,
       .layernorm_dw = layernorm_dw,
+      .rmsnorm = rmsnorm,
+      .rmsnorm_dx = rmsnorm_dx,
+      .rmsnorm_dw = rmsnorm_dw,
       .gelu = gelu,
       .gelu_dx = gelu_dx,
       .embedding = embedding,

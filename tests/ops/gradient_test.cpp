@@ -13,8 +13,8 @@ namespace moe::test {
 namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
-  std::vector<SmallGraph> graphs = {dense_graph(), reuse_graph(), attention_graph(true),
-                                    attention_graph(false), rounds_graph()};
+  std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), attention_graph(true),
+                                    attention_graph(false), rms_graph(),   rounds_graph()};
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const char* weight : {"prob", "renorm", "one"}) {
       graphs.push_back(moe_graph({.gate = "top_k",

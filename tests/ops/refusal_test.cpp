@@ -25,6 +25,8 @@ graph g ranks={}
 %8 input i32 [3] counts
 %9 param f32 [3,6,4] we
 %10 param f32 [2,6,12] qkv
+%11 param f32 [6] six
+%12 param f32 [36] three_a_row
 )",
                           ranks) +
                   op,
@@ -46,6 +48,17 @@ TEST_CASE("misuse of an op names the op, the tensor and what is allowed") {
        "input 0 'x' is f32 [2,6,4], expected i32 [*,*]"},
       {"%20, %21, %22 = layernorm(%1, %3, %3) n forward mlp",
        "input 1 'five' is f32 [5], expected floating point [4]"},
+      {"%20, %21 = rmsnorm(%1, %4) {eps=1e-6} n forward mlp",
+       "input 1 'logits' is f32 [12,3], expected floating point [*]"},
+      {"%20, %21 = rmsnorm(%1, %3) {eps=1e-6} n forward mlp",
+       "op 'n' (rmsnorm): input 1 'five' is [5], allowed: a length that divides the last axis of "
+       "'x' [2,6,4]"},
+      {"%20, %21 = rmsnorm(%10, %11) n forward mlp",
+       "op 'n': attribute 'eps' is 0, allowed: above 0"},
+      {"%20 = rmsnorm_dw(%1, %1, %3) n backward mlp",
+       "input 2 'five' is f32 [5], expected floating point [12]"},
+      {"%20 = rmsnorm_dw(%1, %1, %12) n backward mlp",
+       "op 'n' (rmsnorm_dw): input 2 'three_a_row' has 3 elements per row of 'x' [2,6,4]"},
       {"%20, %21 = attention(%1) {heads=2} a forward attn",
        "must be a multiple of 3 * heads = 3 * 2"},
       {"%20, %21 = attention(%1) a forward attn",

@@ -87,6 +87,23 @@ graph attention ranks=1
 )"};
 }
 
+inline SmallGraph rms_graph() {
+  return {"rmsnorm of rows and of heads, its weight and input with other readers", R"(
+graph rms ranks=1
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,6] x
+%3 param f64 [6] row.w
+%4 param f64 [3] head.w
+%5 param f64 [6,6] w
+%10, %11 = rmsnorm(%2, %3) {eps=0.01} rows forward attn
+%12 = linear(%10, %5, _, %2) mix forward attn
+%13, %14 = rmsnorm(%12, %4) {eps=0.01} heads forward attn
+%15, %16 = rmsnorm(%10, %4) {eps=0.1} heads2 forward attn
+%17 = add(%13, %15) sum forward attn
+%18, %19 = cross_entropy(%17, %1) {scale=0.1} loss forward head
+)"};
+}
+
 inline SmallGraph rounds_graph() {
   return {"experts behind an exchange in rounds", R"(
 graph rounds ranks=1
