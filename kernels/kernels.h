@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,13 @@ struct AttentionShape {
 /// Settings of AdamW, the same in every step.
 struct AdamwRates {
   double beta1, beta2, eps, lr, weight_decay;
+};
+
+/// The form of a gated activation: y = silu * (u + offset), where silu = g / (1 + exp(-alpha g)), g
+/// is the gate but at most `limit`, and u is the other operand within +-limit.
+struct GatedForm {
+  double limit = std::numeric_limits<double>::infinity();
+  double alpha = 1, offset = 0;
 };
 
 /// A matrix to read whose element type, bfloat16 or float32, is known only at run time.
@@ -163,6 +171,13 @@ struct KernelTable {
   /// dx = dy * GELU'(x + bias[c]); dx may be dy.
   void (*gelu_dx)(T* dx, const T* dy, const T* x, const W* bias, int64_t rows, int64_t cols,
                   Stream);
+
+  /// y [rows,cols] from x [rows,2*cols]: the gate in the first `cols` columns of a row of x, the
+  /// other operand in the others.
+  void (*silu_mul)(T* y, const T* x, GatedForm form, int64_t rows, int64_t cols, Stream);
+  /// dx [rows,2*cols], in the order of x, from dy [rows,cols]. No gradient passes beyond the limit.
+  void (*silu_mul_dx)(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, int64_t cols,
+                      Stream);
 
   /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,

@@ -33,6 +33,9 @@
 //   gelu              x [bias] [recv_counts] [recv_begin] -> y; bias [n], or [El,n] with
 //                     x [El,..,n]; attr rows as in expert_linear
 //   gelu_dx           dy x [bias] [recv_counts] -> dx
+//   silu_mul          x[..,2n] [recv_counts] [recv_begin] -> y[..,n]; attrs limit, alpha, offset;
+//                     attr rows as in expert_linear, with x [El,P,C,2n]
+//   silu_mul_dx       dy x [recv_counts] -> dx
 //   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
 //   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (= K;
@@ -138,10 +141,10 @@
 // rows of sources that send to this rank in round j. Both need the received counts.
 //
 // With attr share (its share of the batch, in 0..1), a gate, dispatch, all_to_all, expert_linear,
-// gelu or combine is one part of a batch. Slots and tokens are numbered over the whole batch, and
-// rows have the place that they have in the whole batch's buffer. The part begins at token attr
-// first_token and at the rows of the begin inputs, ends at the counts, and does not write any other
-// row.
+// gelu, silu_mul or combine is one part of a batch. Slots and tokens are numbered over the whole
+// batch, and rows have the place that they have in the whole batch's buffer. The part begins at
+// token attr first_token and at the rows of the begin inputs, ends at the counts, and writes no
+// other row.
 //
 // With attr store="bf16", an op whose inputs are f32 (embedding, the gate's linear_dx) outputs an
 // activation of bf16. Where activations are bf16, these are still f32: parameters, their gradients

@@ -1,4 +1,4 @@
-// Kernels that read their data once: bias, GELU, sums, copies, the optimizers.
+// Kernels that read their data once: bias, activations, sums, copies, the optimizers.
 #include "kernels/cpu/adamw.h"
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
@@ -68,6 +68,48 @@ void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int6
 }
 
 namespace {
+
+/// The limits and factors of a gated activation, and what its kernels compute of one vector.
+struct Gated {
+  explicit Gated(const GatedForm& f)
+      : limit(static_cast<float>(f.limit)),
+        alpha(static_cast<float>(f.alpha)),
+        offset(static_cast<float>(f.offset)) {}
+  MOE_INLINE Vec gate(Vec v) const { return at_most(v, splat(limit)); }
+  MOE_INLINE Vec other(Vec v) const {
+    return at_least(at_most(v, splat(limit)), splat(-limit)) + offset;
+  }
+  /// e^(-alpha g), where the sigmoid is 1 / (1 + e). The bound keeps e finite, as in gelu.
+  MOE_INLINE Vec exp_of_minus(Vec g) const {
+    return exp_bounded(at_most(-alpha * g, splat(79.5f)));
+  }
+
+  float limit, alpha, offset;
+};
+
+void silu_mul(float* y, const float* x, GatedForm form, int64_t rows, int64_t cols, Stream) {
+  const Gated f(form);
+  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, y += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      const Vec g = f.gate(load(x + i, lanes)), u = f.other(load(x + cols + i, lanes));
+      store(y + i, g * reciprocal(1.0f + f.exp_of_minus(g)) * u, lanes);
+    });
+}
+
+void silu_mul_dx(float* dx, const float* dy, const float* x, GatedForm form, int64_t rows,
+                 int64_t cols, Stream) {
+  const Gated f(form);
+  for (int64_t r = 0; r < rows; ++r, x += 2 * cols, dx += 2 * cols, dy += cols)
+    each_vec(cols, [&](int64_t i, auto lanes) {
+      const Vec gate = load(x + i, lanes), other = load(x + cols + i, lanes);
+      const Vec g = f.gate(gate), u = f.other(other), d = load(dy + i, lanes);
+      const Vec e = f.exp_of_minus(g), sigmoid = reciprocal(1.0f + e);
+      const Vec slope = sigmoid + f.alpha * g * sigmoid * (e * sigmoid);
+      store(dx + i, gate > f.limit ? Vec{} : d * u * slope, lanes);
+      const auto beyond = (other > f.limit) | (other < -f.limit);
+      store(dx + cols + i, beyond ? Vec{} : d * (g * sigmoid), lanes);
+    });
+}
 
 void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n, Stream) {
   each_vec(n, [&](int64_t i, auto lanes) {
@@ -141,6 +183,8 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.bias_grad = bias_grad;
   table.gelu = gelu;
   table.gelu_dx = gelu_dx;
+  table.silu_mul = silu_mul;
+  table.silu_mul_dx = silu_mul_dx;
   table.sgd = sgd;
   table.adamw = adamw;
   table.add = add;

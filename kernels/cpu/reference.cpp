@@ -153,6 +153,30 @@ void gelu_dx(double* dx, const double* dy, const double* x, const double* bias, 
   }
 }
 
+void silu_mul(double* y, const double* x, GatedForm form, int64_t rows, int64_t cols, Stream) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const double gate = x[2 * i - i % cols], up = x[2 * i - i % cols + cols];
+    const double g = gate > form.limit ? form.limit : gate;
+    const double u = up > form.limit ? form.limit : up < -form.limit ? -form.limit : up;
+    y[i] = g / (1 + std::exp(-form.alpha * g)) * (u + form.offset);
+  }
+}
+
+void silu_mul_dx(double* dx, const double* dy, const double* x, GatedForm form, int64_t rows,
+                 int64_t cols, Stream) {
+  for (int64_t i = 0; i < rows * cols; ++i) {
+    const int64_t at_gate = 2 * i - i % cols, at_up = at_gate + cols;
+    const bool gate_passes = !(x[at_gate] > form.limit);
+    const bool up_passes = !(std::abs(x[at_up]) > form.limit);
+    const double g = gate_passes ? x[at_gate] : form.limit;
+    const double u = up_passes ? x[at_up] : std::copysign(form.limit, x[at_up]);
+    const double s = 1 / (1 + std::exp(-form.alpha * g));
+    dx[at_gate] =
+        gate_passes ? dy[i] * (u + form.offset) * (s + form.alpha * g * s * (1 - s)) : 0.0;
+    dx[at_up] = up_passes ? dy[i] * g * s : 0.0;
+  }
+}
+
 void embedding(double* x, const int32_t* ids, const double* wte, const double* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; ++t)
@@ -521,6 +545,8 @@ const KernelTable<double>& reference_table() {
       .rmsnorm_dw = rmsnorm_dw,
       .gelu = gelu,
       .gelu_dx = gelu_dx,
+      .silu_mul = silu_mul,
+      .silu_mul_dx = silu_mul_dx,
       .embedding = embedding,
       .embedding_dwte = embedding_dwte,
       .embedding_dwpe = embedding_dwpe,

@@ -74,6 +74,49 @@ __global__ void gelu_dx_kernel(T* dx, const T* dy, const T* x, const float* bias
   }
 }
 
+struct Gated {  // GatedForm in float
+  float limit, alpha, offset;
+  __device__ float gate(float v) const { return v > limit ? limit : v; }
+  __device__ float other(float v) const {
+    return (v > limit ? limit : v < -limit ? -limit : v) + offset;
+  }
+  __device__ float sigmoid(float g) const { return 1 / (1 + expf(-alpha * g)); }
+};
+
+/// Numbers of y at i are of the gates at 2 i - c in x, c being their column, and of the operands
+/// that are `cols` numbers after the gates.
+template <class T, int N>
+__global__ void silu_mul_kernel(T* y, const T* x, Gated f, int64_t n, int64_t cols) {
+  Column<N> c(cols);
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
+    const T* const from = x + 2 * i - c.at();
+    const auto gate = load<N>(from), other = load<N>(from + cols);
+    store(y + i, numbers<N>([&](int j) {
+            const float g = f.gate(gate.at[j]);
+            return g * f.sigmoid(g) * f.other(other.at[j]);
+          }));
+  }
+}
+
+template <class T, int N>
+__global__ void silu_mul_dx_kernel(T* dx, const T* dy, const T* x, Gated f, int64_t n,
+                                   int64_t cols) {
+  Column<N> c(cols);
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N, c.advance()) {
+    const int64_t at = 2 * i - c.at();
+    const auto gate = load<N>(x + at), other = load<N>(x + at + cols), d = load<N>(dy + i);
+    Numbers<N> dgate, dother;
+    for (int j = 0; j < N; ++j) {
+      const float g = f.gate(gate.at[j]), s = f.sigmoid(g);
+      const float slope = s + f.alpha * g * s * (1 - s);
+      dgate.at[j] = gate.at[j] > f.limit ? 0.0f : d.at[j] * f.other(other.at[j]) * slope;
+      dother.at[j] = fabsf(other.at[j]) > f.limit ? 0.0f : d.at[j] * (g * s);
+    }
+    store(dx + at, dgate);
+    store(dx + at + cols, dother);
+  }
+}
+
 template <class T, int N>
 __global__ void add_kernel(T* y, const T* a, const T* b, int64_t n) {
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
@@ -134,6 +177,33 @@ template void fill_bias(Bf16*, const float*, const Bf16*, int64_t, int64_t, Stre
 
 namespace {
 
+Gated in_float(const GatedForm& f) {
+  return {static_cast<float>(f.limit), static_cast<float>(f.alpha), static_cast<float>(f.offset)};
+}
+
+template <class T>
+void silu_mul(T* y, const T* x, GatedForm form, int64_t rows, int64_t cols, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = rows * cols;
+    launch(silu_mul_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, x, in_float(form), n,
+           cols);
+  };
+  in_packs<T>(run, cols, y, x);
+}
+
+template <class T>
+void silu_mul_dx(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, int64_t cols,
+                 Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    const int64_t n = rows * cols;
+    launch(silu_mul_dx_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dx, dy, x,
+           in_float(form), n, cols);
+  };
+  in_packs<T>(run, cols, dx, dy, x);
+}
+
 template <class T>
 void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
   const auto run = [&](auto at_once) {
@@ -167,6 +237,8 @@ template <class T>
 void elementwise_kernels(KernelTable<T>& table) {
   table.gelu = gelu<T>;
   table.gelu_dx = gelu_dx<T>;
+  table.silu_mul = silu_mul<T>;
+  table.silu_mul_dx = silu_mul_dx<T>;
   table.add = add<T>;
   table.sum_n = sum_n<T>;
 }

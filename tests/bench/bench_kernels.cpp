@@ -115,6 +115,10 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
   bench.row("gelu", 2 * wide, 0, [&] { k.gelu(y.data(), x.data(), b.data(), n, 4 * h, nullptr); });
   bench.row("gelu_dx", 3 * wide, 0,
             [&] { k.gelu_dx(y.data(), dy.data(), x.data(), b.data(), n, 4 * h, nullptr); });
+  bench.row("silu_mul", 0.75 * wide, 0,
+            [&] { k.silu_mul(y.data(), x.data(), {}, n, 2 * h, nullptr); });
+  bench.row("silu_mul_dx", 1.25 * wide, 0,
+            [&] { k.silu_mul_dx(y.data(), dy.data(), x.data(), {}, n, 2 * h, nullptr); });
   bench.row("bias_grad", wide, 0,
             [&] { k.bias_grad(w.data(), dy.data(), nullptr, n, 4 * h, nullptr); });
   bench.row("layernorm", 2 * nh, 0, [&] {

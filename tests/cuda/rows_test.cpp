@@ -93,6 +93,25 @@ TEST_CASE("GELU and its gradient agree with the reference") {
       });
 }
 
+TEST_CASE("gated activations and their gradients agree with the reference") {
+  for (const auto& [rows, cols] : kRows)
+    for (const int64_t shift : {0, 1})
+      for (const kernels::GatedForm form : {kernels::GatedForm{}, {3, 1.702, 1}})
+        agree_on_both(2e-6, [&](const auto& k, auto arrays) {
+          using A = decltype(arrays);
+          using T = typename A::Stored;
+          const int64_t n = rows * cols;
+          auto x = A::stored(2 * n + shift, 1, 6);
+          x[static_cast<size_t>(shift)] = A::of(NAN);
+          const auto dy = A::stored(n + shift, 2);
+          std::vector<T> y(n + shift), dx(2 * n + shift);
+          k.silu_mul(y.data() + shift, x.data() + shift, form, rows, cols, nullptr);
+          k.silu_mul_dx(dx.data() + shift, dy.data() + shift, x.data() + shift, form, rows, cols,
+                        nullptr);
+          return Results<T>{joined(y, dx), {}};
+        });
+}
+
 TEST_CASE("sums, with operands that are not aligned to a vector") {
   for (const int64_t n : {0, 1, 4, 255, 1032, 4099})
     for (const int64_t shift : {0, 1})

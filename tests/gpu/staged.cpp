@@ -211,6 +211,24 @@ void gelu_dx(T* dx, const T* dy, const T* x, const float* bias, int64_t rows, in
 }
 
 template <class T>
+void silu_mul(T* y, const T* x, kernels::GatedForm form, int64_t rows, int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().silu_mul(s.out(y, n), s.in(x, 2 * n), form, rows, cols, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void silu_mul_dx(T* dx, const T* dy, const T* x, kernels::GatedForm form, int64_t rows,
+                 int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().silu_mul_dx(s.out(dx, 2 * n), s.in(dy, n), s.in(x, 2 * n), form, rows, cols,
+                                  s.stream());
+  s.end(refused);
+}
+
+template <class T>
 void embedding(T* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   Stage s;
@@ -437,6 +455,8 @@ kernels::KernelTable<T> common(const char* name) {
           .rmsnorm_dw = rmsnorm_dw<T>,
           .gelu = gelu<T>,
           .gelu_dx = gelu_dx<T>,
+          .silu_mul = silu_mul<T>,
+          .silu_mul_dx = silu_mul_dx<T>,
           .embedding = embedding<T>,
           .embedding_dwte = embedding_dwte<T>,
           .embedding_dwpe = embedding_dwpe<T>,

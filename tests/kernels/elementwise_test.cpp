@@ -153,6 +153,35 @@ TEST_CASE("gelu is relatively accurate where it is tiny") {
   }
 }
 
+TEST_CASE("gated activations and their gradients agree, with and without limits, far out too") {
+  for (const auto [rows, cols] : kMatrices)
+    for (const double range : {1.0, 12.0, 1e4})
+      for (const kernels::GatedForm form : {kernels::GatedForm{}, {7, 1.702, 1}}) {
+        // Without a limit, an operand of 1e4 multiplies the rounding error of a slope near 0.
+        const double tolerance = range > 100 && form.offset == 0 ? 1e-3 : 2e-6;
+        agree(tolerance, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+          using T = decltype(zero);
+          const auto x = random_values<T>(2 * rows * cols, 1, range);
+          const auto dy = random_values<T>(rows * cols, 3);
+          std::vector<T> y(rows * cols), dx(2 * rows * cols);
+          k.silu_mul(y.data(), x.data(), form, rows, cols, nullptr);
+          k.silu_mul_dx(dx.data(), dy.data(), x.data(), form, rows, cols, nullptr);
+          return joined(y, dx);
+        });
+      }
+}
+
+TEST_CASE("a gated activation passes NaN on from either operand, within limits too") {
+  for (const auto* k : kernels::runnable_tables())
+    for (const kernels::GatedForm form : {kernels::GatedForm{}, {7, 1.702, 1}}) {
+      const float x[] = {NAN, 1, 1, NAN}, dy[] = {1, 1};
+      float y[2], dx[4];
+      k->silu_mul(y, x, form, 1, 2, nullptr);
+      k->silu_mul_dx(dx, dy, x, form, 1, 2, nullptr);
+      for (const float v : {y[0], y[1], dx[0], dx[1], dx[2]}) CHECK(std::isnan(v));
+    }
+}
+
 TEST_CASE("sgd with momentum agrees") {
   for (const int64_t n : {1, 15, 16, 1000, 4097})
     agree(1e-6, [&](const auto& k, auto zero) {

@@ -114,6 +114,31 @@ TEST_CASE("reference gelu has its known values and slopes") {
   });
 }
 
+TEST_CASE("reference gated activations have their formulas' values, and their slopes") {
+  Values y(4), dx(8);
+  const Values x = {-3, 0.5, 1, 4, 2, -0.3, 5, 0.7}, dy = random_values<double>(4, 1);
+  const auto sigmoid = [](double v) { return 1 / (1 + std::exp(-v)); };
+  for (const kernels::GatedForm form : {kernels::GatedForm{}, {2.5, 1.702, 1}}) {
+    reference.silu_mul(y.data(), x.data(), form, 2, 2, nullptr);  // [2,4]: gates -3, 0.5, 2, -0.3
+    const double third = form.offset == 0 ? 2 * sigmoid(2) * 5 : 2 * sigmoid(3.404) * (2.5 + 1);
+    CHECK(y[0] == Approx(-3 * sigmoid(-3 * form.alpha) * (1 + form.offset)));
+    CHECK(y[2] == Approx(third));
+    reference.silu_mul_dx(dx.data(), dy.data(), x.data(), form, 2, 2, nullptr);
+    check_gradient(x, dx, [&](const Values& v) {
+      reference.silu_mul(y.data(), v.data(), form, 2, 2, nullptr);
+      return dot(y, dy);
+    });
+  }
+}
+
+TEST_CASE("a limit stops the gradients of what is beyond it") {
+  const Values x = {3, 1, -9, 9, -3, 3}, dy = {1, 1, 1};  // gates 3, 1, -9
+  Values dx(6);
+  reference.silu_mul_dx(dx.data(), dy.data(), x.data(), {2, 1, 0}, 1, 3, nullptr);
+  CHECK((dx[0] == 0 && dx[1] != 0 && dx[2] != 0));
+  CHECK((dx[3] == 0 && dx[4] == 0 && dx[5] == 0));
+}
+
 TEST_CASE("reference attention of two tokens is the softmax by hand") {
   // head_dim 1: q = k = v = token number + 1; scores of token 1: 2 and 4.
   const AttentionShape s = {1, 2, 1, 1};

@@ -111,5 +111,6 @@ TEST_CASE("an expert without slots is no work") {
     table->bias_grad(db, nullptr, nullptr, 0, 3, nullptr);
     CHECK((db[0] == 0 && db[1] == 0 && db[2] == 0));
     table->gelu(nullptr, nullptr, nullptr, 0, 7, nullptr);
+    table->silu_mul(nullptr, nullptr, {}, 0, 7, nullptr);
   }
 }

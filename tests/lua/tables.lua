@@ -69,6 +69,8 @@ return {
     { doc = "dqkv with its q and k columns computed and the v columns copied from the input dqkv", executes = true, kind = "compute", name = "attn_score_dx" },
     { doc = "y = GELU(x [+ bias]), tanh form; bias [n], or [El,n] with x [El,..,n]", executes = true, kind = "compute", name = "gelu" },
     { doc = "dx = dy GELU'(x [+ bias])", executes = true, kind = "compute", name = "gelu_dx" },
+    { doc = "y = silu(gate) * up, gate and up being the halves of x's last axis; gate <= attr limit, |up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up", executes = true, kind = "compute", name = "silu_mul" },
+    { doc = "dx = gradients of both halves of x", executes = true, kind = "compute", name = "silu_mul_dx" },
     { doc = "logits = x wg^T; the bits of a row do not depend on other rows", executes = true, kind = "compute", name = "gate_logits" },
     { doc = "scores, routing and weights; used_before gives the slots that earlier parts of the batch use; bias [E] is added to the scores for choosing, not for the weights", executes = true, kind = "compute", name = "gate" },
     { doc = "gradient of the gate's logits from the gradient of the weights", executes = true, kind = "compute", name = "gate_dlogits" },

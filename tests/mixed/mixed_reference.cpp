@@ -171,6 +171,19 @@ void gelu_dx(Bf16* dx, const Bf16* dy, const Bf16* x, const float* bias, int64_t
   exact().gelu_dx(o.out(dx, n), o.in(dy, n), o.in(x, n), o.in(bias, cols), rows, cols, nullptr);
 }
 
+void silu_mul(Bf16* y, const Bf16* x, GatedForm form, int64_t rows, int64_t cols, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().silu_mul(o.out(y, n), o.in(x, 2 * n), form, rows, cols, nullptr);
+}
+
+void silu_mul_dx(Bf16* dx, const Bf16* dy, const Bf16* x, GatedForm form, int64_t rows,
+                 int64_t cols, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().silu_mul_dx(o.out(dx, 2 * n), o.in(dy, n), o.in(x, 2 * n), form, rows, cols, nullptr);
+}
+
 void embedding(Bf16* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   Operands o;
@@ -346,6 +359,8 @@ const KernelTable<Bf16>& mixed_reference() {
       .rmsnorm_dw = rmsnorm_dw,
       .gelu = gelu,
       .gelu_dx = gelu_dx,
+      .silu_mul = silu_mul,
+      .silu_mul_dx = silu_mul_dx,
       .embedding = embedding,
       .embedding_dwte = embedding_dwte,
       .embedding_dwpe = embedding_dwpe,

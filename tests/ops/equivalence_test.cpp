@@ -71,6 +71,7 @@ TEST_CASE("fused attention equals the three ops that keep the square in memory")
 TEST_CASE("experts on the used rows alone equal experts on all of the capacity") {
   const std::string gate = GENERATE("switch", "top2", "expert_choice");
   MoeOptions options{.gate = gate, .capacity = 5};
+  options.gated = GENERATE(false, true);
   options.k = gate == "top2" ? 2 : 1;
   options.columns = gate == "expert_choice" ? 4 : options.k;
   const Graph whole = parse_graph(moe_graph(options).text, op_table());
@@ -93,8 +94,9 @@ TEST_CASE("rows that are not used come out of expert_linear as zeros") {
 }
 
 TEST_CASE("experts split along the capacity equal the whole, forward and backward") {
-  const Graph whole = parse_graph(
-      moe_graph({.capacity = 4, .exchange = true, .irregular = false}).text, op_table());
+  MoeOptions options{.capacity = 4, .exchange = true, .irregular = false};
+  options.gated = GENERATE(false, true);
+  const Graph whole = parse_graph(moe_graph(options).text, op_table());
   Graph parts = whole;
   const std::vector<OpId> chain = ops_named(parts, {"a2a_1", "fc1", "act", "fc2", "a2a_2"});
   std::vector<CutAxis> cuts = {{parts.find_tensor("dispatch"), 1}, {parts.find_tensor("a2a_2"), 1}};

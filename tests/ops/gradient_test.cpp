@@ -14,7 +14,8 @@ namespace {
 
 std::vector<SmallGraph> all_small_graphs() {
   std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), attention_graph(true),
-                                    attention_graph(false), rms_graph(),   rounds_graph()};
+                                    attention_graph(false), rms_graph(),   gated_graph(),
+                                    rounds_graph()};
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const char* weight : {"prob", "renorm", "one"}) {
       graphs.push_back(moe_graph({.gate = "top_k",
@@ -30,6 +31,9 @@ std::vector<SmallGraph> all_small_graphs() {
   graphs.push_back(moe_graph({.gate = "expert_choice", .columns = 4}));
   graphs.push_back(moe_graph({.gate = "switch", .rows = "used", .exchange = true}));
   graphs.push_back(moe_graph({.gate = "switch", .in_steps = true}));
+  for (const char* rows : {"capacity", "used"}) {
+    graphs.push_back(moe_graph({.capacity = 5, .rows = rows, .gated = true}));
+  }
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const bool bias : {false, true}) {
       graphs.push_back(moe_graph({.gate = "top_k",

@@ -104,6 +104,20 @@ graph rms ranks=1
 )"};
 }
 
+inline SmallGraph gated_graph() {
+  return {"a dense feed-forward with a gate", R"(
+graph gated ranks=1
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,6] x
+%3 param f64 [14,6] w1
+%4 param f64 [6,7] w2
+%10 = linear(%2, %3) fc1 forward mlp
+%11 = silu_mul(%10) act forward mlp
+%12 = linear(%11, %4, _, %2) fc2 forward mlp
+%13, %14 = cross_entropy(%12, %1) {scale=0.1} loss forward head
+)"};
+}
+
 inline SmallGraph rounds_graph() {
   return {"experts behind an exchange in rounds", R"(
 graph rounds ranks=1
@@ -127,6 +141,7 @@ struct MoeOptions {
   bool irregular = true;       // of the exchange
   bool router_losses = false;  // balance_loss of all choices, z_loss
   bool bias = false;           // of experts 0 and 3, added for the choice
+  bool gated = false;          // silu_mul in the place of gelu
   bool in_steps = false;       // blocks of 2 x 2 experts re-ordered first, and put back at the end
 };
 
@@ -170,12 +185,22 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
                          o.bias ? "%14" : "%13", o.bias ? o.capacity : 1, o.scores);
   }
   const char* counts = o.exchange ? "%18" : "%15";
+  const std::string experts = o.gated ? fmt::format(R"(
+%20 = expert_linear({}, %4, %5, {}) {{rows="{}"}} fc1 forward expert layer=1
+%21 = silu_mul(%20, {}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1
+)",
+                                                    rows_in, counts, o.rows, counts, o.rows)
+                                      : fmt::format(R"(
+%20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
+%21 = gelu(%20, %5) act forward expert layer=1
+)",
+                                                    rows_in, counts, o.rows);
   const std::string gate_attrs =
       fmt::format("gate=\"{}\", k={}, columns={}, capacity={}, scores=\"{}\", weight=\"{}\"",
                   o.gate, o.k, o.columns, o.capacity, o.scores, o.weight);
-  return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}{}{}", o.gate, o.scores,
+  return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}{}{}{}", o.gate, o.scores,
                       o.weight, o.rows, o.router_losses ? ", router losses" : "",
-                      o.bias ? ", biased" : "",
+                      o.bias ? ", biased" : "", o.gated ? ", gated" : "",
                       o.exchange   ? ", exchanged"
                       : o.in_steps ? ", in steps"
                                    : ""),
@@ -185,8 +210,8 @@ graph moe ranks=1
 %1 input i32 [2,6] targets
 %2 param f64 [2,6,5] x
 %3 param f64 [4,5] wg
-%4 param f64 [4,7,5] w1 expert
-%5 param f64 [4,7] b1 expert
+%4 param f64 [4,{},5] w1 expert
+%5 param f64 [4,{}] b1 expert
 %6 param f64 [4,5,7] w2 expert
 %7 param f64 [4,5] b2 expert
 %8 param f64 [5] ln.w
@@ -197,15 +222,14 @@ graph moe ranks=1
 %11, %12, %13, %14, %16, %15 = gate(%10, %0{}) {{{}}} gate forward gate layer=1
 %17 = dispatch(%40, %16, %14) {{k={}}} dispatch forward dispatch layer=1
 {}
-%20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
-%21 = gelu(%20, %5) act forward expert layer=1
+{}
 %23 = expert_linear(%21, %6, %7, {}) {{rows="{}"}} fc2 forward expert layer=1
 {}
 %25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
 %30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
 {})",
-                      o.bias ? ", _, %70" : "", gate_attrs, o.columns, a2a, rows_in, counts, o.rows,
-                      counts, o.rows, back, rows_out, losses),
+                      o.gated ? 14 : 7, o.gated ? 14 : 7, o.bias ? ", _, %70" : "", gate_attrs,
+                      o.columns, a2a, experts, counts, o.rows, back, rows_out, losses),
           o.gate};
 }
 

@@ -167,7 +167,8 @@ std::vector<Whole> real_graphs() {
       graphs.emplace_back(build_forward(model, gate_spec(model), 1), model.batch_per_device);
     }
   }
-  for (const test::SmallGraph& small : {test::reuse_graph(), test::rms_graph()}) {
+  for (const test::SmallGraph& small :
+       {test::reuse_graph(), test::rms_graph(), test::gated_graph()}) {
     graphs.emplace_back(parse_graph(small.text, op_table()), 2);
   }
   return graphs;
@@ -192,9 +193,9 @@ TEST_CASE("every solution of a short range of real ops gives slices of the whole
     }
   }
   for (const char* way :
-       {"embedding 0", "embedding 1", "layernorm 0", "rmsnorm 0", "linear 0", "linear 1",
-        "linear 2", "attention 0", "attn_score 0", "attn_softmax 0", "attn_softmax 1",
-        "attn_context 0", "add 0", "add 1", "add 2", "gate_logits 0"}) {
+       {"embedding 0", "embedding 1", "layernorm 0", "rmsnorm 0", "silu_mul 0", "silu_mul 1",
+        "linear 0", "linear 1", "linear 2", "attention 0", "attn_score 0", "attn_softmax 0",
+        "attn_softmax 1", "attn_context 0", "add 0", "add 1", "add 2", "gate_logits 0"}) {
     INFO(way);
     CHECK(seen.contains(way));
   }

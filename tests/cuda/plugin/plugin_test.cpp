@@ -50,7 +50,7 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
   CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
-  CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw));
+  CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw && t.silu_mul && t.silu_mul_dx));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
   CHECK((t.gate_logits && t.gate_scores && t.gate_dlogits && t.dispatch && t.dispatch_dx));
@@ -67,7 +67,7 @@ TEST_CASE("the table of mixed precision lacks what takes only float32") {
   CHECK((t.attn_score && t.attn_softmax && t.attn_context && t.attn_context_dx));
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
   CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
-  CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw));
+  CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw && t.silu_mul && t.silu_mul_dx));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
   CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
   CHECK((t.gate_logits && t.dispatch && t.dispatch_dx && t.combine && t.combine_dx));

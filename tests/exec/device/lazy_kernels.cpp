@@ -152,13 +152,13 @@ const KernelTable<T>& lazy_table() {
     K k = done_by(static_cast<const K*>(nullptr));
     k.name = "lazy";
     defer_all<&K::gemm, &K::bias_grad, &K::layernorm, &K::layernorm_dx, &K::layernorm_dw,
-              &K::rmsnorm, &K::rmsnorm_dx, &K::rmsnorm_dw, &K::gelu, &K::gelu_dx, &K::embedding,
-              &K::embedding_dwte, &K::embedding_dwpe, &K::attention, &K::attention_dx,
-              &K::attn_score, &K::attn_softmax, &K::attn_context, &K::attn_context_dx,
-              &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits, &K::gate_scores,
-              &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine, &K::combine_dx,
-              &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss, &K::sgd,
-              &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
+              &K::rmsnorm, &K::rmsnorm_dx, &K::rmsnorm_dw, &K::gelu, &K::gelu_dx, &K::silu_mul,
+              &K::silu_mul_dx, &K::embedding, &K::embedding_dwte, &K::embedding_dwpe, &K::attention,
+              &K::attention_dx, &K::attn_score, &K::attn_softmax, &K::attn_context,
+              &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits,
+              &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine,
+              &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss,
+              &K::sgd, &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
     k.sum_n = sum_n<T>;
     k.gemm_many = gemm_many<T>;
     k.first_nonfinite = nullptr;

@@ -1,0 +1,173 @@
+// The gated activation of SwiGLU and its relatives: y = silu(gate) * up, where gate is the first
+// half of x's last axis and up the second half; with attr rows = "used" only of the rows in use.
+//
+// x is one tensor, since one product of 2n columns is faster than two of n columns, reads its input
+// once, and leaves an expert with two matrices to store, move and update. Checkpoints with separate
+// matrices (w1 and w3, gate_proj and up_proj) are joined when they are read. Halves and not
+// interleaved columns (gate_up_proj of gpt-oss), because both operands of a vector are then
+// contiguous; which column is which is only a matter of the order of the rows of the weights.
+#include "engine/ops/defs.h"
+#include "engine/ops/expert_rows.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+/// Flops per element of y, with 5 and 6 for the exponential and the division.
+constexpr double kFlops = 16, kDxFlops = 24;
+
+/// Returns attrs limit (absent: none), alpha (default 1) and offset (default 0). Throws UserError
+/// unless limit and alpha are above 0.
+kernels::GatedForm form_of(const Op& op) {
+  const kernels::GatedForm usual;
+  const kernels::GatedForm form = {attr_double(op, "limit", usual.limit),
+                                   attr_double(op, "alpha", usual.alpha),
+                                   attr_double(op, "offset", usual.offset)};
+  for (const auto& [key, value] :
+       {std::pair("limit", form.limit), std::pair("alpha", form.alpha)}) {
+    if (value > 0) continue;
+    throw user_error("op '{}': attribute '{}' is {}, allowed: a number above 0", op.name, key,
+                     value);
+  }
+  return form;
+}
+
+/// Returns the shape of y for input x. Throws UserError unless the last axis of x has two halves.
+Shape half_of(const Graph& g, const Op& op, size_t x) {
+  Shape half = expect_matrix(g, op, x);
+  if (half.back() % 2 != 0) {
+    throw user_error("op '{}' ({}): input {} '{}' is {}, allowed: a last axis of even length",
+                     op.name, g.def(op).name, x, arg(g, op, x).name, shape_text(half));
+  }
+  half.back() /= 2;
+  return half;
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const Shape y = half_of(g, op, 0);
+  form_of(op);
+  expect_counts(g, op, 0, 1);
+  if (has(op, 2)) expect_index(g, op, 2, shape(g, op, 1));
+  return {{y, arg(g, op, 0).dtype}};
+}
+
+Work rows_work(const Graph& g, const Op& op, const WorkContext& context, size_t x, double each) {
+  const double share = used_share(op, context);
+  return {.flops = share * each * 0.5 * static_cast<double>(num_elements(shape(g, op, x))),
+          .bytes = share * io_bytes(g, op)};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext& context) {
+  return rows_work(g, op, context, 0, kFlops);
+}
+
+Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
+  return rows_work(g, op, context, 1, kDxFlops);
+}
+
+/// Can be cut along any axis but the last, which has the halves; with rows = "used", along the rows
+/// in use.
+std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
+  if (only_used(op)) {
+    return {{{kRows, kRowEnds, kWhole}, {kRows}}, {{kWhole, kRowEnds, kWhole}, {kRows}}};
+  }
+  if (is_cut(op)) return {};
+  const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
+  std::vector<AxisTuple> tuples;
+  for (int a = 0; a < last; ++a) tuples.push_back({{a, kWhole, kWhole}, {a}});
+  return tuples;
+}
+
+TensorId rows_end(const Graph&, const Op& op, size_t) {
+  return op.inputs[1];
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId x = op.inputs[0];
+  if (!c.needs(x)) return;
+  Attrs attrs;
+  std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x};
+  if (counts_rows(op)) {
+    attrs = row_attrs(op);
+    inputs.push_back(op.inputs[1]);
+  }
+  for (const char* key : {"limit", "alpha", "offset"}) {
+    if (const auto given = op.attrs.find(key); given != op.attrs.end()) attrs.insert(*given);
+  }
+  c.add(x, c.graph().out(c.emit(kSiluMulDx, "dx", inputs, attrs)));
+}
+
+/// Calls f(first row, number of rows) for each run of rows to compute. Zeroes the rows of output 0
+/// that are not in use.
+template <class T, class F>
+void for_each_run_of(const KernelCall<T>& c, size_t x, size_t counts, F f) {
+  if (!counts_rows(c.op)) return f(int64_t{0}, rows_of(c.in_shape(x)));
+  const Blocks b = blocks_of(c.graph, c.op, x);
+  for_each_run(c, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
+               [&](int64_t, int64_t first, int64_t n) { f(first, n); });
+  zero_unused(c, c.out(0), b, c.in_i32(counts), cols_of(c.out_shape(0)));
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  const int64_t cols = cols_of(c.out_shape(0));
+  for_each_run_of(c, 0, 1, [&](int64_t first, int64_t rows) {
+    c.k.silu_mul(c.out(0) + first * cols, c.in(0) + first * 2 * cols, form_of(c.op), rows, cols,
+                 c.stream);
+  });
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, half_of(g, op, 1));
+  form_of(op);
+  expect_counts(g, op, 1, 2);
+  return {{shape(g, op, 1), arg(g, op, 1).dtype}};
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  const int64_t cols = cols_of(c.in_shape(0));
+  for_each_run_of(c, 1, 2, [&](int64_t first, int64_t rows) {
+    c.k.silu_mul_dx(c.out(0) + first * 2 * cols, c.in(0) + first * cols, c.in(1) + first * 2 * cols,
+                    form_of(c.op), rows, cols, c.stream);
+  });
+}
+
+}  // namespace
+
+const OpDef kSiluMul = {
+    .name = "silu_mul",
+    .doc =
+        "y = silu(gate) * up, gate and up being the halves of x's last axis; gate <= attr "
+        "limit, |up| <= limit, silu(g) = g sigmoid(attr alpha * g), attr offset is added to up",
+    .bound = Bound::kBytes,
+    .inputs = {{"x", Role::kSum},
+               optional("recv_counts", Role::kRecvCounts),
+               optional("recv_begin", Role::kRecvBegin)},
+    .outputs = {{"y"}},
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .axes = axes,
+    .begins = {{.input = 2, .of_input = 1}},
+    .rows_end = rows_end,
+    .run_f32 = run<float>,
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>,
+    .host_inputs = counted<1, 2>};
+
+const OpDef kSiluMulDx = {
+    .name = "silu_mul_dx",
+    .doc = "dx = gradients of both halves of x",
+    .bound = Bound::kBytes,
+    .inputs = {{"dy"}, {"x", Role::kSum}, optional("recv_counts", Role::kRecvCounts)},
+    .outputs = {{"dx"}},
+    .infer = infer_dx,
+    .work = work_dx,
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>,
+    .host_inputs = counted<2>};
+
+}  // namespace moe::ops
