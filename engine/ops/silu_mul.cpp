@@ -48,7 +48,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   form_of(op);
   expect_counts(g, op, 0, 1);
   if (has(op, 2)) expect_index(g, op, 2, shape(g, op, 1));
-  return {{y, arg(g, op, 0).dtype}};
+  return {rows_like(arg(g, op, 0), y)};
 }
 
 Work rows_work(const Graph& g, const Op& op, const WorkContext& context, size_t x, double each) {
@@ -122,7 +122,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, half_of(g, op, 1));
   form_of(op);
   expect_counts(g, op, 1, 2);
-  return {{shape(g, op, 1), arg(g, op, 1).dtype}};
+  return {rows_like(arg(g, op, 1), shape(g, op, 1))};
 }
 
 template <class T>
@@ -152,6 +152,7 @@ const OpDef kSiluMul = {
     .axes = axes,
     .begins = {{.input = 2, .of_input = 1}},
     .rows_end = rows_end,
+    .only_used_rows = only_used,
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
