@@ -141,8 +141,7 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.gpu_of_one = job_of(host) != nullptr;
   options.rehearse = cost.integer("rehearse", 0);
   if (handle.gate) options.gate = rank_gates(host, handle.gate);
-  if (handle.placement)
-    options.place = rank_placements(host, handle.placement, {});
+  if (handle.placement) options.place = rank_placements(host, handle.placement, {});
   const Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());
