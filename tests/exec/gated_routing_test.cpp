@@ -46,7 +46,7 @@ using BytesByOp = std::map<std::pair<size_t, int32_t>, Bytes>;
 BytesByOp row_bytes(const Plan& plan, const Timeline& timeline) {
   BytesByOp bytes;
   for (const Span& span : timeline.spans) {
-    if (plan.graph.def(span.op).name != "all_to_all") continue;
+    if (!carries(plan.graph, span.op, Payload::kRows)) continue;
     const std::pair key(span.op.index(), timeline.num_ranks == 1 ? 0 : span.rank);
     bytes[key] += span.bytes;
   }
