@@ -10,7 +10,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/placement/place_experts.h"
+#include "engine/ops/placed.h"
 #include "engine/placement/performance_model.h"
 
 namespace moe {
@@ -140,7 +140,7 @@ ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (plan.graph.removed(id) || plan.graph.def(id).moe != MoeOp::kPlace) continue;
-    rates[plan.graph.op(id).layer] = rates_of_place(plan.graph.op(id));
+    rates[plan.graph.op(id).layer] = ops::placement_rates(plan.graph.op(id));
   }
   const size_t steps = result.placements.size();
   MOE_CHECK(

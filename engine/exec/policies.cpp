@@ -3,7 +3,6 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/placement/place_experts.h"
 
 namespace moe {
 
@@ -16,11 +15,9 @@ PlacementFunction policy_of(const Op& place, const Policies& policies, int64_t r
     policy = [&built_in = builtin_policy(name), given = ops::place_options(place)](
                  const PlaceInput& input) { return built_in.place(input, given); };
   }
-  return [policy = std::move(policy), rates = rates_of_place(place), name, rank, &last,
-          &failure](PlaceInput input) {
+  return [policy = std::move(policy), name, rank, &last, &failure](const PlaceInput& input) {
     if (!failure.empty()) return input.now;
     try {
-      input.rates = rates;
       return ask_policy(policy, name, rank, input, last);
     } catch (const UserError& error) {
       failure = error.what();

@@ -68,7 +68,9 @@ PlacementRates placement_rates(const Op& op) {
           .copy_bytes_per_s = attr_double(op, "copy_bytes_per_s"),
           .inputs_per_s = attr_double(op, "inputs_per_s"),
           .forward_other_s = attr_double(op, "fnec_s"),
-          .backward_other_s = attr_double(op, "bnec_s")};
+          .backward_other_s = attr_double(op, "bnec_s"),
+          .scatter_share = attr_double(op, "scatter_share"),
+          .scatter_group = attr_int(op, "scatter_group", 1)};
 }
 
 Attrs rate_attrs(const PlacementRates& rates) {
@@ -79,7 +81,9 @@ Attrs rate_attrs(const PlacementRates& rates) {
           {"copy_bytes_per_s", rates.copy_bytes_per_s},
           {"inputs_per_s", rates.inputs_per_s},
           {"fnec_s", rates.forward_other_s},
-          {"bnec_s", rates.backward_other_s}};
+          {"bnec_s", rates.backward_other_s},
+          {"scatter_share", rates.scatter_share},
+          {"scatter_group", rates.scatter_group}};
 }
 
 PolicyOptions place_options(const Op& op) {

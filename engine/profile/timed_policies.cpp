@@ -7,7 +7,6 @@
 #include "engine/cost/profile_cache.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/placement/place_experts.h"
 
 namespace moe {
 namespace {
@@ -88,7 +87,7 @@ std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& 
                               .layer = attr_int(op, "layer_number"),
                               .loads = loads,
                               .now = now,
-                              .rates = rates_of_place(op)};
+                              .rates = ops::placement_rates(op)};
     LastPlaced last;
     const int64_t begin = clock_ns();
     ask_policy(policy, attr_string(op, "policy"), 0, input, last);

@@ -7,7 +7,6 @@
 #include "engine/base/limits.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/placement/place_experts.h"
 
 namespace moe {
 namespace {
@@ -110,7 +109,7 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
                          .layer = static_cast<int64_t>(l),
                          .loads = kept[l],
                          .now = state_[l],
-                         .rates = rates_of_place(op)},
+                         .rates = ops::placement_rates(op)},
                         last);
     }
     placements_[l] = now ? made : state_[l];

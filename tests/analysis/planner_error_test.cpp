@@ -11,7 +11,6 @@
 
 #include "engine/analysis/planner_error.h"
 #include "engine/ops/placed.h"
-#include "engine/passes/placement/place_experts.h"
 #include "engine/placement/performance_model.h"
 #include "engine/routing/workload.h"
 #include "tests/sim/routing.h"
@@ -136,7 +135,7 @@ constexpr std::array<std::pair<const char*, int64_t>, 6> kBackward = {{{"fc2.dx"
 Plan plan_with_rates(int64_t ranks) {
   Plan plan = *make_plan(small_spec({stage("prophet", {{"shadows", 2.0}})}, ranks));
   for (const OpId op : ops_of(plan.graph, "place")) {
-    for (const auto& [name, value] : place_rate_attrs(kRates))
+    for (const auto& [name, value] : ops::rate_attrs(kRates))
       plan.graph.op(op).attrs[name] = value;
   }
   return plan;

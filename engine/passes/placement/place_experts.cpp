@@ -139,7 +139,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
       add(ops::kGatherLoads, prefix + "loads", {origin.counts}, {}, layer.gate, Segment::kDispatch);
   before_[layer.dispatch].push_back(gather);
   Attrs plan = attrs_;
-  plan.merge(place_rate_attrs(rates));
+  plan.merge(ops::rate_attrs(rates));
   plan.merge(ops::option_attrs(stage_.options));
   plan["policy"] = stage_.policy;
   plan["every"] = stage_.every;

@@ -62,10 +62,6 @@ Graph add_placement_updates(Graph graph);
 /// UserError also for use = 'now' with a policy that moves residents.
 Graph place_by_policy(Graph graph, const PassContext& context);
 
-/// Rates as attributes of a place op: read from it, or made for it.
-PlacementRates rates_of_place(const Op& place);
-Attrs place_rate_attrs(const PlacementRates& rates);
-
 /// Returns the rates that a layer's planner uses, from the cost model: rates of the links (slopes
 /// of closed forms, or of op_ns when no links are known), inputs per second through fc1, GELU and
 /// fc2 of the layer of `exchange`, and the time of the forward's compute between this MoE layer's

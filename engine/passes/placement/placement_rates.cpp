@@ -83,20 +83,6 @@ int64_t hidden_between(const PlacementRates& rates, int64_t shadows) {
   return static_cast<int64_t>(std::clamp(std::floor(kWhole * experts), 0.0, all));
 }
 
-PlacementRates rates_of_place(const Op& place) {
-  PlacementRates rates = ops::placement_rates(place);
-  rates.scatter_share = attr_double(place, "scatter_share");
-  rates.scatter_group = attr_int(place, "scatter_group", 1);
-  return rates;
-}
-
-Attrs place_rate_attrs(const PlacementRates& rates) {
-  Attrs attrs = ops::rate_attrs(rates);
-  attrs["scatter_share"] = rates.scatter_share;
-  attrs["scatter_group"] = rates.scatter_group;
-  return attrs;
-}
-
 PlacementRates fit_placement_rates(const Graph& graph, OpId exchange, const PassContext& context) {
   PlacementRates rates;
   const Shape& rows = graph.tensor(graph.op(exchange).inputs[0]).shape;  // [E,C,d]
