@@ -109,20 +109,19 @@ void FairShare::set_share(uint32_t id, double share) {
 
 /// Returns the level at which the link is full; below every level if flows that other links hold
 /// take more than it has.
-double FairShare::level_of(uint32_t link) const {
+inline double FairShare::level_of(uint32_t link) const {
   const double left = capacity_[link] - taken_[link];
   if (!held_[link].empty()) return std::max(0.0, left / weight_[link]);
   return left < -1e-12 * capacity_[link] ? -kInfinity : kInfinity;
 }
 
-void FairShare::set_level(uint32_t link, double level) {
+inline void FairShare::set_level(uint32_t link, double level) {
   const double more = level - level_[link];
   if (std::abs(more) <= 1e-14 * level && level < kInfinity) return;
   level_[link] = level;
   double* const taken = taken_.data();
   const Held* held = held_[link].data();
   const Held* const end = held + held_[link].size();
-#pragma GCC unroll 4
   for (; held != end; ++held) taken[held->other] += held->share * more;
 }
 
@@ -264,6 +263,11 @@ void FairShare::end_filling() {
   }
   for (uint32_t k = 0; k < order_.size(); ++k) position_[order_[k]] = k;
   seen_ = taken_;
+}
+
+void FairShare::write_levels(std::vector<double>& levels) const {
+  // A level is infinite exactly where a link holds nothing.
+  for (size_t l = 0; l < level_.size(); ++l) levels[l] = level_[l] < kInfinity ? level_[l] : 0;
 }
 
 void FairShare::settle(std::vector<uint32_t>& moved) {

@@ -45,6 +45,8 @@ class FairShare {
   const std::vector<Held>& held(uint32_t link) const { return held_[link]; }
   /// Bytes per second / weight of the flows that `link` holds back; 0 if it holds none.
   double level(uint32_t link) const { return held_[link].empty() ? 0 : level_[link]; }
+  /// Writes level() of each link.
+  void write_levels(std::vector<double>& levels) const;
   /// Bytes per second that all flows on `link` take; also right after set_share() and remove().
   double used(uint32_t link) const { return taken_[link] + weight_[link] * level(link); }
 

@@ -51,7 +51,7 @@ void LinkClock::add(uint32_t owner, int64_t priority, std::span<const Stream> st
   for (const Stream& s : streams) {
     Part& part = parts_[part_of_[s.out]];
     progress(part);
-    part.changed = true;
+    part.changed = changed_ = true;
     const uint32_t first = part.links.first;
     streams_of(part, priority).add(owner, s.out - first, s.in - first, s);
   }
@@ -100,12 +100,14 @@ void LinkClock::look_ahead(Part& part) {
 }
 
 double LinkClock::next_end_ns() {
-  double next = kInfinity;
+  if (!changed_) return next_end_ns_;
+  changed_ = false;
+  next_end_ns_ = kInfinity;
   for (Part& part : parts_) {
     if (part.changed) settle(part);
-    next = std::min(next, part.next_end_ns);
+    next_end_ns_ = std::min(next_end_ns_, part.next_end_ns);
   }
-  return next;
+  return next_end_ns_;
 }
 
 void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
@@ -114,6 +116,8 @@ void LinkClock::advance(double ns, std::vector<FinishedFlow>& ended) {
             now_ns_, next_end_ns());
   now_ns_ = ns;
   const double limit = same_moment(ns);
+  if (next_end_ns_ > limit) return;
+  changed_ = true;
   for (Part& part : parts_) {
     if (part.next_end_ns > limit) continue;
     progress(part);

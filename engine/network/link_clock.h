@@ -61,6 +61,8 @@ class LinkClock {
   double efficiency_;
   bool keep_use_;
   double now_ns_ = 0;
+  double next_end_ns_ = 0;  // the least of all parts, if they have not changed
+  bool changed_ = true;     // a part has changed, or its next end is another
   std::vector<Part> parts_;
   std::vector<uint32_t> part_of_;  // indexed by link
   std::vector<double> load_;       // scratch, indexed by link in a part

@@ -158,8 +158,8 @@ void MovingStreams::settle(double now_ns) {
   weigh();
   sharing_.settle(moved_);
   for (const uint32_t id : moved_) set_holder(id);
+  sharing_.write_levels(level_);
   for (uint32_t l = 0; l < clock_.size(); ++l) {
-    level_[l] = sharing_.level(l);
     if (search_[l]) find_end(l);
   }
   look_ahead(now_ns);
@@ -176,13 +176,20 @@ void MovingStreams::find_end(uint32_t link) {
 /// Computes when the links' clocks read `end_`.
 void MovingStreams::look_ahead(double now_ns) {
   const size_t num_links = clock_.size();
-  // Without branches, so that several quotients are computed at once.
-  for (size_t l = 0; l < num_links; ++l) {
+  // Without branches and with several minima, so that several links are computed at once.
+  constexpr size_t kLanes = 4;
+  double next[kLanes] = {kInfinity, kInfinity, kInfinity, kInfinity};
+  const auto look = [&](size_t l, size_t lane) {
     const double left = end_[l] - clock_[l], ns = left * kNsPerSecond / level_[l];
     end_ns_[l] = now_ns + (left > 0 ? ns : 0);
+    next[lane] = end_ns_[l] < next[lane] ? end_ns_[l] : next[lane];
+  };
+  size_t l = 0;
+  for (; l + kLanes <= num_links; l += kLanes) {
+    for (size_t lane = 0; lane < kLanes; ++lane) look(l + lane, lane);
   }
-  next_end_ns_ = kInfinity;
-  for (const double end_ns : end_ns_) next_end_ns_ = std::min(next_end_ns_, end_ns);
+  for (; l < num_links; ++l) look(l, 0);
+  next_end_ns_ = std::min(std::min(next[0], next[1]), std::min(next[2], next[3]));
 }
 
 void MovingStreams::take_ended(double now_ns, double limit_ns, std::vector<FinishedFlow>& ended) {
