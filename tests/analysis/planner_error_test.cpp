@@ -30,6 +30,7 @@ PlanSpec prophet_spec(int64_t nodes, int64_t per_node) {
   spec.model.seq = 256;
   spec.model.experts = ranks;
   spec.model.capacity_factor = 0;  // none
+  spec.model.rows_bound = 16;      // for the most skewed step
   spec.gate = gate_spec(spec.model);
   spec.cluster = {.name = "3090",
                   .nodes = nodes,
@@ -135,8 +136,7 @@ constexpr std::array<std::pair<const char*, int64_t>, 6> kBackward = {{{"fc2.dx"
 Plan plan_with_rates(int64_t ranks) {
   Plan plan = *make_plan(small_spec({stage("prophet", {{"shadows", 2.0}})}, ranks));
   for (const OpId op : ops_of(plan.graph, "place")) {
-    for (const auto& [name, value] : ops::rate_attrs(kRates))
-      plan.graph.op(op).attrs[name] = value;
+    for (const auto& [name, value] : ops::rate_attrs(kRates)) plan.graph.op(op).attrs[name] = value;
   }
   return plan;
 }

@@ -328,7 +328,7 @@ local function policy(name, at, simulates)
   end }
 end
 local function simulate(placement)
-  return moe.plan { model = model { experts = 8, layers = 4 },
+  return moe.plan { model = model { experts = 8, layers = 4, rows_bound = 8 },
     cluster = moe.cluster.p4de { nodes = 1 },
     system = moe.system 'x' { placement, moe.pass.serial {} } }:simulate { steps = 3 }
 end
