@@ -40,11 +40,18 @@ end
 local function plan(name, passes)
   return pcall(moe.plan, { model = model, cluster = cluster, system = system(name, passes) })
 end
+--- A number from 1 to n: the next of a fixed sequence (Lehmer's generator with the factor of Park
+--- and Miller, 1988), since recipes have no math.random.
+local seed = 1
+local function pick(n)
+  seed = seed * 16807 % 2147483647
+  return seed % n + 1
+end
 local function shuffled(list)
   local t = {}
   for i, v in ipairs(list) do t[i] = v end
   for i = #t, 2, -1 do
-    local j = math.random(i)
+    local j = pick(i)
     t[i], t[j] = t[j], t[i]
   end
   return t
