@@ -90,6 +90,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
   out["peak_bytes"] = plan.memory.peak_bytes();
   out["liveness_bytes"] = plan.memory.liveness_bytes;
+  if (!result.stop_reason.empty()) out["no_room"] = result.stop_reason;
   out["sim_ms"] = to_ms(end - begin);
   out["alone_ms"] = alone_json(plan);
   const MeasuredShares shares = measured_shares(plan.graph, *plan.spec.cost);

@@ -171,8 +171,10 @@ std::vector<ops::StoredBlock> CollectiveLayout<T>::blocks_at(bool experts, int64
       ops::stored_blocks({blocks, capacity_, batch_parts_, packed_}, experts ? by_group_ : by_peer_,
                          experts ? begin_by_group_ : begin_by_peer_);
   if (packed_) {
-    ops::expect_room(block_, rank_, stored.back().row_0 + stored.back().rows.end,
+    const std::string failure =
+        ops::no_room(block_, rank_, stored.back().row_0 + stored.back().rows.end,
                      experts == to_expert_ ? room_to_receive_ : room_to_send_);
+    if (!failure.empty()) throw RunError(failure);
   }
   return stored;
 }

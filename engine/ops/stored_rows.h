@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <numeric>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/base/errors.h"
@@ -68,11 +69,11 @@ inline BlockSizes block_sizes(const Graph& graph, TensorId rows, int64_t blocks,
   return {blocks, capacity, parts, packed};
 }
 
-/// Throws RunError if a device gets more rows in an MoE layer, that of block `block`, than its
-/// packed rows have room for.
-inline void expect_room(int32_t block, int64_t device, int64_t rows, int64_t room) {
-  if (rows <= room) return;
-  throw run_error(
+/// Returns the message for a device that gets more rows in an MoE layer, that of block `block`,
+/// than its packed rows have room for; "" if there is room.
+inline std::string no_room(int32_t block, int64_t device, int64_t rows, int64_t room) {
+  if (rows <= room) return "";
+  return fmt::format(
       "the MoE layer of block {} sends {} rows to device {}, but the buffers of a device have room "
       "for {}, which is model.rows_bound times the rows of its own tokens; raise "
       "model.rows_bound, or limit the rows by model.capacity_factor",

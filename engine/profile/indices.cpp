@@ -141,8 +141,8 @@ void pack(const Graph& graph, const Op& op, int64_t experts, int64_t capacity, M
   m.choice_slot = std::move(packed);
 }
 
-/// Returns an index map of a gate for an input with this role. Its sizes are taken from the other
-/// inputs and the attributes of the op.
+/// Returns an index map of a gate, or its counts, for an input with this role. Its sizes are taken
+/// from the other inputs and the attributes of the op.
 std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
                                 const WorkContext& context) {
   const Shape& rows = graph.tensor(op.inputs[0]).shape;
@@ -163,6 +163,7 @@ std::vector<int32_t> map_values(const Graph& graph, const Op& op, Role role,
   for (int32_t& choice : m.slot_choice) {
     if (choice >= 0) choice += static_cast<int32_t>(attr_int(op, "first_token") * columns);
   }
+  if (role == Role::kCounts) return m.counts;
   return role == Role::kChoiceSlot ? m.choice_slot : m.slot_choice;
 }
 
@@ -240,6 +241,7 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
       if (packed.valid()) {
         return packed_counts(op, role, graph.tensor(packed), static_cast<int64_t>(n), context);
       }
+      if (ops::stored_of(op) > 0) return map_values(graph, op, role, context);  // numbers the slots
       if (op.attrs.contains("occupancy") && role == Role::kRecvCounts) {
         return rows_of_slots(graph, op, input, context);
       }

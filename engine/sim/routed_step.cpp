@@ -264,6 +264,7 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
       "the graph has {} MoE layers, but the step has loads of {} layers, placements of {} and "
       "placements for the next step of {}; the numbers must be equal",
       layers_.size(), kept.size(), placements.size(), next.size());
+  no_room_.clear();
   for (size_t l = 0; l < layers_.size(); ++l) route_layer(l, kept[l], placements[l]);
   for (Exchange& exchange : exchanges_) fill_matrix(exchange);
   for (RoundRows& rows : rounds_) fill_round(rows);
@@ -321,14 +322,13 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   }
 }
 
-void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) const {
+void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) {
   const int64_t room = rows_[layer].room;
-  if (room > 0) {
-    ops::expect_room(layers_[layer].block, static_cast<int64_t>(rank), rows, room);
-  }
+  if (room == 0 || !no_room_.empty()) return;
+  no_room_ = ops::no_room(layers_[layer].block, static_cast<int64_t>(rank), rows, room);
 }
 
-void RoutedStep::fill_matrix(Exchange& exchange) const {
+void RoutedStep::fill_matrix(Exchange& exchange) {
   exchange.matrix.assign(ranks_ * ranks_, 0);
   const std::vector<int64_t>& sent = rows_[exchange.layer].sent;
   std::vector<int64_t> out(ranks_), in(ranks_), own(ranks_);

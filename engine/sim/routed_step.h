@@ -6,6 +6,7 @@
 // StepReplay.
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "engine/base/group.h"
@@ -47,8 +48,7 @@ class RoutedStep {
 
   /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
   /// found a slot, and the placement within each group of holders in this step and in the next one.
-  /// Throws UserError if `kept` has another number of ranks or experts than the graph, and RunError
-  /// if a device has no room for its packed rows.
+  /// Throws UserError if `kept` has another number of ranks or experts than the graph.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// As above, with the same placements in the next step, so that no expert moves.
@@ -58,6 +58,8 @@ class RoutedStep {
 
   // The following describe the routing of the last call of route().
 
+  /// The message of ops::no_room() for the first device without room for its packed rows, or "".
+  const std::string& no_room() const { return no_room_; }
   /// Whether all ranks have the same work and send equally many bytes; false if an expert moves.
   bool alike() const { return alike_; }
   /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
@@ -120,9 +122,9 @@ class RoutedStep {
   int32_t round_of_experts(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
   void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
-  /// Throws RunError if a rank has no room for its rows in this layer.
-  void check_room(size_t layer, size_t rank, int64_t rows) const;
-  void fill_matrix(Exchange& exchange) const;
+  /// Sets no_room_ if a rank has no room for its rows in this layer.
+  void check_room(size_t layer, size_t rank, int64_t rows);
+  void fill_matrix(Exchange& exchange);
   void fill_round(RoundRows& rows) const;
   bool ranks_alike() const;
 
@@ -137,6 +139,7 @@ class RoutedStep {
   std::vector<Entry> entries_;  // indexed by op
   std::vector<OpId> ops_;
   bool alike_ = true;
+  std::string no_room_;
 };
 
 }  // namespace moe

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "engine/base/errors.h"
 #include "engine/base/stop.h"
 #include "engine/sim/step_replay.h"
 
@@ -34,6 +35,10 @@ class Simulator : public Executor {
     for (int64_t step = 0; step < steps; ++step) {
       check_stop();
       replay.set_step(options.first_step + step);
+      if (result.stop_reason.empty() && !replay.no_room().empty()) {
+        result.stop_reason =
+            fmt::format("step {}: {}", options.first_step + step + 1, replay.no_room());
+      }
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
       if (plan.spec.inference && plan.spec.routing != nullptr) {
         if (!replay.offloads().empty()) result.offloads.push_back(replay.offloads());

@@ -45,6 +45,8 @@ class StepReplay {
   std::vector<MoeStats> moe() const;
   /// Whether it is known that the step that was set has the same timeline as the one set before it.
   bool as_before() const { return as_before_; }
+  /// Why the step that was set cannot run: RoutedStep::no_room(); "" if it can.
+  std::string no_room() const { return routed_ ? routed_->no_room() : ""; }
   /// Simulates the step that was set. If `keep_links`, Timeline::links is recorded.
   Timeline run(bool keep_links = false);
   /// Returns the input that run() gives to the event engine, without the time that overlapping ops

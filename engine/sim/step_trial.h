@@ -20,7 +20,8 @@ class StepTrial {
   explicit StepTrial(std::shared_ptr<const Plan> plan);
   /// Returns the time of a step in which the layer of `in` has the loads of `in` and placement `p`,
   /// and every other layer those of its last call of placed(). A layer without such a call has the
-  /// loads of `in` and plain expert parallelism. No expert moves in that step.
+  /// loads of `in` and plain expert parallelism. No expert moves in that step, and a device without
+  /// room for its rows (model.rows_bound) takes as long as with room.
   Nanoseconds step_ns(const PlaceInput& in, const Placement& p);
   /// Keeps the loads of a call of the policy and the placement that it returned.
   void placed(const PlaceInput& in, const Placement& next);

@@ -116,8 +116,8 @@ local function speedup_rows(groups, names, R)
 end
 
 -- Returns one line for each model, cluster and system that does not fit in a device's memory: the
--- largest number of bytes, what holds most of them, and why rows are padded if the model has no
--- capacity.
+-- largest number of bytes and what holds most of them, or which device has no room for its rows;
+-- and why rows are padded if the model has no capacity.
 local function out_of_memory_lines(R)
   local lines = {}
   local function kind(run) return { run.model, run.cluster, run.system } end
@@ -126,9 +126,10 @@ local function out_of_memory_lines(R)
     for _, run in ipairs(runs) do
       if run.peak_bytes > worst.peak_bytes then worst = run end
     end
-    lines[#lines + 1] = ("OOM: %s, %s on %s: %.1f GiB do not fit in %.1f GiB; largest: %s"):format(
-      worst.model, worst.system, worst.cluster, worst.peak_bytes / 2 ^ 30,
-      worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-")
+    local what = ("OOM: %s, %s on %s: "):format(worst.model, worst.system, worst.cluster)
+    lines[#lines + 1] = what .. (worst.no_room
+      or ("%.1f GiB do not fit in %.1f GiB; largest: %s"):format(worst.peak_bytes / 2 ^ 30,
+        worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-"))
     for _, decision in ipairs(worst.log or {}) do
       local why = decision:match "^rows %[rows%] (.*)"
       if why then lines[#lines + 1] = "     " .. why end

@@ -24,7 +24,8 @@ local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms 
   hidden_comm_ms = "number", wait_ms = "number" }
 local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
 local SIMULATED = { point = "table" }
-local OUT_OF_MEMORY = { model = "string", memory_bytes = "number", holders = { "string" } }
+local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" },
+  ["no_room?"] = "string" }
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
   drops = { "number", least = 1 }, ["digest?"] = "string",
   ["executed_peak_bytes?"] = "number",

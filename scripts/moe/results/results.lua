@@ -61,7 +61,9 @@ local ROWS = {
   { "peak_bytes", "integer", "planned peak memory of a device" },
   { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
   { "oom", "boolean?",
-    "true if the peak is above the device's memory, so that the run is not possible" },
+    "true if the peak is above the device's memory, or if a device has no room for the rows of a "
+    .. "step (no_room), so that the run is not possible" },
+  { "no_room", "string?", "which MoE layer sends which device more rows than model.rows_bound" },
   { "holders", "string[]?", "the tensors that hold most bytes at the peak, if oom" },
   { "memory_bytes", "integer?", "memory of a device, if it is known" },
   { "plan_ms", "number", "time to make the plan" },

@@ -106,7 +106,7 @@ local function base_record(name, job, spec, made)
     extrapolated_share = made.sim.extrapolated_share,
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     memory_bytes = memory > 0 and memory or nil,
-    oom = made.oom, holders = made.oom and info.holders or nil,
+    oom = made.oom, no_room = made.sim.no_room, holders = made.oom and info.holders or nil,
     without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
   }, info

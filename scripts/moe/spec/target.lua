@@ -187,10 +187,12 @@ local function try(spec, candidate, at, tried)
   local plan = M.plan_of(spec, candidate, at)
   local sim = errors.call(at, plan.simulate, plan, spec.simulate)
   local memory = spec.cluster.device.memory_bytes
-  local oom = memory > 0 and sim.peak_bytes > memory or nil
+  local large = memory > 0 and sim.peak_bytes > memory
+  local oom = large or sim.no_room ~= nil or nil
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
     peak_bytes = sim.peak_bytes, oom = oom,
-    why = oom and ("%s do not fit in %s"):format(gib(sim.peak_bytes), gib(memory)) or nil }
+    why = large and ("%s do not fit in %s"):format(gib(sim.peak_bytes), gib(memory))
+      or sim.no_room }
   return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
