@@ -66,8 +66,8 @@ std::string hash_of(const Plan& plan) {
   return hash.text();
 }
 
-/// Orders the placement policies of a step by layer: that of a layer is told what the one before
-/// has made (PlaceInput::experts_before_s).
+/// Orders the placement policies of a step by layer, because the policy of a layer gets the time of
+/// the experts of the layer before (PlaceInput::experts_before_s).
 void order_places(const Graph& graph, Schedule& schedule) {
   std::map<int32_t, OpId> places;
   for (OpId op(0); op.index() < graph.num_ops(); op = OpId(op.value + 1)) {

@@ -112,7 +112,8 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 /// step with the median time (steps differ only under a routing model) and, in the field
 /// `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
 /// "all". links: whether the last step's timeline (keep = "last"), else the first step's, also has
-/// the bytes that links carry.
+/// the bytes that links carry. The field no_room is given where a device has no room for its rows
+/// in a step.
 int simulate(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);

@@ -101,7 +101,8 @@ struct RunResult {
   std::vector<std::vector<OffloadRecord>>
       offloads;          // [batch][layer], of layers with offloaded experts
   bool stopped = false;  // ended early by on_step, an interrupt or stop_reason
-  /// What failed, when the results of the steps before the failure are valid; "" otherwise.
+  /// What failed, when the results of the steps before the failure are valid; "" otherwise. In a
+  /// simulated run, which goes on: why a step could not run (RoutedStep::no_room()).
   std::string stop_reason;
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
 };
