@@ -111,6 +111,7 @@ void Engine::reset() {
     std::fill_n(posts_.begin() + static_cast<std::ptrdiff_t>(i * ranks_), ranks_, start);
   }
   sent_.clear();
+  wire_.reset();
   if (input_.network != nullptr && (input_.keep_links || may_meet_)) {
     const NetworkOptions sharing{.share = input_.network->share,
                                  .efficiency = input_.network->sharing_efficiency,

@@ -4,8 +4,9 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
-#include "engine/replay/replay.h"
+#include "engine/replay/engine.h"
 #include "tests/cost/fake_ops.h"
+#include "tests/timeline/same_spans.h"
 
 namespace moe {
 namespace {
@@ -119,6 +120,23 @@ TEST_CASE("on one lane, or on exclusive ones, every transfer takes its time alon
       for (const auto& [op, span] : spans_of(graph, schedule, cost)) {
         CHECK(span.end - span.begin == cost.op_ns(graph, op));
       }
+    }
+  }
+}
+
+TEST_CASE("an engine records links in the runs for which they are asked, and only there") {
+  const Graph graph = random_graph(1, 24);
+  const FakeCost cost(small_cluster());
+  for (const Schedule& schedule : {default_schedule(graph), two_lanes(graph)}) {
+    const LaneOrders orders = lane_orders(graph, schedule);
+    ReplayInput input = replay_input(graph, schedule, orders, cost);
+    Engine engine(input);
+    const Timeline plain = engine.run();
+    for (const bool keep_links : {true, false, true}) {
+      input.keep_links = keep_links;
+      const Timeline timeline = engine.run();
+      CHECK(timeline.links.empty() != keep_links);
+      CHECK(test::same_spans(timeline, plain));
     }
   }
 }

@@ -8,9 +8,12 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "tests/cost/fake_ops.h"
+#include "tests/timeline/same_spans.h"
 
 namespace moe {
 namespace {
+
+using test::same_spans;
 
 OpId op_id(size_t i) {
   return OpId(static_cast<int64_t>(i));
@@ -83,14 +86,6 @@ std::map<Key, Span> by_op(const Timeline& timeline) {
   std::map<Key, Span> spans;
   for (const Span& span : timeline.spans) spans[{span.op.index(), span.rank}] = span;
   return spans;
-}
-
-bool same_spans(const Timeline& a, const Timeline& b) {
-  return std::equal(a.spans.begin(), a.spans.end(), b.spans.begin(), b.spans.end(),
-                    [](const Span& x, const Span& y) {
-                      return std::tie(x.op, x.rank, x.lane, x.post, x.begin, x.end, x.bytes) ==
-                             std::tie(y.op, y.rank, y.lane, y.post, y.begin, y.end, y.bytes);
-                    });
 }
 
 Nanoseconds makespan(const Timeline& timeline) {

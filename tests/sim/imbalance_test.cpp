@@ -1,9 +1,9 @@
 #include <catch2/catch.hpp>
 #include <map>
-#include <tuple>
 
 #include "engine/network/closed_form.h"
 #include "tests/sim/routing.h"
+#include "tests/timeline/same_spans.h"
 
 namespace moe {
 namespace {
@@ -13,17 +13,9 @@ using test::flat_cluster;
 using test::ops_of;
 using test::random_loads;
 using test::routed_spec;
+using test::same_spans;
 using test::simulate_routing;
 using test::stage;
-
-auto key(const Span& s) {
-  return std::tie(s.op, s.rank, s.lane, s.post, s.begin, s.end, s.bytes, s.chunk);
-}
-
-bool same_spans(const Timeline& a, const Timeline& b) {
-  return std::equal(a.spans.begin(), a.spans.end(), b.spans.begin(), b.spans.end(),
-                    [](const Span& x, const Span& y) { return key(x) == key(y); });
-}
 
 ExpertCounts even(const RoutingQuery& q, int64_t rows) {
   ExpertCounts loads(q.ranks, q.experts);
