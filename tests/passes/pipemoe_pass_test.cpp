@@ -88,6 +88,24 @@ TEST_CASE("the pass fits the lines that the cost model is made of, and says so")
              Contains("transfer 5e-05 s + 3.91e-07 s * 2560 (fitted, error 0.0%"));
 }
 
+TEST_CASE("copies of experts are sent once per step, so they are in no line of a part") {
+  const auto lines = [](Nanoseconds copy_ns) {
+    PlanSpec spec = small_spec({stage("prophet", {{"shadows", 2.0}}),
+                                stage("pipemoe", {{"objective", std::string("step")}})});
+    spec.cost = std::make_shared<test::GivenCost>([=](const Graph& graph, OpId op) {
+      const bool copies = graph.def(op).collective == Collective::kExperts;
+      return copies ? copy_ns : line_ns(kBalanced, graph, op);
+    });
+    const auto plan = make_plan(spec);
+    std::string text;
+    for (const Decision& line : plan->schedule.log) {
+      if (line.stage == "pipemoe") text += line.op + ": " + line.why + "\n";
+    }
+    return text;
+  };
+  CHECK(lines(1'000'000'000) == lines(0));
+}
+
 TEST_CASE("no other degree makes the simulated forward shorter than the one that the pass takes") {
   std::vector<size_t> degrees;
   for (const Lines& lines : {kShort, kBalanced, kCompute, kNetwork}) {

@@ -114,10 +114,11 @@ class PipeMoe {
     problem.ways = times_of(fit.model, objective_);
     problem.cut_s = fit.model.cut_s;
     const DegreeChoice choice = choose_degree(problem, text("method"), context_.stage);
-    return {choice.degree,
-            fmt::format("degree {}: {} predicted {:.3f} ms, uncut {:.3f} ms", choice.degree,
-                        text("objective"), 1e3 * choice.time_s, 1e3 * time_of(problem, 1)),
-            lines_text(fit)};
+    return {
+        choice.degree,
+        fmt::format("degree {}: the layer's {} predicted {:.3f} ms, uncut {:.3f} ms", choice.degree,
+                    text("objective"), 1e3 * choice.time_s, 1e3 * time_of(problem, 1)),
+        lines_text(fit)};
   }
 
   std::string lines_text(const LayerFit& fit) const {

@@ -36,7 +36,7 @@ ChunkTimes chunk_times(const Graph& graph, int32_t layer, const CostModel& cost)
       times.transfer.x = payload_bytes(graph, id, {});
       times.transfer.ns += ns();
       ++transfers;
-    } else if (op.segment == Segment::kExpert) {
+    } else if (op.segment == Segment::kExpert && graph.def(op).collective == Collective::kNone) {
       const bool forward = op.phase == Phase::kForward;
       (forward ? times.experts : times.backward).ns += ns();
       const Work work = graph.def(id).work(graph, op, {});
