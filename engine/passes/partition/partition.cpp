@@ -217,14 +217,25 @@ class Partition {
                          name(i));
     }
     const int64_t parts = allowed_parts_.front();
-    const CutRange range = times_.cut(layer.begin, layer.end, parts);
+    const size_t begin = begin_of_range(layer, parts);
+    const CutRange range = times_.cut(begin, layer.end, parts);
     if (!range.axes.found) return range.axes.why;
     return fmt::format(
-        "no range around the layer takes less time in {}; from dispatch to combine {:.3f} ms in {} "
-        "parts, {:.3f} ms uncut",
+        "no range around the layer takes less time in {}; from '{}' to '{}' {:.3f} ms in {} parts, "
+        "{:.3f} ms uncut",
         allowed_parts_.size() > 1 ? "any number of parts" : fmt::format("{} parts", parts),
-        to_ms(*times_.ns(layer.begin, layer.end, parts)), parts,
-        to_ms(*times_.ns(layer.begin, layer.end, 1)));
+        name(begin), name(layer.end - 1), to_ms(*times_.ns(begin, layer.end, parts)), parts,
+        to_ms(*times_.ns(begin, layer.end, 1)));
+  }
+
+  /// Returns the begin of the shortest range up to the layer's combine that can be cut: the
+  /// dispatch, or an op before it where the range needs what counts the rows. If there is none,
+  /// returns the dispatch.
+  size_t begin_of_range(const Layer& layer, int64_t parts) {
+    for (size_t begin = layer.begin;; --begin) {
+      if (times_.cut(begin, layer.end, parts).axes.found) return begin;
+      if (begin == 0 || is(graph_, program_[begin - 1], MoeOp::kCombine)) return layer.begin;
+    }
   }
 
   void take(CutRange range) {
