@@ -273,6 +273,14 @@ local function make_core(world, args)
   }
 end
 
+-- The library's files are read and compiled once; a fresh library runs their chunks again.
+local chunks = {}
+table.insert(package.loaders, 1, function(name)
+  if name ~= "moe" and not name:match("^moe%.") then return nil end
+  chunks[name] = chunks[name] or assert(loadfile(assert(package.searchpath(name, package.path))))
+  return chunks[name]
+end)
+
 local function fresh_library(core)
   for name in raw_pairs(package.loaded) do
     if name == "moe" or name:match("^moe%.") then package.loaded[name] = nil end
