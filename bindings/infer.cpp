@@ -23,7 +23,7 @@ void set_inference(lua_State* L, int index, const Fields& fields, const Host& ho
 
 json inference_json(const RunResult& result, const Plan& plan, const DataSource& data,
                     int64_t first_step) {
-  const ModelSpec& model = plan.spec.model;
+  const Model& model = *plan.spec.model;
   const int64_t ranks = plan.spec.num_ranks;
   const auto batches = served_layers(result, ranks, model.experts);
   json phase_2 = json::array(), again = json::array(), rows = json::array();

@@ -9,6 +9,7 @@
 #include "bindings/host/names.h"
 #include "bindings/policy/gate.h"
 #include "bindings/policy/graph_session.h"
+#include "bindings/policy/model.h"
 #include "bindings/policy/placement.h"
 #include "bindings/routing.h"
 #include "engine/base/names.h"
@@ -113,17 +114,17 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
 
 // Returns the query of the last layer in the first step.
 RoutingQuery last_layer(const PlanSpec& spec) {
-  return {.layer = spec.model.num_moe_layers() - 1,
+  return {.layer = spec.model->num_moe_layers() - 1,
           .ranks = spec.num_ranks,
-          .tokens = spec.model.tokens_per_rank(),
-          .experts = spec.model.experts,
+          .tokens = spec.model->tokens_per_rank(),
+          .experts = spec.model->experts,
           .k = spec.gate.k};
 }
 
 // Throws UserError if the routing model cannot give choices for the plan's sizes, so that the error
 // comes before a run and not in the middle of it.
 void check_routing(const PlanSpec& spec) {
-  if (spec.model.num_moe_layers() > 0) spec.routing->loads(last_layer(spec));
+  if (spec.model->num_moe_layers() > 0) spec.routing->loads(last_layer(spec));
 }
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
@@ -190,26 +191,28 @@ ModelSpec model_of(const Fields& model) {
   ModelSpec m;
   m.name = model.text("name", m.name);
   m.vocab = model.integer("vocab");
-  m.layers = model.integer("layers");
-  m.hidden = model.integer("hidden");
-  m.heads = model.integer("heads");
   m.seq = model.integer("seq");
-  m.ffn = model.integer("ffn", 0);
   m.batch_per_device = model.integer("batch_per_device");
   m.experts = model.integer("experts");
   m.ep = model.integer("ep", 0);
-  m.moe_every = model.integer("moe_every", m.moe_every);
   m.gate = model.text("gate");
   m.k = model.integer("k", 1);
   m.capacity_factor = model.number("capacity_factor", 0);
   m.rows_bound = model.number("rows_bound", m.rows_bound);
+  if (model.has("router")) {
+    const Fields router = model.at("router");
+    m.router.scores = router.text("scores", "");
+    m.router.weight = router.text("weight", "");
+    m.router.scale = router.number("scale", 1);
+    m.router.groups = {router.integer("groups", 1), router.integer("top_groups", 1),
+                       value_named<GroupScore>("group_score", router.text("group_score", "max"))};
+  }
   if (model.has("balance_loss")) {
     const Fields loss = model.at("balance_loss");
     m.balance_loss = {loss.number("coefficient"), loss.text("count"), loss.text("over") == "all"};
   }
   m.z_loss = model.number("z_loss", 0);
   if (model.has("bias_balance")) m.bias_rate = model.at("bias_balance").number("rate");
-  m.fused_attention = model.flag("fused_attention", true);
   m.dtype = dtype_of(model.text("dtype", "f32"));
   return m;
 }
@@ -240,24 +243,23 @@ Gate sampled_gate(const Host& host, const PlanHandle& handle, const PlanSpec& sp
 
 /// Returns what the sample of a gate depends on, except for the scores.
 std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
-  const ModelSpec& model = spec.model;
+  const Model& model = *spec.model;
   return fmt::format(
-      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} layers={} every={} "
-      "vocab={} on ",
+      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} blocks={} vocab={} on ",
       spec.gate.name, handle.gate ? handle.gate->options.dump() : "", spec.gate.k,
       spec.gate.capacity, spec.num_ranks, model.tokens_per_rank(), model.experts,
-      model.num_moe_layers(), model.moe_every, model.vocab);
+      fmt::join(model.moe_blocks, ","), model.vocab);
 }
 
 /// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
 /// distinguish layers.
 void sample_even(Host& host, PlanSpec& spec, PlanHandle& handle) {
-  if (spec.model.num_moe_layers() == 0) return;
+  if (spec.model->num_moe_layers() == 0) return;
   const std::string key = sample_key(handle, spec) + "even scores";
   const MeanRouting even = *host.kept<MeanRouting>(key, [&] {
     return even_routing(
-        gate_use(sampled_gate(host, handle, spec), spec.gate, spec.model, spec.num_ranks),
-        handle.gate ? spec.model.num_moe_layers() : 1);
+        gate_use(sampled_gate(host, handle, spec), spec.gate, *spec.model, spec.num_ranks),
+        handle.gate ? spec.model->num_moe_layers() : 1);
   });
   if (even.sources == 0) return;
   spec.work.slot_occupancy = std::max(
@@ -271,54 +273,68 @@ void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool t
                      PlanSpec& spec, PlanHandle& handle) {
   spec.routing = host.kept<RoutingModel>(sample_key(handle, spec) + law->name, [&] {
     return gated_routing(
-        gate_use(sampled_gate(host, handle, spec), spec.gate, spec.model, spec.num_ranks), law);
+        gate_use(sampled_gate(host, handle, spec), spec.gate, *spec.model, spec.num_ranks), law);
   });
-  if (!timed || spec.model.num_moe_layers() == 0) return;
+  if (!timed || spec.model->num_moe_layers() == 0) return;
   handle.routing.sample = mean_routing(*spec.routing, last_layer(spec));
 }
 
-/// Sets the plan's gate: one that gives the choices of the routing model in the table at `index`;
-/// without a routing model, or with one whose scores the gate reads, the gate in Lua in the table's
-/// field `gate`, or without that the built-in gate that the model names.
-void set_gate(lua_State* L, int index, const Fields& fields, PlanSpec& spec, PlanHandle& handle) {
-  const bool timed = fields.at("cost").text("kind") != "none";
-  Host& host = Host::of(L);
-  std::shared_ptr<const RoutingModel> routing = routing_in(L, index);
+/// Sets the plan's gate: one that gives the choices of `routing`; without a routing model, or with
+/// one whose scores the gate reads, the gate in Lua in the field `gate` of the table at `index`, or
+/// without that the built-in gate that the model names.
+void set_gate(lua_State* L, int index, const Fields& fields, const ModelSpec& model,
+              const std::shared_ptr<const RoutingModel>& routing, PlanSpec& spec,
+              PlanHandle& handle) {
   if (routing && !fields.at("routing").flag("scores", false)) {
-    spec.routing = std::move(routing);
-    spec.gate = gate_spec(spec.model, routed_gate(spec.routing, spec.model, spec.num_ranks));
-    handle.routing.choices = spec.routing->name;
-    check_routing(spec);
+    spec.routing = routing;
+    spec.gate = gate_spec(model, routed_gate(routing, model, {}, spec.num_ranks));
+    handle.routing.choices = routing->name;
     return;
   }
   if (fields.has("gate")) {
     lua_getfield(L, index, "gate");
-    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), spec.model);
+    handle.gate = gate_policy_of(L, lua_gettop(L), fields.at("gate"), model);
     lua_pop(L, 1);
     spec.gate = handle.gate->spec;
   } else {
-    spec.gate = gate_spec(spec.model);
+    spec.gate = gate_spec(model);
   }
   handle.routing.gate = handle.gate ? handle.gate->name : spec.gate.name;
   handle.routing.scores = routing ? routing->name : "even";
+}
+
+/// Checks the plan's routing model, or runs the plan's gate on the scores of `routing` (even ones
+/// if it is null) to find what it routes.
+void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const RoutingModel> routing,
+                 PlanSpec& spec, PlanHandle& handle) {
+  if (spec.routing) return check_routing(spec);
+  const bool timed = fields.at("cost").text("kind") != "none";
   if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
   if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
 }
 
 }  // namespace
 
-PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle) {
+PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
+                      const std::optional<std::string_view>& program) {
   const nlohmann::json values = to_json(L, index, true);
   const Fields fields(values, "plan");
   PlanSpec spec;
-  spec.model = model_of(fields.at("model"));
+  const ModelSpec model = model_of(fields.at("model"));
   spec.num_ranks = fields.integer("ranks");
   spec.cluster = cluster_of(fields.at("cluster"));
   spec.work.slot_occupancy = fields.number("fill", 1);
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
-  set_gate(L, index, fields, spec, handle);
+  const std::shared_ptr<const RoutingModel> routing = routing_in(L, index);
+  set_gate(L, index, fields, model, routing, spec, handle);
+  const std::shared_ptr<Model> built =
+      program ? model_of_program(model, *program)
+              : build_model(L, index, fields.at("model").value(), model, spec.gate, spec.num_ranks);
+  built->options = json_text(fields.at("seen").value(), -1);
+  spec.model = built;
+  sample_gate(Host::of(L), fields, routing, spec, handle);
   lua_getfield(L, index, "system");
   const auto picks =
       std::make_shared<PickPolicies>(PickPolicies{.slot_occupancy = spec.work.slot_occupancy});

@@ -5,7 +5,9 @@
 
 #include <lua.hpp>
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include "bindings/host/convert.h"
 #include "bindings/reference.h"
@@ -69,8 +71,10 @@ ModelSpec model_of(const Fields& model);
 Cluster cluster_of(const Fields& cluster);
 
 /// Reads the whole specification at `index`, a table as target.lua makes it. Functions of policies
-/// are kept by reference. handle: receives what is needed in addition to the plan. Throws UserError
+/// are kept by reference. handle: receives what is needed in addition to the plan. program: the
+/// plan that another process has made, packed; without it the model is built. Throws UserError
 /// naming the field.
-PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle);
+PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
+                      const std::optional<std::string_view>& program = {});
 
 }  // namespace moe::lua

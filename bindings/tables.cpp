@@ -5,7 +5,7 @@
 #include "bindings/host/field_json.h"
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
-#include "engine/model/model.h"
+#include "engine/model/blocks.h"
 #include "engine/ops/ops.h"
 #include "engine/passes/pass.h"
 #include "engine/passes/stage_order.h"
@@ -124,6 +124,12 @@ json executor_rows() {
   return all;
 }
 
+/// Returns the table of the options of a model's block.
+template <class Block>
+json block_fields() {
+  return {{"name", Block::kName}, {"doc", Block::kDoc}, {"fields", fields_json<Block>()}};
+}
+
 /// Returns the tables of the fields that recipes write or results have, each with the name of the
 /// struct that it describes.
 json field_tables() {
@@ -147,6 +153,13 @@ json field_tables() {
        {"fields", fields_json<RankStats>()}},
       {{"name", "sgd"}, {"doc", "the optimizer SGD"}, {"fields", fields_json<Sgd>()}},
       {{"name", "adamw"}, {"doc", "the optimizer AdamW"}, {"fields", fields_json<Adamw>()}},
+      block_fields<blocks::Embedding>(),
+      block_fields<blocks::Rope>(),
+      block_fields<blocks::GroupedAttention>(),
+      block_fields<blocks::LatentAttention>(),
+      block_fields<blocks::FeedForward>(),
+      block_fields<blocks::Experts>(),
+      block_fields<blocks::Head>(),
   });
 }
 

@@ -129,6 +129,13 @@ Graph edit_for_device(Graph graph, const PlanSpec& spec) {
   return graph;
 }
 
+/// Reads what packed_program() puts of a model.
+void get_model(Unpacker& unpacker, Model& model) {
+  unpacker.get(model.parameters);
+  unpacker.get(model.states);
+  unpacker.get(model.moe_blocks);
+}
+
 std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
   plan.orders = lane_orders(plan.graph, plan.schedule);
   plan.waits = cross_lane_waits(plan.graph, plan.schedule, plan.orders);
@@ -143,20 +150,23 @@ std::shared_ptr<const Plan> finish(Plan plan, Clock::time_point begin) {
 
 std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   MOE_CHECK(spec.cost != nullptr, "make_plan: PlanSpec::cost is null, but must be a cost model");
+  MOE_CHECK(spec.model != nullptr && spec.model->forward.num_ranks == spec.num_ranks,
+            "make_plan: PlanSpec::model must have been built for the plan's {} ranks",
+            spec.num_ranks);
   const Clock::time_point begin = Clock::now();
   spec.system.stages = in_order(spec.system.stages);
   const SystemSpec& system = spec.system;
   check_stages(spec);
-  Pipeline pipeline(spec.model, spec.cluster, *spec.cost, system.stages);
-  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  Pipeline pipeline(*spec.model, spec.cluster, *spec.cost, system.stages);
+  Graph graph = spec.model->forward;
   graph = pipeline.transform(std::move(graph), StageKind::kPlacement);
   graph = pipeline.transform(std::move(graph), StageKind::kForward);
   std::vector<Decision> rows_log;
-  graph =
-      pack_rows(std::move(graph), spec.model.capacity_factor <= 0, spec.model.rows_bound, rows_log);
+  graph = pack_rows(std::move(graph), spec.model->capacity_factor <= 0, spec.model->rows_bound,
+                    rows_log);
   if (!spec.inference) {
     add_backward_and_update(graph, spec.optimizer, system.sync,
-                            spec.model.resident_group(spec.num_ranks));
+                            spec.model->resident_group(spec.num_ranks));
     graph = add_placement_updates(join_row_parts(std::move(graph)));
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
   } else {
@@ -181,8 +191,19 @@ std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule sc
   return finish(std::move(plan), Clock::now());
 }
 
+std::shared_ptr<Model> model_of_program(ModelSpec spec, std::string_view packed) {
+  auto model = std::make_shared<Model>(std::move(spec), Graph(op_table()));
+  Unpacker unpacker(packed);
+  get_model(unpacker, *model);
+  return model;
+}
+
 std::string packed_program(const Plan& plan) {
   Packer packer;
+  const Model& model = *plan.spec.model;
+  packer.put(model.parameters);
+  packer.put(model.states);
+  packer.put(model.moe_blocks);
   packer.put(plan.hash);
   packer.put(print(plan.graph));
   put_schedule(plan.schedule, packer);
@@ -191,6 +212,9 @@ std::string packed_program(const Plan& plan) {
 
 std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view packed) {
   Unpacker unpacker(packed);
+  auto model = std::make_shared<Model>(*spec.model);
+  get_model(unpacker, *model);
+  spec.model = std::move(model);
   std::string hash, text;
   unpacker.get(hash);
   unpacker.get(text);

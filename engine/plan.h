@@ -32,7 +32,7 @@ struct DeviceLowering {
 };
 
 struct PlanSpec {
-  ModelSpec model;
+  ModelPtr model;
   GateSpec gate;
   OptimizerSpec optimizer;
   Cluster cluster;  // the simulated cluster, or the link and node of a CPU target
@@ -73,12 +73,15 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec);
 /// and memory, and checks legality.
 std::shared_ptr<const Plan> make_plan_of(PlanSpec spec, Graph graph, Schedule schedule);
 
-/// Packs the graph, schedule and hash of a plan into bytes, for another process of the same job.
+/// Packs the model's parameters and states, and the graph, schedule and hash of a plan into bytes,
+/// for another process of the same job.
 /// Policy functions of lanes (Lane::choose) are not packed.
 std::string packed_program(const Plan& plan);
-/// Returns the plan with the packed graph and schedule and with `spec`; orders, waits, memory and
-/// legality are computed again. Throws RunError naming both hashes if the result has another hash
-/// than the packed plan.
+/// Returns the model of a packed plan, without its forward graph. spec: what the recipe declares.
+std::shared_ptr<Model> model_of_program(ModelSpec spec, std::string_view packed);
+/// Returns the plan with the packed model, graph and schedule, and otherwise with `spec`; orders,
+/// waits, memory and legality are computed again. Throws RunError naming both hashes if the result
+/// has another hash than the packed plan.
 std::shared_ptr<const Plan> plan_of_program(PlanSpec spec, std::string_view packed);
 
 }  // namespace moe

@@ -33,13 +33,20 @@ enum class WeightRule : int32_t { kProb, kRenorm, kOne };
 /// How scores p are computed from logits: softmax over experts, or elementwise sigmoid.
 enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
-/// Sizes of one attention call. qkv is [batch, seq, 3 * heads * head_dim]; q, k and v are blocks of
-/// columns, and head j is in columns [j * head_dim, (j + 1) * head_dim) of each block. The mask is
-/// causal and the scale is 1/sqrt(head_dim). `own`: use this project's kernels even where cuDNN has
+/// Sizes of one attention call. Head j of a matrix is its columns [j * width, (j + 1) * width); the
+/// width is head_dim for q and k, and value_dim for v and ctx. Query head h reads head
+/// h / (heads / kv_heads) of k and v. The mask is causal; with a window, query i sees only the keys
+/// after i - window. By default, q, k and v are three blocks of columns of one tensor qkv
+/// [batch, seq, 3 * heads * head_dim]. `own`: use this project's kernels even where cuDNN has
 /// kernels for these sizes.
 struct AttentionShape {
   int64_t batch, seq, heads, head_dim;
   bool own = false;
+  int64_t kv_heads = heads, value_dim = head_dim;
+  int64_t window = 0;  // 0: none
+  double scale = 0;    // of scores; 0: 1/sqrt(head_dim)
+  /// Elements from row to row of q, k, v and of their gradients.
+  int64_t q_pitch = 3 * heads * head_dim, k_pitch = q_pitch, v_pitch = q_pitch;
 };
 
 /// Settings of AdamW, the same in every step.
@@ -52,6 +59,34 @@ struct AdamwRates {
 struct GatedForm {
   double limit = std::numeric_limits<double>::infinity();
   double alpha = 1, offset = 0;
+};
+
+/// A function of one number: factor * x (kScale), 1 / (1 + exp(-x)), or x where x > 0, else 0.
+enum class Map : int32_t { kScale, kSigmoid, kRelu };
+
+/// How split_heads() and join_heads() cut a row: it has `heads` groups of `first` + `second`
+/// columns. shared: the second columns are one group for all heads.
+struct HeadColumns {
+  int64_t heads, first, second;
+  bool shared = false;
+  int64_t row() const { return heads * (first + second); }
+  int64_t row_of_first() const { return heads * first; }
+  int64_t row_of_second() const { return shared ? second : heads * second; }
+};
+
+/// Sizes of one call of rope: x [tokens, heads * head_dim], where token t has position t % seq. Of
+/// each head, the 2 * pairs columns from `first` on are turned: pair j is columns j and pairs + j,
+/// or, if interleaved, 2j and 2j + 1. `inverse`: by the negative angles.
+struct RopeShape {
+  int64_t tokens, seq, heads, head_dim, first, pairs;
+  bool interleaved = false, inverse = false;
+};
+/// What rope_angles computes from: the frequencies of the pairs, and a factor of every result.
+struct RopeFrequencies {
+  static constexpr int64_t kMost = 256;
+  int64_t pairs;
+  float scale;
+  float at[kMost];
 };
 
 /// A matrix to read whose element type, bfloat16 or float32, is known only at run time.
@@ -92,6 +127,36 @@ struct TypesOf<Bf16> {
 };
 template <class T>
 using Wide = typename TypesOf<T>::Wide;
+
+/// What attention reads. A sink [heads] is one more score of each query of the head, without a
+/// value; sinks may be null.
+template <class T>
+struct AttentionIn {
+  const T *q, *k, *v;
+  const Wide<T>* sinks = nullptr;
+};
+/// The gradients that attention_dx writes.
+template <class T>
+struct AttentionOut {
+  T *dq, *dk, *dv;
+};
+/// Returns the blocks of columns of qkv, for a shape with default pitches.
+template <class T>
+AttentionIn<T> in_qkv(const T* qkv, AttentionShape s) {
+  const int64_t hidden = s.heads * s.head_dim;
+  return {qkv, qkv + hidden, qkv + 2 * hidden};
+}
+template <class T>
+AttentionOut<T> out_qkv(T* dqkv, AttentionShape s) {
+  const int64_t hidden = s.heads * s.head_dim;
+  return {dqkv, dqkv + hidden, dqkv + 2 * hidden};
+}
+/// Whether the shape is that of attention within one qkv: as many heads of k and v as of q, all of
+/// one width, the default scale and no window.
+inline bool is_plain(AttentionShape s) {
+  return s.kv_heads == s.heads && s.value_dim == s.head_dim && s.window == 0 && s.scale == 0 &&
+         s.q_pitch == 3 * s.heads * s.head_dim && s.k_pitch == s.q_pitch && s.v_pitch == s.q_pitch;
+}
 
 /// How a device runs the products of one gemm_many(); the CPU always runs one after the other.
 /// kBatch: one call for all products, for equal sizes and operands at equal distances. kStreams: at
@@ -179,7 +244,30 @@ struct KernelTable {
   void (*silu_mul_dx)(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, int64_t cols,
                       Stream);
 
-  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:].
+  /// angles [seq,2*pairs] = the cosines of position * f.at[j] for all pairs j, then the sines, each
+  /// times f.scale. All tables compute in float.
+  void (*rope_angles)(W* angles, const RopeFrequencies& f, int64_t seq, Stream);
+  /// y = x with the columns a, b of each pair turned: a cos - b sin, b cos + a sin; y may be x.
+  void (*rope)(T* y, const T* x, const W* angles, const RopeShape& shape, Stream);
+
+  /// y = acc + map(x); `factor` is that of kScale.
+  void (*map)(T* y, const T* x, Map map, W factor, const T* acc, int64_t n, Stream);
+  /// dx = acc + dy * the slope of kSigmoid or kRelu where the function's value is y.
+  void (*map_dx)(T* dx, const T* dy, const T* y, Map map, const T* acc, int64_t n, Stream);
+  /// y [rows,cols] = acc + a * b; b is [rows,cols], or [rows] where `by_row` is set.
+  void (*mul)(T* y, const T* a, const T* b, const T* acc, int64_t rows, int64_t cols, bool by_row,
+              Stream);
+  /// y[r] = dot(a[r,:], b[r,:]).
+  void (*row_dot)(T* y, const T* a, const T* b, int64_t rows, int64_t cols, Stream);
+
+  /// Of every head of every row, first = its first columns of x and second = the others; shared
+  /// columns are summed over the heads, in their order.
+  void (*split_heads)(T* first, T* second, const T* x, HeadColumns columns, int64_t rows, Stream);
+  /// The inverse; shared columns are repeated in every head.
+  void (*join_heads)(T* x, const T* first, const T* second, HeadColumns columns, int64_t rows,
+                     Stream);
+
+  /// x[t,:] = wte[ids[t],:] + wpe[t % seq,:]; wpe may be null.
   void (*embedding)(T* x, const int32_t* ids, const W* wte, const W* wpe, int64_t tokens,
                     int64_t seq, int64_t hidden, Stream);
   /// dwte[v,:] = acc[v,:] + sum over t with ids[t] == v of dx[t,:], t ascending; dwte
@@ -190,12 +278,18 @@ struct KernelTable {
   void (*embedding_dwpe)(W* dwpe, const T* dx, const W* acc, int64_t tokens, int64_t seq,
                          int64_t hidden, Stream);
 
-  /// Fused causal attention: ctx is [batch,seq,heads*head_dim]; lse [batch,heads,seq] is the
-  /// log-sum-exp of scaled scores, kept for the backward. `work`: scratch (attention_work_bytes).
-  void (*attention)(T* ctx, W* lse, const T* qkv, AttentionShape shape, void* work, Stream);
-  /// Computes dqkv from dctx; the probabilities are computed again from qkv and lse.
-  void (*attention_dx)(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const W* lse,
-                       AttentionShape shape, void* work, Stream);
+  /// Fused causal attention: ctx is [batch,seq,heads*value_dim]; lse [batch,heads,seq] is the
+  /// log-sum-exp of scaled scores (and of the sink), kept for the backward. `work`: scratch
+  /// (attention_work_bytes).
+  void (*attention)(T* ctx, W* lse, AttentionIn<T> in, AttentionShape shape, void* work, Stream);
+  /// Computes the gradients of q, k and v from dctx; the probabilities are computed again from
+  /// `in` and lse. Those of k and v are summed over the query heads in ascending order.
+  void (*attention_dx)(AttentionOut<T> out, const T* dctx, const T* ctx, AttentionIn<T> in,
+                       const W* lse, AttentionShape shape, void* work, Stream);
+  /// dsinks[h] = acc[h] - sum over sequences b and queries i of exp(sinks[h] - lse[b,h,i]) *
+  /// dot(dctx, ctx) of head h of the query.
+  void (*attention_dsinks)(W* dsinks, const W* lse, const T* dctx, const T* ctx, const W* sinks,
+                           const W* acc, AttentionShape shape, Stream);
   int64_t (*attention_work_bytes)(AttentionShape shape);
 
   /// The same attention as three ops that store score and prob [batch,heads,seq,seq].
@@ -210,9 +304,10 @@ struct KernelTable {
   /// Writes the q and k columns of dqkv; leaves the v columns unchanged.
   void (*attn_score_dx)(T* dqkv, const T* dscore, const T* qkv, AttentionShape shape, Stream);
 
-  /// logits[t,e] = sum over i of x[t,i] * w[e,i]. The bits of row t do not depend on `tokens`.
-  void (*gate_logits)(W* logits, const T* x, const W* w, int64_t tokens, int64_t experts,
-                      int64_t hidden, Stream);
+  /// logits[t,e] = bias[e] + sum over i of x[t,i] * w[e,i]; bias may be null. The bits of row t do
+  /// not depend on `tokens`.
+  void (*gate_logits)(W* logits, const T* x, const W* w, const W* bias, int64_t tokens,
+                      int64_t experts, int64_t hidden, Stream);
   /// Scores p [tokens,experts]; p may be logits. A row's bits do not depend on the number of rows.
   void (*gate_scores)(W* p, const W* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                       Stream);

@@ -382,6 +382,7 @@ int open_core(lua_State* L) {
   set_values(L, Host::of(L).options());
   open_plan(L);
   open_handles(L);
+  open_builder(L);
   open_gate(L);
   open_placement(L);
   open_calibrate(L);

@@ -79,7 +79,7 @@ int order_of_rows(lua_State* L) {
   const std::vector<int32_t> best = argmax_rows(matrix(in));
   std::vector<float> top(best.size());
   for (size_t t = 0; t < best.size(); ++t) {
-    top[t] = in.scores[static_cast<int64_t>(t) * in.experts + best[t]];
+    if (best[t] >= 0) top[t] = in.scores[static_cast<int64_t>(t) * in.experts + best[t]];
   }
   return push_list(L, order_by_score(top), 1, in.tokens);
 }
@@ -201,7 +201,12 @@ int list_value(lua_State* L) {
   const IndexList& list = check_userdata<IndexList>(L, 1, kListType);
   const int64_t r = check_index(L, 2, list.rows, "row");
   const int64_t c = lua_isnoneornil(L, 3) ? 0 : check_index(L, 3, list.cols, "column");
-  lua_pushnumber(L, list.values[static_cast<size_t>(r * list.cols + c)] + 1);
+  const int32_t value = list.values[static_cast<size_t>(r * list.cols + c)];
+  if (value < 0) {
+    lua_pushboolean(L, 0);
+  } else {
+    lua_pushnumber(L, value + 1);
+  }
   return 1;
 }
 
@@ -271,13 +276,18 @@ void open_gate(lua_State* L) {
        "choices, and so on; false means no choice",
        method<fill>}};
   static constexpr Member kScores[] = {
-      {"()", "(token: integer, expert: integer): number", "the score of an expert for a token",
+      {"()", "(token: integer, expert: integer): number",
+       "the score of an expert for a token; -math.huge: the token cannot choose the expert",
        method<score>},
       {"argmax_rows", "(): moe.List", "the best expert of each token", method<argmax_of_rows>},
-      {"topk_rows", "(k: integer): moe.List", "the k best experts of each token, best first",
+      {"topk_rows", "(k: integer): moe.List",
+       "the k best experts of each token, best first; false at the end where a token can choose "
+       "fewer",
        method<topk_of_rows>},
       {"topk_col", "(expert: integer, n: integer): moe.List",
-       "the n tokens with the best scores for the expert, best first", method<topk_of_col>},
+       "the n tokens with the best scores for the expert, best first; fewer where fewer can choose "
+       "it",
+       method<topk_of_col>},
       {"order_rows", "(): moe.List", "tokens by their best score, best first",
        method<order_of_rows>},
       {"sum_cols", "(): number[]", "the sum of each expert's scores", method<sum_of_cols>}};
@@ -285,7 +295,7 @@ void open_gate(lua_State* L) {
                                      "the token's number in the vocabulary, from 0",
                                      method<token_id>}};
   static constexpr Member kList[] = {
-      {"()", "(row: integer, column?: integer): integer",
+      {"()", "(row: integer, column?: integer): integer|false",
        "the entry in this row and column; default: column 1", method<list_value>},
       {"#", "integer", "the number of rows", method<list_length>},
       {"counts", "(): integer[]", "how often each expert (or token) is in the list",

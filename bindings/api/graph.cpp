@@ -127,62 +127,6 @@ int graph_tensor(lua_State* L) {
   return 1;
 }
 
-// Returns the tensor at `index`: a tensor handle, or an op handle, which means its first output.
-TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
-  void* value = lua_touserdata(L, index);
-  if (value != nullptr && lua_getmetatable(L, index) != 0) {
-    luaL_getmetatable(L, kOpType);
-    const bool is_op = lua_rawequal(L, -1, -2) != 0;
-    lua_pop(L, 2);
-    if (is_op) {
-      const auto [owner, op] = check_op(L, index);
-      if (owner != &session)
-        throw user_error(
-            "op '{}' belongs to the graph of another policy call; give an op of this call's g",
-            owner->graph().op(op).name);
-      return session.graph().out(op);
-    }
-  }
-  const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
-  if (&GraphSession::of(L, handle.session) != &session)
-    throw UserError(
-        "the tensor belongs to the graph of another policy call; give a tensor of this call's g");
-  return handle.tensor;
-}
-
-std::vector<TensorId> check_tensors(lua_State* L, int index, const GraphSession& session) {
-  luaL_checktype(L, index, LUA_TTABLE);
-  std::vector<TensorId> tensors;
-  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
-    lua_rawgeti(L, index, static_cast<int>(i));
-    const bool absent = lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0;
-    tensors.push_back(absent ? TensorId() : check_tensor(L, lua_gettop(L), session));
-    lua_pop(L, 1);
-  }
-  return tensors;
-}
-
-Attrs check_attrs(lua_State* L, int index) {
-  Attrs attrs;
-  if (!lua_istable(L, index)) return attrs;
-  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    if (lua_type(L, -2) != LUA_TSTRING)
-      throw user_error(
-          "g:insert: attrs: a key is a {}; the keys must be names of attributes, which are strings",
-          luaL_typename(L, -2));
-    const std::string key = lua_tostring(L, -2);
-    const double number = lua_tonumber(L, -1);
-    if (lua_type(L, -1) == LUA_TSTRING) {
-      attrs[key] = std::string(lua_tostring(L, -1));
-    } else if (number == std::floor(number)) {
-      attrs[key] = static_cast<int64_t>(number);
-    } else {
-      attrs[key] = number;
-    }
-  }
-  return attrs;
-}
-
 /// Returns the neighbours of an op with these inputs: the ops that make the inputs or, if there are
 /// none, the ops that read them.
 std::vector<OpId> neighbours(GraphSession& session, const std::vector<TensorId>& inputs) {
@@ -293,7 +237,7 @@ int graph_insert(lua_State* L) {
   const std::string kind = text("kind"), name = text("name");
   session.graph().table().kind(kind);  // throws UserError for an unknown kind
   const std::vector<TensorId> inputs = check_tensors(L, field("inputs"), session);
-  const Attrs attrs = check_attrs(L, field("attrs"));
+  const Attrs attrs = check_attrs(L, field("attrs"), "g:insert");
   if (session.graph().find_op(name).valid()) {
     throw user_error("g:insert: the graph already has an op '{}'; give another name", name);
   }
@@ -418,6 +362,61 @@ int graph_split(lua_State* L) {
 }
 
 }  // namespace
+
+TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
+  void* value = lua_touserdata(L, index);
+  if (value != nullptr && lua_getmetatable(L, index) != 0) {
+    luaL_getmetatable(L, kOpType);
+    const bool is_op = lua_rawequal(L, -1, -2) != 0;
+    lua_pop(L, 2);
+    if (is_op) {
+      const auto [owner, op] = check_op(L, index);
+      if (owner != &session)
+        throw user_error(
+            "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+            owner->graph().op(op).name);
+      return session.graph().out(op);
+    }
+  }
+  const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
+  if (&GraphSession::of(L, handle.session) != &session)
+    throw UserError(
+        "the tensor belongs to the graph of another policy call; give a tensor of this call's g");
+  return handle.tensor;
+}
+
+std::vector<TensorId> check_tensors(lua_State* L, int index, const GraphSession& session) {
+  luaL_checktype(L, index, LUA_TTABLE);
+  std::vector<TensorId> tensors;
+  for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
+    lua_rawgeti(L, index, static_cast<int>(i));
+    const bool absent = lua_isboolean(L, -1) && lua_toboolean(L, -1) == 0;
+    tensors.push_back(absent ? TensorId() : check_tensor(L, lua_gettop(L), session));
+    lua_pop(L, 1);
+  }
+  return tensors;
+}
+
+Attrs check_attrs(lua_State* L, int index, const char* what) {
+  Attrs attrs;
+  if (!lua_istable(L, index)) return attrs;
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    if (lua_type(L, -2) != LUA_TSTRING)
+      throw user_error(
+          "{}: attrs: a key is a {}; the keys must be names of attributes, which are strings", what,
+          luaL_typename(L, -2));
+    const std::string key = lua_tostring(L, -2);
+    const double number = lua_tonumber(L, -1);
+    if (lua_type(L, -1) == LUA_TSTRING) {
+      attrs[key] = std::string(lua_tostring(L, -1));
+    } else if (number == std::floor(number)) {
+      attrs[key] = static_cast<int64_t>(number);
+    } else {
+      attrs[key] = number;
+    }
+  }
+  return attrs;
+}
 
 void open_handles(lua_State* L) {
   static constexpr Member kGraph[] = {

@@ -126,13 +126,13 @@ int fit(lua_State* L) {
   const Host::EngineCall call(host);
   PlanHandle handle;
   const PlanSpec spec = plan_spec_of(L, 1, handle);
-  const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  const Graph& graph = spec.model->forward;
   const std::vector<CapacityChain> chains = capacity_chains(graph, "moe.pipemoe.fit");
   if (chains.empty()) {
     throw user_error(
         "moe.pipemoe.fit: the model has no all-to-all, with {} MoE layers on {} ranks; give at "
         "least one MoE layer and 2 ranks",
-        spec.model.num_moe_layers(), spec.num_ranks);
+        spec.model->num_moe_layers(), spec.num_ranks);
   }
   const int64_t capacity = chains[0].capacity;
   if (capacity < 2) {

@@ -1,6 +1,11 @@
 // plan:run and plan:trace: runs a plan and returns its results, and writes trace files.
 
 #include "bindings/run.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+
 #include "bindings/host/field_json.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
@@ -10,7 +15,9 @@
 #include "bindings/policy/gate.h"
 #include "bindings/policy/pick.h"
 #include "engine/analysis/planner_error.h"
+#include "engine/base/utf8.h"
 #include "engine/exec/data.h"
+#include "engine/exec/safetensors.h"
 #include "engine/run.h"
 #include "engine/timeline/chrome_trace.h"
 
@@ -19,25 +26,93 @@ namespace {
 
 using nlohmann::json;
 
+/// Returns the rows of ids in a JSON text, a list of lists of whole numbers.
+std::vector<std::vector<int32_t>> rows_of(const std::string& text, const std::string& path) {
+  const json rows = json::parse(text, nullptr, false);
+  const auto is_row = [](const json& row) {
+    return row.is_array() && std::all_of(row.begin(), row.end(), [](const json& id) {
+             return id.is_number_integer() && id.is_number_unsigned() && id < (1u << 31);
+           });
+  };
+  if (!rows.is_array() || !std::all_of(rows.begin(), rows.end(), is_row)) {
+    throw user_error("{}: it is not a list of rows of token ids, such as [[3, 14, 15], [9, 2, 6]]",
+                     path);
+  }
+  return rows.get<std::vector<std::vector<int32_t>>>();
+}
+
+/// Returns where the tensors of the model are in a checkpoint. given: by the name of a tensor
+/// without its prefix "b<i>.", { names, transposed, interleaved }; "{i}" in a name is the block.
+TensorSources sources_of(const Model& model, const json& given) {
+  TensorSources sources;
+  const auto add = [&](const std::string& name) {
+    std::string key = name, block;
+    if (name.size() > 1 && name[0] == 'b' && name[1] >= '0' && name[1] <= '9') {
+      block = name.substr(1, name.find('.') - 1);
+      key = name.substr(name.find('.') + 1);
+    }
+    if (!given.contains(key)) return;
+    const json& one = given.at(key);
+    TensorSource& source = sources[name];
+    source.transposed = one.value("transposed", false);
+    source.interleaved = one.value("interleaved", false);
+    for (std::string text : one.at("names")) {
+      if (const size_t at = text.find("{i}"); at != std::string::npos) text.replace(at, 3, block);
+      source.names.push_back(std::move(text));
+    }
+  };
+  for (const ParamInfo& info : model.parameters) add(info.name);
+  for (const ParamInfo& info : model.states) add(info.name);
+  return sources;
+}
+
+/// Opens the checkpoint that the recipe names: a file, or the index of several files beside it.
+std::shared_ptr<const LoadedParameters> loaded_of(const Host& host, const Fields& f,
+                                                  const Model& model) {
+  const std::string name = f.text("path");
+  std::vector<std::string> paths = {host.files().readable(name).string()};
+  if (name.ends_with(".json")) {
+    const std::filesystem::path folder = std::filesystem::path(paths[0]).parent_path();
+    std::vector<std::string> files = files_of_index(host.files().read(name), name);
+    for (std::string& file : files) file = host.files().readable((folder / file).string()).string();
+    paths = std::move(files);
+  }
+  auto loaded =
+      std::make_shared<const LoadedParameters>(std::make_shared<const Safetensors>(paths), model,
+                                               sources_of(model, f.at("sources").value()));
+  if (!loaded->unused().empty() && is_root(host)) {
+    std::fprintf(stderr, "moebench: %s: %zu of its tensors are not read, for example %s\n",
+                 printable(name).c_str(), loaded->unused().size(),
+                 printable(loaded->unused().front()).c_str());
+  }
+  return loaded;
+}
+
 void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOptions& options,
               json& out) {
   const std::string kind = data.text("kind");
   if (kind == "reference") {
-    const RunData tokens = run_data(spec.model, spec.num_ranks);
+    const RunData tokens = run_data(*spec.model, spec.num_ranks);
     options.data = tokens.train;
     options.train.eval_data = tokens.held_out;
     return;
   }
-  if (kind != "text") {
-    throw user_error("data.kind: '{}' is not allowed; give text or reference", kind);
-  }
   std::string path = data.text("path");
+  if (kind == "rows") {
+    options.data =
+        row_data(rows_of(host.files().read(path), path), path, *spec.model, spec.num_ranks);
+    options.train.eval_data = options.data;
+    return;
+  }
+  if (kind != "text") {
+    throw user_error("data.kind: '{}' is not allowed; give text, rows or reference", kind);
+  }
   if (path != default_corpus_path(host.options().scripts_dir)) {
     path = host.files().readable(path).string();
   }
-  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, spec.model.seq));
+  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, spec.model->seq));
   const RunData text =
-      run_data(spec.model, spec.num_ranks, corpus, static_cast<uint64_t>(data.integer("seed", 1)));
+      run_data(*spec.model, spec.num_ranks, corpus, static_cast<uint64_t>(data.integer("seed", 1)));
   options.data = data.flag("held_out", false) ? text.held_out : text.train;
   options.train.eval_data = text.held_out;
   out["unigram_entropy"] = corpus->unigram_entropy;
@@ -52,6 +127,31 @@ void find_files(const Host& host, Checkpoints& files) {
   if (!files.write_to.empty()) files.write_to = host.files().writable(files.write_to).string();
 }
 
+/// Adds `by` times the numbers of measure() (i % 13 - 6) to the initial values of a parameter.
+void move_parameter(const Fields& moved, const Model& model, RunOptions& options) {
+  const std::string name = moved.text("parameter");
+  const double by = moved.number("by");
+  size_t number = 0;
+  while (number < model.parameters.size() && model.parameters[number].name != name) ++number;
+  if (number == model.parameters.size()) throw user_error("the model has no parameter '{}'", name);
+  const ParamInit before = options.values ? options.values : options.init;
+  options.values = [=](uint64_t i, uint64_t t) {
+    const double value = before(i, t);
+    return t == number ? value + by * (static_cast<double>(i % 13) - 6) : value;
+  };
+}
+
+/// Lets the run write its parameters: { path, sources, type }.
+void write_parameters(const Host& host, const Fields& f, const ModelPtr& model,
+                      TrainOptions& train) {
+  const std::string path = host.files().writable(f.text("path")).string();
+  const auto type = value_named<FileType>("type of parameters", f.text("type"));
+  train.keep_parameters =
+      [=, sources = sources_of(*model, f.at("sources").value())](const ParamInit& values) {
+        write_safetensors(path, *model, sources, type, values);
+      };
+}
+
 RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
                       const std::shared_ptr<PlacementLog>& log, json& out) {
   RunOptions options;
@@ -60,7 +160,15 @@ RunOptions options_of(Host& host, const Fields& f, const PlanHandle& handle,
   if (f.text("init", "reference") != "reference") {
     throw user_error("init: '{}' is not allowed; give reference", f.text("init"));
   }
-  options.init = reference_values(handle.plan->spec.model);
+  options.init = reference_values(*handle.plan->spec.model);
+  if (f.has("parameters")) {
+    const auto loaded = loaded_of(host, f.at("parameters"), *handle.plan->spec.model);
+    options.values = [loaded](uint64_t i, uint64_t t) { return loaded->value(i, t); };
+  }
+  if (f.has("written")) {
+    write_parameters(host, f.at("written"), handle.plan->spec.model, options.train);
+  }
+  if (f.has("moved")) move_parameter(f.at("moved"), *handle.plan->spec.model, options);
   if (f.has("data")) set_data(host, f.at("data"), handle.plan->spec, options, out);
   if (f.has("record")) {
     host.files().writable(f.text("record"));  // throws before the run if it cannot be written

@@ -21,6 +21,9 @@ void open_plan(lua_State* L);
 /// Makes the types of graph, op, tensor and schedule handles (api/graph.cpp, api/op.cpp,
 /// api/schedule.cpp).
 void open_handles(lua_State* L);
+/// Adds core.model_counts to the table on top, and makes the type of the builder of models
+/// (policy/model.cpp).
+void open_builder(lua_State* L);
 /// Adds core.calibrate and core.nccl_log to the table on top (api/calibrate.cpp).
 void open_calibrate(lua_State* L);
 /// Adds core.collectives, core.op_table and core.op_time, which are defined in api/network.cpp, to

@@ -119,8 +119,8 @@ PlanHandle plan_for_all(lua_State* L, int index) {
   });
   if (is_root(host)) return handle;
   const std::vector<uint8_t>& bytes = program.get_binary();
-  handle.plan =
-      plan_of_program(plan_spec_of(L, index, handle), std::string(bytes.begin(), bytes.end()));
+  const std::string packed(bytes.begin(), bytes.end());
+  handle.plan = plan_of_program(plan_spec_of(L, index, handle, packed), packed);
   return handle;
 }
 

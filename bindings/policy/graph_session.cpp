@@ -89,20 +89,8 @@ constexpr Member kContext[] = {
 
 }  // namespace
 
-nlohmann::json model_table(const ModelSpec& m) {
-  return {{"name", m.name},
-          {"vocab", m.vocab},
-          {"layers", m.layers},
-          {"hidden", m.hidden},
-          {"heads", m.heads},
-          {"seq", m.seq},
-          {"ffn", m.ffn_size()},
-          {"batch_per_device", m.batch_per_device},
-          {"experts", m.experts},
-          {"moe_every", m.moe_every},
-          {"gate", m.gate},
-          {"k", m.k},
-          {"capacity_factor", m.capacity_factor}};
+nlohmann::json model_table(const Model& model) {
+  return parse_json(model.options);
 }
 
 nlohmann::json cluster_table(const Cluster& c) {
@@ -123,6 +111,21 @@ GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
       what_(fmt::format("{} '{}'", schedule ? "schedule" : "pass", context.stage)) {
   lua_newtable(L);
   handles_ = std::make_unique<Reference>(L);
+}
+
+GraphSession::GraphSession(lua_State* L, Graph graph, std::string what)
+    : L_(L),
+      host_(Host::of(L)),
+      graph_(std::move(graph)),
+      serial_(host_.add_session(this)),
+      what_(std::move(what)) {
+  lua_newtable(L);
+  handles_ = std::make_unique<Reference>(L);
+}
+
+const PassContext& GraphSession::context() const {
+  if (!context_) throw user_error("{}: this is only known in passes and schedule policies", what_);
+  return *context_;
 }
 
 GraphSession::~GraphSession() {
@@ -160,14 +163,14 @@ void GraphSession::close() {
   if (schedule_ != nullptr) schedule_ = &kept_;
   // The picks of the kept schedule have references to this session, which would never be destroyed.
   for (Lane& lane : kept_.lanes) lane.choose = nullptr;
-  context_.log = nullptr;
+  context_->log = nullptr;
   open_ = false;
   closed_ = true;
 }
 
 double GraphSession::cost_ms(OpId op) {
   const Deadline::Pause pause(deadline_.get());  // the cost model may have to measure the op
-  return to_ms(context_.cost.op_ns(graph_, op));
+  return to_ms(context().cost.op_ns(graph_, op));
 }
 
 Work GraphSession::work(OpId op) const {
@@ -206,15 +209,16 @@ void GraphSession::before(OpId from, OpId to, const std::string& why) {
   if (from == to)
     throw user_error("op '{}' cannot come before itself; give two different ops",
                      graph_.op(from).name);
-  schedule().before(from, to, context_.stage, why);
+  schedule().before(from, to, context().stage, why);
 }
 
 void GraphSession::log(OpId op, const std::string& why) {
-  if (context_.log != nullptr) context_.log->push_back({graph_.op(op).name, context_.stage, why});
+  const PassContext& c = context();
+  if (c.log != nullptr) c.log->push_back({graph_.op(op).name, c.stage, why});
 }
 
 void GraphSession::skip(const std::string& why, OpId op) {
-  if (context_.log != nullptr) context_.skip(why, op.valid() ? graph_.op(op).name : "");
+  if (context().log != nullptr) context().skip(why, op.valid() ? graph_.op(op).name : "");
 }
 
 bool GraphSession::push_known(lua_State* L, int64_t key) {

@@ -1,7 +1,7 @@
-// One call of a pass or schedule policy written in Lua, with the graph and schedule to which its
-// handles refer. A handle is (session, id). Handles are refused after the call has returned, except
-// for reading while a pick that the schedule installed is called. The methods of handles are in
-// bindings/api/graph.cpp, op.cpp and schedule.cpp.
+// One call of a pass, a schedule policy or the building of a model written in Lua, with the graph
+// and schedule to which its handles refer. A handle is (session, id). Handles are refused after the
+// call has returned, except for reading while a pick that the schedule installed is called. The
+// methods of handles are in bindings/api/graph.cpp, op.cpp and schedule.cpp.
 #pragma once
 
 #include <cstdint>
@@ -13,6 +13,7 @@
 #include "bindings/plan_spec.h"
 #include "bindings/reference.h"
 #include "engine/base/rng.h"
+#include "engine/model/builder.h"
 #include "engine/passes/pass.h"
 
 namespace moe::lua {
@@ -23,6 +24,9 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   /// graph must not be edited.
   GraphSession(lua_State* L, Graph graph, Schedule* schedule, const PassContext& context,
                double slot_occupancy);
+  /// The session of a model that is being built: there is no cluster and no cost model. what: as
+  /// what() returns it.
+  GraphSession(lua_State* L, Graph graph, std::string what);
   ~GraphSession();
   GraphSession(const GraphSession&) = delete;
   GraphSession& operator=(const GraphSession&) = delete;
@@ -38,7 +42,11 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   Graph take_graph() { return std::move(graph_); }
   /// Returns the schedule for changes. Throws UserError in a pass, and after the policy's call.
   Schedule& schedule();
-  const PassContext& context() const { return context_; }
+  /// Throws UserError in the session of a model.
+  const PassContext& context() const;
+  /// The model that is being built; null in passes and schedule policies.
+  ModelBuilder* builder() const { return builder_; }
+  void set_builder(ModelBuilder* builder) { builder_ = builder; }
 
   double cost_ms(OpId op);
   Work work(OpId op) const;
@@ -92,11 +100,12 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   lua_State* L_;
   Host& host_;
   Graph graph_;
-  Schedule* schedule_;
+  Schedule* schedule_ = nullptr;
   Schedule kept_;  // the schedule after close()
   bool open_ = true, closed_ = false;
-  PassContext context_;
-  double slot_occupancy_;
+  std::optional<PassContext> context_;
+  ModelBuilder* builder_ = nullptr;
+  double slot_occupancy_ = 1;
   uint32_t serial_;
   std::string what_;  // "schedule 'longest_first'"
   std::unique_ptr<Reference> handles_;
@@ -108,7 +117,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
 };
 
 /// Return the model and the cluster as ctx.model and ctx.cluster show them.
-nlohmann::json model_table(const ModelSpec& model);
+nlohmann::json model_table(const Model& model);
 nlohmann::json cluster_table(const Cluster& cluster);
 
 struct OpHandle {
@@ -137,6 +146,14 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
 /// Returns the ops of the list of handles at `index`. Throws UserError if it is not such a list, or
 /// an op is not of `session`.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
+
+/// Returns the tensor at `index`: a tensor handle, or an op handle, which means its first output.
+/// Throws UserError if the value is neither, or is not of `session`.
+TensorId check_tensor(lua_State* L, int index, const GraphSession& session);
+/// Returns the tensors of the list at `index`, in which `false` means an absent one.
+std::vector<TensorId> check_tensors(lua_State* L, int index, const GraphSession& session);
+/// Returns the attributes in the table at `index`, none if there is no table. `what` begins errors.
+Attrs check_attrs(lua_State* L, int index, const char* what);
 
 /// Return the functions by which make_plan, called from L, runs a pass or schedule policy in Lua.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,

@@ -143,7 +143,7 @@ std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fiel
   auto policy = std::make_shared<LuaPlacement>();
   policy->name = stage.text("name");
   policy->options = stage.at("options").value();
-  policy->model = model_table(spec.model);
+  policy->model = model_table(*spec.model);
   policy->cluster = cluster_table(spec.cluster);
   if (spec.routing) policy->workload = spec.routing->name;
   policy->device_bytes = spec.cluster.device.memory_bytes;

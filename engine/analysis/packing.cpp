@@ -6,9 +6,9 @@ namespace moe {
 namespace {
 
 /// Returns the bytes of the parameters and momentum of one expert in all layers.
-double bytes_of_expert(const ModelSpec& model) {
+double bytes_of_expert(const Model& model) {
   int64_t elements = 0;
-  for (const ParamInfo& info : parameters(model)) {
+  for (const ParamInfo& info : model.parameters) {
     if (info.expert) elements += num_elements(info.shape) / model.experts;
   }
   return static_cast<double>(2 * elements * (model.dtype == DType::kF16 ? 2 : 4));
@@ -17,9 +17,9 @@ double bytes_of_expert(const ModelSpec& model) {
 }  // namespace
 
 double packing_exchange_ms(const PlanSpec& spec) {
-  const int64_t devices = spec.num_ranks, ep = spec.model.ep == 0 ? devices : spec.model.ep;
+  const int64_t devices = spec.num_ranks, ep = spec.model->ep == 0 ? devices : spec.model->ep;
   const int64_t n = devices / ep;
-  const double own = static_cast<double>(spec.model.experts) / static_cast<double>(devices);
+  const double own = static_cast<double>(spec.model->experts) / static_cast<double>(devices);
   const int64_t per_node = spec.cluster.devices_per_node;
   // most_near: the largest number of other devices of its own node from which one device receives.
   // far: number of pairs (device of a node, device of another node from which it receives);
@@ -34,7 +34,7 @@ double packing_exchange_ms(const PlanSpec& spec) {
     most_far = std::max(most_far, far);
     most_near = std::max(most_near, near - (first <= d && d < end ? 1 : 0));
   }
-  const double bytes = own * bytes_of_expert(spec.model);  // of the experts that one device owns
+  const double bytes = own * bytes_of_expert(*spec.model);  // of the experts that one device owns
   const auto seconds = [&](int64_t owners, double bytes_per_s) {
     return static_cast<double>(owners) * bytes / bytes_per_s;
   };

@@ -176,7 +176,11 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph
     }
     case MatrixWork::Kind::kAttention: {
       std::optional<Measured> time =
-          in_grid(measured::kAttention, {m.batch, m.seq, m.heads, m.heads, m.head_dim});
+          in_grid(measured::kAttention, {m.batch, m.seq, m.heads, m.kv_heads, m.head_dim});
+      if (time && m.share != 1) {  // taken to run at the rate of the whole
+        time->ns *= m.share;
+        time->extrapolated = true;
+      }
       if (time && m.backward) time->ns *= cluster_.device.attention_backward;
       return time;
     }

@@ -19,7 +19,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "checkpoints are little-endian");
 
 constexpr char kMagic[8] = {'M', 'O', 'E', 'B', 'E', 'N', 'C', 'H'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;  // version 1 has lines of fields before the others
 
 struct Header {
   char magic[8];
@@ -30,16 +30,10 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32);
 
-/// Returns the text of the file: a line for each field of the model, for each placement and for
-/// each tensor (its name and size, not its values).
-std::string text_of(const ModelSpec& m, const PersistentTensors& all) {
+/// Returns the text of the file: a line for each placement and for each tensor (its name and size,
+/// not its values). A model is named by its tensors.
+std::string text_of(const PersistentTensors& all) {
   std::string text;
-  const std::pair<const char*, int64_t> fields[] = {
-      {"vocab", m.vocab},     {"layers", m.layers},
-      {"hidden", m.hidden},   {"heads", m.heads},
-      {"seq", m.seq},         {"ffn", m.ffn_size()},
-      {"experts", m.experts}, {"moe_every", m.moe_every}};
-  for (const auto& [key, value] : fields) text += fmt::format("{}={}\n", key, value);
   for (const PlacedLayer& layer : all.placed) {
     text += fmt::format("placement {} {}\n", layer.layer, Placement::code_size(layer.bounds));
   }
@@ -78,8 +72,8 @@ class HashedFile {
   set_aside(path, "damaged: " + why);
 }
 
-/// Returns the first line in which the texts differ, as "hidden=128 in the file, hidden=64 in this
-/// run".
+/// Returns the first line in which the texts differ, as "tensor wte 512 in the file, tensor wte 256
+/// in this run".
 std::string difference(const std::string& file, const std::string& run) {
   std::istringstream a(file), b(run);
   std::string x, y;
@@ -94,9 +88,9 @@ void check_header(const std::string& path, const Header& header, Bytes element_b
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) {
     throw user_error("checkpoint {}: it is not a checkpoint of moebench", path);
   }
-  if (header.version != kVersion) {
-    throw user_error("checkpoint {}: its version is {}, but this program reads version {}", path,
-                     header.version, kVersion);
+  if (header.version < 1 || header.version > kVersion) {
+    throw user_error("checkpoint {}: its version is {}, but this program reads versions 1 to {}",
+                     path, header.version, kVersion);
   }
   if (header.element_bytes != element_bytes) {
     throw user_error(
@@ -161,7 +155,7 @@ struct Block {
 };
 
 /// Parses a line "tensor NAME ELEMENTS" or "placement BLOCK CODES"; returns nothing for
-/// "key=value". Throws UserError, after renaming the file, for another line.
+/// a line "key=value" of version 1. Throws UserError, after renaming the file, for another line.
 std::optional<Block> block_of(const std::string& path, const std::string& line,
                               Bytes element_bytes) {
   const bool placement = line.starts_with("placement ");
@@ -209,13 +203,19 @@ class Opened {
     read(text_.data(), text_.size());
     if (!text_.ends_with('\n')) damaged(path, "its text ends within a line, without a line end");
     std::istringstream lines(text_);
+    std::string named;
     for (std::string line; std::getline(lines, line);) {
-      if (auto block = block_of(path, line, element_bytes)) blocks_.push_back(std::move(*block));
+      auto block = block_of(path, line, element_bytes);
+      if (!block) continue;
+      blocks_.push_back(std::move(*block));
+      named += line + "\n";
     }
+    text_ = std::move(named);
     check_length();
   }
 
   int64_t next_step() const { return next_step_; }
+  /// The lines of placements and tensors.
   const std::string& text() const { return text_; }
   const std::vector<Block>& blocks() const { return blocks_; }
 
@@ -256,9 +256,9 @@ class Opened {
 
 }  // namespace
 
-void write_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
+void write_checkpoint(const std::string& path, const PersistentTensors& all,
                       const AllBuffers& ranks, Bytes element_bytes, int64_t next_step) {
-  const std::string text = text_of(plan.spec.model, all);
+  const std::string text = text_of(all);
   Header header = {{}, kVersion, static_cast<uint32_t>(element_bytes), next_step, text.size()};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   HashedFile file(path);
@@ -282,10 +282,10 @@ void write_checkpoint(const std::string& path, const Plan& plan, const Persisten
   file.commit();
 }
 
-int64_t read_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
+int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes) {
   Opened file(path, element_bytes);
-  const std::string expected = text_of(plan.spec.model, all);
+  const std::string expected = text_of(all);
   if (file.text() != expected) {
     throw user_error("checkpoint {}: it is of another model: {}", path,
                      difference(file.text(), expected));
@@ -323,16 +323,9 @@ int64_t read_checkpoint(const std::string& path, const Plan& plan, const Persist
   return file.next_step();
 }
 
-void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
-                     const AllBuffers& ranks, Bytes element_bytes) {
+void read_parameters(const std::string& path, const PersistentTensors& all, const AllBuffers& ranks,
+                     Bytes element_bytes) {
   Opened file(path, element_bytes);
-  const std::string& text = file.text();
-  const std::string sizes = text.substr(0, text.find("moe_every="));
-  const std::string own = text_of(plan.spec.model, all);
-  if (sizes != own.substr(0, own.find("moe_every="))) {
-    throw user_error("checkpoint {}: it is of a model with other sizes: {}", path,
-                     difference(text, own));
-  }
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {
     std::vector<char> data(storage_bytes(block.elements, block.each));

@@ -8,10 +8,10 @@
 //   "MOEBENCH" | version u32 | bytes per float u32 | next step i64 | text length u64 | text |
 //   every tensor's floats in the order of the text | FNV-1a 64 of all bytes before it
 //
-// The text has a line "key=value" for each model field, "placement BLOCK CODES" for each placed
-// layer and "tensor NAME ELEMENTS" for each tensor. The placements and tensors follow in the order
-// of these lines and fill the file up to the checksum. The next step is 0 to 10^10. Numbers are
-// little-endian.
+// The text has a line "placement BLOCK CODES" for each placed layer and "tensor NAME ELEMENTS" for
+// each tensor; files of version 1 also have lines "key=value", which are ignored. The placements
+// and tensors follow in the order of these lines and fill the file up to the checksum. The next
+// step is 0 to 10^10. Numbers are little-endian.
 #pragma once
 
 #include <string>
@@ -22,20 +22,20 @@ namespace moe {
 
 /// Writes the buffers of all ranks to `path`. The buffers are only read; no rank may run during the
 /// call. Throws RunError, which names the path and the system's reason.
-void write_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
+void write_checkpoint(const std::string& path, const PersistentTensors& all,
                       const AllBuffers& ranks, Bytes element_bytes, int64_t next_step);
 
 /// Fills every rank's parameters and states, and returns the step to continue with. Throws
 /// UserError, which names the path and what is wrong: the file is missing, corrupt or damaged (then
 /// it is renamed, as above), or has another version, precision or model. In these cases the ranks'
 /// buffers are unchanged.
-int64_t read_checkpoint(const std::string& path, const Plan& plan, const PersistentTensors& all,
+int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 
-/// Fills every rank's parameters but not its states, from a checkpoint of a model with the same
-/// sizes (moe_every may differ); states and placements in the file are ignored. Throws as
+/// Fills every rank's parameters but not its states, from a checkpoint whose model has these
+/// parameters, and maybe others; states and placements in the file are ignored. Throws as
 /// read_checkpoint does, and UserError for a parameter that the file lacks.
-void read_parameters(const std::string& path, const Plan& plan, const PersistentTensors& all,
-                     const AllBuffers& ranks, Bytes element_bytes);
+void read_parameters(const std::string& path, const PersistentTensors& all, const AllBuffers& ranks,
+                     Bytes element_bytes);
 
 }  // namespace moe

@@ -162,6 +162,38 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
   };
 }
 
+DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& source,
+                    const ModelSpec& model, int64_t num_ranks) {
+  const int64_t per_rank = model.batch_per_device, batch = per_rank * num_ranks, seq = model.seq;
+  const auto n = static_cast<int64_t>(rows.size());
+  if (n < batch) {
+    throw user_error(
+        "{}: it has {} rows of ids, but a step takes {}, the model's sequences on all "
+        "{} ranks",
+        source, n, batch, num_ranks);
+  }
+  for (size_t r = 0; r < rows.size(); ++r) {
+    if (static_cast<int64_t>(rows[r].size()) != seq + 1) {
+      throw user_error("{}: row {} has {} ids, but must have model.seq + 1 = {}", source, r + 1,
+                       rows[r].size(), seq + 1);
+    }
+    for (const int32_t id : rows[r]) {
+      if (id < 0 || id >= model.vocab) {
+        throw user_error("{}: row {} has the id {}, allowed: 0 to {} (below model.vocab)", source,
+                         r + 1, id, model.vocab - 1);
+      }
+    }
+  }
+  const auto all = std::make_shared<const std::vector<std::vector<int32_t>>>(std::move(rows));
+  return [=](int64_t step, int64_t rank, int32_t* ids, int32_t* targets) {
+    for (int64_t r = 0; r < per_rank; ++r) {
+      const auto& row = (*all)[static_cast<size_t>((step * batch + rank * per_rank + r) % n)];
+      fill_row(ids + r * seq, targets + r * seq, seq,
+               [&](int64_t pos) { return row[static_cast<size_t>(pos)]; });
+    }
+  };
+}
+
 RunData run_data(const ModelSpec& model, int64_t num_ranks) {
   const DataSource data = reference_data(model.vocab, model.batch_per_device, num_ranks, model.seq);
   return {data, data};
@@ -181,8 +213,9 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
   return {part(false), part(true)};
 }
 
-ParamInit reference_values(const ModelSpec& model) {
-  return [infos = parameters(model)](uint64_t element, uint64_t parameter) {
+ParamInit reference_values(const Model& model) {
+  return [infos = model.parameters](uint64_t element, uint64_t parameter) {
+    if (parameter >= infos.size()) return 0.0;
     switch (infos[parameter].init) {
       case ParamInfo::Init::kOne:
         return 1.0;

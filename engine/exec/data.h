@@ -35,6 +35,12 @@ DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
 /// The tokens of the reference model's generator, for any vocabulary.
 DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ranks, int64_t seq);
 
+/// The rows of token ids, seq + 1 each (the last is a target only): step s takes the next rows of
+/// the global batch, and after the last row the first again. Throws UserError naming `source` and
+/// the row for a row of another length, an id outside the vocabulary, and fewer rows than a batch.
+DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& source,
+                    const ModelSpec& model, int64_t num_ranks);
+
 struct RunData {
   DataSource train, held_out;
 };
@@ -47,7 +53,7 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
                  const std::shared_ptr<const TextCorpus>& corpus, uint64_t seed);
 
 /// The initial values of the reference model: matrices are uniform (reference_init), LayerNorm
-/// weights 1, biases 0.
-ParamInit reference_values(const ModelSpec& model);
+/// weights 1, biases and states 0.
+ParamInit reference_values(const Model& model);
 
 }  // namespace moe

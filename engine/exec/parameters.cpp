@@ -85,18 +85,18 @@ PersistentTensors persistent_tensors(const Plan& plan) {
   const Graph& graph = plan.graph;
   PersistentTensors all;
   all.placed = placed_layers(graph);
-  for (const ParamInfo& info : parameters(plan.spec.model)) {
+  for (const ParamInfo& info : plan.spec.model->parameters) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid()) throw user_error("the graph lacks the model's parameter {}", info.name);
     const int64_t holders =
-        info.expert ? plan.spec.model.expert_group(graph.num_ranks).size : int64_t{1};
+        info.expert ? plan.spec.model->expert_group(graph.num_ranks).size : int64_t{1};
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);
       if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders, all.placed));
     }
   }
-  for (const ParamInfo& info : states(plan.spec.model)) {
+  for (const ParamInfo& info : plan.spec.model->states) {
     const TensorId id = graph.find_tensor(info.name);
     if (!id.valid()) throw user_error("the graph lacks the model's state {}", info.name);
     all.states.push_back(place(graph, id, info.shape, 1, all.placed));
@@ -156,30 +156,62 @@ std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persisten
 
 template <class T>
 void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffers& buffers,
-                int64_t rank, const ParamInit& init) {
-  const std::vector<ParamInfo> infos = parameters(plan.spec.model);
+                int64_t rank, const RunOptions& options) {
   for (const PlacedLayer& layer : all.placed) {
     const Placement first(layer.bounds);
     std::copy(first.codes().begin(), first.codes().end(),
               static_cast<int32_t*>(buffers.at(layer.state)));
   }
-  for (size_t t = 0; t < infos.size(); ++t) {
-    const Persistent& p = all.parameters[t];
-    T* x = static_cast<T*>(buffers.at(p.tensor));
-    if (infos[t].init != ParamInfo::Init::kUniform) {
-      std::fill_n(x, p.local, T(infos[t].init == ParamInfo::Init::kOne ? 1 : 0));
-      continue;
-    }
-    std::fill_n(x, p.local, T(0));
+  const auto fill = [&](const Persistent& p, const ParamInit& value, size_t number) {
+    T* const x = static_cast<T*>(buffers.at(p.tensor));
     for (const TensorSlice& s : slices_on(all, p, buffers, rank)) {
       for (int64_t i = 0; i < s.n; ++i) {
-        x[s.at + i] = static_cast<T>(init(static_cast<uint64_t>(s.first + i), t));
+        x[s.at + i] = static_cast<T>(value(static_cast<uint64_t>(s.first + i), number));
       }
+    }
+  };
+  const ParamInit drawn = options.init ? options.init : ParamInit(reference_init);
+  const bool all_given = options.values != nullptr;
+  const std::vector<ParamInfo>& infos = plan.spec.model->parameters;
+  for (size_t t = 0; t < infos.size(); ++t) {
+    const Persistent& p = all.parameters[t];
+    const T rest(infos[t].init == ParamInfo::Init::kOne ? 1 : 0);
+    std::fill_n(static_cast<T*>(buffers.at(p.tensor)), p.local, all_given ? T(0) : rest);
+    if (all_given) {
+      fill(p, options.values, t);
+    } else if (infos[t].init == ParamInfo::Init::kUniform) {
+      fill(p, drawn, t);
     }
   }
   for (const Persistent& s : all.states) {
     std::fill_n(static_cast<T*>(buffers.at(s.tensor)), s.local, T(0));
   }
+  const size_t own = plan.spec.model->states.size(), first = all.states.size() - own;
+  for (size_t i = 0; all_given && i < own; ++i) {
+    fill(all.states[first + i], options.values, infos.size() + i);
+  }
+}
+
+template <class T>
+ParamInit full_values(const Plan& plan, const PersistentTensors& all, const AllBuffers& ranks) {
+  std::vector<const Persistent*> tensors;
+  for (const Persistent& p : all.parameters) tensors.push_back(&p);
+  const size_t own = plan.spec.model->states.size();
+  for (size_t i = all.states.size() - own; i < all.states.size(); ++i) {
+    tensors.push_back(&all.states[i]);
+  }
+  std::vector<std::vector<TensorSlice>> pieces;  // in the order of the full tensor
+  for (const Persistent* const p : tensors) pieces.push_back(slices(all, *p, *ranks[0]));
+  return [tensors, pieces, &ranks](uint64_t element, uint64_t tensor) {
+    const auto i = static_cast<int64_t>(element);
+    const auto after =
+        std::upper_bound(pieces[tensor].begin(), pieces[tensor].end(), i,
+                         [](int64_t value, const TensorSlice& s) { return value < s.first; });
+    const TensorSlice& s = *(after - 1);
+    const auto* const x =
+        static_cast<const T*>(ranks[static_cast<size_t>(s.rank)]->at(tensors[tensor]->tensor));
+    return static_cast<double>(x[s.at + i - s.first]);
+  };
 }
 
 template <class T>
@@ -247,9 +279,11 @@ void measure_parameters(const PersistentTensors& all, const AllBuffers& ranks, R
 }
 
 template void initialise<float>(const Plan&, const PersistentTensors&, const RankBuffers&, int64_t,
-                                const ParamInit&);
+                                const RunOptions&);
 template void initialise<double>(const Plan&, const PersistentTensors&, const RankBuffers&, int64_t,
-                                 const ParamInit&);
+                                 const RunOptions&);
+template ParamInit full_values<float>(const Plan&, const PersistentTensors&, const AllBuffers&);
+template ParamInit full_values<double>(const Plan&, const PersistentTensors&, const AllBuffers&);
 template Measure measure(const float*, int64_t, int64_t);
 template Measure measure(const double*, int64_t, int64_t);
 template void add_measure(const PersistentTensors&, size_t, const RankBuffers&, int64_t,

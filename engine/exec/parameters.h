@@ -1,4 +1,5 @@
-// The parameters and optimizer states of a plan, in the order of parameters() (model/model.h), and
+// The parameters and optimizer states of a plan, in the order of
+// Model::parameters, and
 // where each rank stores them. A tensor of experts, [E, ...], is cut along its first axis over the
 // ranks of an expert-parallel group, and each group stores all of it (for experts that a placement
 // moves, see PlacedLayer). Every other tensor is stored in full on every rank. Reading and writing
@@ -43,9 +44,9 @@ struct PlacedLayer {
 
 struct PersistentTensors {
   std::vector<PlacedLayer> placed;
-  std::vector<Persistent> parameters;  // in the order of parameters(model)
+  std::vector<Persistent> parameters;  // in the order of Model::parameters
   /// States of parameters in the order of the parameters, then states of the model itself
-  /// (states(model)).
+  /// (Model::states).
   std::vector<Persistent> states;
 };
 /// Returns the plan's parameters and states. Throws UserError when the graph has other parameters
@@ -69,11 +70,11 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank);
 
-/// Writes a rank's initial parameters and placements, and sets its states to 0. T is the float type
-/// of the run.
+/// Writes a rank's initial parameters and placements, as RunOptions::init and values say, and sets
+/// its states to 0, except those of the model that `values` has. T is the float type of the run.
 template <class T>
 void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffers& buffers,
-                int64_t rank, const ParamInit& init);
+                int64_t rank, const RunOptions& options);
 
 /// The squared Euclidean norm of a tensor x, and a projection that depends on signs and order: sum
 /// of x[i] * ((i mod 13) - 6).
@@ -102,6 +103,11 @@ void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffe
 
 /// The buffers of all ranks, indexed by rank.
 using AllBuffers = std::vector<const RankBuffers*>;
+
+/// Returns the function that gives element i of the full tensor number t: parameters, then the
+/// states of the model itself. It reads the ranks' buffers. T is the float type of the run.
+template <class T>
+ParamInit full_values(const Plan& plan, const PersistentTensors& all, const AllBuffers& ranks);
 
 /// Fills param_l2, param_projection and digest of the result; each parameter is counted once.
 /// Throws RunError, which names the parameter or state and two ranks, when these ranks hold

@@ -46,13 +46,12 @@ void RunLoop<T>::restore() {
   if (starts_afresh()) return;
   const std::string& from = options_.train.checkpoints.resume_from;
   if (is_root() && !from.empty()) {
-    first_step_ = read_checkpoint(from, plan_, persistents_, buffers_, kElementBytes<T>);
+    first_step_ = read_checkpoint(from, persistents_, buffers_, kElementBytes<T>);
   } else if (is_root()) {
     for (size_t r = 0; r < buffers_.size(); ++r) {
-      initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), reference_init);
+      initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), {});
     }
-    read_parameters(options_.infer.parameters_from, plan_, persistents_, buffers_,
-                    kElementBytes<T>);
+    read_parameters(options_.infer.parameters_from, persistents_, buffers_, kElementBytes<T>);
   }
   if (peers_) {
     peers_->spread_persistent();
@@ -77,6 +76,9 @@ template <class T>
 RunResult RunLoop<T>::finish() {
   gather_persistent();
   if (is_root()) measure_parameters<T>(persistents_, buffers_, result_);
+  if (is_root() && options_.train.keep_parameters) {
+    options_.train.keep_parameters(full_values<T>(plan_, persistents_, buffers_));
+  }
   if (peers_) peers_->agree(true);  // if ranks hold different values, the run fails on all
   if (options_.record && options_.record->steps > 0) finish_trace(*options_.record, "record");
   return std::move(result_);
@@ -138,7 +140,7 @@ void RunLoop<T>::checkpoint(int64_t next_step) {
   if (to.empty()) return;
   gather_persistent();
   if (!is_root()) return;
-  write_checkpoint(to, plan_, persistents_, buffers_, kElementBytes<T>, next_step);
+  write_checkpoint(to, persistents_, buffers_, kElementBytes<T>, next_step);
 }
 
 template <class T>

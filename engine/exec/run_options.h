@@ -35,7 +35,7 @@ constexpr std::array<const char*, 3> names_of(Precision) {
 /// rank and step; one thread calls it for all ranks of a process.
 using DataSource = std::function<void(int64_t step, int64_t rank, int32_t* ids, int32_t* targets)>;
 /// Returns the initial value of an element (its index in the full tensor) of a parameter (its index
-/// in parameters(model)). For a parameter of experts, a rank calls it only for the experts that it
+/// in Model::parameters). For a parameter of experts, a rank calls it only for the experts that it
 /// holds. The ranks' threads call it at the same time.
 using ParamInit = std::function<double(uint64_t element, uint64_t parameter)>;
 
@@ -65,6 +65,9 @@ struct TrainOptions {
   /// their mean loss. More than 0 requires eval_data.
   int64_t eval_batches = 0;
   DataSource eval_data;
+  /// Called on rank 0 after the run with the final values, numbered as in RunOptions::values.
+  /// Null: not called.
+  std::function<void(const ParamInit& values)> keep_parameters;
 };
 constexpr auto fields_of(const TrainOptions*) {
   return field_table<TrainOptions>(
@@ -73,7 +76,8 @@ constexpr auto fields_of(const TrainOptions*) {
       field("eval_batches", &TrainOptions::eval_batches,
             "number of held-out batches that are evaluated after training")
           .from(0, 1e6),
-      internal(&TrainOptions::eval_data, "a function; set with the run's data"));
+      internal(&TrainOptions::eval_data, "a function; set with the run's data"),
+      internal(&TrainOptions::keep_parameters, "a function; set by the caller"));
 }
 
 /// Options of inference.
@@ -164,7 +168,11 @@ struct RunOptions {
   /// plans of the same hash. On ranks other than 0, only `stopped` of the RunResult is valid.
   Processes* processes = nullptr;
   DataSource data;
-  ParamInit init;  // null: reference_init
+  /// For the parameters of ParamInfo::Init::kUniform; null: reference_init.
+  ParamInit init;
+  /// For all parameters and, with the numbers after them, the model's states, in the place of
+  /// `init`; null: none.
+  ParamInit values;
   /// Stop at the op that produced the first NaN or infinity. Every result is read once more, which
   /// costs 2 to 3% of a step of the reference model on one core.
   bool check_finite = true;
@@ -207,9 +215,9 @@ constexpr auto fields_of(const RunOptions*) {
       field("links_of_step", &RunOptions::links_of_step), inlined("", &RunOptions::train),
       inlined("", &RunOptions::device), internal(&RunOptions::processes, kFunction),
       internal(&RunOptions::data, kFunction), internal(&RunOptions::init, kFunction),
-      internal(&RunOptions::record, kFunction), internal(&RunOptions::on_step, kFunction),
-      internal(&RunOptions::infer, kFunction), internal(&RunOptions::policies, kFunction),
-      internal(&RunOptions::test, "only tests set it"));
+      internal(&RunOptions::values, kFunction), internal(&RunOptions::record, kFunction),
+      internal(&RunOptions::on_step, kFunction), internal(&RunOptions::infer, kFunction),
+      internal(&RunOptions::policies, kFunction), internal(&RunOptions::test, "only tests set it"));
 }
 
 }  // namespace moe

@@ -71,6 +71,7 @@ enum class Role : uint8_t {
   kAdded,  // an accumulator or a residual: a tensor that the op adds to its result
   kSum,    // the input of an activation function
   kQkv,
+  kQuery,   // followed by the keys and the values
   kProbs,   // [T,E] scores of the gate
   kWeight,  // [T,K] weights of the choices
   kSlots,   // [E,C,..] slots at the tokens' ranks
@@ -129,12 +130,13 @@ struct MatrixWork {
     kNone,       // the op has no matrix products
     kGemm,       // a product of [m,k] and [k,n]
     kExperts,    // one product per expert; `rows` rows each, weights [n,k]
-    kAttention,  // causal attention: batch, seq, heads, head_dim
+    kAttention,  // causal attention: batch, seq, heads, kv_heads, head_dim
   };
   Kind kind = Kind::kNone;
   double m = 0, n = 0, k = 0;
   double experts = 0, rows = 0;
-  double batch = 0, seq = 0, heads = 0, head_dim = 0;
+  double batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
+  double share = 1;       // for attention: of the flops of values of head_dim columns, no window
   bool backward = false;  // for attention: all gradients in one op
 };
 /// Returns the sizes of a product of [m,k] and [k,n].

@@ -1,11 +1,13 @@
-// ModelSpec and the builder of the graph of a training step: a GPT-2 with MoE layers
-// (pre-LayerNorm, output head tied to the embedding, an MoE FFN in every second block; the ops are
-// Lancet's instruction list). Gates are in routing/, the ops in ops/.
+// Model: what a recipe declares of a model and what building it leaves: the forward graph, the
+// parameters and the states. A model is built by builder.h from the blocks in blocks/; nothing here
+// or elsewhere in the engine knows an architecture. Gates are in routing/, the ops in ops/.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -35,24 +37,29 @@ struct BalanceLossSpec {
   bool over_all = false;
 };
 
+/// How scores become choices and weights.
+struct RouterSpec {
+  /// As in GateSpec, for gates that take a token's k best experts; "": as the gate says.
+  std::string scores, weight;
+  double scale = 1;     // factor of the weights
+  ExpertGroups groups;  // of which a token chooses from few
+};
+
+/// What every model declares, whatever its architecture.
 struct ModelSpec {
-  std::string name = "gpt2_moe";
+  std::string name = "model";
   int64_t vocab = 50257;
-  int64_t layers = 12;
-  int64_t hidden = 768;
-  int64_t heads = 12;
   int64_t seq = 512;
-  int64_t ffn = 0;               // 0 means 4 * hidden
   int64_t batch_per_device = 1;  // sequences of seq tokens per rank
-  int64_t experts = 4;    // experts per layer; a multiple of the ranks per expert-parallel group
-  int64_t ep = 0;         // ranks per expert-parallel group; 0 means all ranks
-  int64_t moe_every = 2;  // blocks b with b % moe_every == moe_every - 1 have an MoE FFN
+  int64_t experts = 4;  // experts per MoE layer; a multiple of the ranks per expert-parallel group
+  int64_t ep = 0;       // ranks per expert-parallel group; 0 means all ranks
   std::string gate = "switch";
   int64_t k = 1;
   double capacity_factor = 1.25;  // 0 or less ("none" in Lua): every token gets a slot
   /// Without a capacity, where rows are packed (ops/stored_rows.h): the room for rows at a device's
   /// experts, as a multiple of the choices of its own tokens. A step with more rows fails.
   double rows_bound = 4;
+  RouterSpec router;
   BalanceLossSpec balance_loss;
   /// Coefficient of the z-loss per layer: the mean over all tokens of logsumexp(router logits)^2
   /// (ST-MoE, Zoph et al. 2022, equation 5); 0 means no z-loss.
@@ -62,20 +69,10 @@ struct ModelSpec {
   /// of an expert with fewer choices (of all ranks, before drops) than the mean, and subtracted
   /// from that of one with more. 0 means no bias.
   double bias_rate = 0;
-  /// false: separate ops for score, softmax and context; scores [batch, heads, seq, seq] are
-  /// stored.
-  bool fused_attention = true;
   // Type of activations, parameters and gradients. With bf16, only activations and their gradients
   // have this type; parameters, their gradients and optimizer states are f32.
   DType dtype = DType::kF32;
 
-  int64_t ffn_size() const { return ffn > 0 ? ffn : 4 * hidden; }
-  bool is_moe(int64_t block) const { return block % moe_every == moe_every - 1; }
-  int64_t num_moe_layers() const;
-  /// Number of an MoE block among the MoE layers, counted from 0.
-  int64_t moe_layer(int64_t block) const { return block / moe_every; }
-  /// The block of an MoE layer.
-  int64_t moe_block(int64_t layer) const { return (layer + 1) * moe_every - 1; }
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
   /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
   /// all experts, so that every expert has one resident per group.
@@ -87,6 +84,48 @@ struct ModelSpec {
     return {num_ranks / size, size};
   }
 };
+
+/// A parameter or a state: its name and full shape (tensors of experts with all experts, so
+/// [E, ...]). Element i of parameter number t is initialised from random stream t.
+struct ParamInfo {
+  std::string name;
+  Shape shape;
+  bool expert = false;
+  enum class Init : uint8_t { kUniform, kOne, kZero } init = Init::kZero;
+};
+constexpr std::array<const char*, 3> names_of(ParamInfo::Init) {
+  return {"uniform", "one", "zero"};
+}
+constexpr auto fields_of(const ParamInfo*) {
+  return carried_table(&ParamInfo::name, &ParamInfo::shape, &ParamInfo::expert, &ParamInfo::init);
+}
+
+/// A model that ModelBuilder has built for a gate and a number of ranks. It never changes, since
+/// its graph would not follow; another gate, size or type takes another model.
+struct Model : ModelSpec {
+  Model(ModelSpec spec, Graph graph) : ModelSpec(std::move(spec)), forward(std::move(graph)) {}
+
+  /// The fields of the recipe's model, as JSON: what policies see as ctx.model.
+  std::string options = "{}";
+  /// embedding ... cross_entropy, then the ops that model/routers.h adds. The tensors "ids" and
+  /// "targets" are inputs. Expert parameters have only the experts of one rank, [El, ...]. The loss
+  /// is the sum over tokens divided by the tokens of all ranks. Where a rank has every expert (one
+  /// rank, or ep = 1), nothing is exchanged and rows keep the shape [E,C,d].
+  Graph forward;
+  /// In the order in which the blocks declared them.
+  std::vector<ParamInfo> parameters;
+  /// The state tensors that belong to no parameter, such as biases that balance experts; all are 0
+  /// at first.
+  std::vector<ParamInfo> states;
+  std::vector<int64_t> moe_blocks;  // the block of each MoE layer, ascending
+
+  int64_t num_moe_layers() const { return static_cast<int64_t>(moe_blocks.size()); }
+  /// The block of an MoE layer.
+  int64_t moe_block(int64_t layer) const { return moe_blocks[static_cast<size_t>(layer)]; }
+  /// Number of an MoE block among the MoE layers, counted from 0.
+  int64_t moe_layer(int64_t block) const;
+};
+using ModelPtr = std::shared_ptr<const Model>;
 
 struct Sgd {
   double lr = 0.1;
@@ -129,11 +168,13 @@ struct GateSpec {
   std::string scores = "softmax";  // or "sigmoid"
   std::string weight = "prob";     // or "renorm", "one"
   Chooser chooser = Chooser::kToken;
+  double scale = 1;          // of the weights (routed_scaling_factor of DeepSeek's configs)
+  ExpertGroups groups = {};  // of which a token chooses from a few; the default: from all experts
 };
 
 /// Throws UserError naming "model.<field>", the value and what is allowed. Checks sizes,
-/// coefficients, balance_loss.count and dtype, that heads divides hidden, that ep divides num_ranks
-/// and experts, that capacity_factor is finite, and that tokens are not too many for i32 indices.
+/// coefficients, balance_loss.count and dtype, that ep divides num_ranks and experts, that
+/// capacity_factor is finite, and that tokens are not too many for i32 indices.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.
@@ -141,25 +182,23 @@ void check(const ModelSpec& model, int64_t num_ranks);
 GateSpec gate_spec(const ModelSpec& model);
 GateSpec gate_spec(const ModelSpec& model, const Gate& gate);
 
+/// Sets what the model's router says for every gate: scale and groups. Throws UserError naming
+/// "model.router" for groups that do not fit the experts, or the gate.
+void set_router(GateSpec& spec, const ModelSpec& model);
+
 /// Returns a gate whose choices follow `routing`, with the model's number of choices per token.
+/// moe_blocks: as in Model; they may be empty if only the gate_spec() of the gate is needed.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+                 std::vector<int64_t> moe_blocks, int64_t num_ranks);
+Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks);
 /// Returns `gate`, but it chooses by the scores of `routing`. Requires: these are not null.
-Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
+Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks);
 /// Returns the gate with the sizes that it has in a plan of the model, to run a sample.
-GateUse gate_use(Gate gate, const GateSpec& spec, const ModelSpec& model, int64_t num_ranks);
+GateUse gate_use(Gate gate, const GateSpec& spec, const Model& model, int64_t num_ranks);
 
-/// Returns the forward graph: embedding ... cross_entropy, then the ops that model/routers.h adds.
-/// The tensors "ids" and "targets" are inputs. Names and order of parameters are those of the
-/// reference model: wte, wpe, b<i>.ln1.w, b<i>.attn.qkv.w, ..., lnf.b; expert parameters hold only
-/// the experts of one rank, [El, ...]. The loss is the sum over tokens divided by the tokens of all
-/// ranks. Where a rank has every expert (one rank, or ep = 1), nothing is exchanged and rows keep
-/// the shape [E,C,d]. Throws UserError naming "model.balance_loss", "model.z_loss" or
-/// "model.bias_balance" and the gate where check_router_losses() refuses them.
-Graph build_forward(const ModelSpec& model, const GateSpec& gate, int64_t num_ranks);
-
-/// Returns the tensor of the cross entropy in a graph of build_forward() (also after passes).
+/// Returns the tensor of the cross entropy in the graph of a model (also after passes).
 TensorId loss_of(const Graph& graph);
 
 /// Where an all-reduce of gradients is in program order. kReady: directly after the op that
@@ -200,20 +239,6 @@ constexpr auto fields_of(const GradientSync*) {
 /// (ModelSpec::resident_group); where `residents` is one rank, they have no all-reduce.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
                              const Group& residents = {1, 1});
-
-/// A parameter: its name and full shape (tensors of experts with all experts, so [E, ...]).
-/// parameters() returns all parameters in the order of the reference model; parameter number t is
-/// initialised from random stream t.
-struct ParamInfo {
-  std::string name;
-  Shape shape;
-  bool expert;
-  enum class Init { kUniform, kOne, kZero } init;
-};
-std::vector<ParamInfo> parameters(const ModelSpec& model);
-/// Returns the state tensors that belong to no parameter and are initialised to 0: b<i>.gate.bias
-/// [E] of each MoE block i if bias_rate > 0.
-std::vector<ParamInfo> states(const ModelSpec& model);
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

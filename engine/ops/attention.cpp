@@ -33,6 +33,7 @@ Work causal_work(const Graph& g, const Op& op, size_t qkv, double products) {
                      .batch = static_cast<double>(s.batch),
                      .seq = static_cast<double>(s.seq),
                      .heads = static_cast<double>(s.heads),
+                     .kv_heads = static_cast<double>(s.kv_heads),
                      .head_dim = static_cast<double>(s.head_dim),
                      .backward = products > 2}};
 }
@@ -72,8 +73,8 @@ Bytes scratch(const Graph& g, const Op& op, size_t qkv, Bytes elem_bytes) {
 
 template <class T>
 void run(const KernelCall<T>& c) {
-  c.k.attention(c.out(0), c.wide_out(1), c.in(0), attention_shape(c.graph, c.op, 0), c.scratch,
-                c.stream);
+  const kernels::AttentionShape s = attention_shape(c.graph, c.op, 0);
+  c.k.attention(c.out(0), c.wide_out(1), in_qkv<T>(c.in(0), s), s, c.scratch, c.stream);
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
@@ -92,8 +93,9 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  c.k.attention_dx(c.out(0), c.in(0), c.in(1), c.in(2), c.wide(3),
-                   attention_shape(c.graph, c.op, 2), c.scratch, c.stream);
+  const kernels::AttentionShape s = attention_shape(c.graph, c.op, 2);
+  c.k.attention_dx(out_qkv<T>(c.out(0), s), c.in(0), c.in(1), in_qkv<T>(c.in(2), s), c.wide(3), s,
+                   c.scratch, c.stream);
 }
 
 }  // namespace

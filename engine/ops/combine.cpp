@@ -92,9 +92,10 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  const int64_t slots = stored_elements(arg(c.graph, c.op, 2));
-  c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots, c.in_shape(1)[1],
-                 c.out_shape(0)[2], c.stream);
+  const int64_t hidden = c.out_shape(0)[2];
+  const int64_t slots = stored_elements(c.graph.tensor(c.op.outputs[0])) / hidden;
+  c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots, c.in_shape(1)[1], hidden,
+                 c.stream);
 }
 
 std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {

@@ -58,7 +58,7 @@ void run(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   const int64_t k = attr_int(c.op, "k", 1), hidden = out[2];
   if (!is_part(c.op)) {
-    const int64_t slots = stored_elements(arg(c.graph, c.op, 1));
+    const int64_t slots = stored_elements(c.graph.tensor(c.op.outputs[0])) / hidden;
     c.k.dispatch(c.out(0), c.in(0), c.in_i32(1), slots, k, hidden, c.stream);
     return;
   }

@@ -18,18 +18,24 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 Work work(const Graph& g, const Op& op, const WorkContext&) {
   const Bytes out = g.bytes(op.outputs[0]);
   return {.flops = static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
-          .bytes = static_cast<double>(2 * out + g.bytes(op.inputs[0]) + g.bytes(op.inputs[2]))};
+          .bytes = static_cast<double>(2 * out + g.bytes(op.inputs[0]) +
+                                       (has(op, 2) ? g.bytes(op.inputs[2]) : 0))};
 }
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
-  const TensorId wte = op.inputs[1], wpe = op.inputs[2];
+  const TensorId wte = op.inputs[1], wpe = input_or_none(op, 2);
   if (!c.needs(wte) && !c.needs(wpe)) return;
-  const OpId dw =
-      c.emit("embedding_dw", "dw", {c.grad(op.outputs[0]), op.inputs[0], c.grad(wte), c.grad(wpe)},
-             {{"vocab", shape(c.graph(), op, 1)[0]}}, true);
+  Attrs attrs = {{"vocab", shape(c.graph(), op, 1)[0]}};
+  std::vector<TensorId> inputs = {c.grad(op.outputs[0]), op.inputs[0], c.grad(wte)};
+  if (wpe.valid()) {
+    inputs.push_back(c.grad(wpe));
+  } else {
+    attrs["positions"] = int64_t{0};
+  }
+  const OpId dw = c.emit(kEmbeddingDw, "dw", inputs, attrs, true);
   c.set(wte, c.graph().out(dw, 0));
-  c.set(wpe, c.graph().out(dw, 1));
+  if (wpe.valid()) c.set(wpe, c.graph().out(dw, 1));
 }
 
 /// Can be cut along the batch, or along the positions (then the rows of wpe are cut as well).
@@ -44,15 +50,27 @@ void run(const KernelCall<T>& c) {
                 c.stream);
 }
 
+/// Attr positions: 0 where the embedding has no wpe.
+bool has_positions(const Op& op) {
+  return attr_int(op, "positions", 1) != 0;
+}
+
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   expect_index(g, op, 1, {kAny, kAny});
   const Shape& ids = shape(g, op, 1);
   expect_shape(g, op, 0, {ids[0], ids[1], kAny});
   const int64_t hidden = shape(g, op, 0)[2], vocab = expect_attr(op, "vocab", 1);
   expect_shape(g, op, 2, {vocab, hidden});
-  expect_shape(g, op, 3, {ids[1], hidden});
   const DType dtype = wide_dtype(arg(g, op, 0).dtype);
-  return {{{vocab, hidden}, dtype}, {{ids[1], hidden}, dtype}};
+  std::vector<TensorSpec> tables = {{{vocab, hidden}, dtype}};
+  if (has_positions(op)) {
+    expect_shape(g, op, 3, {ids[1], hidden});
+    tables.push_back({{ids[1], hidden}, dtype});
+  } else if (has(op, 3)) {
+    throw user_error(
+        "op '{}' (embedding_dw): input 3 is not allowed with attribute 'positions' = 0", op.name);
+  }
+  return tables;
 }
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
@@ -65,15 +83,16 @@ void run_dw(const KernelCall<T>& c) {
   const int64_t tokens = dx[0] * dx[1];
   c.k.embedding_dwte(c.wide_out(0), c.in_i32(1), c.in(0), c.wide(2), tokens, c.out_shape(0)[0],
                      dx[2], c.stream);
+  if (!has_positions(c.op)) return;
   c.k.embedding_dwpe(c.wide_out(1), c.in(0), c.wide(3), tokens, dx[1], dx[2], c.stream);
 }
 
 }  // namespace
 
 const OpDef kEmbedding = {.name = "embedding",
-                          .doc = "x[b,s] = wte[ids[b,s]] + wpe[s]",
+                          .doc = "x[b,s] = wte[ids[b,s]] [+ wpe[s]]",
                           .bound = Bound::kBytes,
-                          .inputs = {{"ids", Role::kIds}, {"wte", Role::kTable}, {"wpe"}},
+                          .inputs = {{"ids", Role::kIds}, {"wte", Role::kTable}, optional("wpe")},
                           .outputs = {{"x"}},
                           .infer = infer,
                           .work = work,
@@ -85,9 +104,11 @@ const OpDef kEmbedding = {.name = "embedding",
 
 const OpDef kEmbeddingDw = {
     .name = "embedding_dw",
-    .doc = "adds each row of dx to its rows of the gradients of both tables; attr vocab",
+    .doc =
+        "adds each row of dx to its rows of the gradients of both tables; attr vocab; attr "
+        "positions=0: without that of wpe",
     .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
-    .outputs = {{"dwte", Role::kTable}, {"dwpe"}},
+    .outputs = {{"dwte", Role::kTable}, optional("dwpe")},
     .infer = infer_dw,
     .work = work_dw,
     .may_alias = {{0, 2}, {1, 3}},

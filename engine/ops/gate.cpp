@@ -2,6 +2,7 @@
 // the number of rows. gate computes scores, routes one rank's tokens, and sets the weights of the
 // choices. The gates' algorithms are in routing/.
 #include "engine/routing/gate.h"
+#include "engine/base/names.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
 
@@ -11,6 +12,7 @@ namespace {
 std::vector<TensorSpec> infer_logits(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {kAny, cols_of(x)});
+  expect_shape(g, op, 2, {shape(g, op, 1)[0]});
   return {{{rows_of(x), shape(g, op, 1)[0]}, wide_dtype(arg(g, op, 0).dtype)}};
 }
 
@@ -32,16 +34,42 @@ void gradient_logits(GradContext& c, OpId) {
   if (c.needs(w)) {
     c.set(w, c.graph().out(c.emit("linear_dw", "dw", {dy, x, c.grad(w)}, {}, true)));
   }
+  const TensorId bias = input_or_none(op, 2);
+  if (c.needs(bias)) {
+    c.set(bias, c.graph().out(c.emit(kBiasGrad, "db", {dy, c.grad(bias)}, {}, true)));
+  }
 }
 
 std::vector<AxisTuple> axes_logits(const Graph&, const Op&) {
-  return {{{0, kWhole}, {0}}};
+  return {{{0, kWhole, kWhole}, {0}}};
 }
 
 template <class T>
 void run_logits(const KernelCall<T>& c) {
   const Shape& w = c.in_shape(1);
-  c.k.gate_logits(c.wide_out(0), c.in(0), c.wide(1), rows_of(c.in_shape(0)), w[0], w[1], c.stream);
+  c.k.gate_logits(c.wide_out(0), c.in(0), c.wide(1), c.wide(2), rows_of(c.in_shape(0)), w[0], w[1],
+                  c.stream);
+}
+
+/// Returns attr scale, the factor of the weights (default 1). Throws UserError unless it is above
+/// 0.
+double weight_scale(const Op& op) {
+  const double scale = attr_double(op, "scale", 1);
+  if (scale > 0) return scale;
+  throw user_error("op '{}': attribute 'scale' is {}, allowed: a number above 0", op.name, scale);
+}
+
+/// Returns attrs groups, top_groups and group_score; without groups, all experts in one.
+ExpertGroups groups_of(const Op& op) {
+  if (!op.attrs.contains("groups")) {
+    for (const char* key : {"top_groups", "group_score"}) {
+      if (!op.attrs.contains(key)) continue;
+      throw user_error("op '{}' (gate): attribute '{}' needs attribute 'groups'", op.name, key);
+    }
+    return {};
+  }
+  return {expect_attr(op, "groups", 1), expect_attr(op, "top_groups", 1),
+          value_named<GroupScore>("group_score", attr_string(op, "group_score", "max"))};
 }
 
 /// Returns how many choices per token there is room for.
@@ -68,6 +96,9 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
         "experts",
         op.name, columns, experts);
   }
+  weight_scale(op);
+  check(groups_of(op), experts, expect_attr(op, "k", 1),
+        fmt::format("op '{}' (gate): attribute", op.name));
   const DType dtype = arg(g, op, 0).dtype;
   return {{{tokens, experts}, dtype},         {{tokens, columns}, dtype},
           {{tokens, columns}, DType::kI32},   {{tokens, columns}, DType::kI32},
@@ -96,20 +127,22 @@ Work work_gate(const Graph& g, const Op& op, const WorkContext& context) {
 void gradient_gate(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0]) || !c.grad(op.outputs[1]).valid()) return;
-  const Attrs attrs = {{"scores", attr_string(op, "scores", "softmax")},
-                       {"weight", attr_string(op, "weight", "prob")}};
+  Attrs attrs = {{"scores", attr_string(op, "scores", "softmax")},
+                 {"weight", attr_string(op, "weight", "prob")}};
+  if (op.attrs.contains("scale")) attrs["scale"] = weight_scale(op);
   const OpId dlogits =
       c.emit("gate_dlogits", "dx", {c.grad(op.outputs[1]), op.outputs[0], op.outputs[2]}, attrs);
   c.add(op.inputs[0], c.graph().out(dlogits));
 }
 
 /// Returns the numbers by which the gate chooses experts: the scores, plus the experts' biases if
-/// there are any; they are float also in a run of doubles.
+/// there are any, or -infinity outside a token's best groups; they are float also in a run of
+/// doubles.
 template <class T>
-const float* float_scores(const KernelCall<T>& c) {
+const float* float_scores(const KernelCall<T>& c, const ExpertGroups& groups) {
   const T* const bias = c.in(3);
   if constexpr (std::is_same_v<T, float>) {
-    if (bias == nullptr) return c.out(0);
+    if (bias == nullptr && !groups.limits()) return c.out(0);
   }
   auto* scores = static_cast<float*>(c.scratch);
   const int64_t experts = c.in_shape(0)[1], n = num_elements(c.in_shape(0));
@@ -117,6 +150,7 @@ const float* float_scores(const KernelCall<T>& c) {
     const T score = bias == nullptr ? c.out(0)[i] : c.out(0)[i] + bias[i % experts];
     scores[i] = static_cast<float>(score);
   }
+  limit_to_groups(groups, std::span(scores, static_cast<size_t>(n)), experts);
   return scores;
 }
 
@@ -139,25 +173,28 @@ void run_gate(const KernelCall<T>& c) {
                             .counts = c.out_i32(5),
                             .first_token = attr_int(c.op, "first_token", 0),
                             .part = is_part(c.op)};
+  const ExpertGroups groups = groups_of(c.op);
   const GateInput input = {.tokens = tokens,
                            .experts = experts,
                            .k = attr_int(c.op, "k", 1),
                            .capacity = maps.capacity,
-                           .scores = float_scores(c),
+                           .scores = float_scores(c, groups),
                            .ids = c.in_i32(1),
                            .first_token = c.rank.first_token + maps.first_token,
                            .step = c.rank.step,
-                           .layer = c.op.layer};
+                           .layer = c.op.layer,
+                           .groups = groups};
   std::span<const int32_t> used;
   if (c.in_i32(2) != nullptr) used = {c.in_i32(2), static_cast<size_t>(experts)};
   RoutingBuilder builder(maps, used);
+  if (groups.limits()) builder.limit(input.scores);
   c.rank.gate->route(input, builder);
   builder.order_by_token();
-  gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op));
+  gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op), static_cast<T>(weight_scale(c.op)));
 }
 
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
-  if (elem_bytes != 8 && !has(op, 3)) return 0;
+  if (elem_bytes != 8 && !has(op, 3) && !groups_of(op).limits()) return 0;
   return num_elements(shape(g, op, 0)) * static_cast<Bytes>(sizeof(float));
 }
 
@@ -168,6 +205,7 @@ std::vector<TensorSpec> infer_dlogits(const Graph& g, const Op& op) {
   expect_index(g, op, 2, dweight);
   score_rule(op);
   weight_rule(op);
+  weight_scale(op);
   return {{shape(g, op, 1), arg(g, op, 1).dtype}};
 }
 
@@ -178,15 +216,28 @@ Work work_dlogits(const Graph& g, const Op& op, const WorkContext&) {
 template <class T>
 void run_dlogits(const KernelCall<T>& c) {
   const Shape& probs = c.in_shape(1);
-  c.k.gate_dlogits(c.out(0), c.in(0), c.in(1), c.in_i32(2), weight_rule(c.op), score_rule(c.op),
+  const T* dweight = c.in(0);
+  if (const double scale = weight_scale(c.op); scale != 1) {
+    auto* const scaled = static_cast<T*>(c.scratch);
+    c.k.map(scaled, dweight, kernels::Map::kScale, static_cast<T>(scale), nullptr,
+            num_elements(c.in_shape(0)), c.stream);
+    dweight = scaled;
+  }
+  c.k.gate_dlogits(c.out(0), dweight, c.in(1), c.in_i32(2), weight_rule(c.op), score_rule(c.op),
                    probs[0], probs[1], c.in_shape(0)[1], c.stream);
+}
+
+Bytes dlogits_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
+  return weight_scale(op) == 1 ? 0 : num_elements(shape(g, op, 0)) * elem_bytes;
 }
 
 }  // namespace
 
 const OpDef kGateLogits = {.name = "gate_logits",
-                           .doc = "logits = x wg^T; the bits of a row do not depend on other rows",
-                           .inputs = {{"x"}, {"wg"}},
+                           .doc =
+                               "logits = x wg^T [+ bias]; the bits of a row do not depend on other "
+                               "rows",
+                           .inputs = {{"x"}, {"wg"}, optional("bias", Role::kBias)},
                            .outputs = {{"logits"}},
                            .infer = infer_logits,
                            .work = work_logits,
@@ -200,7 +251,9 @@ const OpDef kGate = {
     .name = "gate",
     .doc =
         "scores, routing and weights; used_before gives the slots that earlier parts of the batch "
-        "use; bias [E] is added to the scores for choosing, not for the weights",
+        "use; bias [E] is added to the scores for choosing, not for the weights; attr scale is a "
+        "factor of the weights; with attrs groups, top_groups and group_score a token chooses from "
+        "its best groups of experts",
     .moe = MoeOp::kGate,
     .inputs = {{"logits"},
                {"ids", Role::kIds},
@@ -226,11 +279,12 @@ const OpDef kGate = {
 
 const OpDef kGateDlogits = {
     .name = "gate_dlogits",
-    .doc = "gradient of the gate's logits from the gradient of the weights",
+    .doc = "gradient of the gate's logits from the gradient of the weights; attr scale",
     .inputs = {{"dweight", Role::kWeight}, {"probs", Role::kProbs}, {"expert", Role::kExpert}},
     .outputs = {{"dlogits"}},
     .infer = infer_dlogits,
     .work = work_dlogits,
+    .scratch_bytes = dlogits_scratch,
     .run_f32 = run_dlogits<float>,
     .run_f64 = run_dlogits<double>};
 

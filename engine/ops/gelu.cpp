@@ -1,6 +1,6 @@
 // GELU in its tanh form, of x or of x + bias; with attr rows = "used" only of the rows in use.
 #include "engine/ops/defs.h"
-#include "engine/ops/expert_rows.h"
+#include "engine/ops/each_row.h"
 #include "engine/ops/rules.h"
 #include "engine/ops/with_gelu.h"
 
@@ -26,32 +26,26 @@ int64_t groups_of(const Graph& g, const Op& op, size_t bias) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_bias(g, op, 0, 1);
-  expect_counts(g, op, 0, 2);
-  if (has(op, 3)) expect_index(g, op, 3, shape(g, op, 2));
+  expect_row_counts(g, op, 0);
   return {rows_like(arg(g, op, 0), x)};
 }
 
-Work rows_work(const Graph& g, const Op& op, const WorkContext& context, double each) {
-  const double share = used_share(op, context);
-  return {.flops = share * each * static_cast<double>(num_elements(shape(g, op, 0))),
-          .bytes = share * io_bytes(g, op)};
+double elements(const Graph& g, const Op& op) {
+  return static_cast<double>(num_elements(shape(g, op, 0)));
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return rows_work(g, op, context, kGeluFlops);
+  return each_row_work(g, op, context, kGeluFlops * elements(g, op));
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return rows_work(g, op, context, kGeluDxFlops);
+  return each_row_work(g, op, context, kGeluDxFlops * elements(g, op));
 }
 
 /// Can be cut along any axis, together with the bias where it has that axis; with rows = "used",
 /// along the rows in use.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
-  if (only_used(op)) {
-    return {{{kRows, kWhole, kRowEnds, kWhole}, {kRows}},
-            {{kWhole, kWhole, kRowEnds, kWhole}, {kRows}}};
-  }
+  if (only_used(op)) return used_row_cuts(g, op, {0});
   if (is_cut(op)) return {};
   const int rank = static_cast<int>(shape(g, op, 0).size());
   const int bias_rank = has(op, 1) ? static_cast<int>(shape(g, op, 1).size()) : 0;
@@ -65,36 +59,22 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[2];
-}
-
-/// Calls f(first row, number of rows, row of the bias) for each run of rows to compute. Zeroes the
-/// rows of output 0 that are not in use.
+/// Calls f(first element, number of rows, its bias or null) for each run of rows to compute.
 template <class T, class F>
-void for_each_group(const KernelCall<T>& c, size_t x, size_t bias, size_t counts, F f) {
-  const int64_t groups = groups_of(c.graph, c.op, bias);
-  const int64_t rows = rows_of(c.in_shape(x)) / groups;
-  if (!counts_rows(c.op)) {
-    for (int64_t e = 0; e < groups; ++e) f(e * rows, rows, e);
-    return;
-  }
-  const Blocks b = blocks_of(c.graph, c.op, x);
-  for_each_run(c, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
-               [&](int64_t e, int64_t first, int64_t n) { f(first, n, groups > 1 ? e : 0); });
-  zero_unused(c, c.out(0), b, c.in_i32(counts), cols_of(c.in_shape(x)));
+void for_each_group(const KernelCall<T>& c, size_t x, size_t bias, F f) {
+  const int64_t cols = cols_of(c.in_shape(x)), groups = groups_of(c.graph, c.op, bias);
+  for_each_rows(c, x, groups, [&](int64_t first, int64_t rows, int64_t e) {
+    const auto* all = c.wide(bias);
+    f(first * cols, rows, all == nullptr || groups == 1 ? all : all + e * cols);
+  });
 }
 
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], bias = input_or_none(op, 1);
   if (!c.needs(x) && !c.needs(bias)) return;
-  Attrs rows;
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x, bias};
-  if (counts_rows(op)) {
-    rows = row_attrs(op);
-    inputs.push_back(op.inputs[2]);
-  }
+  const Attrs rows = same_rows(c.graph(), op, inputs);
   const TensorId dx = c.graph().out(c.emit("gelu_dx", "dx", inputs, rows));
   if (c.needs(x)) c.add(x, dx);
   if (!c.needs(bias)) return;
@@ -111,9 +91,8 @@ void gradient(GradContext& c, OpId) {
 template <class T>
 void run(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
-  for_each_group(c, 0, 1, 2, [&](int64_t first, int64_t rows, int64_t group) {
-    const auto* bias = c.wide(1) == nullptr ? nullptr : c.wide(1) + group * cols;
-    c.k.gelu(c.out(0) + first * cols, c.in(0) + first * cols, bias, rows, cols, c.stream);
+  for_each_group(c, 0, 1, [&](int64_t at, int64_t rows, const auto* bias) {
+    c.k.gelu(c.out(0) + at, c.in(0) + at, bias, rows, cols, c.stream);
   });
 }
 
@@ -121,16 +100,14 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_shape(g, op, 0, x);
   expect_bias(g, op, 1, 2);
-  expect_counts(g, op, 1, 3);
+  expect_row_counts(g, op, 1);
   return {rows_like(arg(g, op, 1), x)};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(1));
-  for_each_group(c, 1, 2, 3, [&](int64_t first, int64_t rows, int64_t group) {
-    const int64_t at = first * cols;
-    const auto* bias = c.wide(2) == nullptr ? nullptr : c.wide(2) + group * cols;
+  for_each_group(c, 1, 2, [&](int64_t at, int64_t rows, const auto* bias) {
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
   });
 }
@@ -151,7 +128,7 @@ const OpDef kGelu = {.name = "gelu",
                      .gradient = gradient,
                      .axes = axes,
                      .begins = {{.input = 3, .of_input = 2}},
-                     .rows_end = rows_end,
+                     .rows_end = end_of_rows,
                      .only_used_rows = only_used,
                      .run_f32 = run<float>,
                      .run_f64 = run<double>,

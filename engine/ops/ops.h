@@ -7,8 +7,9 @@
 // holds all experts (attrs group and stride of collectives, base/group.h; default: all ranks),
 // C = capacity (slots per expert and rank), K = choices per token, S = sequence length unless
 // stated otherwise:
-//   embedding         ids[B,S] wte[V,d] wpe[S,d] -> x[B,S,d]
-//   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte dwpe; attr vocab
+//   embedding         ids[B,S] wte[V,d] [wpe[S,d]] -> x[B,S,d]
+//   embedding_dw      dx ids [acc wte] [acc wpe] -> dwte [dwpe]; attr vocab; attr positions=0:
+//                     there is no wpe
 //   layernorm         x gamma beta -> y mean[T] rstd[T]
 //   layernorm_dx      dy x mean rstd gamma [acc] -> dx
 //   layernorm_dw      dy x mean rstd [acc gamma] [acc beta] -> dgamma dbeta
@@ -22,8 +23,18 @@
 //                     attr gelu=1, dx is multiplied by the slope of GELU at sum, without acc
 //   linear_dw         dy x [acc w] [acc b] -> dw [db where attr bias=1]
 //   bias_grad         dy [acc] -> db; dy [El,..,n] with attr groups=El gives db [El,n]
+//   rope_angles       ids[B,S] -> angles[S,r] f32; attrs frequencies (r/2 of them, made by
+//                     rope_frequencies.h), scale
+//   rope              x[..,S,h*head_dim] angles[S,r] -> y; attrs head_dim, form = "halves" |
+//                     "interleaved", first: the column of each head at which the r columns begin
+//                     that turn; its gradient is itself, with attr inverse=1
 //   attention         qkv[B,S,3d] -> ctx[B,S,d] lse[B,nh,S]; attr heads = nh; fused
 //   attention_dx      dctx ctx qkv lse -> dqkv
+//   attend            q[B,S,hq*n] k[B,S,hk*n] v[B,S,hk*m] [sinks[hq]] -> ctx[B,S,hq*m] lse[B,hq,S];
+//                     attrs heads = hq, kv_heads = hk (a divisor of hq; default hq), scale (default
+//                     1/sqrt(n)), window: query i sees keys max(0, i-window+1) .. i; fused
+//   attend_dx         dctx ctx q k v lse [sinks] -> dq dk dv; attrs as in attend
+//   attend_dsinks     lse dctx ctx sinks [acc] -> dsinks
 //   attn_score        qkv -> score[B,nh,S,S]; attr heads
 //   attn_softmax      score -> prob; attr head_dim
 //   attn_context      prob qkv -> ctx; attr heads
@@ -36,12 +47,25 @@
 //   silu_mul          x[..,2n] [recv_counts] [recv_begin] -> y[..,n]; attrs limit, alpha, offset;
 //                     attr rows as in expert_linear, with x [El,P,C,2n]
 //   silu_mul_dx       dy x [recv_counts] -> dx
-//   gate_logits       x[B,S,d] wg[E,d] -> logits[T,E]; its backward is linear_dx and linear_dw
+//   mul               a[..,n] b[..,n] (or [..,1]) [acc] [recv_counts] [recv_begin] -> y[..,n]
+//   row_dot           a[..,n] b[..,n] [recv_counts] [recv_begin] -> y[..,1]
+//   scale             x [acc] [recv_counts] [recv_begin] -> y = acc + factor x; attr factor
+//   sigmoid, relu     x [recv_counts] [recv_begin] -> y
+//   sigmoid_dx, relu_dx
+//                     dy y [acc] [recv_counts] -> dx, from the value y
+//   split_heads       x[..,h*(n+m)] -> first[..,h*n] second[..,h*m]; attrs heads = h, first = n;
+//                     attr shared=1: second[..,m], the sum over the heads
+//   join_heads        first[..,h*n] second[..,h*m] -> x[..,h*(n+m)]; attr heads = h; attr
+//                     shared=1: second[..,m], the same in every head
+//   gate_logits       x[B,S,d] wg[E,d] [bias[E]] -> logits[T,E]; its backward is linear_dx,
+//                     linear_dw and bias_grad
 //   gate              logits ids [used_before[E]] [bias[E]] -> probs[T,E] weight[T,K] expert[T,K]
 //                     choice_slot[T,K] slot_choice[E,C] counts[E]; attrs gate, k, columns (= K;
-//                     default k), capacity, scores, weight, scope. counts include used_before. The
-//                     bias affects which experts are chosen, not the weights
-//   gate_dlogits      dweight probs expert -> dlogits
+//                     default k), capacity, scores, weight, scope, scale, groups, top_groups,
+//                     group_score. counts include used_before. The bias affects which experts
+//                     are chosen, not the weights. A token chooses from its top_groups best of
+//                     groups (routing/expert_groups.h)
+//   gate_dlogits      dweight probs expert -> dlogits; attrs scores, weight, scale
 //   count_part        choice_slot[n,K] [used_before[E]] -> used_after[E]: used_before plus the
 //                     slots that these n tokens hold; attrs experts, capacity
 //   pack_slots        choice_slot counts[E] [begin[E]] -> choice_slot' slot_choice': the numbers of
@@ -111,7 +135,7 @@
 //   all_reduce        g... -> g'...; sums each tensor over the group, in place where allowed
 //   sgd               w v g; attrs lr, momentum; overwrites w and v
 //   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay; overwrites w, m and v
-//   add               a b -> y
+//   add               a b [recv_counts] [recv_begin] -> y
 //   round             x (f32) -> y (bf16) of x's shape: an operand that several products read
 //   split             x -> parts...; attrs axis, sizes="4,4"
 //   concat            parts... -> x; attr axis
@@ -140,11 +164,10 @@
 // in use: it reads and writes only these rows. With attrs rounds = n, round = j, it is round j: the
 // rows of sources that send to this rank in round j. Both need the received counts.
 //
-// With attr share (its share of the batch, in 0..1), a gate, dispatch, all_to_all, expert_linear,
-// gelu, silu_mul or combine is one part of a batch. Slots and tokens are numbered over the whole
-// batch, and rows have the place that they have in the whole batch's buffer. The part begins at
-// token attr first_token and at the rows of the begin inputs, ends at the counts, and writes no
-// other row.
+// With attr share (its share of the batch, in 0..1), a gate, dispatch, all_to_all, combine or an op
+// on rows of experts is one part of a batch. Slots and tokens are numbered over the whole batch,
+// and rows have the place that they have in the whole batch's buffer. The part begins at token attr
+// first_token and at the rows of the begin inputs, ends at the counts, and writes no other row.
 //
 // With attr store="bf16", an op whose inputs are f32 (embedding, the gate's linear_dx) outputs an
 // activation of bf16. Where activations are bf16, these are still f32: parameters, their gradients

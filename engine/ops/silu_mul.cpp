@@ -7,7 +7,7 @@
 // interleaved columns (gate_up_proj of gpt-oss), because both operands of a vector are then
 // contiguous; which column is which is only a matter of the order of the rows of the weights.
 #include "engine/ops/defs.h"
-#include "engine/ops/expert_rows.h"
+#include "engine/ops/each_row.h"
 #include "engine/ops/rules.h"
 
 namespace moe::ops {
@@ -46,31 +46,27 @@ Shape half_of(const Graph& g, const Op& op, size_t x) {
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape y = half_of(g, op, 0);
   form_of(op);
-  expect_counts(g, op, 0, 1);
-  if (has(op, 2)) expect_index(g, op, 2, shape(g, op, 1));
+  expect_row_counts(g, op, 0);
   return {rows_like(arg(g, op, 0), y)};
 }
 
-Work rows_work(const Graph& g, const Op& op, const WorkContext& context, size_t x, double each) {
-  const double share = used_share(op, context);
-  return {.flops = share * each * 0.5 * static_cast<double>(num_elements(shape(g, op, x))),
-          .bytes = share * io_bytes(g, op)};
+/// The number of elements of y, for input x.
+double elements(const Graph& g, const Op& op, size_t x) {
+  return 0.5 * static_cast<double>(num_elements(shape(g, op, x)));
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return rows_work(g, op, context, 0, kFlops);
+  return each_row_work(g, op, context, kFlops * elements(g, op, 0));
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return rows_work(g, op, context, 1, kDxFlops);
+  return each_row_work(g, op, context, kDxFlops * elements(g, op, 1));
 }
 
 /// Can be cut along any axis but the last, which has the halves; with rows = "used", along the rows
 /// in use.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
-  if (only_used(op)) {
-    return {{{kRows, kRowEnds, kWhole}, {kRows}}, {{kWhole, kRowEnds, kWhole}, {kRows}}};
-  }
+  if (only_used(op)) return used_row_cuts(g, op, {0});
   if (is_cut(op)) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   std::vector<AxisTuple> tuples;
@@ -78,41 +74,22 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[1];
-}
-
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
   if (!c.needs(x)) return;
-  Attrs attrs;
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), x};
-  if (counts_rows(op)) {
-    attrs = row_attrs(op);
-    inputs.push_back(op.inputs[1]);
-  }
+  Attrs attrs = same_rows(c.graph(), op, inputs);
   for (const char* key : {"limit", "alpha", "offset"}) {
     if (const auto given = op.attrs.find(key); given != op.attrs.end()) attrs.insert(*given);
   }
   c.add(x, c.graph().out(c.emit(kSiluMulDx, "dx", inputs, attrs)));
 }
 
-/// Calls f(first row, number of rows) for each run of rows to compute. Zeroes the rows of output 0
-/// that are not in use.
-template <class T, class F>
-void for_each_run_of(const KernelCall<T>& c, size_t x, size_t counts, F f) {
-  if (!counts_rows(c.op)) return f(int64_t{0}, rows_of(c.in_shape(x)));
-  const Blocks b = blocks_of(c.graph, c.op, x);
-  for_each_run(c, b, c.in_i32(counts), is_part(c.op) ? c.in_i32(counts + 1) : nullptr,
-               [&](int64_t, int64_t first, int64_t n) { f(first, n); });
-  zero_unused(c, c.out(0), b, c.in_i32(counts), cols_of(c.out_shape(0)));
-}
-
 template <class T>
 void run(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.out_shape(0));
-  for_each_run_of(c, 0, 1, [&](int64_t first, int64_t rows) {
+  for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
     c.k.silu_mul(c.out(0) + first * cols, c.in(0) + first * 2 * cols, form_of(c.op), rows, cols,
                  c.stream);
   });
@@ -121,14 +98,14 @@ void run(const KernelCall<T>& c) {
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, half_of(g, op, 1));
   form_of(op);
-  expect_counts(g, op, 1, 2);
+  expect_row_counts(g, op, 1);
   return {rows_like(arg(g, op, 1), shape(g, op, 1))};
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
-  for_each_run_of(c, 1, 2, [&](int64_t first, int64_t rows) {
+  for_each_rows(c, 1, 1, [&](int64_t first, int64_t rows, int64_t) {
     c.k.silu_mul_dx(c.out(0) + first * 2 * cols, c.in(0) + first * cols, c.in(1) + first * 2 * cols,
                     form_of(c.op), rows, cols, c.stream);
   });
@@ -151,7 +128,7 @@ const OpDef kSiluMul = {
     .gradient = gradient,
     .axes = axes,
     .begins = {{.input = 2, .of_input = 1}},
-    .rows_end = rows_end,
+    .rows_end = end_of_rows,
     .only_used_rows = only_used,
     .run_f32 = run<float>,
     .run_f64 = run<double>,

@@ -13,7 +13,9 @@ std::vector<std::vector<OpId>> readers_of(const Graph& graph) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
     for (const TensorId t : graph.op(id).inputs) {
-      if (t.valid()) readers[t.index()].push_back(id);
+      if (!t.valid()) continue;
+      std::vector<OpId>& of = readers[t.index()];
+      if (of.empty() || of.back() != id) of.push_back(id);
     }
   }
   return readers;

@@ -15,7 +15,7 @@ namespace moe {
 /// Returns, for error messages, which pass made an all-to-all or an op of experts work only on rows
 /// in use, whose numbers are counted: its name, or the stage that places the layer's experts.
 std::string counted_by(const Graph& graph, OpId op);
-/// Returns each tensor's readers in program order; an op that reads it twice is listed twice.
+/// Returns each tensor's readers in program order, each once.
 std::vector<std::vector<OpId>> readers_of(const Graph& graph);
 
 /// The ops of one MoE layer whose rows are exchanged between ranks, in program order: `there` is

@@ -38,7 +38,7 @@ constexpr std::array<const char*, 4> names_of(Fact) {
 using Facts = std::vector<Fact>;
 
 struct PassContext {
-  const ModelSpec& model;
+  const Model& model;
   const Cluster& cluster;
   const CostModel& cost;
   Options options;

@@ -19,7 +19,7 @@ StageKind kind_of(const Stage& stage);
 class Pipeline {
  public:
   /// Keeps references to all four arguments.
-  Pipeline(const ModelSpec& model, const Cluster& cluster, const CostModel& cost,
+  Pipeline(const Model& model, const Cluster& cluster, const CostModel& cost,
            const std::vector<Stage>& stages)
       : model_(model), cluster_(cluster), cost_(cost), stages_(stages) {}
 
@@ -39,7 +39,7 @@ class Pipeline {
   Schedule apply(const Stage& stage, const Graph& graph, Schedule schedule);
   PassContext context(const Stage& stage, const PassDef* pass, std::vector<Decision>& log) const;
 
-  const ModelSpec& model_;
+  const Model& model_;
   const Cluster& cluster_;
   const CostModel& cost_;
   const std::vector<Stage>& stages_;

@@ -8,7 +8,7 @@
 #include "engine/cost/cost_model.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/graph/op_def.h"
-#include "engine/model/model.h"
+#include "engine/model/blocks.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
 
@@ -20,13 +20,25 @@ constexpr Bytes kMostMemory = Bytes{2} << 30;  // inputs and outputs of a collec
 
 /// Returns the graph of a training step of a small GPT-2 with MoE layers whose slots are all full.
 Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
-  ModelSpec model;
-  model.vocab = 2048, model.layers = 2, model.hidden = hidden,
-  model.heads = std::max<int64_t>(1, hidden / 64);
-  model.seq = 128, model.batch_per_device = 2, model.experts = 2 * num_ranks;
-  model.capacity_factor = 1;
-  model.dtype = dtype;
-  Graph graph = build_forward(model, gate_spec(model), num_ranks);
+  ModelSpec spec;
+  spec.vocab = 2048;
+  spec.seq = 128, spec.batch_per_device = 2, spec.experts = 2 * num_ranks;
+  spec.capacity_factor = 1;
+  spec.dtype = dtype;
+  Graph building(op_table());
+  ModelBuilder b(building, spec, gate_spec(spec), num_ranks);
+  TensorId x = blocks::embedding(b, {}, {.hidden = hidden});
+  for (const int64_t block : {0, 1}) {
+    b.begin_block(block);
+    const TensorId u = blocks::layernorm(b, {x}, {"ln1"});
+    x = blocks::attention(b, {u, x}, {.heads = std::max<int64_t>(1, hidden / 64)});
+    const TensorId v = blocks::layernorm(b, {x}, {"ln2"});
+    x = block == 0 ? blocks::feed_forward(b, {v, x}, {{.ffn = 4 * hidden}})
+                   : blocks::experts(b, {v, x}, {{.ffn = 4 * hidden}});
+  }
+  b.begin_block(-1);
+  blocks::head(b, {blocks::layernorm(b, {x}, {"lnf"})}, {});
+  Graph graph = b.finish().forward;
   add_backward_and_update(graph, {}, {});
   return graph;
 }

@@ -250,8 +250,12 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     }
     case Role::kExpert:
     case Role::kChoiceSlot:
-    case Role::kSlotChoice:
-      return map_values(graph, op, role, context);
+    case Role::kSlotChoice: {
+      // While a step is cut, ops on packed rows still read maps of all slots.
+      std::vector<int32_t> values = map_values(graph, op, role, context);
+      values.resize(n, -1);
+      return values;
+    }
     default:  // 0 for row begins (the first part), for estimates, and for tensors that only move
       return std::vector<int32_t>(n);
   }

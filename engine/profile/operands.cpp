@@ -95,6 +95,9 @@ void fill(const Sizes& size, OpId id, size_t input, const WorkContext& context, 
   const Tensor& tensor = graph.tensor(graph.op(id).inputs[input]);
   if (tensor.dtype == DType::kI32) {
     const std::vector<int32_t> values = index_values(graph, id, input, context);
+    MOE_CHECK(static_cast<int64_t>(values.size()) == stored_elements(tensor),
+              "profile of op '{}': input {} has {} elements, but {} values were made up",
+              graph.op(id).name, input, stored_elements(tensor), values.size());
     std::memcpy(to, values.data(), values.size() * sizeof(int32_t));
     return;
   }

@@ -63,9 +63,9 @@ void add_overlap(ProfileCost& cost, const PlanSpec& spec, const PredictOptions& 
     overlap.blocks.push_back(options.blocks);
   }
   if (cost.network() != nullptr) overlap.bytes_per_s = spec.cluster.nic.bytes_per_s;
-  const Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
-  cost.set_overlap(overlap_table(graph, overlap, cache, profiler.key, *profiler.device),
-                   options.blocks);
+  cost.set_overlap(
+      overlap_table(spec.model->forward, overlap, cache, profiler.key, *profiler.device),
+      options.blocks);
 }
 
 }  // namespace
@@ -85,7 +85,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   RankGates gates = options.gate;
   if (spec.routing && !spec.routing->runs_gate()) {
     gates = [routing = spec.routing, model = spec.model, ranks = spec.num_ranks](int64_t) {
-      return routed_gate(routing, model, ranks);
+      return routed_gate(routing, *model, ranks);
     };
   }
   if (gates) measure = with_gate(measure, gates, spec.gate.name, profile);

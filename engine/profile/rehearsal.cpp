@@ -163,7 +163,7 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   MOE_CHECK(options.steps >= 1, "rehearsal: {} steps are to be executed, but must be at least 1",
             options.steps);
-  const ModelSpec& model = plan.spec.model;
+  const Model& model = *plan.spec.model;
   RunOptions run;
   run.steps = options.steps + 1;
   run.emulate_link = options.emulated;

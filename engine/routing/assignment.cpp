@@ -14,7 +14,8 @@ uint64_t fnv1a(uint64_t hash, uint8_t byte) {
 }  // namespace
 
 template <class T>
-void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule) {
+void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule,
+                  T scale) {
   for (int64_t t = 0; t < maps.tokens; ++t) {
     const T* row = scores + t * maps.experts;
     const int32_t* expert = maps.expert + t * maps.columns;
@@ -28,14 +29,14 @@ void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::
       if (maps.choice_slot[choice] < 0) {
         weight[choice] = 0;
       } else {
-        weight[choice] = rule == kernels::WeightRule::kOne ? T{1} : row[expert[j]] / sum;
+        weight[choice] = scale * (rule == kernels::WeightRule::kOne ? T{1} : row[expert[j]] / sum);
       }
     }
   }
 }
 
-template void gate_weights(float*, const float*, const RoutingMaps&, kernels::WeightRule);
-template void gate_weights(double*, const double*, const RoutingMaps&, kernels::WeightRule);
+template void gate_weights(float*, const float*, const RoutingMaps&, kernels::WeightRule, float);
+template void gate_weights(double*, const double*, const RoutingMaps&, kernels::WeightRule, double);
 
 uint64_t assignment_checksum(uint64_t so_far, const RoutingMaps& maps, AssignmentCode code) {
   if (code == AssignmentCode::kChoices) {

@@ -103,6 +103,10 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   if (std::find(chosen, chosen + maps_.columns, e) != chosen + maps_.columns) {
     throw user_error("gate: token {} chose expert {} twice", t, e);
   }
+  if (scores_ != nullptr &&
+      scores_[t * maps_.experts + e] == -std::numeric_limits<float>::infinity()) {
+    throw user_error("gate: token {} chose expert {}, which is in none of its best groups", t, e);
+  }
   chosen[column] = static_cast<int32_t>(e);
   if (left(e) <= 0) return false;
   const int64_t choice = t * maps_.columns + column;

@@ -12,6 +12,7 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/routing/expert_groups.h"
 #include "kernels/kernels.h"
 
 namespace moe {
@@ -31,12 +32,15 @@ struct GateInput {
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 1;
-  int64_t capacity = 0;           // slots per expert on this rank
-  const float* scores = nullptr;  // [tokens, experts], after the score rule, with the bias added
-  const int32_t* ids = nullptr;   // [tokens], input token ids
-  int64_t first_token = 0;        // global number of token 0, for counter-based randomness
+  int64_t capacity = 0;  // slots per expert on this rank
+  /// [tokens, experts], after the score rule, with the bias added; -infinity for an expert that the
+  /// token cannot choose.
+  const float* scores = nullptr;
+  const int32_t* ids = nullptr;  // [tokens], input token ids
+  int64_t first_token = 0;       // global number of token 0, for counter-based randomness
   int64_t step = 0;
-  int64_t layer = 0;  // the model's block, from 0; blocks without experts count too
+  int64_t layer = 0;         // the model's block, from 0; blocks without experts count too
+  ExpertGroups groups = {};  // for a gate that puts other scores in the place of `scores`
 };
 
 /// The index maps of one rank's routing, owned by the caller. K = columns = most choices per token.
@@ -62,6 +66,9 @@ class RoutingBuilder {
   /// earlier parts of the batch (empty: none); the positions of this part begin there. Requires:
   /// the maps' arrays have their full sizes, and the numbers of all slots and choices fit in int32.
   explicit RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before = {});
+  /// From now on refuses choices of experts whose score [tokens, experts] is -infinity; null: none.
+  /// The scores must stay until the last choice.
+  void limit(const float* scores) { scores_ = scores; }
   /// Returns the number of free slots of expert e.
   int64_t left(int64_t e) const { return maps_.capacity - maps_.counts[e]; }
   /// Requests a slot of expert e for the next choice of token t. Returns whether it got one; a
@@ -85,6 +92,7 @@ class RoutingBuilder {
   bool place(int64_t t, int64_t column, int64_t e);
 
   RoutingMaps maps_;
+  const float* scores_ = nullptr;
   std::vector<int32_t> before_;       // [experts], slots taken by earlier parts
   std::vector<int32_t> next_column_;  // [tokens], all columns before this one are in use
 };
@@ -134,11 +142,12 @@ const std::vector<Gate>& builtin_gates();
 /// Returns the gate of this name. Throws UserError, which lists the names, when there is none.
 const Gate& builtin_gate(std::string_view name);
 
-/// Computes weight[t,j] by the rule from scores [tokens, experts]; 0 for a choice without a slot.
-/// kRenorm divides by the sum over all choices of the token, dropped ones included. T is float or
-/// double.
+/// Computes weight[t,j] by the rule from scores [tokens, experts], times `scale`; 0 for a choice
+/// without a slot. kRenorm divides by the sum over all choices of the token, dropped ones included.
+/// T is float or double.
 template <class T>
-void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule);
+void gate_weights(T* weight, const T* scores, const RoutingMaps& maps, kernels::WeightRule rule,
+                  T scale = 1);
 
 /// Returns the FNV-1a 64 checksum `so_far` (of the ranks before; first kChecksumStart) continued
 /// with one rank's assignments. A choice's byte has the low 8 bits of the expert; 255: no choice.

@@ -57,8 +57,8 @@ bool may_be_cut(const Gate& gate) {
 /// Whether the gate gets the best experts of each token (ScoreLaw::best()) instead of scores. For
 /// few experts it costs no less (bench_gates).
 bool needs_best(const GateUse& use) {
-  return use.gate.fills_best && use.gate.scores == kernels::ScoreRule::kSoftmax &&
-         use.experts > kFewExperts;
+  return !use.groups.limits() && use.gate.fills_best &&
+         use.gate.scores == kernels::ScoreRule::kSoftmax && use.experts > kFewExperts;
 }
 
 /// `best`: [tokens, columns] if needs_best(), otherwise empty.
@@ -78,6 +78,7 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
   if (needs_best(use)) {
     builder.fill(best, use.columns);
   } else {
+    if (use.groups.limits()) builder.limit(part.scores);
     use.gate.route(part, builder);
   }
   for (const int32_t e : expert) {
@@ -105,8 +106,13 @@ void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
                     .scores = scored ? scores.data() : nullptr,
                     .ids = ids.data(),
                     .first_token = source.rank % use.ranks * use.tokens + first,
-                    .step = source.step};
-    if (scored) law.write(use.gate.scores, first, in.tokens, scores.data());
+                    .step = source.step,
+                    .groups = use.groups};
+    if (scored) {
+      law.write(use.gate.scores, first, in.tokens, scores.data());
+      limit_to_groups(use.groups, std::span(scores).first(index(in.tokens * use.experts)),
+                      use.experts);
+    }
     if (by_best) best = law.best(use.columns, first, in.tokens);
     for (int64_t t = 0; t < in.tokens; ++t) {
       const uint64_t drawn = hash32(static_cast<uint64_t>(first + t), key);

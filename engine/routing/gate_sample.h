@@ -22,6 +22,7 @@ struct GateUse {
   int64_t k = 1, columns = 1;  // as in GateInput and RoutingMaps
   int64_t capacity = 0;
   int64_t vocab = 1;
+  ExpertGroups groups = {};
   /// Returns the block of an MoE layer; GateInput::layer is the block.
   std::function<int64_t(int64_t layer)> block;
 };

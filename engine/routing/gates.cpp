@@ -29,6 +29,7 @@ void route_bpr(const GateInput& in, RoutingBuilder& out) {
   const std::vector<int32_t> choices = argmax_rows(scores_of(in));
   std::vector<float> best(choices.size());
   for (size_t t = 0; t < best.size(); ++t) {
+    if (choices[t] < 0) continue;
     best[t] = in.scores[static_cast<int64_t>(t) * in.experts + choices[t]];
   }
   out.fill(choices, 1, order_by_score(best));

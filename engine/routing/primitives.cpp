@@ -10,6 +10,8 @@
 namespace moe {
 namespace {
 
+constexpr float kCannotChoose = -std::numeric_limits<float>::infinity();
+
 [[noreturn]] void fail_nan(int64_t token) {
   throw run_error("gate: scores of token {} hold a NaN", token);
 }
@@ -24,7 +26,7 @@ class LaneArgmax {
   static constexpr int kBlock = kLanes * kVectors;
 
   LaneArgmax() {
-    for (Floats& best : best_) best = Floats{} - std::numeric_limits<float>::infinity();
+    for (Floats& best : best_) best = Floats{} + kCannotChoose;
   }
   /// Takes columns first .. first + kBlock - 1. The strict comparison keeps the first of equal
   /// values in a lane.
@@ -92,7 +94,7 @@ std::vector<int32_t> argmax_rows(const ScoreMatrix& s) {
   const int64_t rest = s.experts % kBlock;
   // The last block of a row, filled up with -infinity, which never wins.
   float last[kBlock];
-  std::fill_n(last, kBlock, -std::numeric_limits<float>::infinity());
+  std::fill_n(last, kBlock, kCannotChoose);
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
     LaneArgmax argmax;
@@ -103,7 +105,8 @@ std::vector<int32_t> argmax_rows(const ScoreMatrix& s) {
       argmax.add(last, static_cast<int32_t>(e));
     }
     if (argmax.saw_nan()) fail_nan(t);
-    best[static_cast<size_t>(t)] = argmax.result();
+    const int32_t expert = argmax.result();
+    best[static_cast<size_t>(t)] = row[expert] == kCannotChoose ? -1 : expert;
   }
   return best;
 }
@@ -125,6 +128,9 @@ std::vector<int32_t> topk_rows(const ScoreMatrix& s, int64_t k) {
       for (; at > 0 && row[top[at - 1]] < row[e]; --at) top[at] = top[at - 1];
       top[at] = static_cast<int32_t>(e);
       worst = row[top[std::min(e, k - 1)]];
+    }
+    for (int64_t j = k; worst == kCannotChoose && j > 0 && row[top[j - 1]] == worst; --j) {
+      top[j - 1] = -1;
     }
   }
   return best;
@@ -152,6 +158,7 @@ std::vector<int32_t> topk_col(const ScoreMatrix& s, int64_t expert, int64_t n) {
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float score = s.scores[static_cast<size_t>(t * s.experts + expert)];
     if (score != score) fail_nan(t);
+    if (score == kCannotChoose) continue;
     const uint64_t key = sort_key(score, t);
     if (key >= worst) continue;
     keys.push_back(key);
@@ -166,7 +173,7 @@ std::vector<double> sum_cols(const ScoreMatrix& s) {
   std::vector<double> sums(static_cast<size_t>(s.experts));
   for (int64_t t = 0; t < s.tokens; ++t) {
     const float* row = s.scores.data() + t * s.experts;
-    for (size_t e = 0; e < sums.size(); ++e) sums[e] += row[e];
+    for (size_t e = 0; e < sums.size(); ++e) sums[e] += row[e] == kCannotChoose ? 0 : row[e];
   }
   return sums;
 }

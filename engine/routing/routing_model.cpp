@@ -38,6 +38,7 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                                 .experts = in.experts,
                                 .k = k};
     routing->route(query, rank, choices);
+    out.limit(nullptr);  // the scores are not those by which these choices were made
     out.fill(std::span<const int32_t>(choices).subspan(static_cast<size_t>(first * k),
                                                        static_cast<size_t>(in.tokens * k)),
              k);
@@ -72,6 +73,7 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
     if (active.tokens == 0) return;
     std::vector<float> scores(static_cast<size_t>(active.tokens * in.experts));
     law.write(rule, first, active.tokens, scores.data());
+    limit_to_groups(in.groups, scores, in.experts);
     active.scores = scores.data();
     // Tokens that do not choose are not shown to the gate.
     RoutingMaps maps = out.maps();
@@ -79,6 +81,7 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
     maps.tokens = active.tokens;
     maps.part = true;
     RoutingBuilder builder(maps, used);
+    if (in.groups.limits()) builder.limit(active.scores);
     route(active, builder);
   };
   return gate;

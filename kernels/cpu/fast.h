@@ -25,6 +25,7 @@ void gelu_dx(float* dx, const float* dy, const float* x, const float* bias, int6
 
 void set_elementwise(KernelTable<float>& table) noexcept;
 void set_norm(KernelTable<float>& table) noexcept;
+void set_rope(KernelTable<float>& table) noexcept;
 void set_attention(KernelTable<float>& table) noexcept;
 void set_attention_steps(KernelTable<float>& table) noexcept;
 void set_gate(KernelTable<float>& table) noexcept;

@@ -111,6 +111,57 @@ void silu_mul_dx(float* dx, const float* dy, const float* x, GatedForm form, int
     });
 }
 
+MOE_INLINE Vec sigmoid(Vec x) {
+  return reciprocal(1.0f + exp_bounded(at_most(-x, splat(79.5f))));
+}
+
+/// y = acc + f(i, lanes), where a null acc counts as 0.
+template <class F>
+MOE_INLINE void each_sum(float* y, const float* acc, int64_t n, F f) {
+  if (acc)
+    each_vec(
+        n, [&](int64_t i, auto lanes) { store(y + i, load(acc + i, lanes) + f(i, lanes), lanes); });
+  else
+    each_vec(n, [&](int64_t i, auto lanes) { store(y + i, f(i, lanes), lanes); });
+}
+
+void map(float* y, const float* x, Map map, float factor, const float* acc, int64_t n, Stream) {
+  const auto each = [&](auto f) {
+    each_sum(y, acc, n, [&](int64_t i, auto lanes) { return f(load(x + i, lanes)); });
+  };
+  if (map == Map::kScale) each([&](Vec v) { return factor * v; });
+  if (map == Map::kSigmoid) each([](Vec v) { return sigmoid(v); });
+  if (map == Map::kRelu) each([](Vec v) { return at_least(v, Vec{}); });
+}
+
+void map_dx(float* dx, const float* dy, const float* y, Map map, const float* acc, int64_t n,
+            Stream) {
+  const auto each = [&](auto f) {
+    each_sum(dx, acc, n,
+             [&](int64_t i, auto lanes) { return f(load(dy + i, lanes), load(y + i, lanes)); });
+  };
+  if (map == Map::kSigmoid) each([](Vec d, Vec v) { return d * (v * (1.0f - v)); });
+  if (map == Map::kRelu) each([](Vec d, Vec v) { return v <= 0.0f ? Vec{} : d; });
+}
+
+void mul(float* y, const float* a, const float* b, const float* acc, int64_t rows, int64_t cols,
+         bool by_row, Stream) {
+  if (!by_row) {
+    each_sum(y, acc, rows * cols,
+             [&](int64_t i, auto lanes) { return load(a + i, lanes) * load(b + i, lanes); });
+    return;
+  }
+  for (int64_t r = 0; r < rows; ++r)
+    each_sum(y + r * cols, acc ? acc + r * cols : nullptr, cols,
+             [&](int64_t i, auto lanes) { return load(a + r * cols + i, lanes) * b[r]; });
+}
+
+void row_dot(float* y, const float* a, const float* b, int64_t rows, int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r, a += cols, b += cols)
+    y[r] = sum_of(cols,
+                  [&](int64_t i, auto lanes) { return load(a + i, lanes) * load(b + i, lanes); });
+}
+
 void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n, Stream) {
   each_vec(n, [&](int64_t i, auto lanes) {
     const Vec velocity = momentum * load(v + i, lanes) + load(g + i, lanes);
@@ -185,6 +236,10 @@ void set_elementwise(KernelTable<float>& table) noexcept {
   table.gelu_dx = gelu_dx;
   table.silu_mul = silu_mul;
   table.silu_mul_dx = silu_mul_dx;
+  table.map = map;
+  table.map_dx = map_dx;
+  table.mul = mul;
+  table.row_dot = row_dot;
   table.sgd = sgd;
   table.adamw = adamw;
   table.add = add;

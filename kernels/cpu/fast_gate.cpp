@@ -32,8 +32,8 @@ int64_t smaller(int64_t a, int64_t b) {
   return a < b ? a : b;
 }
 
-void gate_logits(float* logits, const float* x, const float* w, int64_t tokens, int64_t experts,
-                 int64_t hidden, Stream) {
+void gate_logits(float* logits, const float* x, const float* w, const float* bias, int64_t tokens,
+                 int64_t experts, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; t += kRows) {
     TileRows rows;
     for (int r = 0; r < kRows; ++r) rows.x[r] = x + smaller(t + r, tokens - 1) * hidden;
@@ -43,7 +43,7 @@ void gate_logits(float* logits, const float* x, const float* w, int64_t tokens, 
       store(dots, tile_dots(rows, hidden));
       for (int64_t r = 0; r < smaller(kRows, tokens - t); ++r)
         for (int64_t i = 0; i < smaller(kExperts, experts - e); ++i)
-          logits[(t + r) * experts + e + i] = dots[r * kExperts + i];
+          logits[(t + r) * experts + e + i] = dots[r * kExperts + i] + (bias ? bias[e + i] : 0.0f);
     }
   }
 }

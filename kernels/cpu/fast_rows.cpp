@@ -1,4 +1,4 @@
-// Kernels that gather and scatter rows by an index: the embedding, and the slots of experts.
+// Kernels that move rows and parts of rows: the embedding, the slots of experts, columns of heads.
 #include "kernels/cpu/fast.h"
 #include "kernels/cpu/fast_simd.h"
 
@@ -32,7 +32,8 @@ void copy_or_clear(float* to, const float* from, int64_t n) {
 void embedding(float* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; ++t)
-    add_row(x + t * hidden, wpe + t % seq * hidden, 1.0f, wte + ids[t] * hidden, hidden);
+    add_row(x + t * hidden, wpe ? wpe + t % seq * hidden : nullptr, 1.0f, wte + ids[t] * hidden,
+            hidden);
 }
 
 void embedding_dwte(float* dwte, const int32_t* ids, const float* dx, const float* acc,
@@ -117,6 +118,33 @@ void combine_dweight(float* dweight, const float* dy, const float* in, const int
   }
 }
 
+void split_heads(float* first, float* second, const float* x, HeadColumns columns, int64_t rows,
+                 Stream) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t h = 0; h < columns.heads; ++h) {
+      copy_row(first, x, columns.first);
+      first += columns.first;
+      x += columns.first;
+      // The last head moves on from shared columns.
+      const bool begins = !columns.shared || h == 0;
+      add_row(second, begins ? nullptr : second, 1.0f, x, columns.second);
+      x += columns.second;
+      if (!columns.shared || h + 1 == columns.heads) second += columns.second;
+    }
+}
+
+void join_heads(float* x, const float* first, const float* second, HeadColumns columns,
+                int64_t rows, Stream) {
+  for (int64_t r = 0; r < rows; ++r)
+    for (int64_t h = 0; h < columns.heads; ++h) {
+      copy_row(x, first, columns.first);
+      first += columns.first;
+      copy_row(x + columns.first, second, columns.second);
+      x += columns.first + columns.second;
+      if (!columns.shared || h + 1 == columns.heads) second += columns.second;
+    }
+}
+
 }  // namespace
 
 void set_rows(KernelTable<float>& table) noexcept {
@@ -128,6 +156,8 @@ void set_rows(KernelTable<float>& table) noexcept {
   table.combine = combine;
   table.combine_dx = combine_dx;
   table.combine_dweight = combine_dweight;
+  table.split_heads = split_heads;
+  table.join_heads = join_heads;
 }
 
 }  // namespace moe::kernels::MOE_ISA

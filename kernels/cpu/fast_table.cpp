@@ -26,6 +26,7 @@ KernelTable<float> make_table() noexcept {
   table.gemm_many = each_product<float, gemm, fill_bias, gelu, gelu_dx>;
   set_elementwise(table);
   set_norm(table);
+  set_rope(table);
   set_attention(table);
   set_attention_steps(table);
   set_gate(table);

@@ -177,11 +177,88 @@ void silu_mul_dx(double* dx, const double* dy, const double* x, GatedForm form, 
   }
 }
 
+double map_of(double x, Map map, double factor) {
+  if (map == Map::kScale) return factor * x;
+  if (map == Map::kSigmoid) return 1 / (1 + std::exp(-x));
+  return x < 0 ? 0 : x;  // NaN stays
+}
+
+void map(double* y, const double* x, Map map, double factor, const double* acc, int64_t n, Stream) {
+  for (int64_t i = 0; i < n; ++i) y[i] = at_or_zero(acc, i) + map_of(x[i], map, factor);
+}
+
+void map_dx(double* dx, const double* dy, const double* y, Map map, const double* acc, int64_t n,
+            Stream) {
+  for (int64_t i = 0; i < n; ++i) {
+    const double d = map == Map::kSigmoid ? dy[i] * y[i] * (1 - y[i]) : y[i] <= 0 ? 0 : dy[i];
+    dx[i] = at_or_zero(acc, i) + d;
+  }
+}
+
+void mul(double* y, const double* a, const double* b, const double* acc, int64_t rows, int64_t cols,
+         bool by_row, Stream) {
+  for (int64_t i = 0; i < rows * cols; ++i)
+    y[i] = at_or_zero(acc, i) + a[i] * b[by_row ? i / cols : i];
+}
+
+void row_dot(double* y, const double* a, const double* b, int64_t rows, int64_t cols, Stream) {
+  for (int64_t r = 0; r < rows; ++r) {
+    double sum = 0;
+    for (int64_t i = r * cols; i < (r + 1) * cols; ++i) sum += a[i] * b[i];
+    y[r] = sum;
+  }
+}
+
+void split_heads(double* first, double* second, const double* x, HeadColumns columns, int64_t rows,
+                 Stream) {
+  for (int64_t r = 0; r < rows; ++r, second += columns.row_of_second()) {
+    std::fill_n(second, columns.row_of_second(), 0.0);
+    for (int64_t h = 0; h < columns.heads; ++h) {
+      first = std::copy_n(x, columns.first, first);
+      x += columns.first;
+      double* const to = columns.shared ? second : second + h * columns.second;
+      for (int64_t c = 0; c < columns.second; ++c) to[c] += *x++;
+    }
+  }
+}
+
+void join_heads(double* x, const double* first, const double* second, HeadColumns columns,
+                int64_t rows, Stream) {
+  for (int64_t r = 0; r < rows; ++r, second += columns.row_of_second())
+    for (int64_t h = 0; h < columns.heads; ++h, first += columns.first) {
+      x = std::copy_n(first, columns.first, x);
+      x = std::copy_n(columns.shared ? second : second + h * columns.second, columns.second, x);
+    }
+}
+
+void rope_angles(double* angles, const RopeFrequencies& f, int64_t seq, Stream) {
+  for (int64_t p = 0; p < seq; ++p, angles += 2 * f.pairs)
+    for (int64_t j = 0; j < f.pairs; ++j) {
+      const float angle = static_cast<float>(p) * f.at[j];
+      angles[j] = std::cos(angle) * f.scale;
+      angles[f.pairs + j] = std::sin(angle) * f.scale;
+    }
+}
+
+void rope(double* y, const double* x, const double* angles, const RopeShape& s, Stream) {
+  if (y != x) std::copy_n(x, s.tokens * s.heads * s.head_dim, y);
+  for (int64_t h = 0; h < s.tokens * s.heads; ++h)
+    for (int64_t j = 0; j < s.pairs; ++j) {
+      const double* cosine = angles + h / s.heads % s.seq * 2 * s.pairs + j;
+      const double c = cosine[0], si = s.inverse ? -cosine[s.pairs] : cosine[s.pairs];
+      const int64_t at = h * s.head_dim + s.first + (s.interleaved ? 2 * j : j);
+      const int64_t next = at + (s.interleaved ? 1 : s.pairs);
+      const double a = x[at], b = x[next];
+      y[at] = a * c - b * si;
+      y[next] = b * c + a * si;
+    }
+}
+
 void embedding(double* x, const int32_t* ids, const double* wte, const double* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   for (int64_t t = 0; t < tokens; ++t)
     for (int64_t c = 0; c < hidden; ++c)
-      x[t * hidden + c] = wte[ids[t] * hidden + c] + wpe[t % seq * hidden + c];
+      x[t * hidden + c] = wte[ids[t] * hidden + c] + at_or_zero(wpe, t % seq * hidden + c);
 }
 
 void embedding_dwte(double* dwte, const int32_t* ids, const double* dx, const double* acc,
@@ -200,17 +277,23 @@ void embedding_dwpe(double* dwpe, const double* dx, const double* acc, int64_t t
   }
 }
 
-// Fused attention calls the functions of the three separate ops: score, softmax, context.
+// Fused attention calls the functions of the separate ops: score, softmax, context. The ops that
+// store their scores call them with a qkv.
 
 /// Indices of the elements of one head's matrices.
 struct Heads {
-  explicit Heads(AttentionShape s) : shape(s), hidden(s.heads * s.head_dim) {}
-  /// Index of element (i, c) of head h, sequence b, in block 0 (q), 1 (k) or 2 (v) of qkv.
-  int64_t qkv(int64_t b, int64_t h, int64_t block, int64_t i, int64_t c) const {
-    return (b * shape.seq + i) * 3 * hidden + block * hidden + h * shape.head_dim + c;
+  explicit Heads(AttentionShape s) : shape(s) {}
+  int64_t q(int64_t b, int64_t h, int64_t i, int64_t c) const {
+    return (b * shape.seq + i) * shape.q_pitch + h * shape.head_dim + c;
+  }
+  int64_t k(int64_t b, int64_t h, int64_t j, int64_t c) const {
+    return (b * shape.seq + j) * shape.k_pitch + kv_head(h) * shape.head_dim + c;
+  }
+  int64_t v(int64_t b, int64_t h, int64_t j, int64_t c) const {
+    return (b * shape.seq + j) * shape.v_pitch + kv_head(h) * shape.value_dim + c;
   }
   int64_t ctx(int64_t b, int64_t h, int64_t i, int64_t c) const {
-    return (b * shape.seq + i) * hidden + h * shape.head_dim + c;
+    return ((b * shape.seq + i) * shape.heads + h) * shape.value_dim + c;
   }
   int64_t score(int64_t b, int64_t h, int64_t i, int64_t j) const {
     return ((b * shape.heads + h) * shape.seq + i) * shape.seq + j;
@@ -222,126 +305,173 @@ struct Heads {
         for (int64_t i = 0; i < shape.seq; ++i)
           for (int64_t j = 0; j < shape.seq; ++j) f(b, h, i, j);
   }
+  int64_t kv_head(int64_t h) const { return h / (shape.heads / shape.kv_heads); }
   int64_t num_scores() const { return shape.batch * shape.heads * shape.seq * shape.seq; }
+  /// Query i sees the keys from this one to key i.
+  int64_t first_key(int64_t i) const {
+    return shape.window == 0 ? 0 : std::max<int64_t>(0, i - shape.window + 1);
+  }
+  double scale() const {
+    return shape.scale != 0 ? shape.scale : 1 / std::sqrt(static_cast<double>(shape.head_dim));
+  }
 
   AttentionShape shape;
-  int64_t hidden;
 };
 
-double attention_scale(AttentionShape s) {
-  return 1 / std::sqrt(static_cast<double>(s.head_dim));
-}
-
-void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
+void scores(double* score, AttentionIn<double> in, AttentionShape s) {
   const Heads at(s);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     double sum = 0;
-    for (int64_t c = 0; c < s.head_dim; ++c)
-      sum += qkv[at.qkv(b, h, 0, i, c)] * qkv[at.qkv(b, h, 1, j, c)];
+    for (int64_t c = 0; c < s.head_dim; ++c) sum += in.q[at.q(b, h, i, c)] * in.k[at.k(b, h, j, c)];
     score[at.score(b, h, i, j)] = sum;
   });
 }
 
-/// prob = softmax of the first i + 1 scores of query i, 0 for the rest; if lse is not null, it gets
-/// the log-sum-exp of each query.
-void causal_softmax(double* prob, double* lse, const double* score, AttentionShape s) {
+/// prob = softmax of the scores that query i sees, and the sink's if there is one; 0 for the rest.
+/// If lse is not null, it gets the log-sum-exp of each query.
+void causal_softmax(double* prob, double* lse, const double* score, const double* sinks,
+                    AttentionShape s) {
+  const Heads at(s);
+  const double scale = at.scale(), none = -std::numeric_limits<double>::infinity();
   for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
-    const int64_t count = row % s.seq + 1;
+    const int64_t first = at.first_key(row % s.seq), count = row % s.seq + 1;
+    const double sink = sinks ? sinks[row / s.seq % s.heads] : none;
     const double* from = score + row * s.seq;
     double* to = prob + row * s.seq;
-    double top = -std::numeric_limits<double>::infinity(), sum = 0;
-    for (int64_t j = 0; j < count; ++j) top = std::max(top, from[j] * attention_scale(s));
-    for (int64_t j = 0; j < count; ++j) sum += std::exp(from[j] * attention_scale(s) - top);
+    double top = sink;
+    for (int64_t j = first; j < count; ++j) top = std::max(top, from[j] * scale);
+    double sum = std::exp(sink - top);
+    for (int64_t j = first; j < count; ++j) sum += std::exp(from[j] * scale - top);
     for (int64_t j = 0; j < s.seq; ++j)
-      to[j] = j < count ? std::exp(from[j] * attention_scale(s) - top) / sum : 0.0;
+      to[j] = j >= first && j < count ? std::exp(from[j] * scale - top) / sum : 0.0;
     if (lse) lse[row] = top + std::log(sum);
   }
 }
 
-void attn_softmax(double* prob, const double* score, AttentionShape s, Stream) {
-  causal_softmax(prob, nullptr, score, s);
-}
-
-void attn_context(double* ctx, const double* prob, const double* qkv, AttentionShape s, Stream) {
+void context(double* ctx, const double* prob, const double* v, AttentionShape s) {
   const Heads at(s);
-  std::fill_n(ctx, s.batch * s.seq * at.hidden, 0.0);
+  std::fill_n(ctx, s.batch * s.seq * s.heads * s.value_dim, 0.0);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
-    if (j > i) return;
-    for (int64_t c = 0; c < s.head_dim; ++c)
-      ctx[at.ctx(b, h, i, c)] += prob[at.score(b, h, i, j)] * qkv[at.qkv(b, h, 2, j, c)];
+    if (j > i || j < at.first_key(i)) return;
+    for (int64_t c = 0; c < s.value_dim; ++c)
+      ctx[at.ctx(b, h, i, c)] += prob[at.score(b, h, i, j)] * v[at.v(b, h, j, c)];
   });
 }
 
-void clear_block(double* dqkv, const Heads& at, int64_t block) {
-  for (int64_t r = 0; r < at.shape.batch * at.shape.seq; ++r)
-    std::fill_n(dqkv + (r * 3 + block) * at.hidden, at.hidden, 0.0);
+void clear_rows(double* to, int64_t cols, int64_t pitch, AttentionShape s) {
+  for (int64_t r = 0; r < s.batch * s.seq; ++r) std::fill_n(to + r * pitch, cols, 0.0);
 }
 
-void attn_context_dx(double* dprob, double* dqkv, const double* dctx, const double* prob,
-                     const double* qkv, AttentionShape s, Stream) {
+void context_dx(double* dprob, double* dv, const double* dctx, const double* prob, const double* v,
+                AttentionShape s) {
   const Heads at(s);
-  clear_block(dqkv, at, 2);
+  clear_rows(dv, s.kv_heads * s.value_dim, s.v_pitch, s);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     double sum = 0;
-    for (int64_t c = 0; c < s.head_dim; ++c) {
+    for (int64_t c = 0; c < s.value_dim; ++c) {
       const double grad = dctx[at.ctx(b, h, i, c)];
-      sum += grad * qkv[at.qkv(b, h, 2, j, c)];
-      dqkv[at.qkv(b, h, 2, j, c)] += prob[at.score(b, h, i, j)] * grad;
+      sum += grad * v[at.v(b, h, j, c)];
+      dv[at.v(b, h, j, c)] += prob[at.score(b, h, i, j)] * grad;
     }
     dprob[at.score(b, h, i, j)] = sum;
   });
 }
 
-void attn_softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s,
-                     Stream) {
+void softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s) {
+  const Heads at(s);
   for (int64_t row = 0; row < s.batch * s.heads * s.seq; ++row) {
-    const int64_t count = row % s.seq + 1, first = row * s.seq;
+    const int64_t first = at.first_key(row % s.seq), count = row % s.seq + 1;
+    const double *p = prob + row * s.seq, *dp = dprob + row * s.seq;
     double dot = 0;
-    for (int64_t j = 0; j < count; ++j) dot += dprob[first + j] * prob[first + j];
+    for (int64_t j = first; j < count; ++j) dot += dp[j] * p[j];
     for (int64_t j = 0; j < s.seq; ++j)
-      dscore[first + j] =
-          j < count ? prob[first + j] * (dprob[first + j] - dot) * attention_scale(s) : 0.0;
+      dscore[row * s.seq + j] = j >= first && j < count ? p[j] * (dp[j] - dot) * at.scale() : 0.0;
   }
 }
 
-void attn_score_dx(double* dqkv, const double* dscore, const double* qkv, AttentionShape s,
-                   Stream) {
+void scores_dx(double* dq, double* dk, const double* dscore, AttentionIn<double> in,
+               AttentionShape s) {
   const Heads at(s);
-  clear_block(dqkv, at, 0);
-  clear_block(dqkv, at, 1);
+  clear_rows(dq, s.heads * s.head_dim, s.q_pitch, s);
+  clear_rows(dk, s.kv_heads * s.head_dim, s.k_pitch, s);
   at.each_pair([&](int64_t b, int64_t h, int64_t i, int64_t j) {
     const double grad = dscore[at.score(b, h, i, j)];
     for (int64_t c = 0; c < s.head_dim; ++c) {
-      dqkv[at.qkv(b, h, 0, i, c)] += grad * qkv[at.qkv(b, h, 1, j, c)];
-      dqkv[at.qkv(b, h, 1, j, c)] += grad * qkv[at.qkv(b, h, 0, i, c)];
+      dq[at.q(b, h, i, c)] += grad * in.k[at.k(b, h, j, c)];
+      dk[at.k(b, h, j, c)] += grad * in.q[at.q(b, h, i, c)];
     }
   });
 }
 
-void attention(double* ctx, double* lse, const double* qkv, AttentionShape s, void*, Stream) {
+void attention(double* ctx, double* lse, AttentionIn<double> in, AttentionShape s, void*, Stream) {
   std::vector<double> prob(static_cast<size_t>(Heads(s).num_scores()));
-  attn_score(prob.data(), qkv, s, nullptr);
-  causal_softmax(prob.data(), lse, prob.data(), s);
-  attn_context(ctx, prob.data(), qkv, s, nullptr);
+  scores(prob.data(), in, s);
+  causal_softmax(prob.data(), lse, prob.data(), in.sinks, s);
+  context(ctx, prob.data(), in.v, s);
 }
 
-void attention_dx(double* dqkv, const double* dctx, const double*, const double* qkv, const double*,
-                  AttentionShape s, void*, Stream) {
+void attention_dx(AttentionOut<double> out, const double* dctx, const double*,
+                  AttentionIn<double> in, const double*, AttentionShape s, void*, Stream) {
   std::vector<double> prob(static_cast<size_t>(Heads(s).num_scores())), dprob = prob;
-  attn_score(prob.data(), qkv, s, nullptr);
-  causal_softmax(prob.data(), nullptr, prob.data(), s);
-  attn_context_dx(dprob.data(), dqkv, dctx, prob.data(), qkv, s, nullptr);
-  attn_softmax_dx(dprob.data(), dprob.data(), prob.data(), s, nullptr);
-  attn_score_dx(dqkv, dprob.data(), qkv, s, nullptr);
+  scores(prob.data(), in, s);
+  causal_softmax(prob.data(), nullptr, prob.data(), in.sinks, s);
+  context_dx(dprob.data(), out.dv, dctx, prob.data(), in.v, s);
+  softmax_dx(dprob.data(), dprob.data(), prob.data(), s);
+  scores_dx(out.dq, out.dk, dprob.data(), in, s);
+}
+
+void attention_dsinks(double* dsinks, const double* lse, const double* dctx, const double* ctx,
+                      const double* sinks, const double* acc, AttentionShape s, Stream) {
+  const Heads at(s);
+  for (int64_t h = 0; h < s.heads; ++h) {
+    double sum = 0;
+    for (int64_t b = 0; b < s.batch; ++b)
+      for (int64_t i = 0; i < s.seq; ++i) {
+        double dot = 0;
+        for (int64_t c = 0; c < s.value_dim; ++c)
+          dot += dctx[at.ctx(b, h, i, c)] * ctx[at.ctx(b, h, i, c)];
+        sum += std::exp(sinks[h] - lse[(b * s.heads + h) * s.seq + i]) * dot;
+      }
+    dsinks[h] = at_or_zero(acc, h) - sum;
+  }
 }
 
 int64_t attention_work_bytes(AttentionShape) {
   return 0;
 }
 
-void gate_logits(double* logits, const double* x, const double* w, int64_t tokens, int64_t experts,
-                 int64_t hidden, Stream) {
+void attn_score(double* score, const double* qkv, AttentionShape s, Stream) {
+  scores(score, in_qkv(qkv, s), s);
+}
+
+void attn_softmax(double* prob, const double* score, AttentionShape s, Stream) {
+  causal_softmax(prob, nullptr, score, nullptr, s);
+}
+
+void attn_context(double* ctx, const double* prob, const double* qkv, AttentionShape s, Stream) {
+  context(ctx, prob, in_qkv(qkv, s).v, s);
+}
+
+void attn_context_dx(double* dprob, double* dqkv, const double* dctx, const double* prob,
+                     const double* qkv, AttentionShape s, Stream) {
+  context_dx(dprob, out_qkv(dqkv, s).dv, dctx, prob, in_qkv(qkv, s).v, s);
+}
+
+void attn_softmax_dx(double* dscore, const double* dprob, const double* prob, AttentionShape s,
+                     Stream) {
+  softmax_dx(dscore, dprob, prob, s);
+}
+
+void attn_score_dx(double* dqkv, const double* dscore, const double* qkv, AttentionShape s,
+                   Stream) {
+  const auto out = out_qkv(dqkv, s);
+  scores_dx(out.dq, out.dk, dscore, in_qkv(qkv, s), s);
+}
+
+void gate_logits(double* logits, const double* x, const double* w, const double* bias,
+                 int64_t tokens, int64_t experts, int64_t hidden, Stream) {
   gemm(false, true, tokens, experts, hidden, 1, x, hidden, w, hidden, 0, logits, experts, nullptr);
+  for (int64_t i = 0; i < tokens * experts; ++i) logits[i] += at_or_zero(bias, i % experts);
 }
 
 void gate_scores(double* p, const double* logits, ScoreRule rule, int64_t tokens, int64_t experts,
@@ -547,11 +677,20 @@ const KernelTable<double>& reference_table() {
       .gelu_dx = gelu_dx,
       .silu_mul = silu_mul,
       .silu_mul_dx = silu_mul_dx,
+      .rope_angles = rope_angles,
+      .rope = rope,
+      .map = map,
+      .map_dx = map_dx,
+      .mul = mul,
+      .row_dot = row_dot,
+      .split_heads = split_heads,
+      .join_heads = join_heads,
       .embedding = embedding,
       .embedding_dwte = embedding_dwte,
       .embedding_dwpe = embedding_dwpe,
       .attention = attention,
       .attention_dx = attention_dx,
+      .attention_dsinks = attention_dsinks,
       .attention_work_bytes = attention_work_bytes,
       .attn_score = attn_score,
       .attn_softmax = attn_softmax,

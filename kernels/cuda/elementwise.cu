@@ -14,11 +14,6 @@ struct Summands {  // passed by value, since the list is in host memory
   const T* in[kMaxSummands];
 };
 
-template <int N, class T>
-__device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
-  return p ? load<N>(p + i) : Numbers<N>{};
-}
-
 /// The column of a thread's first number as it strides on, without a division per step.
 template <int N>
 class Column {
@@ -117,6 +112,67 @@ __global__ void silu_mul_dx_kernel(T* dx, const T* dy, const T* x, Gated f, int6
   }
 }
 
+__device__ float map_of(float x, Map map, float factor) {
+  if (map == Map::kScale) return factor * x;
+  if (map == Map::kSigmoid) return 1 / (1 + expf(-x));
+  return x < 0 ? 0 : x;  // NaN stays
+}
+
+__device__ float map_dx_of(float dy, float y, Map map) {
+  return map == Map::kSigmoid ? dy * y * (1 - y) : y <= 0 ? 0 : dy;
+}
+
+template <class T, int N>
+__global__ void map_kernel(T* y, const T* x, Map map, float factor, const T* acc, int64_t n) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    const auto v = load<N>(x + i), a = load_or_zero<N>(acc, i);
+    store(y + i, numbers<N>([&](int j) { return a.at[j] + map_of(v.at[j], map, factor); }));
+  }
+}
+
+template <class T, int N>
+__global__ void map_dx_kernel(T* dx, const T* dy, const T* y, Map map, const T* acc, int64_t n) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    const auto d = load<N>(dy + i), v = load<N>(y + i), a = load_or_zero<N>(acc, i);
+    store(dx + i, numbers<N>([&](int j) { return a.at[j] + map_dx_of(d.at[j], v.at[j], map); }));
+  }
+}
+
+template <class T, int N>
+__global__ void mul_kernel(T* y, const T* a, const T* b, const T* acc, int64_t n) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    const auto u = load<N>(a + i), v = load<N>(b + i), before = load_or_zero<N>(acc, i);
+    store(y + i, numbers<N>([&](int j) { return before.at[j] + u.at[j] * v.at[j]; }));
+  }
+}
+
+/// b has one number for `cols` numbers of a.
+template <class T, int N>
+__global__ void mul_by_row_kernel(T* y, const T* a, const T* b, const T* acc, int64_t n,
+                                  int64_t cols) {
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    const auto u = load<N>(a + i), before = load_or_zero<N>(acc, i);
+    const float factor = load<1>(b + i / cols).at[0];
+    store(y + i, numbers<N>([&](int j) { return before.at[j] + u.at[j] * factor; }));
+  }
+}
+
+/// A warp adds a row.
+template <class T>
+__global__ void row_dot_kernel(T* y, const T* a, const T* b, int64_t rows, int64_t cols) {
+  constexpr int N = kSummed<T>;
+  const int64_t r = warp_number();
+  if (r >= rows) return;  // the whole warp returns
+  float sum = 0;
+  for (int64_t c = lane() * N; c < cols; c += kWarp * N) {
+    const auto u = load_columns<N>(a + r * cols, c, cols, 0);
+    const auto v = load_columns<N>(b + r * cols, c, cols, 0);
+    for (int j = 0; j < N; ++j) sum += u.at[j] * v.at[j];
+  }
+  sum = warp_sum(sum);
+  if (lane() == 0) store(y + r, Numbers<1>{{sum}});
+}
+
 template <class T, int N>
 __global__ void add_kernel(T* y, const T* a, const T* b, int64_t n) {
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
@@ -205,6 +261,45 @@ void silu_mul_dx(T* dx, const T* dy, const T* x, GatedForm form, int64_t rows, i
 }
 
 template <class T>
+void map(T* y, const T* x, Map map, float factor, const T* acc, int64_t n, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(map_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, x, map, factor, acc, n);
+  };
+  in_packs<T>(run, n, y, x, acc);
+}
+
+template <class T>
+void map_dx(T* dx, const T* dy, const T* y, Map map, const T* acc, int64_t n, Stream stream) {
+  const auto run = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(map_dx_kernel<T, N>, stride_blocks(n / N), kThreads, stream, dx, dy, y, map, acc, n);
+  };
+  in_packs<T>(run, n, dx, dy, y, acc);
+}
+
+template <class T>
+void mul(T* y, const T* a, const T* b, const T* acc, int64_t rows, int64_t cols, bool by_row,
+         Stream stream) {
+  const int64_t n = rows * cols;
+  const auto each = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(mul_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, a, b, acc, n);
+  };
+  const auto each_by_row = [&](auto at_once) {
+    constexpr int N = at_once;
+    launch(mul_by_row_kernel<T, N>, stride_blocks(n / N), kThreads, stream, y, a, b, acc, n, cols);
+  };
+  if (by_row) return in_packs<T>(each_by_row, cols, y, a, acc);
+  in_packs<T>(each, n, y, a, b, acc);
+}
+
+template <class T>
+void row_dot(T* y, const T* a, const T* b, int64_t rows, int64_t cols, Stream stream) {
+  launch(row_dot_kernel<T>, blocks_of(rows, kWarps), kThreads, stream, y, a, b, rows, cols);
+}
+
+template <class T>
 void add(T* y, const T* a, const T* b, int64_t n, Stream stream) {
   const auto run = [&](auto at_once) {
     constexpr int N = at_once;
@@ -239,6 +334,10 @@ void elementwise_kernels(KernelTable<T>& table) {
   table.gelu_dx = gelu_dx<T>;
   table.silu_mul = silu_mul<T>;
   table.silu_mul_dx = silu_mul_dx<T>;
+  table.map = map<T>;
+  table.map_dx = map_dx<T>;
+  table.mul = mul<T>;
+  table.row_dot = row_dot<T>;
   table.add = add<T>;
   table.sum_n = sum_n<T>;
 }

@@ -13,9 +13,9 @@ __global__ void embedding_kernel(T* x, const int32_t* ids, const float* wte, con
                                  int64_t seq, int64_t hidden) {
   const int64_t t = blockIdx.x;
   const float* token = wte + ids[t] * hidden;
-  const float* place = wpe + t % seq * hidden;
+  const float* place = wpe ? wpe + t % seq * hidden : nullptr;
   for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N) {
-    const auto a = load<N>(token + c), b = load<N>(place + c);
+    const auto a = load<N>(token + c), b = load_or_zero<N>(place, c);
     store(x + t * hidden + c, numbers<N>([&](int j) { return a.at[j] + b.at[j]; }));
   }
 }

@@ -31,21 +31,31 @@ void gelu(T* y, const T* x, const float* bias, int64_t rows, int64_t cols, Strea
 template <class T>
 void gelu_dx(T* dx, const T* dy, const T* x, const float* bias, int64_t rows, int64_t cols, Stream);
 
-Function<&Floats::attention> attention;
-Function<&Floats::attention_dx> attention_dx;
+// The plain kernels, for every shape.
+template <class T>
+void attention(T* ctx, float* lse, AttentionIn<T> in, AttentionShape shape, void* work, Stream);
+template <class T>
+void attention_dx(AttentionOut<T> out, const T* dctx, const T* ctx, AttentionIn<T> in,
+                  const float* lse, AttentionShape shape, void* work, Stream);
+template <class T>
+void attention_dsinks(float* dsinks, const float* lse, const T* dctx, const T* ctx,
+                      const float* sinks, const float* acc, AttentionShape shape, Stream);
 Function<&Floats::attention_work_bytes> attention_work_bytes;
 MixedFunction<&Mixed::attention> attention_mixed;
 MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
 MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
-// This project's own kernels, used where cuDNN has none or AttentionShape::own is set.
-MixedFunction<&Mixed::attention> attention_mma;
-MixedFunction<&Mixed::attention_dx> attention_mma_dx;
-MixedFunction<&Mixed::attention_work_bytes> attention_mma_work_bytes;
+// This project's kernels on tensor cores, used where cuDNN has none or AttentionShape::own is set:
+// of a qkv, with heads of up to 128 columns. work: attention_work_bytes.
+void attention_mma(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape shape, Stream);
+void attention_mma_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,
+                      const float* lse, AttentionShape shape, void* work, Stream);
 
 Function<&Floats::gate_scores> gate_scores;
 Function<&Floats::gate_dlogits> gate_dlogits;
 Function<&Floats::balance_loss> balance_loss;
 Function<&Floats::z_loss> z_loss;
+
+Function<&Floats::rope_angles> rope_angles;
 
 Function<&Floats::sgd> sgd;
 Function<&Floats::adamw> adamw;
@@ -61,7 +71,11 @@ void elementwise_kernels(KernelTable<T>& table);
 template <class T>
 void layernorm_kernels(KernelTable<T>& table);
 template <class T>
+void rope_kernels(KernelTable<T>& table);
+template <class T>
 void embedding_kernels(KernelTable<T>& table);
+template <class T>
+void head_kernels(KernelTable<T>& table);
 template <class T>
 void gate_kernels(KernelTable<T>& table);
 template <class T>

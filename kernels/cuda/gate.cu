@@ -8,8 +8,8 @@ namespace {
 constexpr int kLogits = 8;  // experts per warp: their dot products share one read of x
 
 template <class T>
-__global__ void gate_logits_kernel(float* logits, const T* x, const float* w, int64_t tokens,
-                                   int64_t experts, int64_t hidden) {
+__global__ void gate_logits_kernel(float* logits, const T* x, const float* w, const float* bias,
+                                   int64_t tokens, int64_t experts, int64_t hidden) {
   constexpr int N = kSummed<T>;
   const int64_t groups = (experts + kLogits - 1) / kLogits;
   const int64_t t = warp_number() / groups, first = warp_number() % groups * kLogits;
@@ -25,7 +25,8 @@ __global__ void gate_logits_kernel(float* logits, const T* x, const float* w, in
   }
   for (int e = 0; e < kLogits; ++e) {
     const float logit = warp_sum(sum[e]);
-    if (lane() == 0 && first + e < experts) logits[t * experts + first + e] = logit;
+    if (lane() == 0 && first + e < experts)
+      logits[t * experts + first + e] = bias ? logit + bias[first + e] : logit;
   }
 }
 
@@ -85,11 +86,11 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
 }
 
 template <class T>
-void gate_logits(float* logits, const T* x, const float* w, int64_t tokens, int64_t experts,
-                 int64_t hidden, Stream stream) {
+void gate_logits(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
+                 int64_t experts, int64_t hidden, Stream stream) {
   const int64_t warps = tokens * blocks_of(experts, kLogits);
-  launch(gate_logits_kernel<T>, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, tokens,
-         experts, hidden);
+  launch(gate_logits_kernel<T>, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, bias,
+         tokens, experts, hidden);
 }
 
 }  // namespace

@@ -81,6 +81,11 @@ __device__ Numbers<N> load(const Bf16* p) {
     return unpacked<N>(words);
   }
 }
+/// Returns the N numbers at p + i, or zeros where p is null.
+template <int N, class T>
+__device__ Numbers<N> load_or_zero(const T* p, int64_t i) {
+  return p ? load<N>(p + i) : Numbers<N>{};
+}
 template <int N>
 __device__ void store(float* p, const Numbers<N>& v) {
   if constexpr (N == 1) {

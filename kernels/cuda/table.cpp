@@ -36,7 +36,9 @@ KernelTable<T> common(const char* name) {
   };
   elementwise_kernels(table);
   layernorm_kernels(table);
+  rope_kernels(table);
   embedding_kernels(table);
+  head_kernels(table);
   gate_kernels(table);
   expert_row_kernels(table);
   loss_kernels(table);
@@ -50,13 +52,15 @@ const KernelTable<float>& table() {
     KernelTable<float> all = common<float>("cuda");
     all.gemm = gemm;
     all.gemm_many = gemm_many;
-    all.attention = attention;
-    all.attention_dx = attention_dx;
+    all.attention = attention<float>;
+    all.attention_dx = attention_dx<float>;
+    all.attention_dsinks = attention_dsinks<float>;
     all.attention_work_bytes = attention_work_bytes;
     all.gate_scores = gate_scores;
     all.gate_dlogits = gate_dlogits;
     all.balance_loss = balance_loss;
     all.z_loss = z_loss;
+    all.rope_angles = rope_angles;
     all.sgd = sgd;
     all.adamw = adamw;
     all.round = round_exact;
@@ -72,6 +76,7 @@ const KernelTable<Bf16>& table_mixed() {
     all.gemm_many = gemm_many_mixed;
     all.attention = attention_mixed;
     all.attention_dx = attention_dx_mixed;
+    all.attention_dsinks = attention_dsinks<Bf16>;
     all.attention_work_bytes = attention_mixed_work_bytes;
     all.round = round_mixed;
     return all;

@@ -1,6 +1,7 @@
 -- The module `moe`, which recipes require. `moebench doc` describes its functions.
 local aligned = require "moe.base.aligned"
 local calibrate = require "moe.run.calibrate"
+local check_gradients = require "moe.run.check_gradients"
 local choice = require "moe.base.choice"
 local claims = require "moe.results.claims"
 local cluster = require "moe.spec.cluster"
@@ -30,6 +31,10 @@ local moe = schema.functions("moe", "name", {
     "a constant that no source gives, with the band in which it is assumed to be" },
   best = { choice.best, "(constructor: (fun(t?: table): moe.Pass), options: table)", "moe.Best",
     "a pass with a list as one option: takes the value with the fastest step that fits in memory" },
+  check_gradients = { check_gradients.check_gradients, check_gradients.FIELDS,
+    "moe.Gradient[], number",
+    "gradients of a model's parameters against central differences of its loss; also returns the "
+      .. "largest error" },
   claim = { claims.claim, claims.FIELDS, "moe.Claim",
     "a published figure, and the function that computes our number" },
   collectives = { collectives.collectives, collectives.FIELDS, "moe.CollectiveTimes",

@@ -3,6 +3,7 @@ local aligned = require "moe.base.aligned"
 local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local model_lib = require "moe.spec.model"
 local papers = require "moe.papers"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -70,9 +71,22 @@ local function claims()
   return out
 end
 
+-- Returns the architectures and models; those of published sizes with their parameters.
+local function models()
+  local out = functions_of "model"
+  for _, row in ipairs(out) do
+    local counts = model_lib.published(row.name)
+    if counts then
+      row.doc = ("%.4g B parameters, %.4g B active per token%s"):format(counts[1], counts[2],
+        counts.missing and "; cannot be planned: needs " .. counts.missing or "")
+    end
+  end
+  return out
+end
+
 local LISTS = { systems = systems, claims = claims,
   clusters = function() return functions_of "cluster" end,
-  models = function() return functions_of "model" end }
+  models = models }
 for _, kind in ipairs { "gates", "passes", "placements", "executors", "metrics", "ops",
   "workloads" } do
   LISTS[kind] = function() return core.table(kind) end

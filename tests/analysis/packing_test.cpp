@@ -1,4 +1,5 @@
 #include "engine/analysis/packing.h"
+#include "tests/model/gpt2.h"
 
 #include <catch2/catch.hpp>
 
@@ -9,9 +10,16 @@ namespace {
 double exchange_ms(int64_t devices_per_node, int64_t n, DType dtype = DType::kF32) {
   PlanSpec spec;
   spec.num_ranks = 4;
-  spec.model.hidden = 10, spec.model.ffn = 20, spec.model.heads = 2, spec.model.dtype = dtype;
-  spec.model.layers = 3, spec.model.moe_every = 1, spec.model.experts = 4;
-  spec.model.ep = n == 1 ? 0 : 4 / n;
+  test::change_model(spec, [&](test::Gpt2& m) {
+    m.hidden = 10;
+    m.ffn = 20;
+    m.heads = 2;
+    m.dtype = dtype;
+    m.layers = 3;
+    m.moe_every = 1;
+    m.experts = 4;
+    m.ep = n == 1 ? 0 : 4 / n;
+  });
   spec.cluster.devices_per_node = devices_per_node;
   spec.cluster.nodes = 4 / devices_per_node;
   spec.cluster.nic.bytes_per_s = 1000;

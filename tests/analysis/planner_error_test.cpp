@@ -13,6 +13,7 @@
 #include "engine/ops/placed.h"
 #include "engine/placement/performance_model.h"
 #include "engine/routing/workload.h"
+#include "tests/model/gpt2.h"
 #include "tests/sim/routing.h"
 
 namespace moe::test {
@@ -24,14 +25,15 @@ PlanSpec prophet_spec(int64_t nodes, int64_t per_node) {
   const int64_t ranks = nodes * per_node;
   PlanSpec spec = small_spec({stage("prophet", {{"shadows", 8.0}}), stage("prophet_schedule")});
   spec.num_ranks = ranks;
-  spec.model.hidden = 1024;
-  spec.model.ffn = 2048;
-  spec.model.heads = 16;
-  spec.model.seq = 256;
-  spec.model.experts = ranks;
-  spec.model.capacity_factor = 0;  // none
-  spec.model.rows_bound = 16;      // for the most skewed step
-  spec.gate = gate_spec(spec.model);
+  change_model(spec, [&](Gpt2& m) {
+    m.hidden = 1024;
+    m.ffn = 2048;
+    m.heads = 16;
+    m.seq = 256;
+    m.experts = ranks;
+    m.capacity_factor = 0;  // none
+    m.rows_bound = 16;      // for the most skewed step
+  });
   spec.cluster = {.name = "3090",
                   .nodes = nodes,
                   .devices_per_node = per_node,

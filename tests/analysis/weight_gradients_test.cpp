@@ -34,7 +34,7 @@ TEST_CASE("the best choice lies between the greedy one and the bound, and is loo
   CHECK(small.greedy_ns <= *small.exact_ns);
   CHECK(*small.exact_ns <= small.bound_ns);
 
-  spec.model.layers = 16;
+  change_model(spec, [&](Gpt2& m) { m.layers = 16; });
   const auto large = make_plan(spec);
   CHECK_FALSE(weight_gradient_overlap(large->graph, *spec.cost).exact_ns);
 }

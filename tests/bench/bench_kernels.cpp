@@ -115,10 +115,14 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
   bench.row("gelu", 2 * wide, 0, [&] { k.gelu(y.data(), x.data(), b.data(), n, 4 * h, nullptr); });
   bench.row("gelu_dx", 3 * wide, 0,
             [&] { k.gelu_dx(y.data(), dy.data(), x.data(), b.data(), n, 4 * h, nullptr); });
-  bench.row("silu_mul", 0.75 * wide, 0,
+  bench.row("silu_mul", 1.5 * wide, 0,
             [&] { k.silu_mul(y.data(), x.data(), {}, n, 2 * h, nullptr); });
-  bench.row("silu_mul_dx", 1.25 * wide, 0,
+  bench.row("silu_mul_dx", 2.5 * wide, 0,
             [&] { k.silu_mul_dx(y.data(), dy.data(), x.data(), {}, n, 2 * h, nullptr); });
+  bench.row("sigmoid", 2 * wide, 0,
+            [&] { k.map(y.data(), x.data(), Map::kSigmoid, 0, nullptr, n * 4 * h, nullptr); });
+  bench.row("mul", 3 * wide, 0,
+            [&] { k.mul(y.data(), x.data(), dy.data(), nullptr, n, 4 * h, false, nullptr); });
   bench.row("bias_grad", wide, 0,
             [&] { k.bias_grad(w.data(), dy.data(), nullptr, n, 4 * h, nullptr); });
   bench.row("layernorm", 2 * nh, 0, [&] {
@@ -140,6 +144,11 @@ void elementwise_rows(const Bench& bench, const KernelTable<float>& k, int64_t n
   bench.row("rmsnorm_dw", 2 * nh, 0, [&] {
     k.rmsnorm_dw(w.data(), dy.data(), x.data(), rstd.data(), nullptr, n, h, nullptr);
   });
+  for (const bool interleaved : {false, true}) {
+    const RopeShape turned = {n, n, 1, h, 0, h / 2, interleaved};
+    bench.row(interleaved ? "rope interleaved" : "rope", 3 * nh, 0,
+              [&] { k.rope(y.data(), x.data(), dy.data(), turned, nullptr); });
+  }
   bench.row("add", 3 * nh, 0, [&] { k.add(y.data(), x.data(), dy.data(), n * h, nullptr); });
   Values p = values(12 * h * h), velocity = p;
   const Values g = p;
@@ -160,11 +169,12 @@ void attention_rows(const Bench& bench, const KernelTable<float>& k, const Model
   Values ctx(nh), lse(n * m.heads), dqkv(3 * nh);
   std::vector<char> work(static_cast<size_t>(k.attention_work_bytes(s)));
   const double product = 1.0 * nh * (m.seq + 1);  // flops of one product over the causal half
-  bench.row("attention", 4 * nh, 2 * product,
-            [&] { k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), nullptr); });
+  bench.row("attention", 4 * nh, 2 * product, [&] {
+    k.attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, work.data(), nullptr);
+  });
   bench.row("attention_dx", 8 * nh, 5 * product, [&] {
-    k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
-                   nullptr);
+    k.attention_dx(out_qkv(dqkv.data(), s), dctx.data(), ctx.data(), in_qkv(qkv.data(), s),
+                   lse.data(), s, work.data(), nullptr);
   });
   const int64_t scores = n * m.heads * m.seq;
   Values score(scores), prob(scores), dprob(scores);
@@ -180,6 +190,32 @@ void attention_rows(const Bench& bench, const KernelTable<float>& k, const Model
   });
 }
 
+/// Four query heads for each head of k and v.
+void attend_rows(const Bench& bench, const KernelTable<float>& k, const Model& m) {
+  AttentionShape s = {m.batch, m.seq, m.heads, m.head_dim};
+  s.kv_heads = m.heads / 4;
+  s.q_pitch = m.heads * m.head_dim;
+  s.k_pitch = s.v_pitch = s.kv_heads * m.head_dim;
+  const int64_t rows = m.batch * m.seq, nq = rows * s.q_pitch, nk = rows * s.k_pitch;
+  const Values q = values(nq), key = values(nk), v = values(nk), dctx = values(nq);
+  Values ctx(nq), lse(rows * m.heads), dq(nq), dk(nk), dv(nk);
+  std::vector<char> work(static_cast<size_t>(k.attention_work_bytes(s)));
+  const AttentionIn<float> in = {q.data(), key.data(), v.data()};
+  for (const int64_t window : {int64_t{0}, m.seq / 4}) {
+    s.window = window;
+    const int64_t unseen = window == 0 ? 0 : m.seq - window;
+    const double product =
+        1.0 * m.batch * s.q_pitch * (m.seq * (m.seq + 1) - unseen * (unseen + 1));
+    const std::string name = window == 0 ? "attend" : "attend, window";
+    bench.row(name, 2 * (nq + nk), 2 * product,
+              [&] { k.attention(ctx.data(), lse.data(), in, s, work.data(), nullptr); });
+    bench.row(name + " dx", 4 * (nq + nk), 5 * product, [&] {
+      k.attention_dx({dq.data(), dk.data(), dv.data()}, dctx.data(), ctx.data(), in, lse.data(), s,
+                     work.data(), nullptr);
+    });
+  }
+}
+
 void moe_rows(const Bench& bench, const KernelTable<float>& k, const Model& m) {
   const int64_t n = m.batch * m.seq, h = m.heads * m.head_dim, e = m.experts;
   const Values x = values(n * h), w = values(e * h), weight = values(n);
@@ -188,7 +224,7 @@ void moe_rows(const Bench& bench, const KernelTable<float>& k, const Model& m) {
   for (int64_t t = 0; t < n; ++t) map[t] = static_cast<int32_t>(t * 37 % n);
   for (int64_t t = 0; t < n; ++t) expert[t] = static_cast<int32_t>(t % e);
   bench.row("gate_logits", n * h + e * h + n * e, 2.0 * n * h * e,
-            [&] { k.gate_logits(logits.data(), x.data(), w.data(), n, e, h, nullptr); });
+            [&] { k.gate_logits(logits.data(), x.data(), w.data(), nullptr, n, e, h, nullptr); });
   bench.row("gate_scores", 2 * n * e, 0,
             [&] { k.gate_scores(p.data(), logits.data(), ScoreRule::kSoftmax, n, e, nullptr); });
   bench.row("gate_dlogits", 2 * n * e, 0, [&] {
@@ -246,6 +282,7 @@ int main(int argc, char** argv) {
     gemm_rows(bench, "expert", k.gemm, n * 5 / 4 / m.experts, h, 4 * h);
     elementwise_rows(bench, k, n, h);
     attention_rows(bench, k, m);
+    attend_rows(bench, k, m);
     moe_rows(bench, k, m);
     vocabulary_rows(bench, k, m);
   }

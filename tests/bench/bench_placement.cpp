@@ -15,6 +15,7 @@
 #include "engine/plan.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/step_replay.h"
+#include "tests/model/gpt2.h"
 #include "tests/placement/fixture.h"
 
 namespace {
@@ -101,11 +102,16 @@ constexpr int64_t kLayers = 24, kTokens = 4096;
 /// rates.
 moe::PlanSpec model_spec(int64_t devices, bool placed) {
   moe::PlanSpec s;
-  s.model.layers = kLayers, s.model.moe_every = 1, s.model.experts = devices;
-  s.model.hidden = 1024, s.model.heads = 16;
-  s.model.batch_per_device = kTokens / s.model.seq, s.model.dtype = moe::DType::kF16;
-  s.gate = moe::gate_spec(s.model);
   s.num_ranks = devices;
+  moe::test::change_model(s, [&](moe::test::Gpt2& m) {
+    m.layers = kLayers;
+    m.moe_every = 1;
+    m.experts = devices;
+    m.hidden = 1024;
+    m.heads = 16;
+    m.batch_per_device = kTokens / m.seq;
+    m.dtype = moe::DType::kF16;
+  });
   s.cluster.nodes = devices / 8, s.cluster.devices_per_node = 8, s.cluster.nics_per_node = 4;
   s.cluster.device = {.gemm_flops_per_s = 140e12,
                       .vector_flops_per_s = 15e12,

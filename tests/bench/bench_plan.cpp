@@ -14,6 +14,7 @@
 #include "engine/plan.h"
 #include "engine/replay/replay.h"
 #include "tests/bench/measure.h"
+#include "tests/model/gpt2.h"
 
 namespace {
 
@@ -22,10 +23,16 @@ using moe::bench::median_ms;
 
 moe::PlanSpec spec(const moe::SystemSpec& system, int64_t layers = 24) {
   moe::PlanSpec s;
-  s.model.layers = layers, s.model.hidden = 1024, s.model.heads = 16, s.model.batch_per_device = 8;
-  s.model.experts = 128, s.model.fused_attention = false, s.model.dtype = moe::DType::kF16;
-  s.gate = moe::gate_spec(s.model);
   s.num_ranks = 64;
+  moe::test::change_model(s, [&](moe::test::Gpt2& m) {
+    m.layers = layers;
+    m.hidden = 1024;
+    m.heads = 16;
+    m.batch_per_device = 8;
+    m.experts = 128;
+    m.fused_attention = false;
+    m.dtype = moe::DType::kF16;
+  });
   s.cluster = moe::bench::gpu_cluster(8);
   s.system = system;
   s.work.slot_occupancy = 0.8;

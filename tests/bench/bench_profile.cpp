@@ -18,6 +18,7 @@
 #include "engine/profile/profiler.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"
+#include "tests/model/gpt2.h"
 
 namespace {
 
@@ -32,12 +33,11 @@ struct Sums {
   Nanoseconds predicted = 0, executed = 0;
 };
 
-std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ranks,
+std::shared_ptr<const moe::Plan> plan_of(const moe::test::Gpt2& model, int64_t ranks,
                                          const char* workload) {
   moe::PlanSpec spec;
-  spec.model = model;
-  spec.gate = moe::gate_spec(model);
   spec.num_ranks = ranks;
+  moe::test::set_model(spec, model);
   spec.element_bytes = sizeof(float);
   spec.cluster.devices_per_node = ranks;
   spec.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
@@ -53,13 +53,14 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model, int64_t ra
       &spec.cluster, spec.work);
   if (workload != nullptr) {
     spec.routing = std::make_shared<const moe::RoutingModel>(moe::workload(workload, {}, 1));
-    spec.gate = moe::gate_spec(model, moe::routed_gate(spec.routing, model, ranks));
+    moe::test::set_model(spec, model,
+                         moe::gate_spec(model, moe::routed_gate(spec.routing, model, {}, ranks)));
     spec.system.stages.resize(2);
     spec.system.stages[0].name = "irregular_a2a";
     spec.system.stages[1].name = "used_rows";
     return moe::make_plan(std::move(spec));
   }
-  Graph graph = moe::build_forward(model, spec.gate, ranks);
+  Graph graph = moe::test::build_forward(model, spec.gate, ranks);
   moe::add_backward_and_update(graph, spec.optimizer, {});
   moe::Schedule schedule = moe::default_schedule(graph);
   return moe::make_plan_of(std::move(spec), std::move(graph), std::move(schedule));
@@ -110,7 +111,7 @@ int64_t argument(int argc, char** argv, int i, int64_t default_value) {
 
 int main(int argc, char** argv) {
   const int64_t ranks = argument(argc, argv, 1, 2);
-  moe::ModelSpec model;
+  moe::test::Gpt2 model;
   model.hidden = argument(argc, argv, 2, 128);
   model.seq = argument(argc, argv, 3, 64);
   model.vocab = argument(argc, argv, 4, 512);

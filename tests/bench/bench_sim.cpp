@@ -16,6 +16,7 @@
 #include "engine/sim/simulator.h"
 #include "engine/sim/step_replay.h"
 #include "tests/bench/measure.h"
+#include "tests/model/gpt2.h"
 
 namespace {
 
@@ -23,10 +24,16 @@ using moe::bench::cpu_seconds;
 
 moe::PlanSpec spec(int64_t moe_every, int64_t experts, const char* routing) {
   moe::PlanSpec s;
-  s.model.layers = 12, s.model.hidden = 1024, s.model.heads = 16, s.model.batch_per_device = 8;
-  s.model.experts = experts, s.model.dtype = moe::DType::kF16, s.model.moe_every = moe_every;
-  s.gate = moe::gate_spec(s.model);
   s.num_ranks = 32;
+  moe::test::change_model(s, [&](moe::test::Gpt2& m) {
+    m.layers = 12;
+    m.hidden = 1024;
+    m.heads = 16;
+    m.batch_per_device = 8;
+    m.experts = experts;
+    m.dtype = moe::DType::kF16;
+    m.moe_every = moe_every;
+  });
   s.cluster = moe::bench::gpu_cluster(4);
   s.work.slot_occupancy = 0.8;
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
@@ -90,10 +97,15 @@ void bench(const char* name, std::vector<moe::Stage> stages, bool own_lane, int6
 /// twice as many blocks and one expert per device.
 moe::PlanSpec prophet_spec(int64_t devices, int64_t moe_layers) {
   moe::PlanSpec s;
-  s.model.layers = 2 * moe_layers, s.model.hidden = 1024, s.model.heads = 16;
-  s.model.batch_per_device = 8, s.model.experts = devices, s.model.dtype = moe::DType::kF16;
-  s.gate = moe::gate_spec(s.model);
   s.num_ranks = devices;
+  moe::test::change_model(s, [&](moe::test::Gpt2& m) {
+    m.layers = 2 * moe_layers;
+    m.hidden = 1024;
+    m.heads = 16;
+    m.batch_per_device = 8;
+    m.experts = devices;
+    m.dtype = moe::DType::kF16;
+  });
   s.cluster = moe::bench::gpu_cluster(devices / 8);
   s.cost = std::make_shared<moe::RooflineCost>(s.cluster, s.work);
   s.routing = std::make_shared<const moe::RoutingModel>(

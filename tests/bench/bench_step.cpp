@@ -20,6 +20,7 @@
 #include "engine/plan.h"
 #include "engine/run.h"
 #include "kernels/kernels.h"
+#include "tests/model/gpt2.h"
 
 namespace {
 
@@ -29,13 +30,13 @@ using moe::Op;
 
 struct Case {
   const char* name;
-  moe::ModelSpec model;
+  moe::test::Gpt2 model;
   int steps;
 };
 
-moe::ModelSpec spec(int64_t vocab, int64_t layers, int64_t hidden, int64_t heads, int64_t seq,
-                    int64_t batch, int64_t experts) {
-  moe::ModelSpec m;
+moe::test::Gpt2 spec(int64_t vocab, int64_t layers, int64_t hidden, int64_t heads, int64_t seq,
+                     int64_t batch, int64_t experts) {
+  moe::test::Gpt2 m;
   m.vocab = vocab, m.layers = layers, m.hidden = hidden, m.heads = heads, m.seq = seq;
   m.batch_per_device = batch, m.experts = experts;
   return m;
@@ -141,13 +142,12 @@ Floor floor_of(const moe::Plan& plan) {
   return floor;
 }
 
-std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model) {
+std::shared_ptr<const moe::Plan> plan_of(const moe::test::Gpt2& model) {
   moe::PlanSpec s;
-  s.model = model;
-  s.gate = moe::gate_spec(model);
+  s.num_ranks = 1;
+  moe::test::set_model(s, model);
   s.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
   s.cluster.intra = s.cluster.nic = {1e12, 0};
-  s.num_ranks = 1;
   s.system.name = "used_rows";
   s.system.stages.push_back({.name = "used_rows", .kind = moe::StageKind::kForward});
   s.work.slot_occupancy = 1.0 / model.capacity_factor;
@@ -159,8 +159,8 @@ std::shared_ptr<const moe::Plan> plan_of(const moe::ModelSpec& model) {
 std::vector<double> our_steps(const moe::Plan& plan, int steps) {
   moe::RunOptions o;
   o.steps = steps;
-  o.data = moe::reference_data(plan.spec.model.vocab, plan.spec.model.batch_per_device, 1,
-                               plan.spec.model.seq);
+  o.data = moe::reference_data(plan.spec.model->vocab, plan.spec.model->batch_per_device, 1,
+                               plan.spec.model->seq);
   o.init = moe::reference_init;
   std::vector<double> ms;
   for (const moe::Metrics& m : moe::run(plan, "cpu", o).metrics)
@@ -168,7 +168,7 @@ std::vector<double> our_steps(const moe::Plan& plan, int steps) {
   return ms;
 }
 
-std::vector<double> peer_steps(const std::string& python, const moe::ModelSpec& m, int steps,
+std::vector<double> peer_steps(const std::string& python, const moe::test::Gpt2& m, int steps,
                                const char* experts_by, std::string* version) {
   const std::string command = fmt::format(
       "OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 {} {}/tests/bench/torch_gpt2_moe.py --vocab {} "

@@ -9,6 +9,7 @@
 #include "engine/plan.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"
+#include "tests/model/gpt2.h"
 
 namespace {
 
@@ -58,13 +59,12 @@ void time_step_of_record(const moe::Plan& plan, double step_ms) {
 // A model of README size, run with and without a record in turns; the record's own time per step
 // beside it, which the difference of two noisy medians cannot show.
 void time_record(int64_t ranks) {
-  moe::ModelSpec m;
+  moe::test::Gpt2 m;
   m.vocab = 512, m.layers = 4, m.hidden = 128, m.heads = 4, m.seq = 128;
   m.batch_per_device = 4, m.experts = 4;
   moe::PlanSpec s;
-  s.model = m;
-  s.gate = moe::gate_spec(m);
   s.num_ranks = ranks;
+  moe::test::set_model(s, m);
   s.cluster.nodes = ranks;
   s.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
   s.cluster.intra = s.cluster.nic = {1e12, 0};

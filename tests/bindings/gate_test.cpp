@@ -42,6 +42,7 @@ struct Trial {
 /// Calls the Lua function text(ctx, s) on the trial.
 void route(LibraryState& lua, Trial& trial, const std::string& body) {
   RoutingBuilder builder(trial.maps);
+  builder.limit(trial.in.scores);
   lua.run("return function(ctx, s) " + body + " end", 1);
   const GateViews views(lua.L(), trial.in, builder);
   call(lua.L(), 2, 0);
@@ -71,6 +72,24 @@ std::string error_of(const std::string& body) {
 }
 
 }  // namespace
+
+TEST_CASE("a Lua gate sees the experts that its tokens cannot choose, and cannot take them") {
+  LibraryState lua;
+  Trial trial(16, 4, 2, 16);
+  limit_to_groups({2, 1}, trial.scores, 4);
+  route(lua, trial, R"(
+    local best = s:topk_rows(3)
+    for t = 1, ctx.tokens do
+      local e = best(t)
+      local other = (e + 1) % 4 + 1  -- in the other group
+      assert(s(t, e) > -math.huge and s(t, other) == -math.huge)
+      assert(type(best(t, 2)) == "number" and best(t, 3) == false)
+      local good, why = pcall(ctx.take, ctx, t, other)
+      assert(not good and tostring(why):find "which is in none of its best groups")
+    end
+    ctx:fill(s:topk_rows(2)))");
+  for (const int32_t e : trial.expert) CHECK(e >= 0);
+}
 
 TEST_CASE("gates written in Lua route as the built-in ones do") {
   check_as_builtin("switch", 1, "ctx:fill(s:argmax_rows())");

@@ -54,9 +54,9 @@ auto run(const kernels::KernelTable<T>& k, AttentionShape s, const std::vector<T
   out.dqkv.resize(static_cast<size_t>(3 * values(s)));
   out.lse.resize(static_cast<size_t>(s.batch * s.heads * s.seq));
   auto work = work_for(k, s);
-  k.attention(out.ctx.data(), out.lse.data(), qkv.data(), s, work.data(), nullptr);
-  k.attention_dx(out.dqkv.data(), dctx.data(), out.ctx.data(), qkv.data(), out.lse.data(), s,
-                 work.data(), nullptr);
+  k.attention(out.ctx.data(), out.lse.data(), in_qkv(qkv.data(), s), s, work.data(), nullptr);
+  k.attention_dx(out_qkv(out.dqkv.data(), s), dctx.data(), out.ctx.data(), in_qkv(qkv.data(), s),
+                 out.lse.data(), s, work.data(), nullptr);
   return out;
 }
 

@@ -55,7 +55,8 @@ TEST_CASE("a plan of attention is made once per shape and direction, before it r
   std::vector<float> lse(42);
   std::vector<char> work(1 << 16);
   // Nobody has asked for the bytes of work, so it may be that the stream is recorded.
-  device_mixed().attention(ctx.data(), lse.data(), in.qkv.data(), s, work.data(), nullptr);
+  device_mixed().attention(ctx.data(), lse.data(), in_qkv(in.qkv.data(), s), s, work.data(),
+                           nullptr);
   CHECK(library.executions() == 0);
   CHECK(emulation::cudnn_calls.plans.empty());
   for (int again = 0; again < 3; ++again) run(s, in);
@@ -106,8 +107,8 @@ TEST_CASE("operands that lie askew are no matter for the library") {
   std::copy(in.qkv.begin(), in.qkv.end(), askew.begin() + 1);
   Mixed got = want;
   auto work = work_for(device_mixed(), s);
-  device_mixed().attention(got.ctx.data(), got.lse.data(), askew.data() + 1, s, work.data(),
-                           nullptr);
+  device_mixed().attention(got.ctx.data(), got.lse.data(), in_qkv(askew.data() + 1, s), s,
+                           work.data(), nullptr);
   CHECK(library.executions() == 2);
   CHECK(relative_l2(got.lse, {want.lse.begin(), want.lse.end()}) < kMaxLse);
 }
@@ -125,9 +126,10 @@ TEST_CASE("the library writes nothing beyond the work that it said, nor beyond i
   const auto size = static_cast<size_t>(values(s));
   std::vector<Bf16> ctx(size + 8, Bf16{7}), dqkv(3 * size + 8, Bf16{7});
   std::vector<float> lse(2 * 29 + 4, 7);
-  device_mixed().attention(ctx.data(), lse.data(), in.qkv.data(), s, work.data(), nullptr);
-  device_mixed().attention_dx(dqkv.data(), in.dctx.data(), ctx.data(), in.qkv.data(), lse.data(), s,
-                              work.data(), nullptr);
+  device_mixed().attention(ctx.data(), lse.data(), in_qkv(in.qkv.data(), s), s, work.data(),
+                           nullptr);
+  device_mixed().attention_dx(out_qkv(dqkv.data(), s), in.dctx.data(), ctx.data(),
+                              in_qkv(in.qkv.data(), s), lse.data(), s, work.data(), nullptr);
   CHECK(library.executions() == 2);
   CHECK(std::all_of(work.begin() + static_cast<int64_t>(bytes), work.end(),
                     [](char c) { return c == kGuard; }));

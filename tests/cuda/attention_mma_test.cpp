@@ -42,9 +42,9 @@ TEST_CASE("attention of bfloat16 bears scores that are large") {
   CHECK(relative_l2(widened<float>(got.ctx), want.ctx) < kMaxBf16);
   CHECK(relative_l2(got.lse, want.lse) < kMaxLse);
   // From the same ctx: where one key takes all, the gradient is a difference of near numbers.
-  kernels::reference_table().attention_dx(want.dqkv.data(), widened<double>(in.dctx).data(),
-                                          widened<double>(got.ctx).data(), qkv.data(),
-                                          want.lse.data(), s, nullptr, nullptr);
+  kernels::reference_table().attention_dx(
+      out_qkv(want.dqkv.data(), s), widened<double>(in.dctx).data(),
+      widened<double>(got.ctx).data(), in_qkv(qkv.data(), s), want.lse.data(), s, nullptr, nullptr);
   CHECK(relative_l2(widened<float>(got.dqkv), want.dqkv) < kMaxBf16);
 }
 
@@ -126,9 +126,8 @@ TEST_CASE("a key of bfloat16 that no query wants has a value without gradient") 
 }
 
 TEST_CASE("attention of bfloat16 with heads that are too wide is refused with their size") {
-  device_mixed().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
-  CHECK(device_error() == "cuda: attention got heads of 129 columns; at most 128 are possible");
-  device_mixed().attention_dx(nullptr, nullptr, nullptr, nullptr, nullptr, {1, 4, 1, 130}, nullptr,
-                              nullptr);
-  CHECK(device_error() == "cuda: attention got heads of 130 columns; at most 128 are possible");
+  device_mixed().attention(nullptr, nullptr, {}, {1, 4, 1, 193}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention got heads of 193 columns; at most 192 are possible");
+  device_mixed().attention_dx({}, nullptr, nullptr, {}, nullptr, {1, 4, 1, 194}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention got heads of 194 columns; at most 192 are possible");
 }

@@ -18,16 +18,16 @@ std::vector<T> run(const kernels::KernelTable<T>& k, AttentionShape s, const std
   const auto dctx = random_values<T>(n, 2);
   std::vector<T> ctx(n, T(77)), lse(s.batch * s.heads * s.seq, T(77)), dqkv(3 * n, T(77));
   auto work = work_for(k, s);
-  k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), nullptr);
-  k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
-                 nullptr);
+  k.attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, work.data(), nullptr);
+  k.attention_dx(out_qkv(dqkv.data(), s), dctx.data(), ctx.data(), in_qkv(qkv.data(), s),
+                 lse.data(), s, work.data(), nullptr);
   return joined(joined(ctx, lse), dqkv);
 }
 
 }  // namespace
 
 TEST_CASE("fused attention and its gradient agree with the reference") {
-  for (const AttentionShape s : kShapes)
+  for (const AttentionShape& s : kShapes)
     for (const double range : {1.0, 6.0})
       agree_on_device(2e-4, [&](const auto& k, auto zero) {
         using T = decltype(zero);
@@ -47,6 +47,6 @@ TEST_CASE("attention does not look at later tokens, not even at a NaN") {
 }
 
 TEST_CASE("attention with heads that are too wide is refused with their size") {
-  device_table().attention(nullptr, nullptr, nullptr, {1, 4, 1, 129}, nullptr, nullptr);
-  CHECK(device_error() == "cuda: attention got heads of 129 columns; at most 128 are possible");
+  device_table().attention(nullptr, nullptr, {}, {1, 4, 1, 193}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention got heads of 193 columns; at most 192 are possible");
 }

@@ -73,7 +73,7 @@ TEST_CASE("systems of other transfers, rows and orders train with the CUDA kerne
 }
 
 TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
-  ModelSpec model = small_model("top_k", 2);
+  Gpt2 model = small_model("top_k", 2);
   model.k = 2;
   model.balance_loss = {0.5, "choices", true};
   model.z_loss = 0.25;
@@ -130,7 +130,7 @@ TEST_CASE("activations in bfloat16 train a model near double, routed as it is at
   constexpr size_t kSteps = 3;  // the third is a replay
   const int64_t ranks = GENERATE(1, 2);
   CAPTURE(ranks);
-  const ModelSpec model = small_model(ranks == 1 ? "switch" : "top2");
+  const Gpt2 model = small_model(ranks == 1 ? "switch" : "top2");
   PlanSpec spec = spec_of(model, ranks);
   const auto plan_in_float = make_plan(spec),
              plan = make_plan(spec_of(model, ranks, Precision::kBF16));

@@ -39,15 +39,16 @@ TEST_CASE("the embedding and its gradients agree with the reference") {
           const int64_t seq = 6, vocab = 19;
           const auto ids = random_ints(tokens, 1, vocab - 1);  // one row has no token
           const auto wte = A::wide(vocab * hidden, 2), wpe = A::wide(seq * hidden, 3);
-          std::vector<T> x(tokens * hidden);
+          std::vector<T> x(tokens * hidden), alone(x.size());
           k.embedding(x.data(), ids.data(), wte.data(), wpe.data(), tokens, seq, hidden, nullptr);
+          k.embedding(alone.data(), ids.data(), wte.data(), nullptr, tokens, seq, hidden, nullptr);
           const auto dx = A::stored(tokens * hidden, 6);
           auto dwte = A::wide(vocab * hidden, 4), dwpe = A::wide(seq * hidden, 5);
           k.embedding_dwte(dwte.data(), ids.data(), dx.data(), accumulate ? dwte.data() : nullptr,
                            tokens, vocab, hidden, nullptr);
           k.embedding_dwpe(dwpe.data(), dx.data(), accumulate ? wpe.data() : nullptr, tokens, seq,
                            hidden, nullptr);
-          return Results<T>{x, joined(dwte, dwpe)};
+          return Results<T>{joined(x, alone), joined(dwte, dwpe)};
         });
 }
 

@@ -15,10 +15,13 @@ TEST_CASE("gate logits agree with the reference") {
           using A = decltype(arrays);
           const auto x = A::stored(g.tokens * g.hidden + shift, 1, range);
           const auto w = A::wide(g.experts * g.hidden, 2);
-          std::vector<typename A::Wide> logits(g.tokens * g.experts);
-          k.gate_logits(logits.data(), x.data() + shift, w.data(), g.tokens, g.experts, g.hidden,
-                        nullptr);
-          return Results<typename A::Stored>{{}, logits};
+          const auto bias = A::wide(g.experts, 3);
+          std::vector<typename A::Wide> logits(g.tokens * g.experts), biased(logits.size());
+          k.gate_logits(logits.data(), x.data() + shift, w.data(), nullptr, g.tokens, g.experts,
+                        g.hidden, nullptr);
+          k.gate_logits(biased.data(), x.data() + shift, w.data(), bias.data(), g.tokens, g.experts,
+                        g.hidden, nullptr);
+          return Results<typename A::Stored>{{}, joined(logits, biased)};
         });
 }
 
@@ -35,10 +38,11 @@ TEST_CASE("a row's logits and scores have the same bits alone") {
     const auto x = random_values<float>(tokens * hidden, 1);
     const auto w = random_values<float>(experts * hidden, 2);
     std::vector<float> all(tokens * experts), one(experts), all_p(all.size()), one_p(experts);
-    k.gate_logits(all.data(), x.data(), w.data(), tokens, experts, hidden, nullptr);
+    k.gate_logits(all.data(), x.data(), w.data(), nullptr, tokens, experts, hidden, nullptr);
     k.gate_scores(all_p.data(), all.data(), ScoreRule::kSoftmax, tokens, experts, nullptr);
     for (int64_t t = 0; t < tokens; ++t) {
-      k.gate_logits(one.data(), x.data() + t * hidden, w.data(), 1, experts, hidden, nullptr);
+      k.gate_logits(one.data(), x.data() + t * hidden, w.data(), nullptr, 1, experts, hidden,
+                    nullptr);
       k.gate_scores(one_p.data(), one.data(), ScoreRule::kSoftmax, 1, experts, nullptr);
       REQUIRE(std::equal(one.begin(), one.end(), all.begin() + t * experts));
       REQUIRE(std::equal(one_p.begin(), one_p.end(), all_p.begin() + t * experts));

@@ -88,7 +88,7 @@ std::vector<float> sums_at(const kernels::KernelTable<T>& k, int64_t cols, int64
             nullptr);
   k.rmsnorm_dx(dz.data() + shift, dy.data() + shift, x.data() + shift, rms.data(), gamma.data(),
                dz.data() + shift, rows, cols, nullptr);
-  k.gate_logits(scores.data(), x.data() + shift, w.data(), rows, experts, cols, nullptr);
+  k.gate_logits(scores.data(), x.data() + shift, w.data(), nullptr, rows, experts, cols, nullptr);
   const std::vector<int32_t> choice_slot = {2, -1, 0},
                              target = {0, 1, static_cast<int32_t>(cols) - 1};
   k.combine_dweight(dweight.data(), dy.data() + shift, x.data() + shift, choice_slot.data(), rows,
@@ -156,12 +156,13 @@ TEST_CASE("a row's logits of bfloat16 have the same bits in any part of a batch"
   const auto x = Arrays<Bf16>::stored(tokens * hidden, 1);
   const auto w = random_values<float>(experts * hidden, 2);
   Floats all(tokens * experts);
-  device_mixed().gate_logits(all.data(), x.data(), w.data(), tokens, experts, hidden, nullptr);
+  device_mixed().gate_logits(all.data(), x.data(), w.data(), nullptr, tokens, experts, hidden,
+                             nullptr);
   for (int64_t first = 0; first < tokens; ++first)
     for (int64_t count = 1; first + count <= tokens; ++count) {
       Floats part(count * experts);
-      device_mixed().gate_logits(part.data(), x.data() + first * hidden, w.data(), count, experts,
-                                 hidden, nullptr);
+      device_mixed().gate_logits(part.data(), x.data() + first * hidden, w.data(), nullptr, count,
+                                 experts, hidden, nullptr);
       REQUIRE(std::equal(part.begin(), part.end(), all.begin() + first * experts));
     }
 }
@@ -193,7 +194,7 @@ TEST_CASE("NaN and infinity in an activation come out where the reference has th
                           nullptr);
         k.bias_grad(db.data(), x.data(), nullptr, rows, hidden, nullptr);
         k.embedding_dwpe(dwpe.data(), x.data(), nullptr, rows, 2, hidden, nullptr);
-        k.gate_logits(logits.data(), x.data(), gate.data(), rows, 3, hidden, nullptr);
+        k.gate_logits(logits.data(), x.data(), gate.data(), nullptr, rows, 3, hidden, nullptr);
         return Results<T>{
             joined(joined(joined(y, sum), joined(out, back)), din),
             joined(joined(joined(mean, rstd), joined(db, dwpe)), joined(logits, dweight))};

@@ -112,6 +112,89 @@ TEST_CASE("gated activations and their gradients agree with the reference") {
         });
 }
 
+TEST_CASE("maps, their gradients and products agree with the reference") {
+  using kernels::Map;
+  for (const auto& [rows, cols] : kRows)
+    for (const int64_t shift : {0, 1})
+      for (const Map map : {Map::kScale, Map::kSigmoid, Map::kRelu})
+        agree_on_both(1e-5, [&](const auto& k, auto arrays) {
+          using A = decltype(arrays);
+          using T = typename A::Stored;
+          using W = typename A::Wide;
+          const int64_t n = rows * cols;
+          auto x = A::stored(n + shift, 1, 6);
+          x[static_cast<size_t>(shift)] = A::of(NAN);
+          const auto dy = A::stored(n + shift, 2), acc = A::stored(n + shift, 3);
+          const T* const a = shift == 0 ? nullptr : acc.data() + shift;
+          std::vector<T> y(n + shift), dx(n + shift), full(n + shift), by_row(n + shift);
+          std::vector<T> dots(rows);
+          k.map(y.data() + shift, x.data() + shift, map, W(1.5), a, n, nullptr);
+          if (map != Map::kScale)
+            k.map_dx(dx.data() + shift, dy.data() + shift, acc.data() + shift, map, a, n, nullptr);
+          k.mul(full.data() + shift, dy.data() + shift, acc.data() + shift, a, rows, cols, false,
+                nullptr);
+          k.mul(by_row.data() + shift, dy.data() + shift, acc.data() + shift, a, rows, cols, true,
+                nullptr);
+          k.row_dot(dots.data(), dy.data() + shift, acc.data() + shift, rows, cols, nullptr);
+          return Results<T>{joined(joined(y, dx), joined(joined(full, by_row), dots)), {}};
+        });
+}
+
+TEST_CASE("columns of heads that are cut and joined agree with the reference") {
+  for (const kernels::HeadColumns columns :
+       {kernels::HeadColumns{1, 16, 8}, {3, 5, 64}, {4, 128, 64}, {7, 1, 1}})
+    for (const bool shared : {false, true})
+      agree_on_both(1e-6, [&](const auto& k, auto arrays) {
+        using A = decltype(arrays);
+        using T = typename A::Stored;
+        kernels::HeadColumns c = columns;
+        c.shared = shared;
+        const int64_t rows = 11;
+        const auto x = A::stored(rows * c.row(), 1), in = A::stored(rows * c.row_of_first(), 2);
+        const auto other = A::stored(rows * c.row_of_second(), 3);
+        std::vector<T> first(in.size()), second(other.size()), back(x.size());
+        k.split_heads(first.data(), second.data(), x.data(), c, rows, nullptr);
+        k.join_heads(back.data(), in.data(), other.data(), c, rows, nullptr);
+        return Results<T>{joined(joined(first, second), back), {}};
+      });
+}
+
+TEST_CASE("rotary embedding agrees with the reference in both forms and directions") {
+  using kernels::RopeShape;
+  for (RopeShape s : std::vector<RopeShape>{{1, 1, 1, 2, 0, 1},
+                                            {12, 6, 2, 8, 0, 4},
+                                            {6, 3, 3, 12, 8, 2},
+                                            {8, 4, 2, 128, 0, 64},
+                                            {8, 8, 5, 192, 128, 32},
+                                            {10, 5, 2, 70, 4, 17},
+                                            {4, 2, 1, 64, 0, 16}})
+    for (const int mode : {0, 1, 2, 3})
+      for (const int64_t shift : {0, 1}) {
+        s.interleaved = mode % 2 == 1;
+        s.inverse = mode >= 2;
+        agree_on_both(1e-6, [&](const auto& k, auto arrays) {
+          using A = decltype(arrays);
+          using T = typename A::Stored;
+          const int64_t n = s.tokens * s.heads * s.head_dim;
+          auto x = A::stored(n + shift, 1);
+          const auto angles = A::wide(s.seq * 2 * s.pairs, 2);
+          std::vector<T> y(n + shift);
+          k.rope(y.data() + shift, x.data() + shift, angles.data(), s, nullptr);
+          k.rope(x.data() + shift, x.data() + shift, angles.data(), s, nullptr);
+          return Results<T>{joined(x, y), {}};
+        });
+      }
+}
+
+TEST_CASE("the angles of rotary embedding are those of the reference to a rounding") {
+  kernels::RopeFrequencies f = {3, 1.25f, {1, 0.37f, 0}};
+  agree_on_device(2e-7, [&](const auto& k, auto zero) {
+    std::vector<decltype(zero)> angles(6 * 5000);
+    k.rope_angles(angles.data(), f, 5000, nullptr);
+    return angles;
+  });
+}
+
 TEST_CASE("sums, with operands that are not aligned to a vector") {
   for (const int64_t n : {0, 1, 4, 255, 1032, 4099})
     for (const int64_t shift : {0, 1})

@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/exec/data.h"
+#include "tests/model/gpt2.h"
 
 namespace moe {
 namespace {
@@ -208,7 +209,7 @@ TEST_CASE("a run reads a text's two parts, or the reference's tokens, which hold
   const TempFolder folder;
   const auto corpus =
       std::make_shared<const TextCorpus>(read_text(folder.write("t.txt", letters(400)), 8));
-  ModelSpec model;
+  test::Gpt2 model;
   model.vocab = 256, model.seq = 8, model.batch_per_device = 2;
   const auto same = [](const DataSource& a, const DataSource& b) {
     const Batch x = global_batch(a, 3, 2, 2, 8), y = global_batch(b, 3, 2, 2, 8);
@@ -226,9 +227,10 @@ TEST_CASE("a run reads a text's two parts, or the reference's tokens, which hold
 }
 
 TEST_CASE("LayerNorm weights begin at 1, biases at 0, matrices at random") {
-  const ModelSpec model;
+  const test::Gpt2 gpt2;
+  const Model model = test::build_model(gpt2, gate_spec(gpt2), 1);
   const ParamInit value = reference_values(model);
-  const std::vector<ParamInfo> infos = parameters(model);
+  const std::vector<ParamInfo>& infos = model.parameters;
   for (size_t t = 0; t < infos.size(); ++t) {
     INFO(infos[t].name);
     const double one = infos[t].init == ParamInfo::Init::kOne ? 1 : 0;

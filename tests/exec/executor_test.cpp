@@ -69,7 +69,7 @@ TEST_CASE("a collective begins at the same time on all ranks, when the last one 
 
 TEST_CASE("without a capacity limit two and four ranks give one rank's losses and gradients") {
   const auto run = [](int64_t num_ranks) {
-    ModelSpec model = small_model("switch", 4 / num_ranks);
+    Gpt2 model = small_model("switch", 4 / num_ranks);
     model.capacity_factor = 0;
     const auto plan = plan_of(spec_of(model, num_ranks, Precision::kF64));
     RunOptions options = options_of(*plan, 3);
@@ -95,7 +95,7 @@ TEST_CASE("without a capacity limit two and four ranks give one rank's losses an
 }
 
 TEST_CASE("routing statistics count what was kept and what was dropped") {
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.capacity_factor = 0.5;
   const auto plan = plan_of(spec_of(model, 2));
   const RunResult result = run_cpu(*plan, options_of(*plan, 2));

@@ -25,7 +25,7 @@ RunResult run_poisoned(const Plan& plan, int64_t steps) {
 
 PlanSpec spec_with(const std::string& gate, int64_t ep, int64_t ranks,
                    Precision precision = Precision::kF64) {
-  ModelSpec model = small_model(gate, 2);
+  Gpt2 model = small_model(gate, 2);
   model.ep = ep;
   return spec_of(model, ranks, precision);
 }
@@ -171,7 +171,7 @@ TEST_CASE("copies of a parameter that differ are found, with its name and the ra
     for (int64_t r = 0; r < 4; ++r) {
       own.push_back(std::make_unique<RankBuffers>(*plan, 8));
       ranks.push_back(own.back().get());
-      initialise<double>(*plan, all, *own.back(), r, reference_init);
+      initialise<double>(*plan, all, *own.back(), r, {});
     }
     RunResult result;
     measure_parameters<double>(all, ranks, result);

@@ -37,7 +37,7 @@ ParamInit with_one(uint64_t parameter, uint64_t element, double value) {
 }
 
 uint64_t number_of(const Plan& plan, const std::string& name) {
-  const std::vector<ParamInfo> all = parameters(plan.spec.model);
+  const std::vector<ParamInfo> all = plan.spec.model->parameters;
   for (size_t t = 0; t < all.size(); ++t) {
     if (all[t].name == name) return t;
   }

@@ -32,10 +32,10 @@ Gate rare_second() {
 }
 
 PlanSpec spec_with(const Gate& gate) {
-  ModelSpec model = small_model("top2", 16);
+  Gpt2 model = small_model("top2", 16);
   model.k = gate.fixed_k;
   PlanSpec spec = spec_of(model, 2);
-  spec.gate = gate_spec(model, gate);
+  set_model(spec, model, gate_spec(model, gate));
   spec.system.stages = {pass("irregular_a2a"), pass("used_rows")};
   return spec;
 }
@@ -66,7 +66,7 @@ TEST_CASE("by the scores of a workload a gate sends the same bytes simulated and
     INFO(gate.name);
     PlanSpec spec = spec_with(gate);
     spec.routing = std::make_shared<const RoutingModel>(
-        gated_routing(gate_use(gate, spec.gate, spec.model, 2), law));
+        gated_routing(gate_use(gate, spec.gate, *spec.model, 2), law));
     const auto plan = make_plan(spec);
     RunOptions options = options_of(*plan, 3);
     if (gate.name == "rare_second") options.policies.gate = [&](int64_t) { return gate; };
@@ -77,8 +77,8 @@ TEST_CASE("by the scores of a workload a gate sends the same bytes simulated and
       REQUIRE(executed.moe[step].size() == 1);
       const RoutingQuery query = {.step = static_cast<int64_t>(step),
                                   .ranks = 2,
-                                  .tokens = spec.model.tokens_per_rank(),
-                                  .experts = spec.model.experts,
+                                  .tokens = spec.model->tokens_per_rank(),
+                                  .experts = spec.model->experts,
                                   .k = spec.gate.k};
       const ExpertCounts kept = spec.routing->kept(query);
       const std::vector<int64_t>& counts = executed.moe[step][0].counts;
@@ -103,7 +103,7 @@ TEST_CASE("without a workload a rarely taken second choice is simulated as it is
   };
   const Gate rare = rare_second();
   const PlanSpec spec = spec_with(rare);
-  const MeanRouting mean = even_routing(gate_use(rare, spec.gate, spec.model, 2), 1);
+  const MeanRouting mean = even_routing(gate_use(rare, spec.gate, *spec.model, 2), 1);
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 1);
   options.policies.gate = [&](int64_t) { return rare; };
@@ -112,7 +112,7 @@ TEST_CASE("without a workload a rarely taken second choice is simulated as it is
   const double executed_bytes =
       static_cast<double>(total(row_bytes(*plan, executed.timelines[0]))) / 2;
   CHECK(by_gate == Approx(executed_bytes).epsilon(0.1));
-  const auto as_top2 = static_cast<double>(simulated_bytes(rare, 1 / spec.model.capacity_factor));
+  const auto as_top2 = static_cast<double>(simulated_bytes(rare, 1 / spec.model->capacity_factor));
   CHECK(as_top2 > 1.9 * by_gate);
   CHECK(as_top2 > 1.8 * executed_bytes);
 }

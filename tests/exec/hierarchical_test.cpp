@@ -14,7 +14,7 @@ struct Place {
 std::shared_ptr<const Plan> plan_on(const Place& place, std::vector<Stage> stages,
                                     Precision precision) {
   const int64_t ranks = place.nodes * place.per_node;
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.capacity_factor = 1.5;
   model.experts = place.experts;
   model.ep = place.ep;

@@ -119,7 +119,7 @@ TEST_CASE("in float32 a batch in parts differs by roundings, and routing only at
   const std::string gate = GENERATE("switch", "hash", "random");
   int runs = 0, flips = 0;
   for (const int64_t ranks : {1, 2, 4}) {
-    const ModelSpec model = reference_model(gate, ranks);
+    const Gpt2 model = reference_model(gate, ranks);
     const auto exact = plan_with(spec_of(model, ranks, Precision::kF64), {});
     RunOptions options = options_of(*exact, 2);
     options.precision = Precision::kF64;

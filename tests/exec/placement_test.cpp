@@ -40,7 +40,9 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 }
 
 PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision = Precision::kF64) {
-  return spec_of(small_model(gate, 2), ranks, precision);
+  Gpt2 model = small_model(gate, 2);
+  model.experts = std::max(model.experts, ranks);
+  return spec_of(model, ranks, precision);
 }
 
 RunResult run_poisoned(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr) {
@@ -144,7 +146,8 @@ TEST_CASE("copies that enter a node once leave the same model") {
       for (const Op& op : plan->graph.ops()) {
         if (op.kind.valid() && attr_int(op, "devices_per_node", 1) == devices) ++ops;
       }
-      CHECK(ops == 2 * plan->spec.model.layers / 2);  // copies and their gradients, by MoE layer
+      CHECK(ops ==
+            2 * plan->spec.model->num_moe_layers());  // copies and their gradients, by MoE layer
       check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
     }
   }
@@ -242,8 +245,10 @@ TEST_CASE("fifty steps with experts that move leave the optimiser where fifty wi
 TEST_CASE("AdamW's states move with their experts, and router losses see the same routing") {
   PlanSpec spec = spec_with("top2", 4);
   spec.optimizer = Adamw{.lr = 0.1};
-  spec.model.balance_loss.coefficient = 0.02;
-  spec.model.z_loss = 1e-3;
+  change_model(spec, [&](Gpt2& m) {
+    m.balance_loss.coefficient = 0.02;
+    m.z_loss = 1e-3;
+  });
   const RunResult expected = run_poisoned(*plan_with(spec, {}), 4);
   const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
   const RunResult result =
@@ -365,7 +370,7 @@ TEST_CASE("a record says what devices computed under the placement and would hav
 }
 
 TEST_CASE("a policy is told the time of the experts of the layer before, executed or simulated") {
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.layers = 4;
   PlanSpec spec = spec_of(model, 2, Precision::kF64);
   spec.routing = std::make_shared<const RoutingModel>(workload("zipf", {{"s", 1.1}}, 1));
@@ -491,7 +496,7 @@ PlacementFunction random_shadows(uint64_t seed) {
 /// the layers hides some of two copies, so that block 3's go in two transfers.
 std::shared_ptr<const Plan> plan_with_cut(PlanSpec spec, std::vector<Stage> more) {
   more.insert(more.begin(), placed_by({.shadows = 2, .split = true}));
-  spec.model.layers = 4;
+  change_model(spec, [&](Gpt2& m) { m.layers = 4; });
   for (double rate = 1e6; rate < 1e13; rate *= 1.4) {
     spec.cluster.intra = {.bytes_per_s = rate, .latency_ns = 0};
     spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
@@ -506,7 +511,7 @@ TEST_CASE("copies in two transfers train the same bits as in one") {
   for (const int64_t ranks : {2, 4}) {
     const PlanSpec spec = spec_with("top2", ranks);
     PlanSpec deep = spec;
-    deep.model.layers = 4;
+    change_model(deep, [&](Gpt2& m) { m.layers = 4; });
     const auto whole = plan_with(deep, {placed_by({.shadows = 2})});
     const RunResult expected = run_poisoned(*whole, 4, full_shadows());
     const auto cut = plan_with_cut(spec, {});
@@ -542,7 +547,6 @@ int64_t arriving(const Graph& graph, const Op& op, const std::vector<ShadowRange
 TEST_CASE("the gradients that arrive in a step fit the room that their op asks for") {
   for (const int64_t per_node : {1, 2, 4, 8}) {
     PlanSpec spec = spec_with("top2", 8);
-    spec.model.experts = 8;
     spec.cluster.nodes = 8 / per_node;
     spec.cluster.devices_per_node = per_node;
     spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
@@ -590,7 +594,7 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
     }
   }
   PlanSpec deep = spec_with("switch", 4);
-  deep.model.layers = 4;
+  change_model(deep, [&](Gpt2& m) { m.layers = 4; });
   const RunResult plain = run_poisoned(*plan_with(deep, {}), 4);
   const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
   const auto parts =
@@ -603,7 +607,7 @@ TEST_CASE("every op of a placed step, and of placed inference, can be timed") {
   const ProfileOptions quick = {.ranks_beside = 2, .min_time_s = 0, .min_samples = 3};
   PlanSpec inference = spec_with("switch", 2, Precision::kF32);
   inference.inference = true;
-  inference.model.moe_every = 1;
+  change_model(inference, [&](Gpt2& m) { m.moe_every = 1; });
   const auto lina = pass("lina_inference", {{"path", 1.0}});
   for (const auto& plan : {plan_with(spec_with("switch", 2, Precision::kF32), {pass("eplb")}),
                            plan_with(spec_with("switch", 2, Precision::kF32), {pass("top_k")}),
@@ -625,7 +629,7 @@ TEST_CASE("two placements, and a placement of what is cut or grouped, are refuse
   CHECK_THROWS_WITH(plan_with(spec, {pass("placed"), pass("swap")}),
                     Catch::Contains("stage 'swap': stage 'placed' has already placed the experts"));
   PlanSpec grouped = spec;
-  grouped.model.ep = 2;
+  change_model(grouped, [&](Gpt2& m) { m.ep = 2; });
   CHECK_THROWS_WITH(plan_with(grouped, {pass("placed")}),
                     Catch::Contains("exchanges rows among fewer than all ranks (model.ep)"));
   CHECK_THROWS_WITH(plan_with(spec, {pass("swap", {{"use", std::string("now")}})}),

@@ -14,16 +14,16 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-PlanSpec spec_with(const RoutingModel& routing, ModelSpec model, int64_t ranks,
+PlanSpec spec_with(const RoutingModel& routing, Gpt2 model, int64_t ranks,
                    Precision precision = Precision::kF32) {
   PlanSpec spec = spec_of(model, ranks, precision);
   spec.routing = std::make_shared<const RoutingModel>(routing);
-  spec.gate = gate_spec(model, routed_gate(spec.routing, model, ranks));
+  set_model(spec, model, gate_spec(model, routed_gate(spec.routing, model, {}, ranks)));
   return spec;
 }
 
 RoutingQuery query_of(const Plan& plan, int64_t step, int64_t block) {
-  const ModelSpec& m = plan.spec.model;
+  const Model& m = *plan.spec.model;
   return {.step = step,
           .layer = m.moe_layer(block),
           .ranks = plan.spec.num_ranks,
@@ -32,8 +32,8 @@ RoutingQuery query_of(const Plan& plan, int64_t step, int64_t block) {
           .k = plan.spec.gate.k};
 }
 
-ModelSpec model_of(int64_t k, double capacity_factor) {
-  ModelSpec model = small_model("switch", 3);
+Gpt2 model_of(int64_t k, double capacity_factor) {
+  Gpt2 model = small_model("switch", 3);
   model.layers = 4;
   model.k = k;
   model.capacity_factor = capacity_factor;
@@ -143,7 +143,7 @@ TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
 TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
   for (const char* gate : {"top2", "expert_choice"}) {
     CAPTURE(gate);
-    ModelSpec model = model_of(2, 1.0);
+    Gpt2 model = model_of(2, 1.0);
     model.gate = gate;
     const auto plan = plan_of(spec_of(model, 2));
     RunOptions options = options_of(*plan, 3);
@@ -157,7 +157,9 @@ TEST_CASE("a recorded run replays: the same routing, losses and parameters") {
     if (gate == std::string("expert_choice")) continue;  // no routing model of k choices per token
     const RoutingModel routing = routing_of(options.record, "trace", false);
     PlanSpec spec = spec_with(routing, model, 2);
-    spec.gate.weight = plan->spec.gate.weight;
+    GateSpec replaying = spec.gate;
+    replaying.weight = plan->spec.gate.weight;
+    set_model(spec, model, replaying);
     const auto replayed = plan_of(spec);
     const RunResult again = run_cpu(*replayed, options_of(*replayed, 3));
     CHECK(again.losses == recorded.losses);

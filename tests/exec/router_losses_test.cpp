@@ -28,9 +28,9 @@ const json& golden() {
   return file;
 }
 
-ModelSpec golden_model(const json& c) {
+Gpt2 golden_model(const json& c) {
   const json& sizes = golden()["model"];
-  ModelSpec m;
+  Gpt2 m;
   m.vocab = sizes["vocab"];
   m.layers = sizes["layers"];
   m.hidden = sizes["hidden"];
@@ -159,7 +159,7 @@ TEST_CASE("priorities do not hold back the sum of counts that the backward waits
 
 /// Of one step without drops, so that ranks route alike however many there are.
 MoeStats one_step(int64_t ranks, bool over_all, RunResult* whole = nullptr) {
-  ModelSpec model = small_model("top_k", 4 / ranks);
+  Gpt2 model = small_model("top_k", 4 / ranks);
   model.k = 2;
   model.capacity_factor = 0;
   model.balance_loss = {0.5, "choices", over_all};
@@ -212,7 +212,7 @@ int64_t sum_of(const std::vector<int64_t>& values) {
 TEST_CASE("what is counted: first choices, all choices, or those kept") {
   const int64_t ranks = 2, tokens = 2 * 8;
   for (const char* count : {"first", "choices", "kept"}) {
-    ModelSpec model = small_model("top_k", 2);
+    Gpt2 model = small_model("top_k", 2);
     model.k = 2;
     model.capacity_factor = 0.5;
     model.balance_loss = {1.0, count, true};
@@ -240,7 +240,7 @@ double imbalance(const RunResult& result) {
 
 TEST_CASE("a balance loss, and biases, keep loads nearer to each other than nothing does") {
   const auto trained = [](double coefficient, double rate) {
-    ModelSpec model = small_model("switch", 8);
+    Gpt2 model = small_model("switch", 8);
     model.balance_loss.coefficient = coefficient;
     model.bias_rate = rate;
     PlanSpec spec = spec_of(model, 2);
@@ -257,7 +257,7 @@ TEST_CASE("a balance loss, and biases, keep loads nearer to each other than noth
 
 TEST_CASE("biases move the choice and leave the weights of the chosen experts as they are") {
   // One step moves every bias by the rate, whichever its size, to the side of the mean load.
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.capacity_factor = 0;
   model.bias_rate = 1e-12;
   const auto tiny = plan_of(spec_of(model, 2, Precision::kF64));
@@ -281,7 +281,7 @@ class File {
 };
 
 PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
-  ModelSpec model = small_model("switch", 4 / ranks);
+  Gpt2 model = small_model("switch", 4 / ranks);
   model.bias_rate = bias ? 0.02 : 0;
   PlanSpec spec = spec_of(model, ranks, Precision::kF64);
   spec.optimizer = Adamw{.lr = 0.01};
@@ -339,7 +339,7 @@ TEST_CASE("weight decay pulls on matrices and tables, not on biases and norms") 
 TEST_CASE("without a capacity nothing is dropped, even where all tokens go to the same experts") {
   for (const int64_t ranks : {1, 2, 4}) {
     for (const int64_t k : {1, 2}) {
-      ModelSpec model = small_model(k == 1 ? "switch" : "top_k", 4);
+      Gpt2 model = small_model(k == 1 ? "switch" : "top_k", 4);
       model.k = k;
       model.capacity_factor = 0;
       const PlanSpec spec = spec_of(model, ranks, Precision::kF64);
@@ -381,44 +381,44 @@ TEST_CASE("without a capacity nothing is dropped, even where all tokens go to th
   }
 }
 
-void check_refused(void (*change)(ModelSpec&), const std::string& why) {
-  ModelSpec model = small_model();
+void check_refused(void (*change)(Gpt2&), const std::string& why) {
+  Gpt2 model = small_model();
   change(model);
   CHECK_THROWS_WITH(build_forward(model, gate_spec(model), 1), Contains(why));
 }
 
 TEST_CASE("losses that do not fit the gate, or make no sense, are refused by name") {
   check_refused(
-      [](ModelSpec& m) {
+      [](Gpt2& m) {
         m.gate = "hash";
         m.balance_loss.coefficient = 0.1;
       },
       "model.balance_loss: the gate 'hash' does not choose experts by their scores");
   check_refused(
-      [](ModelSpec& m) {
+      [](Gpt2& m) {
         m.gate = "expert_choice";
         m.bias_rate = 0.1;
       },
       "model.bias_balance: the gate 'expert_choice' lets experts choose");
   check_refused(
-      [](ModelSpec& m) {
+      [](Gpt2& m) {
         m.gate = "random";
         m.z_loss = 0.1;
       },
       "model.z_loss: the gate 'random' does not choose experts by their scores");
   check_refused(
-      [](ModelSpec& m) {
+      [](Gpt2& m) {
         m.balance_loss = {0.1, "all", false};
       },
       "model.balance_loss.count = 'all', allowed: first, choices, kept");
-  check_refused([](ModelSpec& m) { m.balance_loss.coefficient = -1; },
+  check_refused([](Gpt2& m) { m.balance_loss.coefficient = -1; },
                 "model.balance_loss.coefficient = -1, allowed: 0 or a positive number");
-  check_refused([](ModelSpec& m) { m.z_loss = NAN; }, "model.z_loss = nan");
+  check_refused([](Gpt2& m) { m.z_loss = NAN; }, "model.z_loss = nan");
 }
 
 TEST_CASE("a balance loss cannot be one of the ops of a range that is cut") {
   PlanSpec spec = golden_spec("balance_rank");
-  const Graph forward = build_forward(spec.model, spec.gate, spec.num_ranks);
+  const Graph forward = spec.model->forward;
   for (const char* name : {"b1.moe.load", "b1.moe.balance_loss"}) {
     INFO(name);
     const OpId id = forward.find_op(name);

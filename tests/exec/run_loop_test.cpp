@@ -74,11 +74,11 @@ class FarRanks {
       reports[r].stats.loss = 0.5;
       reports[r].spans.resize(plan_.orders.lanes.size());
       if (!spec.train) continue;
-      initialise<float>(plan_, loop_.persistents(), *far_[r], static_cast<int64_t>(r),
-                        [&](uint64_t element, uint64_t parameter) {
-                          return reference_init(element, parameter) *
-                                 static_cast<double>(spec.step + 1);
-                        });
+      RunOptions options;
+      options.init = [&](uint64_t element, uint64_t parameter) {
+        return reference_init(element, parameter) * static_cast<double>(spec.step + 1);
+      };
+      initialise<float>(plan_, loop_.persistents(), *far_[r], static_cast<int64_t>(r), options);
     }
     return reports;
   }

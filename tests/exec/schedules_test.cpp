@@ -71,7 +71,7 @@ TEST_CASE("random schedules of other programs give the bits of their plain order
   cut.system.stages = {{.name = "capacity_pipeline", .options = {{"degree", 2.0}}}};
   check_random_schedules(make_plan(cut)->graph, cut, 5000, 10);
 
-  ModelSpec unfused = small_model("bpr");
+  Gpt2 unfused = small_model("bpr");
   unfused.fused_attention = false;
   const PlanSpec in_double = spec_of(unfused, 2, Precision::kF64);
   check_random_schedules(ragged_step_graph(in_double), in_double, 3000, 10);

@@ -70,8 +70,8 @@ void try_hold(const PlanSpec& spec, const Graph& graph, Schedule& schedule, Rng&
 
 }  // namespace
 
-ModelSpec reference_model(const std::string& gate, int64_t num_ranks) {
-  ModelSpec m;
+Gpt2 reference_model(const std::string& gate, int64_t num_ranks) {
+  Gpt2 m;
   m.vocab = 512;
   m.layers = 4;
   m.hidden = 128;
@@ -84,8 +84,8 @@ ModelSpec reference_model(const std::string& gate, int64_t num_ranks) {
   return m;
 }
 
-ModelSpec small_model(const std::string& gate, int64_t rows) {
-  ModelSpec m;
+Gpt2 small_model(const std::string& gate, int64_t rows) {
+  Gpt2 m;
   m.vocab = 32;
   m.layers = 2;
   m.hidden = 16;
@@ -98,30 +98,29 @@ ModelSpec small_model(const std::string& gate, int64_t rows) {
   return m;
 }
 
-PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision) {
+PlanSpec spec_of(const Gpt2& model, int64_t num_ranks, Precision precision) {
   PlanSpec spec;
-  spec.model = model;
-  spec.gate = gate_spec(model);
-  spec.cluster = any_cluster(num_ranks);
   spec.num_ranks = num_ranks;
+  set_model(spec, model);
+  spec.cluster = any_cluster(num_ranks);
   spec.system.name = "plain";
   spec.cost = std::make_shared<RooflineCost>(spec.cluster, spec.work);
   spec.element_bytes = precision == Precision::kF64 ? 8 : 4;
   if (precision != Precision::kBF16) return spec;
-  spec.model.dtype = DType::kBF16;
+  change_model(spec, [&](Gpt2& m) { m.dtype = DType::kBF16; });
   spec.element_bytes = 0;
   return spec;
 }
 
 Graph step_graph(const PlanSpec& spec) {
-  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  Graph graph = spec.model->forward;
   add_backward_and_update(graph, spec.optimizer, spec.system.sync,
-                          spec.model.resident_group(spec.num_ranks));
+                          spec.model->resident_group(spec.num_ranks));
   return graph;
 }
 
 Graph ragged_step_graph(const PlanSpec& spec) {
-  Graph graph = build_forward(spec.model, spec.gate, spec.num_ranks);
+  Graph graph = spec.model->forward;
   TensorId received;
   for (size_t i = 0, n = graph.num_ops(); i < n; ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -199,7 +198,7 @@ RunOptions options_of(const Plan& plan, int64_t steps) {
   options.precision = plan.spec.element_bytes == 8   ? Precision::kF64
                       : plan.spec.element_bytes == 4 ? Precision::kF32
                                                      : Precision::kBF16;
-  const ModelSpec& m = plan.spec.model;
+  const Model& m = *plan.spec.model;
   options.data = reference_data(m.vocab, m.batch_per_device, plan.graph.num_ranks, m.seq);
   options.init = reference_init;
   options.timeout_s = 5;

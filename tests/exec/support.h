@@ -8,16 +8,17 @@
 #include "engine/base/rng.h"
 #include "engine/exec/executor.h"
 #include "engine/plan.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 
 /// The reference model at its reference sizes, the batch of 8 rows shared by the ranks.
-ModelSpec reference_model(const std::string& gate, int64_t num_ranks);
+Gpt2 reference_model(const std::string& gate, int64_t num_ranks);
 /// A model whose step takes well under a millisecond: 2 blocks, one of them MoE, `rows` a rank.
-ModelSpec small_model(const std::string& gate = "switch", int64_t rows = 2);
+Gpt2 small_model(const std::string& gate = "switch", int64_t rows = 2);
 
 /// A spec with plain expert parallelism for these many ranks.
-PlanSpec spec_of(const ModelSpec& model, int64_t num_ranks, Precision precision = Precision::kF32);
+PlanSpec spec_of(const Gpt2& model, int64_t num_ranks, Precision precision = Precision::kF32);
 /// A stage of a system: a built-in pass by name.
 inline Stage pass(const std::string& name, Options options = {}) {
   return {.name = name, .options = std::move(options)};

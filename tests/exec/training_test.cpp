@@ -7,22 +7,22 @@
 #include "engine/exec/cpu/executor.h"
 #include "engine/exec/data.h"
 #include "engine/run.h"
+#include "tests/model/gpt2.h"
 
 namespace moe {
 namespace {
 
-ModelSpec tiny() {
-  ModelSpec m;
+test::Gpt2 tiny() {
+  test::Gpt2 m;
   m.vocab = 512, m.layers = 4, m.hidden = 128, m.heads = 4, m.seq = 64, m.batch_per_device = 8;
   m.experts = 4;
   return m;
 }
 
-std::shared_ptr<const Plan> plan_of(const ModelSpec& model, int64_t ranks, Precision precision) {
+std::shared_ptr<const Plan> plan_of(const test::Gpt2& model, int64_t ranks, Precision precision) {
   PlanSpec s;
-  s.model = model;
-  s.gate = gate_spec(model);
   s.num_ranks = ranks;
+  test::set_model(s, model);
   s.cluster.nodes = ranks;
   s.cluster.device = {"cpu", 1e11, 1e10, 1e10, 0, 0};
   s.cluster.intra = s.cluster.nic = {1e12, 0};
@@ -45,8 +45,8 @@ RunResult train(const Plan& plan, int64_t ranks, int64_t steps, Precision precis
   o.steps = steps;
   o.precision = precision;
   o.init = reference_init;
-  o.data = reference_data(plan.spec.model.vocab, plan.spec.model.batch_per_device, ranks,
-                          plan.spec.model.seq);
+  o.data = reference_data(plan.spec.model->vocab, plan.spec.model->batch_per_device, ranks,
+                          plan.spec.model->seq);
   return run(plan, "cpu", o);
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("twenty float32 steps stay within float32's spread of PyTorch's float6
 
 TEST_CASE("training on two ranks gets below the corpus's unigram entropy on held-out text",
           "[slow]") {
-  ModelSpec model = tiny();
+  test::Gpt2 model = tiny();
   model.vocab = 256, model.layers = 2, model.batch_per_device = 4;
   auto corpus =
       std::make_shared<TextCorpus>(read_text(default_corpus_path(MOE_SOURCE_DIR), model.seq));

@@ -206,7 +206,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a step in parts gives what the interpreter gives without any storage plan") {
-  const ModelSpec model = small_model("top2");
+  const Gpt2 model = small_model("top2");
   const PlanSpec spec = spec_of(model, 1, Precision::kF64);
   for (uint64_t seed = 0; seed < 8; ++seed) {
     const Graph graph = Parts(ragged_step_graph(spec), seed).take();

@@ -20,7 +20,7 @@ struct World {
   std::string path = fuzz::folder() + "/x.ckpt", good;
   World() {
     std::memset(buffers.persistent().data(), 0, buffers.persistent().size());
-    write_checkpoint(path, *plan, all, ranks, 4, 3);
+    write_checkpoint(path, all, ranks, 4, 3);
     good.resize(std::filesystem::file_size(path));
     FILE* const file = std::fopen(path.c_str(), "rb");
     good.resize(std::fread(good.data(), 1, good.size(), file));
@@ -61,9 +61,8 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const World& w = world();
-  for (const auto read :
-       {+[](const World& v) { read_checkpoint(v.path, *v.plan, v.all, v.ranks, 4); },
-        +[](const World& v) { read_parameters(v.path, *v.plan, v.all, v.ranks, 4); }}) {
+  for (const auto read : {+[](const World& v) { read_checkpoint(v.path, v.all, v.ranks, 4); },
+                          +[](const World& v) { read_parameters(v.path, v.all, v.ranks, 4); }}) {
     fuzz::write(w.path, {reinterpret_cast<const char*>(data), size});
     fuzz::loaded([&] { read(w); });
   }

@@ -123,12 +123,12 @@ void attention(Bench& bench, const kernels::KernelTable<T>& k, const std::string
   const double product = static_cast<double>(n) * static_cast<double>(s.seq + 1);
   const std::string what = "batch 8, 12 heads of 64, sequence 1024, causal, " + type;
   bench.row(forward, what, bench.time([&](int64_t) {
-    k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), bench.stream());
+    k.attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, work.data(), bench.stream());
   }),
             {.flops = 2 * product}, Target{250, "TFLOP/s", false, note});
   bench.row(backward, what, bench.time([&](int64_t) {
-    k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
-                   bench.stream());
+    k.attention_dx(out_qkv(dqkv.data(), s), dctx.data(), ctx.data(), in_qkv(qkv.data(), s),
+                   lse.data(), s, work.data(), bench.stream());
   }),
             {.flops = 5 * product}, Target{200, "TFLOP/s", false, note});
 }

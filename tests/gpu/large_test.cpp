@@ -59,9 +59,9 @@ TEST_CASE("fused attention agrees over a sequence of many tiles", "[large]") {
     const auto qkv = random_values<T>(3 * n, 1), dctx = random_values<T>(n, 2);
     std::vector<T> ctx(n), lse(s.batch * s.heads * s.seq), dqkv(3 * n);
     auto work = work_for(k, s);
-    k.attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), nullptr);
-    k.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, work.data(),
-                   nullptr);
+    k.attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, work.data(), nullptr);
+    k.attention_dx(out_qkv(dqkv.data(), s), dctx.data(), ctx.data(), in_qkv(qkv.data(), s),
+                   lse.data(), s, work.data(), nullptr);
     return joined(joined(ctx, lse), dqkv);
   });
 }

@@ -4,11 +4,14 @@
 
 #include "tests/cuda/on_device.h"
 #include "tests/gpu/stage.h"
+#include "tests/mixed/attention_operands.h"
 
 namespace moe::test {
 namespace {
 
 using kernels::AdamwRates;
+using kernels::AttentionIn;
+using kernels::AttentionOut;
 using kernels::AttentionShape;
 using kernels::Bf16;
 using kernels::EitherIn;
@@ -228,6 +231,74 @@ void silu_mul_dx(T* dx, const T* dy, const T* x, kernels::GatedForm form, int64_
   s.end(refused);
 }
 
+void rope_angles(float* angles, const kernels::RopeFrequencies& f, int64_t seq, Stream) {
+  Stage s;
+  kernels_of_gpu<float>().rope_angles(s.out(angles, seq * 2 * f.pairs), f, seq, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void rope(T* y, const T* x, const float* angles, const kernels::RopeShape& shape, Stream) {
+  Stage s;
+  const int64_t n = shape.tokens * shape.heads * shape.head_dim;
+  kernels_of_gpu<T>().rope(s.out(y, n), s.in(x, n), s.in(angles, shape.seq * 2 * shape.pairs),
+                           shape, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void map(T* y, const T* x, kernels::Map map, float factor, const T* acc, int64_t n, Stream) {
+  Stage s;
+  kernels_of_gpu<T>().map(s.out(y, n), s.in(x, n), map, factor, s.in(acc, n), n, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void map_dx(T* dx, const T* dy, const T* y, kernels::Map map, const T* acc, int64_t n, Stream) {
+  Stage s;
+  kernels_of_gpu<T>().map_dx(s.out(dx, n), s.in(dy, n), s.in(y, n), map, s.in(acc, n), n,
+                             s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void mul(T* y, const T* a, const T* b, const T* acc, int64_t rows, int64_t cols, bool by_row,
+         Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().mul(s.out(y, n), s.in(a, n), s.in(b, by_row ? rows : n), s.in(acc, n), rows,
+                          cols, by_row, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void row_dot(T* y, const T* a, const T* b, int64_t rows, int64_t cols, Stream) {
+  Stage s;
+  const int64_t n = rows * cols;
+  kernels_of_gpu<T>().row_dot(s.out(y, rows), s.in(a, n), s.in(b, n), rows, cols, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void split_heads(T* first, T* second, const T* x, kernels::HeadColumns columns, int64_t rows,
+                 Stream) {
+  Stage s;
+  kernels_of_gpu<T>().split_heads(s.out(first, rows * columns.row_of_first()),
+                                  s.out(second, rows * columns.row_of_second()),
+                                  s.in(x, rows * columns.row()), columns, rows, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void join_heads(T* x, const T* first, const T* second, kernels::HeadColumns columns, int64_t rows,
+                Stream) {
+  Stage s;
+  kernels_of_gpu<T>().join_heads(
+      s.out(x, rows * columns.row()), s.in(first, rows * columns.row_of_first()),
+      s.in(second, rows * columns.row_of_second()), columns, rows, s.stream());
+  s.end(refused);
+}
+
 template <class T>
 void embedding(T* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
@@ -264,35 +335,51 @@ int64_t attention_work_bytes(AttentionShape shape) {
 
 /// Values of ctx.
 int64_t values(AttentionShape a) {
-  return a.batch * a.seq * a.heads * a.head_dim;
+  return a.batch * a.seq * a.heads * a.value_dim;
 }
 
 template <class T>
-void attention(T* ctx, float* lse, const T* qkv, AttentionShape a, void* work, Stream) {
+AttentionIn<T> staged(Stage& s, AttentionIn<T> in, AttentionShape a) {
+  return moved(in, a, [&](const auto* p, int64_t n) { return s.in(p, n); });
+}
+
+template <class T>
+void attention(T* ctx, float* lse, AttentionIn<T> in, AttentionShape a, void* work, Stream) {
   Stage s;
   kernels_of_gpu<T>().attention(
-      s.out(ctx, values(a)), s.out(lse, a.batch * a.heads * a.seq), s.in(qkv, 3 * values(a)), a,
+      s.out(ctx, values(a)), s.out(lse, a.batch * a.heads * a.seq), staged(s, in, a), a,
       s.out(static_cast<char*>(work), attention_work_bytes<T>(a)), s.stream());
   s.end(refused);
 }
 
 template <class T>
-void attention_dx(T* dqkv, const T* dctx, const T* ctx, const T* qkv, const float* lse,
-                  AttentionShape a, void* work, Stream) {
+void attention_dx(AttentionOut<T> out, const T* dctx, const T* ctx, AttentionIn<T> in,
+                  const float* lse, AttentionShape a, void* work, Stream) {
   Stage s;
   kernels_of_gpu<T>().attention_dx(
-      s.out(dqkv, 3 * values(a)), s.in(dctx, values(a)), s.in(ctx, values(a)),
-      s.in(qkv, 3 * values(a)), s.in(lse, a.batch * a.heads * a.seq), a,
+      moved(out, a, [&](auto* p, int64_t n) { return s.both(p, n); }), s.in(dctx, values(a)),
+      s.in(ctx, values(a)), staged(s, in, a), s.in(lse, a.batch * a.heads * a.seq), a,
       s.out(static_cast<char*>(work), attention_work_bytes<T>(a)), s.stream());
   s.end(refused);
 }
 
 template <class T>
-void gate_logits(float* logits, const T* x, const float* w, int64_t tokens, int64_t experts,
-                 int64_t hidden, Stream) {
+void attention_dsinks(float* dsinks, const float* lse, const T* dctx, const T* ctx,
+                      const float* sinks, const float* acc, AttentionShape a, Stream) {
+  Stage s;
+  kernels_of_gpu<T>().attention_dsinks(s.out(dsinks, a.heads), s.in(lse, a.batch * a.heads * a.seq),
+                                       s.in(dctx, values(a)), s.in(ctx, values(a)),
+                                       s.in(sinks, a.heads), s.in(acc, a.heads), a, s.stream());
+  s.end(refused);
+}
+
+template <class T>
+void gate_logits(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
+                 int64_t experts, int64_t hidden, Stream) {
   Stage s;
   kernels_of_gpu<T>().gate_logits(s.out(logits, tokens * experts), s.in(x, tokens * hidden),
-                                  s.in(w, experts * hidden), tokens, experts, hidden, s.stream());
+                                  s.in(w, experts * hidden), s.in(bias, experts), tokens, experts,
+                                  hidden, s.stream());
   s.end(refused);
 }
 
@@ -457,11 +544,19 @@ kernels::KernelTable<T> common(const char* name) {
           .gelu_dx = gelu_dx<T>,
           .silu_mul = silu_mul<T>,
           .silu_mul_dx = silu_mul_dx<T>,
+          .rope = rope<T>,
+          .map = map<T>,
+          .map_dx = map_dx<T>,
+          .mul = mul<T>,
+          .row_dot = row_dot<T>,
+          .split_heads = split_heads<T>,
+          .join_heads = join_heads<T>,
           .embedding = embedding<T>,
           .embedding_dwte = embedding_dwte<T>,
           .embedding_dwpe = embedding_dwpe<T>,
           .attention = attention<T>,
           .attention_dx = attention_dx<T>,
+          .attention_dsinks = attention_dsinks<T>,
           .attention_work_bytes = attention_work_bytes<T>,
           .gate_logits = gate_logits<T>,
           .dispatch = dispatch<T>,
@@ -485,6 +580,7 @@ const Floats& device_table() {
     all.gate_dlogits = gate_dlogits;
     all.balance_loss = balance_loss;
     all.z_loss = z_loss;
+    all.rope_angles = rope_angles;
     all.sgd = sgd;
     all.adamw = adamw;
     return all;

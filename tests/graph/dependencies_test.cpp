@@ -8,6 +8,7 @@
 #include "engine/graph/verify.h"
 #include "engine/model/model.h"
 #include "tests/graph/random_graph.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 namespace {
@@ -157,7 +158,7 @@ graph g ranks=1
 }
 
 TEST_CASE("compact leaves a legal graph as it is") {
-  ModelSpec model;
+  Gpt2 model;
   model.layers = 2;
   Graph graph = build_forward(model, gate_spec(model), 2);
   add_backward_and_update(graph, {}, {});

@@ -6,6 +6,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
 #include "tests/graph/random_graph.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 namespace {
@@ -41,7 +42,7 @@ Graph parse_line(const std::string& line) {
 }  // namespace
 
 TEST_CASE("printing a built step and reading it back gives the same graph") {
-  ModelSpec model;
+  Gpt2 model;
   model.layers = 4;
   model.gate = GENERATE("switch", "top2", "expert_choice", "hash");
   model.dtype = GENERATE(DType::kF16, DType::kF32);

@@ -33,16 +33,16 @@ Fused<T> run_fused(const kernels::KernelTable<T>& k, AttentionShape s, const std
   out.ctx.resize(dctx.size());
   out.lse.resize(static_cast<size_t>(tokens(s) * s.heads));
   out.dqkv.assign(qkv.size(), T(77));  // every element is to be overwritten
-  k.attention(out.ctx.data(), out.lse.data(), qkv.data(), s, work.data(), nullptr);
-  k.attention_dx(out.dqkv.data(), dctx.data(), out.ctx.data(), qkv.data(), out.lse.data(), s,
-                 work.data(), nullptr);
+  k.attention(out.ctx.data(), out.lse.data(), in_qkv(qkv.data(), s), s, work.data(), nullptr);
+  k.attention_dx(out_qkv(out.dqkv.data(), s), dctx.data(), out.ctx.data(), in_qkv(qkv.data(), s),
+                 out.lse.data(), s, work.data(), nullptr);
   return out;
 }
 
 }  // namespace
 
 TEST_CASE("fused attention and its gradient agree with the reference") {
-  for (const AttentionShape s : kShapes)
+  for (const AttentionShape& s : kShapes)
     for (const double range : {1.0, 6.0})
       agree(2e-4, [&](const auto& k, auto zero) {
         using T = decltype(zero);
@@ -54,7 +54,7 @@ TEST_CASE("fused attention and its gradient agree with the reference") {
 }
 
 TEST_CASE("the three ops of attention agree with the reference and leave other columns alone") {
-  for (const AttentionShape s : kShapes)
+  for (const AttentionShape& s : kShapes)
     agree(2e-5, [&](const auto& k, auto zero) {
       using T = decltype(zero);
       const auto qkv = random_values<T>(3 * tokens(s) * hidden(s), 1);

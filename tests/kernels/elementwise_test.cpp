@@ -2,6 +2,7 @@
 
 using namespace moe;
 using namespace moe::test;
+using kernels::RopeShape;
 
 TEST_CASE("gemm agrees with the reference for every transposition, alpha and beta") {
   const int64_t m = 7, n = 19, k = 33;
@@ -180,6 +181,79 @@ TEST_CASE("a gated activation passes NaN on from either operand, within limits t
       k->silu_mul_dx(dx, dy, x, form, 1, 2, nullptr);
       for (const float v : {y[0], y[1], dx[0], dx[1], dx[2]}) CHECK(std::isnan(v));
     }
+}
+
+TEST_CASE("maps, their gradients, products and sums of rows agree, with accumulators too") {
+  using kernels::Map;
+  for (const auto [rows, cols] : kMatrices)
+    for (const bool accumulate : {false, true})
+      for (const Map map : {Map::kScale, Map::kSigmoid, Map::kRelu})
+        agree(1e-6, [&, rows = rows, cols = cols](const auto& k, auto zero) {
+          using T = decltype(zero);
+          const int64_t n = rows * cols;
+          const auto x = random_values<T>(n, 1, 200), dy = random_values<T>(n, 2);
+          const auto acc = random_values<T>(n, 3), b = random_values<T>(n, 4);
+          const T* const a = accumulate ? acc.data() : nullptr;
+          std::vector<T> y(n), full(n), by_row(n), dots(rows);
+          auto dx = acc;
+          k.map(y.data(), x.data(), map, T(1.5), a, n, nullptr);
+          if (map != Map::kScale) {
+            std::vector<T> value(n);
+            k.map(value.data(), x.data(), map, T(0), nullptr, n, nullptr);
+            k.map_dx(dx.data(), dy.data(), value.data(), map, a, n, nullptr);
+          }
+          k.mul(full.data(), dy.data(), b.data(), a, rows, cols, false, nullptr);
+          k.mul(by_row.data(), dy.data(), b.data(), a, rows, cols, true, nullptr);
+          k.row_dot(dots.data(), dy.data(), b.data(), rows, cols, nullptr);
+          for (T& dot : dots) dot /= static_cast<T>(cols);
+          return joined(joined(y, dx), joined(joined(full, by_row), dots));
+        });
+}
+
+TEST_CASE("maps pass NaN on, and their results may be in the place of an operand") {
+  using kernels::Map;
+  for (const auto* k : kernels::runnable_tables())
+    for (const Map map : {Map::kScale, Map::kSigmoid, Map::kRelu}) {
+      float x[] = {NAN, 2}, d[] = {1, 1};
+      k->map(x, x, map, 2, nullptr, 2, nullptr);
+      CHECK((std::isnan(x[0]) && x[1] > 0));
+      if (map == Map::kScale) continue;
+      k->map_dx(d, d, x, map, nullptr, 2, nullptr);
+      CHECK((std::isnan(d[0]) == (map == Map::kSigmoid) && d[1] > 0));
+      k->mul(d, d, x, d, 1, 2, false, nullptr);
+      CHECK(std::isnan(d[0]));
+    }
+}
+
+TEST_CASE("rope agrees in both forms and directions, of whole heads and parts, also in place") {
+  for (RopeShape s : std::vector<RopeShape>{{1, 1, 1, 2, 0, 1},
+                                            {12, 6, 2, 8, 0, 4},
+                                            {6, 3, 3, 12, 8, 2},
+                                            {8, 4, 2, 128, 0, 64},
+                                            {8, 8, 5, 192, 128, 32},
+                                            {10, 5, 2, 70, 4, 17},
+                                            {4, 2, 1, 64, 0, 16}})
+    for (const int mode : {0, 1, 2, 3, 4, 5}) {
+      s.interleaved = mode % 2 == 1;
+      s.inverse = mode >= 2;
+      agree(5e-7, [&](const auto& k, auto zero) {
+        using T = decltype(zero);
+        const auto x = random_values<T>(s.tokens * s.heads * s.head_dim, 1);
+        const auto angles = random_values<T>(s.seq * 2 * s.pairs, 2);
+        auto y = mode >= 4 ? x : random_values<T>(static_cast<int64_t>(x.size()), 3);
+        k.rope(y.data(), mode >= 4 ? y.data() : x.data(), angles.data(), s, nullptr);
+        return y;
+      });
+    }
+}
+
+TEST_CASE("all tables have the same angles to a rounding, at far positions too") {
+  kernels::RopeFrequencies f = {3, 1.25f, {1, 0.37f, 0}};
+  agree(2e-7, [&](const auto& k, auto zero) {
+    std::vector<decltype(zero)> angles(6 * 5000);
+    k.rope_angles(angles.data(), f, 5000, nullptr);
+    return angles;
+  });
 }
 
 TEST_CASE("sgd with momentum agrees") {

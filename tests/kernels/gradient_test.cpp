@@ -1,7 +1,7 @@
 // The reference itself: against numbers worked out by hand and against central differences.
 #include <functional>
 
-#include "tests/kernels/compare.h"
+#include "tests/kernels/attend.h"
 
 using namespace moe;
 using namespace moe::test;
@@ -139,12 +139,96 @@ TEST_CASE("a limit stops the gradients of what is beyond it") {
   CHECK((dx[3] == 0 && dx[4] == 0 && dx[5] == 0));
 }
 
+TEST_CASE("reference maps have their formulas' values, and their slopes") {
+  using kernels::Map;
+  const Values x = {-3, 0.5, 1, -0.2}, dy = random_values<double>(4, 1), acc = {1, 2, 3, 4};
+  Values y(4), dx(4);
+  for (const Map map : {Map::kScale, Map::kSigmoid, Map::kRelu}) {
+    reference.map(y.data(), x.data(), map, 2.5, acc.data(), 4, nullptr);
+    for (size_t i = 0; i < 4; ++i) {
+      const double f = map == Map::kScale     ? 2.5 * x[i]
+                       : map == Map::kSigmoid ? 1 / (1 + std::exp(-x[i]))
+                                              : std::max(0.0, x[i]);
+      CHECK(y[i] == Approx(acc[i] + f));
+    }
+    if (map == Map::kScale) continue;
+    reference.map(y.data(), x.data(), map, 0, nullptr, 4, nullptr);
+    reference.map_dx(dx.data(), dy.data(), y.data(), map, nullptr, 4, nullptr);
+    check_gradient(x, dx, [&](const Values& v) {
+      reference.map(y.data(), v.data(), map, 0, nullptr, 4, nullptr);
+      return dot(y, dy);
+    });
+  }
+}
+
+TEST_CASE("reference products are of numbers or of a row and a number, and row_dot sums them") {
+  const Values a = {1, 2, 3, 4, 5, 6}, b = {7, 8, 9, 10, 11, 12}, acc = {1, 1, 1, 1, 1, 1};
+  Values y(6), dots(2);
+  reference.mul(y.data(), a.data(), b.data(), nullptr, 2, 3, false, nullptr);
+  CHECK(y == Values{7, 16, 27, 40, 55, 72});
+  reference.mul(y.data(), a.data(), b.data(), acc.data(), 2, 3, true, nullptr);
+  CHECK(y == Values{8, 15, 22, 33, 41, 49});
+  reference.row_dot(dots.data(), a.data(), b.data(), 2, 3, nullptr);
+  CHECK(dots == Values{50, 167});
+}
+
+TEST_CASE("columns of heads are cut and joined, shared ones summed and repeated") {
+  const Values x = {1, 2, 3, 4, 5, 6};  // one row, two heads of 1 + 2 columns
+  Values first(2), second(4), sum(2), back(6);
+  reference.split_heads(first.data(), second.data(), x.data(), {2, 1, 2}, 1, nullptr);
+  CHECK((first == Values{1, 4} && second == Values{2, 3, 5, 6}));
+  reference.join_heads(back.data(), first.data(), second.data(), {2, 1, 2}, 1, nullptr);
+  CHECK(back == x);
+  reference.split_heads(first.data(), sum.data(), x.data(), {2, 1, 2, true}, 1, nullptr);
+  CHECK((first == Values{1, 4} && sum == Values{7, 9}));
+  reference.join_heads(back.data(), first.data(), sum.data(), {2, 1, 2, true}, 1, nullptr);
+  CHECK(back == Values{1, 7, 9, 4, 7, 9});
+}
+
+TEST_CASE("reference rope turns pairs, leaves the rest, and its gradient turns them back") {
+  // Position 1 of 2 turns by 90 degrees and by 0; columns 1 to 4 of each head of 6.
+  const Values angles = {1, 1, 0, 0, 0, 1, 1, 0};
+  const Values x = {0, 1, 2, 3, 4, 5, 10, 11, 12, 13, 14, 15}, dy = random_values<double>(12, 1);
+  Values y(12), dx(12);
+  for (const bool interleaved : {false, true}) {
+    kernels::RopeShape s = {2, 2, 1, 6, 1, 2, interleaved};
+    s.inverse = false;
+    reference.rope(y.data(), x.data(), angles.data(), s, nullptr);
+    const Values turned =
+        interleaved ? Values{10, -12, 11, 13, 14, 15} : Values{10, -13, 12, 11, 14, 15};
+    CHECK(Values(y.begin(), y.begin() + 6) == Values(x.begin(), x.begin() + 6));
+    CHECK(Values(y.begin() + 6, y.end()) == turned);
+    s.inverse = true;
+    reference.rope(dx.data(), dy.data(), angles.data(), s, nullptr);
+    s.inverse = false;
+    check_gradient(x, dx, [&](const Values& v) {
+      reference.rope(y.data(), v.data(), angles.data(), s, nullptr);
+      return dot(y, dy);
+    });
+  }
+}
+
+TEST_CASE("scores of turned rows depend on the distance of their positions alone") {
+  const kernels::RopeFrequencies f = {2, 1, {1, 0.1f}};
+  Values angles(4 * 20);
+  reference.rope_angles(angles.data(), f, 20, nullptr);
+  const Values q = random_values<double>(4, 1), k = random_values<double>(4, 2);
+  const auto score = [&](int64_t i, int64_t j) {
+    Values a(4), b(4);
+    reference.rope(a.data(), q.data(), angles.data() + 4 * i, {1, 1, 1, 4, 0, 2}, nullptr);
+    reference.rope(b.data(), k.data(), angles.data() + 4 * j, {1, 1, 1, 4, 0, 2}, nullptr);
+    return dot(a, b);
+  };
+  CHECK(score(17, 12) == Approx(score(5, 0)).margin(1e-6));  // angles are rounded to float
+  CHECK(score(0, 0) == Approx(dot(q, k)));
+}
+
 TEST_CASE("reference attention of two tokens is the softmax by hand") {
   // head_dim 1: q = k = v = token number + 1; scores of token 1: 2 and 4.
   const AttentionShape s = {1, 2, 1, 1};
   const Values qkv = {1, 1, 1, 2, 2, 2};
   Values ctx(2), lse(2);
-  reference.attention(ctx.data(), lse.data(), qkv.data(), s, nullptr, nullptr);
+  reference.attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, nullptr, nullptr);
   const double p1 = 1 / (1 + std::exp(-2.0));
   CHECK(ctx[0] == 1);
   CHECK(ctx[1] == Approx((1 - p1) * 1 + p1 * 2));
@@ -157,13 +241,45 @@ TEST_CASE("reference gradients of attention are its slopes") {
   const auto qkv = random_values<double>(2 * 3 * 12, 1), dctx = random_values<double>(24, 2);
   Values ctx(24), lse(12), dqkv(qkv.size());
   const auto loss = [&](const Values& v) {
-    reference.attention(ctx.data(), lse.data(), v.data(), s, nullptr, nullptr);
+    reference.attention(ctx.data(), lse.data(), in_qkv(v.data(), s), s, nullptr, nullptr);
     return dot(ctx, dctx);
   };
   loss(qkv);
-  reference.attention_dx(dqkv.data(), dctx.data(), ctx.data(), qkv.data(), lse.data(), s, nullptr,
-                         nullptr);
+  reference.attention_dx(out_qkv(dqkv.data(), s), dctx.data(), ctx.data(), in_qkv(qkv.data(), s),
+                         lse.data(), s, nullptr, nullptr);
   check_gradient(qkv, dqkv, loss);
+}
+
+TEST_CASE("reference gradients of attention of every form are its slopes") {
+  for (uint64_t number = 0; number < 12; ++number) {
+    const Attend a = random_attend(number, 6, 3);
+    INFO(a.text());
+    const auto in = random_operands(a).as<double>();
+    const auto got = attend(reference, a, in);
+    Values ctx(got.ctx.size()), lse(got.lse.size());
+    const auto check = [&](std::vector<double> AttendOperands<double>::*operand, Values gradient) {
+      Values values;  // without the gaps between rows
+      std::vector<size_t> places;
+      for (size_t i = 0; i < (in.*operand).size(); ++i)
+        if (!std::isnan((in.*operand)[i])) places.push_back(i);
+      for (const size_t i : places) values.push_back((in.*operand)[i]);
+      for (size_t i = 0; i < places.size(); ++i) gradient[i] = gradient[places[i]];
+      gradient.resize(places.size());
+      check_gradient(values, gradient, [&](const Values& v) {
+        auto moved = in;
+        for (size_t i = 0; i < places.size(); ++i) (moved.*operand)[places[i]] = v[i];
+        reference.attention(ctx.data(), lse.data(), moved.in(), a.s, nullptr, nullptr);
+        return dot(ctx, in.dctx);
+      });
+    };
+    check(&AttendOperands<double>::q, got.dq);
+    check(&AttendOperands<double>::k, got.dk);
+    check(&AttendOperands<double>::v, got.dv);
+    if (!a.sinks) continue;
+    Values dsinks = got.dsinks;  // added to the sinks themselves
+    for (size_t h = 0; h < dsinks.size(); ++h) dsinks[h] -= in.sinks[h];
+    check(&AttendOperands<double>::sinks, dsinks);
+  }
 }
 
 TEST_CASE("reference gradient of cross entropy is its slope, and the loss is the formula") {

@@ -33,14 +33,15 @@ TEST_CASE("the embedding and its gradients agree with the reference") {
           const auto ids = random_ints(tokens, 1, vocab);
           const auto wte = random_values<T>(vocab * hidden, 2);
           const auto wpe = random_values<T>(seq * hidden, 3);
-          std::vector<T> x(tokens * hidden);
+          std::vector<T> x(tokens * hidden), alone(x.size());
           k.embedding(x.data(), ids.data(), wte.data(), wpe.data(), tokens, seq, hidden, nullptr);
+          k.embedding(alone.data(), ids.data(), wte.data(), nullptr, tokens, seq, hidden, nullptr);
           auto dwte = random_values<T>(vocab * hidden, 4), dwpe = random_values<T>(seq * hidden, 5);
           k.embedding_dwte(dwte.data(), ids.data(), x.data(), accumulate ? dwte.data() : nullptr,
                            tokens, vocab, hidden, nullptr);
           k.embedding_dwpe(dwpe.data(), x.data(), accumulate ? wpe.data() : nullptr, tokens, seq,
                            hidden, nullptr);
-          return joined(joined(x, dwte), dwpe);
+          return joined(joined(x, alone), joined(dwte, dwpe));
         });
 }
 
@@ -102,6 +103,25 @@ TEST_CASE("combine undoes dispatch when every choice weighs 1 and one has a slot
   }
 }
 
+TEST_CASE("columns of heads that are cut and joined agree with the reference") {
+  for (const kernels::HeadColumns columns :
+       {kernels::HeadColumns{1, 16, 8}, {3, 5, 64}, {4, 128, 33}, {7, 1, 1}})
+    for (const bool shared : {false, true})
+      agree(1e-6, [&](const auto& k, auto zero) {
+        using T = decltype(zero);
+        kernels::HeadColumns c = columns;
+        c.shared = shared;
+        const int64_t rows = 3;
+        const auto x = random_values<T>(rows * c.row(), 1);
+        std::vector<T> first(rows * c.row_of_first()), second(rows * c.row_of_second());
+        k.split_heads(first.data(), second.data(), x.data(), c, rows, nullptr);
+        std::vector<T> back(x.size());
+        k.join_heads(back.data(), first.data(), second.data(), c, rows, nullptr);
+        if (!shared) CHECK(back == x);
+        return joined(joined(first, second), back);
+      });
+}
+
 TEST_CASE("an expert without slots is no work") {
   for (const auto* table : kernels::runnable_tables()) {
     const float x = 1;
@@ -112,5 +132,6 @@ TEST_CASE("an expert without slots is no work") {
     CHECK((db[0] == 0 && db[1] == 0 && db[2] == 0));
     table->gelu(nullptr, nullptr, nullptr, 0, 7, nullptr);
     table->silu_mul(nullptr, nullptr, {}, 0, 7, nullptr);
+    table->mul(nullptr, nullptr, nullptr, nullptr, 0, 7, true, nullptr);
   }
 }

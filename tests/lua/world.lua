@@ -244,6 +244,7 @@ local function make_core(world, args)
     check_model = function(model)
       if model.heads == 7 then error("model.heads: 7 is not liked", 0) end
     end,
+    model_counts = function() return { parameters = {}, flops = 0 } end,
     workload = function(name, options, seed)
       world.workload = { name = name, options = options, seed = seed }
       return "handle", ("%s(seed=%d)"):format(name, seed)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "kernels/each_product.h"
+#include "tests/mixed/attention_operands.h"
 
 namespace moe::test {
 namespace {
@@ -184,6 +185,50 @@ void silu_mul_dx(Bf16* dx, const Bf16* dy, const Bf16* x, GatedForm form, int64_
   exact().silu_mul_dx(o.out(dx, 2 * n), o.in(dy, n), o.in(x, 2 * n), form, rows, cols, nullptr);
 }
 
+void map(Bf16* y, const Bf16* x, Map map, float factor, const Bf16* acc, int64_t n, Stream) {
+  Operands o;
+  exact().map(o.out(y, n), o.in(x, n), map, factor, o.in(acc, n), n, nullptr);
+}
+
+void map_dx(Bf16* dx, const Bf16* dy, const Bf16* y, Map map, const Bf16* acc, int64_t n, Stream) {
+  Operands o;
+  exact().map_dx(o.out(dx, n), o.in(dy, n), o.in(y, n), map, o.in(acc, n), n, nullptr);
+}
+
+void mul(Bf16* y, const Bf16* a, const Bf16* b, const Bf16* acc, int64_t rows, int64_t cols,
+         bool by_row, Stream) {
+  Operands o;
+  const int64_t n = rows * cols;
+  exact().mul(o.out(y, n), o.in(a, n), o.in(b, by_row ? rows : n), o.in(acc, n), rows, cols, by_row,
+              nullptr);
+}
+
+void row_dot(Bf16* y, const Bf16* a, const Bf16* b, int64_t rows, int64_t cols, Stream) {
+  Operands o;
+  exact().row_dot(o.out(y, rows), o.in(a, rows * cols), o.in(b, rows * cols), rows, cols, nullptr);
+}
+
+void split_heads(Bf16* first, Bf16* second, const Bf16* x, HeadColumns columns, int64_t rows,
+                 Stream) {
+  Operands o;
+  exact().split_heads(o.out(first, rows * columns.row_of_first()),
+                      o.out(second, rows * columns.row_of_second()), o.in(x, rows * columns.row()),
+                      columns, rows, nullptr);
+}
+
+void join_heads(Bf16* x, const Bf16* first, const Bf16* second, HeadColumns columns, int64_t rows,
+                Stream) {
+  Operands o;
+  exact().join_heads(o.out(x, rows * columns.row()), o.in(first, rows * columns.row_of_first()),
+                     o.in(second, rows * columns.row_of_second()), columns, rows, nullptr);
+}
+
+void rope(Bf16* y, const Bf16* x, const float* angles, const RopeShape& s, Stream) {
+  Operands o;
+  const int64_t n = s.tokens * s.heads * s.head_dim;
+  exact().rope(o.out(y, n), o.in(x, n), o.in(angles, s.seq * 2 * s.pairs), s, nullptr);
+}
+
 void embedding(Bf16* x, const int32_t* ids, const float* wte, const float* wpe, int64_t tokens,
                int64_t seq, int64_t hidden, Stream) {
   Operands o;
@@ -207,9 +252,9 @@ void embedding_dwpe(float* dwpe, const Bf16* dx, const float* acc, int64_t token
                          hidden, nullptr);
 }
 
-/// Numbers of a [batch, seq, heads * head_dim] tensor, and of what is square in seq.
+/// Numbers of ctx, and of what is square in seq.
 int64_t wide_of(AttentionShape s) {
-  return s.batch * s.seq * s.heads * s.head_dim;
+  return s.batch * s.seq * s.heads * s.value_dim;
 }
 int64_t square_of(AttentionShape s) {
   return s.batch * s.heads * s.seq * s.seq;
@@ -218,18 +263,32 @@ std::vector<char> work_of(AttentionShape s) {
   return std::vector<char>(static_cast<size_t>(exact().attention_work_bytes(s)));
 }
 
-void attention(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape s, void*, Stream) {
-  Operands o;
-  exact().attention(o.out(ctx, wide_of(s)), o.out(lse, s.batch * s.heads * s.seq),
-                    o.in(qkv, 3 * wide_of(s)), s, work_of(s).data(), nullptr);
+AttentionIn<double> widened(Operands& o, AttentionIn<Bf16> in, AttentionShape s) {
+  return moved(in, s, [&](const auto* p, int64_t n) { return o.in(p, n); });
 }
 
-void attention_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv, const float* lse,
-                  AttentionShape s, void*, Stream) {
+void attention(Bf16* ctx, float* lse, AttentionIn<Bf16> in, AttentionShape s, void*, Stream) {
+  Operands o;
+  exact().attention(o.out(ctx, wide_of(s)), o.out(lse, s.batch * s.heads * s.seq),
+                    widened(o, in, s), s, work_of(s).data(), nullptr);
+}
+
+void attention_dx(AttentionOut<Bf16> out, const Bf16* dctx, const Bf16* ctx, AttentionIn<Bf16> in,
+                  const float* lse, AttentionShape s, void*, Stream) {
   Operands o;
   const int64_t n = wide_of(s);
-  exact().attention_dx(o.out(dqkv, 3 * n), o.in(dctx, n), o.in(ctx, n), o.in(qkv, 3 * n),
+  exact().attention_dx(moved(out, s, [&](auto* p, int64_t count) { return o.out(p, count); }),
+                       o.in(dctx, n), o.in(ctx, n), widened(o, in, s),
                        o.in(lse, s.batch * s.heads * s.seq), s, work_of(s).data(), nullptr);
+}
+
+void attention_dsinks(float* dsinks, const float* lse, const Bf16* dctx, const Bf16* ctx,
+                      const float* sinks, const float* acc, AttentionShape s, Stream) {
+  Operands o;
+  const int64_t n = wide_of(s);
+  exact().attention_dsinks(o.out(dsinks, s.heads), o.in(lse, s.batch * s.heads * s.seq),
+                           o.in(dctx, n), o.in(ctx, n), o.in(sinks, s.heads), o.in(acc, s.heads), s,
+                           nullptr);
 }
 
 void attn_score(Bf16* score, const Bf16* qkv, AttentionShape s, Stream) {
@@ -268,11 +327,12 @@ void attn_score_dx(Bf16* dqkv, const Bf16* dscore, const Bf16* qkv, AttentionSha
                         o.in(qkv, 3 * wide_of(s)), s, nullptr);
 }
 
-void gate_logits(float* logits, const Bf16* x, const float* w, int64_t tokens, int64_t experts,
-                 int64_t hidden, Stream) {
+void gate_logits(float* logits, const Bf16* x, const float* w, const float* bias, int64_t tokens,
+                 int64_t experts, int64_t hidden, Stream) {
   Operands o;
   exact().gate_logits(o.out(logits, tokens * experts), o.in(x, tokens * hidden),
-                      o.in(w, experts * hidden), tokens, experts, hidden, nullptr);
+                      o.in(w, experts * hidden), o.in(bias, experts), tokens, experts, hidden,
+                      nullptr);
 }
 
 void dispatch(Bf16* out, const Bf16* x, const int32_t* slot_choice, int64_t slots, int64_t k,
@@ -361,11 +421,20 @@ const KernelTable<Bf16>& mixed_reference() {
       .gelu_dx = gelu_dx,
       .silu_mul = silu_mul,
       .silu_mul_dx = silu_mul_dx,
+      .rope_angles = nullptr,
+      .rope = rope,
+      .map = map,
+      .map_dx = map_dx,
+      .mul = mul,
+      .row_dot = row_dot,
+      .split_heads = split_heads,
+      .join_heads = join_heads,
       .embedding = embedding,
       .embedding_dwte = embedding_dwte,
       .embedding_dwpe = embedding_dwpe,
       .attention = attention,
       .attention_dx = attention_dx,
+      .attention_dsinks = attention_dsinks,
       .attention_work_bytes = [](AttentionShape) { return int64_t{0}; },
       .attn_score = attn_score,
       .attn_softmax = attn_softmax,

@@ -13,7 +13,7 @@ namespace {
 template <class T>
 class Training {
  public:
-  explicit Training(const ModelSpec& model)
+  explicit Training(const Gpt2& model)
       : model_(model), graph_(make(model)), run_(graph_), gate_(builtin_gate(model.gate)) {
     run_.rank.gate = &gate_;
     const std::vector<ParamInfo> params = parameters(model);
@@ -75,13 +75,13 @@ class Training {
  private:
   using W = kernels::Wide<T>;
 
-  static Graph make(const ModelSpec& model) {
+  static Graph make(const Gpt2& model) {
     Graph graph = build_forward(model, gate_spec(model), 1);
     add_backward_and_update(graph, Sgd{.lr = 0.1, .momentum = 0.9}, {});
     return graph;
   }
 
-  ModelSpec model_;
+  Gpt2 model_;
   Graph graph_;
   Interpreter<T> run_;
   const Gate& gate_;
@@ -101,7 +101,7 @@ TEST_CASE("five float64 steps give the reference's losses, routing, gradients an
   const bool fused = GENERATE(true, false);
   INFO(gate << (fused ? ", fused attention" : ", unfused attention"));
   const nlohmann::json reference = golden()["gates"][gate]["fp64"];
-  ModelSpec model = reference_model(gate);
+  Gpt2 model = reference_model(gate);
   model.fused_attention = fused;
   Training<double> training(model);
   Interpreter<double>& memory = training.memory();
@@ -140,7 +140,7 @@ TEST_CASE("three steps with activations in bfloat16 stay near the reference's in
   const auto gate = GENERATE(std::string("switch"), std::string("top2"));
   INFO(gate);
   const nlohmann::json reference = golden()["gates"][gate]["fp64"];
-  ModelSpec model = reference_model(gate);
+  Gpt2 model = reference_model(gate);
   model.dtype = DType::kBF16;
   Training<kernels::Bf16> training(model);
   for (int64_t step = 0; step < 3; ++step) {

@@ -8,7 +8,7 @@
 #include <string>
 
 #include "engine/base/rng.h"
-#include "engine/model/model.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 
@@ -17,8 +17,8 @@ inline nlohmann::json golden() {
   return nlohmann::json::parse(in);
 }
 
-inline ModelSpec reference_model(const std::string& gate) {
-  ModelSpec model;
+inline Gpt2 reference_model(const std::string& gate) {
+  Gpt2 model;
   model.vocab = 512;
   model.layers = 4;
   model.hidden = 128;
@@ -31,7 +31,7 @@ inline ModelSpec reference_model(const std::string& gate) {
 }
 
 /// Token at place pos (0..seq) of a row; places 1..seq are the targets of 0..seq-1.
-inline int32_t reference_token(int64_t step, int64_t row, int64_t pos, const ModelSpec& model) {
+inline int32_t reference_token(int64_t step, int64_t row, int64_t pos, const Gpt2& model) {
   const auto place =
       static_cast<uint64_t>((step * model.batch_per_device + row) * (model.seq + 1) + pos);
   const uint64_t r = random24(place, 1000003);

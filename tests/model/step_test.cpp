@@ -15,8 +15,8 @@
 namespace moe::test {
 namespace {
 
-ModelSpec gpt2(int64_t layers, int64_t hidden) {
-  ModelSpec model;
+Gpt2 gpt2(int64_t layers, int64_t hidden) {
+  Gpt2 model;
   model.layers = layers;
   model.hidden = hidden;
   model.heads = hidden / 64;
@@ -25,7 +25,7 @@ ModelSpec gpt2(int64_t layers, int64_t hidden) {
   return model;
 }
 
-Graph step_of(const ModelSpec& model, int64_t ranks, const GradientSync& sync = {}) {
+Graph step_of(const Gpt2& model, int64_t ranks, const GradientSync& sync = {}) {
   Graph graph = build_forward(model, gate_spec(model), ranks);
   add_backward_and_update(graph, Sgd{.lr = 0.05, .momentum = 0.8}, sync);
   verify(graph, "test");
@@ -56,7 +56,7 @@ TEST_CASE("a step of GPT2-S and GPT2-L with MoE has the paper's collectives and 
   // block for attention, 2 a dense FFN, 2 experts' and 1 gate's a MoE layer, 1 for the head.
   const auto [layers, hidden, all_to_alls, dw_gemms] =
       GENERATE(std::make_tuple(12, 768, 24, 55), std::make_tuple(24, 1024, 48, 109));
-  const ModelSpec model = gpt2(layers, hidden);
+  const Gpt2 model = gpt2(layers, hidden);
   CHECK(model.num_moe_layers() == layers / 2);
   std::map<std::string, int> counts = count_kinds(step_of(model, 4));
   CHECK(counts["all_to_all"] == all_to_alls);
@@ -73,7 +73,7 @@ TEST_CASE("one rank exchanges nothing") {
 
 TEST_CASE(
     "parameters stand in the reference's order, hold this rank's experts, and are updated once") {
-  const ModelSpec model = gpt2(4, 128);
+  const Gpt2 model = gpt2(4, 128);
   const Graph graph = step_of(model, 4);
   std::vector<Tensor> params;
   for (const Tensor& t : graph.tensors()) {
@@ -102,7 +102,7 @@ TEST_CASE(
 }
 
 TEST_CASE("a gate whose weights are one gives its matrix neither gradient nor update") {
-  ModelSpec model = gpt2(2, 128);
+  Gpt2 model = gpt2(2, 128);
   model.gate = "hash";
   const Graph graph = step_of(model, 2);
   CHECK(graph.find_tensor("b1.gate.w").valid());
@@ -207,7 +207,7 @@ std::map<std::string, Group> reductions(const Graph& graph) {
 }
 
 TEST_CASE("expert-parallel groups hold all experts each, and residents sum their gradients") {
-  ModelSpec model = gpt2(4, 128);  // 8 experts
+  Gpt2 model = gpt2(4, 128);  // 8 experts
   model.ep = GENERATE(1, 2, 4, 8, 0);
   const int64_t ep = model.ep == 0 ? 8 : model.ep;
   CAPTURE(model.ep);
@@ -236,7 +236,7 @@ TEST_CASE("expert-parallel groups hold all experts each, and residents sum their
 }
 
 TEST_CASE("buckets of one group are short only at their end, whatever other groups fill") {
-  ModelSpec model = gpt2(8, 128);
+  Gpt2 model = gpt2(8, 128);
   model.ep = 2;
   constexpr Bytes kBucket = 1 << 20;
   Graph graph = build_forward(model, gate_spec(model), 8);
@@ -268,7 +268,7 @@ TEST_CASE("buckets of one group are short only at their end, whatever other grou
 TEST_CASE(
     "an expert-parallel group that does not fit is refused with the field and what is allowed") {
   const auto fails = [](int64_t ep, int64_t experts, int64_t ranks, const std::string& why) {
-    ModelSpec model = gpt2(2, 128);
+    Gpt2 model = gpt2(2, 128);
     model.ep = ep, model.experts = experts;
     CHECK_THROWS_WITH(check(model, ranks), Catch::Contains(why));
   };
@@ -278,7 +278,7 @@ TEST_CASE(
   fails(4, 6, 8,
         "model.experts = 6 cannot be divided evenly over 4 ranks of an expert-parallel group");
   fails(0, 4, 8, "model.experts = 4 cannot be divided evenly over 8 ranks");
-  ModelSpec fits = gpt2(2, 128);
+  Gpt2 fits = gpt2(2, 128);
   fits.ep = 2, fits.experts = 2;  // fewer experts than ranks
   check(fits, 8);
 }
@@ -291,14 +291,14 @@ TEST_CASE("the loss is found by its op, also after an edit") {
 }
 
 TEST_CASE("the local loss is divided by the tokens of all ranks") {
-  ModelSpec model = gpt2(2, 128);
+  Gpt2 model = gpt2(2, 128);
   model.batch_per_device = 3;
   const Graph graph = build_forward(model, gate_spec(model), 4);
   CHECK(attr_double(op_named(graph, "loss"), "scale") == 1.0 / (3 * 512 * 4));
 }
 
 TEST_CASE("losses of routers stand behind the model's loss, with one all-reduce of counts") {
-  ModelSpec model = gpt2(4, 128);
+  Gpt2 model = gpt2(4, 128);
   model.balance_loss = {0.01, "choices", true};
   model.z_loss = 0.001;
   model.bias_rate = 0.001;

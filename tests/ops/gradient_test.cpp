@@ -15,7 +15,8 @@ namespace {
 std::vector<SmallGraph> all_small_graphs() {
   std::vector<SmallGraph> graphs = {dense_graph(),          reuse_graph(), attention_graph(true),
                                     attention_graph(false), rms_graph(),   gated_graph(),
-                                    rounds_graph()};
+                                    elementwise_graph(),    heads_graph(), rope_graph(),
+                                    attend_graph(),         rounds_graph()};
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const char* weight : {"prob", "renorm", "one"}) {
       graphs.push_back(moe_graph({.gate = "top_k",
@@ -27,12 +28,25 @@ std::vector<SmallGraph> all_small_graphs() {
                                   .rows = "used"}));
     }
   }
+  for (const char* weight : {"prob", "renorm"}) {
+    graphs.push_back(
+        moe_graph({.gate = "top_k",
+                   .k = 2,
+                   .columns = 2,
+                   .capacity = 6,
+                   .scores = "sigmoid",
+                   .weight = weight,
+                   .bias = true,
+                   .more = ", scale=2.5, groups=2, top_groups=1, group_score=\"top2\""}));
+  }
   graphs.push_back(moe_graph({.gate = "switch", .rows = "capacity"}));
   graphs.push_back(moe_graph({.gate = "expert_choice", .columns = 4}));
   graphs.push_back(moe_graph({.gate = "switch", .rows = "used", .exchange = true}));
   graphs.push_back(moe_graph({.gate = "switch", .in_steps = true}));
-  for (const char* rows : {"capacity", "used"}) {
-    graphs.push_back(moe_graph({.capacity = 5, .rows = rows, .gated = true}));
+  for (const char* act : {"silu_mul", "relu2"}) {
+    for (const char* rows : {"capacity", "used"}) {
+      graphs.push_back(moe_graph({.capacity = 5, .rows = rows, .act = act, .logits_bias = true}));
+    }
   }
   for (const char* scores : {"softmax", "sigmoid"}) {
     for (const bool bias : {false, true}) {

@@ -87,6 +87,25 @@ graph attention ranks=1
 )"};
 }
 
+inline SmallGraph attend_graph() {
+  return {"attention of grouped queries, a window, sinks, wider values, and the same k twice", R"(
+graph attend ranks=1
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,6] x
+%3 param f64 [12,6] wq
+%4 param f64 [6,6] wk
+%5 param f64 [8,6] wv
+%6 param f64 [4] sinks
+%7 = linear(%2, %3) q forward attn
+%8 = linear(%2, %4) k forward attn
+%9 = linear(%2, %5) v forward attn
+%10, %11 = attend(%7, %8, %9, %6) {heads=4, kv_heads=2, scale=0.8, window=3} core forward attn
+%12, %13 = attend(%10, %10, %7, %6) {heads=4} again forward attn
+%14, %15 = attend(%12, %8, %8) {heads=4, kv_heads=2} plain forward attn
+%20, %21 = cross_entropy(%14, %1) {scale=0.1} loss forward head
+)"};
+}
+
 inline SmallGraph rms_graph() {
   return {"rmsnorm of rows and of heads, its weight and input with other readers", R"(
 graph rms ranks=1
@@ -118,6 +137,63 @@ graph gated ranks=1
 )"};
 }
 
+inline SmallGraph elementwise_graph() {
+  return {"an embedding without positions, maps, products with rows and with numbers, sums", R"(
+graph elementwise ranks=1
+%0 input i32 [2,5] ids
+%1 input i32 [2,5] targets
+%2 param f64 [7,6] wte
+%3 param f64 [6,6] w
+%4 param f64 [1,6] one
+%10 = embedding(%0, %2) embed forward embed
+%11 = linear(%10, %3) l1 forward mlp
+%12 = sigmoid(%11) gate forward mlp
+%13 = mul(%10, %12) gated forward mlp
+%14 = linear(%10, %4) l2 forward mlp
+%15 = mul(%13, %14, %11) by_row forward mlp
+%16 = relu(%15) act forward mlp
+%17 = mul(%16, %16) squared forward mlp
+%18 = scale(%17, %11) {factor=0.5} scaled forward mlp
+%19 = row_dot(%18, %13) dots forward mlp
+%20 = mul(%18, %19) weighted forward mlp
+%21 = scale(%20) {factor=-2.0} head_in forward head
+%22 = linear(%21, %2) head forward head
+%23, %24 = cross_entropy(%22, %1) {scale=0.1} loss forward head
+)"};
+}
+
+inline SmallGraph heads_graph() {
+  return {"columns of heads cut and joined, some shared by all heads", R"(
+graph heads ranks=1
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,6] x
+%3 param f64 [12,6] w
+%10 = linear(%2, %3) kv forward attn
+%11, %12 = split_heads(%10) {first=4, heads=2} split forward attn
+%13, %14 = split_heads(%10) {first=1, heads=3, shared=1} sum forward attn
+%15 = join_heads(%11, %14) {heads=2, shared=1} join forward attn
+%16 = join_heads(%15, %12) {heads=2} join2 forward attn
+%17 = join_heads(%16, %13) {heads=1} join3 forward attn
+%18, %19 = cross_entropy(%17, %1) {scale=0.1} loss forward head
+)"};
+}
+
+inline SmallGraph rope_graph() {
+  return {"rotary embedding of heads and of parts of heads", R"(
+graph rope ranks=1
+%0 input i32 [2,5] ids
+%1 input i32 [2,5] targets
+%2 param f64 [2,5,8] x
+%10 = rope_angles(%0) {frequencies="1,0.3", scale=1.2} angles forward embed
+%11 = rope_angles(%0) {frequencies="0.7"} slow forward embed
+%12 = rope(%2, %10) {head_dim=4} whole forward attn
+%13 = rope(%12, %11) {first=1, form="interleaved", head_dim=4} part forward attn
+%14 = rope(%2, %11) {first=6, head_dim=8, inverse=1} back forward attn
+%15 = add(%13, %14) sum forward attn
+%18, %19 = cross_entropy(%15, %1) {scale=0.1} loss forward head
+)"};
+}
+
 inline SmallGraph rounds_graph() {
   return {"experts behind an exchange in rounds", R"(
 graph rounds ranks=1
@@ -141,7 +217,9 @@ struct MoeOptions {
   bool irregular = true;       // of the exchange
   bool router_losses = false;  // balance_loss of all choices, z_loss
   bool bias = false;           // of experts 0 and 3, added for the choice
-  bool gated = false;          // silu_mul in the place of gelu
+  std::string act = "gelu";    // of the experts: gelu, silu_mul or relu2, the square of ReLU
+  bool logits_bias = false;    // of the router
+  std::string more = "";       // further attributes of the gate
   bool in_steps = false;       // blocks of 2 x 2 experts re-ordered first, and put back at the end
 };
 
@@ -185,22 +263,30 @@ inline SmallGraph moe_graph(const MoeOptions& o) {
                          o.bias ? "%14" : "%13", o.bias ? o.capacity : 1, o.scores);
   }
   const char* counts = o.exchange ? "%18" : "%15";
-  const std::string experts = o.gated ? fmt::format(R"(
-%20 = expert_linear({}, %4, %5, {}) {{rows="{}"}} fc1 forward expert layer=1
-%21 = silu_mul(%20, {}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1
-)",
-                                                    rows_in, counts, o.rows, counts, o.rows)
-                                      : fmt::format(R"(
-%20 = expert_linear({}, %4, _, {}) {{rows="{}"}} fc1 forward expert layer=1
-%21 = gelu(%20, %5) act forward expert layer=1
-)",
-                                                    rows_in, counts, o.rows);
+  const bool gated = o.act == "silu_mul";
+  std::string experts = fmt::format(R"(
+%20 = expert_linear({}, %4, {}, {}) {{rows="{}"}} fc1 forward expert layer=1)",
+                                    rows_in, o.act == "gelu" ? "_" : "%5", counts, o.rows);
+  if (o.act == "gelu") {
+    experts += R"(
+%21 = gelu(%20, %5) act forward expert layer=1)";
+  } else if (gated) {
+    experts += fmt::format(R"(
+%21 = silu_mul(%20, {}) {{alpha=1.5, limit=0.9, offset=1, rows="{}"}} act forward expert layer=1)",
+                           counts, o.rows);
+  } else {
+    experts += fmt::format(R"(
+%22 = relu(%20, {0}) {{rows="{1}"}} relu forward expert layer=1
+%21 = mul(%22, %22, _, {0}) {{rows="{1}"}} act forward expert layer=1)",
+                           counts, o.rows);
+  }
   const std::string gate_attrs =
       fmt::format("gate=\"{}\", k={}, columns={}, capacity={}, scores=\"{}\", weight=\"{}\"",
-                  o.gate, o.k, o.columns, o.capacity, o.scores, o.weight);
+                  o.gate, o.k, o.columns, o.capacity, o.scores, o.weight) +
+      o.more;
   return {fmt::format("MoE layer, gate {} scores {} weight {} rows {}{}{}{}{}", o.gate, o.scores,
                       o.weight, o.rows, o.router_losses ? ", router losses" : "",
-                      o.bias ? ", biased" : "", o.gated ? ", gated" : "",
+                      o.bias ? ", biased" : "", ", " + o.act,
                       o.exchange   ? ", exchanged"
                       : o.in_steps ? ", in steps"
                                    : ""),
@@ -217,7 +303,8 @@ graph moe ranks=1
 %8 param f64 [5] ln.w
 %9 param f64 [5] ln.b
 %40, %41, %42 = layernorm(%2, %8, %9) ln forward gate layer=1
-%10 = gate_logits(%40, %3) logits forward gate layer=1
+{}
+%10 = gate_logits(%40, %3{}) logits forward gate layer=1
 %70 input f64 [4] bias
 %11, %12, %13, %14, %16, %15 = gate(%10, %0{}) {{{}}} gate forward gate layer=1
 %17 = dispatch(%40, %16, %14) {{k={}}} dispatch forward dispatch layer=1
@@ -228,8 +315,9 @@ graph moe ranks=1
 %25 = combine({}, %12, %14, %2, %16) combine forward combine layer=1
 %30, %31 = cross_entropy(%25, %1) {{scale=0.1}} loss forward head
 {})",
-                      o.gated ? 14 : 7, o.gated ? 14 : 7, o.bias ? ", _, %70" : "", gate_attrs,
-                      o.columns, a2a, experts, counts, o.rows, back, rows_out, losses),
+                      gated ? 14 : 7, gated ? 14 : 7, o.logits_bias ? "%71 param f64 [4] wg.b" : "",
+                      o.logits_bias ? ", %71" : "", o.bias ? ", _, %70" : "", gate_attrs, o.columns,
+                      a2a, experts, counts, o.rows, back, rows_out, losses),
           o.gate};
 }
 

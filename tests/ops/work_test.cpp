@@ -5,6 +5,7 @@
 #include "engine/graph/text.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 namespace {
@@ -15,7 +16,7 @@ Work work_of(const Graph& graph, std::string_view name, double slot_occupancy = 
   return graph.def(id).work(graph, graph.op(id), {.slot_occupancy = slot_occupancy});
 }
 
-Graph model_graph(ModelSpec model, int64_t ranks) {
+Graph model_graph(Gpt2 model, int64_t ranks) {
   model.vocab = 31;
   model.layers = 2;
   model.hidden = 14;
@@ -49,7 +50,7 @@ TEST_CASE("a linear and both its gradients do 2 rows in out flops") {
 
 TEST_CASE("unfused attention works on the full square, fused on the causal half of it") {
   const double square = 2.0 * 3 * 2 * 5 * 5 * 7, half = 2.0 * 3 * 2 * (5 * 6 / 2) * 7;
-  ModelSpec spec;
+  Gpt2 spec;
   const Graph fused = model_graph(spec, 1);
   spec.fused_attention = false;
   const Graph unfused = model_graph(spec, 1);
@@ -60,6 +61,36 @@ TEST_CASE("unfused attention works on the full square, fused on the causal half 
   CHECK(work_of(unfused, "b0.attn.context.dx").flops == 2 * square);
   CHECK(work_of(unfused, "b0.attn.score.dx").flops == 2 * square);
   CHECK(work_of(unfused, "b0.attn.softmax").bytes == 4 * 2 * (3 * 2 * 5 * 5));
+}
+
+TEST_CASE("attention of grouped queries works on the pairs of a query and a key that it sees") {
+  const auto graph_with = [](const std::string& attrs) {
+    Graph graph = parse_graph(R"(
+graph g ranks=1
+%0 param f32 [3,5,84] q
+%1 param f32 [3,5,28] k
+%2 param f32 [3,5,22] v
+%3 input i32 [3,5] targets
+%4, %5 = attend(%0, %1, %2) {heads=6, kv_heads=2)" +
+                                  attrs + R"(} core forward attn
+%6, %7 = cross_entropy(%4, %3) loss forward head
+)",
+                              op_table());
+    autodiff(graph, graph.out(graph.find_op("loss")));
+    return graph;
+  };
+  const Graph whole = graph_with(""), windowed = graph_with(", window=3"),
+              wide = graph_with(", window=9");
+  const double heads = 3 * 6, pairs = 5 * 6 / 2, seen = 1 + 2 + 3 + 3 + 3;
+  CHECK(work_of(whole, "core").flops == 2 * heads * pairs * (14 + 11));
+  CHECK(work_of(whole, "core.dx").flops == 2 * heads * pairs * (3 * 14 + 2 * 11));
+  CHECK(work_of(windowed, "core").flops == 2 * heads * seen * (14 + 11));
+  CHECK(work_of(wide, "core").flops == work_of(whole, "core").flops);
+  CHECK(work_of(whole, "core").bytes == 4 * (3 * 5 * (84 + 28 + 22 + 66) + 3 * 6 * 5));
+  const MatrixWork matrix = work_of(windowed, "core.dx").matrix;
+  CHECK((matrix.heads == 6 && matrix.kv_heads == 2 && matrix.head_dim == 14 && matrix.backward));
+  CHECK(matrix.share == Approx(seen / pairs * (3 * 14 + 2 * 11) / (5 * 14)));
+  CHECK(work_of(whole, "core").matrix.share == Approx((14 + 11) / 28.0));
 }
 
 TEST_CASE("experts do the capacity's flops, or the expected share of it on used rows") {
@@ -102,7 +133,7 @@ TEST_CASE("an all-reduce carries its gradients, an update touches five tensors")
 }
 
 TEST_CASE("AdamW touches seven tensors, a router loss its logits twice") {
-  ModelSpec model;
+  Gpt2 model;
   model.vocab = 31;
   model.layers = 2;
   model.hidden = 14;

@@ -5,6 +5,7 @@
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
 #include "engine/routing/gate.h"
+#include "tests/model/gpt2.h"
 #include "tests/ops/small_graphs.h"
 #include "tests/passes/axis_problems.h"
 
@@ -152,7 +153,7 @@ void check_parts(Whole& whole, const AxisProblem& problem, const std::vector<int
 }
 
 std::vector<Whole> real_graphs() {
-  ModelSpec model;
+  test::Gpt2 model;
   model.vocab = 11;
   model.layers = 2;
   model.seq = 4;
@@ -164,11 +165,12 @@ std::vector<Whole> real_graphs() {
     for (const int64_t heads : {2, 4}) {  // 4: every length is a multiple of the batch
       model.heads = heads;
       model.hidden = heads == 2 ? 6 : 8;
-      graphs.emplace_back(build_forward(model, gate_spec(model), 1), model.batch_per_device);
+      graphs.emplace_back(test::build_forward(model, gate_spec(model), 1), model.batch_per_device);
     }
   }
   for (const test::SmallGraph& small :
-       {test::reuse_graph(), test::rms_graph(), test::gated_graph()}) {
+       {test::reuse_graph(), test::rms_graph(), test::gated_graph(), test::elementwise_graph(),
+        test::heads_graph(), test::rope_graph(), test::attend_graph()}) {
     graphs.emplace_back(parse_graph(small.text, op_table()), 2);
   }
   return graphs;
@@ -193,9 +195,12 @@ TEST_CASE("every solution of a short range of real ops gives slices of the whole
     }
   }
   for (const char* way :
-       {"embedding 0", "embedding 1", "layernorm 0", "rmsnorm 0", "silu_mul 0", "silu_mul 1",
-        "linear 0", "linear 1", "linear 2", "attention 0", "attn_score 0", "attn_softmax 0",
-        "attn_softmax 1", "attn_context 0", "add 0", "add 1", "add 2", "gate_logits 0"}) {
+       {"embedding 0", "embedding 1",  "layernorm 0",    "rmsnorm 0",      "silu_mul 0",
+        "silu_mul 1",  "linear 0",     "linear 1",       "linear 2",       "attention 0",
+        "attend 0",    "attn_score 0", "attn_softmax 0", "attn_softmax 1", "attn_context 0",
+        "mul 0",       "mul 2",        "row_dot 1",      "scale 2",        "sigmoid 0",
+        "relu 1",      "rope 0",       "rope 1",         "split_heads 0",  "join_heads 1",
+        "add 0",       "add 1",        "add 2",          "gate_logits 0"}) {
     INFO(way);
     CHECK(seen.contains(way));
   }

@@ -6,6 +6,7 @@
 
 #include "engine/model/model.h"
 #include "engine/passes/partition/axes.h"
+#include "tests/model/gpt2.h"
 #include "tests/passes/axis_problems.h"
 
 namespace moe {
@@ -245,8 +246,8 @@ TEST_CASE("a disagreement names both ops, their tensor and what each allows") {
   CHECK(p.solve().refused == p.ops.back());
 }
 
-ModelSpec small_model() {
-  ModelSpec model;
+test::Gpt2 small_model() {
+  test::Gpt2 model;
   model.vocab = 31;
   model.layers = 4;
   model.hidden = 16;
@@ -257,8 +258,8 @@ ModelSpec small_model() {
 }
 
 TEST_CASE("a dense block is cut along the batch, its parameters shared, without a search") {
-  const ModelSpec model = small_model();
-  const Graph graph = build_forward(model, gate_spec(model), 1);
+  const test::Gpt2 model = small_model();
+  const Graph graph = test::build_forward(model, gate_spec(model), 1);
   const std::vector<OpId> ops = test::all_ops(graph);
   const auto at = [&graph](const char* name) { return graph.find_op(name).index(); };
   const AxisSolver solver(graph, ops, model.batch_per_device);

@@ -130,7 +130,7 @@ TEST_CASE("what rounds cannot carry is refused with the op and the reason") {
   std::swap(steps.system.stages[0], steps.system.stages[1]);
   CHECK_THAT(refusal(steps), Contains("hierarchical_a2a"));
   PlanSpec in_groups = small_spec({rounds(2)}, 4);
-  in_groups.model.ep = 2;
+  test::change_model(in_groups, [&](test::Gpt2& m) { m.ep = 2; });
   CHECK_THAT(refusal(in_groups), Contains("among 2 of 4 ranks (because of model.ep"));
 }
 

@@ -10,6 +10,7 @@
 #include "engine/plan.h"
 #include "engine/replay/replay.h"
 #include "tests/base/message_of.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 
@@ -28,15 +29,16 @@ class GivenCost : public CostModel {
 /// Four blocks, MoE in 1 and 3; 32 tokens and 4 experts, so 10 slots per expert.
 inline PlanSpec small_spec(std::vector<Stage> stages = {}, int64_t num_ranks = 2) {
   PlanSpec spec;
-  spec.model.vocab = 64;
-  spec.model.layers = 4;
-  spec.model.hidden = 16;
-  spec.model.heads = 2;
-  spec.model.seq = 8;
-  spec.model.batch_per_device = 4;
-  spec.model.experts = 4;
-  spec.gate = gate_spec(spec.model);
   spec.num_ranks = num_ranks;
+  change_model(spec, [&](Gpt2& m) {
+    m.vocab = 64;
+    m.layers = 4;
+    m.hidden = 16;
+    m.heads = 2;
+    m.seq = 8;
+    m.batch_per_device = 4;
+    m.experts = 4;
+  });
   spec.system.name = "test";
   spec.system.stages = std::move(stages);
   spec.cost = std::make_shared<GivenCost>([](const Graph&, OpId) { return Nanoseconds{10}; });

@@ -18,10 +18,12 @@ const char* const kPass = "hierarchical_a2a";
 /// Two nodes of two devices unless told otherwise, on a roofline of that cluster.
 PlanSpec on_nodes(std::vector<Stage> stages, int64_t nodes = 2, int64_t per_node = 2,
                   int64_t ep = 0) {
-  PlanSpec spec = test::small_spec(std::move(stages), nodes * per_node);
-  spec.model.experts = 2 * nodes * per_node;
-  spec.model.ep = ep;
-  spec.gate = gate_spec(spec.model);
+  PlanSpec spec = test::small_spec(std::move(stages));
+  spec.num_ranks = nodes * per_node;
+  test::change_model(spec, [&](test::Gpt2& m) {
+    m.experts = 2 * nodes * per_node;
+    m.ep = ep;
+  });
   spec.cluster.nodes = nodes;
   spec.cluster.devices_per_node = per_node;
   spec.cluster.device = {"d", 1e12, 1e12, 1e11, 0, 0};

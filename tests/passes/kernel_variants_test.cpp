@@ -83,7 +83,7 @@ TEST_CASE("attention in bfloat16 has a library's kernels and our own, in float32
   };
   const auto wide = make_plan(spec);
   CHECK(kernels_of(wide->graph, "attention_dx") == std::set<std::string>{"cudnn"});
-  spec.model.dtype = DType::kBF16;
+  test::change_model(spec, [&](test::Gpt2& m) { m.dtype = DType::kBF16; });
   const auto narrow = make_plan(spec);
   CHECK(kernels_of(narrow->graph, "attention") == std::set<std::string>{"cudnn"});
   CHECK(kernels_of(narrow->graph, "attention_dx") == std::set<std::string>{"own"});

@@ -37,7 +37,7 @@ const std::vector<std::vector<Stage>>& systems() {
 
 PlanSpec mixed_spec(std::vector<Stage> stages = {}) {
   PlanSpec spec = small_spec(std::move(stages));
-  spec.model.dtype = DType::kBF16;
+  test::change_model(spec, [&](test::Gpt2& m) { m.dtype = DType::kBF16; });
   return spec;
 }
 

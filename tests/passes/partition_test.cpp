@@ -124,7 +124,7 @@ PlanSpec counted_spec(std::vector<Stage> more, std::shared_ptr<const CostModel> 
   std::vector<Stage> stages = counted_rows();
   stages.insert(stages.end(), more.begin(), more.end());
   PlanSpec spec = small_spec(std::move(stages));
-  spec.model.layers = layers;
+  change_model(spec, [&](Gpt2& m) { m.layers = layers; });
   spec.cost = std::move(cost);
   return spec;
 }
@@ -241,8 +241,7 @@ TEST_CASE("a gate that needs the whole batch is never cut, and forcing it is ref
   for (const char* gate : {"bpr", "top2", "expert_choice"}) {
     CAPTURE(gate);
     PlanSpec spec = counted_spec({stage("partition")}, growing_cost(3, 1.0, 1.0));
-    spec.model.gate = gate;
-    spec.gate = gate_spec(spec.model);
+    change_model(spec, [&](Gpt2& m) { m.gate = gate; });
     const auto plan = make_plan(spec);
     CHECK(plan->graph.find_op("b1.moe.gate").valid());
     CHECK(plan->graph.find_op("b1.moe.dispatch.p1").valid());
@@ -259,9 +258,10 @@ TEST_CASE("the same gates without a limit of places may be cut") {
   PlanSpec spec =
       counted_spec({stage("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 0.0}})},
                    random_cost(3, 400, 20));
-  spec.model.gate = "top2";
-  spec.model.capacity_factor = 0;
-  spec.gate = gate_spec(spec.model);
+  change_model(spec, [&](Gpt2& m) {
+    m.gate = "top2";
+    m.capacity_factor = 0;
+  });
   CHECK(make_plan(spec)->graph.find_op("b1.moe.gate.p1").valid());
 }
 

@@ -65,7 +65,7 @@ const Lines kCompute = {1e3, 3e6 / kBytes, 2e4, 8e6 / kMacs};    // many
 const Lines kNetwork = {2e4, 4e6 / kBytes, 1e3, 2.5e6 / kMacs};  // until the experts hide
 
 TEST_CASE("the pass fits the lines that the cost model is made of, and says so") {
-  Graph graph = build_forward(small_spec().model, small_spec().gate, 2);
+  Graph graph = small_spec().model->forward;
   const CapacityChain chain = capacity_chains(graph, "test").front();
   CHECK(chain.capacity == 10);
   const PlanSpec spec = spec_with(kBalanced, {});

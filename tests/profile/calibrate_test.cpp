@@ -150,7 +150,7 @@ TEST_CASE("a calibration in bf16 times what stores bf16, and compute beside tran
     CHECK(graph.tensor(graph.op(graph.find_op("b0.ln1")).inputs[0]).shape.back() == 64);
     CHECK(profile.ranks_beside == 2);
     const PlanSpec small = spec_of(small_model("switch", 4), 2);  // is timed in less time
-    return overlap(build_forward(small.model, gate_spec(small.model), 2), profile);
+    return overlap(small.model->forward, profile);
   };
   const Calibration c = calibrate(options);
   CHECK(stored > 20);

@@ -19,7 +19,7 @@ using Catch::Matchers::Contains;
 const Graph& forward() {
   static const Graph graph = [] {
     const PlanSpec spec = spec_of(small_model("switch", 4), 2);
-    return build_forward(spec.model, gate_spec(spec.model), 2);
+    return spec.model->forward;
   }();
   return graph;
 }

@@ -73,7 +73,7 @@ PlanSpec with(PlanSpec spec, std::vector<Stage> stages) {
 TEST_CASE("every op of a step can be timed on a device, whoever routes and whoever updates") {
   const std::string gate = GENERATE("switch", "top2", "expert_choice");
   PlanSpec spec = spec_of(small_model(gate), 2);
-  spec.model.fused_attention = gate == "switch";
+  change_model(spec, [&](Gpt2& m) { m.fused_attention = gate == "switch"; });
   if (gate == "top2") {
     spec.optimizer = Adamw{.lr = 0.01};
   }

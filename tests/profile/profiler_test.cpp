@@ -15,6 +15,7 @@
 #include "engine/profile/operands.h"
 #include "engine/profile/profiler.h"
 #include "kernels/kernels.h"
+#include "tests/exec/support.h"
 
 namespace moe {
 namespace {
@@ -29,11 +30,11 @@ size_t index(int64_t i) {
 
 /// A training step of a model so small that profiling all of it takes a moment.
 Graph step_graph(const std::string& gate, int64_t num_ranks) {
-  ModelSpec model;
+  test::Gpt2 model;
   model.vocab = 64, model.layers = 2, model.hidden = 16, model.heads = 2, model.seq = 8;
   model.batch_per_device = 4, model.experts = 4, model.gate = gate;
   model.fused_attention = gate == "switch";
-  Graph graph = build_forward(model, gate_spec(model), num_ranks);
+  Graph graph = test::build_forward(model, gate_spec(model), num_ranks);
   add_backward_and_update(graph, {}, {.bucket_bytes = 4096});
   return graph;
 }
@@ -78,6 +79,34 @@ TEST_CASE(
   }
   CHECK(used == std::vector<int64_t>(4, 16));
   CHECK(std::count(slot_choice.begin(), slot_choice.end(), -1) == slots[0] * slots[1] - 64);
+}
+
+TEST_CASE("made-up indices fill their tensors, also of packed rows that have no numbers yet") {
+  test::Gpt2 model = test::small_model("top_k", 2);
+  model.k = 2;
+  model.capacity_factor = 0;
+  PlanSpec spec = test::spec_of(model, 2);
+  int64_t packed = 0;
+  const auto check_all = [&](Graph graph, const PassContext&) {
+    for (size_t i = 0; i < graph.num_ops(); ++i) {
+      const Op& op = graph.ops()[i];
+      for (size_t j = 0; j < op.inputs.size(); ++j) {
+        if (!op.inputs[j].valid()) continue;
+        const Tensor& tensor = graph.tensor(op.inputs[j]);
+        if (tensor.stored_rows > 0) ++packed;
+        if (tensor.dtype != DType::kI32) continue;
+        const auto values = index_values(graph, OpId(static_cast<int64_t>(i)), j, {});
+        INFO(op.name << " input " << j);
+        CHECK(static_cast<int64_t>(values.size()) == stored_elements(tensor));
+      }
+    }
+    return graph;
+  };
+  spec.system.stages = {test::pass("irregular_a2a"),
+                        test::pass("used_rows"),
+                        {.name = "check", .kind = StageKind::kStep, .transform = check_all}};
+  check_all(make_plan(spec)->graph, {*spec.model, spec.cluster, *spec.cost, {}, "", nullptr});
+  CHECK(packed > 10);
 }
 
 TEST_CASE("the operands of a timed op follow the slot occupancy, and both maps tell the same") {

@@ -128,7 +128,7 @@ TEST_CASE("a rehearsal is executed once a cache, and anew for another target or 
   CHECK(again(tiny_target(false), {.steps = 2}).took_ns > 0);
   CHECK(again(tiny_target(true), {.steps = 2, .emulated = true}, "other kernels").took_ns > 0);
   PlanSpec larger = tiny_target(true);
-  larger.model.hidden *= 2;
+  test::change_model(larger, [&](test::Gpt2& m) { m.hidden *= 2; });
   CHECK(again(larger, {.steps = 2, .emulated = true}).took_ns > 0);
   CHECK(again(tiny_target(false, 1), {.steps = 2}).took_ns > 0);
 }

@@ -199,9 +199,14 @@ TEST_CASE("a batch of more tokens than the sample has is routed as its first tok
 TEST_CASE("under a law the counts of the first ranks are those of the gate on their scores") {
   const auto law = law_of("zipf", {{"s", 0.9}});
   const RoutingQuery q = {.step = 4, .layer = 1, .ranks = 6, .tokens = 300, .experts = 8, .k = 2};
-  for (const Gate& gate : {rare_second(), builtin_gate("top2_c1"), builtin_gate("expert_choice")}) {
+  for (const auto& [gate, groups] : {std::pair{rare_second(), ExpertGroups{}},
+                                     {builtin_gate("top2_c1"), {}},
+                                     {builtin_gate("expert_choice"), {}},
+                                     {builtin_gate("top2"), ExpertGroups{4, 1}},
+                                     {rare_second(), ExpertGroups{4, 2, GroupScore::kTop2}}}) {
     INFO(gate.name);
-    const GateUse use = use_of(gate, q.ranks, q.tokens, q.experts, q.k, 1.25);
+    GateUse use = use_of(gate, q.ranks, q.tokens, q.experts, q.k, 1.25);
+    use.groups = groups;
     const RoutingModel gated = gated_routing(use, law);
     const ExpertCounts choices = gated.loads(q), kept = gated.kept(q);
     const auto block_layer = [](int64_t block) { return block / 2; };
@@ -224,8 +229,17 @@ TEST_CASE("under a law the counts of the first ranks are those of the gate on th
                     .ids = ids.data(),
                     .first_token = rank * q.tokens,
                     .step = 4,
-                    .layer = 3},
+                    .layer = 3,
+                    .groups = groups},
                    out);
+      for (int64_t t = 0; t < q.tokens && groups.limits(); ++t) {
+        std::set<int32_t> of;  // groups that the token chose
+        for (int64_t j = 0; j < use.columns; ++j) {
+          const int32_t e = expert[static_cast<size_t>(t * use.columns + j)];
+          if (e >= 0) of.insert(e / static_cast<int32_t>(8 / groups.groups));
+        }
+        REQUIRE(static_cast<int64_t>(of.size()) <= groups.top);
+      }
       for (int64_t e = 0; e < 8; ++e) {
         const auto chosen = std::count(expert.begin(), expert.end(), static_cast<int32_t>(e));
         CHECK(choices.at(rank, e) == chosen);

@@ -2,6 +2,7 @@
 #include <map>
 
 #include "engine/network/closed_form.h"
+#include "tests/model/gpt2.h"
 #include "tests/sim/routing.h"
 #include "tests/timeline/same_spans.h"
 
@@ -214,7 +215,7 @@ TEST_CASE("a chunked irregular all-to-all moves its matrix in equal parts") {
 
 TEST_CASE("a plan without MoE layers goes as without a routing model") {
   PlanSpec spec = routed_spec({}, 2, flat_cluster(2));
-  spec.model.moe_every = 5;
+  test::change_model(spec, [&](test::Gpt2& m) { m.moe_every = 5; });
   const RunResult plain = make_simulator()->run(*make_plan(spec), {});
   const RunResult routed = simulate_routing(spec, hot);
   CHECK(same_spans(plain.timelines[0], routed.timelines[0]));

@@ -72,19 +72,20 @@ std::shared_ptr<const Plan> plan_for(std::shared_ptr<const RoutingModel> routing
                                      const Options* lina, const OffloadTimes& times = kFree,
                                      const Cluster& cluster = four_devices()) {
   PlanSpec spec;
-  spec.model = {.vocab = 100,
-                .layers = kLayers,
-                .hidden = 128,
-                .heads = 4,
-                .seq = 64,
-                .ffn = 512,
-                .batch_per_device = 16,
-                .experts = kExperts,
-                .moe_every = 1,
-                .capacity_factor = 4};  // all tokens find a place
-  spec.gate = gate_spec(spec.model);
-  spec.cluster = cluster;
   spec.num_ranks = kRanks;
+  change_model(spec, [](Gpt2& m) {
+    m.vocab = 100;
+    m.layers = kLayers;
+    m.hidden = 128;
+    m.heads = 4;
+    m.seq = 64;
+    m.ffn = 512;
+    m.batch_per_device = 16;
+    m.experts = kExperts;
+    m.moe_every = 1;
+    m.capacity_factor = 4;  // all tokens find a place
+  });
+  spec.cluster = cluster;
   spec.work.slot_occupancy = 0.25;
   spec.inference = true;
   spec.routing = std::move(routing);

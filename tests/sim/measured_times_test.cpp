@@ -9,7 +9,10 @@
 #include "engine/cost/cost_model.h"
 #include "engine/cost/op_table.h"
 #include "engine/graph/autodiff.h"
+#include "engine/graph/text.h"
 #include "engine/model/model.h"
+#include "engine/ops/ops.h"
+#include "tests/model/gpt2.h"
 
 namespace moe {
 namespace {
@@ -18,11 +21,11 @@ const std::string kFile = MOE_SOURCE_DIR "/scripts/moe/gpus/h100.times";
 constexpr int64_t kRanks = 8, kHidden = 256, kRows = 4 * 128;
 
 Graph step_of(DType dtype) {
-  ModelSpec model;
+  test::Gpt2 model;
   model.layers = 2, model.hidden = kHidden, model.heads = 4, model.ffn = 1024;
   model.seq = 128, model.batch_per_device = 4, model.vocab = 512, model.experts = 16;
   model.dtype = dtype;
-  Graph graph = build_forward(model, gate_spec(model), kRanks);
+  Graph graph = test::build_forward(model, gate_spec(model), kRanks);
   add_backward_and_update(graph, {}, {});
   return graph;
 }
@@ -66,6 +69,24 @@ TEST_CASE("with measured op times, products take their table's time and a launch
   const std::vector<double> sizes{4, 128, 4, 4, 64};
   CHECK(ns("b0.attn.core") == table_ns("attention", sizes));
   CHECK(ns("b0.attn.core.dx") == table_ns("attention", sizes, 2.9));
+}
+
+TEST_CASE("attention of grouped queries takes the time of its heads, a window its share of it") {
+  const auto ns = [](const std::string& attrs) {
+    const Graph graph = parse_graph(R"(
+graph g ranks=1
+%0 param f16 [4,128,512] q
+%1 param f16 [4,128,128] k
+%2, %3 = attend(%0, %1, %1) {heads=8, kv_heads=2)" +
+                                        attrs + R"(} core forward attn
+)",
+                                    op_table());
+    return RooflineCost(measured_node(), {}).op_ns(graph, named(graph, "core")) - 3000;
+  };
+  const std::vector<double> sizes{4, 128, 8, 2, 64};
+  CHECK(ns("") == table_ns("attention", sizes));
+  const double pairs = 128 * 129 / 2, unseen = 96 * 97 / 2;
+  CHECK(ns(", window=32") == table_ns("attention", sizes, (pairs - unseen) / pairs));
 }
 
 TEST_CASE("products of experts take measured ratios, more where an expert has few rows") {

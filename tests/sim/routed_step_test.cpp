@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "tests/model/gpt2.h"
 #include "tests/sim/routing.h"
 
 namespace moe {
@@ -92,7 +93,7 @@ TEST_CASE("a source keeps of its choices for an expert what its places hold") {
 TEST_CASE("what an irregular all-to-all moves is what the ranks send and receive, both ways") {
   for (const int64_t ep : {2, 4}) {
     PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-    spec.model.ep = ep;
+    test::change_model(spec, [&](test::Gpt2& m) { m.ep = ep; });
     const auto plan = make_plan(spec);
     const Graph& g = plan->graph;
     for (uint64_t seed = 0; seed < 5; ++seed) {

@@ -129,8 +129,7 @@ template <class T>
 void Rank<T>::prepare(bool initialise_parameters) {
   buffers_.touch();
   if (initialise_parameters) {
-    initialise<T>(plan_, persistents_, buffers_, rank_,
-                  options_.init ? options_.init : ParamInit(reference_init));
+    initialise<T>(plan_, persistents_, buffers_, rank_, options_);
   }
   const auto gate_of = gates_of(plan_, options_.policies, rank_);
   for (Launch& launch : lanes_[0].launches) {

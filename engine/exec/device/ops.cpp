@@ -31,8 +31,12 @@ kernels::EitherIn as_stored(const Tensor& tensor, const void* data,
 int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
   const auto bytes = mixed(graph, op, device) ? device.mixed->attention_work_bytes
                                               : device.kernels->attention_work_bytes;
-  const auto qkv = place_of(graph.def(op).inputs, Role::kQkv);
-  return qkv ? bytes(ops::attention_shape(graph, op, *qkv)) : 0;
+  const std::vector<Operand>& inputs = graph.def(op).inputs;
+  if (const auto qkv = place_of(inputs, Role::kQkv)) {
+    return bytes(ops::attention_shape(graph, op, *qkv));
+  }
+  const auto query = place_of(inputs, Role::kQuery);
+  return query ? bytes(ops::attend_shape(graph, op, *query)) : 0;
 }
 
 void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
@@ -92,7 +96,9 @@ bool routes_on_device(const Graph& graph, OpId id) {
   const std::string gate = attr_string(op, "gate");
   const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
   const int64_t experts = graph.tensor(op.inputs[0]).shape[1];
-  return best && !input_of(graph, op, Role::kBias).valid() && experts <= kMaxRoutedExperts;
+  const bool plain = !input_of(graph, op, Role::kBias).valid() && !op.attrs.contains("scale") &&
+                     !op.attrs.contains("groups");
+  return best && plain && experts <= kMaxRoutedExperts;
 }
 
 std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op) {

@@ -22,8 +22,7 @@ void DeviceRank::prepare(bool initialise_parameters) {
     launch.record = std::make_unique<GateRecord>(plan_.graph, op, launch.gate.code);
   }
   if (!initialise_parameters) return;
-  initialise<float>(plan_, persistents_, host_, rank_,
-                    options_.init ? options_.init : ParamInit(reference_init));
+  initialise<float>(plan_, persistents_, host_, rank_, options_);
   store();
 }
 

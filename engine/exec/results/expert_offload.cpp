@@ -88,8 +88,8 @@ void check_popularity(const Plan& plan, const InferOptions& infer) {
   const int64_t path = path_of(plan);
   if (!infer.popularity || path == 0) return;
   const PathOptions& profile = infer.popularity->options();
-  check_same("layers", profile.layers, plan.spec.model.num_moe_layers());
-  check_same("experts", profile.experts, plan.spec.model.experts);
+  check_same("layers", profile.layers, plan.spec.model->num_moe_layers());
+  check_same("experts", profile.experts, plan.spec.model->experts);
   check_same("path", profile.path, path);
 }
 

@@ -71,11 +71,11 @@ std::function<Gate(const Op&)> gates_of(const Plan& plan, const Policies& polici
     return [](const Op& op) { return builtin_gate(attr_string(op, "gate")); };
   }
   const bool by_gate = spec.routing == nullptr || spec.routing->runs_gate();
-  Gate own = !by_gate        ? routed_gate(spec.routing, spec.model, plan.graph.num_ranks)
+  Gate own = !by_gate        ? routed_gate(spec.routing, *spec.model, plan.graph.num_ranks)
              : policies.gate ? policies.gate(rank)
                              : builtin_gate(spec.gate.name);
   if (by_gate && spec.routing != nullptr) {
-    own = scored_gate(std::move(own), spec.routing, spec.model, plan.graph.num_ranks);
+    own = scored_gate(std::move(own), spec.routing, *spec.model, plan.graph.num_ranks);
   }
   return [own = std::move(own)](const Op&) { return own; };
 }

@@ -24,9 +24,10 @@ struct LayerFit {
 /// Cuts the layer of the chain at degrees 1, 2, 4, 8, 16, as far as its capacity and max_degree
 /// allow, and fits straight lines through the times of a part: one for its transfer (the mean of
 /// its all-to-alls, over n_d), one for its experts and, for kStep, one for the experts' backward
-/// (both over n_e, without copies of experts, which no part repeats). cut_s is the time of the splits and joins, the mean over the degrees above 1.
-/// Times that do not grow with sizes, as those of small parts, count as constant. Requires: at
-/// least two degrees. Throws RunError naming the all-to-all where a part takes no time.
+/// (both over n_e, without copies of experts, which no part repeats). cut_s is the time of the
+/// splits and joins, the mean over the degrees above 1. Times that do not grow with sizes, as those
+/// of small parts, count as constant. Requires: at least two degrees. Throws RunError naming the
+/// all-to-all where a part takes no time.
 LayerFit fit_layer(const Graph& forward, const CapacityChain& chain, const CostModel& cost,
                    DegreeObjective objective, int64_t max_degree);
 

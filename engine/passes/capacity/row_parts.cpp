@@ -79,7 +79,7 @@ class RowCutter {
   void clone(OpId id, size_t p, TensorId& rows) {
     const Op op = graph_.op(id);
     std::vector<TensorId> inputs = op.inputs;
-    inputs[0] = rows;
+    std::replace(inputs.begin(), inputs.end(), op.inputs[0], rows);
     Attrs attrs = parts_[p];
     attrs.merge(group_attrs(group_of(graph_, graph_.op(chain_[0])), graph_.num_ranks));
     attrs.insert(op.attrs.begin(), op.attrs.end());

@@ -6,9 +6,16 @@
 namespace moe {
 namespace {
 
-bool of_experts(const Graph& graph, OpId op) {
-  const OpId maker = graph.producers()[graph.op(op).inputs[0].index()];
-  return maker.valid() && is(graph, maker, MoeOp::kExpertProduct);
+/// Whether the op computes rows of experts: it is a product of experts, or can count its rows and
+/// reads those of such an op.
+bool of_experts(const Graph& graph, const std::vector<OpId>& producers, OpId op) {
+  while (op.valid() && !is(graph, op, MoeOp::kExpertProduct)) {
+    const OpDef& def = graph.def(op);
+    const bool counts = place_of(def.inputs, Role::kRecvCounts).has_value();
+    if (!counts || def.collective != Collective::kNone) return false;
+    op = producers[graph.op(op).inputs[0].index()];
+  }
+  return op.valid();
 }
 
 }  // namespace
@@ -19,12 +26,12 @@ bool of_experts(const Graph& graph, OpId op) {
 /// along the capacity or whose rows arrive in steps.
 Graph used_rows(Graph graph, const PassContext& context) {
   const size_t num_ops = graph.num_ops();
+  const std::vector<OpId> producers = graph.producers();
   size_t done_already =
       0;  // ops of experts in placed layers, which already compute only rows in use
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
-    const bool gelu = is(graph, id, BasicOp::kGelu) && of_experts(graph, id);
-    if (!gelu && !is(graph, id, MoeOp::kExpertProduct)) continue;
+    if (graph.removed(id) || !of_experts(graph, producers, id)) continue;
     if (attr_string(graph.op(id), "rows") == "used") {
       ++done_already;
       continue;

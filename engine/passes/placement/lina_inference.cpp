@@ -22,7 +22,7 @@ class InferencePlacer {
     for (size_t i = 0; i < graph_.num_ops(); ++i) check_free(OpId(static_cast<int64_t>(i)));
     layers_ = exchanged_layers(graph_);
     if (layers_.empty()) return std::move(graph_);
-    const ModelSpec& model = context_.model;
+    const Model& model = context_.model;
     bounds_ = two_phase_bounds(model.experts, graph_.num_ranks,
                                {.cap = number("cap"), .weighted = text("share") == "weighted"});
     attrs_ = ops::bounds_attrs(bounds_);

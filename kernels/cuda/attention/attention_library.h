@@ -16,9 +16,9 @@ std::string attention_library_version();
 bool library_has_attention(AttentionShape shape);
 /// Returns the bytes of `work` that the library needs; 0 if it has kernels for neither direction.
 int64_t library_attention_work_bytes(AttentionShape shape);
-/// As KernelTable::attention and attention_dx. Return false where the library does not support the
-/// call; nothing was queued on the stream then. Otherwise return true, possibly with an error in
-/// errors.h.
+/// As KernelTable::attention and attention_dx, of a qkv. Return false where the library does not
+/// support the call; nothing was queued on the stream then. Otherwise return true, possibly with an
+/// error in errors.h.
 bool library_attention(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape shape, void* work,
                        Stream stream);
 bool library_attention_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,

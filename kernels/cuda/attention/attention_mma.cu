@@ -127,8 +127,7 @@ void forward(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape s, Stream st
 
 }  // namespace
 
-void attention_mma(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape s, void*, Stream stream) {
-  if (!takes_head(s)) return;
+void attention_mma(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape s, Stream stream) {
   if (s.head_dim <= 32) return forward<MmaSizes<32, 2, 64>>(ctx, lse, qkv, s, stream);
   if (s.head_dim <= 64) return forward<MmaSizes<64, 2, 64>>(ctx, lse, qkv, s, stream);
   if (s.head_dim <= 96) return forward<MmaSizes<96, 2, 32>>(ctx, lse, qkv, s, stream);

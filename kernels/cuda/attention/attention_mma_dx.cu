@@ -196,13 +196,8 @@ void backward(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv, co
 
 }  // namespace
 
-int64_t attention_mma_work_bytes(AttentionShape s) {
-  return s.batch * s.heads * s.seq * static_cast<int64_t>(sizeof(float));
-}
-
 void attention_mma_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,
                       const float* lse, AttentionShape s, void* work, Stream stream) {
-  if (!takes_head(s)) return;
   auto* const delta = static_cast<float*>(work);
   const auto with = [&](auto keys, auto queries) {
     backward<decltype(keys), decltype(queries)>(dqkv, dctx, ctx, qkv, lse, s, delta, stream);

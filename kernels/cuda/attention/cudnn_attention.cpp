@@ -103,7 +103,7 @@ bool cudnn_takes(size_t version, AttentionShape s) {
   constexpr int64_t kTile = 128, kLargestHead = 128, kWholeVectors = 8;
   if (version < kOldest || (version <= kOnlyWholeTiles && s.seq % kTile != 0)) return false;
   // In cuDNN 9.28 the gradient for a sequence of one row crashes the process.
-  return s.seq > 1 && s.head_dim <= kLargestHead && s.head_dim % kWholeVectors == 0;
+  return is_plain(s) && s.seq > 1 && s.head_dim <= kLargestHead && s.head_dim % kWholeVectors == 0;
 }
 
 CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction) {

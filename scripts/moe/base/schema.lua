@@ -411,6 +411,20 @@ function M.check(fields, value, path, at, assumed)
   return out
 end
 
+--- Returns the params of a policy or architecture (name -> default) as a field list; the type of an
+--- option is that of its default.
+function M.options(params, path, at)
+  local out = {}
+  for name, default in pairs(params) do
+    local kind = type(default)
+    if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
+      refuse(path .. "." .. tostring(name), default, "a number, a string or a boolean", at)
+    end
+    out[name] = { type = kind, default = default }
+  end
+  return out
+end
+
 local assumed_mt = M.class("assumed", "moe.assumed {...}")
 
 M.ASSUMED = {

@@ -74,14 +74,19 @@ local function check_popularity(c, candidate, at)
   end
 end
 
-local function options_of(c, model, at)
+local function options_of(c, spec, at)
   -- train.run_options also needs these fields, which inference does not use.
   local fields = schema.merged(c, { steps = c.batches, init = "reference", eval_batches = 0,
     checkpoint_every = 0 })
-  local options = train.run_options(c.executor, fields, model, "moe.infer", at)
+  local open = train.is_open(c.parameters)
+  fields.parameters = open and c.parameters or nil
+  local options = train.run_options(c.executor, fields, spec, "moe.infer", at)
   options.first_step = c.first_batch - 1
   options.data.held_out = true
-  options.parameters_from = train.checkpoint(c.parameters, core.out_dir, "moe.infer.parameters", at)
+  if not open then
+    options.parameters_from = train.checkpoint(c.parameters, core.out_dir, "moe.infer.parameters",
+      at)
+  end
   options.popularity = c.popularity and c.popularity.handle
   return options
 end
@@ -172,7 +177,7 @@ function M.infer(t)
   spec.inference, spec.cost = true, { kind = "none" }
   spec.variants = train.variants(c.executor, c, "moe.infer", at)
   spec.edits = train.edits(c.executor, c, "moe.infer", at)
-  local options = options_of(c, spec.model, at)
+  local options = options_of(c, spec, at)
   train.claim_outputs(c, "moe.infer", at)
   local plan = target.plan_of(spec, candidate, at)
   errors.stop_in "check"

@@ -103,7 +103,7 @@ local function real_jobs(e, entry, case)
       spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = simulation_of(entry, case)
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
-        options = train.run_options(entry.kind, entry, spec.model, entry.path, e.at) }
+        options = train.run_options(entry.kind, entry, spec, entry.path, e.at) }
     end
   end
   for i, name in ipairs(entry.systems or {}) do
@@ -128,6 +128,7 @@ local function key_of(job)
   local spec = job.spec
   return core.json_encode { entry = job.entry.path, system = job.system.name,
     alternatives = core.array(alternatives), model = schema.merged(spec.model, { name = "" }),
+    architecture = spec.architecture,
     gate = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
     fill = spec.fill, optimizer = spec.optimizer, simulate = spec.simulate }
 end

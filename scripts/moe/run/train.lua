@@ -52,10 +52,19 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
     doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
       .. "the shape; own: this project's. Default: the fastest if ops are profiled, else cudnn" },
   edits = { type = M.EDITS, doc = "cuda: changes of the plan's graph; default: all" },
+  parameters_to = { type = "string",
+    doc = "a .safetensors file in the output folder to which the final parameters are written, "
+      .. "with the names of the model's checkpoints" },
+  parameters_as = { type = "string", enum = { "F64", "F32", "BF16" },
+    doc = "type of the numbers in parameters_to; default: F64 in precision f64, else F32" },
   init = { type = "string", enum = { "reference" }, default = "reference",
     doc = "initial parameters" },
-  tokens = { type = "string", enum = { "text", "reference" }, default = "text",
-    doc = "where tokens come from: text, files of text; reference, made-up tokens" },
+  tokens = { type = "string", default = "text",
+    doc = "where tokens come from: text, files of text; reference, made-up tokens; or the name of "
+      .. "a .json file with rows of token ids, seq + 1 each, of which a step takes the next ones" },
+  parameters = { type = "string",
+    doc = "initial parameters: a model.safetensors, or the index of several files, of a model made "
+      .. "by from_config or by its name" },
   text = { type = "string",
     doc = "a UTF-8 file, or a folder of such files; default: a corpus found on this machine" },
   record = { type = "string",
@@ -86,6 +95,7 @@ function M.claim_outputs(t, path, at)
   outputs.claim(t.checkpoint_to, who, path .. ".checkpoint_to", at,
     t.checkpoint_to == t.resume_from)
   outputs.claim(t.record, who, path .. ".record", at)
+  outputs.claim(t.parameters_to, who, path .. ".parameters_to", at)
 end
 
 --- Raises a user error if this machine cannot run the executor; `path` names the requesting field.
@@ -238,16 +248,26 @@ function M.check_processes(ranks, link, path, at)
   end
 end
 
+--- Returns whether the name of a file with parameters is one of open models (safetensors or their
+--- index) and not a checkpoint of moebench.
+function M.is_open(name) return name and (name:match "%.safetensors$" or name:match "%.json$") end
+
 --- Checks the fields of a run that depend on each other, and returns the options for plan:run of
 --- the core. t: the fields, each checked alone before; path: their prefix in errors ("moe.train").
-function M.run_options(executor, t, model, path, at)
+function M.run_options(executor, t, spec, path, at)
+  local model, tensors = spec.model, spec.tensors
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   M.check_device(executor, t, path, at)
-  if t.tokens == "reference" and t.text then
-    errors.user(field "text" .. ": is not used with tokens = 'reference'; give only one of the two",
-      at)
+  local rows = t.tokens:match "%.json$"
+  if not rows and t.tokens ~= "text" and t.tokens ~= "reference" then
+    errors.user(("%s: '%s' is not allowed; give text, reference or the name of a .json file with "
+      .. "rows of token ids"):format(field "tokens", t.tokens), at)
+  end
+  if t.tokens ~= "text" and t.text then
+    errors.user(("%s: is not used with tokens = '%s'; give only one of the two"):format(
+      field "text", t.tokens), at)
   end
   if t.tokens == "text" and model.vocab < 256 then
     errors.user(("model.vocab: %d is too small for tokens = 'text', where a token is a byte; give "
@@ -255,11 +275,26 @@ function M.run_options(executor, t, model, path, at)
   end
   local options = {}
   for name in pairs(declared) do options[name] = t[name] end
+  for _, name in ipairs(tensors and {} or { "parameters", "parameters_to" }) do
+    if t[name] then
+      errors.user(field(name) .. ": the model's architecture does not say where its parameters are "
+        .. "in a checkpoint; make the model by moe.model.from_config", at)
+    end
+  end
+  if t.parameters_as and not t.parameters_to then
+    errors.user(field "parameters_as" .. ": is only used with parameters_to; omit it", at)
+  end
+  if t.parameters then options.parameters = { path = t.parameters, sources = tensors } end
+  if t.parameters_to then
+    options.written = { path = M.checkpoint(t.parameters_to, nil, field "parameters_to", at),
+      sources = tensors, type = t.parameters_as or t.precision == "f64" and "F64" or "F32" }
+  end
   return schema.merged(options, {
     executor = executor, init = t.init, emulate_link = t.link ~= nil,
     urgent_comm = t.comm_priority ~= "normal",
     link_blocks = t.link and (t.link.blocks or declared.link_blocks.default),
     data = t.tokens == "reference" and { kind = "reference" }
+      or rows and { kind = "rows", path = t.tokens }
       or { kind = "text", path = t.text or core.default_corpus(), seed = core.args.seed or 1 },
     resume_from = M.checkpoint(t.resume_from, core.out_dir, field "resume_from", at),
     checkpoint_to = M.checkpoint(t.checkpoint_to, nil, field "checkpoint_to", at),
@@ -301,7 +336,7 @@ function M.train(t)
   spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
-  local options = M.run_options(c.executor, c, spec.model, "moe.train", at)
+  local options = M.run_options(c.executor, c, spec, "moe.train", at)
   options.keep_grad_norms = true
   M.claim_outputs(c, "moe.train", at)
   local alternatives = system_lib.expand(system)
@@ -540,7 +575,7 @@ function Plan:run(executor, t)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
     variants = M.variants(executor, c, "moe.plan.run", at) }))
   spec.edits = M.edits(executor, c, "moe.plan.run", at)  -- in place of the simulated plan's edits
-  local options = M.run_options(executor, c, spec.model, "moe.plan.run", at)
+  local options = M.run_options(executor, c, spec, "moe.plan.run", at)
   M.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"

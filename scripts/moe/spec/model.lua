@@ -1,6 +1,10 @@
--- moe.model.gpt2_moe{...}: a checked model. Sizes that depend on the number of devices (batch or
--- batch_per_device, experts or experts_per_device) are computed by M.resolve, when the cluster or
--- the number of ranks is known.
+-- moe.model.<architecture>{...}: a checked model, and moe.model.define{...}, which makes an
+-- architecture. Sizes that depend on the number of devices (batch or batch_per_device, experts or
+-- experts_per_device) are computed by M.resolve, when the cluster or the number of ranks is known.
+-- An architecture is { name, doc, fields = the fields of its own, options = function(m) that
+-- returns what build gets of them, check = nil or function(m) that returns what is wrong with them,
+-- build = function(b, o), tensors = nil or where its tensors are in a checkpoint (configs.lua) };
+-- those of the library are in moe/models.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 require "moe.spec.routing"  -- defines the class "routing", the type of the field `routing`
@@ -26,15 +30,26 @@ M.BIAS_BALANCE = {
     doc = "by how much an expert's bias changes in a step" },
 }
 
-M.FIELDS = {
-  name = { type = "string", default = "gpt2_moe", doc = "the model's name in results" },
+M.ROUTER = {
+  scores = { type = "string", enum = { "softmax", "sigmoid" },
+    doc = "the function that turns a token's router logits into scores" },
+  weight = { type = "string", enum = { "prob", "renorm", "one" },
+    doc = "weight of an expert's output: its score, the score divided by the sum of the chosen "
+      .. "experts' scores (softmax after the choice), or 1" },
+  scale = { type = "number", lo = 0, hi = 1e6, default = 1, doc = "factor of the weights" },
+  groups = { type = "integer", lo = 1, hi = 1e6, default = 1,
+    doc = "number of groups of neighbouring experts, of which a token chooses from few" },
+  top_groups = { type = "integer", lo = 1, hi = 1e6, default = 1,
+    doc = "number of groups from which a token chooses" },
+  group_score = { type = "string", enum = { "max", "top2" }, default = "max",
+    doc = "by what groups are chosen: their best score, or the sum of their two best" },
+}
+
+--- The fields of a model of any architecture.
+M.COMMON = {
+  name = { type = "string", doc = "the model's name in results; default: the architecture's" },
   vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "size of the vocabulary" },
-  layers = { type = "integer", lo = 1, hi = 10000, required = true, doc = "number of blocks" },
-  hidden = { type = "integer", lo = 1, hi = 1e6, required = true, doc = "model width" },
-  heads = { type = "integer", lo = 1, hi = 1e5, required = true,
-    doc = "number of attention heads; must divide hidden" },
   seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per sequence" },
-  ffn = { type = "integer", lo = 1, hi = 1e7, doc = "inner width of an FFN; default: 4 * hidden" },
   batch = { type = "integer", lo = 1, hi = 1e8, doc = "sequences of all devices together" },
   batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "sequences per device" },
   experts = { type = "integer", lo = 1, hi = 1e6, doc = "number of experts of a layer" },
@@ -42,10 +57,10 @@ M.FIELDS = {
   ep = { type = "integer", lo = 1, hi = 1e6,
     doc = "size of an expert-parallel group, which holds every expert once; default: all devices"
   },
-  moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
-    doc = "the last block of each group of this many blocks has an MoE FFN" },
   gate = { type = "any", default = "switch", as = "string|moe.Gate",
     doc = "a built-in gate's name or a gate policy" },
+  router = { type = M.ROUTER, doc = "how scores become choices and weights; scores and weight are "
+    .. "for gates that take a token's k best experts, others have their own" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate; a gate "
     .. "policy, and a built-in gate that does not take a token's best experts, choose by scores "
     .. "that follow it" },
@@ -66,8 +81,6 @@ M.FIELDS = {
   fill = { type = "number", lo = 1e-6, hi = 1,
     doc = "share of capacity slots that hold a token in the simulation; default: that of the gate "
       .. "on even scores" },
-  attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
-    doc = "fused: one kernel; unfused: scores, softmax and context are written to memory" },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
     doc = "element type (with bf16, parameters and gates stay f32); default: f16 on a cluster, f32 "
       .. "on CPU ranks" },
@@ -123,10 +136,11 @@ local function exactly_one(m, a, path, at)
   end
 end
 
--- Checks the fields and returns the model. ends: as in schema.collector.
-local function make(t, path, at, ends)
+-- Checks the fields and returns a model of the architecture. ends: as in schema.collector.
+local function make(arch, t, path, at, ends)
   local assumed = schema.collector(path, "model", ends)
-  local m = schema.check(M.FIELDS, t, path, at, assumed)
+  local m = schema.check(arch.all, t, path, at, assumed)
+  m.name = m.name or arch.name
   exactly_one(m, "batch", path, at)
   exactly_one(m, "experts", path, at)
   if m.rows_bound and not m.capacity then
@@ -138,10 +152,8 @@ local function make(t, path, at, ends)
     errors.user(path .. ": give either capacity or capacity_factor, not both", at,
       path .. ".capacity")
   end
-  if m.hidden % m.heads ~= 0 then
-    errors.user(("%s.heads: %d does not divide hidden = %d; give a divisor"):format(path, m.heads,
-      m.hidden), at)
-  end
+  local wrong = arch.check and arch.check(m)
+  if wrong then errors.user(path .. "." .. wrong, at) end
   local gate = check_gate(m.gate, path .. ".gate", at)
   if m.routing then gate = routed(m, t.gate, gate, path, at) end
   local fixed = gate.k and gate.k > 0 and gate.k or nil
@@ -151,16 +163,24 @@ local function make(t, path, at, ends)
   end
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
+  m.architecture = arch
   m.path = path:match "^model%." and "model" or path
   return schema.object(m, mt)
 end
 
 --- Returns the model with some assumed constants at an end of their band. ends: as in
 --- schema.collector.
-function M.at_ends(model, ends) return make(model.given, model.root, model.at, ends) end
+function M.at_ends(model, ends)
+  return make(model.architecture, model.given, model.root, model.at, ends)
+end
 
-function M.gpt2_moe(t)
-  return make(t, "model.gpt2_moe", errors.here())
+-- Returns a copy of `given` without those fields that a field of `changes` excludes.
+local function without_partners(given, changes)
+  local t = schema.merged(given, {})
+  for key in pairs(changes) do
+    if PARTNER[key] then t[PARTNER[key]] = nil end
+  end
+  return t
 end
 
 --- Returns a model in which the fields of `changes` replace those of `model`; `model` itself if
@@ -172,19 +192,22 @@ function M.override(model, changes, path, at)
     schema.refuse(path, changes, "a table of the model's fields to replace, for example { k = 2 }",
       at)
   end
-  local t = schema.merged(model.given, {})
-  for key in pairs(changes) do
-    if PARTNER[key] then t[PARTNER[key]] = nil end
-  end
+  local t = without_partners(model.given, changes)
   if changes.gate then t.k = nil end
   for _, key in ipairs { "gate", "routing", "k", "capacity", "capacity_factor" } do
     if changes[key] ~= nil then t.fill = nil end
   end
-  return make(schema.merged(t, changes), path, at)
+  return make(model.architecture, schema.merged(t, changes), path, at)
 end
 
---- Returns the model for `devices` devices as the table that the core takes, and the gate's policy
---- or nil. dtype: the element type if the model does not give one.
+-- The fields that policies see of every model, in addition to those of its architecture.
+local SIZES = schema.picked(M.COMMON, { "name", "vocab", "seq", "batch_per_device", "experts",
+  "gate", "k", "capacity_factor" })
+
+--- Returns the specification of a plan of the model for `devices` devices, as far as it follows
+--- from the model: { model = its fields, seen = those that policies see, build = function(b, o),
+--- architecture = its name, tensors = as in an architecture, gate = the gate's policy or nil }.
+--- dtype: the element type if the model does not give one.
 function M.resolve(model, devices, dtype)
   local function split(total, what, ranks)
     local rows = model[total]
@@ -201,20 +224,40 @@ function M.resolve(model, devices, dtype)
       model.path, ep, devices), model.at)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
-  local resolved = {
-    name = model.name, vocab = model.vocab, layers = model.layers, hidden = model.hidden,
-    heads = model.heads, seq = model.seq, ffn = model.ffn or 4 * model.hidden,
-    moe_every = model.moe_every, ep = ep,
+  local arch = model.architecture
+  local resolved = schema.merged(arch.options(model), {
+    name = model.name, vocab = model.vocab, seq = model.seq, ep = ep,
     batch_per_device = split("batch", "sequences", devices),
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
     rows_bound = model.rows_bound or 4,
-    balance_loss = model.balance_loss, z_loss = model.z_loss, bias_balance = model.bias_balance,
-    fused_attention = model.attention == "fused", dtype = model.dtype or dtype,
-  }
+    router = model.router, balance_loss = model.balance_loss, z_loss = model.z_loss,
+    bias_balance = model.bias_balance,
+    dtype = model.dtype or dtype,
+  })
   errors.call(model.at, core.check_model, resolved, devices)
-  return resolved, policy
+  local seen = arch.options(model)
+  for name in pairs(SIZES) do seen[name] = resolved[name] end
+  return { model = resolved, seen = seen, build = arch.build, architecture = arch.name,
+    tensors = arch.tensors, gate = policy }
+end
+
+--- Returns { parameters = { { name, elements, expert } }, all = number of parameters, active =
+--- those that a token uses, flops_per_token = of the forward } of a model, counted in its graph.
+function M.counts(model)
+  local spec = M.resolve(M.override(model, { batch_per_device = 1, ep = 1, dtype = "f32",
+    experts = model.experts or model.experts_per_device, gate = "top_k", k = model.k },
+    model.root, model.at), 1, "f32")
+  local counts = errors.call(model.at, core.model_counts, spec)
+  counts.all, counts.active = 0, 0
+  for _, p in ipairs(counts.parameters) do
+    counts.all = counts.all + p.elements
+    counts.active = counts.active + (p.expert and p.elements * model.k / spec.model.experts
+      or p.elements)
+  end
+  counts.flops_per_token = counts.flops / model.seq
+  return counts
 end
 
 --- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
@@ -230,6 +273,115 @@ function M.fill(model, resolved)
   if full_at == math.huge then return 1 end
   if resolved.capacity_factor <= 0 then return resolved.k / resolved.experts end
   return math.min(1, full_at / resolved.capacity_factor)
+end
+
+local architecture_mt = { __name = "architecture" }
+
+-- Returns the architecture, with the list of all fields that its models have.
+local function architecture(arch)
+  local all = schema.merged(M.COMMON, arch.fields)
+  return setmetatable(schema.merged(arch, { all = all }), architecture_mt)
+end
+
+local gpt2 = architecture(require "moe.models.gpt2_moe")
+M.FIELDS = gpt2.all
+
+local function constructor(arch)
+  return function(t) return make(arch, t, "model." .. arch.name, errors.here()) end
+end
+
+local decoder = architecture(require "moe.models.decoder")
+local configs = require "moe.models.configs"
+local open_models = require "moe.models.open"
+
+-- Returns the constructor of the models of a config.json; its fields replace those of the config.
+-- what: names the model in errors; at: where the config is named.
+local function configured(config, what, at)
+  local fields, why = configs.fields(config)
+  if not fields then errors.user(("%s: %s"):format(what, why), at) end
+  local base = schema.merged(decoder.defaults, fields)
+  local arch = setmetatable(schema.merged(decoder, { name = fields.name,
+    tensors = configs.tensors(config.model_type) }), architecture_mt)
+  return function(t)
+    local here = errors.here()
+    if type(t) ~= "table" then schema.refuse(what, t, "a table of the model's fields", here) end
+    return make(arch, schema.merged(without_partners(base, t), t), what, here)
+  end
+end
+
+-- Returns the value without entries that JSON has as null.
+local function without_null(value)
+  if type(value) ~= "table" then return value end
+  local out = {}
+  for k, v in pairs(value) do
+    if v ~= core.null then out[k] = without_null(v) end
+  end
+  return out
+end
+
+-- moe.model.from_config(file): the constructor of the model of a config.json of Hugging Face.
+local function from_config(file)
+  local at = errors.here()
+  if type(file) ~= "string" then
+    schema.refuse("moe.model.from_config", file, "the name of a config.json", at)
+  end
+  local config = errors.call(at, core.json_decode, errors.call(at, core.read_file, file))
+  if type(config) ~= "table" or type(config.model_type) ~= "string" then
+    errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
+  end
+  return configured(without_null(config), "model." .. file, at)
+end
+
+-- The constructor of a published model, by its name in models/open.lua.
+local function named(name)
+  return function(t)
+    local config = schema.merged(open_models[name], {})
+    config.published = nil
+    local at = errors.here()
+    return configured(config, "model." .. name, at)(schema.merged({ name = name }, t or {}))
+  end
+end
+
+--- Returns { parameters in all, active per token, both in units of 10^9, missing = nil or the part
+--- that is not built } of the published model of this name, or nil if there is none.
+function M.published(name)
+  local config = open_models[name]
+  if not config then return nil end
+  if config.published then
+    return { config.published[1], config.published[2],
+      missing = configs.MISSING[config.model_type] }
+  end
+  local counts = M.counts(named(name) { seq = 1, batch = 1 })
+  return { counts.all / 1e9, counts.active / 1e9 }
+end
+
+M.DEFINE = {
+  name = { type = "string", required = true,
+    doc = "the architecture's name in results and errors" },
+  params = { type = "table", default = {}, as = "table<string, any>",
+    doc = "the fields that its models have in addition to those of every model: name -> default" },
+  build = { type = "function", required = true, as = "fun(b: moe.Builder, o: table)",
+    doc = "builds the model: declares its parameters and adds its ops with b; o: the model's "
+      .. "fields, with sizes per device" },
+}
+
+-- moe.model.define{...}: returns the constructor of models of a new architecture.
+local function define(t)
+  local at = errors.here()
+  local def = schema.check(M.DEFINE, t, "moe.model.define", at)
+  local fields = schema.options(def.params, "moe.model.define.params", at)
+  for name in pairs(fields) do
+    if M.COMMON[name] then
+      errors.user(("moe.model.define.params.%s: every model has a field of this name; give another "
+        .. "name"):format(name), at)
+    end
+  end
+  return constructor(architecture { name = def.name, fields = fields, build = def.build,
+    options = function(m)
+      local own = {}
+      for name in pairs(fields) do own[name] = m[name] end
+      return own
+    end })
 end
 
 local lancet = require "moe.models.lancet"(schema.assumed)
@@ -258,7 +410,7 @@ local function lancet_model(t)
   end
   if not batch then return false end
   local base = schema.merged(lancet.common, { batch_per_device = batch })
-  base = make(schema.merged(base, lancet.sizes[own.size]), "model.lancet", at)
+  base = make(gpt2, schema.merged(base, lancet.sizes[own.size]), "model.lancet", at)
   return M.override(base, changes, "model.lancet", at)
 end
 
@@ -277,7 +429,7 @@ local function lina_model(t)
   local changes = schema.merged(t, {})
   changes.size = nil
   local own = schema.check(M.LINA, { size = t.size }, "model.lina", at)
-  local base = make(schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
+  local base = make(gpt2, schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
   return M.override(base, changes, "model.lina", at)
 end
 
@@ -296,33 +448,44 @@ local function proprophet_model(t)
   local changes = schema.merged(t, {})
   changes.size = nil
   local own = schema.check(M.PROPROPHET, { size = t.size }, "model.proprophet", at)
-  local base = make(schema.merged(proprophet.common, proprophet.sizes[own.size]),
+  local base = make(gpt2, schema.merged(proprophet.common, proprophet.sizes[own.size]),
     "model.proprophet", at)
   return M.override(base, changes, "model.proprophet", at)
 end
 
--- Returns the field list of a paper's model: its own fields, and those of gpt2_moe, which replace
--- the values that the paper's model has.
-local function changing(own)
+-- Returns the field list of a model with values: its own fields, and those of all models of its
+-- architecture (`all`, default: gpt2_moe), which replace its values.
+local function changing(own, all)
   local out = {}
-  for name, field in pairs(M.FIELDS) do out[name] = schema.optional(field) end
+  for name, field in pairs(all or M.FIELDS) do out[name] = schema.optional(field) end
   return schema.merged(out, own)
 end
 
-M.constructors = schema.functions("moe.model", "model", {
-  gpt2_moe = { M.gpt2_moe, M.FIELDS, "moe.Model", "GPT-2 with MoE FFNs in every other block",
-    class = "moe.ModelFields", assumed = true },
+local constructors = {
+  define = { define, M.DEFINE, "fun(t: table): moe.Model",
+    "defines an architecture; returns the constructor of its models" },
+  gpt2_moe = { constructor(gpt2), gpt2.all, "moe.Model", gpt2.doc, class = "moe.ModelFields",
+    assumed = true },
   lancet = { lancet_model, changing(M.LANCET), "moe.Model|false", lancet.doc,
     assumed = true },
   lina = { lina_model, changing(M.LINA), "moe.Model", lina.doc, assumed = true },
   proprophet = { proprophet_model, changing(M.PROPROPHET), "moe.Model",
     proprophet.doc, assumed = true },
-})
+  decoder = { constructor(decoder), decoder.all, "moe.Model", decoder.doc, assumed = true },
+  from_config = { from_config, "(file: string)", "fun(t: table): moe.Model",
+    "reads a config.json of Hugging Face; returns the constructor of its model" },
+}
+for name in pairs(open_models) do
+  constructors[name] = { named(name), changing({}, decoder.all), "moe.Model",
+    "the published model of this name" }
+end
+M.constructors = schema.functions("moe.model", "model", constructors)
 
--- The fields of a model that policies get.
-local SEEN = schema.changed(schema.picked(M.FIELDS, { "name", "vocab", "layers", "hidden", "heads",
-  "seq", "ffn", "batch_per_device", "experts", "moe_every", "gate", "k", "capacity_factor" }),
+-- The fields of a model that policies get; of another architecture than gpt2_moe those of its own.
+local SEEN = schema.changed(schema.merged(gpt2.fields, SIZES),
   { gate = { as = "string", doc = "name of the gate" } })
+SEEN.attention, SEEN.fused_attention = nil, { type = "boolean",
+  doc = "whether attention is one kernel" }
 schema.record("context model", "ctx.model", "sizes of the model, as policies get them", {}, SEEN)
 
 return M

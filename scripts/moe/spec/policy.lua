@@ -101,19 +101,6 @@ M.KINDS = {
   })),
 }
 
--- Returns a policy's params as a field list; the type of an option is that of its default.
-local function option_fields(params, path, at)
-  local out = {}
-  for name, default in pairs(params) do
-    local kind = type(default)
-    if kind ~= "number" and kind ~= "string" and kind ~= "boolean" then
-      schema.refuse(path .. "." .. tostring(name), default, "a number, a string or a boolean", at)
-    end
-    out[name] = { type = kind, default = default }
-  end
-  return out
-end
-
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
   for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
@@ -169,7 +156,7 @@ local function define(kind)
     end
     local def = schema.check(M.KINDS[kind], t, path, at)
     check_name(kind, def, at)
-    local options = option_fields(def.params, path .. ".params", at)
+    local options = schema.options(def.params, path .. ".params", at)
     if kind == "placement" then placement_options(def, options, path, at) end
     M.registry[kind][def.name] = def
     return function(given)

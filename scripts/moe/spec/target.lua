@@ -75,12 +75,12 @@ function M.cluster_spec(model, cluster, optimizer, ends)
   if ends then
     model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
   end
-  local resolved, gate = model_lib.resolve(model, cluster.devices, M.dtype_on(model, cluster))
-  return { model = resolved, gate = gate, routing = routing_of(model),
+  local spec = model_lib.resolve(model, cluster.devices, M.dtype_on(model, cluster))
+  return schema.merged(spec, { routing = routing_of(model),
     optimizer = optimizer, ranks = cluster.devices,
-    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, resolved),
+    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, spec.model),
     sample = not model.fill,
-    cost = { kind = "roofline" }, element_bytes = 0 }
+    cost = { kind = "roofline" }, element_bytes = 0 })
 end
 
 --- Returns the specification for execution in `precision`, which overrides the model's dtype: bf16
@@ -97,7 +97,7 @@ end
 --- nil if bytes only move in the ranks' memory. The device's rates here describe no machine: they
 --- are used only if no op is profiled, and then no predicted time is reported.
 function M.real_spec(executor, model, ranks, link, optimizer, precision)
-  local resolved, gate = model_lib.resolve(model, ranks, "f32")
+  local spec = model_lib.resolve(model, ranks, "f32")
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
@@ -105,7 +105,7 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       .. "divisor"):format(
       per_node, ranks), model.at)
   end
-  return M.executed_in(precision, { model = resolved, gate = gate, routing = routing_of(model),
+  return M.executed_in(precision, schema.merged(spec, { routing = routing_of(model),
     optimizer = optimizer, ranks = ranks,
     cluster = { name = executor, nodes = ranks / per_node, devices_per_node = per_node,
       nics_per_node = 1,
@@ -113,9 +113,9 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
         memory_bytes_per_s = 1e10, launch_us = 0, memory_bytes = 0 },
       intra = wire.intra or wire, nic = wire, a2a_base_us = 0, a2a_per_peer_us = 0,
       share = wire.share, sharing_efficiency = wire.sharing_efficiency },
-    fill = model_lib.fill(model, resolved), sample = not model.fill,
+    fill = model_lib.fill(model, spec.model), sample = not model.fill,
     cost = { kind = "profile", device = executor, precision = precision, cache = core.args.cache,
-      link = link ~= nil } })
+      link = link ~= nil } }))
 end
 
 local defs = {}  -- entries of core.table "passes", indexed by name

@@ -127,11 +127,11 @@ local PLACE_MS = 0.2  -- tests/bench: 0.13 ms from the paths of 16k tokens to th
 
 -- Returns the model's sizes on `devices` devices. Raises a user error if its gate is a policy.
 local function resolved(model, devices, path, at)
-  local spec, gate = model_lib.resolve(model, devices, "f16")
-  if gate then
+  local spec = model_lib.resolve(model, devices, "f16")
+  if spec.gate then
     errors.user(path .. ".model: its gate is a policy; give a model with a built-in gate", at)
   end
-  return spec
+  return spec.model
 end
 
 --- moe.lina.trace{...}: returns a moe.InferenceTrace, the choices of tokens in each layer. It does

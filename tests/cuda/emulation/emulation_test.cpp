@@ -125,9 +125,10 @@ TEST_CASE(
     std::vector<Bf16> qkv(3 * n), ctx(n), dqkv(3 * n);
     std::vector<float> lse(static_cast<size_t>(s.seq)), work(lse.size());
     emulation::take_bank_conflicts();
-    test::device_mixed().attention(ctx.data(), lse.data(), qkv.data(), s, work.data(), nullptr);
-    test::device_mixed().attention_dx(dqkv.data(), ctx.data(), ctx.data(), qkv.data(), lse.data(),
-                                      s, work.data(), nullptr);
+    test::device_mixed().attention(ctx.data(), lse.data(), in_qkv(qkv.data(), s), s, work.data(),
+                                   nullptr);
+    test::device_mixed().attention_dx(out_qkv(dqkv.data(), s), ctx.data(), ctx.data(),
+                                      in_qkv(qkv.data(), s), lse.data(), s, work.data(), nullptr);
     CHECK(emulation::take_bank_conflicts() == 0);
   }
 }

@@ -49,6 +49,13 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 
+inline double cospi(double x) {
+  return std::cos(3.14159265358979323846 * std::remainder(x, 2.0));
+}
+inline double sinpi(double x) {
+  return std::sin(3.14159265358979323846 * std::remainder(x, 2.0));
+}
+
 struct cudaLaunchConfig_t {
   dim3 gridDim, blockDim;
   size_t dynamicSmemBytes;

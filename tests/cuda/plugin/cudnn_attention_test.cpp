@@ -79,7 +79,7 @@ int64_t engines(const Gpu& gpu, AttentionShape shape, Direction direction) {
 TEST_CASE("cuDNN knows the graphs as attention and has kernels for them, in each direction") {
   const size_t version = library().version();
   for (const Gpu& gpu : {kA100, kH100})
-    for (const AttentionShape shape :
+    for (const AttentionShape& shape :
          {AttentionShape{24, 512, 12, 64}, AttentionShape{8, 1024, 16, 128},
           AttentionShape{2, 200, 3, 32}, AttentionShape{1, 7, 2, 64}, AttentionShape{3, 128, 1, 8},
           AttentionShape{1, 2, 1, 80}}) {

@@ -51,8 +51,11 @@ TEST_CASE("the plugin opens without a driver and lacks no kernel but one") {
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
   CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
   CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw && t.silu_mul && t.silu_mul_dx));
+  CHECK((t.map && t.map_dx && t.mul && t.row_dot && t.split_heads && t.join_heads));
+  CHECK((t.rope && t.rope_angles));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
-  CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
+  CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_dsinks));
+  CHECK(t.attention_work_bytes);
   CHECK((t.gate_logits && t.gate_scores && t.gate_dlogits && t.dispatch && t.dispatch_dx));
   CHECK((t.combine && t.combine_dx && t.combine_dweight && t.cross_entropy && t.balance_loss));
   CHECK((t.z_loss && t.sgd && t.adamw && t.add && t.sum_n && t.round && t.copy_2d && t.clear));
@@ -68,8 +71,11 @@ TEST_CASE("the table of mixed precision lacks what takes only float32") {
   CHECK((t.attn_softmax_dx && t.attn_score_dx));
   CHECK((t.gemm && t.gemm_many && t.bias_grad && t.layernorm && t.layernorm_dx));
   CHECK((t.rmsnorm && t.rmsnorm_dx && t.rmsnorm_dw && t.silu_mul && t.silu_mul_dx));
+  CHECK((t.map && t.map_dx && t.mul && t.row_dot && t.split_heads && t.join_heads));
+  CHECK((t.rope && !t.rope_angles));
   CHECK((t.layernorm_dw && t.gelu && t.gelu_dx && t.embedding && t.embedding_dwte));
-  CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_work_bytes));
+  CHECK((t.embedding_dwpe && t.attention && t.attention_dx && t.attention_dsinks));
+  CHECK(t.attention_work_bytes);
   CHECK((t.gate_logits && t.dispatch && t.dispatch_dx && t.combine && t.combine_dx));
   CHECK((t.combine_dweight && t.cross_entropy && t.add && t.sum_n && t.round));
   CHECK((t.copy_2d && t.clear));

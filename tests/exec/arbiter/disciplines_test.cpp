@@ -133,7 +133,7 @@ Schedule a2a_first(const Graph& graph, Pick pick = Pick::kPriority) {
 
 TEST_CASE("200 steps with ops late by up to 20% on 2 to 4 ranks all end, with the plain bits") {
   for (const auto& [num_ranks, steps] : {std::pair{2, 70}, {3, 65}, {4, 65}}) {
-    ModelSpec model = small_model("switch", 1);
+    Gpt2 model = small_model("switch", 1);
     model.experts = 12;
     const PlanSpec spec = spec_of(model, num_ranks);
     const Graph graph = step_graph(spec);

@@ -25,7 +25,7 @@ Stage lina(Options options = {}) {
 /// Four MoE layers of four experts.
 PlanSpec spec_to_serve(const std::string& gate, int64_t ranks,
                        Precision precision = Precision::kF32) {
-  ModelSpec model = small_model(gate, 2);
+  Gpt2 model = small_model(gate, 2);
   model.layers = 4;
   model.moe_every = 1;
   PlanSpec spec = spec_of(model, ranks, precision);
@@ -246,7 +246,7 @@ TEST_CASE("a device takes a trained model's parameters, its experts with them") 
 TEST_CASE("a device serves in bfloat16, and where experts are changes nothing then either") {
   const PlanSpec spec = spec_to_serve("switch", 2, Precision::kBF16);
   PlanSpec in_float = spec_to_serve("switch", 2);
-  in_float.model.dtype = DType::kF32;
+  change_model(in_float, [&](Gpt2& m) { m.dtype = DType::kF32; });
   const auto near = plan_with(in_float, {});
   const RunResult expected = run_cpu(*near, serving(*near, 2));
   const auto profile = learnt(in_float, 2, 2);

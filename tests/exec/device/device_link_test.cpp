@@ -18,7 +18,7 @@ using Catch::StartsWith;
 
 /// All-reduces in buckets on a lane of their own; a link whose transfers take some 10 us.
 PlanSpec two_lanes(int64_t ranks, std::vector<Stage> stages = {},
-                   const ModelSpec& model = small_model("switch", 4)) {
+                   const Gpt2& model = small_model("switch", 4)) {
   PlanSpec spec = spec_of(model, ranks);
   spec.cluster.intra = {.bytes_per_s = 1e10, .latency_ns = 2'000};
   spec.system.sync.lane = ReduceLane::kOwn;
@@ -78,7 +78,7 @@ TEST_CASE("systems whose all-reduces have a lane of their own train on a device'
 }
 
 TEST_CASE("groups that meet within themselves, and experts that move, share a device's link") {
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.ep = 2;
   check_in_every_order(*make_plan(two_lanes(4, {}, model)));
   check_in_every_order(*make_plan(two_lanes(2, {pass("top_k", {{"k", 2.0}, {"shadows", 2.0}})})));
@@ -125,7 +125,7 @@ TEST_CASE("on a link that lanes share no transfer is shorter than alone, and no 
 }
 
 TEST_CASE("a device's link that lanes share tells what it carried, as that of CPU ranks does") {
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.ep = 2;
   PlanSpec groups = two_lanes(4, {}, model);
   groups.cluster.nodes = groups.cluster.devices_per_node = 2;

@@ -129,7 +129,7 @@ TEST_CASE("operands that are rounded once give the bits of those rounded in ever
 }
 
 TEST_CASE("all that a model may have is rounded once, and trains with the same bits") {
-  ModelSpec model = small_model("top_k", 2);
+  Gpt2 model = small_model("top_k", 2);
   model.k = 2;
   model.balance_loss = {0.5, "choices", true};
   model.z_loss = 0.25;
@@ -145,7 +145,7 @@ TEST_CASE("all that a model may have is rounded once, and trains with the same b
 
 TEST_CASE(
     "inference, its experts swapped in or its rows in parts, rounds once with the same bits") {
-  ModelSpec model = small_model("switch", 2);
+  Gpt2 model = small_model("switch", 2);
   model.layers = 4;
   model.moe_every = 1;
   PlanSpec spec = spec_of(model, 2, Precision::kBF16);

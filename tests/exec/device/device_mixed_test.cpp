@@ -14,7 +14,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-PlanSpec mixed_spec(const ModelSpec& model, int64_t ranks, std::vector<Stage> stages = {}) {
+PlanSpec mixed_spec(const Gpt2& model, int64_t ranks, std::vector<Stage> stages = {}) {
   PlanSpec spec = spec_of(model, ranks, Precision::kBF16);
   spec.system.stages = std::move(stages);
   return spec;
@@ -23,8 +23,8 @@ PlanSpec mixed_spec(const ModelSpec& model, int64_t ranks, std::vector<Stage> st
 /// The losses are near those of float32, and the bits the same in every order of the streams.
 void check_mixed(const PlanSpec& spec, int64_t steps) {
   const auto plan = make_plan(spec);
-  PlanSpec plain = spec_of(spec.model, spec.num_ranks, Precision::kF32);
-  plain.model.dtype = DType::kF32;
+  PlanSpec plain = spec_of(gpt2_of(spec), spec.num_ranks, Precision::kF32);
+  change_model(plain, [&](Gpt2& m) { m.dtype = DType::kF32; });
   plain.optimizer = spec.optimizer;
   const auto in_float = make_plan(plain);
   const RunResult near = run_cpu(*in_float, options_of(*in_float, steps));
@@ -61,7 +61,7 @@ TEST_CASE("systems train with activations in bfloat16 on a device") {
 }
 
 TEST_CASE("all that a model may have trains with activations in bfloat16 on a device") {
-  ModelSpec model = small_model("top_k", 2);
+  Gpt2 model = small_model("top_k", 2);
   model.k = 2;
   model.balance_loss = {0.5, "choices", true};
   model.z_loss = 0.25;
@@ -70,7 +70,7 @@ TEST_CASE("all that a model may have trains with activations in bfloat16 on a de
   routed.optimizer = Adamw{.lr = 0.1};
   check_mixed(routed, 2);
 
-  ModelSpec unfused = small_model("switch", 2);
+  Gpt2 unfused = small_model("switch", 2);
   unfused.fused_attention = false;
   unfused.ep = 2;
   PlanSpec groups = mixed_spec(unfused, 4, {pass("irregular_a2a"), pass("used_rows")});
@@ -122,7 +122,7 @@ TEST_CASE("a plan in bfloat16 keeps less memory, and runs in no other precision 
                     Contains("make the plan with element_bytes = 4"));
   // On the CPU a model's bf16 is computed in float32.
   PlanSpec named = spec_of(small_model("switch"), 2);
-  named.model.dtype = DType::kBF16;
+  change_model(named, [&](Gpt2& m) { m.dtype = DType::kBF16; });
   const auto as_float = make_plan(named);
   CHECK(run_cpu(*as_float, options_of(*as_float, 2)).losses ==
         run_cpu(*in_float, options_of(*in_float, 2)).losses);

@@ -98,7 +98,7 @@ TEST_CASE("rows without a capacity are packed on a device as on CPU ranks") {
       {pass("partition", {{"parts", 2.0}, {"before", 0.0}, {"after", 0.0}})},
       {pass("prophet", {{"shadows", 1.0}}), pass("prophet_schedule")},
   };
-  ModelSpec model = small_model(GENERATE("switch", "bpr"), 4);
+  Gpt2 model = small_model(GENERATE("switch", "bpr"), 4);
   model.capacity_factor = 0;
   for (std::vector<Stage> stages : systems) {
     stages.insert(stages.begin(), {pass("irregular_a2a"), pass("used_rows")});
@@ -147,7 +147,7 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
 }
 
 TEST_CASE("all that a model may have trains on a device: biases, router losses, AdamW, groups") {
-  ModelSpec model = small_model("top_k", 2);
+  Gpt2 model = small_model("top_k", 2);
   model.k = 2;
   model.balance_loss = {0.5, "choices", true};
   model.z_loss = 0.25;
@@ -157,7 +157,7 @@ TEST_CASE("all that a model may have trains on a device: biases, router losses, 
   const auto plan = make_plan(routed);
   check_on_device(*plan, full_options(*plan, 3), 2);
 
-  ModelSpec unfused = small_model("switch", 2);
+  Gpt2 unfused = small_model("switch", 2);
   unfused.fused_attention = false;
   unfused.ep = 2;
   PlanSpec groups = spec_of(unfused, 4);

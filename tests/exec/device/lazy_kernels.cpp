@@ -38,6 +38,19 @@ void check_argument(const A& argument) {
     check_pointer(argument.data);
   }
 }
+template <class T>
+void check_argument(const kernels::AttentionIn<T>& in) {
+  check_pointer(in.q);
+  check_pointer(in.k);
+  check_pointer(in.v);
+  check_pointer(in.sinks);
+}
+template <class T>
+void check_argument(const kernels::AttentionOut<T>& out) {
+  check_pointer(out.dq);
+  check_pointer(out.dk);
+  check_pointer(out.dv);
+}
 
 template <class Table, auto kMember, class Function>
 struct Deferred;
@@ -153,12 +166,14 @@ const KernelTable<T>& lazy_table() {
     k.name = "lazy";
     defer_all<&K::gemm, &K::bias_grad, &K::layernorm, &K::layernorm_dx, &K::layernorm_dw,
               &K::rmsnorm, &K::rmsnorm_dx, &K::rmsnorm_dw, &K::gelu, &K::gelu_dx, &K::silu_mul,
-              &K::silu_mul_dx, &K::embedding, &K::embedding_dwte, &K::embedding_dwpe, &K::attention,
-              &K::attention_dx, &K::attn_score, &K::attn_softmax, &K::attn_context,
-              &K::attn_context_dx, &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits,
-              &K::gate_scores, &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine,
-              &K::combine_dx, &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss,
-              &K::sgd, &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
+              &K::silu_mul_dx, &K::map, &K::map_dx, &K::mul, &K::row_dot, &K::split_heads,
+              &K::join_heads, &K::rope_angles, &K::rope, &K::embedding, &K::embedding_dwte,
+              &K::embedding_dwpe, &K::attention, &K::attention_dx, &K::attention_dsinks,
+              &K::attn_score, &K::attn_softmax, &K::attn_context, &K::attn_context_dx,
+              &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits, &K::gate_scores,
+              &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine, &K::combine_dx,
+              &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss, &K::sgd,
+              &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
     k.sum_n = sum_n<T>;
     k.gemm_many = gemm_many<T>;
     k.first_nonfinite = nullptr;

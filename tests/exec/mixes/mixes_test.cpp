@@ -66,7 +66,7 @@ Gate skewed() {
 }
 
 PlanSpec skewed_spec(int64_t ranks) {
-  ModelSpec model = small_model("switch", 3);
+  Gpt2 model = small_model("switch", 3);
   model.layers = 4;
   model.experts = 8;
   model.capacity_factor = 0;

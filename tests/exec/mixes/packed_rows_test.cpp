@@ -13,7 +13,7 @@ namespace moe::test {
 namespace {
 
 PlanSpec dropless(std::vector<Stage> stages, double rows_bound = 4, int64_t experts = 8) {
-  ModelSpec model = small_model("switch", 3);
+  Gpt2 model = small_model("switch", 3);
   model.experts = experts;
   model.capacity_factor = 0;
   model.rows_bound = rows_bound;
@@ -76,7 +76,7 @@ TEST_CASE("the simulator says which rows have no room, and times the step as if 
   const std::string reason = make_simulator()->run(*make_plan(spec), options).stop_reason;
   CHECK_THAT(reason, Catch::Contains("step 1") && Catch::Contains("block 1") &&
                          Catch::Contains("device 0"));
-  spec.model.rows_bound = 4;
+  change_model(spec, [&](Gpt2& m) { m.rows_bound = 4; });
   CHECK(make_simulator()->run(*make_plan(spec), options).stop_reason.empty());
 }
 
@@ -122,8 +122,7 @@ TEST_CASE("rows stay padded, and the log says why, where an op uses all slots") 
 
 TEST_CASE("with a capacity, rows that no op reads are not cleared") {
   PlanSpec spec = dropless(kUsedRows);
-  spec.model.capacity_factor = 1.5;
-  spec.gate = gate_spec(spec.model);
+  change_model(spec, [&](Gpt2& m) { m.capacity_factor = 1.5; });
   const auto plan = make_plan(spec);
   CHECK(bytes_of_rows(*plan) == 0);
   for (const Op& op : plan->graph.ops()) {

@@ -169,7 +169,7 @@ void device(Processes& processes) {
   check_device(processes, plain, {});
   check_device(processes, plain, {pass("irregular_a2a"), pass("used_rows"), pass("dw_schedule")});
   check_device(processes, plain, {pass("prophet"), pass("prophet_schedule")});
-  ModelSpec grouped = small_model("top2", 2);
+  Gpt2 grouped = small_model("top2", 2);
   grouped.ep = n / 2;
   PlanSpec two_lanes = spec_of(grouped, n);
   two_lanes.system.sync.lane = ReduceLane::kOwn;

@@ -158,7 +158,7 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
 /// losses, inference, records.
 void kinds(Processes& processes) {
   const int64_t n = processes.size();
-  ModelSpec grouped = small_model("top2", 2);
+  Gpt2 grouped = small_model("top2", 2);
   grouped.ep = n / 2;
   grouped.balance_loss.coefficient = 0.02;
   grouped.z_loss = 1e-3;

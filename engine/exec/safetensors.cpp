@@ -1,0 +1,334 @@
+#include "engine/exec/safetensors.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+
+#include "engine/base/errors.h"
+#include "engine/base/files.h"
+#include "engine/base/names.h"
+
+namespace moe {
+namespace {
+
+using nlohmann::json;
+
+constexpr size_t kMostHeader = size_t{100} << 20;  // the limit of the format's own reader
+
+size_t type_bytes(FileType type) {
+  switch (type) {
+    case FileType::kF64:
+      return 8;
+    case FileType::kF32:
+      return 4;
+    default:
+      return 2;
+  }
+}
+
+double half_to_double(uint16_t bits) {
+  const int exponent = bits >> 10 & 31, mantissa = bits & 1023;
+  const double sign = (bits & 0x8000) != 0 ? -1 : 1;
+  if (exponent == 31) return mantissa == 0 ? sign * INFINITY : NAN;
+  if (exponent == 0) return sign * std::ldexp(mantissa, -24);
+  return sign * std::ldexp(1024 + mantissa, exponent - 25);
+}
+
+uint16_t to_bf16(float value) {
+  const auto bits = std::bit_cast<uint32_t>(value);
+  if (std::isnan(value)) return static_cast<uint16_t>(bits >> 16 | 64);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+[[noreturn]] void wrong(const std::string& path, const std::string& why) {
+  throw user_error("{}: it is not a file of safetensors: {}", path, why);
+}
+
+/// How a tensor of the model is laid out over tensors of the files.
+struct Layout {
+  int64_t experts = 1, rows = 1, cols = 1;
+  int64_t parts = 1;  // tensors below each other
+  bool each = false;  // whether each expert has tensors of its own
+  bool transposed = false, interleaved = false;
+
+  int64_t part_rows() const { return rows / parts; }
+  /// Element of the model's tensor -> the file's tensor, and the element in it.
+  std::pair<size_t, int64_t> place(int64_t element) const {
+    const int64_t e = element / (rows * cols), r = element / cols % rows, c = element % cols;
+    const int64_t part = r / part_rows();
+    int64_t row = r % part_rows();
+    if (interleaved) row = 2 * (row % (rows / 2)) + row / (rows / 2);
+    const int64_t first = each ? 0 : e * part_rows() * cols;
+    const int64_t in = first + (transposed ? c * part_rows() + row : row * cols + c);
+    return {static_cast<size_t>((each ? e * parts : 0) + part), in};
+  }
+  /// Number of elements of a tensor in the file.
+  int64_t size() const { return (each ? 1 : experts) * part_rows() * cols; }
+};
+
+Layout layout_of(const ParamInfo& info, const TensorSource& source) {
+  Layout l;
+  size_t axis = 0;
+  if (info.expert) l.experts = info.shape[axis++];
+  l.rows = axis < info.shape.size() ? info.shape[axis++] : 1;
+  for (; axis < info.shape.size(); ++axis) l.cols *= info.shape[axis];
+  l.parts = static_cast<int64_t>(source.names.size());
+  l.each = source.names[0].find("%d") != std::string::npos;
+  l.transposed = source.transposed;
+  l.interleaved = source.interleaved;
+  if (l.rows % l.parts != 0 || (l.interleaved && (l.rows % 2 != 0 || l.parts != 1))) {
+    throw user_error("parameter {}: its {} rows do not divide into {} tensors", info.name, l.rows,
+                     l.parts);
+  }
+  return l;
+}
+
+/// Returns the shape that a tensor in the file has.
+Shape shape_in_file(const ParamInfo& info, const Layout& l) {
+  Shape shape = info.shape;
+  if (info.expert && l.each) shape.erase(shape.begin());
+  const size_t rows = info.expert && !l.each ? 1 : 0;
+  shape[rows] = l.part_rows();
+  if (l.transposed && shape.size() > rows + 1) std::swap(shape[rows], shape[rows + 1]);
+  return shape;
+}
+
+/// Returns the names of the tensors in the file, those of expert 0 first.
+std::vector<std::string> names_in_file(const TensorSource& source, const Layout& l) {
+  std::vector<std::string> names;
+  for (int64_t e = 0; e < (l.each ? l.experts : 1); ++e) {
+    for (std::string name : source.names) {
+      const size_t at = name.find("%d");
+      if (at != std::string::npos) name.replace(at, 2, std::to_string(e));
+      names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+std::vector<ParamInfo> all_tensors(const Model& model) {
+  std::vector<ParamInfo> all = model.parameters;
+  all.insert(all.end(), model.states.begin(), model.states.end());
+  return all;
+}
+
+const TensorSource& source_of(const TensorSources& sources, const ParamInfo& info) {
+  const auto found = sources.find(info.name);
+  if (found != sources.end() && !found->second.names.empty()) return found->second;
+  throw user_error("parameter {}: the model does not say which tensor of a checkpoint it is",
+                   info.name);
+}
+
+/// Returns the tensor that the header of a file lists; nothing for one of a type that no parameter
+/// has. content: the bytes after the header.
+std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::string& name,
+                                           const json& tensor, std::span<const std::byte> content) {
+  Safetensors::Entry entry;
+  size_t begin = 0, end = 0;
+  std::string type;
+  try {
+    type = tensor.at("dtype").get<std::string>();
+    entry.shape = tensor.at("shape").get<Shape>();
+    begin = tensor.at("data_offsets").at(0).get<size_t>();
+    end = tensor.at("data_offsets").at(1).get<size_t>();
+  } catch (const json::exception&) {
+    wrong(path, fmt::format("its tensor '{}' has no dtype, shape and data_offsets", name));
+  }
+  constexpr auto kTypes = names_of(FileType{});
+  const auto known = std::find(kTypes.begin(), kTypes.end(), type);
+  if (known == kTypes.end()) return std::nullopt;
+  entry.type = static_cast<FileType>(known - kTypes.begin());
+  double elements = 1;
+  for (const int64_t n : entry.shape) elements *= static_cast<double>(std::max<int64_t>(n, 0));
+  const double bytes = elements * static_cast<double>(type_bytes(entry.type));
+  if (begin > end || end > content.size() || bytes != static_cast<double>(end - begin)) {
+    wrong(path, fmt::format("its tensor '{}' {} of type {} lies in bytes {} to {} of {}", name,
+                            shape_text(entry.shape), type, begin, end, content.size()));
+  }
+  entry.data = content.data() + begin;
+  return entry;
+}
+
+}  // namespace
+
+double Safetensors::Entry::at(int64_t i) const {
+  const std::byte* const p = data + static_cast<size_t>(i) * type_bytes(type);
+  const auto as = [p]<class T>(T value) {
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  };
+  switch (type) {
+    case FileType::kF64:
+      return as(double{});
+    case FileType::kF32:
+      return static_cast<double>(as(float{}));
+    case FileType::kF16:
+      return half_to_double(as(uint16_t{}));
+    case FileType::kBF16:
+      return std::bit_cast<float>(static_cast<uint32_t>(as(uint16_t{})) << 16);
+  }
+  return 0;
+}
+
+Safetensors::Safetensors(const std::vector<std::string>& paths) {
+  MOE_CHECK(!paths.empty(), "Safetensors: there are {} paths, but must be at least 1",
+            paths.size());
+  path_ = paths[0];
+  for (const std::string& path : paths) open(path);
+}
+
+Safetensors::~Safetensors() {
+  for (const auto& map : maps_) munmap(const_cast<std::byte*>(map.data()), map.size());
+}
+
+void Safetensors::open(const std::string& path) {
+  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  struct stat status {};
+  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
+    throw user_error("cannot read {}: {}", path,
+                     file.valid() ? "it is not a regular file" : std::strerror(errno));
+  }
+  const auto size = static_cast<size_t>(status.st_size);
+  if (size < 8) wrong(path, "it is shorter than 8 bytes");
+  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
+  if (data == MAP_FAILED) throw user_error("cannot read {}: {}", path, std::strerror(errno));
+  maps_.emplace_back(static_cast<const std::byte*>(data), size);
+  uint64_t length = 0;
+  std::memcpy(&length, data, 8);
+  if (length > kMostHeader || length > size - 8) {
+    wrong(path, fmt::format("its header has {} bytes, the file {}", length, size));
+  }
+  const char* const text = static_cast<const char*>(data) + 8;
+  const json header = json::parse(text, text + length, nullptr, false);
+  if (!header.is_object()) wrong(path, "its header is not a JSON object");
+  const std::span<const std::byte> content = maps_.back().subspan(8 + length);
+  for (const auto& [name, tensor] : header.items()) {
+    if (name == "__metadata__") continue;
+    const std::optional<Entry> entry = entry_of(path, name, tensor, content);
+    if (!entry) continue;
+    if (!entries_.emplace(name, *entry).second) {
+      throw user_error("{}: its tensor '{}' is in another file of the checkpoint too", path, name);
+    }
+  }
+}
+
+const Safetensors::Entry* Safetensors::find(const std::string& name) const {
+  const auto found = entries_.find(name);
+  return found == entries_.end() ? nullptr : &found->second;
+}
+
+struct LoadedParameters::Tensor {
+  Layout layout;
+  std::vector<const Safetensors::Entry*> parts;
+};
+
+LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, const Model& model,
+                                   const TensorSources& sources)
+    : files_(std::move(files)) {
+  std::set<std::string> used;
+  for (const ParamInfo& info : all_tensors(model)) {
+    const TensorSource& source = source_of(sources, info);
+    Tensor tensor{layout_of(info, source), {}};
+    const Shape shape = shape_in_file(info, tensor.layout);
+    for (const std::string& name : names_in_file(source, tensor.layout)) {
+      const Safetensors::Entry* const entry = files_->find(name);
+      if (entry == nullptr) {
+        throw user_error(
+            "{}: it has no tensor '{}' of a type that is read (F64, F32, F16, BF16), "
+            "from which the parameter {} is made",
+            files_->path(), name, info.name);
+      }
+      if (entry->shape != shape) {
+        throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files_->path(),
+                         name, shape_text(entry->shape), info.name, shape_text(shape));
+      }
+      tensor.parts.push_back(entry);
+      used.insert(name);
+    }
+    tensors_.push_back(std::move(tensor));
+  }
+  for (const auto& [name, entry] : files_->entries()) {
+    if (!used.contains(name)) unused_.push_back(name);
+  }
+}
+
+LoadedParameters::~LoadedParameters() = default;
+
+double LoadedParameters::value(uint64_t element, uint64_t tensor) const {
+  const Tensor& t = tensors_[tensor];
+  const auto [part, at] = t.layout.place(static_cast<int64_t>(element));
+  return t.parts[part]->at(at);
+}
+
+void write_safetensors(const std::string& path, const Model& model, const TensorSources& sources,
+                       FileType type, const std::function<double(uint64_t, uint64_t)>& value) {
+  struct Part {
+    std::string name;
+    size_t tensor, part;
+  };
+  const std::vector<ParamInfo> all = all_tensors(model);
+  std::vector<Layout> layouts;
+  json header = {{"__metadata__", {{"format", "pt"}}}};  // transformers requires this entry
+  size_t bytes = 0;
+  for (const ParamInfo& info : all) {
+    const TensorSource& source = source_of(sources, info);
+    layouts.push_back(layout_of(info, source));
+    const size_t each = static_cast<size_t>(layouts.back().size()) * type_bytes(type);
+    for (const std::string& name : names_in_file(source, layouts.back())) {
+      header[name] = {{"dtype", name_of(type)},
+                      {"shape", shape_in_file(info, layouts.back())},
+                      {"data_offsets", {bytes, bytes + each}}};
+      bytes += each;
+    }
+  }
+  std::string text = header.dump();
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  AtomicFile file(path);
+  const uint64_t length = text.size();
+  file.write(&length, sizeof length);
+  file.write(text.data(), text.size());
+  for (size_t t = 0; t < all.size(); ++t) {
+    const auto each = static_cast<size_t>(layouts[t].size()) * type_bytes(type);
+    std::vector<std::byte> content(static_cast<size_t>(num_elements(all[t].shape)) *
+                                   type_bytes(type));
+    for (int64_t i = 0; i < num_elements(all[t].shape); ++i) {
+      const auto [part, at] = layouts[t].place(i);
+      std::byte* const to =
+          content.data() + part * each + static_cast<size_t>(at) * type_bytes(type);
+      const double x = value(static_cast<uint64_t>(i), t);
+      const auto put = [to](auto bits) { std::memcpy(to, &bits, sizeof bits); };
+      if (type == FileType::kF64) put(x);
+      if (type == FileType::kF32) put(static_cast<float>(x));
+      if (type == FileType::kBF16) put(to_bf16(static_cast<float>(x)));
+    }
+    file.write(content.data(), content.size());
+  }
+  file.commit(true);
+}
+
+std::vector<std::string> files_of_index(std::string_view text, const std::string& path) {
+  const json index = json::parse(text, nullptr, false);
+  std::set<std::string> names;
+  if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {
+    for (const auto& [tensor, file] : index["weight_map"].items()) {
+      if (file.is_string()) names.insert(file.get<std::string>());
+    }
+  }
+  if (names.empty()) {
+    throw user_error(
+        "{}: it is not the index of a checkpoint, which has a weight_map from tensors "
+        "to files",
+        path);
+  }
+  return {names.begin(), names.end()};
+}
+
+}  // namespace moe

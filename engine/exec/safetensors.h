@@ -1,0 +1,99 @@
+// Parameters from and to files in the safetensors format (an 8-byte length, a JSON header with the
+// type, shape and place of each tensor, then their bytes), as Hugging Face checkpoints have them.
+// Where a model's tensors are in the files is given by a TensorSource for each.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/model/model.h"
+
+namespace moe {
+
+/// Where a parameter or state of a model is in the files. Its shape is seen as [experts, rows,
+/// cols] (without experts [rows, cols]; a vector has one column).
+struct TensorSource {
+  /// The tensors that lie one below the other along the rows. With "%d" in a name there is one such
+  /// tensor for each expert, numbered from 0.
+  std::vector<std::string> names;
+  /// The tensor in the file is [experts, cols, rows].
+  bool transposed = false;
+  /// Rows i and rows / 2 + i of the parameter are rows 2 i and 2 i + 1 in the file.
+  bool interleaved = false;
+};
+/// By the name of the model's parameter or state.
+using TensorSources = std::map<std::string, TensorSource>;
+
+/// Type of numbers in a file.
+enum class FileType : uint8_t { kF64, kF32, kF16, kBF16 };
+constexpr std::array<const char*, 4> names_of(FileType) {
+  return {"F64", "F32", "F16", "BF16"};
+}
+
+/// Tensors of one or more files, which are mapped into memory.
+class Safetensors {
+ public:
+  struct Entry {
+    FileType type = FileType::kF32;
+    Shape shape;
+    const std::byte* data = nullptr;
+    double at(int64_t i) const;
+  };
+
+  /// Opens all files. Throws UserError with the path for a file that cannot be read or is not in
+  /// the format, and for a tensor that is in two files.
+  explicit Safetensors(const std::vector<std::string>& paths);
+  ~Safetensors();
+  Safetensors(const Safetensors&) = delete;
+  Safetensors& operator=(const Safetensors&) = delete;
+
+  /// Returns null if there is no tensor of this name.
+  const Entry* find(const std::string& name) const;
+  const std::map<std::string, Entry>& entries() const { return entries_; }
+  const std::string& path() const { return path_; }
+
+ private:
+  void open(const std::string& path);
+
+  std::string path_;  // of the first file
+  std::vector<std::span<const std::byte>> maps_;
+  std::map<std::string, Entry> entries_;
+};
+
+/// The values of all parameters of a model, then of its states.
+class LoadedParameters {
+ public:
+  /// Throws UserError naming the model's tensor for one without source, and for a source that the
+  /// files lack or that has another shape.
+  LoadedParameters(std::shared_ptr<const Safetensors> files, const Model& model,
+                   const TensorSources& sources);
+  ~LoadedParameters();
+  /// Element i of the full tensor number t (parameters, then states).
+  double value(uint64_t element, uint64_t tensor) const;
+  /// Names of the files' tensors that no tensor of the model reads.
+  const std::vector<std::string>& unused() const { return unused_; }
+
+ private:
+  struct Tensor;
+
+  std::shared_ptr<const Safetensors> files_;
+  std::vector<Tensor> tensors_;
+  std::vector<std::string> unused_;
+};
+
+/// Writes a file in `type` from the full tensors of a model. value(i, t): as in LoadedParameters.
+/// Throws RunError, which names the path.
+void write_safetensors(const std::string& path, const Model& model, const TensorSources& sources,
+                       FileType type,
+                       const std::function<double(uint64_t element, uint64_t tensor)>& value);
+
+/// Returns the names of the files in the index of a checkpoint of several files
+/// (model.safetensors.index.json), whose content is `text`. Throws UserError with `path`.
+std::vector<std::string> files_of_index(std::string_view text, const std::string& path);
+
+}  // namespace moe

@@ -1,0 +1,61 @@
+#include "engine/base/errors.h"
+#include "engine/model/blocks.h"
+
+namespace moe::blocks {
+namespace {
+
+using Init = ParamInfo::Init;
+
+/// Adds the norm and the rotary embedding of q or k, whose names begin with `name`.
+TensorId prepared(ModelBuilder& b, const GroupedAttention& o, const std::string& name, TensorId x,
+                  int64_t heads, TensorId angles) {
+  const auto norm = [&] {
+    if (o.qk_norm == QkNorm::kNone) return;
+    const int64_t parts = o.qk_norm == QkNorm::kHead ? heads : 1;
+    x = rmsnorm(b, {x}, {.name = name + "_norm", .eps = o.eps, .heads = parts});
+  };
+  if (!o.norm_after_rope) norm();
+  if (angles.valid()) {
+    x = b.op("rope", name + "_rope", {x, angles},
+             {{"head_dim", b.width(x) / heads}, {"form", std::string(name_of(o.rope))}});
+  }
+  if (o.norm_after_rope) norm();
+  return x;
+}
+
+}  // namespace
+
+TensorId grouped_attention(ModelBuilder& b, const In& in, const GroupedAttention& o) {
+  const int64_t d = b.width(in.x), kv_heads = o.kv_heads > 0 ? o.kv_heads : o.heads;
+  if (o.heads % kv_heads != 0 || (o.head_dim == 0 && d % o.heads != 0)) {
+    throw user_error(
+        "grouped_attention: {} heads with kv_heads = {} on a width of {}: kv_heads "
+        "must divide heads, and heads the width unless head_dim is given",
+        o.heads, kv_heads, d);
+  }
+  const int64_t head_dim = o.head_dim > 0 ? o.head_dim : d / o.heads;
+  b.begin_segment(Segment::kAttn);
+  const auto project = [&](const std::string& name, int64_t heads) {
+    std::vector<TensorId> inputs = {
+        in.x, b.parameter(name + ".w", {heads * head_dim, d}, Init::kUniform)};
+    if (o.bias) inputs.push_back(b.parameter(name + ".b", {heads * head_dim}, Init::kZero));
+    return b.op("linear", name, std::move(inputs));
+  };
+  TensorId q = project("attn.q", o.heads), k = project("attn.k", kv_heads);
+  const TensorId v = project("attn.v", kv_heads);
+  q = prepared(b, o, "attn.q", q, o.heads, in.angles);
+  k = prepared(b, o, "attn.k", k, kv_heads, in.angles);
+  std::vector<TensorId> inputs = {q, k, v};
+  if (o.sinks) inputs.push_back(b.parameter("attn.sinks", {o.heads}, Init::kZero));
+  Attrs attrs = {{"heads", o.heads}, {"kv_heads", kv_heads}};
+  if (o.scale > 0) attrs["scale"] = o.scale;
+  if (o.window > 0) attrs["window"] = o.window;
+  const TensorId context = b.op("attend", "attn.core", std::move(inputs), attrs);
+  const TensorId w = b.parameter("attn.out.w", {d, o.heads * head_dim}, Init::kUniform);
+  const TensorId bias = o.out_bias ? b.parameter("attn.out.b", {d}, Init::kZero) : TensorId();
+  if (o.residual_scale == 1) return b.op("linear", "attn.out", {context, w, bias, in.residual});
+  const TensorId y = b.op("linear", "attn.out", {context, w, bias});
+  return scaled_sum(b, "attn.scale", y, o.residual_scale, in.residual);
+}
+
+}  // namespace moe::blocks

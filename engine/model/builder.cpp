@@ -1,0 +1,156 @@
+#include "engine/model/builder.h"
+
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+/// Returns the graph with its inputs and parameters first, so that the numbers of tensors do not
+/// depend on which block declares a parameter when.
+Graph parameters_first(const Graph& graph) {
+  const auto first = [](const Tensor& t) {
+    return t.kind == TensorKind::kInput || t.kind == TensorKind::kParam;
+  };
+  Graph out(graph.table());
+  out.name = graph.name;
+  out.num_ranks = graph.num_ranks;
+  std::vector<TensorId> renamed(graph.tensors().size());
+  for (const bool wanted : {true, false}) {
+    for (size_t t = 0; t < graph.tensors().size(); ++t) {
+      const Tensor& tensor = graph.tensors()[t];
+      if (first(tensor) == wanted) renamed[t] = out.add_tensor(tensor);
+    }
+  }
+  const auto rename = [&](std::vector<TensorId>& ids) {
+    for (TensorId& id : ids) {
+      if (id.valid()) id = renamed[id.index()];
+    }
+  };
+  for (Op op : graph.ops()) {
+    rename(op.inputs);
+    rename(op.outputs);
+    out.append(std::move(op));
+  }
+  return out;
+}
+
+}  // namespace
+
+ModelBuilder::ModelBuilder(Graph& graph, ModelSpec spec, GateSpec gate, int64_t num_ranks)
+    : graph_(graph),
+      spec_(std::move(spec)),
+      gate_(std::move(gate)),
+      holders_(spec_.expert_group(num_ranks)) {
+  check(spec_, num_ranks);
+  check_router_losses(spec_, gate_);
+  graph_.name = spec_.name;
+  graph_.num_ranks = num_ranks;
+  const Shape tokens = {spec_.batch_per_device, spec_.seq};
+  ids_ = graph_.add_tensor({"ids", tokens, DType::kI32, TensorKind::kInput});
+  targets_ = graph_.add_tensor({"targets", tokens, DType::kI32, TensorKind::kInput});
+}
+
+std::string ModelBuilder::full_name(std::string_view name) const {
+  return block_ >= 0 ? fmt::format("b{}.{}", block_, name) : std::string(name);
+}
+
+TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, TensorKind kind,
+                               DType dtype) {
+  if (graph_.find_tensor(info.name).valid()) {
+    throw user_error("model '{}': the parameter or state '{}' is declared twice", spec_.name,
+                     info.name);
+  }
+  Shape shape = info.shape;
+  if (shape.empty() || *std::min_element(shape.begin(), shape.end()) < 1) {
+    throw user_error(
+        "model '{}': the parameter '{}' has the shape {}, but every axis must have a "
+        "length of at least 1",
+        spec_.name, info.name, shape_text(shape));
+  }
+  if (info.expert) {
+    if (shape[0] != spec_.experts) {
+      throw user_error(
+          "model '{}': the parameter '{}' of experts has the shape {}, but its first "
+          "axis must be the {} experts",
+          spec_.name, info.name, shape_text(shape), spec_.experts);
+    }
+    shape[0] /= holders_.size;
+  }
+  const TensorId id = graph_.add_tensor({info.name, std::move(shape), dtype, kind, info.expert});
+  list.push_back(std::move(info));
+  return id;
+}
+
+TensorId ModelBuilder::parameter(std::string_view name, const Shape& shape, ParamInfo::Init init,
+                                 bool expert) {
+  return declare(parameters_, {full_name(name), shape, expert, init}, TensorKind::kParam,
+                 wide_dtype(spec_.dtype));
+}
+
+TensorId ModelBuilder::state(std::string_view name, const Shape& shape) {
+  return declare(states_, {full_name(name), shape, false, ParamInfo::Init::kZero},
+                 TensorKind::kState, DType::kF32);
+}
+
+TensorId ModelBuilder::declared(std::string_view name) const {
+  const TensorId id = graph_.find_tensor(name);
+  if (id.valid() && graph_.tensor(id).kind == TensorKind::kParam) return id;
+  throw user_error("model '{}': no block has declared the parameter '{}'", spec_.name, name);
+}
+
+OpId ModelBuilder::add(std::string_view kind, std::string_view name, std::vector<TensorId> inputs,
+                       Attrs attrs) {
+  while (!inputs.empty() && !inputs.back().valid()) inputs.pop_back();
+  const OpId id = graph_.add_op(kind, full_name(name), std::move(inputs), std::move(attrs));
+  graph_.op(id).segment = segment_;
+  graph_.op(id).layer = static_cast<int32_t>(block_);
+  return id;
+}
+
+TensorId ModelBuilder::op(std::string_view kind, std::string_view name,
+                          std::vector<TensorId> inputs, Attrs attrs) {
+  return graph_.out(add(kind, name, std::move(inputs), std::move(attrs)));
+}
+
+void ModelBuilder::add_router(OpId gate, TensorId bias) {
+  if (block_ < 0 || (!routers_.empty() && routers_.back().block >= block_)) {
+    throw user_error(
+        "model '{}': op '{}': a gate must be in a block, each in a block of its own, "
+        "in ascending order",
+        spec_.name, graph_.op(gate).name);
+  }
+  routers_.push_back({block_, gate, bias});
+}
+
+void ModelBuilder::check_complete() const {
+  std::vector<bool> read(graph_.tensors().size(), false);
+  for (const Op& op : graph_.ops()) {
+    for (const TensorId t : op.inputs) {
+      if (t.valid()) read[t.index()] = true;
+    }
+  }
+  for (size_t t = 0; t < read.size(); ++t) {
+    const Tensor& tensor = graph_.tensors()[t];
+    const bool kept = tensor.kind == TensorKind::kParam || tensor.kind == TensorKind::kState;
+    if (kept && !read[t]) {
+      throw user_error("model '{}': no op reads the {} '{}'", spec_.name,
+                       tensor.kind == TensorKind::kParam ? "parameter" : "state", tensor.name);
+    }
+  }
+}
+
+Model ModelBuilder::finish() {
+  loss_of(graph_);
+  add_router_losses(graph_, spec_, gate_, routers_);
+  check_complete();
+  Model model(spec_, parameters_first(graph_));
+  model.parameters = parameters_;
+  model.states = states_;
+  for (const Router& router : routers_) model.moe_blocks.push_back(router.block);
+  return model;
+}
+
+}  // namespace moe

@@ -1,0 +1,229 @@
+// Fused causal attention whose q, k and v are tensors of their own: with fewer heads of k and v
+// than of q (grouped queries), heads of v of another width, a window, and sinks.
+#include <cmath>
+#include <limits>
+
+#include "engine/ops/attention_shape.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/rules.h"
+
+namespace moe::ops {
+namespace {
+
+UserError refused(const Op& op, const char* attr, const std::string& value,
+                  const std::string& allowed) {
+  return user_error("op '{}': attribute '{}' = {}, allowed: {}", op.name, attr, value, allowed);
+}
+
+/// Returns the width of the heads in input i. Throws UserError unless there are `heads` of them.
+int64_t width_of(const Graph& g, const Op& op, size_t i, const char* attr, int64_t heads) {
+  const int64_t cols = cols_of(shape(g, op, i));
+  if (cols % heads == 0) return cols / heads;
+  throw refused(op, attr, std::to_string(heads),
+                fmt::format("a divisor of the last axis of '{}' {}", arg(g, op, i).name,
+                            shape_text(shape(g, op, i))));
+}
+
+std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attend_shape(g, op, 0);
+  expect_shape(g, op, 3, {s.heads});
+  const DType dtype = arg(g, op, 0).dtype;
+  return {{{s.batch, s.seq, s.heads * s.value_dim}, dtype},
+          {{s.batch, s.heads, s.seq}, stats_dtype(dtype)}};
+}
+
+/// Work of products over all pairs of a query and a key that it sees: of_keys products with the
+/// columns of k, of_values with those of v. The op's input number `query` is q.
+Work seen_work(const Graph& g, const Op& op, size_t query, double of_keys, double of_values) {
+  const kernels::AttentionShape s = attend_shape(g, op, query);
+  const auto triangle = [](int64_t n) {
+    return 0.5 * static_cast<double>(n) * static_cast<double>(n + 1);
+  };
+  const int64_t unseen = s.window == 0 || s.window > s.seq ? 0 : s.seq - s.window;
+  const double all = triangle(s.seq), pairs = all - triangle(unseen);
+  const auto head_dim = static_cast<double>(s.head_dim);
+  const double cols = of_keys * head_dim + of_values * static_cast<double>(s.value_dim);
+  return {.flops = 2 * static_cast<double>(s.batch * s.heads) * pairs * cols,
+          .bytes = io_bytes(g, op),
+          .matrix = {.kind = MatrixWork::Kind::kAttention,
+                     .batch = static_cast<double>(s.batch),
+                     .seq = static_cast<double>(s.seq),
+                     .heads = static_cast<double>(s.heads),
+                     .kv_heads = static_cast<double>(s.kv_heads),
+                     .head_dim = head_dim,
+                     .share = pairs * cols / (all * head_dim * (of_keys + of_values)),
+                     .backward = of_keys > 1}};
+}
+
+Work work(const Graph& g, const Op& op, const WorkContext&) {
+  return seen_work(g, op, 0, 1, 1);
+}
+
+void gradient(GradContext& c, OpId) {
+  const Op op = c.op();
+  const TensorId ctx = op.outputs[0], lse = op.outputs[1], sinks = input_or_none(op, 3);
+  const bool of_inputs = c.needs(op.inputs[0]) || c.needs(op.inputs[1]) || c.needs(op.inputs[2]);
+  if (of_inputs) {
+    std::vector<TensorId> inputs = {c.grad(ctx),  ctx,          op.inputs[0],
+                                    op.inputs[1], op.inputs[2], lse};
+    if (sinks.valid()) inputs.push_back(sinks);
+    const OpId dx = c.emit(kAttendDx, "dx", inputs, op.attrs);
+    for (size_t i = 0; i < 3; ++i)
+      if (c.needs(op.inputs[i])) c.add(op.inputs[i], c.graph().out(dx, i));
+  }
+  if (sinks.valid() && c.needs(sinks)) {
+    const OpId dw =
+        c.emit(kAttendDsinks, "dw", {lse, c.grad(ctx), ctx, sinks, c.grad(sinks)}, {}, true);
+    c.set(sinks, c.graph().out(dw));
+  }
+}
+
+/// Can be cut along the batch only: a part of the positions would lack the keys before it.
+std::vector<AxisTuple> axes(const Graph&, const Op&) {
+  return {{{0, 0, 0, kWhole}, {0, 0}}};
+}
+
+template <class T>
+Bytes work_bytes(kernels::AttentionShape s) {
+  return kernels::table<T>().attention_work_bytes(s);
+}
+
+Bytes scratch(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
+  const kernels::AttentionShape s = attend_shape(g, op, query);
+  return elem_bytes == 8 ? work_bytes<double>(s) : work_bytes<float>(s);
+}
+
+template <class T>
+void run(const KernelCall<T>& c) {
+  c.k.attention(c.out(0), c.wide_out(1), {c.in(0), c.in(1), c.in(2), c.wide(3)},
+                attend_shape(c.graph, c.op, 0), c.scratch, c.stream);
+}
+
+std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
+  const kernels::AttentionShape s = attend_shape(g, op, 2);
+  const Shape ctx = {s.batch, s.seq, s.heads * s.value_dim};
+  expect_shape(g, op, 0, ctx);
+  expect_shape(g, op, 1, ctx);
+  expect_shape(g, op, 5, {s.batch, s.heads, s.seq});
+  expect_shape(g, op, 6, {s.heads});
+  std::vector<TensorSpec> specs;
+  for (size_t i = 2; i < 5; ++i) specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
+  return specs;
+}
+
+/// Five products: the recomputed scores, dq and dk; dprob and dv.
+Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
+  return seen_work(g, op, 2, 3, 2);
+}
+
+template <class T>
+void run_dx(const KernelCall<T>& c) {
+  c.k.attention_dx({c.out(0), c.out(1), c.out(2)}, c.in(0), c.in(1),
+                   {c.in(2), c.in(3), c.in(4), c.wide(6)}, c.wide(5),
+                   attend_shape(c.graph, c.op, 2), c.scratch, c.stream);
+}
+
+/// Returns the sizes of attend_dsinks, which reads neither q nor k: their width is 1.
+kernels::AttentionShape dsinks_shape(const Graph& g, const Op& op) {
+  expect_shape(g, op, 0, {kAny, kAny, kAny});
+  const Shape& lse = shape(g, op, 0);
+  expect_shape(g, op, 1, {lse[0], lse[2], kAny});
+  expect_shape(g, op, 2, shape(g, op, 1));
+  expect_shape(g, op, 3, {lse[1]});
+  expect_shape(g, op, 4, {lse[1]});
+  kernels::AttentionShape s = {lse[0], lse[2], lse[1], 1};
+  s.value_dim = cols_of(shape(g, op, 1)) / s.heads;
+  if (s.value_dim * s.heads == cols_of(shape(g, op, 1))) return s;
+  throw user_error(
+      "op '{}' ({}): input 0 '{}' is {}, allowed: a number of heads that divides the "
+      "last axis of '{}' {}",
+      op.name, g.def(op).name, arg(g, op, 0).name, shape_text(lse), arg(g, op, 1).name,
+      shape_text(shape(g, op, 1)));
+}
+
+std::vector<TensorSpec> infer_dsinks(const Graph& g, const Op& op) {
+  dsinks_shape(g, op);
+  return {{shape(g, op, 3), wide_dtype(arg(g, op, 2).dtype)}};
+}
+
+Work work_dsinks(const Graph& g, const Op& op, const WorkContext&) {
+  return elementwise_work(g, op, 2.0 * static_cast<double>(num_elements(shape(g, op, 1))));
+}
+
+template <class T>
+void run_dsinks(const KernelCall<T>& c) {
+  c.k.attention_dsinks(c.wide_out(0), c.wide(0), c.in(1), c.in(2), c.wide(3), c.wide(4),
+                       dsinks_shape(c.graph, c.op), c.stream);
+}
+
+}  // namespace
+
+kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
+  expect_shape(g, op, i, {kAny, kAny, kAny});
+  const Shape& q = shape(g, op, i);
+  kernels::AttentionShape s = {.batch = q[0], .seq = q[1], .heads = expect_attr(op, "heads", 1)};
+  s.head_dim = width_of(g, op, i, "heads", s.heads);
+  s.kv_heads = attr_int(op, "kv_heads", s.heads);
+  if (s.kv_heads < 1 || s.heads % s.kv_heads != 0) {
+    throw refused(op, "kv_heads", std::to_string(s.kv_heads),
+                  fmt::format("a divisor of heads = {}", s.heads));
+  }
+  expect_shape(g, op, i + 1, {s.batch, s.seq, s.kv_heads * s.head_dim});
+  expect_shape(g, op, i + 2, {s.batch, s.seq, kAny});
+  s.value_dim = width_of(g, op, i + 2, "kv_heads", s.kv_heads);
+  s.window = attr_int(op, "window", 0);
+  if (s.window < 0) {
+    throw refused(op, "window", std::to_string(s.window), "0 (none), or a number of keys above 0");
+  }
+  s.scale = attr_double(op, "scale", 0);
+  if (op.attrs.contains("scale") && !(s.scale > 0 && std::isfinite(s.scale))) {
+    throw refused(op, "scale", fmt::format("{}", s.scale), "a number above 0");
+  }
+  s.q_pitch = q[2];
+  s.k_pitch = cols_of(shape(g, op, i + 1));
+  s.v_pitch = cols_of(shape(g, op, i + 2));
+  return s;
+}
+
+const OpDef kAttend = {
+    .name = "attend",
+    .doc =
+        "fused causal attention of q, k and v with attrs heads and kv_heads, scale "
+        "(1/sqrt(columns of a head)) and window (keys that a query sees); a sink is one more score "
+        "of each query of a head; also outputs the log-sum-exp of the scores",
+    .inputs = {{"q", Role::kQuery}, {"k"}, {"v"}, optional("sinks")},
+    .outputs = {{"ctx"}, {"lse"}},
+    .infer = infer,
+    .work = work,
+    .gradient = gradient,
+    .axes = axes,
+    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
+    .run_f32 = run<float>,
+    .run_f64 = run<double>,
+    .run_bf16 = run<kernels::Bf16>};
+
+const OpDef kAttendDx = {
+    .name = "attend_dx",
+    .doc = "gradients of q, k and v through attend",
+    .inputs = {{"dctx"}, {"ctx"}, {"q", Role::kQuery}, {"k"}, {"v"}, {"lse"}, optional("sinks")},
+    .outputs = {{"dq"}, {"dk"}, {"dv"}},
+    .infer = infer_dx,
+    .work = work_dx,
+    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
+    .run_f32 = run_dx<float>,
+    .run_f64 = run_dx<double>,
+    .run_bf16 = run_dx<kernels::Bf16>};
+
+const OpDef kAttendDsinks = {.name = "attend_dsinks",
+                             .doc = "gradient of the sinks of attend [+ acc]",
+                             .bound = Bound::kBytes,
+                             .inputs = {{"lse"}, {"dctx"}, {"ctx"}, {"sinks"}, optional("acc")},
+                             .outputs = {{"dsinks"}},
+                             .infer = infer_dsinks,
+                             .work = work_dsinks,
+                             .may_alias = {{0, 4}},
+                             .run_f32 = run_dsinks<float>,
+                             .run_f64 = run_dsinks<double>,
+                             .run_bf16 = run_dsinks<kernels::Bf16>};
+
+}  // namespace moe::ops

@@ -1,0 +1,136 @@
+// Models of config.json and their checkpoints: the losses of transformers (tests/data/transformers,
+// written by tests/models/transformers_models.py), on several ranks, and what is refused.
+#include <catch2/catch.hpp>
+#include <nlohmann/json.hpp>
+
+#include "tests/bindings/fixture.h"
+
+using namespace moe::lua;
+using Catch::Matchers::Contains;
+namespace fs = std::filesystem;
+
+namespace {
+
+const fs::path kModels = MOE_SOURCE_DIR "/tests/data/transformers";
+
+std::vector<fs::path> models() {
+  std::vector<fs::path> all;
+  for (const auto& entry : fs::directory_iterator(kModels)) all.push_back(entry.path());
+  std::sort(all.begin(), all.end());
+  return all;
+}
+
+/// Runs the text in a folder that has the files of a model.
+std::string outcome(const Folder& folder, const fs::path& model, const std::string& text) {
+  fs::copy(model, folder.path(), fs::copy_options::recursive);
+  const auto failure = run_recipe(folder, text);
+  return failure ? failure->message : "(no error)";
+}
+
+const std::string kTrain = R"(
+local moe = require "moe"
+local function train(t)
+  local all = { model = moe.model.from_config "config.json" { seq = 24, batch = 4 },
+    parameters = "model.safetensors", tokens = "tokens.json", precision = "f64", ranks = 1,
+    optimizer = { name = "sgd", lr = 0.05, momentum = 0 }, steps = 3 }
+  for k, v in pairs(t) do all[k] = v end
+  return moe.train(all)
+end
+local function near(a, b, limit, what)
+  for i = 1, 3 do
+    if not (math.abs(a[i] - b[i]) <= limit) then
+      error(("%s: %.17g and %.17g in step %d"):format(what, a[i], b[i], i), 0)
+    end
+  end
+end
+)";
+
+std::string refused(const std::string& name, const std::string& text) {
+  const Folder folder;
+  return outcome(folder, kModels / name, kTrain + text);
+}
+
+}  // namespace
+
+TEST_CASE("losses are those of transformers, and the same on two and four ranks") {
+  for (const fs::path& model : models()) {
+    INFO(model.filename());
+    const Folder folder;
+    const std::string losses = read_file(model / "losses.json");
+    const std::string list = "{" + losses.substr(1, losses.size() - 2) + "}";
+    CHECK(outcome(folder, model, kTrain + "local theirs = " + list + R"(
+      local one = train {}
+      near(one.losses, theirs, 3e-6, "transformers")
+      near(train { precision = "f32" }.losses, theirs, 1e-5, "float32")
+      near(train { ranks = 2 }.losses, one.losses, 1e-9, "two ranks")
+      local four = train { ranks = 4, system = moe.system "prophet" {} }
+      near(four.losses, one.losses, 1e-9, "four ranks")
+    )") == "(no error)");
+  }
+}
+
+TEST_CASE("what is written is read again, and trains on where it stopped") {
+  for (const char* name : {"gpt_oss", "deepseek_v3", "granitemoe"}) {
+    INFO(name);
+    const Folder folder;
+    CHECK(outcome(folder, kModels / name, kTrain + R"(
+      local whole = train {}
+      train { steps = 1, ranks = 2, parameters_to = "mine.safetensors" }
+      local rest = train { steps = 2, parameters = "mine.safetensors" }
+      for i = 1, 2 do assert(math.abs(rest.losses[i] - whole.losses[i + 1]) < 1e-12) end
+      train { steps = 1, parameters_to = "short.safetensors", parameters_as = "BF16" }
+      local near = train { steps = 1, parameters = "short.safetensors" }
+      assert(math.abs(near.losses[1] - whole.losses[2]) < 0.02)
+    )") == "(no error)");
+    const auto bytes = [&](const char* file) {
+      return static_cast<double>(fs::file_size(folder.path(std::string("out/") + file)));
+    };
+    CHECK(bytes("mine.safetensors") > 2 * bytes("short.safetensors"));
+  }
+}
+
+TEST_CASE("gradients of open models agree with central differences") {
+  for (const char* name : {"gpt_oss", "deepseek_v3", "qwen2_moe"}) {
+    INFO(name);
+    const Folder folder;
+    CHECK(outcome(folder, kModels / name, kTrain + R"(
+      local model = moe.model.from_config "config.json" { seq = 24, batch = 4 }
+      local list, worst = moe.check_gradients { model = model, parameters = "model.safetensors",
+        tokens = "tokens.json" }
+      assert(#list > 15 and worst == list[1].error)
+      if worst > 1e-6 then error(list[1].parameter .. ": " .. worst, 0) end
+    )") == "(no error)");
+  }
+}
+
+TEST_CASE("checkpoints, tokens and configs that do not fit are refused by name") {
+  CHECK_THAT(refused("mixtral", "train { parameters = 'config.json' }"),
+             Contains("config.json: it is not the index of a checkpoint"));
+  CHECK_THAT(refused("mixtral", "train { parameters = 'none.safetensors' }"),
+             Contains("cannot read none.safetensors"));
+  CHECK_THAT(refused("mixtral", "train { parameters = 'recipe.lua' }"), Contains("recipe.lua"));
+  CHECK_THAT(
+      refused("mixtral",
+              "train { model = moe.model.from_config 'config.json' "
+              "{ seq = 24, batch = 4, experts = 8 } }"),
+      Contains("it has no tensor 'model.layers.0.block_sparse_moe.experts.4.w1.weight'") ||
+          Contains("'model.layers.0.block_sparse_moe.gate.weight' is [4,16], but the parameter "
+                   "b0.gate.w needs [8,16]"));
+  CHECK_THAT(refused("mixtral", "train { tokens = 'losses.json' }"),
+             Contains("it is not a list of rows of token ids"));
+  CHECK_THAT(
+      refused("mixtral",
+              "train { model = moe.model.from_config 'config.json' { seq = 8, batch = 4 } }"),
+      Contains("row 1 has 25 ids, but must have model.seq + 1 = 9"));
+  CHECK_THAT(
+      refused("mixtral", "train { tokens = 'words' }"),
+      Contains("moe.train.tokens: 'words' is not allowed; give text, reference or the name"));
+  CHECK_THAT(refused("mixtral",
+                     "train { model = moe.model.gpt2_moe { layers = 2, hidden = 16, "
+                     "heads = 2, vocab = 32, seq = 24, batch = 4, experts = 4 } }"),
+             Contains("make the model by moe.model.from_config"));
+  CHECK_THAT(refused("mixtral", "moe.model.phi_3_5_moe { seq = 8, batch = 1 }"),
+             Contains("needs the SparseMixer router"));
+  CHECK_THAT(refused("mixtral", "moe.model.from_config 'losses.json'"),
+             Contains("it is not a config.json of a model"));
+}

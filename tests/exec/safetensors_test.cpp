@@ -1,0 +1,174 @@
+// Files in the safetensors format: what is written is read again, also in other layouts and by
+// several files, and files that are not in the format are refused.
+#include <unistd.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <fstream>
+
+#include "engine/base/errors.h"
+#include "engine/exec/safetensors.h"
+#include "engine/ops/ops.h"
+
+namespace moe::test {
+namespace {
+
+using Catch::Matchers::Contains;
+using Init = ParamInfo::Init;
+namespace fs = std::filesystem;
+
+class File {
+ public:
+  explicit File(const std::string& name)
+      : path_(fs::temp_directory_path() / fmt::format("moebench-{}-{}", getpid(), name)) {}
+  ~File() { fs::remove(path_); }
+  std::string path() const { return path_.string(); }
+  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
+
+ private:
+  fs::path path_;
+};
+
+/// A file with this header and content.
+std::string bytes_of(const std::string& header, const std::string& content = "") {
+  const uint64_t length = header.size();
+  return std::string(reinterpret_cast<const char*>(&length), 8) + header + content;
+}
+
+Model model_of(std::vector<ParamInfo> parameters, std::vector<ParamInfo> states = {}) {
+  Model model({}, Graph(op_table()));
+  model.parameters = std::move(parameters);
+  model.states = std::move(states);
+  return model;
+}
+
+/// Returns a model with tensors of every layout.
+const Model& some_model() {
+  static const Model model = model_of({{"whole", {3, 4}, false, Init::kUniform},
+                                       {"halves", {6, 2}, false, Init::kUniform},
+                                       {"ex.w", {2, 4, 3}, true, Init::kUniform},
+                                       {"ex.t", {2, 4, 3}, true, Init::kUniform},
+                                       {"ex.b", {2, 4}, true, Init::kZero}},
+                                      {{"bias", {5}, false, Init::kZero}});
+  return model;
+}
+const TensorSources kSources = {{"whole", {{"w"}}},
+                                {"halves", {{"up", "down"}}},
+                                {"ex.w", {{"e.%d.a", "e.%d.b"}}},
+                                {"ex.t", {{"t"}, true, true}},
+                                {"ex.b", {{"tb"}, false, true}},
+                                {"bias", {{"b"}}}};
+
+double number(uint64_t element, uint64_t tensor) {
+  return static_cast<double>(element) - 8.0 * static_cast<double>(tensor);
+}
+
+std::shared_ptr<const Safetensors> opened(const File& file) {
+  return std::make_shared<const Safetensors>(std::vector{file.path()});
+}
+
+std::string refusal(const std::string& bytes) {
+  const File file("bad.safetensors");
+  file.write(bytes);
+  try {
+    opened(file);
+  } catch (const UserError& e) {
+    return e.what();
+  }
+  return "(no error)";
+}
+
+TEST_CASE("what is written is read again, in every layout and type") {
+  for (const FileType type : {FileType::kF64, FileType::kF32, FileType::kBF16}) {
+    const File file("all.safetensors");
+    write_safetensors(file.path(), some_model(), kSources, type, number);
+    const auto read = opened(file);
+    const LoadedParameters loaded(read, some_model(), kSources);
+    CHECK(loaded.unused().empty());
+    for (size_t t = 0; t < 6; ++t) {
+      const ParamInfo& info = t < 5 ? some_model().parameters[t] : some_model().states[0];
+      for (int64_t i = 0; i < num_elements(info.shape); ++i) {
+        CHECK(loaded.value(static_cast<uint64_t>(i), t) == number(static_cast<uint64_t>(i), t));
+      }
+    }
+  }
+}
+
+TEST_CASE("parts lie below each other, experts apart, and columns before rows where it says so") {
+  const File file("layout.safetensors");
+  write_safetensors(file.path(), some_model(), kSources, FileType::kF32, number);
+  const auto read = opened(file);
+  CHECK(read->find("up")->shape == Shape{3, 2});
+  CHECK(read->find("down")->at(0) == number(6, 1));
+  CHECK(read->find("e.1.b")->shape == Shape{2, 3});
+  CHECK(read->find("e.1.b")->at(0) == number(12 + 6, 2));
+  // [experts, cols, rows], where rows 0 and 2 of the parameter are rows 0 and 1 of the file.
+  CHECK(read->find("t")->shape == Shape{2, 3, 4});
+  CHECK(read->find("t")->at(1) == number(2 * 3, 3));
+  CHECK(read->find("t")->at(4) == number(1, 3));
+  CHECK(read->find("tb")->at(4 + 2) == number(4 + 1, 4));
+}
+
+TEST_CASE("tensors may lie in several files, and half floats are read") {
+  const File one("one.safetensors"), two("two.safetensors");
+  one.write(bytes_of(R"({"a":{"dtype":"F16","shape":[4],"data_offsets":[0,8]}})",
+                     std::string("\x00\x3c\x00\xc0\x01\x00\x00\x7c", 8)));
+  two.write(bytes_of(R"({"n":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},
+    "b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})",
+                     std::string(8, 'x') + "\x80\x3f"));
+  const Safetensors both({one.path(), two.path()});
+  CHECK(both.find("a")->at(0) == 1);
+  CHECK(both.find("a")->at(1) == -2);
+  CHECK(both.find("a")->at(2) == std::ldexp(1.0, -24));
+  CHECK(std::isinf(both.find("a")->at(3)));
+  CHECK(both.find("b")->at(0) == 1);
+  CHECK(both.find("n") == nullptr);
+  CHECK_THROWS_WITH(Safetensors({one.path(), one.path()}), Contains("is in another file"));
+  CHECK(files_of_index(R"({"weight_map":{"a":"x","b":"y","c":"x"}})", "i") ==
+        std::vector<std::string>{"x", "y"});
+  CHECK_THROWS_WITH(files_of_index("{}", "i.json"), Contains("i.json: it is not the index"));
+}
+
+TEST_CASE("files that are not in the format are refused") {
+  CHECK_THAT(refusal(""), Contains("shorter than 8 bytes"));
+  CHECK_THAT(refusal(std::string(8, '\xff')), Contains("its header has"));
+  CHECK_THAT(refusal(bytes_of("[]")), Contains("its header is not a JSON object"));
+  CHECK_THAT(refusal(bytes_of(R"({"a":{"shape":[1]}})")), Contains("'a' has no dtype"));
+  const auto one = [](const std::string& shape, const std::string& offsets) {
+    return refusal(
+        bytes_of(R"({"a":{"dtype":"F32","shape":)" + shape + R"(,"data_offsets":)" + offsets + "}}",
+                 "12345678"));
+  };
+  CHECK(one("[2]", "[0,8]") == "(no error)");
+  CHECK_THAT(one("[3]", "[0,12]"), Contains("lies in bytes 0 to 12 of 8"));
+  CHECK_THAT(one("[1]", "[0,8]"), Contains("'a' [1] of type F32 lies in bytes"));
+  CHECK_THAT(one("[-2]", "[0,8]"), Contains("lies in bytes"));
+  CHECK_THAT(one("[1]", "[8,4]"), Contains("lies in bytes"));
+  CHECK_THAT(one("[4611686018427387904,4]", "[0,0]"), Contains("lies in bytes"));
+  CHECK_THAT(one("[1]", "[-1,3]"), Contains("'a'"));
+}
+
+TEST_CASE("a model that the files do not fit is refused with both names") {
+  const File file("fit.safetensors");
+  write_safetensors(file.path(), some_model(), kSources, FileType::kF32, number);
+  const auto read = opened(file);
+  const auto refused = [&](const Model& model, const TensorSources& sources) -> std::string {
+    try {
+      const LoadedParameters loaded(read, model, sources);
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "(no error)";
+  };
+  const Model one = model_of({{"whole", {3, 4}, false, Init::kUniform}});
+  CHECK(refused(one, kSources) == "(no error)");
+  CHECK(LoadedParameters(read, one, kSources).unused().size() == 9);
+  CHECK_THAT(refused(one, {}), Contains("parameter whole: the model does not say"));
+  CHECK_THAT(refused(one, {{"whole", {{"x"}}}}), Contains("it has no tensor 'x'"));
+  CHECK_THAT(refused(one, {{"whole", {{"up"}}}}),
+             Contains("its tensor 'up' is [3,2], but the parameter whole needs [3,4]"));
+  CHECK_THAT(refused(one, {{"whole", {{"up", "down"}}}}), Contains("3 rows do not divide into 2"));
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,180 @@
+#include "tests/kernels/attend.h"
+
+using namespace moe;
+using namespace moe::test;
+using kernels::AttentionShape;
+
+namespace {
+
+/// The context and the log-sum-exp of one query, by a softmax over the scores of all keys, of which
+/// those that it does not see are -infinity, and one more column for the sink.
+struct Row {
+  std::vector<double> ctx;
+  double lse;
+};
+Row row_by_formula(const Attend& a, const AttendOperands<double>& in, int64_t b, int64_t h,
+                   int64_t i) {
+  const AttentionShape& s = a.s;
+  const int64_t kv_head = h * s.kv_heads / s.heads;
+  std::vector<double> weights;
+  for (int64_t j = 0; j < s.seq; ++j) {
+    const bool seen = j <= i && (s.window == 0 || i - j < s.window);
+    double score = 0;
+    for (int64_t c = 0; c < s.head_dim; ++c)
+      score += in.q[(b * s.seq + i) * s.q_pitch + h * s.head_dim + c] *
+               in.k[(b * s.seq + j) * s.k_pitch + kv_head * s.head_dim + c];
+    score *= s.scale > 0 ? s.scale : std::pow(s.head_dim, -0.5);
+    weights.push_back(seen ? std::exp(score) : 0);
+  }
+  if (a.sinks) weights.push_back(std::exp(in.sinks[h]));
+  double sum = 0;
+  for (const double w : weights) sum += w;
+  Row row = {std::vector<double>(static_cast<size_t>(s.value_dim)), std::log(sum)};
+  for (int64_t j = 0; j < s.seq; ++j)
+    for (int64_t c = 0; c < s.value_dim; ++c)
+      row.ctx[c] +=
+          weights[j] / sum * in.v[(b * s.seq + j) * s.v_pitch + kv_head * s.value_dim + c];
+  return row;
+}
+
+/// The head `from` of every row of a matrix becomes its head `to`.
+void copy_head(std::vector<float>& to_rows, int64_t to_pitch, int64_t to,
+               const std::vector<float>& rows, int64_t pitch, int64_t from, int64_t cols) {
+  for (size_t r = 0; r < rows.size() / pitch; ++r)
+    std::copy_n(rows.begin() + r * pitch + from * cols, cols,
+                to_rows.begin() + r * to_pitch + to * cols);
+}
+
+}  // namespace
+
+TEST_CASE("reference attention is the softmax over the keys that a query sees, and its sink") {
+  for (uint64_t number = 0; number < 24; ++number) {
+    const Attend a = random_attend(number, 12, 6);
+    INFO(a.text());
+    const auto in = random_operands(a, 2).as<double>();
+    const auto out = attend(kernels::reference_table(), a, in);
+    for (int64_t b = 0; b < a.s.batch; ++b)
+      for (int64_t h = 0; h < a.s.heads; ++h)
+        for (int64_t i = 0; i < a.s.seq; ++i) {
+          const Row want = row_by_formula(a, in, b, h, i);
+          CHECK(out.lse[(b * a.s.heads + h) * a.s.seq + i] == Approx(want.lse).margin(1e-12));
+          for (int64_t c = 0; c < a.s.value_dim; ++c)
+            CHECK(out.ctx[((b * a.s.seq + i) * a.s.heads + h) * a.s.value_dim + c] ==
+                  Approx(want.ctx[c]).margin(1e-12));
+        }
+  }
+}
+
+TEST_CASE("attention of every form agrees with the reference") {
+  for (uint64_t number = 0; number < 150; ++number) {
+    const Attend a = random_attend(number, 150, 90);
+    INFO(a.text());
+    agree(2e-4, [&](const auto& k, auto zero) {
+      return joined(attend(k, a, random_operands(a, number % 5 == 0 ? 6 : 1).as<decltype(zero)>()));
+    });
+  }
+}
+
+TEST_CASE("attention of whole tiles in windows of every size agrees with the reference") {
+  for (const int64_t window : {0, 1, 2, 7, 8, 9, 16, 31, 32, 33, 64, 95, 96, 97, 1000}) {
+    Attend a = {{1, 96, 4, 64}, true};
+    a.s.kv_heads = 2;
+    a.s.window = window;
+    a.s = apart(a.s);
+    INFO(a.text());
+    agree(2e-4, [&](const auto& k, auto zero) {
+      return joined(attend(k, a, random_operands(a).as<decltype(zero)>()));
+    });
+  }
+}
+
+TEST_CASE("attention of q, k and v has the bits of attention of one qkv") {
+  for (const AttentionShape& fused : {AttentionShape{2, 70, 3, 17}, AttentionShape{1, 64, 2, 32},
+                                      AttentionShape{1, 96, 12, 64}}) {
+    const Attend a = {apart(fused)};
+    const auto in = random_operands(a);
+    const int64_t d = fused.heads * fused.head_dim;
+    std::vector<float> qkv(3 * in.q.size());
+    for (const auto* part : {&in.q, &in.k, &in.v}) {
+      const int64_t block = part == &in.q ? 0 : part == &in.k ? 1 : 2;
+      copy_head(qkv, 3 * d, block, *part, d, 0, d);
+    }
+    for (const auto* k : kernels::runnable_tables()) {
+      const auto want = attend(*k, a, in);
+      std::vector<float> ctx(want.ctx.size()), lse(want.lse.size()), dqkv(qkv.size());
+      auto work = work_for(*k, fused);
+      k->attention(ctx.data(), lse.data(), in_qkv(qkv.data(), fused), fused, work.data(), nullptr);
+      k->attention_dx(out_qkv(dqkv.data(), fused), in.dctx.data(), ctx.data(),
+                      in_qkv(qkv.data(), fused), lse.data(), fused, work.data(), nullptr);
+      CHECK(ctx == want.ctx);
+      CHECK(lse == want.lse);
+      std::vector<float> part(in.q.size());
+      for (int64_t block = 0; block < 3; ++block) {
+        copy_head(part, d, 0, dqkv, 3 * d, block, d);
+        CHECK(part == (block == 0 ? want.dq : block == 1 ? want.dk : want.dv));
+      }
+    }
+  }
+}
+
+TEST_CASE("grouped queries have the bits of keys and values that are repeated for each") {
+  Attend few = {{2, 45, 6, 24}, true};
+  few.s.kv_heads = 2;
+  few.s.value_dim = 40;
+  few.s.window = 20;
+  Attend many = few;
+  many.s.kv_heads = 6;
+  few.s = apart(few.s);
+  many.s = apart(many.s);
+  const auto in = random_operands(few);
+  auto repeated = random_operands(many);
+  repeated.q = in.q;
+  for (int64_t h = 0; h < 6; ++h) {
+    copy_head(repeated.k, many.s.k_pitch, h, in.k, few.s.k_pitch, h / 3, 24);
+    copy_head(repeated.v, many.s.v_pitch, h, in.v, few.s.v_pitch, h / 3, 40);
+  }
+  for (const auto* k : kernels::runnable_tables()) {
+    const auto got = attend(*k, few, in), want = attend(*k, many, repeated);
+    CHECK(got.ctx == want.ctx);
+    CHECK(got.lse == want.lse);
+    CHECK(got.dq == want.dq);
+    CHECK(got.dsinks == want.dsinks);
+    for (size_t i = 0; i < got.dk.size(); ++i) {
+      const size_t row = i / 48, h = i % 48 / 24, c = i % 24;
+      float sum = 0;
+      for (size_t one = 3 * h; one < 3 * h + 3; ++one) sum += want.dk[row * 144 + one * 24 + c];
+      CHECK(got.dk[i] == Approx(sum).margin(1e-6));
+    }
+  }
+}
+
+TEST_CASE("a query's context does not depend on keys before its window, bit for bit") {
+  Attend a = {{1, 90, 2, 32}};
+  a.s.window = 21;
+  a.s = apart(a.s);
+  for (const auto* k : kernels::runnable_tables()) {
+    auto in = random_operands(a);
+    const auto before = attend(*k, a, in);
+    for (int64_t i = 0; i < 40 * 64; ++i) in.k[i] += 3, in.v[i] -= 5;
+    const auto after = attend(*k, a, in);
+    CHECK(std::equal(before.ctx.begin() + 60 * 64, before.ctx.end(), after.ctx.begin() + 60 * 64));
+    CHECK(std::equal(before.dq.begin() + 60 * 64, before.dq.end(), after.dq.begin() + 60 * 64));
+    CHECK(!std::equal(before.ctx.begin() + 59 * 64, before.ctx.begin() + 60 * 64,
+                      after.ctx.begin() + 59 * 64));
+  }
+}
+
+TEST_CASE("a sink that is far above all scores leaves a context of 0, one far below changes none") {
+  const Attend with = {apart({1, 40, 2, 16}), true}, without = {with.s, false};
+  for (const auto* k : kernels::runnable_tables()) {
+    auto in = random_operands(with);
+    in.sinks = {300, -300};
+    const auto got = attend(*k, with, in);
+    in.sinks.clear();
+    const auto want = attend(*k, without, in);
+    for (size_t i = 0; i < got.ctx.size(); ++i)
+      CHECK(got.ctx[i] == (i / 16 % 2 == 0 ? 0 : want.ctx[i]));
+    CHECK(got.lse[39] == Approx(300));
+    CHECK(got.lse[40] == want.lse[40]);
+  }
+}
