@@ -244,6 +244,12 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->check(CLI::Range(1, 4096));
   command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
+  command
+      .add_option("--read", options.readable,
+                  "a folder whose files the recipe may read too, such as weights")
+      ->check(CLI::ExistingDirectory)
+      ->take_all()
+      ->expected(1);
   command.add_flag("--trust", options.trust,
                    "no sandbox: the recipe may do everything that you may do");
   command.add_option("--cache", options.cache, "the file of measured times")

@@ -158,13 +158,15 @@ fs::path Files::readable(const std::string& path) const {
   if (error == ENOENT && places.size() > 1) {
     throw user_error(
         "cannot read {}: there is no such file in the recipe's folder or the output folder; a "
-        "recipe may only read elsewhere if --set names the file or --trust is given",
+        "recipe may only read elsewhere if --read names the folder, --set the file, or --trust is "
+        "given",
         path);
   }
   if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));
   throw user_error(
-      "{} is outside the recipe's folder and the output folder; a recipe may only read it if --set "
-      "names it or --trust is given",
+      "{} is outside the recipe's folder and the output folder; a recipe may only read it if "
+      "--read "
+      "names its folder, --set names it, or --trust is given",
       path);
 }
 

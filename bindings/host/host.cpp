@@ -56,6 +56,9 @@ Files::Options file_options(const HostOptions& options) {
   }
   files.out_dir = options.out_dir;
   files.roots = {options.scripts_dir};
+  for (const std::string& folder : options.readable) {
+    files.roots.push_back(std::filesystem::canonical(folder));
+  }
   for (const auto& [key, value] : options.set) {
     if (value.find('/') != std::string::npos) files.named.emplace_back(value);
   }

@@ -37,6 +37,7 @@ struct HostOptions {
   std::vector<int64_t> hidden;       // hidden sizes to measure; empty means the usual ones
   std::optional<int64_t> max_bytes;  // largest bytes per rank of a measured collective
   std::optional<int64_t> ranks, seed;
+  std::vector<std::string> readable;  // further folders whose files the recipe may read
   bool trust = false;
   std::string cache;               // file of the profile cache
   Processes* processes = nullptr;  // the job of which this process is a member; null if none

@@ -103,6 +103,15 @@ TEST_CASE("gradients of open models agree with central differences") {
   }
 }
 
+TEST_CASE("weights in another folder are read only if --read names it") {
+  const Folder folder;
+  const std::string recipe = "require('moe').model.from_config '" + (kModels / "olmoe").string() +
+                             "/config.json' { seq = 8, batch = 2 }";
+  CHECK_THAT(run_recipe(folder, recipe)->message, Contains("if --read names its folder"));
+  CHECK_FALSE(run_recipe(folder, recipe,
+                         [](HostOptions& options) { options.readable = {kModels.string()}; }));
+}
+
 TEST_CASE("checkpoints, tokens and configs that do not fit are refused by name") {
   CHECK_THAT(refused("mixtral", "train { parameters = 'config.json' }"),
              Contains("config.json: it is not the index of a checkpoint"));
