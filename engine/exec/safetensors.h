@@ -45,8 +45,8 @@ class Safetensors {
     double at(int64_t i) const;
   };
 
-  /// Opens all files. Throws UserError with the path for a file that cannot be read or is not in
-  /// the format, and for a tensor that is in two files.
+  /// Opens all files, which must not be links. Throws UserError with the path for a file that
+  /// cannot be read or is not in the format, and for a tensor that is in two files.
   explicit Safetensors(const std::vector<std::string>& paths);
   ~Safetensors();
   Safetensors(const Safetensors&) = delete;

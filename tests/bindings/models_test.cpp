@@ -118,6 +118,7 @@ TEST_CASE("what a definition does wrong is named") {
              Contains("moe.model.define.build: is missing"));
   CHECK_THAT(bad("define(print, { vocab = 3 })"), Contains("every model has a field of this name"));
   CHECK_THAT(bad("define(print, { f = print })"), Contains("moe.model.define.params.f"));
+  CHECK_THAT(bad("define(print)\ndefine(print)"), Contains("'mine' is defined twice"));
   CHECK_THAT(bad("define(print)({ hiden = 8 })"), Contains("Did you mean 'hidden'?"));
 }
 

@@ -1,12 +1,6 @@
 #include "engine/model/blocks.h"
 
 namespace moe::blocks {
-namespace {
-
-using Init = ParamInfo::Init;
-
-}  // namespace
-
 TensorId activated(ModelBuilder& b, const Form& o, const std::string& name, const char* linear,
                    TensorId x, TensorId w1, TensorId b1, const Attrs& attrs) {
   if (o.form == Activation::kGelu) {
@@ -22,6 +16,7 @@ TensorId activated(ModelBuilder& b, const Form& o, const std::string& name, cons
 }
 
 TensorId feed_forward(ModelBuilder& b, const In& in, const FeedForward& o) {
+  using Init = ParamInfo::Init;
   const int64_t d = b.width(in.x);
   const std::string ops = o.name.empty() ? "mlp" : o.name;
   const std::string own = o.name.empty() ? "" : o.name + ".";

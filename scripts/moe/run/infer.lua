@@ -28,7 +28,8 @@ M.INFER = {
   attention = train.RUN.attention,
   edits = train.RUN.edits,
   parameters = { type = "string",
-    doc = "a checkpoint of moe.train in the output folder; default: the initial parameters" },
+    doc = "a checkpoint of moe.train in the output folder, or a model.safetensors or its index; "
+      .. "default: the initial parameters" },
   tokens = { type = "string", enum = { "text", "reference" }, default = "text",
     doc = "where tokens come from: text, the part of the text that training does not read; "
       .. "reference, made-up tokens" },

@@ -133,8 +133,8 @@ local function key_of(job)
     fill = spec.fill, optimizer = spec.optimizer, simulate = spec.simulate }
 end
 
--- Raises a user error if two executed runs would write the same checkpoint. (Recorded traces cannot
--- collide: their names contain the run's number.)
+-- Raises a user error if two executed runs would write the same checkpoint or parameters. (Recorded
+-- traces cannot collide: their names contain the run's number.)
 local function claim_checkpoints(jobs)
   for i, job in ipairs(jobs) do
     local entry = job.entry
@@ -142,6 +142,7 @@ local function claim_checkpoints(jobs)
       local who = ("system '%s' of %s"):format(job.system.name, entry.path)
       outputs.claim(entry.checkpoint_to, who, entry.path .. ".checkpoint_to", job.at,
         i == 1 and entry.checkpoint_to == entry.resume_from)
+      outputs.claim(entry.parameters_to, who, entry.path .. ".parameters_to", job.at)
     end
   end
 end

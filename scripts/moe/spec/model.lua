@@ -225,7 +225,8 @@ function M.resolve(model, devices, dtype)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local arch = model.architecture
-  local resolved = schema.merged(arch.options(model), {
+  local own = arch.options(model)
+  local resolved = schema.merged(own, {
     name = model.name, vocab = model.vocab, seq = model.seq, ep = ep,
     batch_per_device = split("batch", "sequences", devices),
     experts = split("experts", "experts", ep) * ep,
@@ -237,7 +238,7 @@ function M.resolve(model, devices, dtype)
     dtype = model.dtype or dtype,
   })
   errors.call(model.at, core.check_model, resolved, devices)
-  local seen = arch.options(model)
+  local seen = schema.merged(own, {})
   for name in pairs(SIZES) do seen[name] = resolved[name] end
   return { model = resolved, seen = seen, build = arch.build, architecture = arch.name,
     tensors = arch.tensors, gate = policy }
@@ -287,7 +288,13 @@ local gpt2 = architecture(require "moe.models.gpt2_moe")
 M.FIELDS = gpt2.all
 
 local function constructor(arch)
-  return function(t) return make(arch, t, "model." .. arch.name, errors.here()) end
+  return function(t)
+    local at = errors.here()
+    if arch.defaults and type(t) == "table" then
+      t = schema.merged(without_partners(arch.defaults, t), t)
+    end
+    return make(arch, t, "model." .. arch.name, at)
+  end
 end
 
 local decoder = architecture(require "moe.models.decoder")
@@ -365,10 +372,17 @@ M.DEFINE = {
       .. "fields, with sizes per device" },
 }
 
+local defined = {}  -- names of the recipe's own architectures; by them executed runs are told apart
+
 -- moe.model.define{...}: returns the constructor of models of a new architecture.
 local function define(t)
   local at = errors.here()
   local def = schema.check(M.DEFINE, t, "moe.model.define", at)
+  if defined[def.name] then
+    errors.user(("moe.model.define.name: '%s' is defined twice; give each architecture a name of "
+      .. "its own"):format(def.name), at)
+  end
+  defined[def.name] = true
   local fields = schema.options(def.params, "moe.model.define.params", at)
   for name in pairs(fields) do
     if M.COMMON[name] then
