@@ -237,7 +237,8 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       .add_option("--set", settings,
                   "key=value: the only value of `over` to run, or a new value of `params`")
       ->take_all()
-      ->expected(1);
+      ->expected(1)
+      ->allow_extra_args(false);
   command.add_option("--executor", options.executor, "run only the entries for this executor")
       ->check(CLI::IsMember(executor_names()));
   command.add_option("--ranks", options.ranks, "number of ranks of real runs")
@@ -249,7 +250,8 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
                   "a folder whose files the recipe may read too, such as weights")
       ->check(CLI::ExistingDirectory)
       ->take_all()
-      ->expected(1);
+      ->expected(1)
+      ->allow_extra_args(false);
   command.add_flag("--trust", options.trust,
                    "no sandbox: the recipe may do everything that you may do");
   command.add_option("--cache", options.cache, "the file of measured times")

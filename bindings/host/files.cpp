@@ -144,7 +144,9 @@ fs::path Files::readable(const std::string& path) const {
   check_path(path);
   std::vector<fs::path> places = {fs::absolute(path)};
   if (fs::path(path).is_relative()) {
-    for (const fs::path& folder : {options_.recipe_dir, options_.out_dir}) {
+    std::vector<fs::path> folders = {options_.recipe_dir, options_.out_dir};
+    folders.insert(folders.end(), options_.roots.begin(), options_.roots.end());
+    for (const fs::path& folder : folders) {
       if (!folder.empty()) places.push_back(fs::absolute(folder / path));
     }
   }
@@ -157,9 +159,9 @@ fs::path Files::readable(const std::string& path) const {
   }
   if (error == ENOENT && places.size() > 1) {
     throw user_error(
-        "cannot read {}: there is no such file in the recipe's folder or the output folder; a "
-        "recipe may only read elsewhere if --read names the folder, --set the file, or --trust is "
-        "given",
+        "cannot read {}: there is no such file in the recipe's folder, the output folder or a "
+        "folder of --read; a recipe may only read elsewhere if --read names the folder, --set the "
+        "file, or --trust is given",
         path);
   }
   if (error != 0) throw user_error("cannot read {}: {}", path, std::strerror(error));

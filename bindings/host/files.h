@@ -25,10 +25,10 @@ class Files {
   explicit Files(Options options) : options_(std::move(options)) {}
 
   /// Returns the real path, without symbolic links, of a file or folder that the recipe may read. A
-  /// relative path is looked up in the working folder, then in the recipe's folder and the output
-  /// folder. Throws UserError if it does not exist or is outside the folders that may be read.
-  /// Places that may not be read are not accessed, so the message is the same whether a file exists
-  /// there or not.
+  /// relative path is looked up in the working folder, then in the recipe's folder, the output
+  /// folder and Options::roots. Throws UserError if it does not exist or is outside the folders
+  /// that may be read. Places that may not be read are not accessed, so the message is the same
+  /// whether a file exists there or not.
   std::filesystem::path readable(const std::string& path) const;
   /// Returns the content of a file that the recipe may read; throws as readable().
   std::string read(const std::string& path) const;

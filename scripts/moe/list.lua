@@ -71,14 +71,15 @@ local function claims()
   return out
 end
 
--- Returns the architectures and models; those of published sizes with their parameters.
+-- Returns the architectures and models; those of published sizes with their counts.
 local function models()
   local out = functions_of "model"
   for _, row in ipairs(out) do
     local counts = model_lib.published(row.name)
     if counts then
-      row.doc = ("%.4g B parameters, %.4g B active per token%s"):format(counts[1], counts[2],
-        counts.missing and "; cannot be planned: needs " .. counts.missing or "")
+      row.doc = ("%.4g B parameters, %.4g B active per token%s"):format(counts.all, counts.active,
+        counts.missing and "; cannot be planned: needs " .. counts.missing
+          or (", %.4g GFLOPs per token of %d"):format(counts.gflops, model_lib.COUNTED_SEQ))
     end
   end
   return out

@@ -110,6 +110,12 @@ TEST_CASE("weights in another folder are read only if --read names it") {
   CHECK_THAT(run_recipe(folder, recipe)->message, Contains("if --read names its folder"));
   CHECK_FALSE(run_recipe(folder, recipe,
                          [](HostOptions& options) { options.readable = {kModels.string()}; }));
+  const std::string by_name =
+      "require('moe').model.from_config 'olmoe/config.json' "
+      "{ seq = 8, batch = 2 }";
+  CHECK_THAT(run_recipe(folder, by_name)->message, Contains("or a folder of --read"));
+  CHECK_FALSE(run_recipe(folder, by_name,
+                         [](HostOptions& options) { options.readable = {kModels.string()}; }));
 }
 
 TEST_CASE("checkpoints, tokens and configs that do not fit are refused by name") {

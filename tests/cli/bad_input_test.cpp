@@ -93,6 +93,8 @@ TEST_CASE("the command line has its own status") {
   CHECK(rum.exit == 2);
   CHECK(rum.text.find("Did you mean 'run'?") != std::string::npos);
   CHECK(run(program + " run /nonexistent.lua").exit == 1);
+  // --read and --set take one value each, so the recipe may follow them.
+  CHECK(run(program + " run --read / --set a=1 /nonexistent.lua").exit == 1);
   CHECK(run(program + " --help").exit == 0);
   CHECK(run(program + " run --help").exit == 0);
   CHECK(run(program + " list").exit == 0);

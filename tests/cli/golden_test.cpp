@@ -1,4 +1,5 @@
 // The Lua surface against the independent reference values, and the same bytes from two processes.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <cstdlib>
@@ -62,6 +63,13 @@ TEST_CASE("moe.train and a Switch gate in Lua give the reference's losses, drops
   fs::remove(text);
 }
 
+/// Whether the test 'recipes' runs this recipe and compares what it simulates.
+bool is_golden(const fs::path& recipe) {
+  std::string name = fs::relative(recipe, MOE_SOURCE_DIR "/recipes").replace_extension().string();
+  std::replace(name.begin(), name.end(), '/', '-');
+  return fs::exists(fs::path(MOE_SOURCE_DIR "/tests/recipes/golden") / (name + ".txt"));
+}
+
 TEST_CASE("every recipe of the project is right as far as it can be without running") {
   // Of recipes with hundreds of plans a few are made.
   const std::map<std::string, std::string> narrowed = {
@@ -72,6 +80,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
   for (const auto& entry : fs::recursive_directory_iterator(MOE_SOURCE_DIR "/recipes")) {
     if (entry.path().extension() != ".lua") continue;
     if (entry.path().filename() == "every_mix.lua") continue;  // makes 22,000 plans, in minutes
+    if (is_golden(entry.path())) continue;
     ++num_recipes;
     const std::string text = folder("check") + ".txt";
     const auto found = narrowed.find(entry.path().filename().string());

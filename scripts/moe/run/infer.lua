@@ -30,9 +30,10 @@ M.INFER = {
   parameters = { type = "string",
     doc = "a checkpoint of moe.train in the output folder, or a model.safetensors or its index; "
       .. "default: the initial parameters" },
-  tokens = { type = "string", enum = { "text", "reference" }, default = "text",
+  tokens = { type = "string", default = "text",
     doc = "where tokens come from: text, the part of the text that training does not read; "
-      .. "reference, made-up tokens" },
+      .. "reference, made-up tokens; or the name of a .json file with rows of token ids, seq + 1 "
+      .. "each, of which a batch takes the next ones" },
   text = train.RUN.text,
   popularity = { type = "popularity",
     doc = "moe.lina.popularity, the profile from which lina_inference estimates" },

@@ -245,19 +245,20 @@ function M.resolve(model, devices, dtype)
 end
 
 --- Returns { parameters = { { name, elements, expert } }, all = number of parameters, active =
---- those that a token uses, flops_per_token = of the forward } of a model, counted in its graph.
+--- those that a token uses, flops_per_token = of the forward } of a model, counted in its graph. Each expert gets the same number of rows, none of
+--- them padding, as there are as many sequences as experts.
 function M.counts(model)
-  local spec = M.resolve(M.override(model, { batch_per_device = 1, ep = 1, dtype = "f32",
-    experts = model.experts or model.experts_per_device, gate = "top_k", k = model.k },
-    model.root, model.at), 1, "f32")
+  local experts = model.experts or model.experts_per_device
+  local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",
+    experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1,
+    "f32")
   local counts = errors.call(model.at, core.model_counts, spec)
   counts.all, counts.active = 0, 0
   for _, p in ipairs(counts.parameters) do
     counts.all = counts.all + p.elements
-    counts.active = counts.active + (p.expert and p.elements * model.k / spec.model.experts
-      or p.elements)
+    counts.active = counts.active + (p.expert and p.elements * model.k / experts or p.elements)
   end
-  counts.flops_per_token = counts.flops / model.seq
+  counts.flops_per_token = counts.flops / (model.seq * experts)
   return counts
 end
 
@@ -349,17 +350,23 @@ local function named(name)
   end
 end
 
---- Returns { parameters in all, active per token, both in units of 10^9, missing = nil or the part
---- that is not built } of the published model of this name, or nil if there is none.
+--- Tokens per sequence for which a published model's operations are counted.
+M.COUNTED_SEQ = 4096
+
+--- Returns { all = parameters in units of 10^9, active = those that a token uses, gflops = 10^9
+--- operations of the forward per token of a sequence of COUNTED_SEQ, nil if the model cannot be
+--- built, missing = nil or the part that is not built } of the published model of this name, or nil
+--- if there is none.
 function M.published(name)
   local config = open_models[name]
   if not config then return nil end
   if config.published then
-    return { config.published[1], config.published[2],
+    return { all = config.published[1], active = config.published[2],
       missing = configs.MISSING[config.model_type] }
   end
-  local counts = M.counts(named(name) { seq = 1, batch = 1 })
-  return { counts.all / 1e9, counts.active / 1e9 }
+  local counts = M.counts(named(name) { seq = M.COUNTED_SEQ, batch = 1 })
+  return { all = counts.all / 1e9, active = counts.active / 1e9,
+    gflops = counts.flops_per_token / 1e9 }
 end
 
 M.DEFINE = {
