@@ -10,6 +10,7 @@
 #include "engine/passes/pass.h"
 #include "engine/passes/stage_order.h"
 #include "engine/placement/policy.h"
+#include "engine/plan.h"
 #include "engine/routing/gate.h"
 #include "engine/routing/workload.h"
 #include "engine/run.h"
@@ -138,6 +139,7 @@ json field_tables() {
       {{"name", "all_reduce"},
        {"doc", "all-reduce of gradients"},
        {"fields", fields_json<GradientSync>()}},
+      {{"name", "system"}, {"doc", "fields of moe.system"}, {"fields", fields_json<SystemSpec>()}},
       {{"name", "run"},
        {"doc", "options of a run of a plan on real ranks"},
        {"fields", fields_json<RunOptions>()}},

@@ -93,14 +93,19 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   schedule.lanes.push_back({name_of(reduce_lane), LaneKind::kComm});
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective == Collective::kAllReduce) schedule.lane_of[i] = own;
+    if (reduces(graph.def(op).collective)) schedule.lane_of[i] = own;
   }
   return schedule;
 }
 
-/// Throws UserError for a stage that edits a training step, if the plan is for inference, and for a
-/// stage that is for inference only, if the plan is for training.
+/// Throws UserError for sharded optimizer states or a stage that edits a training step, if the plan
+/// is for inference, and for a stage that is for inference only, if the plan is for training.
 void check_stages(const PlanSpec& spec) {
+  if (spec.inference && spec.system.zero != 0) {
+    throw user_error(
+        "system '{}': zero = {}, allowed: 0, because inference has no optimizer states to shard",
+        spec.system.name, spec.system.zero);
+  }
   for (const Stage& stage : spec.system.stages) {
     const bool built_in = !stage.transform && !stage.schedule;
     if (spec.inference && kind_of(stage) == StageKind::kStep) {
@@ -166,7 +171,7 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
                     rows_log);
   if (!spec.inference) {
     add_backward_and_update(graph, spec.optimizer, system.sync,
-                            spec.model->resident_group(spec.num_ranks));
+                            spec.model->resident_group(spec.num_ranks), system.zero);
     graph = add_placement_updates(join_row_parts(std::move(graph)));
     graph = pipeline.transform(std::move(graph), StageKind::kStep);
   } else {

@@ -23,7 +23,19 @@ struct SystemSpec {
   std::string name;
   std::vector<Stage> stages;
   GradientSync sync;
+  int64_t zero = 0;  // as in add_backward_and_update()
 };
+constexpr auto fields_of(const SystemSpec*) {
+  constexpr const char* kOwn = "a recipe's system has it in another form";
+  return field_table<SystemSpec>(
+      internal(&SystemSpec::name, kOwn), internal(&SystemSpec::stages, kOwn),
+      internal(&SystemSpec::sync, kOwn),
+      field("zero", &SystemSpec::zero,
+            "ZeRO stage (arXiv 1910.02054): 1 shards the optimizer's states over the ranks that "
+            "hold the same parameters, for whose gradients a reduce-scatter and an all-gather take "
+            "the place of the all-reduce; 0: every rank holds the states of all its parameters")
+          .from(0, 1));
+}
 
 /// Changes of a plan's graph for a device, made after all passes.
 struct DeviceLowering {

@@ -4,10 +4,16 @@
 // {2, 1} pairs of neighbours, {8, 1} all ranks. Collectives are in comm/, their times in network/.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
 namespace moe {
+
+/// Elements [first, first + n) of a tensor, in flat order.
+struct Slice {
+  int64_t first = 0, n = 0;
+};
 
 struct Group {
   int64_t size = 0;    // number of members; 0 means all ranks and is replaced by resolve()
@@ -25,6 +31,14 @@ struct Group {
   /// Whether ranks `a` and `b` are in the same group.
   bool same(int64_t a, int64_t b) const {
     return a / (size * stride) == b / (size * stride) && a % stride == b % stride;
+  }
+  /// The elements per member of a tensor that the members hold together, a slice each; the last
+  /// slices have fewer elements where the size does not divide them.
+  int64_t slice_length(int64_t elements) const { return (elements + size - 1) / size; }
+  /// The slice of the member at `place`.
+  Slice slice(int64_t elements, int64_t place) const {
+    const int64_t first = std::min(elements, place * slice_length(elements));
+    return {first, std::min(slice_length(elements), elements - first)};
   }
 };
 

@@ -61,6 +61,15 @@ class Communicator {
   virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
   virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
                                int64_t n) = 0;
+  /// Sums as all_reduce does, but gives each member only its n sums: in [size() * n], out [n], the
+  /// sums of elements [rank() * n, rank() * n + n); `out` may be in + rank() * n.
+  virtual CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
+                                   int64_t n) = 0;
+  virtual CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
+                                   int64_t n) = 0;
+  /// Gives every member the bytes of all members, in their order: in [bytes], out [size() * bytes];
+  /// `in` may be their place in `out`.
+  virtual CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) = 0;
   virtual CommTimes barrier(const std::string& what) = 0;
 
   /// Sets the post time of the next call to `t`: the time at which the inputs of that call were

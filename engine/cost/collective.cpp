@@ -28,11 +28,19 @@ Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context) {
                           static_cast<double>(round.members(group)));
     case Collective::kAllReduce:
       return std::llround(2 * (ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+      return std::llround((ranks - 1) * std::floor(payload_bytes(graph, op, context) / ranks));
   }
   return 0;
 }
 
 namespace {
+
+ReducePart part_of(Collective collective) {
+  if (collective == Collective::kReduceScatter) return ReducePart::kReduceScatter;
+  return collective == Collective::kAllGather ? ReducePart::kAllGather : ReducePart::kWhole;
+}
 
 /// Returns the bytes of all steps, summed per pair of devices.
 std::vector<double> sum_of(const std::vector<std::vector<double>>& steps) {
@@ -58,7 +66,8 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   }
   const double payload = payload_bytes(graph, op, routed.work);
   const Group group = group_of(graph, graph.op(op));
-  switch (graph.def(op).collective) {
+  const Collective collective = graph.def(op).collective;
+  switch (collective) {
     case Collective::kAllToAll:
     case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
@@ -68,7 +77,11 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
       return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
     }
     case Collective::kAllReduce:
-      return {AllReduce{.bytes = payload, .algorithm = cluster.all_reduce}, group};
+    case Collective::kReduceScatter:
+    case Collective::kAllGather:
+      return {
+          AllReduce{.bytes = payload, .algorithm = cluster.all_reduce, .part = part_of(collective)},
+          group};
     case Collective::kNone:
       break;
   }

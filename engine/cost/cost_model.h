@@ -76,8 +76,8 @@ class CostModel {
   /// for other ops, and for a collective that takes no time on links. Run alone on a Wire
   /// (network/) and scaled by op_ns() / alone_ns(*network(), transfer), the transfer takes op_ns().
   virtual std::optional<NetworkOp> transfer(const Graph&, OpId) const { return std::nullopt; }
-  /// Returns how an all-reduce moves its bytes: "ring", ... (network/all_reduce.h), or "measured"
-  /// where its time is a measured one; "" for other ops, and if network() is null.
+  /// Returns how an all-reduce or a half of one moves its bytes: "ring" (network/all_reduce.h), or
+  /// "measured" where its time is a measured one; "" for other ops, and if network() is null.
   virtual std::string algorithm(const Graph& graph, OpId op) const;
   virtual TimeSource time_source(const Graph&, OpId) const { return TimeSource::kModel; }
   /// Returns what a collective and its rank's compute cost each other; for other ops, none() of the
@@ -95,19 +95,19 @@ bool work_follows_occupancy(const Graph& graph, OpId op);
 
 /// Returns the bytes that a rank contributes to a collective (Work::bytes of the op): for an
 /// all-to-all its send buffer (irregular: the expected rows in use), including its part for itself;
-/// for an all-reduce all its tensors.
+/// for an all-reduce and its halves the whole message.
 double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// Returns the bytes that a rank sends over links: for an all-to-all, the payload without what it
 /// sends to itself (in an exchange in rounds, it does so only in round 0), and the same for
-/// Collective::kExperts; for an all-reduce of n members, 2 (n-1) chunks of payload / n; 0 for ops
-/// that are no collectives.
+/// Collective::kExperts; for an all-reduce of n members, 2 (n-1) chunks of payload / n, for its
+/// halves n-1; 0 for ops that are no collectives.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// Returns the collective as a transfer on the cluster, of all groups at once: an all-to-all with
 /// the sum of routed.steps, with routed.bytes or, where both are null, with payload / members bytes
-/// per pair (in rounds: members of a block); or an all-reduce of the payload. The exchange of
-/// counts before an irregular all-to-all is a separate op and not included. Throws UserError unless
-/// the cluster has as many devices as the graph has ranks.
+/// per pair (in rounds: members of a block); or an all-reduce of the payload, or a half of one. The
+/// exchange of counts before an irregular all-to-all is a separate op and not included. Throws
+/// UserError unless the cluster has as many devices as the graph has ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
 /// Returns the time of the transfer network_op() by its closed form; with routed.steps, the sum of
 /// the times of the steps.
@@ -153,7 +153,8 @@ struct OffloadTimes {
 ///   attention: its table; its backward takes Device::attention_backward times as long.
 ///
 /// A collective that is not in rounds takes its time by payload per rank from a table of measured
-/// times: that of its kind in `tables`, if it runs among all ranks; else Cluster::collective_times,
+/// times: that of its kind in `tables`, if it runs among all ranks (a half of an all-reduce takes
+/// half of the time in the table of all-reduces); else Cluster::collective_times,
 /// if the cluster is one node and all pairs exchange equally many bytes. Without such a table, and
 /// in rounds, it takes its closed form. `times` replaces roofline times of place_expected,
 /// fine_tune and swap_in.

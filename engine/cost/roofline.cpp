@@ -18,8 +18,30 @@ const char* collective_name(Collective collective) {
       return "all-to-all";
     case Collective::kAllReduce:
       return "all-reduce";
+    case Collective::kReduceScatter:
+      return "reduce-scatter";
+    case Collective::kAllGather:
+      return "all-gather";
     case Collective::kExperts:
       return "experts";
+  }
+  return "";
+}
+
+/// Returns the name of the collective in tables of measured times; "": they do not have it.
+const char* measured_name(Collective collective) {
+  switch (collective) {
+    case Collective::kAllToAll:
+      return measured::kAllToAll;
+    case Collective::kAllReduce:
+      return measured::kAllReduce;
+    case Collective::kReduceScatter:
+      return measured::kReduceScatter;
+    case Collective::kAllGather:
+      return measured::kAllGather;
+    case Collective::kNone:
+    case Collective::kExperts:
+      break;
   }
   return "";
 }
@@ -120,20 +142,19 @@ std::string RooflineCost::algorithm(const Graph& graph, OpId op) const {
 std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
     const Graph& graph, OpId op, const RoutedWork& routed) const {
   const Collective collective = graph.def(op).collective;
-  const auto table = tables_.find(collective);
+  const auto table = tables_.find(reduces(collective) ? Collective::kAllReduce : collective);
   const int64_t size = group_of(graph, graph.op(op)).size;
   const bool whole = round_of(graph, graph.op(op)).of == 1;
   const double bytes = payload_bytes(graph, op, routed.work);
   if (table != tables_.end() && size == graph.num_ranks && whole) {
-    return Measured{static_cast<double>(table->second.at(bytes)), false};
+    const auto ns = static_cast<double>(table->second.at(bytes));
+    const bool half = table->first != collective;  // nothing is measured of a half itself
+    return Measured{half ? std::ceil(ns / 2) : ns, half};
   }
   const bool even = routed.bytes == nullptr && routed.steps == nullptr;
   if (collective_times_ != nullptr && cluster_.nodes == 1 && whole && even && size > 1 &&
       bytes > 0) {
-    const char* const name = collective == Collective::kAllToAll    ? measured::kAllToAll
-                             : collective == Collective::kAllReduce ? measured::kAllReduce
-                                                                    : "";
-    const OpGrid* const grid = collective_times_->find(name, "bf16");
+    const OpGrid* const grid = collective_times_->find(measured_name(collective), "bf16");
     if (grid != nullptr) {
       const OpTime time = grid->at(std::array{static_cast<double>(size), bytes});
       return Measured{std::ceil(time.ns), time.extrapolated};

@@ -7,6 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
+#include "engine/ops/slices.h"
 
 namespace moe {
 namespace {
@@ -14,17 +15,34 @@ namespace {
 /// Suffixes of an optimizer's states, appended to the name of the parameter.
 constexpr const char* kStateSuffixes[] = {".m", ".v"};
 
+/// Returns the group over which the states of a parameter are sliced; size = 1: they are not.
+Group state_slices(const Graph& graph, TensorId parameter) {
+  for (const Op& op : graph.ops()) {
+    if (!op.kind.valid() || !ops::is_sliced(op) || op.inputs[0] != parameter) continue;
+    return group_of(graph, op);
+  }
+  return {1, 1};
+}
+
 Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
-                 const std::vector<PlacedLayer>& placed) {
+                 const std::vector<PlacedLayer>& placed, const Group& sliced = {1, 1}) {
   const Tensor& tensor = graph.tensor(id);
   const int64_t local = num_elements(tensor.shape);
+  if (sliced.size > 1) {
+    const int64_t part = num_elements(full) / holders;
+    MOE_CHECK(local == sliced.slice_length(part),
+              "state {} must have {} elements per rank, a slice of {}, but has {}", tensor.name,
+              sliced.slice_length(part), part, local);
+    return {tensor.name, id, std::move(full), holders, local, part, sliced};
+  }
   // Every rank holds all experts when inference keeps them in host memory.
   if (tensor.expert && num_elements(full) == local) holders = 1;
   for (size_t i = 0; tensor.expert && i < placed.size(); ++i) {
     if (!tensor.name.starts_with(fmt::format("b{}.", placed[i].layer))) continue;
     const PlacementBounds& b = placed[i].bounds;
     if (num_elements(full) * b.residents == local * b.experts) {
-      return {tensor.name, id, std::move(full), b.devices, local, static_cast<int32_t>(i)};
+      return {tensor.name, id,    std::move(full), b.devices,
+              local,       local, sliced,          static_cast<int32_t>(i)};
     }
   }
   if (num_elements(full) != local * holders) {
@@ -33,7 +51,7 @@ Persistent place(const Graph& graph, TensorId id, Shape full, int64_t holders,
         "{} elements, in equal parts on {} ranks",
         tensor.name, local, num_elements(full) / holders, num_elements(full), holders);
   }
-  return {tensor.name, id, std::move(full), holders, local};
+  return {tensor.name, id, std::move(full), holders, local, local};
 }
 
 std::vector<PlacedLayer> placed_layers(const Graph& graph) {
@@ -71,7 +89,7 @@ void check_residents(const PersistentTensors& all, const Persistent& p, const Al
 /// Throws RunError unless ranks r and r - p.holders have the same bits of `p`, for every r >=
 /// p.holders.
 void check_copies(const Persistent& p, const AllBuffers& ranks, size_t bytes) {
-  const auto holders = static_cast<size_t>(p.holders);
+  const auto holders = static_cast<size_t>(p.holders * p.sliced.size);
   for (size_t r = holders; r < ranks.size(); ++r) {
     if (std::memcmp(ranks[r]->at(p.tensor), ranks[r - holders]->at(p.tensor), bytes) == 0) continue;
     throw run_error("parameter or state {}: ranks {} and {} hold different values", p.name,
@@ -93,7 +111,9 @@ PersistentTensors persistent_tensors(const Plan& plan) {
     all.parameters.push_back(place(graph, id, info.shape, holders, all.placed));
     for (const char* suffix : kStateSuffixes) {
       const TensorId state = graph.find_tensor(info.name + suffix);
-      if (state.valid()) all.states.push_back(place(graph, state, info.shape, holders, all.placed));
+      if (!state.valid()) continue;
+      all.states.push_back(
+          place(graph, state, info.shape, holders, all.placed, state_slices(graph, id)));
     }
   }
   for (const ParamInfo& info : plan.spec.model->states) {
@@ -129,7 +149,12 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
                                 const RankBuffers& buffers) {
   std::vector<TensorSlice> result;
   if (p.layer < 0) {
-    for (int64_t r = 0; r < p.holders; ++r) result.push_back({r, 0, p.first(r), p.local});
+    for (int64_t h = 0; h < p.holders; ++h) {
+      for (int64_t place = 0; place < p.sliced.size; ++place) {
+        const int64_t rank = p.sliced.member(h, place);
+        result.push_back({rank, 0, p.on(rank).first, p.on(rank).n});
+      }
+    }
     return result;
   }
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
@@ -143,7 +168,7 @@ std::vector<TensorSlice> slices(const PersistentTensors& all, const Persistent& 
 
 std::vector<TensorSlice> slices_on(const PersistentTensors& all, const Persistent& p,
                                    const RankBuffers& buffers, int64_t rank) {
-  if (p.layer < 0) return {{rank, 0, p.first(rank), p.local}};
+  if (p.layer < 0) return {{rank, 0, p.on(rank).first, p.on(rank).n}};
   const Placement placement = placement_of(all.placed[static_cast<size_t>(p.layer)], buffers);
   const int64_t each = p.size() / placement.bounds().experts;
   std::vector<TensorSlice> result;
@@ -241,15 +266,17 @@ Update update_of(const Graph& graph, const PersistentTensors& all, OpId id) {
   for (size_t p = 0; p < all.parameters.size(); ++p) {
     if (all.parameters[p].tensor == parameter) update.parameter = static_cast<int64_t>(p);
   }
+  if (ops::is_sliced(op)) update.sliced = group_of(graph, op);
   return update;
 }
 
 template <class T>
-void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffers& buffers,
+void add_measure(const PersistentTensors& all, const Update& update, const RankBuffers& buffers,
                  int64_t rank, const T* gradient, Measure& sum) {
-  const Persistent& p = all.parameters[parameter];
+  Persistent p = all.parameters[static_cast<size_t>(update.parameter)];
+  p.sliced = update.sliced;  // as the gradient is, while every rank has the whole parameter
   for (const TensorSlice& s : slices(all, p, buffers)) {
-    if (p.layer >= 0 ? s.rank != rank : s.rank != rank % p.holders) continue;
+    if (s.rank != rank) continue;
     const Measure part = measure(gradient + s.at, s.n, s.first);
     sum.sum_of_squares += part.sum_of_squares;
     sum.projection += part.projection;
@@ -286,9 +313,9 @@ template ParamInit full_values<float>(const Plan&, const PersistentTensors&, con
 template ParamInit full_values<double>(const Plan&, const PersistentTensors&, const AllBuffers&);
 template Measure measure(const float*, int64_t, int64_t);
 template Measure measure(const double*, int64_t, int64_t);
-template void add_measure(const PersistentTensors&, size_t, const RankBuffers&, int64_t,
+template void add_measure(const PersistentTensors&, const Update&, const RankBuffers&, int64_t,
                           const float*, Measure&);
-template void add_measure(const PersistentTensors&, size_t, const RankBuffers&, int64_t,
+template void add_measure(const PersistentTensors&, const Update&, const RankBuffers&, int64_t,
                           const double*, Measure&);
 template void measure_parameters<float>(const PersistentTensors&, const AllBuffers&, RunResult&);
 template void measure_parameters<double>(const PersistentTensors&, const AllBuffers&, RunResult&);

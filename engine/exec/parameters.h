@@ -27,11 +27,18 @@ struct Persistent {
   /// it again.
   int64_t holders = 1;
   int64_t local = 0;  // elements per rank
+  int64_t part = 0;   // elements of each of the `holders` equal parts of the tensor
+  /// The group whose ranks hold a part together, each its slice (ops/slices.h); size = 1: every
+  /// rank stores a whole part.
+  Group sliced = {1, 1};
   /// Index into PersistentTensors::placed when a placement sets which ranks hold which experts
   /// (`holders` is then all devices); -1 otherwise.
   int32_t layer = -1;
-  /// Index, in the full tensor, of the first element on `rank`. Requires: layer is -1.
-  int64_t first(int64_t rank) const { return rank % holders * local; }
+  /// The elements of the full tensor that `rank` has. Requires: layer is -1.
+  Slice on(int64_t rank) const {
+    const Slice own = sliced.slice(part, sliced.place(rank));
+    return {rank % holders * part + own.first, own.n};
+  }
   int64_t size() const { return num_elements(shape); }
 };
 
@@ -87,18 +94,20 @@ struct Measure {
 template <class T>
 Measure measure(const T* x, int64_t n, int64_t first);
 
-/// The parameter that an op updates: its index (-1: none), and which of the op's inputs is the
-/// gradient.
+/// The parameter that an op updates: its index (-1: none), which input of the op is the gradient,
+/// and the group whose ranks each have a slice of it (size = 1: the gradient is whole).
 struct Update {
   int64_t parameter = -1;
   size_t gradient = 0;
+  Group sliced = {1, 1};
 };
 Update update_of(const Graph& graph, const PersistentTensors& all, OpId op);
 
-/// Adds a rank's part of the measure of a parameter's gradient to `sum`. The gradient has the
-/// layout of the parameter; over all ranks, each element is counted once.
+/// Adds a rank's part of the measure of the gradient of `update` to `sum`. The gradient has the
+/// layout of the parameter, or of its slice; over all ranks, each element is counted once.
+/// Requires: the op updates a parameter.
 template <class T>
-void add_measure(const PersistentTensors& all, size_t parameter, const RankBuffers& buffers,
+void add_measure(const PersistentTensors& all, const Update& update, const RankBuffers& buffers,
                  int64_t rank, const T* gradient, Measure& sum);
 
 /// The buffers of all ranks, indexed by rank.

@@ -20,9 +20,22 @@ enum class LaneKind : uint8_t { kCompute, kComm, kHost };
 /// Returns "compute", "comm" or "host".
 const char* lane_kind_name(LaneKind kind);
 /// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
-/// gradients or the routers' counts over ranks, kExperts moves experts' parameters, gradients or
-/// state between devices as a placement states.
-enum class Collective : uint8_t { kNone, kAllToAll, kAllReduce, kExperts };
+/// gradients or the routers' counts over ranks, kReduceScatter and kAllGather are its two halves
+/// (each rank gets its slices of the sums; each rank's slices go to all), kExperts moves experts'
+/// parameters, gradients or state between devices as a placement states.
+enum class Collective : uint8_t {
+  kNone,
+  kAllToAll,
+  kAllReduce,
+  kReduceScatter,
+  kAllGather,
+  kExperts
+};
+/// Whether it is an all-reduce or a half of one: what systems treat as a transfer of gradients.
+constexpr bool reduces(Collective c) {
+  return c == Collective::kAllReduce || c == Collective::kReduceScatter ||
+         c == Collective::kAllGather;
+}
 /// What a collective carries.
 enum class Payload : uint8_t {
   kNone,
@@ -30,6 +43,7 @@ enum class Payload : uint8_t {
   kCounts,             // how many rows each expert gets from each rank
   kLoads,              // every rank's counts or estimates, to all ranks
   kGradients,          // gradients or the routers' counts, summed over ranks
+  kParameters,         // parameters of which each rank has updated its slices, to all ranks
   kShadows,            // parameters of experts, to devices that get a copy for one step
   kShadowGradients,    // gradients of the copies of kShadows, to the experts' owners
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
@@ -257,7 +271,7 @@ struct OpDef {
   bool alias_each = false;
   /// Inputs that the op overwrites in place; they must be parameters or states. Such an op runs
   /// after all ops that only read the tensor. Ops that overwrite the same tensor run in program
-  /// order: the optimizer's update, then a move to another device (Collective::kExperts).
+  /// order: the optimizer's update, then a transfer between devices (mutates_from).
   std::vector<int> mutates = {};
   int mutates_from = -1;  // 0 or more: the op also overwrites every input from this one on
   /// Returns which tensors this op joins in one storage; null: none. Pieces that already are at

@@ -52,7 +52,8 @@ class Verifier {
     for (const TensorId t : op.inputs) {
       if (!t.valid()) continue;
       const Tensor& tensor = graph_.tensor(t);
-      const bool moves = graph_.def(op).collective == Collective::kExperts;
+      // A transfer that overwrites tensors moves their updated values.
+      const bool moves = graph_.def(op).mutates_from >= 0;
       if (overwritten_by_[t.index()].valid() && !moves) {
         throw user_error("op '{}' reads tensor '{}' after op '{}' has overwritten it", op.name,
                          tensor.name, graph_.op(overwritten_by_[t.index()]).name);

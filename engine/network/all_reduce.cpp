@@ -25,17 +25,19 @@ Shape shape_of(const Cluster& cluster, const Group& group) {
   return {block / per_node, per_node / group.stride};
 }
 
-bool allows(const Cluster& cluster, const Shape& shape, AllReduceAlgorithm algorithm) {
+bool allows(const Cluster& cluster, const Shape& shape, AllReduceAlgorithm algorithm,
+            ReducePart part) {
+  const bool whole = part == ReducePart::kWhole;
   switch (algorithm) {
     case AllReduceAlgorithm::kQuickest:
     case AllReduceAlgorithm::kRing:
       return true;
     case AllReduceAlgorithm::kTree:
-      return shape.nodes > 1;
+      return whole && shape.nodes > 1;
     case AllReduceAlgorithm::kTwoLevel:
       return shape.nodes > 1 && shape.members > 1;
     case AllReduceAlgorithm::kInSwitch:
-      return shape.members > 1 && cluster.in_switch;
+      return whole && shape.members > 1 && cluster.in_switch;
   }
   return false;
 }
@@ -62,7 +64,7 @@ class Phases {
       case AllReduceAlgorithm::kTree:
         return {tree()};
       case AllReduceAlgorithm::kTwoLevel:
-        return {in_node(), between_nodes(), in_node()};
+        return two_level();
       case AllReduceAlgorithm::kInSwitch:
         return {in_switch()};
     }
@@ -72,6 +74,8 @@ class Phases {
  private:
   bool takes_part(int64_t device) const { return op_.rank < 0 || group_.same(device, op_.rank); }
   double members() const { return static_cast<double>(shape_.members); }
+  /// How often the bytes go round a ring: to be summed, and to bring the sums to all.
+  int64_t rounds() const { return op_.part == ReducePart::kWhole ? 2 : 1; }
 
   Rings rings() const {
     Rings rings = make_rings(layout_, group_, op_.rings, seen_);
@@ -82,7 +86,7 @@ class Phases {
   ReducePhase ring() const {
     const Rings made = rings();
     const double chunk = std::floor(op_.bytes / static_cast<double>(group_.size * made.count));
-    return {2 * (group_.size - 1), 0, chunk, chunk, made.hops};
+    return {rounds() * (group_.size - 1), 0, chunk, chunk, made.hops};
   }
 
   /// Adds a hop from each member to the next one in its node, and from the last to the first.
@@ -134,6 +138,12 @@ class Phases {
     return pieces(2, op_.bytes * (1 + 1 / members()), shape_.nodes > 1 ? kTreeShare : 1);
   }
 
+  std::vector<ReducePhase> two_level() const {
+    if (op_.part == ReducePart::kReduceScatter) return {in_node(), between_nodes()};
+    if (op_.part == ReducePart::kAllGather) return {between_nodes(), in_node()};
+    return {in_node(), between_nodes(), in_node()};
+  }
+
   ReducePhase in_node() const {
     ReducePhase phase = {shape_.members - 1, 0, std::floor(op_.bytes / members())};
     add_near(phase);
@@ -141,7 +151,7 @@ class Phases {
   }
 
   ReducePhase between_nodes() const {
-    ReducePhase phase = {2 * (shape_.nodes - 1)};
+    ReducePhase phase = {rounds() * (shape_.nodes - 1)};
     phase.far_bytes = std::floor(op_.bytes / static_cast<double>(group_.size));
     for (int64_t d = 0; d < seen_; ++d) {
       const int64_t to = group_.member(d, (group_.place(d) + shape_.members) % group_.size);
@@ -168,14 +178,14 @@ AllReduceAlgorithm algorithm_of(const Cluster& cluster, const AllReduce& op, con
   const Group members = resolve(group, cluster.num_devices(), "all_reduce");
   const Shape shape = shape_of(cluster, members);
   if (op.algorithm != AllReduceAlgorithm::kQuickest) {
-    return allows(cluster, shape, op.algorithm) ? op.algorithm : AllReduceAlgorithm::kRing;
+    return allows(cluster, shape, op.algorithm, op.part) ? op.algorithm : AllReduceAlgorithm::kRing;
   }
   AllReduce trial = op;
   AllReduceAlgorithm best = AllReduceAlgorithm::kRing;
   Nanoseconds best_ns = 0;
   for (const auto algorithm : {AllReduceAlgorithm::kRing, AllReduceAlgorithm::kTree,
                                AllReduceAlgorithm::kTwoLevel, AllReduceAlgorithm::kInSwitch}) {
-    if (!allows(cluster, shape, algorithm)) continue;
+    if (!allows(cluster, shape, algorithm, op.part)) continue;
     trial.algorithm = algorithm;
     const Nanoseconds ns = all_reduce_ns(cluster, trial, members);
     if (algorithm == AllReduceAlgorithm::kRing || ns < best_ns) {

@@ -15,6 +15,9 @@
 // tree and in_switch send pieces behind each other. With the latency L of the longest way (and the
 // start-up) and the time T of the fullest link for all bytes, the best number of pieces takes
 // L + T + 2 sqrt(L T) (as the paper above derives for the trees).
+// A reduce-scatter, after which each member has M/n of the sums, is the first half of a ring or of
+// two_level, an all-gather the second: half of the steps and bytes. They never take tree or
+// in_switch, which have no such halves here.
 #pragma once
 
 #include <vector>
@@ -29,15 +32,20 @@ namespace moe {
 /// choosing an algorithm (src/graph/tuning.cc, "busBw*.9").
 constexpr double kTreeShare = 0.9;
 
+/// Which part of an all-reduce is done.
+enum class ReducePart : uint8_t { kWhole, kReduceScatter, kAllGather };
+
+/// An all-reduce, a reduce-scatter or an all-gather.
 struct AllReduce {
-  double bytes = 0;
+  double bytes = 0;   // of the whole message: before a reduce-scatter, after an all-gather
   int64_t rings = 0;  // rings per group; 0 means one per NIC
   /// An algorithm that the group's place in the nodes does not allow is replaced by kRing: all but
   /// kRing need k nodes with p members each; kTree k > 1; kTwoLevel k > 1 and p > 1; kInSwitch
-  /// p > 1 and Cluster::in_switch.
+  /// p > 1 and Cluster::in_switch. kTree and kInSwitch need ReducePart::kWhole.
   AllReduceAlgorithm algorithm = AllReduceAlgorithm::kRing;
   /// Only the group of this rank reduces; -1: all groups do, at the same time.
   int64_t rank = -1;
+  ReducePart part = ReducePart::kWhole;
 };
 
 /// A phase of an all-reduce: `steps` equal steps, one after the other; the first step of an op

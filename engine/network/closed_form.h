@@ -32,8 +32,8 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 /// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},
                             const Round& round = {});
-/// Time of an all-reduce by algorithm_of() (all_reduce.h): its start-up, and the sum over its steps
-/// of ReducePhase::wait_ns and the time of the slowest link.
+/// Time of an all-reduce, or of the part of one that `op` states, by algorithm_of() (all_reduce.h):
+/// its start-up and the sum over its steps of ReducePhase::wait_ns and the slowest link's time.
 Nanoseconds all_reduce_ns(const Cluster& cluster, AllReduce op, Group group = {});
 
 /// Returns "<what> with cluster.intra.bytes_per_s = 1e-09, ...", with the rates and latencies of

@@ -2,7 +2,7 @@
 // The correction of m and v for their start at 0 uses the step number of the run, which goes on
 // counting in a run that is resumed from a checkpoint.
 #include "engine/ops/defs.h"
-#include "engine/ops/rules.h"
+#include "engine/ops/slices.h"
 
 namespace moe::ops {
 namespace {
@@ -15,19 +15,14 @@ double between(const Op& op, const char* key, double lo, double hi) {
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  const Shape& w = expect_matrix(g, op, 0, 1);
-  for (size_t i = 1; i < 4; ++i) expect_shape(g, op, i, w);
+  expect_update(g, op);
   between(op, "beta1", 0, 1);
   between(op, "beta2", 0, 1);
   return {};
 }
 
-/// w, m and v are read and written, g is read.
 Work work(const Graph& g, const Op& op, const WorkContext&) {
-  double written = 0;
-  for (size_t i = 0; i < 3; ++i) written += static_cast<double>(g.bytes(op.inputs[i]));
-  return {.flops = 13.0 * static_cast<double>(num_elements(shape(g, op, 0))),
-          .bytes = io_bytes(g, op) + written};
+  return update_work(g, op, 13);
 }
 
 template <class T>
@@ -39,15 +34,18 @@ void run(const KernelCall<T>& c) {
       .lr = attr_double(c.op, "lr"),
       .weight_decay = attr_double(c.op, "weight_decay"),
   };
-  c.k.adamw(c.in(0), c.in(1), c.in(2), c.in(3), rates, c.rank.step_for_kernels(),
-            num_elements(c.in_shape(0)), c.stream);
+  const Slice own = updated(c.graph, c.op, c.rank.rank);
+  c.k.adamw(c.in(0) + own.first, c.in(1), c.in(2), c.in(3), rates, c.rank.step_for_kernels(), own.n,
+            c.stream);
 }
 
 }  // namespace
 
 const OpDef kAdamw = {
     .name = "adamw",
-    .doc = "AdamW update of w with moments m and v; attrs lr, beta1, beta2, eps, weight_decay",
+    .doc =
+        "AdamW update of w with moments m and v; attrs lr, beta1, beta2, eps, weight_decay, "
+        "sliced",
     .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
     .infer = infer,
     .work = work,

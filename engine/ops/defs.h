@@ -15,7 +15,8 @@ namespace moe::ops {
   X(Mul) X(RowDot) X(Scale) X(Sigmoid) X(SigmoidDx) X(Relu) X(ReluDx) X(SplitHeads) X(JoinHeads) \
   X(RopeAngles) X(Rope) X(GateLogits) X(Gate) X(GateDlogits) X(CountPart) X(PackSlots) \
   X(Dispatch) X(DispatchDx) X(AllToAll) X(ExchangeCounts) X(ExpertLinear) X(ExpertLinearDx) \
-  X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) X(Sgd) \
+  X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) \
+  X(ReduceScatter) X(AllGather) X(Sgd) \
   X(Add) X(Split) X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) X(ReorderRows) \
   X(JoinRows) X(SplitPeers) X(JoinPeers) X(GatherLoads) X(SlotRows) X(Place) X(Commit) \
   X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) X(ExpectExperts) X(PlaceExpected) \

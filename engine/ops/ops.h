@@ -133,8 +133,13 @@
 //   z_loss            logits[T,E] -> loss[1] dlogits; attr scale
 //   balance_bias      bias load; attr rate; overwrites bias
 //   all_reduce        g... -> g'...; sums each tensor over the group, in place where allowed
-//   sgd               w v g; attrs lr, momentum; overwrites w and v
-//   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay; overwrites w, m and v
+//   reduce_scatter    g... -> slice[n]...; sums each tensor over the group and gives each rank its
+//                     slice (slices.h): n = ceil(elements / ranks of the group)
+//   all_gather        w...; overwrites in each tensor the other ranks' slices with their values
+//   sgd               w v g; attrs lr, momentum; overwrites w and v; with attr sliced=1 only this
+//                     rank's slice of w, where v and g are slices of the group
+//   adamw             w m v g; attrs lr, beta1, beta2, eps, weight_decay, sliced; overwrites w, m
+//                     and v
 //   add               a b [recv_counts] [recv_begin] -> y
 //   round             x (f32) -> y (bf16) of x's shape: an operand that several products read
 //   split             x -> parts...; attrs axis, sizes="4,4"

@@ -5,13 +5,16 @@
 #include <cstring>
 #include <deque>
 #include <fstream>
+#include <functional>
 #include <limits>
+#include <optional>
 #include <thread>
 
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
+#include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/finite.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
@@ -102,8 +105,16 @@ class CollectiveCalls {
     for (const TensorId t : op_.inputs) {
       elements_.push_back(t.valid() ? stored_elements(graph.tensor(t)) : 0);
     }
-    reduces_ = graph.def(op).collective == Collective::kAllReduce;
+    const Collective collective = graph.def(op).collective;
+    reduces_ = collective == Collective::kAllReduce;
     if (reduces_) return;
+    if (reduces(collective)) {
+      const CollectiveMemory memory = {[this](TensorId t) { return at(t); }, {}, sizeof(float)};
+      slices_ = [=, this, &graph] {
+        return SliceExchange<float>(graph, op, memory, operands_.scratch(), all_.rank());
+      };
+      return;
+    }
     exchange_ = even_exchange(graph, op, work, comm_.size());
   }
 
@@ -111,12 +122,26 @@ class CollectiveCalls {
     operands_.next();
     // All groups begin a call together, so that they make the same number of calls.
     if (&comm_ != &all_) all_.barrier(op_.name);
+    std::optional<SliceExchange<float>> slices;
+    if (slices_) slices.emplace(slices_());
     const Nanoseconds begin = clock_ns();
-    const CommTimes times = reduces_ ? reduce() : exchange();
+    const CommTimes times = slices     ? slices->call(all_, op_.name, slices->elements(0, 1))
+                            : reduces_ ? reduce()
+                                       : exchange();
     return (clock_ns() - begin) - (times.begin - times.post);
   }
 
  private:
+  /// The address of an input or output in the current call.
+  void* at(TensorId tensor) const {
+    const auto input = std::find(op_.inputs.begin(), op_.inputs.end(), tensor);
+    if (input != op_.inputs.end()) {
+      return operands_.inputs()[static_cast<size_t>(input - op_.inputs.begin())];
+    }
+    const auto output = std::find(op_.outputs.begin(), op_.outputs.end(), tensor);
+    return operands_.outputs()[static_cast<size_t>(output - op_.outputs.begin())];
+  }
+
   CommTimes exchange() {
     auto* receive = static_cast<std::byte*>(operands_.outputs()[0]);
     const CommTimes times =
@@ -145,6 +170,8 @@ class CollectiveCalls {
   Communicator &all_, &comm_;
   ProfileOperands operands_;
   bool reduces_ = false;
+  /// Of a half of an all-reduce: lays it out for the operands of the current call; else null.
+  std::function<SliceExchange<float>()> slices_;
   std::vector<int64_t> elements_;  // indexed by input
   EvenExchange exchange_;
 };

@@ -146,7 +146,8 @@ double ratio(Nanoseconds a, Nanoseconds b) {
 PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   PlanSpec spec = target;
   spec.system = {.name = "rehearsal",
-                 .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
+                 .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter},
+                 .zero = spec.system.zero};
   spec.work = {};
   // With skewed routing, differences between ranks would be mistaken for jitter. A prediction
   // accounts for the skew by itself.

@@ -210,7 +210,7 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
       all.add(span);
       const Collective kind = graph.def(span.op).collective;
       if (kind == Collective::kAllToAll) all_to_all.add(span);
-      if (kind == Collective::kAllReduce) all_reduce.add(span);
+      if (reduces(kind)) all_reduce.add(span);
     }
   }
   const Covered sums(ranks);

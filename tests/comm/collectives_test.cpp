@@ -131,6 +131,59 @@ TEST_CASE("all_reduce sums every element in rank order, in place or not, for any
   }
 }
 
+/// Returns whether a reduce-scatter and an all-gather give the bits of an all-reduce of
+/// `n` elements of T per member.
+template <class T>
+bool halves_make_the_whole(Communicator& comm, int64_t n, bool in_place, uint64_t seed) {
+  const int64_t all = n * comm.size();
+  Rng rng(seed + static_cast<uint64_t>(comm.rank()));
+  std::vector<T> in(index(all)), whole(index(all)), own(index(n)), gathered(index(all));
+  for (T& x : in) {
+    x = static_cast<T>(std::ldexp(rng.uniform() - 0.5, static_cast<int>(rng.below(25)) - 12));
+  }
+  comm.all_reduce("grads", in.data(), whole.data(), all);
+  T* const mine = in_place ? in.data() + comm.rank() * n : own.data();
+  comm.reduce_scatter("grads", in.data(), mine, n);
+  T* const to = in_place ? in.data() : gathered.data();
+  comm.all_gather("grads", mine, to, n * static_cast<Bytes>(sizeof(T)));
+  return n == 0 || std::memcmp(to, whole.data(), index(all) * sizeof(T)) == 0;
+}
+
+TEST_CASE("a reduce-scatter and an all-gather have the bits of an all-reduce, also in groups") {
+  const int64_t n = GENERATE(0, 1, 7, 1025, 40'003);
+  const bool in_place = GENERATE(false, true);
+  InProcessWorld world(6, 1, {.timeout_s = 5});
+  std::atomic<int> wrong{0};
+  const auto errors = run_ranks(6, [&](int64_t rank) {
+    uint64_t seed = 0;
+    for (const Group group : {Group{6, 1}, {3, 1}, {3, 2}, {2, 3}, {1, 1}}) {
+      Communicator& comm = world.comm(rank, 0).group(group);
+      wrong += !halves_make_the_whole<float>(comm, n, in_place, seed += 100);
+      wrong += !halves_make_the_whole<double>(comm, n, in_place, seed += 100);
+    }
+  });
+  CHECK(errors == no_errors(6));
+  CHECK(wrong == 0);
+}
+
+TEST_CASE("members of a reduce-scatter or an all-gather must have the same sizes") {
+  for (const bool scatters : {true, false}) {
+    InProcessWorld world(2, 1, {.timeout_s = 5});
+    const auto errors = run_ranks(2, [&](int64_t rank) {
+      std::vector<float> in(64), out(64);
+      Communicator& comm = world.comm(rank, 0);
+      if (scatters) {
+        comm.reduce_scatter("g", in.data(), out.data(), 4 + rank);
+      } else {
+        comm.all_gather("g", in.data(), out.data(), 4 + rank);
+      }
+    });
+    CHECK(errors[0].find(scatters ? "reduce_scatter g: rank 0 has elements 4, rank 1 has 5"
+                                  : "all_gather g: rank 0 has bytes 4, rank 1 has 5") !=
+          std::string::npos);
+  }
+}
+
 TEST_CASE("all_reduce of doubles keeps what a float would lose") {
   InProcessWorld world(2, 1, {});
   std::vector<std::vector<double>> x = {{1.0, 2.0}, {1e-12, -2.0}};

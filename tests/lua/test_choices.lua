@@ -87,6 +87,23 @@ test("a system of systems is the best of them and says which and what each took"
   assert(w.output:find("best_of (mine)", 1, true), w.output)
 end)
 
+test("a system's zero is in its plan, its results and what keeps executed runs apart", function()
+  local function systems(zero)
+    return ('moe.system "any" { of = { moe.system "raf" { zero = %d }, "tutel" } }, '):format(zero)
+      .. ('moe.system "raf" { zero = %d }'):format(zero)
+  end
+  local cpu = 'run = { "simulate", { "cpu", ranks = 2, steps = 2 } }'
+  for zero = 0, 1 do
+    local w = run(systems(zero), cpu)
+    expect.equal(w.executed[2].spec.system.zero, zero)
+    for _, r in ipairs(w.results.runs) do
+      if r.system == "raf" then expect.equal(r.zero, zero > 0 and zero or nil) end
+    end
+  end
+  expect.fails('local moe = require "moe"\nlocal s = moe.system "raf" { zero = 2 }', 2,
+    "system 'raf'.zero: 2 is not allowed; give")
+end)
+
 test("a system of systems is executed as what it chose", function()
   local w = run('moe.system "any" { of = { "raf", "lancet_dw" } }',
     'run = { { "cpu", ranks = 2, steps = 2 } }')
@@ -109,6 +126,7 @@ test("systems of systems are checked", function()
   expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2,
     "give `of` without other fields")
   expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give `of` without other fields")
+  expect.fails(head .. "{ of = { 'raf' }, zero = 1 }", 2, "give `of` without other fields")
 end)
 
 test("moe.fallback wants one option with a list", function()

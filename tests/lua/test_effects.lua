@@ -61,7 +61,7 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   for key, says in pairs { tp = "tensor parallelism is not implemented",
     pp = "pipeline parallelism (stages of layers on different devices) is not implemented",
     cp = "context parallelism is not implemented", dp = "data parallelism has no key",
-    zero_stage = "sharding of parameters and optimiser states is not implemented" } do
+    zero_stage = "optimizer states are sharded by `zero = 1` of moe.system" } do
     expect.fails(model(key), 2, ("model.gpt2_moe: unknown key '%s'; %s"):format(key, says))
   end
   local w = world.run(model "xp")

@@ -103,6 +103,46 @@ TEST_CASE("what the double tree sends and how deep it is, counted node by node")
   }
 }
 
+TEST_CASE("a reduce-scatter and an all-gather together take the time of an all-reduce") {
+  int two_level = 0;
+  for (uint64_t seed = 0; seed < 300; ++seed) {
+    Rng rng(seed);
+    Cluster cluster = with_switch(test::random_cluster(rng));
+    cluster.all_reduce_base_ns = rng.below(20'000);
+    const Group group = test::random_group(cluster.num_devices(), rng);
+    for (const Algorithm algorithm : kAll) {
+      AllReduce op = {.bytes = static_cast<double>(rng.below(1 << 24)), .algorithm = algorithm};
+      Nanoseconds halves = 0;
+      for (const ReducePart part : {ReducePart::kReduceScatter, ReducePart::kAllGather}) {
+        op.part = part;
+        const Nanoseconds closed = all_reduce_ns(cluster, op, group);
+        CHECK(std::abs(run_collectives(cluster, {{op, group}}).ops[0].end_ns - closed) <= 1);
+        halves += closed;
+      }
+      // Of the tree and the switch there are no halves; each half has a start-up.
+      const bool ring = algorithm != Algorithm::kTwoLevel;
+      two_level += algorithm_of(cluster, op, group) == Algorithm::kTwoLevel;
+      op.part = ReducePart::kWhole;
+      op.algorithm = ring ? Algorithm::kRing : algorithm;
+      const Nanoseconds whole = all_reduce_ns(cluster, op, group);
+      CHECK(std::abs(halves - whole - (whole > 0 ? cluster.all_reduce_base_ns : 0)) <= 1);
+    }
+  }
+  CHECK(two_level > 20);
+}
+
+TEST_CASE("halves of an all-reduce: by hand") {
+  const Cluster cluster = eight_a_node(64);
+  AllReduce op = {.bytes = 2.4e6, .part = ReducePart::kReduceScatter};
+  // 63 steps in which a NIC sends M/64.
+  CHECK(all_reduce_ns(cluster, op) == 63 * (750 + 5'000));
+  op.algorithm = Algorithm::kTwoLevel;
+  // 7 steps of M/8 in the node, 7 steps in which 8 devices send M/64 over the NIC.
+  CHECK(all_reduce_ns(cluster, op) == 7 * (1'000 + 2'000) + 7 * (6'000 + 5'000));
+  op.algorithm = Algorithm::kQuickest;
+  CHECK(algorithm_of(cluster, op, {}) == Algorithm::kTwoLevel);
+}
+
 TEST_CASE("an all-reduce that is alone takes the time of its closed form, by every algorithm") {
   std::map<Algorithm, int> seen;
   for (uint64_t seed = 0; seed < 300; ++seed) {

@@ -36,7 +36,7 @@ OTHER_NAMES = {
     "bindings/plan_spec.cpp": "adamw all_reduce all_to_all balance_loss gate z_loss",
     "bindings/tables.cpp": "adamw all_reduce gate sgd",
     "engine/cluster/cluster.h": "all_reduce",
-    "engine/comm/local/transfer.cpp": "all_reduce all_to_all",
+    "engine/comm/local/transfer.cpp": "all_gather all_reduce all_to_all reduce_scatter",
     "engine/exec/device/ops.cpp": "gate",
     "engine/exec/results/gate_stats.cpp": "gate",
     "engine/profile/profiler.cpp": "gate",
@@ -58,7 +58,8 @@ OTHER_NAMES = {
     "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/chunked_layer.cpp": "combine dispatch",
     "engine/sim/routed_step.cpp": "round",
-    "engine/cost/op_table.h": "all_reduce all_to_all attention combine dispatch",
+    "engine/cost/op_table.h": "all_gather all_reduce all_to_all attention combine dispatch "
+        "reduce_scatter",
     "engine/cost/roofline.cpp": "place",
 }
 MAX_FILES, MAX_LINES, MAX_FUNCTION = 36, 4500, 50

@@ -53,6 +53,19 @@ class EmulatedLink final : public Communicator {
   CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
     return reduce(what, in, out, n);
   }
+  CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
+                           int64_t n) override {
+    return scatter(what, in, out, n);
+  }
+  CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
+                           int64_t n) override {
+    return scatter(what, in, out, n);
+  }
+  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) override {
+    inner_.posted_at(take_post());
+    const CommTimes moved = inner_.all_gather(what, in, out, bytes);
+    return hold("all_gather " + what, moved, sum_of(bytes * size(), ReducePart::kAllGather));
+  }
   /// A barrier transfers no bytes and does not occupy the wire.
   CommTimes barrier(const std::string& what) override {
     inner_.posted_at(take_post());
@@ -64,12 +77,24 @@ class EmulatedLink final : public Communicator {
   CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
     inner_.posted_at(take_post());
     const CommTimes moved = inner_.all_reduce(what, in, out, n);
+    return hold("all_reduce " + what, moved, sum_of(n * Bytes{sizeof(T)}, ReducePart::kWhole));
+  }
+
+  template <class T>
+  CommTimes scatter(const std::string& what, const T* in, T* out, int64_t n) {
+    inner_.posted_at(take_post());
+    const CommTimes moved = inner_.reduce_scatter(what, in, out, n);
+    return hold("reduce_scatter " + what, moved,
+                sum_of(n * size() * Bytes{sizeof(T)}, ReducePart::kReduceScatter));
+  }
+
+  NetworkOp sum_of(Bytes bytes, ReducePart part) const {
     const bool all = size() == wire_.link().num_devices();
-    return hold("all_reduce " + what, moved,
-                NetworkOp{AllReduce{.bytes = static_cast<double>(n) * sizeof(T),
-                                    .algorithm = wire_.link().all_reduce,
-                                    .rank = all ? -1 : rank_},
-                          group_});
+    return {AllReduce{.bytes = static_cast<double>(bytes),
+                      .algorithm = wire_.link().all_reduce,
+                      .rank = all ? -1 : rank_,
+                      .part = part},
+            group_};
   }
 
   Communicator& subgroup(const Group& group) override {

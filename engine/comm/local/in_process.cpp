@@ -91,6 +91,17 @@ class InProcessWorld::Impl::Member final : public Communicator {
   CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
     return call({CallKind::kAllReduceF64, what, in, out, n});
   }
+  CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
+                           int64_t n) override {
+    return call({CallKind::kReduceScatterF32, what, in, out, n});
+  }
+  CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
+                           int64_t n) override {
+    return call({CallKind::kReduceScatterF64, what, in, out, n});
+  }
+  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) override {
+    return call({CallKind::kAllGather, what, in, out, bytes});
+  }
   CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
 
  private:

@@ -27,6 +27,12 @@ const char* call_name(CallKind kind) {
       return "all_reduce";
     case CallKind::kAllReduceF64:
       return "all_reduce (double)";
+    case CallKind::kReduceScatterF32:
+      return "reduce_scatter";
+    case CallKind::kReduceScatterF64:
+      return "reduce_scatter (double)";
+    case CallKind::kAllGather:
+      return "all_gather";
     case CallKind::kBroadcast:
       return "broadcast";
     case CallKind::kBarrier:
@@ -35,10 +41,12 @@ const char* call_name(CallKind kind) {
   return "";
 }
 
-/// For every rank: out[i] = in[i] of rank 0 + in[i] of rank 1 + ..., in this order. All ranks'
-/// inputs for a tile are read before any output of that tile is written, so `out` may be `in`.
-template <class T>
-void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t count) {
+/// Stores in[i] of rank 0 + in[i] of rank 1 + ..., in this order, for `count` elements i from
+/// `first` on, by store(tile, i, bytes) for each tile. All ranks' inputs for a tile are read
+/// before any output of that tile is written, so `out` may be `in`.
+template <class T, class Store>
+void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t count,
+                       Store store) {
   T tile[kTileElements];
   for (int64_t i = first; i < first + count; i += kTileElements) {
     const int64_t n = std::min(kTileElements, first + count - i);
@@ -48,12 +56,17 @@ void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t
       const T* in = static_cast<const T*>(r.in) + i;
       for (int64_t j = 0; j < n; ++j) tile[j] += in[j];
     }
-    for (const Request& r : requests) std::memcpy(static_cast<T*>(r.out) + i, tile, tile_bytes);
+    store(tile, i, tile_bytes);
   }
 }
 
 Bytes element_bytes(CallKind kind) {
-  return kind == CallKind::kAllReduceF64 ? sizeof(double) : sizeof(float);
+  return kind == CallKind::kAllReduceF64 || kind == CallKind::kReduceScatterF64 ? sizeof(double)
+                                                                                : sizeof(float);
+}
+
+bool scatters(CallKind kind) {
+  return kind == CallKind::kReduceScatterF32 || kind == CallKind::kReduceScatterF64;
 }
 
 }  // namespace
@@ -74,7 +87,8 @@ std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, cons
                        other_rank, b);
   };
   if (mine.size != other.size) {
-    return differ(mine.kind == CallKind::kBroadcast ? "bytes" : "elements", mine.size, other.size);
+    const bool bytes = mine.kind == CallKind::kBroadcast || mine.kind == CallKind::kAllGather;
+    return differ(bytes ? "bytes" : "elements", mine.size, other.size);
   }
   if (mine.root != other.root) return differ("root", mine.root, other.root);
   if (mine.pieces != nullptr && mine.pieces->groups != other.pieces->groups) {
@@ -93,6 +107,10 @@ void Transfer::prepare(std::span<const Request> requests) {
     queue.next.store(jobs_.size(), std::memory_order_relaxed);
     if (first.kind == CallKind::kAllToAll) {
       add_all_to_all(r);
+    } else if (first.kind == CallKind::kAllGather) {
+      add_gather(r);
+    } else if (scatters(first.kind)) {
+      cut_sum(r * first.size, (r + 1) * first.size, 1);
     } else if (first.kind != CallKind::kBarrier) {
       add_sums(r);
     }
@@ -133,20 +151,52 @@ void Transfer::add_all_to_all(int64_t member) {
 void Transfer::add_sums(int64_t member) {
   const int64_t size = members_.size, n = requests_[0].size;
   const int64_t jobs = (n + kSumElements - 1) / kSumElements;
-  for (int64_t j = jobs * member / size; j < jobs * (member + 1) / size; ++j) {
-    const int64_t first = j * kSumElements, count = std::min(kSumElements, n - first);
+  cut_sum(jobs * member / size * kSumElements,
+          std::min(n, jobs * (member + 1) / size * kSumElements), size);
+}
+
+/// Adds the tasks that sum elements [first, last) of the inputs for `stores` members.
+void Transfer::cut_sum(int64_t first, int64_t last, int64_t stores) {
+  for (; first < last; first += kSumElements) {
+    const int64_t count = std::min(kSumElements, last - first);
     jobs_.push_back({nullptr, nullptr, first, count});
-    bytes_ += count * element_bytes(requests_[0].kind) * size;
+    bytes_ += count * element_bytes(requests_[0].kind) * stores;
   }
+}
+
+void Transfer::add_gather(int64_t member) {
+  const Bytes bytes = requests_[0].size;
+  char* const out = static_cast<char*>(requests_[index(member)].out);
+  for (int64_t i = 0; i < members_.size; ++i) {
+    const int64_t peer = (member + i) % members_.size;
+    add_copy(out + peer * bytes, requests_[index(peer)].in, bytes);
+  }
+}
+
+template <class T>
+void Transfer::sum(const Job& job) const {
+  const Request& first = requests_[0];
+  if (!scatters(first.kind)) {
+    return sum_in_rank_order<T>(requests_, job.first, job.count,
+                                [this](const T* tile, int64_t i, size_t bytes) {
+                                  for (const Request& r : requests_)
+                                    std::memcpy(static_cast<T*>(r.out) + i, tile, bytes);
+                                });
+  }
+  const int64_t begin = job.first / first.size * first.size;  // of the member's share
+  T* const out = static_cast<T*>(requests_[index(job.first / first.size)].out);
+  sum_in_rank_order<T>(
+      requests_, job.first, job.count,
+      [=](const T* tile, int64_t i, size_t bytes) { std::memcpy(out + i - begin, tile, bytes); });
 }
 
 void Transfer::run(const Job& job) const {
   if (job.to != nullptr) {
     if (job.to != job.from) std::memcpy(job.to, job.from, index(job.count));
-  } else if (requests_[0].kind == CallKind::kAllReduceF32) {
-    sum_in_rank_order<float>(requests_, job.first, job.count);
+  } else if (element_bytes(requests_[0].kind) == sizeof(float)) {
+    sum<float>(job);
   } else {
-    sum_in_rank_order<double>(requests_, job.first, job.count);
+    sum<double>(job);
   }
 }
 

@@ -14,7 +14,16 @@
 
 namespace moe {
 
-enum class CallKind : uint8_t { kAllToAll, kAllReduceF32, kAllReduceF64, kBroadcast, kBarrier };
+enum class CallKind : uint8_t {
+  kAllToAll,
+  kAllReduceF32,
+  kAllReduceF64,
+  kReduceScatterF32,
+  kReduceScatterF64,
+  kAllGather,
+  kBroadcast,
+  kBarrier
+};
 
 /// The members of a collective, numbered 0 to size - 1, and their ranks.
 struct Members {
@@ -31,7 +40,9 @@ struct Request {
   std::string what;
   const void* in = nullptr;  // broadcast: the root's data
   void* out = nullptr;
-  int64_t size = 0;  // all_reduce: elements; broadcast: bytes
+  // all_reduce: elements; reduce_scatter: elements of a member's share of the sums; all_gather:
+  // bytes of a member; broadcast: bytes
+  int64_t size = 0;
   int64_t root = 0;  // broadcast
   const Pieces* pieces = nullptr;
   Nanoseconds post = 0;
@@ -65,7 +76,7 @@ class Transfer {
   struct Job {         // a memcpy, or a sum over members
     char* to;          // of a memcpy; null for a sum
     const char* from;  // of a memcpy
-    int64_t first;     // of a sum: the first element
+    int64_t first;     // of a sum: the first element, counted in the inputs
     int64_t count;     // of a memcpy: bytes; of a sum: elements
   };
   struct alignas(64) Queue {  // tasks of one member, on a cache line of its own
@@ -76,6 +87,10 @@ class Transfer {
   void add_copy(void* to, const void* from, Bytes bytes);
   void add_all_to_all(int64_t member);
   void add_sums(int64_t member);
+  void add_gather(int64_t member);
+  void cut_sum(int64_t first, int64_t last, int64_t stores);
+  template <class T>
+  void sum(const Job& job) const;
   void run(const Job& job) const;
 
   const Members members_;

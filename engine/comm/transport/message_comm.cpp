@@ -253,11 +253,47 @@ CommTimes MessageComm::all_reduce(const std::string& what, const double* in, dou
   return reduce({CallKind::kAllReduceF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
 }
 
+CommTimes MessageComm::reduce_scatter(const std::string& what, const float* in, float* out,
+                                      int64_t n) {
+  return scatter({CallKind::kReduceScatterF32, what, in, out, n, 0, nullptr, take_post()}, in, out);
+}
+
+CommTimes MessageComm::reduce_scatter(const std::string& what, const double* in, double* out,
+                                      int64_t n) {
+  return scatter({CallKind::kReduceScatterF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
+}
+
+CommTimes MessageComm::all_gather(const std::string& what, const void* in, void* out, Bytes bytes) {
+  const Request request = {CallKind::kAllGather, what, in, out, bytes, 0, nullptr, take_post()};
+  CommTimes times = meet(request);
+  spread(request, in, out, bytes * who_.size, 1);
+  times.end = clock_ns();
+  return times;
+}
+
 /// Each member sums its share of the elements in rank order, and sends the sums to all.
 template <class T>
 CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
   CommTimes times = meet(request);
-  const auto begin = [&](int64_t m) { return request.size * m / who_.size; };
+  const T* const sums = sum_share(request, in, request.size);
+  spread(request, sums, out, request.size * Bytes{sizeof(T)}, sizeof(T));
+  times.end = clock_ns();
+  return times;
+}
+
+template <class T>
+CommTimes MessageComm::scatter(const Request& request, const T* in, T* out) {
+  CommTimes times = meet(request);
+  std::copy_n(sum_share(request, in, request.size * who_.size), request.size, out);
+  times.end = clock_ns();
+  return times;
+}
+
+/// Returns the sums of this member's share of the elements: of all members' shares, which follow
+/// each other and differ by at most one element.
+template <class T>
+const T* MessageComm::sum_share(const Request& request, const T* in, int64_t elements) {
+  const auto begin = [&](int64_t m) { return elements * m / who_.size; };
   const auto bytes = [&](int64_t m) {
     return (begin(m + 1) - begin(m)) * static_cast<Bytes>(sizeof(T));
   };
@@ -276,15 +312,23 @@ CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
     const T* const part = parts + m * n;
     for (int64_t i = 0; i < n; ++i) parts[i] += part[i];
   }
+  return parts;
+}
+
+/// Sends this member's share of `out` to all and receives theirs. `bytes` of `out` are divided into
+/// shares of whole units as in sum_share().
+void MessageComm::spread(const Request& request, const void* own, void* out, Bytes bytes,
+                         Bytes unit) {
+  const auto begin = [&](int64_t m) { return bytes / unit * m / who_.size * unit; };
+  auto* const to = static_cast<std::byte*>(out);
+  const Bytes mine = begin(number_ + 1) - begin(number_);
   for (int64_t m = 0; m < who_.size; ++m) {
     if (m == number_) continue;
-    messages_->receive(channel_, who_.rank(m), kSum, out + begin(m), bytes(m));
-    messages_->send(channel_, who_.rank(m), kSum, parts, own);
+    messages_->receive(channel_, who_.rank(m), kSum, to + begin(m), begin(m + 1) - begin(m));
+    messages_->send(channel_, who_.rank(m), kSum, own, mine);
   }
-  std::copy_n(parts, n, out + begin(number_));
+  if (own != to + begin(number_)) std::memcpy(to + begin(number_), own, index(mine));
   complete(request);
-  times.end = clock_ns();
-  return times;
 }
 
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {

@@ -22,7 +22,10 @@ CollectiveOp<T>::CollectiveOp(const Graph& graph, OpId id, const RankBuffers& bu
                               void* scratch, int64_t rank)
     : name_(graph.op(id).name), scratch_(scratch) {
   const CollectiveMemory memory = memory_of(buffers, sizeof(T));
-  if (graph.def(id).collective == Collective::kExperts) {
+  const Collective collective = graph.def(id).collective;
+  if (collective == Collective::kReduceScatter || collective == Collective::kAllGather) {
+    slices_ = std::make_unique<SliceExchange<T>>(graph, id, memory, scratch, rank);
+  } else if (collective == Collective::kExperts) {
     mover_ = std::make_unique<ExpertMover<T>>(graph, id, memory, scratch, rank);
   } else {
     layout_ = std::make_unique<CollectiveLayout<T>>(graph, id, memory, rank);
@@ -35,9 +38,13 @@ CollectiveDone CollectiveOp<T>::call(Communicator& all, int64_t chunk, int64_t n
     const ExpertsMoved moved = mover_->call(all);
     return {moved.times, moved.bytes};
   }
-  Communicator& comm = all.group(layout_->group());
   std::string what = name_;
   if (num_chunks > 1) what += fmt::format(" (chunk {} of {})", chunk + 1, num_chunks);
+  if (slices_) {
+    const ElementRange range = slices_->elements(chunk, num_chunks);
+    return {slices_->call(all, what, range), slices_->bytes(range)};
+  }
+  Communicator& comm = all.group(layout_->group());
   if (layout_->sums()) {
     const ElementRange range = layout_->elements(chunk, num_chunks);
     return {all_reduce(comm, what, range), layout_->bytes_of_sum(range)};

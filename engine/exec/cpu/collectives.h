@@ -1,5 +1,5 @@
 // Runs the collective ops of one CPU rank through a Communicator. Which bytes they send is in
-// exec/collective_layout.h and exec/expert_mover.h.
+// exec/collective_layout.h, exec/expert_mover.h and slice_exchange.h.
 #pragma once
 
 #include <memory>
@@ -8,6 +8,7 @@
 #include "engine/comm/communicator.h"
 #include "engine/exec/buffers.h"
 #include "engine/exec/collective_layout.h"
+#include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/expert_mover.h"
 
 namespace moe {
@@ -35,8 +36,10 @@ class CollectiveOp {
 
   std::string name_;
   void* scratch_;
-  std::unique_ptr<CollectiveLayout<T>> layout_;  // layout_ or mover_ is set, the other is null
+  // One of these is set, the others are null.
+  std::unique_ptr<CollectiveLayout<T>> layout_;
   std::unique_ptr<ExpertMover<T>> mover_;
+  std::unique_ptr<SliceExchange<T>> slices_;
 };
 
 }  // namespace moe

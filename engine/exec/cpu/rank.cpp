@@ -119,10 +119,9 @@ void Rank<T>::add_checks(Launch& launch) {
 
 template <class T>
 void Rank<T>::add_update(Launch& launch) {
-  const Update update = update_of(plan_.graph, persistents_, launch.op);
-  launch.updates = update.parameter;
-  if (update.parameter >= 0)
-    launch.gradient = static_cast<const T*>(launch.inputs[update.gradient]);
+  launch.update = update_of(plan_.graph, persistents_, launch.op);
+  if (launch.update.parameter >= 0)
+    launch.gradient = static_cast<const T*>(launch.inputs[launch.update.gradient]);
 }
 
 template <class T>
@@ -252,10 +251,10 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
 
 template <class T>
 void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
-  const bool measured = spec.measure_gradients && launch.updates >= 0;
+  const bool measured = spec.measure_gradients && launch.update.parameter >= 0;
   if (measured) {
-    const auto number = static_cast<size_t>(launch.updates);
-    add_measure(persistents_, number, buffers_, rank_, launch.gradient, report_.gradients[number]);
+    add_measure(persistents_, launch.update, buffers_, rank_, launch.gradient,
+                report_.gradients[static_cast<size_t>(launch.update.parameter)]);
   }
   const RankContext context = {
       .rank = rank_,

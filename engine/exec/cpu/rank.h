@@ -75,7 +75,7 @@ class Rank {
     bool of_router = false;
     bool predicts = false;
     bool offloads = false;
-    int64_t updates = -1;  // index of the parameter, of an update op; else -1
+    Update update;
     const T* gradient = nullptr;
     std::vector<Check> checks;
   };

@@ -285,7 +285,7 @@ void DeviceRank::measure_gradient(const DeviceStep& step, const Launch& launch) 
   device_.record(idle_.get(), stream(step.lane));
   wait_(idle_.get());
   const auto number = static_cast<size_t>(launch.update.parameter);
-  add_measure(persistents_, number, host_, rank_, gradient.data(), gradients_[number]);
+  add_measure(persistents_, launch.update, host_, rank_, gradient.data(), gradients_[number]);
 }
 
 /// For tests (TestHooks::poison): fills the outputs of an op before the op writes them, since no

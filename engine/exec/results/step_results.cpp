@@ -91,9 +91,9 @@ void add_gradients(const FinishedStep& step, RunResult& result) {
   for (size_t p = 0; p < step.persistents.parameters.size(); ++p) {
     const Persistent& parameter = step.persistents.parameters[p];
     Measure sum;
-    for (size_t r = 0; r < static_cast<size_t>(parameter.holders); ++r) {
-      sum.sum_of_squares += step.reports[r].gradients[p].sum_of_squares;
-      sum.projection += step.reports[r].gradients[p].projection;
+    for (const RankReport& report : step.reports) {
+      sum.sum_of_squares += report.gradients[p].sum_of_squares;
+      sum.projection += report.gradients[p].projection;
     }
     result.grad_l2[parameter.name] = std::sqrt(sum.sum_of_squares);
     result.grad_projection[parameter.name] = sum.projection;

@@ -19,10 +19,10 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const Collective collective = graph.def(op).collective;
-    const bool reduces = collective == Collective::kAllReduce;
+    const bool sums = reduces(collective);
     const bool exchanges = collective == Collective::kAllToAll;
-    const bool wanted = which == "both"         ? reduces || exchanges
-                        : which == "all_reduce" ? reduces
+    const bool wanted = which == "both"         ? sums || exchanges
+                        : which == "all_reduce" ? sums
                                                 : exchanges;
     if (wanted) longest = std::max(longest, message_bytes(graph, op));
     if (!wanted || message_bytes(graph, op) <= bytes) continue;

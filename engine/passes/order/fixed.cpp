@@ -33,19 +33,19 @@ std::vector<Pair> backward_pairs(const Graph& graph) {
 Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context) {
   const std::vector<Pair> pairs = backward_pairs(graph);
   if (pairs.empty()) context.skip("the backward has no all-to-alls");
-  bool reduces = false;
+  bool found = false;
   size_t next = 0;  // the first pair that begins after the all-reduce in program order
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective != Collective::kAllReduce) continue;
-    reduces = true;
+    if (!reduces(graph.def(op).collective)) continue;
+    found = true;
     while (next < pairs.size() && pairs[next].first < op) ++next;
     if (next > 0) schedule.before(pairs[next - 1].last, op, context.stage, "after the pair");
     if (next < pairs.size()) {
       schedule.before(op, pairs[next].first, context.stage, "before the next pair");
     }
   }
-  if (!reduces) context.skip("there is no all-reduce");
+  if (!found) context.skip("there is no all-reduce");
   return schedule;
 }
 

@@ -141,7 +141,7 @@ class Scheduler {
     const OpId to = gap.close.empty() ? OpId(static_cast<int64_t>(graph_.num_ops())) : gap.close[0];
     for (int64_t i = from.value; i < to.value; ++i) {
       const OpId op(i);
-      if (graph_.def(op).collective != Collective::kAllReduce) continue;
+      if (!reduces(graph_.def(op).collective)) continue;
       if (schedule_.lane_of[op.index()] != schedule_.lane_of[transfer.index()]) continue;
       if (!order_.path(op, transfer)) before(transfer, op, "before all-reduces of " + gap.beside);
     }

@@ -188,14 +188,17 @@ for feature, keys in pairs {
     "pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size" },
   ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
   ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
-  ["sharding of parameters and optimiser states"] = { "zero", "zero_stage", "fsdp",
-    "distributed_optimizer" },
+  ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["accumulation of gradients over micro-batches"] = { "gradient_accumulation",
     "gradient_accumulation_steps", "micro_batch_size", "num_microbatches", "microbatches" },
   ["recomputation of activations"] = { "recompute", "activation_checkpointing",
     "gradient_checkpointing", "checkpoint_activations" },
 } do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
+end
+for _, key in ipairs { "zero", "zero_stage", "distributed_optimizer" } do
+  NOT_BUILT[key] = "optimizer states are sharded by `zero = 1` of moe.system; gradients and "
+    .. "parameters (stages 2 and 3) are not"
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
   NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "

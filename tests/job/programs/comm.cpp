@@ -79,6 +79,18 @@ std::vector<T> sum(Communicator& comm, int64_t round, size_t n) {
   return out;
 }
 
+/// The sums of this member's n elements, then those of all.
+std::vector<float> halves(Communicator& comm, int64_t round, int64_t n) {
+  auto random = generator(round, comm.rank());
+  std::normal_distribution<float> normal(0, 1e3f);
+  std::vector<float> in(static_cast<size_t>(n * comm.size())), own(static_cast<size_t>(n));
+  for (float& x : in) x = normal(random);
+  float* const mine = round % 2 == 0 ? in.data() + comm.rank() * n : own.data();
+  comm.reduce_scatter("halves", in.data(), mine, n);
+  comm.all_gather("halves", mine, in.data(), n * Bytes{sizeof(float)});
+  return in;
+}
+
 /// All kinds of calls, among all ranks and in groups. The same on both kinds of communicators.
 Bytewise mixture(Communicator& all, int64_t rounds) {
   Bytewise result;
@@ -89,6 +101,7 @@ Bytewise mixture(Communicator& all, int64_t rounds) {
     for (const Group& group : {Group{all.size() / 2, 1}, Group{2, all.size() / 2}}) {
       append(result, exchange(all.group(group), round + 100));
       append(result, sum<float>(all.group(group), round + 100, 1001));
+      append(result, halves(all.group(group), round, round % 4 == 0 ? 30'001 : 5));
     }
     all.barrier("round");
   }
