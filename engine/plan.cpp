@@ -15,6 +15,7 @@
 #include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/pipeline.h"
 #include "engine/passes/placement/place_experts.h"
+#include "engine/passes/recompute_blocks.h"
 #include "engine/passes/stage_order.h"
 #include "engine/schedule/packed.h"
 
@@ -98,13 +99,20 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   return schedule;
 }
 
-/// Throws UserError for sharded optimizer states or a stage that edits a training step, if the plan
-/// is for inference, and for a stage that is for inference only, if the plan is for training.
+/// Throws UserError for recomputation, sharded optimizer states or a stage that edits a training
+/// step, if the plan is for inference, and for a stage that is for inference only, if the plan is
+/// for training.
 void check_stages(const PlanSpec& spec) {
   if (spec.inference && spec.system.zero != 0) {
     throw user_error(
         "system '{}': zero = {}, allowed: 0, because inference has no optimizer states to shard",
         spec.system.name, spec.system.zero);
+  }
+  if (spec.inference && spec.system.recompute != Recompute::kNone) {
+    throw user_error(
+        "system.recompute = '{}': inference has no backward for which activations are kept or made "
+        "again; leave it out",
+        name_of(spec.system.recompute));
   }
   for (const Stage& stage : spec.system.stages) {
     const bool built_in = !stage.transform && !stage.schedule;
@@ -178,6 +186,10 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
     graph = join_row_parts(std::move(graph));
   }
   graph = number_packed_rows(graph);
+  if (!spec.inference && system.recompute == Recompute::kBlocks) {
+    graph = recompute_blocks(graph);
+    verify(graph, "recompute");
+  }
   graph = edit_for_device(std::move(graph), spec);
   Schedule schedule = first_schedule(graph, system.sync.lane);
   schedule.log = pipeline.log();

@@ -1,8 +1,8 @@
 -- How does a trained model route real text, and what does that routing cost on a cluster? Text goes
 -- through the forward of a checkpoint on two CPU ranks, and the choices are recorded. For each MoE
 -- layer: how uneven the experts' loads are, and how similar they are in batches that follow each
--- other, on which placements rely (Pro-Prophet, arXiv 2411.10003). Then eight GPUs simulate training
--- steps with these choices and with balanced ones.
+-- other, on which placements rely (Pro-Prophet, arXiv 2411.10003). Then eight GPUs simulate
+-- training steps with these choices and with balanced ones.
 -- By itself the recipe trains a small model of Mixtral's architecture on text of this machine; the
 -- simulation then has Mixtral's widths. For a checkpoint of yours fill in YOURS and run
 --   moebench run --read FOLDER recipes/real_routing.lua
@@ -10,7 +10,8 @@ local moe = require "moe"
 
 -- FOLDER has all three: the config, the parameters (or model.safetensors.index.json), and rows of
 -- token ids by the model's tokenizer, SEQ + 1 each: [[5, 17, ...], [8, 2, ...]].
-local YOURS -- = { config = "config.json", parameters = "model.safetensors", tokens = "tokens.json" }
+local YOURS = nil
+-- = { config = "config.json", parameters = "model.safetensors", tokens = "tokens.json" }
 local RANKS, GPUS, SEQ, BATCHES, ROWS = 2, 8, 128, 16, 32 -- ROWS: sequences of a batch, all ranks
 local SMALL = { hidden = 64, heads = 4, kv_heads = 2, expert_ffn = 128, vocab = 256 }
 
@@ -50,7 +51,7 @@ end
 
 print(("%d batches of %d tokens; cross entropy %.3f, mean over batches"):format(BATCHES, ROWS * SEQ,
   mean(recorded.losses)))
-local rows = { { "MoE layer", "busiest expert, over the mean", "idlest", "same in the next batch" } }
+local rows = { { "MoE layer", "busiest expert, over the mean", "idlest", "same next batch" } }
 for layer = 1, #recorded.moe[1] do
   local load, same = {}, {}
   for batch, layers in ipairs(recorded.moe) do

@@ -51,6 +51,7 @@ Part part_of(const Graph& graph, OpId id) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(op);
   const bool forward = op.phase == Phase::kForward;
+  if (op.phase == Phase::kRecompute) return kNumParts;  // not in the performance model
   if (def.payload == Payload::kShadows) return kCopies;
   if (def.payload == Payload::kShadowGradients) return kGradients;
   if (def.payload == Payload::kRows) {

@@ -27,8 +27,10 @@ std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& co
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const OpDef& def = graph.def(id);
-    sums[def.lane == LaneKind::kComm ? def.name : segment_name(graph.op(id).segment)] +=
-        cost.op_ns(graph, id);
+    const Op& op = graph.op(id);
+    const bool again = op.phase == Phase::kRecompute;
+    const char* const key = again ? phase_name(op.phase) : segment_name(op.segment);
+    sums[def.lane == LaneKind::kComm ? def.name : key] += cost.op_ns(graph, id);
   }
   return sums;
 }

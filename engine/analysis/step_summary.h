@@ -22,7 +22,8 @@ size_t median_step(const std::vector<Metrics>& steps);
 Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline);
 
 /// Returns the summed times of a rank's ops, each running alone. A key is an op kind, for all
-/// collectives of that kind, or a segment, for all other ops in it.
+/// collectives of that kind, "recompute", for all other ops that run again, or a segment, for all
+/// other ops in it.
 std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& cost);
 
 /// Shares of the time of all ops of a rank, each alone, whose times are measured: around their

@@ -12,7 +12,7 @@ namespace moe {
 namespace {
 
 const char* phase_word(Phase phase) {
-  if (phase == Phase::kForward) return "forward";
+  if (phase == Phase::kForward || phase == Phase::kRecompute) return "forward";
   return phase == Phase::kBackward ? "backward" : "update";
 }
 

@@ -67,6 +67,8 @@ const char* phase_name(Phase phase) {
   switch (phase) {
     case Phase::kForward:
       return "forward";
+    case Phase::kRecompute:
+      return "recompute";
     case Phase::kBackward:
       return "backward";
     case Phase::kUpdate:

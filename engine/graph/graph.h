@@ -35,7 +35,9 @@ const char* dtype_name(DType dtype);
 /// What a tensor is for. Parameters and states persist across steps. Inputs are filled by the
 /// trainer before each step. Activations and gradients exist within one step only.
 enum class TensorKind : uint8_t { kInput, kParam, kState, kActivation, kGradient };
-enum class Phase : uint8_t { kForward, kBackward, kUpdate };
+/// kRecompute: ops of the forward that run once more, right before the backward of their block
+/// (passes/recompute_blocks.h).
+enum class Phase : uint8_t { kForward, kRecompute, kBackward, kUpdate };
 enum class Segment : uint8_t {
   kEmbed,
   kAttn,

@@ -115,7 +115,7 @@ std::optional<E> by_name(const char* (*name)(E), int count, std::string_view tex
   return std::nullopt;
 }
 
-constexpr int kNumDTypes = 5, kNumTensorKinds = 5, kNumPhases = 3, kNumSegments = 9;
+constexpr int kNumDTypes = 5, kNumTensorKinds = 5, kNumPhases = 4, kNumSegments = 9;
 
 /// Builds the graph line by line, then numbers its tensors in the order of their labels.
 class GraphParser {
@@ -262,7 +262,7 @@ class GraphParser {
 
   void parse_op_flags(LineReader& in, Op& op) {
     const auto phase = by_name(phase_name, kNumPhases, in.word("a phase"));
-    if (!phase) in.fail("a phase: forward, backward, update");
+    if (!phase) in.fail("a phase: forward, recompute, backward, update");
     op.phase = *phase;
     const auto segment = by_name(segment_name, kNumSegments, in.word("a segment"));
     if (!segment) in.fail("a segment: embed attn gate dispatch expert combine mlp head update");

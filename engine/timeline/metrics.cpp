@@ -66,10 +66,10 @@ struct SpanBounds {
   }
 };
 
-/// One phase (forward or backward) of an MoE layer on one rank.
+/// One phase (forward, recompute or backward) of an MoE layer on one rank.
 struct LayerSpans {
   int32_t rank = 0;
-  bool backward = false;
+  Phase phase = Phase::kForward;
   SpanBounds layer, window;
   Intervals a2a;              // post to end of the layer's all-to-alls
   Nanoseconds expert_ns = 0;  // compute time of its experts
@@ -81,16 +81,17 @@ bool of_moe_layer(const Op& op) {
           op.segment == Segment::kExpert || op.segment == Segment::kCombine);
 }
 
+constexpr int32_t kPhases = static_cast<int32_t>(Phase::kUpdate);  // all phases before the update
+
 /// Returns for each op the index of its layer and phase among the LayerSpans of a rank, or -1 for
 /// an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   int32_t blocks = 0;
   for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);
-  count = 2 * blocks;
+  count = kPhases * blocks;
   std::vector<int32_t> numbers;
   for (const Op& op : graph.ops()) {
-    const bool backward = op.phase == Phase::kBackward;
-    numbers.push_back(of_moe_layer(op) ? 2 * op.layer + (backward ? 1 : 0) : -1);
+    numbers.push_back(of_moe_layer(op) ? kPhases * op.layer + static_cast<int32_t>(op.phase) : -1);
   }
   return numbers;
 }
@@ -105,7 +106,7 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
     if (number < 0) continue;
     LayerSpans& mine = layers[static_cast<size_t>(span.rank * count + number)];
     mine.rank = span.rank;
-    mine.backward = number % 2 == 1;
+    mine.phase = static_cast<Phase>(number % kPhases);
     mine.layer.add(span);
     const OpDef& def = graph.def(span.op);
     const bool of_expert = graph.op(span.op).segment == Segment::kExpert;
@@ -118,12 +119,12 @@ std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) 
   return layers;
 }
 
-MoeTimes moe_times(std::vector<LayerSpans>& layers, bool backward,
+MoeTimes moe_times(std::vector<LayerSpans>& layers, Phase phase,
                    const std::vector<RankSpans>& ranks) {
   TimeSum layer, a2a, inside, busy;
   Nanoseconds n = 0;
   for (LayerSpans& spans : layers) {
-    if (spans.backward != backward || spans.a2a.empty()) continue;
+    if (spans.phase != phase || spans.a2a.empty()) continue;
     const SpanBounds& window = spans.window;
     sort(spans.a2a);
     layer += spans.layer.end - spans.layer.begin;
@@ -230,8 +231,8 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .wait_ns = all.mean(n, "all waiting for peers together").wait_ns,
           .all_to_all = all_to_all.mean(n, "the all-to-alls and their waits together"),
           .all_reduce = all_reduce.mean(n, "the all-reduces and their waits together"),
-          .forward = moe_times(layers, false, ranks),
-          .backward = moe_times(layers, true, ranks)};
+          .forward = moe_times(layers, Phase::kForward, ranks),
+          .backward = moe_times(layers, Phase::kBackward, ranks)};
 }
 
 namespace {

@@ -21,7 +21,7 @@
 //   wait_ns           sum of begin - post: waiting for peers and for ops that an arbiter puts first
 //   transfer_ns       sum of end - begin
 //
-// Per phase (forward, backward), mean over ranks and over the layers that have all-to-alls. They
+// For forward and backward (not recompute), mean over ranks and layers that have all-to-alls. They
 // follow Lina (ATC 2023, sections 4.3 and 7.2), which does not define the window; window_ns is a
 // definition of this project.
 //   layer_ns          from the first begin to the last end of the layer's ops, gate to combine

@@ -268,6 +268,19 @@ TEST_CASE("a layer's errors are those counted by hand: late ranks and the first 
   CHECK(trans.samples[1].real_s == Approx(1250e-9));
 }
 
+TEST_CASE("blocks that run again are no part of the times that the model predicts") {
+  PlanSpec spec = prophet_spec(2, 2);
+  spec.system.stages = {stage("prophet"), stage("serial")};
+  const ModelErrors kept = simulated_errors(spec);
+  spec.system.recompute = Recompute::kBlocks;
+  const ModelErrors again = simulated_errors(spec);
+  for (const ModelOp op : {ModelOp::kA2a, ModelOp::kExperts}) {
+    REQUIRE(of(again, op).samples.size() == of(kept, op).samples.size());
+    CHECK(of(kept, op).count > 0);
+    CHECK(of(again, op).mean == Approx(of(kept, op).mean));
+  }
+}
+
 TEST_CASE("a plan without a placement has no errors of its model") {
   const auto plan = make_plan(small_spec({stage("irregular_a2a")}));
   for (const ModelError& error : planner_errors(*plan, make_simulator()->run(*plan, {}))) {

@@ -69,6 +69,22 @@ TEST_CASE("losses are those of transformers, and the same on two and four ranks"
   }
 }
 
+TEST_CASE("open models train the same bits with blocks that run again") {
+  for (const char* name : {"mixtral", "deepseek_v3", "gpt_oss"}) {
+    INFO(name);
+    const Folder folder;
+    CHECK(outcome(folder, kModels / name, kTrain + R"(
+      local function trained(recompute)
+        local r = train { ranks = 2, system = moe.system "lancet_dw" { recompute = recompute } }
+        return r.digest .. " " .. table.concat(r.losses, " "), r.peak_bytes
+      end
+      local kept, kept_bytes = trained "none"
+      local again, bytes = trained "blocks"
+      assert(kept == again and bytes < kept_bytes)
+    )") == "(no error)");
+  }
+}
+
 TEST_CASE("what is written is read again, and trains on where it stopped") {
   for (const char* name : {"gpt_oss", "deepseek_v3", "granitemoe"}) {
     INFO(name);

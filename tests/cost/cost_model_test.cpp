@@ -1,10 +1,13 @@
 #include "engine/cost/cost_model.h"
 
+#include <array>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <limits>
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/cost/op_table.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/network/closed_form.h"
 #include "tests/cost/fake_ops.h"
@@ -129,6 +132,37 @@ TEST_CASE("collectives in groups go by the closed form of all groups at once, ta
   g.op(a2a).attrs["group"] = int64_t{3};
   CHECK_THROWS_WITH(cost.op_ns(g, a2a), Catch::Contains("op 'a': group = 3, stride = 2") &&
                                             Catch::Contains("divide the 4 ranks"));
+}
+
+TEST_CASE("halves of an all-reduce go by closed form, half of its table, or measured times") {
+  Graph g = four_ranks();
+  const Attrs all = {{"bytes", 4e6}};
+  const OpId reduce = g.add_op("all_reduce", "r", {}, all);
+  const OpId scatter = g.add_op("reduce_scatter", "s", {}, all);
+  const OpId gather = g.add_op("all_gather", "g", {}, all);
+  Cluster cluster = two_nodes();
+  cluster.all_reduce = AllReduceAlgorithm::kRing;
+  cluster.all_reduce_base_ns = 0;
+  const RooflineCost closed(cluster, {});
+  CHECK(std::abs(closed.op_ns(g, scatter) + closed.op_ns(g, gather) - closed.op_ns(g, reduce)) <=
+        1);
+  CHECK(closed.algorithm(g, scatter) == "ring");
+  for (const OpId half : {scatter, gather}) CHECK(wire_bytes(g, half, {}) == 3'000'000);
+  const RooflineCost table(cluster, {},
+                           {{Collective::kAllReduce, InterpolatedTable({{0, 7}, {1e9, 7}})}});
+  for (const OpId half : {scatter, gather}) CHECK(table.op_ns(g, half) == 4);
+  CHECK(table.time_source(g, scatter) == TimeSource::kExtrapolated);
+  cluster.nodes = 1;
+  cluster.devices_per_node = 4;
+  cluster.nics_per_node = 1;
+  cluster.collective_times = MOE_SOURCE_DIR "/scripts/moe/gpus/h100.times";
+  const auto grids = OpTables::open(cluster.collective_times);
+  const RooflineCost measured(cluster, {});
+  for (const auto& [op, name] : {std::pair(scatter, "reduce_scatter"), {gather, "all_gather"}}) {
+    const double ns = grids->find(name, "bf16")->at(std::array{4.0, 4e6}).ns;
+    CHECK(measured.op_ns(g, op) == static_cast<Nanoseconds>(std::ceil(ns)));
+    CHECK(measured.algorithm(g, op) == "measured");
+  }
 }
 
 TEST_CASE("padding that is not sent costs nothing") {

@@ -36,14 +36,18 @@ inline OpDef def(const char* name, LaneKind lane, Collective collective,
   return def;
 }
 
-/// compute, all_to_all, all_reduce; update, which overwrites its first input; and view, which does
-/// nothing.
+/// compute, all_to_all, all_reduce and its halves; update, which overwrites its first input; and
+/// view, which does nothing.
 inline const OpTable& table() {
   static const OpDef compute = def("compute", LaneKind::kCompute, Collective::kNone);
   static const OpDef all_to_all =
       def("all_to_all", LaneKind::kComm, Collective::kAllToAll, Payload::kRows);
   static const OpDef all_reduce =
       def("all_reduce", LaneKind::kComm, Collective::kAllReduce, Payload::kGradients);
+  static const OpDef reduce_scatter =
+      def("reduce_scatter", LaneKind::kComm, Collective::kReduceScatter, Payload::kGradients);
+  static const OpDef all_gather =
+      def("all_gather", LaneKind::kComm, Collective::kAllGather, Payload::kParameters);
   static const OpDef update = [] {
     OpDef overwriting = def("update", LaneKind::kCompute, Collective::kNone);
     overwriting.mutates = {0};
@@ -54,7 +58,8 @@ inline const OpTable& table() {
     still.view = [](const Op& op) { return attr_int(op, "copies") == 0; };
     return still;
   }();
-  static const OpTable table({&compute, &all_to_all, &all_reduce, &update, &view});
+  static const OpTable table(
+      {&compute, &all_to_all, &all_reduce, &update, &view, &reduce_scatter, &all_gather});
   return table;
 }
 

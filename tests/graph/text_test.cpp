@@ -112,7 +112,7 @@ TEST_CASE("text that is not a graph is refused with its line and what was expect
       {"%1 = gelu(%0) act forward mlp", "expected a tensor number that is not taken"},
       {"%2, %3 = gelu(%0) act forward mlp", "expected 1 outputs of gelu"},
       {"%2 = gelu(%0 act forward mlp", "expected ')'"},
-      {"%2 = gelu(%0) act sideways mlp", "expected a phase: forward, backward, update"},
+      {"%2 = gelu(%0) act sideways mlp", "expected a phase: forward, recompute, backward, update"},
       {"%2 = gelu(%0) act forward body", "expected a segment: embed"},
       {"%2 = gelu(%0) act forward mlp layer", "expected '='"},
       {"%2 = gelu(%0) act forward mlp late", "expected 'layer=N', 'part=N' or 'dw'"},

@@ -87,23 +87,6 @@ test("a system of systems is the best of them and says which and what each took"
   assert(w.output:find("best_of (mine)", 1, true), w.output)
 end)
 
-test("a system's zero is in its plan, its results and what keeps executed runs apart", function()
-  local function systems(zero)
-    return ('moe.system "any" { of = { moe.system "raf" { zero = %d }, "tutel" } }, '):format(zero)
-      .. ('moe.system "raf" { zero = %d }'):format(zero)
-  end
-  local cpu = 'run = { "simulate", { "cpu", ranks = 2, steps = 2 } }'
-  for zero = 0, 1 do
-    local w = run(systems(zero), cpu)
-    expect.equal(w.executed[2].spec.system.zero, zero)
-    for _, r in ipairs(w.results.runs) do
-      if r.system == "raf" then expect.equal(r.zero, zero > 0 and zero or nil) end
-    end
-  end
-  expect.fails('local moe = require "moe"\nlocal s = moe.system "raf" { zero = 2 }', 2,
-    "system 'raf'.zero: 2 is not allowed; give")
-end)
-
 test("a system of systems is executed as what it chose", function()
   local w = run('moe.system "any" { of = { "raf", "lancet_dw" } }',
     'run = { { "cpu", ranks = 2, steps = 2 } }')
@@ -116,6 +99,21 @@ T = moe.train { model = m, ranks = 2, system = moe.system "any" { of = { "raf", 
   expect.equal(t.executed[1].spec.system.choice, "lancet_dw")
 end)
 
+test("a system's zero and recompute are in its plans, records and tables", function()
+  local w = run([[moe.system "any" { of = { moe.system "raf" { zero = 1, recompute = "blocks" } } },
+    moe.system "lancet_dw" {} ]], 'run = { "simulate", { "cpu", ranks = 2, steps = 2 } }')
+  local planned = { w.executed[1].spec.system, w.executed[2].spec.system }
+  expect.equal({ planned[1].zero, planned[1].recompute }, { 1, "blocks" })
+  expect.equal({ planned[2].zero, planned[2].recompute }, { 0, "none" })
+  local r = w.results.runs
+  expect.equal({ r[1].zero, r[1].recompute }, { 1, "blocks" })
+  expect.equal({ r[2].zero or false, r[2].recompute or false }, { false, false })
+  assert(w.output:find("zero=1 recompute=blocks)", 1, true), w.output)
+  local head = 'local moe = require "moe"\nlocal s = moe.system "raf" '
+  expect.fails(head .. "{ zero = 2 }", 2, "system 'raf'.zero: 2 is not allowed; give")
+  expect.fails(head .. "{ recompute = 'layers' }", 2, "recompute", "'layers'", "none, blocks")
+end)
+
 test("systems of systems are checked", function()
   local head = 'local moe = require "moe"\nlocal s = moe.system "any" '
   expect.fails(head .. "{\n of = {} }", 2, "system 'any'.of: the list is empty")
@@ -126,7 +124,9 @@ test("systems of systems are checked", function()
   expect.fails(head .. "{ of = { 'raf' }, moe.pass.serial {} }", 2,
     "give `of` without other fields")
   expect.fails(head .. "{ of = { 'raf' }, all_reduce = {} }", 2, "give `of` without other fields")
-  expect.fails(head .. "{ of = { 'raf' }, zero = 1 }", 2, "give `of` without other fields")
+  for _, field in ipairs { "zero = 1", "recompute = 'blocks'" } do
+    expect.fails(head .. "{ of = { 'raf' }, " .. field .. " }", 2, "give `of` without other fields")
+  end
 end)
 
 test("moe.fallback wants one option with a list", function()

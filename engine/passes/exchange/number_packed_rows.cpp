@@ -25,6 +25,7 @@ class Numbering {
     for (const Op& op : graph.ops()) {
       if (op.kind.valid()) note_part_before(op);
     }
+    note_exchanged_parts();
   }
 
   Graph run() {
@@ -48,6 +49,22 @@ class Numbering {
       const auto at = static_cast<size_t>(begin.input);
       if (begin.of_input < 0 || at >= op.inputs.size() || !op.inputs[at].valid()) continue;
       before_[op.inputs[static_cast<size_t>(begin.of_input)]] = op.inputs[at];
+    }
+  }
+
+  /// Does the same for the row ends at the experts, as the exchange of counts makes them: where no
+  /// op behind it is cut, no op reads one of them as the end of the part before.
+  void note_exchanged_parts() {
+    std::map<TensorId, TensorId> received;  // by the counts that are sent
+    for (const Op& op : given_.ops()) {
+      if (op.kind.valid() && given_.def(op).payload == Payload::kCounts) {
+        received[op.inputs[0]] = op.outputs[0];
+      }
+    }
+    for (const auto& [counts, made] : received) {
+      const auto before = before_.find(counts);
+      if (before == before_.end() || !received.contains(before->second)) continue;
+      before_.try_emplace(made, received.at(before->second));
     }
   }
 

@@ -4,9 +4,11 @@
 namespace moe {
 namespace {
 
-/// The all-to-alls of one layer's backward: those to the experts and those back, with all parts.
+/// The all-to-alls of one layer's backward, or those that run again before it: those to the experts
+/// and those back, with all parts.
 struct Pair {
   int32_t layer;
+  Phase phase;
   OpId first, last;  // in program order, which is also the order on their lane
 };
 
@@ -15,9 +17,10 @@ std::vector<Pair> backward_pairs(const Graph& graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (graph.def(op).collective != Collective::kAllToAll) continue;
-    if (graph.op(op).phase != Phase::kBackward) continue;
-    if (pairs.empty() || pairs.back().layer != graph.op(op).layer) {
-      pairs.push_back({graph.op(op).layer, op, op});
+    const auto [layer, phase] = std::pair(graph.op(op).layer, graph.op(op).phase);
+    if (phase != Phase::kBackward && phase != Phase::kRecompute) continue;
+    if (pairs.empty() || pairs.back().layer != layer || pairs.back().phase != phase) {
+      pairs.push_back({layer, phase, op, op});
     }
     pairs.back().last = op;
   }

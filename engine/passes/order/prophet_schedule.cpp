@@ -29,7 +29,7 @@ std::vector<Block> placed_blocks(const Graph& graph) {
     if (is(graph, id, MoeOp::kPlace)) blocks[op.layer].plan = id;
     if (carries(graph, id, Payload::kShadows)) blocks[op.layer].trans.push_back(id);
     if (carries(graph, id, Payload::kShadowGradients)) blocks[op.layer].agg.push_back(id);
-    if (!carries(graph, id, Payload::kRows)) continue;
+    if (!carries(graph, id, Payload::kRows) || op.phase == Phase::kRecompute) continue;
     Block& block = blocks[op.layer];
     const bool forward = op.phase == Phase::kForward;
     if (attr_string(op, "to") == "expert") {

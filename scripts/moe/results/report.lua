@@ -26,11 +26,14 @@ local function degrees_text(degrees)
   return same and tostring(degrees[1]) or table.concat(degrees, ",")
 end
 
--- Returns the system's name with what was chosen for it: option or system, degrees, packing.
+-- Returns the system's name with what was chosen for it: option or system, degrees, packing, and
+-- with what it makes again.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
   if run.packing then chosen[#chosen + 1] = ("packing=%d"):format(run.packing.n) end
+  if run.zero then chosen[#chosen + 1] = ("zero=%d"):format(run.zero) end
+  if run.recompute then chosen[#chosen + 1] = "recompute=" .. run.recompute end
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 

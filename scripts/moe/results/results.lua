@@ -37,6 +37,7 @@ local ROWS = {
     "stages that did not do what their options request: stage and reason of each" },
   { "all_reduce", "moe.AllReduce", "the all-reduce policy" },
   { "zero", "integer?", "the ZeRO stage of the system, if not 0" },
+  { "recompute", '"blocks"?', "what the backward makes again instead of keeping it" },
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "candidates", "table[]?",
     "what that choice was made from: label, time and memory of each candidate" },
@@ -48,7 +49,8 @@ local ROWS = {
   { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
   { "forward_ms", "number?", "time until the forward's last op ends" },
   { "alone_ms", "table<string, number>",
-    "times of a rank's ops, each alone: collectives by kind, other ops by segment" },
+    "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
+    .. "other ops by segment" },
   { "measured_share", "number",
     "share of the ops' time that measurements around their sizes give" },
   { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },

@@ -99,6 +99,7 @@ local function base_record(name, job, spec, made)
     stages = core.array(system_lib.describe(made.candidate)),
     all_reduce = made.candidate.all_reduce,
     zero = made.candidate.zero > 0 and made.candidate.zero or nil,
+    recompute = made.candidate.recompute ~= "none" and made.candidate.recompute or nil,
     packing = made.packing, choice = made.candidate.choice, degrees = degrees_of(info),
     candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,

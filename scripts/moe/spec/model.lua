@@ -245,8 +245,9 @@ function M.resolve(model, devices, dtype)
 end
 
 --- Returns { parameters = { { name, elements, expert } }, all = number of parameters, active =
---- those that a token uses, flops_per_token = of the forward } of a model, counted in its graph. Each expert gets the same number of rows, none of
---- them padding, as there are as many sequences as experts.
+--- those that a token uses, flops_per_token = of the forward } of a model, counted in its graph.
+--- Each expert gets the same number of rows, none of them padding, as there are as many sequences
+--- as experts.
 function M.counts(model)
   local experts = model.experts or model.experts_per_device
   local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",

@@ -210,16 +210,17 @@ local function make(name, t, at)
     if type(key) == "number" then passes[key] = value else given[key] = value end
   end
   local fields = schema.check(M.FIELDS, given, path, at)
-  if fields.of and (next(passes) or fields.all_reduce or fields.packing or given.zero) then
-    errors.user(path .. ".of: each system in the list has its own passes, all_reduce, packing and "
-      .. "zero; give `of` without other fields", at)
+  if fields.of and (next(passes) or next(given, next(given))) then
+    errors.user(path .. ".of: each system in the list has its own passes and fields; give `of` "
+      .. "without other fields", at)
   end
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
   return schema.object({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and passes_of(name, passes, path, at) or nil,
-    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER, zero = fields.zero,
+    all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
+    zero = fields.zero, recompute = fields.recompute,
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
@@ -235,13 +236,14 @@ end
 
 local function candidate_of(system, list)
   return { name = system.name, stages = list.stages, choice = list.label,
-    all_reduce = system.all_reduce, zero = system.zero, packing = system.packing }
+    all_reduce = system.all_reduce, zero = system.zero, recompute = system.recompute,
+    packing = system.packing }
 end
 
 --- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest
 --- is taken. An alternative is a list of candidates, of which the first that fits in memory is
---- taken. A candidate is a system as the core takes it, with .all_reduce, .zero and .choice (a
---- label that names the chosen options, or nil).
+--- taken. A candidate is a system as the core takes it, with .choice (a label that names the chosen
+--- options, or nil).
 function M.expand(system)
   local alternatives = {}
   for _, member in ipairs(system.members or {}) do

@@ -128,6 +128,24 @@ TEST_CASE("operands that are rounded once give the bits of those rounded in ever
   }
 }
 
+TEST_CASE("blocks that run again on a device, edited for it, have the bits of activations kept") {
+  for (size_t i = 0; i < systems().size(); ++i) {
+    for (const Precision precision : {Precision::kF32, Precision::kBF16}) {
+      CAPTURE(i, static_cast<int>(precision));
+      PlanSpec spec = spec_of(small_model("switch", 4), 2, precision);
+      spec.system.stages = systems()[i];
+      const auto kept = make_plan(spec);
+      spec.system.recompute = Recompute::kBlocks;
+      const bool rounds = precision == Precision::kBF16;
+      const Pair plans = both(spec, systems()[i], {.fuse_gelu = !rounds, .round_once = rounds});
+      REQUIRE(plans.edited->hash != plans.plain->hash);
+      const RunOptions options = options_for(*kept, 2);
+      check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
+                 run_lazy(*kept, options, LazyOrder::kAsGiven, 1));
+    }
+  }
+}
+
 TEST_CASE("all that a model may have is rounded once, and trains with the same bits") {
   Gpt2 model = small_model("top_k", 2);
   model.k = 2;

@@ -1,0 +1,161 @@
+#include "engine/passes/recompute_blocks.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/graph/joined.h"
+#include "engine/graph/op_def.h"
+
+namespace moe {
+namespace {
+
+bool is_integer(const Graph& graph, TensorId t) {
+  return graph.tensor(t).dtype == DType::kI32;
+}
+
+/// Whether the op belongs to the forward of a block and may run again, with the same results and
+/// without a further effect.
+bool may_run_again(const Graph& graph, const Op& op) {
+  const OpDef& def = graph.def(op);
+  const bool exchanges_rows =
+      def.collective == Collective::kAllToAll && def.payload == Payload::kRows;
+  return op.phase == Phase::kForward && op.layer >= 0 && def.lane != LaneKind::kHost &&
+         def.loss == Loss::kNone && (def.collective == Collective::kNone || exchanges_rows) &&
+         mutated_inputs(graph, op).empty() &&
+         std::none_of(op.outputs.begin(), op.outputs.end(),
+                      [&](TensorId t) { return is_integer(graph, t); });
+}
+
+/// The state of one call of recompute_blocks.
+class Recomputation {
+ public:
+  explicit Recomputation(const Graph& graph)
+      : given_(graph),
+        graph_(graph),
+        producer_(graph.producers()),
+        joined_(graph),
+        dropped_(graph.tensors().size()),
+        runs_again_(graph.num_ops()) {}
+
+  Graph run() {
+    drop();
+    OpId first;  // of the ops of one block that follow each other in the backward
+    for (size_t i = 0; i < given_.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      const Op& op = given_.op(id);
+      if (op.phase != Phase::kBackward) {
+        first = OpId();
+        continue;
+      }
+      if (!first.valid() || given_.op(first).layer != op.layer) first = id;
+      for (const TensorId t : op.inputs) {
+        if (!t.valid() || !dropped_[t.index()]) continue;
+        backward_.try_emplace(op.layer, first);
+        make_again(t);
+      }
+    }
+    return with_order(graph_, order());
+  }
+
+ private:
+  /// Sets dropped_: all tensors of the forward of blocks except those that are kept.
+  void drop() {
+    for (size_t t = 0; t < dropped_.size(); ++t) {
+      dropped_[t] = producer_[t].valid() && may_run_again(given_, given_.op(producer_[t]));
+    }
+    for (const Op& op : given_.ops()) {
+      for (const TensorId t : op.inputs) {
+        if (t.valid() && dropped_[t.index()] && layer_of(t) != op.layer)
+          dropped_[t.index()] = false;
+      }
+    }
+    for (const JoinedTensors::Group& group : joined_.groups) {
+      const bool all = std::all_of(group.members.begin(), group.members.end(),
+                                   [this](TensorId t) { return dropped_[t.index()]; });
+      for (const TensorId t : group.members) dropped_[t.index()] = all;
+    }
+  }
+
+  int32_t layer_of(TensorId t) const { return given_.op(producer_[t.index()]).layer; }
+
+  /// Lets the op run again that makes t, and those that make what this op reads. Tensors that share
+  /// their storage with t are made again with it, so that they share that of its clone.
+  void make_again(TensorId t) {
+    std::vector<TensorId> open{t};
+    while (!open.empty()) {
+      const TensorId next = open.back();
+      open.pop_back();
+      if (!dropped_[next.index()] || runs_again_[producer_[next.index()].index()]) continue;
+      runs_again_[producer_[next.index()].index()] = true;
+      const Op& op = given_.op(producer_[next.index()]);
+      for (const TensorId input : op.inputs) {
+        if (input.valid()) open.push_back(input);
+      }
+      for (const TensorId output : op.outputs) {
+        const int32_t group = joined_.group_of[output.index()];
+        if (group < 0) continue;
+        const std::vector<TensorId>& members = joined_.groups[static_cast<size_t>(group)].members;
+        open.insert(open.end(), members.begin(), members.end());
+      }
+    }
+  }
+
+  /// Adds the ops that run again, and returns the order of all ops.
+  std::vector<OpId> order() {
+    std::map<int32_t, std::vector<OpId>> clones;  // by block
+    for (size_t i = 0; i < runs_again_.size(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      if (runs_again_[i]) clones[given_.op(id).layer].push_back(clone(given_.op(id)));
+    }
+    std::vector<OpId> order;
+    for (size_t i = 0; i < given_.num_ops(); ++i) {
+      const OpId id(static_cast<int64_t>(i));
+      if (given_.removed(id)) continue;
+      Op& op = graph_.op(id);
+      const auto begin = backward_.find(op.layer);
+      if (begin != backward_.end() && begin->second == id) {
+        const std::vector<OpId>& before = clones[op.layer];
+        order.insert(order.end(), before.begin(), before.end());
+      }
+      if (op.phase == Phase::kBackward) read_again(op);
+      order.push_back(id);
+    }
+    return order;
+  }
+
+  OpId clone(Op op) {
+    op.name += ".again";
+    op.phase = Phase::kRecompute;
+    read_again(op);
+    for (TensorId& t : op.outputs) {
+      Tensor tensor = given_.tensor(t);
+      tensor.name += ".again";
+      again_[t] = graph_.add_tensor(std::move(tensor));
+      t = again_[t];
+    }
+    return graph_.append(std::move(op));
+  }
+
+  void read_again(Op& op) const {
+    for (TensorId& t : op.inputs) {
+      if (t.valid() && dropped_[t.index()]) t = again_.at(t);
+    }
+  }
+
+  const Graph& given_;
+  Graph graph_;
+  std::vector<OpId> producer_;
+  JoinedTensors joined_;
+  std::vector<bool> dropped_;         // indexed by tensor: it is not kept for the backward
+  std::vector<bool> runs_again_;      // indexed by op
+  std::map<int32_t, OpId> backward_;  // by block: where its backward begins
+  std::map<TensorId, TensorId> again_;
+};
+
+}  // namespace
+
+Graph recompute_blocks(const Graph& graph) {
+  return Recomputation(graph).run();
+}
+
+}  // namespace moe
