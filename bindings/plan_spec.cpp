@@ -99,7 +99,6 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   result.name = system.text("name");
   read_fields(system, result);
   if (system.has("all_reduce")) read_fields(system.at("all_reduce"), result.sync);
-  read_fields(system, result);
   if (!system.has("stages")) return result;
   const nlohmann::json& stages = *system.value().find("stages");
   lua_getfield(L, index, "stages");
