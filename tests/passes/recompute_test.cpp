@@ -193,6 +193,24 @@ TEST_CASE("a block keeps its input, and the memory of a deep model falls by what
   }
 }
 
+TEST_CASE("parts along the rows in use share the memory of the whole, kept or made again") {
+  const auto arena = [](Recompute recompute, std::vector<Stage> stages) {
+    stages.insert(stages.begin(), {stage("irregular_a2a"), stage("used_rows")});
+    PlanSpec spec = small_spec(std::move(stages));
+    change_model(spec, [](test::Gpt2& m) { m.layers = 12, m.seq = 64, m.capacity_factor = 0; });
+    return static_cast<double>(plan_of(spec, recompute)->memory.arena_bytes);
+  };
+  for (const Recompute recompute : {Recompute::kNone, Recompute::kBlocks}) {
+    const double whole = arena(recompute, {});
+    for (const Stage& cut : {stage("capacity_pipeline", {{"degree", 2.0}}),
+                             stage("fastermoe_pipeline", {{"groups", 2.0}})}) {
+      CAPTURE(cut.name, recompute == Recompute::kBlocks);
+      // A part does not take the memory of its input, in which the other parts still are.
+      CHECK(arena(recompute, {cut}) <= 4 * whole / 3);
+    }
+  }
+}
+
 TEST_CASE("blocks run again right before their backward, from the last to the first") {
   for (const bool losses : {false, true}) {
     PlanSpec spec = small_spec({stage("serial")});

@@ -141,6 +141,7 @@ Graph join_row_parts(Graph graph) {
     }
   }
   if (all.empty()) return graph;
+  std::vector<std::vector<OpId>> after(graph.num_ops());  // the new ops, by the op they follow
   for (const auto& [key, parts] : all) {
     if (parts.tensors.size() < 2) continue;
     const Op last = graph.op(parts.last);
@@ -150,6 +151,7 @@ Graph join_row_parts(Graph graph) {
                                     inputs, {}, last.phase);
     graph.op(whole).segment = last.segment;
     graph.op(whole).layer = last.layer;
+    after[parts.last.index()].push_back(whole);
     for (const TensorId t : parts.tensors) {
       for (const OpId reader : readers[t.index()]) {
         if (graph.op(reader).phase == last.phase) continue;
@@ -158,7 +160,14 @@ Graph join_row_parts(Graph graph) {
       }
     }
   }
-  return compact(graph);
+  // Right after the last part: the storage lives at least until there.
+  std::vector<OpId> order;
+  for (size_t i = 0; i < after.size(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!graph.removed(id)) order.push_back(id);
+    order.insert(order.end(), after[i].begin(), after[i].end());
+  }
+  return compact(with_order(graph, order));
 }
 
 }  // namespace moe
