@@ -159,6 +159,19 @@ M.TYPES = {
         qkv_bias = c.attention_bias or false, qk_norm = c.use_qk_norm and "head" or "none" })
     end,
   },
+  dots1 = {
+    fields = function(c)
+      for _, kind in ipairs(c.layer_types or {}) do
+        if kind ~= "full_attention" then return nil, "layer_types: windows are not built here" end
+      end
+      return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
+        ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
+        experts = c.n_routed_experts, k = c.num_experts_per_tok,
+        shared_ffn = (c.n_shared_experts or 0) * c.moe_intermediate_size,
+        qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
+        qk_norm = "head" })
+    end,
+  },
   gpt_oss = {
     fields = function(c)
       local every = 2
