@@ -104,6 +104,7 @@ void RunLoop<T>::run_step(const DataSource& data, StepSpec spec) {
 
 template <class T>
 bool RunLoop<T>::train_step(int64_t step) {
+  const MachineState machine = local_ranks_.machine ? local_ranks_.machine() : MachineState();
   const bool measure = options_.train.keep_grad_norms && step == first_step_;
   run_step(options_.data, {.step = step, .train = true, .measure_gradients = measure});
   bool go_on = true;
@@ -111,6 +112,7 @@ bool RunLoop<T>::train_step(int64_t step) {
     std::vector<LinkSpan> links;
     if (local_ranks_.take_links) links = local_ranks_.take_links();
     add_step({plan_, options_, persistents_, buffers_, reports_, spec_}, std::move(links), result_);
+    if (local_ranks_.machine) result_.machine.push_back(machine);
     // Rank 0 decides for all ranks whether to continue; the others wait in agreed().
     const bool wanted = !options_.on_step || options_.on_step(step, result_.losses.back());
     go_on = wanted && !stop_requested() && result_.stop_reason.empty();

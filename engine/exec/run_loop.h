@@ -23,6 +23,8 @@ struct LocalRanks {
   /// Returns what the emulated link carried since the last step began. Null, or returns nothing,
   /// when the run has no emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
+  /// Returns the state of the machine before a step. Null: the results lack it.
+  std::function<MachineState()> machine;
   /// `fetch` copies all persistent tensors from the device into the host buffers (RankBuffers),
   /// before the loop reads these buffers; `store` copies them back, after the loop wrote these
   /// buffers. Null when the ranks compute in the host buffers.

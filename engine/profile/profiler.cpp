@@ -47,6 +47,16 @@ class WarmUpGemm {
   std::vector<float> a_ = std::vector<float>(kSize * kSize, 0.5f), b_ = a_, c_ = a_;
 };
 
+// A call of which the thread lost more time to other threads than this share, and this time, was
+// disturbed. Disturbed calls are made again for up to kPatience times the time of a measurement.
+constexpr int64_t kShareLost = 50, kPatience = 4;
+constexpr Nanoseconds kMostLost = 2'000;
+
+struct Sample {
+  Nanoseconds ns;
+  bool undisturbed = true;
+};
+
 /// Calls of one compute op on one thread.
 class KernelCalls {
  public:
@@ -63,11 +73,11 @@ class KernelCalls {
     }
   }
 
-  Nanoseconds call() {
+  Sample call() {
     operands_.next();
     const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
     warm_up_.run();
-    const Nanoseconds begin = clock_ns();
+    const Nanoseconds cpu = thread_cpu_ns(), begin = clock_ns();
     run_({graph_, op_, operands_.inputs(), operands_.outputs(), operands_.scratch(),
           kernels::fast_table(), context});
     for (const FiniteCheck& check : finite_checks_) {
@@ -75,7 +85,8 @@ class KernelCalls {
       kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[check.index]),
                                             check.n);
     }
-    return clock_ns() - begin;
+    const Nanoseconds ns = clock_ns() - begin;
+    return {ns, ns - (thread_cpu_ns() - cpu) <= ns / kShareLost + kMostLost};
   }
 
  private:
@@ -118,7 +129,7 @@ class CollectiveCalls {
     exchange_ = even_exchange(graph, op, work, comm_.size());
   }
 
-  Nanoseconds call() {
+  Sample call() {
     operands_.next();
     // All groups begin a call together, so that they make the same number of calls.
     if (&comm_ != &all_) all_.barrier(op_.name);
@@ -128,7 +139,7 @@ class CollectiveCalls {
     const CommTimes times = slices     ? slices->call(all_, op_.name, slices->elements(0, 1))
                             : reduces_ ? reduce()
                                        : exchange();
-    return (clock_ns() - begin) - (times.begin - times.post);
+    return {(clock_ns() - begin) - (times.begin - times.post)};
   }
 
  private:
@@ -187,14 +198,16 @@ class Sampler {
     return !samples_.empty() && static_cast<int64_t>(samples_.size()) >= options_.min_samples &&
            clock_ns() - start_ >= min_time_;
   }
-  void add(Nanoseconds ns) {
+  void add(const Sample& sample) {
     const Nanoseconds now = clock_ns();
     if (warm_up_calls_ < kWarmUpCalls || now - created_ < kWarmUp) {
       ++warm_up_calls_;
       start_ = now;
       every_ = std::max<int64_t>(1, min_time_ * warm_up_calls_ / (now - created_) / kMostSamples);
+    } else if (!sample.undisturbed && now - start_ < kPatience * min_time_) {
+      // The measurement goes on until it has enough others.
     } else if (calls_++ % every_ == 0) {
-      samples_.push_back(ns);
+      samples_.push_back(sample.ns);
     }
   }
   std::vector<Nanoseconds> take() { return std::move(samples_); }

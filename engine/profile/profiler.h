@@ -23,7 +23,8 @@ struct ProfileOptions {
 };
 
 /// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches
-/// in the state of a training step; if options.checked, it includes the executor's check of the
+/// in the state of a training step; calls of which the thread lost time to other threads are made
+/// again, within a budget of time; if options.checked, it includes the executor's check of the
 /// results for non-finite numbers. A gate that is not built in is timed as top_k. A collective is
 /// timed between ranks_beside threads, without a link and without the wait for other ranks. An op
 /// that moves experts gets 0, since its time depends on the link only. Throws UserError for an op

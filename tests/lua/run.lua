@@ -23,9 +23,9 @@ function package.loaded.test(sentence, body)
 end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
-  "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing", "lina",
-  "inference", "infer", "pipemoe", "prophet", "page", "journal" } do
-  require("test_" .. name)
+  "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
+  "inference", "infer", "page", "journal", "papers/lina", "papers/pipemoe", "papers/prophet" } do
+  require((name:gsub("[^/]+$", "test_%0")))
 end
 
 print(("%d passed, %d failed"):format(passed, failed))

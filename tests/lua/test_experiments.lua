@@ -69,6 +69,23 @@ return moe.experiment { name = "x", over = { nodes = { 2, 4, 8 } }, case = funct
   expect.fails(over_nodes "false", 2, "experiment.case: returned false for every point")
 end)
 
+test("a case gives the link of the executed entries", function()
+  local function with(run, link)
+    return expect.HEAD .. [[
+return moe.experiment { name = "x", over = { mb = { 100, 200 } }, run = { ]] .. run .. [[ },
+  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+    link = ]] .. (link or "{ bytes_per_s = p.mb * 1e6, latency_us = 5 }") .. [[,
+    systems = { moe.system "raf" {} } } end }
+]]
+  end
+  local runs = expect.runs(with '{ "cpu", ranks = 2 }').results.runs
+  expect.equal({ #runs, runs[1].link.bytes_per_s, runs[2].link.bytes_per_s }, { 2, 1e8, 2e8 })
+  expect.fails(with '"simulate"', 4, "experiment.case.link: no entry of experiment.run is executed")
+  expect.fails(with '{ "cpu", ranks = 2, link = { bytes_per_s = 1e9, latency_us = 1 } }', 4,
+    "experiment.case.link: experiment.run[1] gives a link too; omit one of the two")
+  expect.fails(with('{ "cpu", ranks = 2 }', "{ latency_us = 5 }"), 4, "link.bytes_per_s")
+end)
+
 test("moe.best takes the fastest by simulation and records what it chose from", function()
   local run = expect.runs(experiment "").results.runs[2]
   expect.equal(run.system, "tutel")

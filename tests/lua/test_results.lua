@@ -245,6 +245,32 @@ test("a spread of executed samples above a tenth of the median is marked", funct
   assert(not output(1.08):find("!", 1, true))
 end)
 
+test("a run is marked as disturbed where others took more than 5% of the cores", function()
+  local function ran(others)
+    return expect.runs(recipe(), nil, "run", function(_, core)
+      local plan = core.plan
+      core.plan = function(spec)
+        local p = plan(spec)
+        local run = p.run
+        p.run = function(self, options)
+          local r = run(self, options)
+          r.machine_state[#r.machine_state].others = others
+          return r
+        end
+        return p
+      end
+    end)
+  end
+  local marked, quiet = ran(0.12), ran(0.05)
+  local run = marked.results.runs[#marked.results.runs]
+  expect.equal({ run.others, run.reference_ms }, { 0.12, 0.5 })
+  expect.equal(run.disturbed, "other processes or the hypervisor took 12% of the cores' time")
+  assert(marked.output:find("% ? ", 1, true), marked.output)
+  assert(marked.output:find("? raf was disturbed: " .. run.disturbed, 1, true), marked.output)
+  expect.equal(quiet.results.runs[#quiet.results.runs].disturbed, nil)
+  assert(not quiet.output:find("?", 1, true), quiet.output)
+end)
+
 test("a name with a line end is one cell of a table", function()
   local w = expect.runs("local moe = require 'moe'\n"
     .. "text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")

@@ -16,6 +16,7 @@
 #include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/check_options.h"
 #include "engine/exec/cpu/rank.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/exec/run_loop.h"
 #include "engine/exec/sync.h"
 #include "engine/replay/link_spans.h"
@@ -26,6 +27,9 @@ namespace {
 
 // Threads that sleep at the start of a step need up to this many nanoseconds to wake.
 constexpr Nanoseconds kWakeUp = 60'000;
+// The state of the machine is measured, which takes 2 ms, before a step that begins later than this
+// after the last measurement.
+constexpr Nanoseconds kMachineEvery = 50'000'000;
 
 /// The failure that is reported. When threads fail at the same time, it is the one whose op is
 /// first in the program, on the lowest rank.
@@ -45,6 +49,7 @@ class CpuRun {
   void add_arbiters();
   void add_lanes();
   LocalRanks local_ranks();
+  MachineState machine();
   void set_start();
   void spawn();
   void worker(int64_t rank, LaneId lane);
@@ -75,6 +80,9 @@ class CpuRun {
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
   StepSpec spec_;
+  OthersWatch others_;
+  MachineState machine_;
+  Nanoseconds machine_at_ = 0;
   bool over_ = false;  // set before the loop's thread arrives at start_ for the last time
   std::mutex failure_mutex_;
   Failure failure_;
@@ -110,12 +118,21 @@ LocalRanks CpuRun<T>::local_ranks() {
   local_ranks.run_step = [this](const DataSource& data, const StepSpec& spec) {
     return run_step(data, spec);
   };
+  if (processes_ == nullptr) local_ranks.machine = [this] { return machine(); };
   if (options_.emulate_link) {
     local_ranks.take_links = [this] {
       return link_spans(wire_->wire(), wire_->take_use(spec_.start));
     };
   }
   return local_ranks;
+}
+
+template <class T>
+MachineState CpuRun<T>::machine() {
+  if (clock_ns() - machine_at_ < kMachineEvery) return machine_;
+  machine_ = {.reference_ns = reference_ns(), .others = others_.share()};
+  machine_at_ = clock_ns();
+  return machine_;
 }
 
 template <class T>

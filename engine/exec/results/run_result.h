@@ -80,6 +80,21 @@ constexpr auto fields_of(const OffloadRecord*) {
                        &OffloadRecord::expected, &OffloadRecord::in_force, &OffloadRecord::rows);
 }
 
+/// How fast the machine was at a step, and what others used of it (exec/results/machine_state.h).
+struct MachineState {
+  Nanoseconds reference_ns = 0;
+  double others = 0;
+};
+constexpr auto fields_of(const MachineState*) {
+  return field_table<MachineState>(
+      field("reference_ms", &MachineState::reference_ns,
+            "time of a fixed piece of work at most 50 ms before the step's begin")
+          .in(kMilliseconds),
+      field("others", &MachineState::others,
+            "share of all cores' time that other processes used or the hypervisor took, from the "
+            "begin of the run to about the begin of the step"));
+}
+
 struct RunResult {
   Provenance provenance = Provenance::kSimulated;
   std::vector<Timeline> timelines;  // per step; times are relative to the step's common start
@@ -105,6 +120,7 @@ struct RunResult {
   /// simulated run, which goes on: why a step could not run (RoutedStep::no_room()).
   std::string stop_reason;
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
+  std::vector<MachineState> machine;          // per step; only of ranks that are CPU threads
 };
 constexpr auto fields_of(const RunResult*) {
   constexpr const char* kNamed = "results have these with the plan's names";
@@ -127,6 +143,7 @@ constexpr auto fields_of(const RunResult*) {
       field("stop_reason", &RunResult::stop_reason,
             "what failed during the run; the results of the steps before are valid"),
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
+      field("machine_state", &RunResult::machine, "state of the machine at every step"),
       internal(&RunResult::timelines, kNamed), internal(&RunResult::executed, kNamed),
       internal(&RunResult::placements, kNamed),
       internal(&RunResult::offloads, "inference results are made of it"),

@@ -135,7 +135,8 @@ local function executed_bars(runs)
     groups[i] = { bound = run.lower_bound_ms, bars = {
       { label = report.system_text(run), provenance = "simulated", times = run.prediction,
         samples = {} },
-      { label = ("  executed, %+.1f%%"):format(100 * run.prediction.error),
+      { label = ("  executed, %+.1f%%%s"):format(100 * run.prediction.error,
+        run.disturbed and ", disturbed" or ""),
         provenance = run.provenance, times = run, samples = samples_of(run) } } }
   end
   return charts.bars(("Of each system: predicted (simulated) above, executed (%s) and its error "

@@ -211,8 +211,8 @@ local function times_rows(runs)
   for i, run in ipairs(runs) do
     local p = run.prediction
     rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)), ms(p.iteration_ms),
-      ("%+.1f%%"):format(100 * p.error), ms(run.exposed_comm_ms), ms(p.exposed_comm_ms),
-      ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
+      ("%+.1f%%%s"):format(100 * p.error, run.disturbed and " ?" or ""),
+      ms(run.exposed_comm_ms), ms(p.exposed_comm_ms), ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       run.executed_peak_bytes and ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) or "-" }
   end
   return rows
@@ -368,6 +368,11 @@ local function error_lines(runs)
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))
+  end
+  for _, run in ipairs(runs) do
+    if run.disturbed then
+      lines[#lines + 1] = ("? %s was disturbed: %s"):format(run.system, run.disturbed)
+    end
   end
   if wide then lines[#lines + 1] = ("! a spread above %g%% of the median"):format(100 * WIDE) end
   lines[#lines + 1] = ("Median prediction error over %d runs: %.1f%%"):format(#off,

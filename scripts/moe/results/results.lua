@@ -92,6 +92,11 @@ local ROWS = {
   { "processes", "integer?", "number of started processes, one per rank; absent if ranks are "
     .. "threads" },
   { "ranks", "moe.RankStats[]?", "one entry per rank: medians over steps of its statistics" },
+  { "reference_ms", "number?", "time of a fixed piece of work during the run, median over steps; a "
+    .. "machine on which it takes longer is slower" },
+  { "others", "number?", "share of all cores' time during the run that other processes used or the "
+    .. "hypervisor took" },
+  { "disturbed", "string?", "what disturbed the run, so that its times say little" },
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
 }
 schema.record("assumed routing", "run.assumed_routing", "what simulations and predictions assume "

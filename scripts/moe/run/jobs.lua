@@ -20,7 +20,24 @@ M.CASE = {
   systems = { type = "list", of = { type = "system" }, required = true,
     doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
+  link = { type = train.LINK, doc = "in place of the link of executed entries of `run`" },
 }
+
+-- Raises a user error if a case's link is not used, or replaces one.
+local function check_link(e, case)
+  local used = false
+  for _, entry in ipairs(case.link and e.entries or {}) do
+    used = used or train.is_real(entry.kind)
+    if entry.link then
+      errors.user(("%s.link: %s gives a link too; omit one of the two"):format(e.case_path,
+        entry.path), e.at)
+    end
+  end
+  if case.link and not used then
+    errors.user(e.case_path .. ".link: no entry of experiment.run is executed, so the link has no "
+      .. "effect; omit it", e.at)
+  end
+end
 
 -- Returns the checked case of a point, or nil if the recipe's `case` returns false, which means
 -- that there is no such point.
@@ -41,6 +58,7 @@ local function resolve_case(e, point, params)
     seen[s.name] = true
   end
   case.point = points.labels(point)
+  check_link(e, case)
   return case
 end
 
@@ -85,6 +103,7 @@ local function wanted(list, name)
 end
 
 local function real_jobs(e, entry, case)
+  entry = schema.merged(entry, { link = case.link })
   local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
   local ranks = core.args.ranks or entry.ranks
   local jobs, names = {}, {}
@@ -126,7 +145,7 @@ local function key_of(job)
     end
   end
   local spec = job.spec
-  return core.json_encode { entry = job.entry.path, system = job.system.name,
+  return core.json_encode { entry = job.entry.path, link = job.entry.link, system = job.system.name,
     alternatives = core.array(alternatives), model = schema.merged(spec.model, { name = "" }),
     architecture = spec.architecture,
     gate = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,

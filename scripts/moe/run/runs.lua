@@ -204,6 +204,17 @@ local function ranks_of(steps)
   return out
 end
 
+-- A run is disturbed where others used more than this share of the cores. Of a run of fewer
+-- milliseconds the share is not known well.
+local OTHERS, KNOWN_MS = 0.05, 500
+
+-- Returns what disturbed a run, or nil. ms: its duration.
+local function disturbance(run, ms)
+  if run.others <= OTHERS or ms < KNOWN_MS then return nil end
+  return ("other processes or the hypervisor took %.0f%% of the cores' time"):format(
+    100 * run.others)
+end
+
 local function executed_record(run, r)
   for _, k in ipairs(results.OF_RESULT) do run[k] = r[k] end
   run.stopped = r.stopped or nil
@@ -215,6 +226,11 @@ local function executed_record(run, r)
   for step, layers in ipairs(r.moe) do
     run.drops[step] = 0
     for _, layer in ipairs(layers) do run.drops[step] = run.drops[step] + layer.dropped end
+  end
+  if #r.machine_state > 0 then
+    run.reference_ms = median_of(r.machine_state, "reference_ms")
+    run.others = r.machine_state[#r.machine_state].others
+    run.disturbed = disturbance(run, #r.samples_ms * values.new(r.samples_ms):mean())
   end
   run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end

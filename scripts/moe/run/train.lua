@@ -469,6 +469,8 @@ schema.record("layer placement", "placement", "where the experts of a layer are 
 
 schema.record("moe stats", "stats", "statistics of an MoE layer in a step", {},
   schema.declared "moe_stats")
+schema.record("machine state", "state", "state of the machine at a step", {},
+  schema.declared "machine_state")
 schema.record("rank stats", "stats", "statistics of a rank in a step", {}, schema.declared "rank")
 schema.record("train result", "result", "the result of a run on real ranks", {
   { "samples_ms", "number[]", "time of each step" },
@@ -485,6 +487,7 @@ schema.record("train result", "result", "the result of a run on real ranks", {
     "explains a step that ran, by default the first; only for results of plan:run" },
 }, schema.changed(schema.declared "result", { metrics = { as = "moe.Metrics[]" },
   moe = { as = "moe.MoeStats[][]" }, ranks = { as = "moe.RankStats[][]" },
+  machine_state = { as = "moe.MachineState[]" },
   eval_loss = { maybe = true }, stop_reason = { maybe = true }, digest = { maybe = true },
   peak_bytes = { maybe = true } }))
 

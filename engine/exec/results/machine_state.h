@@ -1,0 +1,30 @@
+// How fast this machine is at the moment, and how much of it others use. The speed of a virtual
+// machine changes by a quarter within minutes, depending on its neighbours on the host, and nothing
+// in its operating system shows it; a fixed piece of work does.
+#pragma once
+
+#include <cstdint>
+
+#include "engine/base/units.h"
+
+namespace moe {
+
+/// Returns the median time of three calls of the reference kernel on the calling thread: two products
+/// of 192 x 192 matrices in f32 and a copy of 1 MiB, about half a millisecond, with its operands in
+/// the caches. Steps and ops get slower with the machine in about the same proportion.
+Nanoseconds reference_ns();
+
+/// Counts what others use of this machine's cores, from the construction on.
+class OthersWatch {
+ public:
+  OthersWatch();
+  /// Returns the share, 0 to 1, of all cores' time that other processes used or that the hypervisor
+  /// took; 0 where /proc/stat is missing. The kernel counts in steps of 10 ms per core, so the share
+  /// of less than half a second is rough.
+  double share() const;
+
+ private:
+  Nanoseconds begin_, others_;
+};
+
+}  // namespace moe
