@@ -9,9 +9,10 @@
 
 namespace moe {
 
-/// Returns the median time of three calls of the reference kernel on the calling thread: two products
-/// of 192 x 192 matrices in f32 and a copy of 1 MiB, about half a millisecond, with its operands in
-/// the caches. Steps and ops get slower with the machine in about the same proportion.
+/// Returns the median time of three calls of the reference kernel on the calling thread: two
+/// products of 192 x 192 matrices in f32 and a copy of 1 MiB, about half a millisecond, with its
+/// operands in the caches. On a shared host calls within one second differ by up to a factor of 2;
+/// only the median over a run of many steps says how fast the machine was.
 Nanoseconds reference_ns();
 
 /// Counts what others use of this machine's cores, from the construction on.
@@ -19,8 +20,8 @@ class OthersWatch {
  public:
   OthersWatch();
   /// Returns the share, 0 to 1, of all cores' time that other processes used or that the hypervisor
-  /// took; 0 where /proc/stat is missing. The kernel counts in steps of 10 ms per core, so the share
-  /// of less than half a second is rough.
+  /// took; 0 where /proc/stat is missing. The kernel counts in steps of 10 ms per core, so the
+  /// share of less than half a second is rough.
   double share() const;
 
  private:
