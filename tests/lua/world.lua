@@ -175,7 +175,8 @@ function Plan:run(options)
   if world.fails_in == name then error({ kind = "run", message = "rank 1 is gone" }, 0) end
   local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
     samples_ms = {}, metrics = {}, moe = {}, ranks = {}, machine_state = {},
-    digest = "0011223344556677", peak_bytes = 2 ^ 20, stop_reason = world.stop_reason, timelines = {} }
+    digest = "0011223344556677", peak_bytes = 2 ^ 20, stop_reason = world.stop_reason,
+    timelines = {} }
   for step = 1, options.steps do
     out.losses[step] = 5 - 0.1 * step
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
