@@ -36,8 +36,9 @@ PORT = "29500"  # of the README's job
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```$", re.S | re.M)
 NUMBER = r"-?[\d.]+"
 TIMES = re.compile(rf"(?P<name>\S.*?)  +{NUMBER}  +{NUMBER}\.\.{NUMBER}(?: !)?  +{NUMBER}"
-                   rf"  +[+-]{NUMBER}%(?:  +{NUMBER}){{4}}  +(?P<peak>{NUMBER})")
-WIDE, MEDIAN_ERROR = "! a spread above", re.compile(rf"(over \d+ runs: ){NUMBER}%")
+                   rf"  +[+-]{NUMBER}%(?: \?)?(?:  +{NUMBER}){{4}}  +(?P<peak>{NUMBER})")
+NOISE = ("! a spread above", "? ")  # lines of a busy machine
+MEDIAN_ERROR = re.compile(rf"(over \d+ runs: ){NUMBER}%")
 DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
 
 
@@ -47,7 +48,7 @@ def masked(text):
     for line in text.splitlines():
         times = bool(line) and (times or line.startswith("system ") and " spread " in line)
         row = TIMES.fullmatch(line) if times else None
-        if times and line.startswith(WIDE):
+        if times and line.startswith(NOISE):
             continue
         if row:
             line = f"{row['name']} TIMES {row['peak']}"
