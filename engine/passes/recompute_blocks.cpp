@@ -26,6 +26,32 @@ bool may_run_again(const Graph& graph, const Op& op) {
                       [&](TensorId t) { return is_integer(graph, t); });
 }
 
+/// Returns the graph with each view of the forward right after the last op that makes one of its
+/// inputs. A view that joins the parts of a cut keeps their storage in use until the view's place,
+/// which may be in the backward, although the backward reads the parts that are made again.
+Graph with_early_views(const Graph& graph) {
+  const std::vector<OpId> producer = graph.producers();
+  std::vector<size_t> place(graph.num_ops());  // of a view: the op that it follows
+  std::vector<std::vector<OpId>> at(graph.num_ops());
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    place[i] = i;
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    const Op& op = graph.op(id);
+    if (op.phase == Phase::kForward && is_view(graph, op)) {
+      place[i] = 0;
+      for (const TensorId t : op.inputs) {
+        const OpId made = t.valid() ? producer[t.index()] : OpId();
+        if (made.valid()) place[i] = std::max(place[i], place[made.index()]);
+      }
+    }
+    at[place[i]].push_back(id);
+  }
+  std::vector<OpId> order;
+  for (const std::vector<OpId>& ops : at) order.insert(order.end(), ops.begin(), ops.end());
+  return with_order(graph, order);
+}
+
 /// The state of one call of recompute_blocks.
 class Recomputation {
  public:
@@ -155,7 +181,8 @@ class Recomputation {
 }  // namespace
 
 Graph recompute_blocks(const Graph& graph) {
-  return Recomputation(graph).run();
+  const Graph early = with_early_views(graph);
+  return Recomputation(early).run();
 }
 
 }  // namespace moe

@@ -134,15 +134,9 @@ TEST_CASE("counted rows are cut without copies, and exchange their counts once")
   CHECK(ops_of(graph, "exchange_counts").size() == ops_of(whole, "exchange_counts").size());
   CHECK(ops_of(graph, "split").empty());
   CHECK(ops_of(graph, "concat").empty());
-  // In the backward GELU cannot overwrite the gradient that it reads, of which all parts are in one
-  // storage, and every part adds to the gradients of both weights.
-  const auto bytes = [&graph](const char* op) {
-    return graph.bytes(graph.op(graph.find_op(op)).outputs[0]);
-  };
+  // GELU cannot overwrite its input any more, of which all parts are in one storage.
   const Bytes whole_bytes = make_plan(small_spec({stage("irregular_a2a")}))->memory.peak_bytes();
-  const Bytes more =
-      bytes("b3.moe.gelu.p1.dx") + bytes("b3.moe.fc1.p1.dw") + bytes("b3.moe.fc2.p1.dw");
-  CHECK(plan->memory.peak_bytes() <= whole_bytes + more);
+  CHECK(plan->memory.peak_bytes() <= whole_bytes + whole_bytes / 20);
 }
 
 TEST_CASE("a part can be cut again") {

@@ -151,7 +151,11 @@ Graph join_row_parts(Graph graph) {
                                     inputs, {}, last.phase);
     graph.op(whole).segment = last.segment;
     graph.op(whole).layer = last.layer;
-    after[parts.last.index()].push_back(whole);
+    // A part's gradient is in use at least until the op that joins it. That of activations stays
+    // behind: the weight gradients that read the whole then leave the first turn to the gradients
+    // of the rows, on which the exchange waits.
+    const bool gradient = last.phase == Phase::kBackward;
+    (gradient ? after[parts.last.index()] : after.back()).push_back(whole);
     for (const TensorId t : parts.tensors) {
       for (const OpId reader : readers[t.index()]) {
         if (graph.op(reader).phase == last.phase) continue;
@@ -160,7 +164,6 @@ Graph join_row_parts(Graph graph) {
       }
     }
   }
-  // Right after the last part: the storage lives at least until there.
   std::vector<OpId> order;
   for (size_t i = 0; i < after.size(); ++i) {
     const OpId id(static_cast<int64_t>(i));
