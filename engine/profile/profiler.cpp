@@ -52,6 +52,7 @@ class WarmUpGemm {
 constexpr int64_t kShareLost = 50, kPatience = 4;
 constexpr Nanoseconds kMostLost = 2'000;
 
+/// One timed call. A collective is never disturbed by what its thread lost: it waits for others.
 struct Sample {
   Nanoseconds ns;
   bool undisturbed = true;

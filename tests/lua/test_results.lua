@@ -221,22 +221,29 @@ test("the printed tables say what is simulated and executed and fit a terminal",
   end
 end)
 
+-- Runs the recipe; change(r) edits the result of each executed run.
+local function runs_with(change)
+  return expect.runs(recipe(), nil, "run", function(_, core)
+    local plan = core.plan
+    core.plan = function(spec)
+      local p = plan(spec)
+      local run = p.run
+      p.run = function(self, options)
+        local r = run(self, options)
+        change(r)
+        return r
+      end
+      return p
+    end
+  end)
+end
+
 test("a spread of executed samples above a tenth of the median is marked", function()
   local function output(jitter)
     local n = 0
-    return expect.runs(recipe(), nil, "run", function(_, core)
-      local plan = core.plan
-      core.plan = function(spec)
-        local p = plan(spec)
-        local run = p.run
-        p.run = function(self, options)
-          local r = run(self, options)
-          n = n + 1
-          r.samples_ms[3] = r.samples_ms[3] * (n == 1 and jitter or 1)
-          return r
-        end
-        return p
-      end
+    return runs_with(function(r)
+      n = n + 1
+      r.samples_ms[3] = r.samples_ms[3] * (n == 1 and jitter or 1)
     end).output
   end
   local wide = output(1.12)
@@ -247,19 +254,7 @@ end)
 
 test("a run is marked as disturbed where others took more than 5% of the cores", function()
   local function ran(others)
-    return expect.runs(recipe(), nil, "run", function(_, core)
-      local plan = core.plan
-      core.plan = function(spec)
-        local p = plan(spec)
-        local run = p.run
-        p.run = function(self, options)
-          local r = run(self, options)
-          r.machine_state[#r.machine_state].others = others
-          return r
-        end
-        return p
-      end
-    end)
+    return runs_with(function(r) r.machine_state[#r.machine_state].others = others end)
   end
   local marked, quiet = ran(0.12), ran(0.05)
   local run = marked.results.runs[#marked.results.runs]

@@ -49,6 +49,7 @@ class CpuRun {
   void add_arbiters();
   void add_lanes();
   LocalRanks local_ranks();
+  /// Returns the state of the machine, measured at most kMachineEvery ago.
   MachineState machine();
   void set_start();
   void spawn();
@@ -81,9 +82,9 @@ class CpuRun {
   Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
   StepSpec spec_;
   OthersWatch others_;
-  MachineState machine_;
-  Nanoseconds machine_at_ = 0;
-  bool over_ = false;  // set before the loop's thread arrives at start_ for the last time
+  MachineState machine_;        // as last measured
+  Nanoseconds machine_at_ = 0;  // when
+  bool over_ = false;           // set before the loop's thread arrives at start_ for the last time
   std::mutex failure_mutex_;
   Failure failure_;
   std::vector<std::jthread> threads_;  // last: they use all of the above

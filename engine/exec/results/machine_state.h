@@ -3,8 +3,6 @@
 // in its operating system shows it; a fixed piece of work does.
 #pragma once
 
-#include <cstdint>
-
 #include "engine/base/units.h"
 
 namespace moe {
