@@ -12,9 +12,11 @@
 #include "bindings/policy/model.h"
 #include "bindings/policy/placement.h"
 #include "bindings/routing.h"
+#include "bindings/run.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
 #include "engine/profile/predict.h"
+#include "engine/sim/routed_step.h"
 
 namespace moe::lua {
 namespace {
@@ -130,9 +132,9 @@ void check_routing(const PlanSpec& spec) {
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
 // transfers on a GPU, 0 if there are none or the number is not known. cost.rehearse: number of
-// steps of the plain program to run before, 0 for none.
-std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
-                                              const PlanSpec& spec, const PlanHandle& handle) {
+// steps of the plain program to run before, 0 for none; cost.data: the data of the run.
+Prediction profile_of(Host& host, const Fields& cost, const PlanSpec& spec,
+                      const PlanHandle& handle) {
   PredictOptions options;
   options.device = cost.text("device", options.device);
   options.bf16 = cost.text("precision", "f32") == "bf16";
@@ -142,13 +144,34 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.blocks = static_cast<int32_t>(cost.integer("blocks", 0));
   options.gpu_of_one = job_of(host) != nullptr;
   options.rehearse = cost.integer("rehearse", 0);
+  options.rehearsals = host.kept<Rehearsals>("rehearsals", [] { return Rehearsals(); }).get();
+  if (options.rehearse > 0 && cost.has("data")) {
+    const nlohmann::json& data = cost.at("data").value();
+    options.tokens_from = data.dump();
+    options.tokens = other_tokens(host, cost.at("data"), spec);
+  }
   if (handle.gate) options.gate = rank_gates(host, handle.gate);
   if (handle.placement) options.place = rank_placements(host, handle.placement, {});
-  const Prediction prediction = predicted_cost(spec, options);
+  Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());
   }
-  return prediction.cost;
+  return prediction;
+}
+
+// Returns what the gate did in the first rehearsed step, in the last layer.
+AssumedRouting rehearsed_routing(const Rehearsal& rehearsal, const PlanSpec& spec,
+                                 AssumedRouting assumed) {
+  const RoutingQuery query = last_layer(spec);
+  const ExpertCounts choices = rehearsal.routing()->loads(query);
+  const double tokens = static_cast<double>(query.ranks * query.tokens);
+  const int64_t kept = kept_rows(choices, spec.gate.capacity).total();
+  assumed.scores = rehearsal.routing()->name;
+  assumed.sample = {.sources = query.ranks,
+                    .tokens = query.tokens,
+                    .choices = static_cast<double>(choices.total()) / tokens,
+                    .kept = static_cast<double>(kept) / tokens};
+  return assumed;
 }
 
 // Makes an interpolated table of rows { {bytes, us}, ... }.
@@ -355,7 +378,12 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   }
   // Only rank 0 makes plans, so ops are only measured there; other ranks take any cost model.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
-    handle.profile = profile_of(Host::of(L), cost, spec, handle);
+    Prediction prediction = profile_of(Host::of(L), cost, spec, handle);
+    handle.profile = std::move(prediction.cost);
+    handle.rehearsal = std::move(prediction.rehearsal);
+    if (!spec.routing && handle.rehearsal && handle.rehearsal->routing()) {
+      handle.routing = rehearsed_routing(*handle.rehearsal, spec, std::move(handle.routing));
+    }
     spec.cost = handle.profile;
     spec.autotune = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {

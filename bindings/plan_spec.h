@@ -13,6 +13,7 @@
 #include "bindings/reference.h"
 #include "engine/passes/placement/place_experts.h"
 #include "engine/plan.h"
+#include "engine/profile/rehearsal.h"
 #include "engine/routing/gate_sample.h"
 
 namespace moe::lua {
@@ -51,7 +52,8 @@ struct PickPolicies {
 /// What a plan's costs and its simulations assume of the routing.
 struct AssumedRouting {
   std::string gate;     // "" if no gate runs
-  std::string scores;   // what the gate read: "even", or the name of a workload
+  /// What the gate read: "even", the name of a workload, or "the rehearsed steps".
+  std::string scores;
   std::string choices;  // the workload or trace whose choices replace the gate; else ""
   MeanRouting sample;   // of the gate; under a workload, of the last layer in the first step
   double dropped() const { return sample.choices > 0 ? 1 - sample.kept / sample.choices : 0; }
@@ -60,7 +62,8 @@ struct AssumedRouting {
 /// The value behind a plan in Lua: the plan, and what running and explaining it needs in addition.
 struct PlanHandle {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<const ProfileCost> profile;     // null if ops are not profiled
+  std::shared_ptr<ProfileCost> profile;           // null if ops are not profiled
+  std::shared_ptr<Rehearsal> rehearsal;           // of `profile`; null: none
   std::shared_ptr<const GatePolicy> gate;         // null for a built-in gate
   std::shared_ptr<const PickPolicies> picks;      // list is empty: no picks in Lua
   std::shared_ptr<const LuaPlacement> placement;  // null for no placement or a built-in policy

@@ -7,8 +7,10 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/base/threads.h"
 #include "engine/exec/cpu/executor.h"
 #include "engine/exec/device/executor.h"
+#include "engine/exec/turns.h"
 #include "engine/sim/simulator.h"
 
 namespace moe {
@@ -73,6 +75,33 @@ PartialRun run_partially(const Plan& plan, std::string_view executor, const RunO
     if (plan.spec.inference) throw;
     return {std::move(*failed.so_far), false};
   }
+}
+
+std::vector<TurnsResult> run_in_turns(std::vector<RunInTurns> runs, int64_t steps) {
+  std::vector<TurnsResult> results(runs.size());
+  Turns turns(runs.size(), steps);
+  for (size_t i = 0; i < runs.size(); ++i) {
+    auto& on_step = runs[i].options.on_step;
+    on_step = [&turns, i, shown = std::move(on_step)](int64_t step, double loss) {
+      const bool go_on = !shown || shown(step, loss);
+      turns.step(i);
+      return go_on;
+    };
+  }
+  const auto name = [](int64_t i) { return fmt::format("run {} of those in turns", i + 1); };
+  {  // the threads end before the results are used
+    const ThreadGroup threads(static_cast<int64_t>(runs.size()), name, [&](int64_t number) {
+      const auto i = static_cast<size_t>(number);
+      turns.begin(i);
+      try {
+        results[i].run = run_partially(*runs[i].plan, runs[i].executor, runs[i].options);
+      } catch (const std::exception&) {
+        results[i].error = std::current_exception();
+      }
+      turns.end(i);
+    });
+  }
+  return results;
 }
 
 }  // namespace moe

@@ -2,6 +2,7 @@
 // in sim/ and exec/.
 #pragma once
 
+#include <exception>
 #include <memory>
 #include <span>
 #include <string>
@@ -41,5 +42,19 @@ struct PartialRun {
 /// As run(), but if a training run fails after some steps, returns the result of these steps. A
 /// failed inference run still throws, since a part of its results is of no use.
 PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options);
+
+/// A run that takes turns with others. The plan must live until the runs are over.
+struct RunInTurns {
+  const Plan* plan = nullptr;
+  std::string executor;
+  RunOptions options;
+};
+struct TurnsResult {
+  PartialRun run;
+  std::exception_ptr error = nullptr;  // what run_partially() threw; null if it returned `run`
+};
+/// Does what run_partially() does for several runs, which all stay in memory and take turns of
+/// `steps` steps (exec/turns.h). Not for the processes of a job. When a run fails, the others go on.
+std::vector<TurnsResult> run_in_turns(std::vector<RunInTurns> runs, int64_t steps);
 
 }  // namespace moe

@@ -48,9 +48,8 @@ json alone_json(const Plan& plan) {
 }
 
 // Returns the median step's metrics, simulated with times of ops alone (no rehearsal's factors).
-json ops_alone_json(const PlanHandle& handle, const RunOptions& options) {
-  const RunResult result =
-      run(before_rehearsal(*handle.plan, *handle.profile), "simulate", options);
+json ops_alone_json(const Plan& plan, const ProfileCost& profile, const RunOptions& options) {
+  const RunResult result = run(with_in_step(plan, profile, std::nullopt), "simulate", options);
   return values_json(result.metrics[median_step(result.metrics)]);
 }
 
@@ -61,14 +60,31 @@ void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timeli
   for (size_t i = first; i < end; ++i) to.steps.emplace(i + 1, std::move(from[i]));
 }
 
+/// Returns the plan as a prediction assumes it: with the routing of the gate in the rehearsed steps,
+/// if there are such steps and the plan has no routing model, and on a machine that is `slower` than
+/// in the rehearsal.
+std::shared_ptr<const Plan> predicted_plan(const PlanHandle& handle, double slower) {
+  if (!handle.rehearsal) return handle.plan;
+  InStep in_step = handle.rehearsal->in_step();
+  in_step.slower = slower;
+  auto plan = std::make_shared<Plan>(with_in_step(*handle.plan, *handle.profile, in_step));
+  if (!plan->spec.routing) plan->spec.routing = handle.rehearsal->routing();
+  return plan;
+}
+
 json simulated_json(Host& host, const PlanHandle& handle, const json& values,
                     Timelines& timelines) {
-  const Plan& plan = *handle.plan;
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
+  const std::shared_ptr<const Plan> predicted =
+      predicted_plan(handle, fields.number("slower", 1));
+  const Plan& plan = *predicted;
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
   read_fields(fields, options);
+  if (plan.spec.routing != handle.plan->spec.routing) {
+    options.steps = std::max(options.steps, handle.rehearsal->num_steps());
+  }
   const std::string executor = fields.text("executor", "simulate");
   options.policies.place = placements_of(host, handle, executor, log);
   if (fields.flag("links", false)) options.links_of_step = keep == "last" ? options.steps - 1 : 0;
@@ -99,7 +115,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   if (handle.profile && handle.profile->in_step()) {
     options.policies.place = placements_of(host, handle);  // new, without state of earlier steps
     options.links_of_step = -1;
-    out["ops_alone"] = ops_alone_json(handle, options);
+    out["ops_alone"] = ops_alone_json(plan, *handle.profile, options);
   }
   if (!result.placements.empty()) {
     out["placements"] = placements_json(result, options.first_step, *log);
@@ -111,7 +127,8 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 /// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false } -> the metrics of the
 /// step with the median time (steps differ only under a routing model) and, in the field
 /// `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
-/// "all". links: whether the last step's timeline (keep = "last"), else the first step's, also has
+/// "all". slower: for a plan with a rehearsal, by what factor the machine is slower than in it.
+/// links: whether the last step's timeline (keep = "last"), else the first step's, also has
 /// the bytes that links carry. The field no_room is given where a device has no room for its rows
 /// in a step.
 int simulate(lua_State* L) {
@@ -277,6 +294,17 @@ int tell(lua_State* L) {
   return 1;
 }
 
+/// plan:rehearse(since): rehearses the plan's target anew, if it is rehearsed and the last rehearsal
+/// began before `since` (of core.clock), and lets predictions use what it finds.
+int rehearse(lua_State* L) {
+  PlanHandle& handle = check_plan(L);
+  const Host::EngineCall call(Host::of(L));
+  if (!handle.rehearsal) return 0;
+  handle.rehearsal->execute(static_cast<Nanoseconds>(luaL_checknumber(L, 2) * 1e9));
+  handle.profile->set_in_step(handle.rehearsal->in_step());
+  return 0;
+}
+
 int order(lua_State* L) {
   const Plan& plan = *check_plan(L).plan;
   const LaneId lane = plan.schedule.lane(luaL_checkstring(L, 2));
@@ -294,8 +322,8 @@ int text(lua_State* L) {
 
 }  // namespace
 
-PlanHandle& check_plan(lua_State* L) {
-  return check_userdata<PlanHandle>(L, 1, kPlanType);
+PlanHandle& check_plan(lua_State* L, int index) {
+  return check_userdata<PlanHandle>(L, index, kPlanType);
 }
 
 void open_plan(lua_State* L) {
@@ -305,6 +333,7 @@ void open_plan(lua_State* L) {
                                           {"order", core_function<order>},
                                           {"micro_ops", core_function<tell<micro_ops_json>>},
                                           {"overlap", core_function<tell<overlap_json>>},
+                                          {"rehearse", core_function<rehearse>},
                                           {"run", core_function<run_plan>},
                                           {"simulate", core_function<simulate>},
                                           {"spans", core_function<spans>},

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
+#include <optional>
 
 #include "bindings/host/field_json.h"
 #include "bindings/host/files.h"
@@ -17,6 +18,7 @@
 #include "engine/analysis/planner_error.h"
 #include "engine/base/utf8.h"
 #include "engine/exec/data.h"
+#include "engine/exec/machine_memory.h"
 #include "engine/exec/safetensors.h"
 #include "engine/run.h"
 #include "engine/timeline/chrome_trace.h"
@@ -25,6 +27,8 @@ namespace moe::lua {
 namespace {
 
 using nlohmann::json;
+
+constexpr const char* kTurnsType = "runs in turns";
 
 /// Returns the rows of ids in a JSON text, a list of lists of whole numbers.
 std::vector<std::vector<int32_t>> rows_of(const std::string& text, const std::string& path) {
@@ -88,6 +92,21 @@ std::shared_ptr<const LoadedParameters> loaded_of(const Host& host, const Fields
   return loaded;
 }
 
+std::shared_ptr<const TextCorpus> corpus_of(const Host& host, const Fields& data,
+                                            const PlanSpec& spec) {
+  std::string path = data.text("path");
+  if (path != default_corpus_path(host.options().scripts_dir)) {
+    path = host.files().readable(path).string();
+  }
+  return std::make_shared<const TextCorpus>(read_text(path, spec.model->seq));
+}
+
+RunData text_of(const Fields& data, const PlanSpec& spec,
+                const std::shared_ptr<const TextCorpus>& corpus) {
+  return run_data(*spec.model, spec.num_ranks, corpus,
+                  static_cast<uint64_t>(data.integer("seed", 1)));
+}
+
 void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOptions& options,
               json& out) {
   const std::string kind = data.text("kind");
@@ -97,8 +116,8 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
     options.train.eval_data = tokens.held_out;
     return;
   }
-  std::string path = data.text("path");
   if (kind == "rows") {
+    const std::string path = data.text("path");
     options.data =
         row_data(rows_of(host.files().read(path), path), path, *spec.model, spec.num_ranks);
     options.train.eval_data = options.data;
@@ -107,12 +126,8 @@ void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOpt
   if (kind != "text") {
     throw user_error("data.kind: '{}' is not allowed; give text, rows or reference", kind);
   }
-  if (path != default_corpus_path(host.options().scripts_dir)) {
-    path = host.files().readable(path).string();
-  }
-  const auto corpus = std::make_shared<const TextCorpus>(read_text(path, spec.model->seq));
-  const RunData text =
-      run_data(*spec.model, spec.num_ranks, corpus, static_cast<uint64_t>(data.integer("seed", 1)));
+  const std::shared_ptr<const TextCorpus> corpus = corpus_of(host, data, spec);
+  const RunData text = text_of(data, spec, corpus);
   options.data = data.flag("held_out", false) ? text.held_out : text.train;
   options.train.eval_data = text.held_out;
   out["unigram_entropy"] = corpus->unigram_entropy;
@@ -239,7 +254,87 @@ void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   }
 }
 
+/// A run that a recipe requested, with what its result is made of.
+struct PreparedRun {
+  PlanHandle handle;
+  json values;  // the request
+  json out;     // the part of the result that is known before the run
+  RunOptions options;
+  std::shared_ptr<PlacementLog> log = std::make_shared<PlacementLog>();
+
+  Fields fields() const { return {values, "run"}; }
+  std::string executor() const { return fields().text("executor", "cpu"); }
+};
+
+/// Reads the request at `index` for a run of the plan at `plan`.
+PreparedRun prepared(lua_State* L, int plan, int index) {
+  Host& host = Host::of(L);
+  luaL_checktype(L, index, LUA_TTABLE);
+  PreparedRun run{.handle = check_plan(L, plan), .values = to_json(L, index, true)};
+  run.out = json::object();
+  run.options = options_of(host, run.fields(), run.handle, run.log, run.out);
+  if (run.handle.plan->spec.inference) {
+    set_inference(L, index, run.fields(), host, run.options.infer);
+  }
+  run.options.processes = job_of(host);
+  show_steps(host, run.options);
+  return run;
+}
+
+/// Pushes the result table of a run.
+void push_result(lua_State* L, PreparedRun& run, PartialRun partial) {
+  const Host& host = Host::of(L);
+  const Plan& plan = *run.handle.plan;
+  auto& [result, ended] = partial;
+  const auto find = [&, &ended = ended, &result = result] {
+    fill_result(result, plan, ended, run.out);
+    const int64_t first_step = run.options.first_step;
+    if (!result.placements.empty()) {
+      run.out["placements"] = placements_json(result, first_step, *run.log);
+      run.out["planner_error"] = planner_error_json(planner_errors(plan, result));
+    }
+    if (plan.spec.inference) {
+      run.out["inference"] = inference_json(result, plan, run.options.data, first_step);
+    }
+    if (const auto& record = run.options.record; ended && record && record->steps > 0) {
+      const std::filesystem::path path = host.files().writable(run.fields().text("record"));
+      write_file(path, trace_bytes(*record));
+      run.out["record"] = path.string();
+    }
+    if (run.options.train.eval_batches == 0 || result.stopped) run.out.erase("eval_loss");
+    return run.out;
+  };
+  push_json(L, broadcast_from_root(host, "result", find));
+  Timelines timelines{run.handle.plan, {}};
+  for (Timeline& step : result.timelines) {
+    timelines.steps.emplace(timelines.steps.size() + 1, std::move(step));
+  }
+  push_userdata<Timelines>(L, kTimelinesType, std::move(timelines));
+  lua_setfield(L, -2, "timelines");
+}
+
+/// Runs that took turns, before their results are fetched.
+struct FinishedTurns {
+  std::vector<PreparedRun> runs;
+  std::vector<TurnsResult> results;  // of `runs`
+};
+
+/// The rehearsal of the first run, if it has one, and how many steps of it run beside the others.
+std::optional<RehearsalRun> rehearsal_beside(const std::vector<PreparedRun>& runs) {
+  constexpr int64_t kMostSteps = 64;  // enough for a median; more would only take time
+  const std::shared_ptr<Rehearsal>& rehearsal = runs.at(0).handle.rehearsal;
+  if (rehearsal == nullptr) return std::nullopt;
+  int64_t steps = 0;
+  for (const PreparedRun& run : runs) steps = std::max(steps, run.options.steps);
+  return rehearsal->beside(std::min(steps, kMostSteps));
+}
+
 }  // namespace
+
+DataSource other_tokens(const Host& host, const Fields& data, const PlanSpec& spec) {
+  if (data.text("kind") != "text") return nullptr;
+  return text_of(data, spec, corpus_of(host, data, spec)).held_out;
+}
 
 RankPlacements placements_of(const Host& host, const PlanHandle& handle, std::string_view executor,
                              std::shared_ptr<PlacementLog> log) {
@@ -259,48 +354,70 @@ void show_steps(Host& host, RunOptions& options) {
 }
 
 int run_plan(lua_State* L) {
-  const PlanHandle& handle = check_plan(L);
   Host& host = Host::of(L);
-  luaL_checktype(L, 2, LUA_TTABLE);
   lua_settop(L, 2);
   host.end_loading();
   const Host::EngineCall in_engine(host);
-  json out = json::object();
-  const json values = to_json(L, 2, true);
-  const Fields fields(values, "run");
-  const auto log = std::make_shared<PlacementLog>();
-  RunOptions options = options_of(host, fields, handle, log, out);
-  const int64_t first_step = options.first_step;
-  const bool inference = handle.plan->spec.inference;
-  if (inference) set_inference(L, 2, fields, host, options.infer);
-  const DataSource data = options.data;
-  const std::string executor = fields.text("executor", "cpu");
-  const std::shared_ptr<const Trace> record = options.record;
-  options.processes = job_of(host);
-  show_steps(host, options);
-  auto [result, ended] = run_partially(*handle.plan, executor, options);
-  const auto find = [&] {
-    fill_result(result, *handle.plan, ended, out);
-    if (!result.placements.empty()) {
-      out["placements"] = placements_json(result, first_step, *log);
-      out["planner_error"] = planner_error_json(planner_errors(*handle.plan, result));
-    }
-    if (inference) out["inference"] = inference_json(result, *handle.plan, data, first_step);
-    if (ended && record && record->steps > 0) {
-      const std::filesystem::path path = host.files().writable(fields.text("record"));
-      write_file(path, trace_bytes(*record));
-      out["record"] = path.string();
-    }
-    if (options.train.eval_batches == 0 || result.stopped) out.erase("eval_loss");
-    return out;
-  };
-  push_json(L, broadcast_from_root(host, "result", find));
-  Timelines timelines{handle.plan, {}};
-  for (Timeline& step : result.timelines) {
-    timelines.steps.emplace(timelines.steps.size() + 1, std::move(step));
+  PreparedRun run = prepared(L, 1, 2);
+  push_result(L, run, run_partially(*run.handle.plan, run.executor(), run.options));
+  return 1;
+}
+
+int run_plans_in_turns(lua_State* L) {
+  Host& host = Host::of(L);
+  for (const int index : {1, 2}) luaL_checktype(L, index, LUA_TTABLE);
+  const auto steps = static_cast<int64_t>(luaL_checknumber(L, 3));
+  host.end_loading();
+  const Host::EngineCall in_engine(host);
+  std::vector<PreparedRun> runs;
+  std::vector<RunInTurns> in_turns;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    lua_rawgeti(L, 2, static_cast<int>(i));
+    runs.push_back(prepared(L, lua_gettop(L) - 1, lua_gettop(L)));
+    in_turns.push_back({runs.back().handle.plan.get(), runs.back().executor(), runs.back().options});
   }
-  push_userdata<Timelines>(L, kTimelinesType, std::move(timelines));
-  lua_setfield(L, -2, "timelines");
+  const std::optional<RehearsalRun> beside = rehearsal_beside(runs);
+  if (beside) in_turns.push_back({beside->plan.get(), runs[0].executor(), beside->options});
+  std::vector<TurnsResult> results = run_in_turns(std::move(in_turns), steps);
+  // If the rehearsal was interrupted after its first step, nothing is known.
+  if (beside && !results.back().error && results.back().run.result.timelines.size() > 1) {
+    const double slower = runs[0].handle.rehearsal->slower(results.back().run.result);
+    for (PreparedRun& run : runs) run.out["slower"] = slower;
+  }
+  push_userdata<FinishedTurns>(L, kTurnsType, std::move(runs), std::move(results));
+  return 1;
+}
+
+int result_in_turns(lua_State* L) {
+  auto& [runs, results] = check_userdata<FinishedTurns>(L, 1, kTurnsType);
+  const auto i =
+      static_cast<size_t>(check_index(L, 2, static_cast<int64_t>(runs.size()), "a run in turns"));
+  if (results[i].error) std::rethrow_exception(results[i].error);
+  push_result(L, runs[i], std::move(results[i].run));
+  return 1;
+}
+
+int too_large_together(lua_State* L) {
+  luaL_checktype(L, 1, LUA_TTABLE);
+  const auto bytes_of = [](const Plan& plan) {
+    return static_cast<double>(plan.memory.peak_bytes()) *
+           static_cast<double>(plan.graph.num_ranks);
+  };
+  double needed = 0;
+  for (size_t i = 1; i <= lua_objlen(L, 1); ++i) {
+    lua_rawgeti(L, 1, static_cast<int>(i));
+    const PlanHandle& handle = check_plan(L, lua_gettop(L));
+    needed += bytes_of(*handle.plan);
+    if (i == 1 && handle.rehearsal) needed += bytes_of(*handle.rehearsal->beside(1).plan);
+  }
+  const AvailableMemory available = available_memory();
+  if (needed <= static_cast<double>(available.bytes)) return 0;
+  const std::string why = fmt::format(
+      "together they need {:.1f} GiB, but this process may allocate only {:.1f} GiB more, limited "
+      "by {}",
+      needed / 0x1p30, static_cast<double>(available.bytes) / 0x1p30, available.limited_by);
+  lua_pushlstring(L, why.data(), why.size());
   return 1;
 }
 
@@ -350,6 +467,13 @@ int trace_plan(lua_State* L) {
 
 void open_run(lua_State* L) {
   new_inner_type<Timelines>(L, kTimelinesType);
+  new_inner_type<FinishedTurns>(L, kTurnsType);
+  static constexpr luaL_Reg kFunctions[] = {
+      {"run_in_turns", core_function<run_plans_in_turns>},
+      {"result_in_turns", core_function<result_in_turns>},
+      {"too_large_together", core_function<too_large_together>},
+      {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
 }
 
 }  // namespace moe::lua

@@ -26,9 +26,9 @@ std::string step_group(const Graph& graph, OpId op) {
 
 Nanoseconds InStep::of_compute(const std::string& group, Nanoseconds alone) const {
   const auto known = factors.find(group);
-  const double factor = known != factors.end() ? known->second : overall;
-  return checked_ns(static_cast<double>(alone) * factor * peers, [&] {
-    return fmt::format("a '{}' in a step, {:g} times as long as alone,", group, factor * peers);
+  const double factor = (known != factors.end() ? known->second : overall) * peers * slower;
+  return checked_ns(static_cast<double>(alone) * factor, [&] {
+    return fmt::format("a '{}' in a step, {:g} times as long as alone,", group, factor);
   });
 }
 

@@ -38,8 +38,11 @@ struct InStep {
   Nanoseconds core_ns = 0;
   /// How much later than `late` a collective ends because its lane waits for a core that computes.
   Nanoseconds core_late_ns = 0;
-  /// How long the measured steps took; 0 if the factors came from the profile cache.
+  /// How long the measured steps took.
   Nanoseconds took_ns = 0;
+  /// By what factor the machine is slower than when the steps were measured. Multiplies the time of
+  /// every compute op.
+  double slower = 1;
 
   /// Returns how much later than the cost model computes a collective of the group with a message
   /// of `bytes` bytes ends; 0 if `late` is empty.

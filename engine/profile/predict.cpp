@@ -68,6 +68,31 @@ void add_overlap(ProfileCost& cost, const PlanSpec& spec, const PredictOptions& 
       options.blocks);
 }
 
+/// Returns the rehearsal of the plain program `plain`, whose ops take the times of `alone`; that of
+/// options.rehearsals if it is there.
+std::shared_ptr<Rehearsal> rehearsal_of(PlanSpec plain, const PredictOptions& options,
+                                        const std::shared_ptr<ProfileCost>& alone) {
+  const std::shared_ptr<const Plan> plan = make_plan(std::move(plain));
+  Rehearsals own;
+  Rehearsals& all = options.rehearsals != nullptr ? *options.rehearsals : own;
+  std::shared_ptr<Rehearsal>& known =
+      all[fmt::format("plan {}, emulated {}, {} steps on {}, finite {}", plan->hash,
+                      options.emulated, options.rehearse, options.tokens_from,
+                      options.check_finite)];
+  if (known == nullptr) {
+    known = std::make_shared<Rehearsal>(
+        plan, RehearsalOptions{.steps = options.rehearse,
+                               .emulated = options.emulated,
+                               .check_finite = options.check_finite,
+                               .gate = options.gate,
+                               .data = options.tokens,
+                               .time_again = [alone](const Graph& graph, OpId op) {
+                                 alone->time_again(graph, op);
+                               }});
+  }
+  return known;
+}
+
 }  // namespace
 
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
@@ -101,26 +126,23 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   if (options.blocks > 0 && profiler.device) {
     add_overlap(*cost, spec, options, profile, profiler, *cache);
   }
+  std::shared_ptr<Rehearsal> rehearsal;
   if (options.rehearse > 0) {
     PlanSpec plain = rehearsal_spec(spec, options.emulated);
     const auto alone = cost_on(plain);
     plain.cost = alone;
-    RehearsalOptions rehearsal;
-    rehearsal.steps = options.rehearse;
-    rehearsal.emulated = options.emulated;
-    rehearsal.check_finite = options.check_finite;
-    rehearsal.gate = options.gate;
-    rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
-    cost->set_in_step(rehearsed(plain, rehearsal, *cache, profiler.key));
+    rehearsal = rehearsal_of(std::move(plain), options, alone);
+    rehearsal->execute(0);
+    cost->set_in_step(rehearsal->in_step());
   }
-  return {cost, cache->take_warning()};
+  return {cost, std::move(rehearsal), cache->take_warning()};
 }
 
-Plan before_rehearsal(const Plan& plan, const ProfileCost& cost) {
-  const auto alone = std::make_shared<ProfileCost>(cost);
-  alone->set_in_step(std::nullopt);
+Plan with_in_step(const Plan& plan, const ProfileCost& cost, std::optional<InStep> in_step) {
+  const auto changed = std::make_shared<ProfileCost>(cost);
+  changed->set_in_step(std::move(in_step));
   Plan same = plan;
-  same.spec.cost = alone;
+  same.spec.cost = changed;
   return same;
 }
 

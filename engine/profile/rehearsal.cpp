@@ -8,6 +8,7 @@
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
+#include "engine/cost/profile_cache.h"
 #include "engine/exec/cpu/executor.h"
 #include "engine/exec/data.h"
 #include "engine/exec/sync.h"
@@ -161,7 +162,7 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   return spec;
 }
 
-StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
+RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options) {
   MOE_CHECK(options.steps >= 1, "rehearsal: {} steps are to be executed, but must be at least 1",
             options.steps);
   const Model& model = *plan.spec.model;
@@ -170,17 +171,29 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   run.emulate_link = options.emulated;
   run.check_finite = options.check_finite;
   run.policies.gate = options.gate;
-  run.data = reference_data(model.vocab, model.batch_per_device, plan.graph.num_ranks, model.seq);
-  const Plan still = standing_still(plan);
-  const RunResult result = make_cpu_executor()->run(still, run);
-  if (result.stopped) throw Interrupted();
+  run.record = options.routing;
+  run.data = options.data ? options.data
+                          : reference_data(model.vocab, model.batch_per_device,
+                                           plan.graph.num_ranks, model.seq);
+  return {std::make_shared<const Plan>(standing_still(plan)), std::move(run)};
+}
+
+StepSamples step_samples(const Graph& graph, const RunResult& result) {
   StepSamples samples;
   for (size_t step = 1; step < result.timelines.size(); ++step) {
-    for (const auto& [group, ns] : sums_of(plan.graph, result.timelines[step])) {
+    for (const auto& [group, ns] : sums_of(graph, result.timelines[step])) {
       samples[group].push_back(ns);
     }
     samples[kPeers].push_back(result.metrics[step].wait_ns);
   }
+  return samples;
+}
+
+StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
+  const RehearsalRun run = rehearsal_run(plan, options);
+  const RunResult result = make_cpu_executor()->run(*run.plan, run.options);
+  if (result.stopped) throw Interrupted();
+  StepSamples samples = step_samples(plan.graph, result);
   if (shares_cores(plan, options)) probe_core(plan.graph.num_ranks, samples);
   return samples;
 }
@@ -230,38 +243,49 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   return result;
 }
 
-InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
-                 const std::string& key_prefix) {
-  const std::shared_ptr<const Plan> plan = make_plan(spec);
-  const std::string link = link_text(*plan, options.emulated);
-  const std::string prefix = fmt::format("{} | in step, plan {}, {}, {} steps | ", key_prefix,
-                                         plan->hash, link, options.steps);
-  const std::set<std::string> computing = groups_of(plan->graph, false);
-  std::set<std::string> groups = groups_of(plan->graph, true);
-  groups.insert(computing.begin(), computing.end());
-  groups.insert(kPeers);
-  if (shares_cores(*plan, options)) groups.insert({kCore, kCoreLate});
-  StepSamples samples;
-  for (const std::string& group : groups) {
-    const Nanoseconds least = computing.contains(group) ? 1 : 0;
-    if (const auto known = cache.find(prefix + group, least)) samples[group] = *known;
+double slower(const Graph& graph, const StepSamples& now, const StepSamples& then) {
+  Nanoseconds sum_now = 0, sum_then = 0;
+  for (const std::string& group : groups_of(graph, false)) {
+    sum_now += median(now.at(group));
+    sum_then += median(then.at(group));
   }
-  Nanoseconds took = 0;
-  if (samples.size() < groups.size()) {
-    const Nanoseconds begin = clock_ns();
-    samples = rehearse(*plan, options);
-    took = clock_ns() - begin;
-    for (const auto& [group, ns] : samples) cache.store(prefix + group, ns);
+  return ratio(sum_now, sum_then);
+}
+
+Rehearsal::Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options)
+    : plan_(std::move(plan)), options_(std::move(options)) {}
+
+void Rehearsal::execute(Nanoseconds since) {
+  if (began_ > since) return;
+  const bool first = began_ == 0;
+  RehearsalOptions options = options_;
+  if (plan_->spec.routing == nullptr) options.routing = std::make_shared<Trace>();
+  const Nanoseconds begin = clock_ns();
+  samples_ = rehearse(*plan_, options);
+  const Nanoseconds took = clock_ns() - begin;
+  began_ = begin;
+  in_step_ = moe::in_step(*plan_, samples_);
+  if (first && options.time_again) {
+    time_disturbed_again(plan_->graph, in_step_, options);
+    in_step_ = moe::in_step(*plan_, samples_);
   }
-  InStep result = in_step(*plan, samples);
-  if (took > 0 && options.time_again) {
-    time_disturbed_again(plan->graph, result, options);
-    result = in_step(*plan, samples);
-  }
-  result.source =
-      fmt::format("{} rehearsed steps of plain expert parallelism, {}", options.steps, link);
-  result.took_ns = took;
-  return result;
+  in_step_.source = fmt::format("{} rehearsed steps of plain expert parallelism, {}", options.steps,
+                                link_text(*plan_, options.emulated));
+  in_step_.took_ns = took;
+  if (!options.routing || options.routing->steps == 0) return;
+  if (options.routing->k != plan_->spec.gate.k) return;  // the number of choices varies
+  routing_ = std::make_shared<const RoutingModel>(
+      routing_of(std::move(options.routing), "the rehearsed steps", true));
+}
+
+RehearsalRun Rehearsal::beside(int64_t steps) const {
+  RehearsalRun run = rehearsal_run(*plan_, options_);
+  run.options.steps = steps;
+  return run;
+}
+
+double Rehearsal::slower(const RunResult& beside) const {
+  return moe::slower(plan_->graph, step_samples(plan_->graph, beside), samples_);
 }
 
 }  // namespace moe

@@ -1,17 +1,17 @@
 // Rehearsal: a few executed steps of the plain program of a target. They show how much longer ops
 // take inside a step than alone (cost/in_step.h), which the predictions of all systems on that
-// target use. A rehearsal uses the target's model, ranks and gate, made-up tokens, a learning rate
-// of 0 and, if the target has a link, another link. It never uses the target's link, the plan of a
-// system, or the data of the run that is predicted.
+// target use, and how the gate routes tokens. A rehearsal uses the target's model, ranks and gate,
+// other tokens, a learning rate of 0 and, if the target has a link, another link. It never uses the
+// target's link, the plan of a system, or the data of the run that is predicted.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "engine/cost/in_step.h"
-#include "engine/cost/profile_cache.h"
 #include "engine/exec/executor.h"
 #include "engine/plan.h"
 
@@ -28,6 +28,10 @@ struct RehearsalOptions {
   bool emulated = false;
   bool check_finite = true;
   RankGates gate;  // see Policies::gate
+  /// The tokens of the steps, which must not be those of the run that is predicted. Null: tokens of
+  /// the reference model's generator.
+  DataSource data;
+  std::shared_ptr<Trace> routing;  // see rehearse()
   /// Called to time an op alone again, once per signature (kind and shapes), if the op took less
   /// than kLeastFactor of its time alone inside the rehearsed steps. An op is hardly faster inside
   /// a step, so its measurement alone was probably disturbed. May be null.
@@ -42,18 +46,54 @@ constexpr double kLeastFactor = 0.95;
 /// late": how much later than by the link model each of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
-/// Executes the plan for options.steps steps and returns their samples. Throws the errors of a run,
-/// and Interrupted if the run is stopped.
+/// The rehearsal of a plain program, ready to run: options.steps steps after a first one.
+struct RehearsalRun {
+  std::shared_ptr<const Plan> plan;  // with a learning rate of 0
+  RunOptions options;
+};
+RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options);
+
+/// Returns the samples of the steps after the first, except "core" and "core late".
+StepSamples step_samples(const Graph& graph, const RunResult& result);
+/// Executes rehearsal_run() and returns the samples of its steps. options.routing, if it is not
+/// null, receives the routing of all steps. Throws the errors of a run, and Interrupted if the run
+/// is stopped.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
 /// Returns the factors that follow from the medians of the samples and the times of the same ops
 /// alone in plan.spec.cost. Requires: samples of each group of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
+/// Returns by what factor compute took longer in `now` than in `then`: the ratio of the sums over
+/// all groups of compute ops of their medians.
+double slower(const Graph& graph, const StepSamples& now, const StepSamples& then);
 
-/// As in_step(), with samples from the cache. If the cache lacks some of them, executes the steps
-/// and stores their samples. The keys consist of `key_prefix`, the plan's hash (which depends on
-/// model, ranks, gate and optimizer), the link and the number of steps.
-InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
-                 const std::string& key_prefix);
+/// The rehearsal of one target. It is executed again before runs that begin later, since the
+/// machine may have become faster or slower; what it found is not kept beyond the process.
+class Rehearsal {
+ public:
+  Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options);
+  /// Executes the rehearsal, unless it was executed after `since` (clock_ns()). Throws as
+  /// rehearse() does.
+  void execute(Nanoseconds since);
+  /// What the last execution found.
+  const InStep& in_step() const { return in_step_; }
+  /// The routing of the plan's gate in the steps; null if the plan has no MoE layer or a routing
+  /// model in place of the gate.
+  const std::shared_ptr<const RoutingModel>& routing() const { return routing_; }
+  int64_t num_steps() const { return options_.steps; }
+  /// Returns rehearsal_run() with another number of steps in all, to be executed in turns with the
+  /// runs that are predicted.
+  RehearsalRun beside(int64_t steps) const;
+  /// Returns by what factor the machine was slower in the run beside() than in the last execution.
+  double slower(const RunResult& beside) const;
+
+ private:
+  const std::shared_ptr<const Plan> plan_;
+  const RehearsalOptions options_;
+  Nanoseconds began_ = 0;  // 0: not executed yet
+  StepSamples samples_;
+  InStep in_step_;
+  std::shared_ptr<const RoutingModel> routing_;
+};
 
 }  // namespace moe

@@ -188,6 +188,12 @@ function Plan:run(options)
   return out
 end
 
+function Plan:rehearse() self.world.rehearsed = (self.world.rehearsed or 0) + 1 end
+
+-- The plans of run_in_turns run when their results are fetched.
+local function in_turns(plans, options) return { plans = plans, options = options } end
+local function result_in_turns(turns, i) return turns.plans[i]:run(turns.options[i]) end
+
 --- The values of a text of lines.
 function M.lines(text)
   local all = {}
@@ -213,6 +219,8 @@ local function make_core(world, args)
     args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
       trust = args.trust or false, cache = "cache.sqlite" },
     array = function(t) return setmetatable(t, array_mt) end,
+    run_in_turns = in_turns, result_in_turns = result_in_turns,
+    too_large_together = function() return world.too_large end,
     caller = caller,
     clock = os.clock,
     default_corpus = function() return "corpus.txt" end,

@@ -86,7 +86,7 @@ TEST_CASE("rehearsed steps are part of a prediction, and are not before the rehe
   REQUIRE(cost->in_step());
   spec.cost = cost;
   const auto plan = make_plan(spec);
-  const Plan before = before_rehearsal(*plan, *cost);
+  const Plan before = with_in_step(*plan, *cost, std::nullopt);
   const auto& alone = dynamic_cast<const ProfileCost&>(*before.spec.cost);
   CHECK_FALSE(alone.in_step());
   CHECK(cost->in_step());

@@ -5,6 +5,7 @@ local assumed_routing = require "moe.results.assumed_routing"
 local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
 local effects = require "moe.base.effects"
+local paired = require "moe.results.paired"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -205,17 +206,46 @@ local function spread(run)
   return ("%s..%s%s"):format(ms(lo), ms(hi), wide and " !" or ""), wide
 end
 
+-- Returns the difference of a run to the first one of its table as text: "0.93 (0.91..0.95)".
+local function difference_text(run, first)
+  local d = run ~= first and paired.difference(run, first)
+  if not d then return "-" end
+  local text = ("%.3f"):format(d.ratio)
+  if d.lo then text = ("%s (%.3f..%.3f)"):format(text, d.lo, d.hi) end
+  return d.verdict == "not resolved" and text .. " ~" or text
+end
+
 local function times_rows(runs)
-  local rows = { { "system", "iteration ms", "spread", "predicted", "error", "exposed ms",
-    "predicted", "hidden ms", "predicted", "peak MiB" } }
+  local rows = { { "system", "iteration ms", "spread", "to first", "predicted", "error",
+    "exposed ms", "predicted", "hidden ms", "predicted", "peak MiB" } }
   for i, run in ipairs(runs) do
     local p = run.prediction
-    rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)), ms(p.iteration_ms),
+    rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)),
+      difference_text(run, runs[1]), ms(p.iteration_ms),
       ("%+.1f%%%s"):format(100 * p.error, run.disturbed and " ?" or ""),
       ms(run.exposed_comm_ms), ms(p.exposed_comm_ms), ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       run.executed_peak_bytes and ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) or "-" }
   end
   return rows
+end
+
+-- Returns lines on how the runs of a table took place: in turns or not, and how the machine's speed
+-- changed between prediction and runs.
+local function turns_lines(runs)
+  local first, lines = runs[1], {}
+  if first.turn_steps and #runs > 1 then
+    append(lines, { ("In turns of %d steps. To first: times of the same steps divided by those of %s,")
+        :format(first.turn_steps, first.system),
+      "median with its 95% interval; ~: not resolved" })
+  elseif first.one_by_one then
+    lines[1] = "One after the other, not in turns: " .. first.one_by_one
+  end
+  local slower = first.prediction.slower
+  if slower then
+    append(lines, { ("Compute took %.3f times as long during the runs as when they were predicted;")
+        :format(slower), "the errors are for equal speed" })
+  end
+  return lines
 end
 
 -- Returns up to MAX_LOSSES steps, evenly spread, including the first and the last.
@@ -363,8 +393,8 @@ end
 
 -- Returns lines on the errors of the predictions and on the mark for a large spread of samples.
 local function error_lines(runs)
-  local off, wide = values.new {}, false
-  local lines = assumed_routing.lines(runs, "Predicted with routing")
+  local off, wide, lines = values.new {}, false, turns_lines(runs)
+  append(lines, assumed_routing.lines(runs, "Predicted with routing"))
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))

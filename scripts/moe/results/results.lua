@@ -6,6 +6,7 @@ local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local journal = require "moe.run.journal"
+local paired = require "moe.results.paired"
 local result_shape = require "moe.results.result_shape"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -97,6 +98,9 @@ local ROWS = {
   { "others", "number?", "share of all cores' time during the run that other processes used or the "
     .. "hypervisor took" },
   { "disturbed", "string?", "what disturbed the run, so that its times say little" },
+  { "turn_steps", "integer?", "executed in turns with the other systems of its case, of so many "
+    .. "steps each (the first turn: one step)" },
+  { "one_by_one", "string?", "why the systems of the case ran one after the other" },
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
 }
 schema.record("assumed routing", "run.assumed_routing", "what simulations and predictions assume "
@@ -137,7 +141,13 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "rehearsal_ms", "number", "time of the rehearsal" },
   { "ops_alone", "table<string, number>?",
     "the metrics predicted from ops that run alone, before the rehearsal" },
-  { "error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
+  { "slower", "number?", "by what factor compute took longer during the run than in the rehearsal "
+    .. "before the prediction, in equal steps of plain expert parallelism" },
+  { "same_speed_ms", "number?", "iteration_ms predicted for a machine that is slower by this factor"
+    },
+  { "error", "number", "the run's iteration_ms divided by same_speed_ms, minus 1; without that as "
+    .. "frozen_error" },
+  { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
 }, METRICS)
 
 schema.record("planner error", "error",
@@ -202,6 +212,8 @@ local Results = schema.methods("results", "R",
       .. "`of`" },
   { "groups", "(key: fun(run: moe.Run): any): moe.Run[][]",
     "lists of the runs with equal key(run), in order of first appearance" },
+  { "differences", "(): moe.Difference[]",
+    "compares each two executed runs of a case that took turns" },
   { "table", "(t: { rows: string|string[], cols: string, cell: fun(run: moe.Run): string }): "
     .. "string",
     "a table as text, with a row and a column for each value of the fields" },
@@ -298,6 +310,16 @@ function M.case_of(run)
   local case = {}
   for _, name in ipairs(CASE) do case[name] = run[name] end
   return case
+end
+
+function Results:differences()
+  local out = {}
+  for _, group in ipairs(self:groups(M.case_of)) do
+    for i, a in ipairs(group) do
+      for j = i + 1, #group do out[#out + 1] = paired.difference(a, group[j]) end
+    end
+  end
+  return out
 end
 
 function Results:by(keys)

@@ -129,14 +129,15 @@ end
 -- they are complete, so that after an error these hold all complete ones.
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
-  for i, job in ipairs(jobs) do kinds[i] = job.entry and job.entry.path or "simulate" end
+  local groups = jobs_lib.groups(jobs)
+  for i, group in ipairs(groups) do kinds[i] = group[1].entry and group[1].entry.path or "simulate" end
   progress.begin(kinds)
-  for _, job in ipairs(jobs) do
-    if job.entry then
-      runs_lib.execute(e.name, job, R.runs)
+  for _, group in ipairs(groups) do
+    if group[1].entry then
+      runs_lib.execute(e.name, group, R.runs)
     else
-      runs_lib.simulate(e.name, job, R.runs)
-      job_of[R.runs[#R.runs]] = job
+      runs_lib.simulate(e.name, group[1], R.runs)
+      job_of[R.runs[#R.runs]] = group[1]
     end
   end
   band:start(R, job_of)

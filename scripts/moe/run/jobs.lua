@@ -121,8 +121,10 @@ local function real_jobs(e, entry, case)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = simulation_of(entry, case)
+      local options = train.run_options(entry.kind, entry, spec, entry.path, e.at)
+      spec.cost.data = options.data
       jobs[#jobs + 1] = { system = system, case = case, entry = entry, spec = spec,
-        options = train.run_options(entry.kind, entry, spec, entry.path, e.at) }
+        options = options }
     end
   end
   for i, name in ipairs(entry.systems or {}) do
@@ -223,6 +225,22 @@ function M.all(e, over, params)
     for _, job in ipairs(jobs) do all[#all + 1] = job end
   end
   return all
+end
+
+--- Returns the jobs as lists of those that belong together, in order: the executed jobs of one entry
+--- and one case; a simulated job alone.
+function M.groups(jobs)
+  local groups, last = {}, nil
+  for _, job in ipairs(jobs) do
+    local first = last and last[1]
+    if first and job.entry and first.index == job.index and first.case == job.case then
+      last[#last + 1] = job
+    else
+      last = { job }
+      groups[#groups + 1] = last
+    end
+  end
+  return groups
 end
 
 return M

@@ -30,12 +30,12 @@ function M.job(what)
     rest)
 end
 
---- Records the time of the current job, which is done. row: a line to show for the job, or nil.
-function M.done(row)
+--- Records the time of the current job, which is done. rows: lines to show for the job, or nil.
+function M.done(rows)
   local kind = jobs.kinds[jobs.at]
   local took = jobs.took[kind] or { sum = 0, n = 0 }
   jobs.took[kind] = { sum = took.sum + core.clock() - jobs.since, n = took.n + 1 }
-  if row then core.row(row) end
+  for _, row in ipairs(rows or {}) do core.row(row) end
 end
 
 function M.row(run)

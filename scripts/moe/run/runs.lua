@@ -179,7 +179,7 @@ function M.simulate(name, job, done)
     run.trace = file
     keep(number, run)
   end
-  progress.done(progress.row(run))
+  progress.done { progress.row(run) }
 end
 
 -- Returns the median of a metric over the steps after the first. The first step is slower (it
@@ -232,17 +232,18 @@ local function executed_record(run, r)
     run.others = r.machine_state[#r.machine_state].others
     run.disturbed = disturbance(run, #r.samples_ms * values.new(r.samples_ms):mean())
   end
-  run.prediction.error = run.iteration_ms / run.prediction.iteration_ms - 1
 end
 
---- Executes a job. Appends its record to `done` if at least one step has run, even of an
---- interrupted run. Raises a run error at the end if the run stopped because something failed.
-function M.execute(name, job, done)
+-- Steps of a turn. With fewer, the caches would be cold in too many of them.
+local TURN_STEPS = 4
+
+-- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its record,
+-- number and trace as of add_run }.
+local function planned(name, job)
   local entry = job.entry
-  progress.job(("%s on %d ranks of %s"):format(job.system.name, job.spec.ranks, entry.kind))
   local made = target.plan(schema.merged(job.spec, {
     simulate = schema.merged(job.spec.simulate or {}, { links = true }) }), job.system)
-  local run, info = base_record(name, job, job.spec, made)
+  local run = base_record(name, job, job.spec, made)
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
@@ -251,26 +252,115 @@ function M.execute(name, job, done)
   for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention" } do
     run[k] = entry[k]
   end
-  run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
-    basis = info.cost, ops_alone = made.sim.ops_alone }
-  for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
-  local number, trace = add_run(run)  -- writes the prediction to disk before the run begins
-  refresh()
-  local record = entry.record and trace .. entry.record
-  local options = schema.merged(job.options, { record = record })
-  local r = errors.call(job.system.at, made.plan.run, made.plan, options)
-  if #r.losses > 0 then
-    executed_record(run, r)
-    run.record = record
-    done[#done + 1] = run
-    keep(number, run)  -- before the trace is written, which may be interrupted
-    core.write_output(trace .. "executed.json", made.plan:trace {
-      { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
-    run.trace = trace .. "executed.json"
-    keep(number, run)
+  return { job = job, made = made, run = run }
+end
+
+-- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to disk.
+local function predict(all)
+  local since = core.clock()
+  for _, one in ipairs(all) do
+    local made, run, at = one.made, one.run, one.job.system.at
+    errors.call(at, made.plan.rehearse, made.plan, since)
+    if one.job.spec.cost.rehearse > 0 then
+      made.sim = errors.call(at, made.plan.simulate, made.plan,
+        schema.merged(one.job.spec.simulate or {}, { links = true }))
+    end
+    local info = made.plan:info()
+    run.prediction = { frozen = true, profile_ms = info.profile_ms,
+      rehearsal_ms = info.rehearsal_ms, basis = info.cost, ops_alone = made.sim.ops_alone }
+    for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
   end
-  progress.done(run.iteration_ms and progress.row(run))
-  if r.stop_reason then errors.run(r.stop_reason) end
+  for _, one in ipairs(all) do one.number, one.trace = add_run(one.run) end
+  refresh()
+end
+
+-- Returns the options for the run of a planned job, and the name of the file for its routing.
+local function options_of(one)
+  local record = one.job.entry.record and one.trace .. one.job.entry.record
+  return schema.merged(one.job.options, { record = record }), record
+end
+
+-- Returns a function of i that returns the result of the i-th run, or raises an error. Ranks that
+-- are threads run in turns, which the records then say; others one after the other.
+local function started(all)
+  local entry, plans, options = all[1].job.entry, {}, {}
+  for i, one in ipairs(all) do plans[i], options[i] = one.made.plan, options_of(one) end
+  local threads = not train.on_gpu(entry.kind) and not core.processes
+  local large = threads and core.too_large_together(plans) or nil
+  if threads and not large then
+    local turns = errors.call(all[1].job.at, core.run_in_turns, plans, options, TURN_STEPS)
+    for _, one in ipairs(all) do one.run.turn_steps = TURN_STEPS end
+    return function(i)
+      return errors.call(all[i].job.system.at, core.result_in_turns, turns, i)
+    end
+  end
+  return function(i)
+    all[i].run.one_by_one = #all > 1 and large or nil
+    return errors.call(all[i].job.system.at, plans[i].run, plans[i], options[i])
+  end
+end
+
+-- Adds to the prediction of a run what it is at the speed that the machine had during the run.
+local function at_same_speed(one, slower)
+  local run, p, plan = one.run, one.run.prediction, one.made.plan
+  if not slower then return end
+  local sim = errors.call(one.job.system.at, plan.simulate, plan,
+    schema.merged(one.job.spec.simulate or {}, { slower = slower }))
+  p.slower, p.same_speed_ms = slower, sim.iteration_ms
+  p.error = run.iteration_ms / p.same_speed_ms - 1
+end
+
+-- Completes the record of a run with its result, appends it to `done` if at least one step has run,
+-- and writes the traces.
+local function finished(one, r, done)
+  local run, made = one.run, one.made
+  if #r.losses == 0 then return end
+  executed_record(run, r)
+  run.prediction.frozen_error = run.iteration_ms / run.prediction.iteration_ms - 1
+  run.prediction.error = run.prediction.frozen_error
+  run.record = select(2, options_of(one))
+  done[#done + 1] = run
+  keep(one.number, run)  -- before anything that may be interrupted
+  at_same_speed(one, r.slower)
+  core.write_output(one.trace .. "executed.json", made.plan:trace {
+    { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
+  run.trace = one.trace .. "executed.json"
+  keep(one.number, run)
+end
+
+local function names_of(jobs)
+  local names = {}
+  for i, job in ipairs(jobs) do names[i] = job.system.name end
+  return table.concat(names, ", ")
+end
+
+--- Executes jobs of one entry of `run` and one case, in turns where that is possible. Appends their
+--- records to `done`, also those of interrupted and of failed runs if at least one step has run.
+--- Raises the error of the first run that failed at the end.
+function M.execute(name, jobs, done)
+  progress.job(("%s on %d ranks of %s"):format(names_of(jobs), jobs[1].spec.ranks,
+    jobs[1].entry.kind))
+  local all = {}
+  for i, job in ipairs(jobs) do all[i] = planned(name, job) end
+  predict(all)
+  local result, first_error = started(all), nil
+  for i, one in ipairs(all) do
+    local ok, r = pcall(function()
+      local r = result(i)
+      finished(one, r, done)
+      if r.stop_reason then errors.run(r.stop_reason) end
+    end)
+    if not ok then
+      first_error = first_error or r
+      if not one.run.turn_steps then break end
+    end
+  end
+  local rows = {}
+  for _, one in ipairs(all) do
+    if one.run.iteration_ms then rows[#rows + 1] = progress.row(one.run) end
+  end
+  progress.done(rows)
+  if first_error then error(first_error, 0) end
 end
 
 return M
