@@ -1,10 +1,11 @@
 #include <atomic>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/comm/communicator.h"
+#include "engine/exec/cpu/executor.h"
 #include "engine/graph/op_def.h"
 #include "engine/profile/rehearsal.h"
 #include "tests/exec/support.h"
@@ -28,19 +29,6 @@ PlanSpec tiny_target(bool emulated, int64_t num_ranks = 2) {
   spec.cost = std::make_shared<EvenCost>();
   return spec;
 }
-
-/// A cache in a file of its own, gone at the end.
-struct CacheFile {
-  std::string path = (std::filesystem::temp_directory_path() /
-                      ("moe-rehearsal-" + std::to_string(std::rand()) + ".sqlite"))
-                         .string();
-  CacheFile() = default;
-  ~CacheFile() {
-    for (const char* end : {"", "-wal", "-shm", ".lock"}) std::filesystem::remove(path + end);
-  }
-  CacheFile(const CacheFile&) = delete;
-  CacheFile& operator=(const CacheFile&) = delete;
-};
 
 TEST_CASE("a rehearsal gives every kind of op of the plain program a finite figure") {
   const bool emulated = GENERATE(false, true);
@@ -108,33 +96,56 @@ TEST_CASE("factors are medians of the steps over the time alone, lateness a coll
   }
 }
 
-TEST_CASE("a rehearsal is executed once a cache, and anew for another target or number of steps") {
-  const CacheFile file;
-  const auto again = [&](const PlanSpec& spec, RehearsalOptions options,
-                         const std::string& prefix = "cpu") {
-    ProfileCache cache(file.path);
-    return rehearsed(spec, options, cache, prefix);
-  };
-  const InStep first = again(tiny_target(true), {.steps = 2, .emulated = true});
+TEST_CASE("a rehearsal is executed again only if the last one began before the given time") {
+  Rehearsal rehearsal(make_plan(tiny_target(true)), {.steps = 2, .emulated = true});
+  rehearsal.execute(0);
+  const InStep first = rehearsal.in_step();
   CHECK(first.took_ns > 0);
   CHECK_THAT(first.source, Catch::Contains("2 rehearsed steps") && Catch::Contains("0.5 GB/s"));
-  const InStep second = again(tiny_target(true), {.steps = 2, .emulated = true});
-  CHECK(second.took_ns == 0);
-  CHECK(second.factors == first.factors);
-  CHECK(second.late == first.late);
-  CHECK((second.overall == first.overall && second.peers == first.peers));
+  rehearsal.execute(0);
+  CHECK(rehearsal.in_step().took_ns == first.took_ns);
+  rehearsal.execute(clock_ns());
+  CHECK(rehearsal.in_step().took_ns != first.took_ns);
+}
 
-  CHECK(again(tiny_target(true), {.steps = 3, .emulated = true}).took_ns > 0);
-  CHECK(again(tiny_target(false), {.steps = 2}).took_ns > 0);
-  CHECK(again(tiny_target(true), {.steps = 2, .emulated = true}, "other kernels").took_ns > 0);
-  PlanSpec larger = tiny_target(true);
-  test::change_model(larger, [&](test::Gpt2& m) { m.hidden *= 2; });
-  CHECK(again(larger, {.steps = 2, .emulated = true}).took_ns > 0);
-  CHECK(again(tiny_target(false, 1), {.steps = 2}).took_ns > 0);
+TEST_CASE("a rehearsal tells the routing of the gate, and none of a routing model in its place") {
+  const auto plan = make_plan(tiny_target(false));
+  Rehearsal rehearsal(plan, {.steps = 3});
+  rehearsal.execute(0);
+  REQUIRE(rehearsal.routing() != nullptr);
+  const Model& model = *plan->spec.model;
+  const ExpertCounts loads = rehearsal.routing()->loads({.step = 1,
+                                                         .ranks = 2,
+                                                         .tokens = model.tokens_per_rank(),
+                                                         .experts = model.experts,
+                                                         .k = plan->spec.gate.k});
+  CHECK(loads.total() == 2 * model.tokens_per_rank() * plan->spec.gate.k);
+  for (int64_t e = 1; e < model.experts; ++e) {  // what a balanced routing would be
+    if (loads.of_expert(e) != loads.of_expert(0)) return;
+  }
+  FAIL("the gate of an untrained model chooses all experts equally often");
+}
+
+TEST_CASE("beside runs the machine is as slow as the steps of a rehearsal tell") {
+  const auto plan = make_plan(tiny_target(false));
+  StepSamples then = rehearse(*plan, {.steps = 2}), now = then;
+  CHECK(slower(plan->graph, now, then) == 1);
+  for (auto& [group, samples] : now) {
+    for (Nanoseconds& ns : samples) ns *= 3;
+  }
+  CHECK(slower(plan->graph, now, then) == Approx(3));
+  now["all_to_all"] = now["peers"] = {1'000'000'000};  // they are no compute
+  CHECK(slower(plan->graph, now, then) == Approx(3));
+
+  Rehearsal rehearsal(plan, {.steps = 2});
+  rehearsal.execute(0);
+  const RehearsalRun beside = rehearsal.beside(4);
+  const RunResult result = make_cpu_executor()->run(*beside.plan, beside.options);
+  CHECK(result.timelines.size() == 4);
+  CHECK(rehearsal.slower(result) > 0);
 }
 
 TEST_CASE("ops that steps run faster than the profile says are timed again, once a signature") {
-  ProfileCache cache("");
   std::set<std::string> kinds, signatures;
   size_t calls = 0;
   RehearsalOptions options = {.steps = 1};
@@ -151,10 +162,11 @@ TEST_CASE("ops that steps run faster than the profile says are timed again, once
   };
   PlanSpec spec = tiny_target(false);
   spec.cost = std::make_shared<Disturbed>();
-  rehearsed(spec, options, cache, "cpu");
+  Rehearsal rehearsal(make_plan(spec), options);
+  rehearsal.execute(0);
   CHECK(kinds == std::set<std::string>{"linear"});
   CHECK(calls == signatures.size());
-  rehearsed(spec, options, cache, "cpu");  // known by now
+  rehearsal.execute(clock_ns());  // they were timed again before
   CHECK(calls == signatures.size());
 }
 
