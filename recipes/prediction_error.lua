@@ -4,7 +4,7 @@
 -- list below are drawn. Another seed draws others: --set seed=7; fewer: --set configurations=10.
 local moe = require "moe"
 
-local MOST, RANKS, STEPS = 200, 2, 13
+local MOST, RANKS, STEPS = 200, 2, 33
 
 -- The systems that train, by name.
 local SYSTEMS = { "raf", "raf_irregular", "raf_rows", "deepspeed", "tutel", "pipemoe",
@@ -68,7 +68,7 @@ local R = moe.run(moe.experiment {
     return { model = draw_model(draw, one_of), systems = three(p.configuration + p.seed),
       link = { bytes_per_s = 5e7 * 20 ^ draw(), latency_us = one_of { 5, 20, 50 } } }
   end,
-  run = { { "cpu", ranks = RANKS, steps = STEPS } },
+  run = { { "cpu", ranks = RANKS, steps = STEPS, rehearse = 24 } },
 })
 
 local kept, marked, errors = R:where { disturbed = false }, 0, {}

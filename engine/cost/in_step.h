@@ -38,6 +38,8 @@ struct InStep {
   Nanoseconds core_ns = 0;
   /// How much later than `late` a collective ends because its lane waits for a core that computes.
   Nanoseconds core_late_ns = 0;
+  /// Distance between the quartiles of the measured steps' times, divided by their median.
+  double spread = 0;
   /// How long the measured steps took.
   Nanoseconds took_ns = 0;
   /// By what factor the machine is slower than when the steps were measured. Multiplies the time of

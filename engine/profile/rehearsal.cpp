@@ -25,6 +25,7 @@ namespace {
 constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
 constexpr Bytes kBucketBytes = 25 << 20;  // as in the all-reduces of the compiler RAF
 constexpr const char* kPeers = "peers";
+constexpr const char* kStep = "step";
 constexpr const char* kCore = "core";
 constexpr const char* kCoreLate = "core late";
 
@@ -47,8 +48,7 @@ std::set<std::string> groups_of(const Graph& graph, bool collectives) {
   return groups;
 }
 
-/// Returns the plan with a learning rate of 0, so that training on made-up tokens cannot diverge
-/// whatever learning rate the target has.
+/// Returns the plan with a learning rate of 0, so that training cannot diverge.
 Plan standing_still(const Plan& plan) {
   Plan still = plan;
   for (size_t i = 0; i < still.graph.num_ops(); ++i) {
@@ -138,6 +138,14 @@ void time_disturbed_again(const Graph& graph, const InStep& result,
   }
 }
 
+/// Returns the distance between the quartiles, divided by the median.
+double spread_of(std::vector<Nanoseconds> samples) {
+  std::sort(samples.begin(), samples.end());
+  const size_t n = samples.size();
+  const auto at = [&](size_t i) { return static_cast<double>(samples[i]); };
+  return (at(n - 1 - n / 4) - at(n / 4)) / std::max(1.0, at(n / 2));
+}
+
 double ratio(Nanoseconds a, Nanoseconds b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
 }
@@ -178,6 +186,25 @@ RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options) {
   return {std::make_shared<const Plan>(standing_still(plan)), std::move(run)};
 }
 
+/// Executes the rehearsal with the target's learning rate, since a router that learns routes in
+/// another way; if the training diverges, with a learning rate of 0.
+RunResult executed(const Plan& plan, const RehearsalOptions& options) {
+  const RehearsalRun still = rehearsal_run(plan, options);
+  const auto run = [&](const Plan& with) {
+    RunResult result = make_cpu_executor()->run(with, still.options);
+    if (result.stopped) throw Interrupted();
+    return result;
+  };
+  try {
+    return run(plan);
+  } catch (const Interrupted&) {
+    throw;
+  } catch (const RunError&) {
+    if (options.routing) *options.routing = {};
+    return run(*still.plan);
+  }
+}
+
 StepSamples step_samples(const Graph& graph, const RunResult& result) {
   StepSamples samples;
   for (size_t step = 1; step < result.timelines.size(); ++step) {
@@ -185,28 +212,27 @@ StepSamples step_samples(const Graph& graph, const RunResult& result) {
       samples[group].push_back(ns);
     }
     samples[kPeers].push_back(result.metrics[step].wait_ns);
+    samples[kStep].push_back(result.metrics[step].makespan_ns);
   }
   return samples;
 }
 
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
-  const RehearsalRun run = rehearsal_run(plan, options);
-  const RunResult result = make_cpu_executor()->run(*run.plan, run.options);
-  if (result.stopped) throw Interrupted();
-  StepSamples samples = step_samples(plan.graph, result);
+  StepSamples samples = step_samples(plan.graph, executed(plan, options));
   if (shares_cores(plan, options)) probe_core(plan.graph.num_ranks, samples);
   return samples;
 }
 
 InStep in_step(const Plan& plan, const StepSamples& samples) {
-  const auto median_of = [&](const std::string& group) {
+  const auto samples_of = [&](const std::string& group) -> const std::vector<Nanoseconds>& {
     const auto known = samples.find(group);
     MOE_CHECK(known != samples.end(),
               "rehearsal: there are no samples of the group '{}' of ops; the plan's groups "
               "must all have some",
               group);
-    return median(known->second);
+    return known->second;
   };
+  const auto median_of = [&](const std::string& group) { return median(samples_of(group)); };
   std::map<std::string, Nanoseconds> alone, count;
   std::map<std::string, double> bytes;
   std::set<std::string> collectives;
@@ -235,6 +261,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   }
   result.overall = ratio(all_in_step, all_alone);
   result.peers = 1 + ratio(median_of(kPeers), std::max<Nanoseconds>(1, all_in_step));
+  result.spread = spread_of(samples_of(kStep));
   if (samples.contains(kCore)) {
     result.core_ns = median_of(kCore);
     result.core_late_ns =

@@ -1,8 +1,8 @@
 // Rehearsal: a few executed steps of the plain program of a target. They show how much longer ops
 // take inside a step than alone (cost/in_step.h), which the predictions of all systems on that
-// target use, and how the gate routes tokens. A rehearsal uses the target's model, ranks and gate,
-// other tokens, a learning rate of 0 and, if the target has a link, another link. It never uses the
-// target's link, the plan of a system, or the data of the run that is predicted.
+// target use, and how the gate routes tokens. A rehearsal uses the target's model, ranks, gate and
+// optimizer, other tokens and, if the target has a link, another link. It never uses the target's
+// link, the plan of a system, or the data of the run that is predicted.
 #pragma once
 
 #include <functional>
@@ -41,23 +41,25 @@ constexpr double kLeastFactor = 0.95;
 
 /// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
 /// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
-/// For "peers", one sample of Metrics::wait_ns per step. With an emulated link and several ranks,
+/// For "peers" and "step", one sample of Metrics::wait_ns and of makespan_ns per step. With an emulated link and several ranks,
 /// also for "core": samples of InStep::core_ns, taken with very small transfers; and for "core
 /// late": how much later than by the link model each of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
-/// The rehearsal of a plain program, ready to run: options.steps steps after a first one.
+/// The rehearsal of a plain program, ready to run: options.steps steps after a first one, with a
+/// learning rate of 0, so that they cannot diverge.
 struct RehearsalRun {
-  std::shared_ptr<const Plan> plan;  // with a learning rate of 0
+  std::shared_ptr<const Plan> plan;
   RunOptions options;
 };
 RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options);
 
 /// Returns the samples of the steps after the first, except "core" and "core late".
 StepSamples step_samples(const Graph& graph, const RunResult& result);
-/// Executes rehearsal_run() and returns the samples of its steps. options.routing, if it is not
-/// null, receives the routing of all steps. Throws the errors of a run, and Interrupted if the run
-/// is stopped.
+/// Executes the steps and returns their samples. options.routing, if it is not null, receives the
+/// routing of all steps. The learning rate is that of the plan, since a router that learns routes
+/// in another way; if the training diverges, the steps are executed again with one of 0. Throws the
+/// errors of a run, and Interrupted if the run is stopped.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
 /// Returns the factors that follow from the medians of the samples and the times of the same ops

@@ -39,7 +39,7 @@ TEST_CASE("a rehearsal gives every kind of op of the plain program a finite figu
     CHECK((group.find("core") == 0 ? ns.size() > 3 : ns.size() == 3));
   }
   const InStep result = in_step(*plan, samples);
-  CHECK(result.factors.size() + result.late.size() + (emulated ? 3 : 1) == samples.size());
+  CHECK(result.factors.size() + result.late.size() + (emulated ? 4 : 2) == samples.size());
   CHECK((result.core_ns > 0) == emulated);
   CHECK(result.core_late_ns >= 0);
   CHECK(result.factors.count("linear forward") + result.factors.count("sgd update") == 2);
@@ -80,6 +80,7 @@ TEST_CASE("factors are medians of the steps over the time alone, lateness a coll
   const int64_t linear = ops.at("linear forward");
   samples["linear forward"] = {3 * linear * kAlone};
   samples["peers"] = {0, 100 * (compute * 2 + linear), 1'000'000'000};
+  samples["step"] = {1000, 900, 1300, 1100};
 
   const InStep result = in_step(*plan, samples);
   CHECK(result.factors.at("linear forward") == 3);
@@ -88,6 +89,7 @@ TEST_CASE("factors are medians of the steps over the time alone, lateness a coll
   CHECK(result.overall == Approx(2 + static_cast<double>(linear) / static_cast<double>(compute)));
   CHECK(result.peers == Approx(1.1));
   CHECK(result.core_ns == 0);
+  CHECK(result.spread == Approx(100.0 / 1100));
   for (const auto& [group, ns] : samples) {
     INFO(group);
     StepSamples fewer = samples;

@@ -346,8 +346,16 @@ end
 local function case_differences(groups)
   local cases, all, texts = {}, {}, {}
   for g, runs in ipairs(groups) do
-    cases[g] = leaves(results.case_of(runs[1]), nil, {})
+    local case = results.case_of(runs[1])
+    case.cluster_parameters = nil  -- of an executed run they are those of the link
+    cases[g] = leaves(case, nil, {})
     for path in pairs(cases[g]) do all[path] = not SAID[path] or nil end
+  end
+  -- A field of the model that some architectures lack tells less than the architecture's name.
+  for _, case in ipairs(cases) do
+    for path in pairs(all) do
+      if path:find("^parameters%.") and not case[path] then all[path] = nil end
+    end
   end
   for g, case in ipairs(cases) do
     local parts = {}

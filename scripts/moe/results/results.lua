@@ -139,6 +139,8 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "basis", "string", "the source of the ops' times" },
   { "profile_ms", "number", "time to measure ops" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
+    .. "divided by their median" },
   { "ops_alone", "table<string, number>?",
     "the metrics predicted from ops that run alone, before the rehearsal" },
   { "slower", "number?", "by what factor compute took longer during the run than in the rehearsal "

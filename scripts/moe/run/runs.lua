@@ -267,7 +267,7 @@ local function predict(all)
     end
     local info = made.plan:info()
     run.prediction = { frozen = true, profile_ms = info.profile_ms,
-      rehearsal_ms = info.rehearsal_ms, basis = info.cost, ops_alone = made.sim.ops_alone }
+      rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread, basis = info.cost, ops_alone = made.sim.ops_alone }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
   end
   for _, one in ipairs(all) do one.number, one.trace = add_run(one.run) end

@@ -403,6 +403,8 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
+    .. "divided by their median" },
   { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
   { "liveness_bytes", "integer", "bytes that are in use at the peak" },
   { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
