@@ -10,6 +10,7 @@
 #include <optional>
 #include <thread>
 
+#include "engine/base/cores.h"
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
@@ -395,6 +396,7 @@ std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
   {
     const ThreadGroup lanes = other_ranks(2 * ranks_beside + 1, [&](int64_t thread) {
       const int64_t rank = (thread - 1) / 2;
+      const StayOnCore core(rank, ranks_beside);
       thread % 2 == 1 ? compute_lane(rank) : comm_lane(rank);
     });
   }

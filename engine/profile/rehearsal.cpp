@@ -4,6 +4,7 @@
 #include <atomic>
 #include <set>
 
+#include "engine/base/cores.h"
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
@@ -116,7 +117,10 @@ void probe_core(int64_t n, StepSamples& samples) {
   };
   const ThreadGroup lanes(
       2 * n, [](int64_t i) { return fmt::format("rank {} of a rehearsal", i / 2); },
-      [&](int64_t i) { i % 2 == 0 ? comm_lane(i / 2) : compute_lane(); });
+      [&](int64_t i) {
+        const StayOnCore core(i / 2, n);
+        i % 2 == 0 ? comm_lane(i / 2) : compute_lane();
+      });
 }
 
 std::string link_text(const Plan& plan, bool emulated) {

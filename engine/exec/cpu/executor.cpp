@@ -8,6 +8,7 @@
 #include <thread>
 #include <tuple>
 
+#include "engine/base/cores.h"
 #include "engine/base/errors.h"
 #include "engine/base/rethrow.h"
 #include "engine/base/threads.h"
@@ -184,6 +185,7 @@ RunResult CpuRun<T>::run() {
   guarded(0, LaneId(0), [&] {
     loop_.restore();
     spawn();
+    const StayOnCore core(0, num_here_);
     ranks_[0]->prepare(loop_.starts_afresh());
     loop_.run();
     over_ = true;
@@ -220,6 +222,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
       fmt::format("r{}.{}", first_ + rank, plan_.schedule.lanes[lane.index()].name).substr(0, 15);
   pthread_setname_np(pthread_self(), name.c_str());
   if (lane.index() != 0) wake_promptly();
+  const StayOnCore core(rank, num_here_);
   guarded(rank, lane, [&] {
     Rank<T>& self = *ranks_[static_cast<size_t>(rank)];
     if (lane.index() == 0) self.prepare(loop_.starts_afresh());
