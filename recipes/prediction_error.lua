@@ -71,10 +71,12 @@ local R = moe.run(moe.experiment {
   run = { { "cpu", ranks = RANKS, steps = STEPS, rehearse = 24 } },
 })
 
-local kept, marked, errors = R:where { disturbed = false }, 0, {}
-for run in R:each() do
-  if run.disturbed then marked = marked + 1 else errors[#errors + 1] = math.abs(run.prediction.error) end
+local kept, errors, inside = R:where { disturbed = false }, {}, 0
+for run in kept:each() do
+  errors[#errors + 1] = math.abs(run.prediction.error)
+  if run.prediction.inside then inside = inside + 1 end
 end
+local marked = #R.runs - #errors
 table.sort(errors)
 local function at(share) return 100 * errors[math.max(1, math.ceil(share * #errors))] end
 
@@ -89,8 +91,9 @@ end
 
 if #errors > 0 then
   print(("%d runs, %d of them disturbed and left out. Errors of the others: median %.1f%%, "
-    .. "95th percentile %.1f%%, largest %.1f%%"):format(#errors + marked, marked, at(0.5), at(0.95),
-    at(1)))
+    .. "95th percentile %.1f%%, largest %.1f%%"):format(#R.runs, marked, at(0.5), at(0.95), at(1)))
+  print(("Runs in their predictions' intervals of 90%%: %d of %d, %.0f%%"):format(inside, #errors,
+    100 * inside / #errors))
   print(("Pairs of systems of one configuration whose difference is resolved: %d, of which %d were "
     .. "predicted in the order in which they ran"):format(resolved, ranked))
 end

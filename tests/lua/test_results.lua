@@ -252,6 +252,100 @@ test("a spread of executed samples above a tenth of the median is marked", funct
   assert(not output(1.08):find("!", 1, true))
 end)
 
+-- Executed runs of 13 steps; factor(system, step) multiplies the time of a step.
+local function compared(factor, steps)
+  local n = 0
+  local names = { "raf", "deepspeed", "lancet_dw" }
+  local w = expect.runs((recipe():gsub("steps = 3", "steps = " .. (steps or 13))), nil, "run",
+    function(_, core)
+      local result = core.result_in_turns
+      core.result_in_turns = function(turns, i)
+        n = n + 1
+        local r = result(turns, i)
+        for step in ipairs(r.samples_ms) do
+          r.samples_ms[step] = r.samples_ms[step] * factor(names[n], step)
+        end
+        return r
+      end
+    end)
+  return w.globals.R:differences(), w
+end
+
+test("systems in turns are compared step by step, so that drift of the machine cancels", function()
+  local all = compared(function(name, step)  -- twice as slow at the end as at the beginning
+    return 2 ^ (step / 13) * (name == "deepspeed" and 0.9 or 1)
+  end)
+  expect.equal(#all, 3)
+  local ms = { raf = 880, deepspeed = 0.9 * 880, lancet_dw = 704 }
+  for _, d in ipairs(all) do
+    local ratio = ms[d.a.system] / ms[d.b.system]
+    local near = math.abs(d.ratio / ratio - 1) < 1e-9 and math.abs(d.hi / d.lo - 1) < 1e-9
+    assert(near, ("%s %s %g %g"):format(d.a.system, d.b.system, d.ratio, ratio))
+    expect.equal(d.verdict, ratio < 0.999 and "faster" or ratio > 1.001 and "slower"
+      or "not resolved")
+  end
+end)
+
+test("a difference within the noise, or of too few steps, is not resolved", function()
+  local function noise(name, step)
+    return name == "raf" and 1 + 0.1 * math.sin(7 * step) or 1.01
+  end
+  local all, w = compared(noise)
+  expect.equal(all[1].verdict, "not resolved")
+  assert(all[1].lo < 1 and all[1].hi > 1)
+  assert(w.output:find("In turns of 4 steps. To first: times of the same steps divided", 1, true))
+  local few = compared(function(name) return name == "raf" and 1 or 2 end, 6)
+  expect.equal({ few[1].verdict, few[1].lo, few[1].ratio }, { "not resolved", nil, 0.5 })
+end)
+
+-- Of 200 pairs whose median ratio is 1, with noise of any law, about 95% of intervals hold 1.
+test("the interval of a difference holds the median ratio as often as it says", function()
+  local state, inside, runs = 1, 0, 200
+  local function draw()
+    state = state * 16807 % 2147483647
+    return state / 2147483647
+  end
+  local _, w = compared(function() return 1 end)
+  local R = w.globals.R:where { executor = "cpu" }
+  for _ = 1, runs do
+    for step in ipairs(R.runs[1].samples_ms) do
+      R.runs[2].samples_ms[step] = R.runs[1].samples_ms[step]
+        * (draw() < 0.5 and 1 - 0.3 * draw() or 1 + 5 * draw() ^ 3)
+    end
+    local d = R:differences()[1]
+    if d.lo <= 1 and 1 <= d.hi then inside = inside + 1 end
+  end
+  assert(inside / runs >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / runs), inside)
+end)
+
+test("systems too large to be in memory together run one after the other, and that is said", function()
+  local w = expect.runs(recipe(), nil, "run", function(w) w.too_large = "together they need 9 GiB" end)
+  expect.equal(#w.globals.R:differences(), 0)
+  assert(w.output:find("One after the other, not in turns: together they need 9 GiB", 1, true))
+  expect.equal(w.results.runs[#w.results.runs].turn_steps, nil)
+end)
+
+test("a prediction is compared at the speed that the machine had in the run", function()
+  local function ran(slower)
+    local w = expect.runs(recipe(), nil, "run", function(_, core)
+      local result = core.result_in_turns
+      core.result_in_turns = function(...)
+        local r = result(...)
+        r.slower = slower
+        return r
+      end
+    end)
+    return w.results.runs[#w.results.runs].prediction, w
+  end
+  local p = ran(nil)
+  assert(p.error == p.frozen_error and p.same_speed_ms == nil and p.lo_ms < p.iteration_ms)
+  local q, w = ran(1.1)
+  expect.equal({ q.frozen_error, q.slower }, { p.frozen_error, 1.1 })
+  assert(math.abs(q.error - ((1 + q.frozen_error) * q.iteration_ms / q.same_speed_ms - 1)) < 1e-12)
+  expect.equal(q.inside, math.abs(q.error) < 0.03)
+  assert(w.output:find("Compute took 1.100 times as long during the runs", 1, true))
+end)
+
 test("a run is marked as disturbed where others took more than 5% of the cores", function()
   local function ran(others)
     return runs_with(function(r) r.machine_state[#r.machine_state].others = others end)

@@ -215,13 +215,19 @@ local function difference_text(run, first)
   return d.verdict == "not resolved" and text .. " ~" or text
 end
 
+-- Returns the predicted time of a step with half its interval: "12.3 +-2.6%".
+local function predicted_text(p)
+  if not p.hi_ms then return ms(p.iteration_ms) end
+  return ("%s +-%.1f%%"):format(ms(p.iteration_ms), 100 * (p.hi_ms / p.iteration_ms - 1))
+end
+
 local function times_rows(runs)
   local rows = { { "system", "iteration ms", "spread", "to first", "predicted", "error",
     "exposed ms", "predicted", "hidden ms", "predicted", "peak MiB" } }
   for i, run in ipairs(runs) do
     local p = run.prediction
     rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)),
-      difference_text(run, runs[1]), ms(p.iteration_ms),
+      difference_text(run, runs[1]), predicted_text(p),
       ("%+.1f%%%s"):format(100 * p.error, run.disturbed and " ?" or ""),
       ms(run.exposed_comm_ms), ms(p.exposed_comm_ms), ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       run.executed_peak_bytes and ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) or "-" }

@@ -147,6 +147,10 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
     .. "before the prediction, in equal steps of plain expert parallelism" },
   { "same_speed_ms", "number?", "iteration_ms predicted for a machine that is slower by this factor"
     },
+  { "lo_ms", "number?", "lower end of the interval of iteration_ms, which 9 of 10 runs at the same "
+    .. "speed are expected to be in; absent without a rehearsal" },
+  { "hi_ms", "number?", "upper end" },
+  { "inside", "boolean?", "whether the run was in the interval, at the speed of the rehearsal" },
   { "error", "number", "the run's iteration_ms divided by same_speed_ms, minus 1; without that as "
     .. "frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },

@@ -255,6 +255,17 @@ local function planned(name, job)
   return { job = job, made = made, run = run }
 end
 
+-- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
+-- deviation of the errors of undisturbed predictions (recipes/prediction_error.lua, seeds 1 and 2,
+-- two cores; the README has the errors and the coverage); and the noise of steps, of which the
+-- rehearsed steps tell: the distance between their quartiles is 1.35 standard deviations.
+local FIT, QUARTILES, NINETY = 0.015, 1.35, 1.645
+
+-- Returns half the relative width of the interval of a prediction.
+local function uncertainty(spread)
+  return NINETY * math.sqrt(FIT ^ 2 + (spread / QUARTILES) ^ 2)
+end
+
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to disk.
 local function predict(all)
   local since = core.clock()
@@ -269,6 +280,11 @@ local function predict(all)
     run.prediction = { frozen = true, profile_ms = info.profile_ms,
       rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread, basis = info.cost, ops_alone = made.sim.ops_alone }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
+    if one.job.spec.cost.rehearse > 0 then
+      local half = uncertainty(info.rehearsal_spread)
+      run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
+      run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
+    end
   end
   for _, one in ipairs(all) do one.number, one.trace = add_run(one.run) end
   refresh()
@@ -308,6 +324,8 @@ local function at_same_speed(one, slower)
     schema.merged(one.job.spec.simulate or {}, { slower = slower }))
   p.slower, p.same_speed_ms = slower, sim.iteration_ms
   p.error = run.iteration_ms / p.same_speed_ms - 1
+  local frozen = p.iteration_ms * (1 + p.error)
+  p.inside = p.lo_ms <= frozen and frozen <= p.hi_ms
 end
 
 -- Completes the record of a run with its result, appends it to `done` if at least one step has run,
