@@ -130,7 +130,7 @@ void check_routing(const PlanSpec& spec) {
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
 // transfers on a GPU, 0 if there are none or the number is not known. cost.rehearse: number of
-// steps of the plain program to run before, 0 for none.
+// steps of the plain program to run before, 0 for none; cost.pace: RunOptions::pace of the run.
 std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& cost,
                                               const PlanSpec& spec, const PlanHandle& handle) {
   PredictOptions options;
@@ -144,6 +144,7 @@ std::shared_ptr<const ProfileCost> profile_of(const Host& host, const Fields& co
   options.rehearse = cost.integer("rehearse", 0);
   if (handle.gate) options.gate = rank_gates(host, handle.gate);
   if (handle.placement) options.place = rank_placements(host, handle.placement, {});
+  options.pace = cost.number("pace", 0);
   const Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "engine/base/errors.h"
@@ -36,8 +37,10 @@ ProfileCost::Measure filled(Profile profile, const ProfileOptions& options) {
 
 Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& options) {
   if (predicted.device == "cpu") {
-    return {filled(profile_op, options), profile_key(options),
-            [n = options.ranks_beside] { return profile_handoff(n); }, std::nullopt};
+    ProfileCost::MeasureHandoff handoff = [n = options.ranks_beside] { return profile_handoff(n); };
+    // In a paced run ops begin when their inputs are ready, whenever the lane's thread wakes up.
+    if (options.paced) handoff = nullptr;
+    return {filled(profile_op, options), profile_key(options), handoff, std::nullopt};
   }
   if (predicted.device != "cuda") {
     throw user_error("cost.device: '{}' is not allowed; give cpu or cuda", predicted.device);
@@ -68,11 +71,16 @@ void add_overlap(ProfileCost& cost, const PlanSpec& spec, const PredictOptions& 
       options.blocks);
 }
 
+/// The number of cores on which the threads of this machine run at the same time.
+int64_t num_cores() {
+  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
 }  // namespace
 
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   ProfileOptions profile;
-  profile.ranks_beside = spec.num_ranks;
+  profile.ranks_beside = options.pace > 0 ? std::min(spec.num_ranks, num_cores()) : spec.num_ranks;
   profile.checked = options.check_finite;
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
@@ -109,6 +117,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
     rehearsal.steps = options.rehearse;
     rehearsal.emulated = options.emulated;
     rehearsal.check_finite = options.check_finite;
+    rehearsal.pace = options.pace;
     rehearsal.gate = options.gate;
     rehearsal.time_again = [&](const Graph& graph, OpId op) { alone->time_again(graph, op); };
     cost->set_in_step(rehearsed(plain, rehearsal, *cache, profiler.key));

@@ -28,9 +28,9 @@ constexpr const char* kCore = "core";
 constexpr const char* kCoreLate = "core late";
 
 /// Whether comm lanes take time from the cores of compute lanes: they wake, copy and spin while
-/// compute runs.
+/// compute runs. With a pace they do not: an op's time follows from its own thread's CPU time.
 bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
-  return options.emulated && plan.graph.num_ranks > 1;
+  return options.emulated && plan.graph.num_ranks > 1 && options.pace == 0;
 }
 
 /// Returns the step groups (step_group()) of the collectives, or of the other ops.
@@ -169,6 +169,7 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options) {
   run.steps = options.steps + 1;
   run.emulate_link = options.emulated;
   run.check_finite = options.check_finite;
+  run.pace = options.pace;
   run.policies.gate = options.gate;
   run.data = reference_data(model.vocab, model.batch_per_device, plan.graph.num_ranks, model.seq);
   const Plan still = standing_still(plan);
@@ -233,7 +234,8 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
 InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
                  const std::string& key_prefix) {
   const std::shared_ptr<const Plan> plan = make_plan(spec);
-  const std::string link = link_text(*plan, options.emulated);
+  const std::string link = link_text(*plan, options.emulated) +
+                           (options.pace > 0 ? fmt::format(", pace {:g}", options.pace) : "");
   const std::string prefix = fmt::format("{} | in step, plan {}, {}, {} steps | ", key_prefix,
                                          plan->hash, link, options.steps);
   const std::set<std::string> computing = groups_of(plan->graph, false);

@@ -27,7 +27,8 @@ struct RehearsalOptions {
   int64_t steps = 8;  // at least 1; one more step before them touches all pages and is not counted
   bool emulated = false;
   bool check_finite = true;
-  RankGates gate;  // see Policies::gate
+  double pace = 0;  // RunOptions::pace
+  RankGates gate;   // see Policies::gate
   /// Called to time an op alone again, once per signature (kind and shapes), if the op took less
   /// than kLeastFactor of its time alone inside the rehearsed steps. An op is hardly faster inside
   /// a step, so its measurement alone was probably disturbed. May be null.
@@ -38,8 +39,9 @@ constexpr double kLeastFactor = 0.95;
 /// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
 /// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
 /// For "peers", one sample of Metrics::wait_ns per step. With an emulated link and several ranks,
-/// also for "core": samples of InStep::core_ns, taken with very small transfers; and for "core
-/// late": how much later than by the link model each of these transfers ended.
+/// but without a pace, also for "core": samples of InStep::core_ns, taken with very small
+/// transfers; and for "core late": how much later than by the link model each of these transfers
+/// ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// Executes the plan for options.steps steps and returns their samples. Throws the errors of a run,
@@ -52,7 +54,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples);
 
 /// As in_step(), with samples from the cache. If the cache lacks some of them, executes the steps
 /// and stores their samples. The keys consist of `key_prefix`, the plan's hash (which depends on
-/// model, ranks, gate and optimizer), the link and the number of steps.
+/// model, ranks, gate and optimizer), the link, the number of steps and the pace.
 InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileCache& cache,
                  const std::string& key_prefix);
 

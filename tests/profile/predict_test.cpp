@@ -94,6 +94,20 @@ TEST_CASE("rehearsed steps are part of a prediction, and are not before the rehe
   CHECK(alone.num_measured() == cost->num_measured());
 }
 
+TEST_CASE("a run with a pace is predicted from ops with a thread a core beside, without wake-ups") {
+  PredictOptions options = unkept();
+  options.emulated = true;
+  options.rehearse = 1;
+  options.pace = 2;
+  PlanSpec spec = test::spec_of(test::small_model("switch", 1), 64);
+  spec.num_ranks = 64;
+  const auto cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cost = predicted_cost(spec, options).cost;
+  CHECK(cost->handoff_ns() == 0);
+  CHECK_THAT(cost->describe(),
+             Contains("pace 2") && Contains(fmt::format("beside={}", std::min(64u, cores))));
+}
+
 TEST_CASE("a cache that cannot be read is said, and the prediction is made anew") {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("moe-predict-" + std::to_string(getpid()) + ".sqlite"))
