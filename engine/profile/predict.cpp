@@ -82,6 +82,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   ProfileOptions profile;
   profile.ranks_beside = options.pace > 0 ? std::min(spec.num_ranks, num_cores()) : spec.num_ranks;
   profile.checked = options.check_finite;
+  profile.paced = options.pace > 0;
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
     throw user_error(

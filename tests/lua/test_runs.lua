@@ -120,8 +120,10 @@ test("a pace is refused without a link, on a GPU, between processes and outside 
       "moe.infer.pace: 2 needs an emulated link")
     expect.fails(two("model = model()", 'run = { { "cpu", ranks = 2, pace = 2 } }'), nil,
       "experiment.run[1].pace: 2 needs an emulated link")
-    expect.fails(TINY .. "moe.plan { model = model(), system = raf, cluster = "
-      .. "moe.cluster.p4de { nodes = 1 } }:run('cpu', { pace = 2 })", nil, "pace")
+    -- Runs of a plan have no link, and so no pace.
+    expect.fails(TINY .. "moe.plan { model = model { batch = 8, experts = 8 }, system = raf,\n"
+      .. "cluster = moe.cluster.p4de { nodes = 1 } }:run('cpu', { pace = 2 })", 11,
+      "moe.plan.run: unknown key 'pace'")
   end)
 
 test("selectors of results do not mix executed runs that differ in routing", function()
