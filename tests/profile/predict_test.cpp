@@ -10,6 +10,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/exec/device/executor.h"
+#include "engine/graph/op_def.h"
 #include "tests/exec/support.h"
 
 namespace moe {
@@ -99,13 +100,23 @@ TEST_CASE("a run with a pace is predicted from ops with a thread a core beside, 
   options.emulated = true;
   options.rehearse = 1;
   options.pace = 2;
-  PlanSpec spec = test::spec_of(test::small_model("switch", 1), 64);
-  spec.num_ranks = 64;
+  test::Gpt2 model = test::small_model("switch", 1);
+  model.experts = 16;
+  PlanSpec spec = test::spec_of(model, 16);
   const auto cores = std::max(1u, std::thread::hardware_concurrency());
   const auto cost = predicted_cost(spec, options).cost;
   CHECK(cost->handoff_ns() == 0);
-  CHECK_THAT(cost->describe(),
-             Contains("pace 2") && Contains(fmt::format("beside={}", std::min(64u, cores))));
+  const std::string beside = fmt::format("beside={} checked paced", std::min(16u, cores));
+  CHECK_THAT(cost->describe(), Contains("pace 2") && Contains(beside));
+  spec.cost = cost;
+  const auto plan = make_plan(spec);
+  const Plan alone = before_rehearsal(*plan, *cost);
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (plan->graph.def(op).collective == Collective::kNone) continue;
+    CHECK(alone.spec.cost->op_ns(plan->graph, op) ==
+          collective_ns(spec.cluster, plan->graph, op, {spec.work}));
+  }
 }
 
 TEST_CASE("a cache that cannot be read is said, and the prediction is made anew") {
