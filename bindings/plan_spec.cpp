@@ -132,7 +132,8 @@ void check_routing(const PlanSpec& spec) {
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
 // transfers on a GPU, 0 if there are none or the number is not known. cost.rehearse: number of
-// steps of the plain program to run before, 0 for none; cost.data: the data of the run.
+// steps of the plain program to run before, 0 for none; cost.data: the data of the run; cost.pace:
+// RunOptions::pace of the run.
 Prediction profile_of(Host& host, const Fields& cost, const PlanSpec& spec,
                       const PlanHandle& handle) {
   PredictOptions options;
@@ -152,6 +153,7 @@ Prediction profile_of(Host& host, const Fields& cost, const PlanSpec& spec,
   }
   if (handle.gate) options.gate = rank_gates(host, handle.gate);
   if (handle.placement) options.place = rank_placements(host, handle.placement, {});
+  options.pace = cost.number("pace", 0);
   Prediction prediction = predicted_cost(spec, options);
   if (!prediction.warning.empty()) {
     std::fprintf(stderr, "moebench: %s\n", printable(prediction.warning).c_str());

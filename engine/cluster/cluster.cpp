@@ -1,5 +1,7 @@
 #include "engine/cluster/cluster.h"
 
+#include <cmath>
+
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 
@@ -16,6 +18,18 @@ void check_rate(const char* link, double value, bool needed) {
 }
 
 }  // namespace
+
+Cluster dilated(Cluster cluster, double by) {
+  const auto longer = [by](Nanoseconds& ns) { ns = std::llround(by * static_cast<double>(ns)); };
+  for (LinkSpec* const link : {&cluster.intra, &cluster.nic}) {
+    link->bytes_per_s /= by;
+    longer(link->latency_ns);
+  }
+  longer(cluster.a2a_base_ns);
+  longer(cluster.a2a_per_peer_ns);
+  longer(cluster.all_reduce_base_ns);
+  return cluster;
+}
 
 void check(const Cluster& cluster) {
   check_fields(cluster, "cluster");

@@ -170,6 +170,11 @@ constexpr auto fields_of(const Cluster*) {
             "GPU whose measured collectives inside a node replace formulas"));
 }
 
+/// Returns the cluster with links that are `by` times slower: rates are divided by it, latencies
+/// and start-up times multiplied, so that every transfer takes `by` times as long. Requires:
+/// by > 0.
+Cluster dilated(Cluster cluster, double by);
+
 /// Throws UserError naming "cluster.<field>", the value and what is allowed.
 void check(const Cluster& cluster);
 

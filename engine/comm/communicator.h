@@ -26,6 +26,9 @@ struct CommTimes {
   /// When the collective ended: computed by the link model on an emulated link, otherwise the time
   /// at which this member's call returns.
   Nanoseconds end = 0;
+  /// On an emulated link: the CPU time of this member's thread when the collective ended
+  /// (thread_cpu_ns()), from which the time of what its call did afterwards follows.
+  Nanoseconds cpu = 0;
 };
 
 /// What one member of an all-to-all sends and receives.
@@ -76,6 +79,8 @@ class Communicator {
   /// ready, for a lane whose thread woke up late. `t` must not be after the call; 0 means the time
   /// of the call.
   void posted_at(Nanoseconds t) { posted_at_ = t; }
+  /// Returns the times of a call in which no member sends anything; it ends when it is posted.
+  CommTimes nothing();
 
  protected:
   /// Returns the post time of the current call, and resets posted_at().

@@ -23,6 +23,24 @@ void check_processes(const Plan& plan, const RunOptions& options) {
   }
 }
 
+void check_pace(const RunOptions& options) {
+  if (!(options.pace >= 1 && options.pace <= 1000)) {
+    throw user_error("pace: {} is not allowed; give 1 to 1000, or 0 for none", options.pace);
+  }
+  if (options.processes != nullptr) {
+    throw user_error(
+        "pace: {} needs ranks that are threads of one process, but {} processes were started; omit "
+        "the field, or start the program without a launcher",
+        options.pace, options.processes->size());
+  }
+  if (!options.emulate_link) {
+    throw user_error(
+        "pace: {} needs an emulated link, since a transfer in memory cannot be slowed down; give a "
+        "link too, or omit the field",
+        options.pace);
+  }
+}
+
 }  // namespace
 
 void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
@@ -43,6 +61,7 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
         "numbers must be equal",
         plan.spec.cluster.num_devices(), plan.graph.num_ranks);
   }
+  if (options.pace != 0) check_pace(options);
   if (options.processes != nullptr) check_processes(plan, options);
   const int64_t here =
       options.processes != nullptr ? options.processes->size_here() : plan.graph.num_ranks;

@@ -164,6 +164,11 @@ struct RunOptions {
   Precision precision = Precision::kF32;
   bool emulate_link = false;  // transfers take the times of the plan's cluster's links
   double timeout_s = kWatchdogSeconds;
+  /// 0: off. Otherwise every lane is held after each op until `pace` times the CPU time of the op
+  /// has passed since the lane was ready, and the emulated link is slower by the same factor, so
+  /// that ranks that share cores show the times of ranks with a core each. All times of the result
+  /// are divided by `pace`. Only for the executor cpu, with an emulated link, in one process.
+  double pace = 0;
   /// For a job, with one rank per process; null: all ranks are in this process. All processes run
   /// plans of the same hash. On ranks other than 0, only `stopped` of the RunResult is valid.
   Processes* processes = nullptr;
@@ -193,6 +198,9 @@ struct RunOptions {
   Policies policies;
   DeviceSettings device;  // for the executor cuda
   TestHooks test;
+
+  /// How much longer the run takes than the times of its result: `pace`, or 1 if that is off.
+  double dilation() const { return pace > 0 ? pace : 1; }
 };
 
 constexpr auto fields_of(const RunOptions*) {
@@ -209,6 +217,12 @@ constexpr auto fields_of(const RunOptions*) {
       field("timeout_s", &RunOptions::timeout_s,
             "how long a collective waits for another rank, in seconds")
           .from(0.01, 1e6),
+      field("pace", &RunOptions::pace,
+            "cpu with a link: every op holds its lane for this many times its CPU time, the link "
+            "is slower by the same factor, and all times of results are divided by it, so that "
+            "more ranks than cores show the times of ranks with a core each; at least 1.1 * ranks "
+            "/ cores; default: off")
+          .from(1, 1000),
       field("check_finite", &RunOptions::check_finite,
             "stop at the op that produced the first NaN or infinity; for this, every result is "
             "read once more"),

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <optional>
+#include <thread>
 #include <utility>
 
 #include "engine/base/errors.h"
@@ -36,8 +37,10 @@ ProfileCost::Measure filled(Profile profile, const ProfileOptions& options) {
 
 Profiler profiler_on(const PredictOptions& predicted, const ProfileOptions& options) {
   if (predicted.device == "cpu") {
-    return {filled(profile_op, options), profile_key(options),
-            [n = options.ranks_beside] { return profile_handoff(n); }, std::nullopt};
+    ProfileCost::MeasureHandoff handoff = [n = options.ranks_beside] { return profile_handoff(n); };
+    // In a paced run ops begin when their inputs are ready, whenever the lane's thread wakes up.
+    if (options.paced) handoff = nullptr;
+    return {filled(profile_op, options), profile_key(options), handoff, std::nullopt};
   }
   if (predicted.device != "cuda") {
     throw user_error("cost.device: '{}' is not allowed; give cpu or cuda", predicted.device);
@@ -76,14 +79,15 @@ std::shared_ptr<Rehearsal> rehearsal_of(PlanSpec plain, const PredictOptions& op
   Rehearsals own;
   Rehearsals& all = options.rehearsals != nullptr ? *options.rehearsals : own;
   std::shared_ptr<Rehearsal>& known =
-      all[fmt::format("plan {}, emulated {}, {} steps on {}, finite {}", plan->hash,
-                      options.emulated, options.rehearse, options.tokens_from,
-                      options.check_finite)];
+      all[fmt::format("plan {}, emulated {}, {} steps on {}, finite {}, pace {}",
+                      plan->hash, options.emulated, options.rehearse, options.tokens_from,
+                      options.check_finite, options.pace)];
   if (known == nullptr) {
     known = std::make_shared<Rehearsal>(
         plan, RehearsalOptions{.steps = options.rehearse,
                                .emulated = options.emulated,
                                .check_finite = options.check_finite,
+                               .pace = options.pace,
                                .gate = options.gate,
                                .data = options.tokens,
                                .time_again = [alone](const Graph& graph, OpId op) {
@@ -93,12 +97,18 @@ std::shared_ptr<Rehearsal> rehearsal_of(PlanSpec plain, const PredictOptions& op
   return known;
 }
 
+/// The number of cores on which the threads of this machine run at the same time.
+int64_t num_cores() {
+  return std::max<int64_t>(1, std::thread::hardware_concurrency());
+}
+
 }  // namespace
 
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   ProfileOptions profile;
-  profile.ranks_beside = spec.num_ranks;
+  profile.ranks_beside = options.pace > 0 ? std::min(spec.num_ranks, num_cores()) : spec.num_ranks;
   profile.checked = options.check_finite;
+  profile.paced = options.pace > 0;
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
     throw user_error(

@@ -26,6 +26,7 @@ struct PredictOptions {
   std::string cache;           // path of the ProfileCache
   bool emulated = false;       // whether the run emulates the plan's cluster as its link
   bool check_finite = true;
+  double pace = 0;          // RunOptions::pace
   int32_t blocks = 0;       // thread blocks per transfer on a GPU; 0: no transfers, or not known
   bool gpu_of_one = false;  // whether each rank has its own GPU; else all ranks share one
   int64_t rehearse = 0;     // number of steps to rehearse; 0 for none; only on "cpu"

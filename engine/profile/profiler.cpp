@@ -62,10 +62,14 @@ struct Sample {
 /// Calls of one compute op on one thread.
 class KernelCalls {
  public:
-  KernelCalls(const Graph& graph, OpId op, const WorkContext& work, bool checked)
-      : graph_(graph), op_(graph.op(op)), run_(graph.def(op).run_f32), operands_(graph, op, work) {
+  KernelCalls(const Graph& graph, OpId op, const ProfileOptions& options)
+      : graph_(graph),
+        op_(graph.op(op)),
+        run_(graph.def(op).run_f32),
+        paced_(options.paced),
+        operands_(graph, op, options.work) {
     if (graph.def(op).moe == MoeOp::kGate) gate_ = timed_gate(op_);
-    if (!checked) return;
+    if (!options.checked) return;
     for (const TensorId t : finite_operands(graph, op_)) {
       if (graph.tensor(t).dtype == DType::kF64) continue;  // the loss: a single number
       const bool is_output = std::count(op_.outputs.begin(), op_.outputs.end(), t) > 0;
@@ -87,14 +91,16 @@ class KernelCalls {
       kernels::fast_table().first_nonfinite(static_cast<const float*>(operands[check.index]),
                                             check.n);
     }
-    const Nanoseconds ns = clock_ns() - begin;
-    return {ns, ns - (thread_cpu_ns() - cpu) <= ns / kShareLost + kMostLost};
+    const Nanoseconds ns = clock_ns() - begin, of_core = thread_cpu_ns() - cpu;
+    if (paced_) return {of_core};
+    return {ns, ns - of_core <= ns / kShareLost + kMostLost};
   }
 
  private:
   const Graph& graph_;
   const Op& op_;
   void (*run_)(const KernelCall<float>&);
+  const bool paced_;  // ProfileOptions::paced
   /// An operand that the executor checks for numbers that are not finite.
   struct FiniteCheck {
     bool is_output;
@@ -246,8 +252,7 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
   }
   // Constructed and called once here, so that errors of the op are thrown here and not on a thread.
   std::deque<KernelCalls> calls;
-  for (int64_t t = 0; t < options.ranks_beside; ++t)
-    calls.emplace_back(graph, op, options.work, options.checked).call();
+  for (int64_t t = 0; t < options.ranks_beside; ++t) calls.emplace_back(graph, op, options).call();
   std::atomic<bool> stop{false};
   std::atomic<int64_t> running{1};
   const auto keep_busy = [&](int64_t thread) {
@@ -347,7 +352,8 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
             "op '{}' of kind {} is a view, which takes no time; it must not be profiled",
             graph.op(op).name, def.name);
   // The placement of each step decides how many experts move; the link model computes their time.
-  if (def.collective == Collective::kExperts) {
+  const bool of_link = options.paced && def.collective != Collective::kNone;
+  if (def.collective == Collective::kExperts || of_link) {
     return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
   }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
@@ -413,8 +419,9 @@ Gate timed_gate(const Op& op) {
 }
 
 std::string profile_key(const ProfileOptions& options) {
-  return fmt::format("{}; {}; threads=1 beside={}{}", cpu_model(), kernels::kernel_set(),
-                     options.ranks_beside, options.checked ? " checked" : "");
+  return fmt::format("{}; {}; threads=1 beside={}{}{}", cpu_model(), kernels::kernel_set(),
+                     options.ranks_beside, options.checked ? " checked" : "",
+                     options.paced ? " paced" : "");
 }
 
 }  // namespace moe

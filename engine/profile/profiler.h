@@ -20,6 +20,9 @@ struct ProfileOptions {
   int64_t min_samples = 7;
   WorkContext work = {};  // how many slots hold a token
   bool checked = true;    // RunOptions::check_finite of the run that is predicted
+  /// For a run with a pace: a sample of a compute op is the CPU time of the call's thread, and of a
+  /// collective 0, since its time is that of the link alone.
+  bool paced = false;
 };
 
 /// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches

@@ -31,9 +31,9 @@ constexpr const char* kCore = "core";
 constexpr const char* kCoreLate = "core late";
 
 /// Whether comm lanes take time from the cores of compute lanes: they wake, copy and spin while
-/// compute runs.
+/// compute runs. With a pace they do not: an op's time follows from its own thread's CPU time.
 bool shares_cores(const Plan& plan, const RehearsalOptions& options) {
-  return options.emulated && plan.graph.num_ranks > 1;
+  return options.emulated && plan.graph.num_ranks > 1 && options.pace == 0;
 }
 
 /// Returns the step groups (step_group()) of the collectives, or of the other ops.
@@ -123,11 +123,12 @@ void probe_core(int64_t n, StepSamples& samples) {
       });
 }
 
-std::string link_text(const Plan& plan, bool emulated) {
-  if (!emulated) return "memory as the link";
+std::string link_text(const Plan& plan, const RehearsalOptions& options) {
+  if (!options.emulated) return "memory as the link";
   const LinkSpec& link = plan.spec.cluster.nic;
-  return fmt::format("link of {:g} GB/s, {:g} us", link.bytes_per_s / 1e9,
-                     static_cast<double>(link.latency_ns) / 1e3);
+  return fmt::format("link of {:g} GB/s, {:g} us{}", link.bytes_per_s / 1e9,
+                     static_cast<double>(link.latency_ns) / 1e3,
+                     options.pace > 0 ? fmt::format(", pace {:g}", options.pace) : "");
 }
 
 void time_disturbed_again(const Graph& graph, const InStep& result,
@@ -182,6 +183,7 @@ RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options) {
   run.steps = options.steps + 1;
   run.emulate_link = options.emulated;
   run.check_finite = options.check_finite;
+  run.pace = options.pace;
   run.policies.gate = options.gate;
   run.record = options.routing;
   run.data = options.data ? options.data
@@ -301,7 +303,7 @@ void Rehearsal::execute(Nanoseconds since) {
     in_step_ = moe::in_step(*plan_, samples_);
   }
   in_step_.source = fmt::format("{} rehearsed steps of plain expert parallelism, {}", options.steps,
-                                link_text(*plan_, options.emulated));
+                                link_text(*plan_, options));
   in_step_.took_ns = took;
   if (!options.routing || options.routing->steps == 0) return;
   if (options.routing->k != plan_->spec.gate.k) return;  // the number of choices varies

@@ -27,7 +27,8 @@ struct RehearsalOptions {
   int64_t steps = 8;  // at least 1; one more step before them touches all pages and is not counted
   bool emulated = false;
   bool check_finite = true;
-  RankGates gate;  // see Policies::gate
+  double pace = 0;  // RunOptions::pace
+  RankGates gate;   // see Policies::gate
   /// The tokens of the steps, which must not be those of the run that is predicted. Null: tokens of
   /// the reference model's generator.
   DataSource data;
@@ -41,9 +42,10 @@ constexpr double kLeastFactor = 0.95;
 
 /// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
 /// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
-/// For "peers" and "step", one sample of Metrics::wait_ns and of makespan_ns per step. With an emulated link and several ranks,
-/// also for "core": samples of InStep::core_ns, taken with very small transfers; and for "core
-/// late": how much later than by the link model each of these transfers ended.
+/// For "peers" and "step", one sample of Metrics::wait_ns and of makespan_ns per step. With an
+/// emulated link and several ranks, but without a pace, also for "core": samples of InStep::core_ns,
+/// taken with very small transfers; and for "core late": how much later than by the link model each
+/// of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// The rehearsal of a plain program, ready to run: options.steps steps after a first one, with a

@@ -65,6 +65,67 @@ test("executed runs that differ in whatever it is have headings that differ", fu
   end
 end)
 
+test("a pace reaches the executor, the prediction, the record and the heading", function()
+  local function run(fields, setup)
+    return expect.runs(two("model = model()", 'run = { { "cpu", ranks = 2, link = '
+      .. "{ bytes_per_s = 1e8 }" .. fields .. " } }"), nil, nil, setup)
+  end
+  local w = run ", pace = 4.5"
+  local one = w.executed[1]
+  expect.equal({ one.options.pace, one.spec.cost.pace, w.results.runs[1].pace },
+    { 4.5, 4.5, 4.5 })
+  assert(w.output:find("Executed on 2 CPU ranks at pace 4.5, emulated link", 1, true), w.output)
+  w = run ""
+  expect.equal({ w.executed[1].options.pace == nil, w.executed[1].spec.cost.pace == nil },
+    { true, true })
+  assert(w.output:find("Executed on 2 CPU ranks, emulated link", 1, true), w.output)
+  local function behind(ms) return function(made) made.behind_ms = ms end end
+  local late = run(", pace = 4", behind(100))  -- of a step of 880 ms
+  expect.equal(late.results.runs[1].disturbed,
+    "ranks fell behind by 11% of the step; give a larger pace than 4")
+  expect.equal(run(", pace = 4", behind(40)).results.runs[1].disturbed, nil)
+end)
+
+test("a run of more ranks than cores says so unless it has a pace", function()
+  local function run(fields)
+    local w = expect.runs(two("model = model { experts = 8 }", 'run = { { "cpu", link = '
+      .. "{ bytes_per_s = 1e8 }, ranks = " .. fields .. " } }"))
+    return w.results.runs[1].crowded, w.output
+  end
+  local text, output = run "4"
+  expect.equal(text, "4 ranks share 2 cores, so that times say little; give a pace of 2.2 or more")
+  assert(output:find(text, 1, true), output)
+  expect.equal(run "4, pace = 3", nil)
+  expect.equal(run "2", nil)
+end)
+
+test("a pace is refused without a link, on a GPU, between processes and outside its range",
+  function()
+    local function train(fields)
+      return TINY .. "moe.train { model = model(), ranks = 2, " .. fields .. " }"
+    end
+    local function fails(fields, text) expect.fails(train(fields), 10, text) end
+    local link = ", link = { bytes_per_s = 1e8 }"
+    fails("pace = 3", "moe.train.pace: 3 needs an emulated link")
+    fails("executor = 'cuda', pace = 3" .. link,
+      "moe.train.pace: 3 needs the executor cpu, and here it is cuda")
+    fails("pace = 0.5" .. link, "moe.train.pace: 0.5 is not allowed; give a number from 1 to 1000")
+    fails("pace = 0" .. link, "moe.train.pace: 0 is not allowed; give a number from 1 to 1000")
+    fails("pace = 1001" .. link, "moe.train.pace: 1001 is not allowed")
+    fails("pace = 'auto'" .. link, "moe.train.pace: 'auto' is not allowed")
+    local function processes(_, core) core.processes = 2 end
+    expect.failed(world.run(train "pace = 3", nil, nil, processes), 10,
+      "moe.train.pace: 3 needs ranks that are threads of one process, and 2 processes were started")
+    expect.fails(TINY .. "moe.infer { model = model(), ranks = 2, pace = 2 }", 10,
+      "moe.infer.pace: 2 needs an emulated link")
+    expect.fails(two("model = model()", 'run = { { "cpu", ranks = 2, pace = 2 } }'), nil,
+      "experiment.run[1].pace: 2 needs an emulated link")
+    -- Runs of a plan have no link, and so no pace.
+    expect.fails(TINY .. "moe.plan { model = model { batch = 8, experts = 8 }, system = raf,\n"
+      .. "cluster = moe.cluster.p4de { nodes = 1 } }:run('cpu', { pace = 2 })", 11,
+      "moe.plan.run: unknown key 'pace'")
+  end)
+
 test("selectors of results do not mix executed runs that differ in routing", function()
   local w = expect.runs(two("model = model { routing = moe.workload 'zipf' { seed = p.b } }",
     CPU .. ", show = print"):gsub("return moe%.experiment", "local E = moe.experiment") .. [[

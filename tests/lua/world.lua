@@ -183,7 +183,8 @@ function Plan:run(options)
     out.samples_ms[step] = out.metrics[step].iteration_ms
     out.moe[step] = { { dropped = 3 }, { dropped = 4 } }
     out.machine_state[step] = { reference_ms = 0.5, others = 0.01 * step }
-    out.ranks[step] = { { loss = 2, cpu_ms = 3 + step }, { loss = 3, cpu_ms = 5 } }
+    out.ranks[step] = { { loss = 2, cpu_ms = 3 + step, behind_ms = 0 },
+      { loss = 3, cpu_ms = 5, behind_ms = world.behind_ms or 0 } }
   end
   return out
 end

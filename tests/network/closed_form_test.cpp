@@ -109,6 +109,26 @@ TEST_CASE("an all-to-all-v takes as long backwards, and never less when a pair s
   }
 }
 
+TEST_CASE("on dilated links every collective takes as many times as long") {
+  constexpr double kBy = 3;
+  Cluster cluster = eight_a_node(32);
+  cluster.a2a_base_ns = 5'000;
+  cluster.a2a_per_peer_ns = 700;
+  cluster.all_reduce_base_ns = 9'000;
+  const Cluster slow = dilated(cluster, kBy);
+  // Closed forms are rounded to whole nanoseconds, before and after the multiplication.
+  const auto as_many = [by = kBy](Nanoseconds ns) {
+    return Approx(by * static_cast<double>(ns)).epsilon(0).margin(by);
+  };
+  for (const double bytes : {0.0, 1e3, 1e6}) {
+    const AllReduce sum = {.bytes = bytes};
+    CHECK(static_cast<double>(all_to_all_ns(slow, bytes)) ==
+          as_many(all_to_all_ns(cluster, bytes)));
+    CHECK(static_cast<double>(all_reduce_ns(slow, sum)) == as_many(all_reduce_ns(cluster, sum)));
+  }
+  CHECK(all_to_all_ns(cluster, 1e6) > 0);
+}
+
 TEST_CASE("neighbours share a NIC") {
   const Cluster cluster = eight_a_node(16, 4);  // 12.5e9 bytes/s for two devices
   std::vector<double> bytes(256);

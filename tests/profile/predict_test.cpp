@@ -10,6 +10,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/exec/device/executor.h"
+#include "engine/graph/op_def.h"
 #include "tests/exec/support.h"
 
 namespace moe {
@@ -77,6 +78,29 @@ TEST_CASE("a placement policy of the recipe's is predicted with its own calls, b
   CHECK(place_ns("prophet") < std::chrono::nanoseconds(kSlow).count());
 }
 
+TEST_CASE("runs on one target share a rehearsal, those on other targets do not") {
+  Rehearsals rehearsals;
+  PredictOptions options = unkept();
+  options.rehearse = 1;
+  options.rehearsals = &rehearsals;
+  const auto of = [&](const PlanSpec& spec) { return predicted_cost(spec, options).rehearsal; };
+  const auto first = of(target());
+  CHECK(of(target({test::pass("dw_schedule")})) == first);
+  PlanSpec larger = target();
+  test::change_model(larger, [](test::Gpt2& m) { m.hidden *= 2; });
+  CHECK(of(larger) != first);
+  options.check_finite = false;
+  CHECK(of(target()) != first);
+  options.check_finite = true;
+  options.tokens_from = "other tokens";
+  CHECK(of(target()) != first);
+  options.rehearse = 2;
+  CHECK(of(target()) != first);
+  CHECK(rehearsals.size() == 5);
+  options.rehearsals = nullptr;
+  CHECK(of(target()) != of(target()));
+}
+
 TEST_CASE("rehearsed steps are part of a prediction, and are not before the rehearsal") {
   PredictOptions options = unkept();
   PlanSpec spec = target();
@@ -92,6 +116,30 @@ TEST_CASE("rehearsed steps are part of a prediction, and are not before the rehe
   CHECK(cost->in_step());
   CHECK(before.hash == plan->hash);
   CHECK(alone.num_measured() == cost->num_measured());
+}
+
+TEST_CASE("a run with a pace is predicted from ops with a thread a core beside, without wake-ups") {
+  PredictOptions options = unkept();
+  options.emulated = true;
+  options.rehearse = 1;
+  options.pace = 2;
+  test::Gpt2 model = test::small_model("switch", 1);
+  model.experts = 16;
+  PlanSpec spec = test::spec_of(model, 16);
+  const auto cores = std::max(1u, std::thread::hardware_concurrency());
+  const auto cost = predicted_cost(spec, options).cost;
+  CHECK(cost->handoff_ns() == 0);
+  const std::string beside = fmt::format("beside={} checked paced", std::min(16u, cores));
+  CHECK_THAT(cost->describe(), Contains("pace 2") && Contains(beside));
+  spec.cost = cost;
+  const auto plan = make_plan(spec);
+  const Plan alone = before_rehearsal(*plan, *cost);
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (plan->graph.def(op).collective == Collective::kNone) continue;
+    CHECK(alone.spec.cost->op_ns(plan->graph, op) ==
+          collective_ns(spec.cluster, plan->graph, op, {spec.work}));
+  }
 }
 
 TEST_CASE("a cache that cannot be read is said, and the prediction is made anew") {

@@ -52,6 +52,23 @@ TEST_CASE("a rehearsal gives every kind of op of the plain program a finite figu
   CHECK((std::isfinite(result.peers) && result.peers >= 1));
 }
 
+TEST_CASE("with a pace a rehearsal finds no core time, and collectives end as the link says") {
+  PlanSpec spec = tiny_target(true, 4);
+  const auto plan = make_plan(spec);
+  const StepSamples samples = rehearse(*plan, {.steps = 2, .emulated = true, .pace = 3});
+  CHECK(samples.count("core") == 0);
+  const InStep result = in_step(*plan, samples);
+  CHECK(result.core_ns == 0);
+  CHECK(result.core_late_ns == 0);
+  for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (plan->graph.def(op).collective == Collective::kNone) continue;
+    const auto& ns = samples.at(step_group(plan->graph, op));
+    CHECK(*std::min_element(ns.begin(), ns.end()) >=
+          collective_ns(spec.cluster, plan->graph, op, {}) - 1);
+  }
+}
+
 TEST_CASE("over an emulated link a collective is never over before the link model says") {
   PlanSpec spec = tiny_target(true);
   const auto plan = make_plan(spec);
@@ -108,6 +125,9 @@ TEST_CASE("a rehearsal is executed again only if the last one began before the g
   CHECK(rehearsal.in_step().took_ns == first.took_ns);
   rehearsal.execute(clock_ns());
   CHECK(rehearsal.in_step().took_ns != first.took_ns);
+  Rehearsal paced(make_plan(tiny_target(true)), {.steps = 2, .emulated = true, .pace = 2});
+  paced.execute(0);
+  CHECK_THAT(paced.in_step().source, Catch::Contains("pace 2"));
 }
 
 TEST_CASE("a rehearsal tells the routing of the gate, and none of a routing model in its place") {

@@ -7,6 +7,7 @@
 #include <chrono>
 
 #include "engine/base/errors.h"
+#include "engine/base/threads.h"
 
 namespace moe {
 
@@ -134,7 +135,7 @@ class EmulatedLink final : public Communicator {
   CommTimes hold(const std::string& what, const CommTimes& moved, const NetworkOp& transfer) {
     try {
       const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
-      return {moved.post, times.begin, times.end};
+      return {moved.post, times.begin, times.end, thread_cpu_ns()};
     } catch (const EmulatedWire::Stopped& stopped) {
       throw run_error("rank {}: {}: stopped: {}", rank_, what, stopped.reason);
     }
@@ -184,6 +185,7 @@ std::vector<LinkUse> EmulatedWire::take_use(Nanoseconds since) {
 }
 
 void EmulatedWire::wait(Lock& lock, Nanoseconds until, bool spin) {
+  spin = spin && spins_;
   const std::chrono::steady_clock::time_point wake(
       std::chrono::nanoseconds(origin_ + until - (spin ? kWakesLate : 0)));
   if (stop_.wait_until(lock, wake, [&] { return stopped_; }) || !spin) return;
@@ -212,17 +214,19 @@ std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wi
   return std::make_unique<EmulatedLink>(inner, wire, lane, inner.rank(), Group{inner.size()});
 }
 
-void wait_until_ns(Nanoseconds until) {
+void sleep_until_ns(Nanoseconds until) {
+  if (clock_ns() >= until) return;
   sleep_precisely();
-  const Nanoseconds wake = until - kWakesLate;
-  if (clock_ns() < wake) {
-    const timespec at{static_cast<time_t>(wake / 1'000'000'000),
-                      static_cast<long>(wake % 1'000'000'000)};
-    // clock_ns is steady_clock, which is CLOCK_MONOTONIC. When a signal ends the sleep early, sleep
-    // again.
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
-    }
+  const timespec at{static_cast<time_t>(until / 1'000'000'000),
+                    static_cast<long>(until % 1'000'000'000)};
+  // clock_ns is steady_clock, which is CLOCK_MONOTONIC. When a signal ends the sleep early, sleep
+  // again.
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, nullptr) == EINTR) {
   }
+}
+
+void wait_until_ns(Nanoseconds until) {
+  sleep_until_ns(until - kWakesLate);
   while (clock_ns() < until) __builtin_ia32_pause();
 }
 

@@ -26,8 +26,10 @@ class EmulatedWire {
  public:
   using Channel = LinkTransfers::Channel;
 
-  /// `keep_use`: record the use of links, for take_use().
-  explicit EmulatedWire(const Cluster& link, bool keep_use = false) : transfers_(link, keep_use) {}
+  /// `keep_use`: record the use of links, for take_use(). `spins`: whether a waiting thread spins
+  /// before the end of its transfer, so that it is on time; if not, it wakes up later.
+  explicit EmulatedWire(const Cluster& link, bool keep_use = false, bool spins = true)
+      : transfers_(link, keep_use), spins_(spins) {}
 
   /// Returns the channel of a lane within a group, which is identified by its first rank. The
   /// channel lives as long as the wire.
@@ -63,6 +65,7 @@ class EmulatedWire {
   std::mutex mutex_;
   std::condition_variable stop_;
   LinkTransfers transfers_;
+  const bool spins_;
   bool stopped_ = false;
   std::string reason_;
   /// Key: lane, size and stride of the group, and its first rank.
@@ -83,5 +86,7 @@ std::unique_ptr<Communicator> emulate_link(Communicator& inner, EmulatedWire& wi
 constexpr Nanoseconds kWakesLate = 40'000;
 /// Waits until clock_ns() >= `until`: sleeps, then spins for the last part. Never returns early.
 void wait_until_ns(Nanoseconds until);
+/// Sleeps until clock_ns() >= `until`; wakes up later by kWakesLate or more, and never early.
+void sleep_until_ns(Nanoseconds until);
 
 }  // namespace moe

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/meeting.h"
 
@@ -20,6 +21,11 @@ Nanoseconds Communicator::take_post() {
   const Nanoseconds now = clock_ns(), at = posted_at_;
   posted_at_ = 0;
   return at > 0 ? std::min(at, now) : now;
+}
+
+CommTimes Communicator::nothing() {
+  const Nanoseconds at = take_post();
+  return {at, at, at, thread_cpu_ns()};
 }
 
 Communicator& Communicator::group(const Group& group) {

@@ -227,8 +227,8 @@ std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
     const std::function<std::string(int64_t rank, OpId op)>& waits_for) {
   std::vector<std::unique_ptr<LaneArbiter>> made;
   for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    LocalArbiter::Options how = {num_members, options.timeout_s, options.policies.choose,
-                                 waits_for};
+    LocalArbiter::Options how = {num_members, options.timeout_s * options.dilation(),
+                                 options.policies.choose, waits_for};
     if (options.processes == nullptr) {
       made.push_back(std::make_unique<LocalArbiter>(plan.graph, plan.schedule, lanes, how));
       continue;

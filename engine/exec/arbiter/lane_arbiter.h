@@ -67,10 +67,10 @@ class LaneArbiter {
 };
 
 /// Returns one LaneArbiter for each arbiter of the schedule, with Policies::choose and
-/// options.timeout_s. In a job its members are the ranks of options.processes, otherwise
-/// `num_members` members in this process. waits_for(rank, op), which may be null, is for the
-/// watchdog's message: it returns what a rank is waiting for that has not posted the op, "" when
-/// unknown; any thread calls it. Keeps references to plan and options.
+/// options.timeout_s, times the pace if there is one. In a job its members are the ranks of
+/// options.processes, otherwise `num_members` members in this process. waits_for(rank, op), which
+/// may be null, is for the watchdog's message: it returns what a rank is waiting for that has not
+/// posted the op, "" when unknown; any thread calls it. Keeps references to plan and options.
 std::vector<std::unique_ptr<LaneArbiter>> make_lane_arbiters(
     const Plan& plan, const RunOptions& options, int64_t num_members,
     const std::function<std::string(int64_t rank, OpId op)>& waits_for);

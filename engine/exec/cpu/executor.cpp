@@ -50,6 +50,8 @@ class CpuRun {
   void add_arbiters();
   void add_lanes();
   LocalRanks local_ranks();
+  /// Returns what the emulated link carried in the last step, in the times of results.
+  std::vector<LinkSpan> links();
   /// Returns the state of the machine, measured at most kMachineEvery ago.
   MachineState machine();
   void set_start();
@@ -122,11 +124,22 @@ LocalRanks CpuRun<T>::local_ranks() {
   };
   if (processes_ == nullptr) local_ranks.machine = [this] { return machine(); };
   if (options_.emulate_link) {
-    local_ranks.take_links = [this] {
-      return link_spans(wire_->wire(), wire_->take_use(spec_.start));
-    };
+    local_ranks.take_links = [this] { return links(); };
   }
   return local_ranks;
+}
+
+template <class T>
+std::vector<LinkSpan> CpuRun<T>::links() {
+  std::vector<LinkSpan> links = link_spans(wire_->wire(), wire_->take_use(spec_.start));
+  if (options_.pace == 0) return links;
+  for (LinkSpan& link : links) {
+    link.begin = paced_ns(link.begin, options_.pace);
+    link.end = paced_ns(link.end, options_.pace);
+    link.bytes_per_s *= options_.pace;
+    link.capacity *= options_.pace;
+  }
+  return links;
 }
 
 template <class T>
@@ -145,8 +158,12 @@ void CpuRun<T>::add_lanes() {
     comms_.insert(comms_.begin(), nullptr);
     return;
   }
-  world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{options_.timeout_s});
-  if (options_.emulate_link) wire_ = std::make_unique<EmulatedWire>(plan_.spec.cluster, true);
+  const double by = options_.dilation();
+  world_.emplace(num_ranks_, num_comm, InProcessWorld::Options{by * options_.timeout_s});
+  if (options_.emulate_link) {
+    wire_ =
+        std::make_unique<EmulatedWire>(dilated(plan_.spec.cluster, by), true, options_.pace == 0);
+  }
   for (int64_t r = 0; r < num_ranks_; ++r) {
     for (int64_t l = 0; l < num_lanes_; ++l) {
       Communicator* comm = l == 0 ? nullptr : &world_->comm(r, l - 1);

@@ -19,6 +19,9 @@ namespace {
 template <class T>
 constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
+// A lane that is held looks this often whether the run has failed.
+constexpr Nanoseconds kLongestSleep = 100'000'000;
+
 const kernels::KernelTable<float>& table_of(float) {
   return kernels::fast_table();
 }
@@ -156,7 +159,10 @@ void Rank<T>::start_step() {
   report_.placements.clear();
   report_.offloads.clear();
   report_.router_losses.clear();
-  for (Lane& lane : lanes_) lane.spans.clear();
+  for (Lane& lane : lanes_) {
+    lane.spans.clear();
+    lane.behind = 0;
+  }
   for (Posting& posting : postings_) posting.left = posting.waits.size();
 }
 
@@ -176,7 +182,7 @@ void Rank<T>::run_lane(LaneId id, const StepSpec& spec, Communicator* comm) {
 template <class T>
 void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
-  if (id.index() == 0) wait_until_ns(spec.start);
+  if (id.index() == 0) paced() ? hold_until(spec.start) : wait_until_ns(spec.start);
   // The time at which the lane's previous op, and all ops that the next op waits for, have ended.
   Nanoseconds ready = spec.start;
   for (Launch& launch : lane.launches) {
@@ -192,7 +198,7 @@ void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
         for (int64_t c = 0; c < launch.num_chunks; ++c) {
           ready = transfer(launch, c, id, spec, ready, *comm);
         }
-        ready = after(launch, spec);
+        ready = after(launch, id, spec, ready, launch.chunk_cpu);
         // The last span lasts until the op has finished, including its checks.
         lane.spans.back().end = ready - spec.start;
       } else {
@@ -214,9 +220,14 @@ void Rank<T>::abort() {
 template <class T>
 Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
-    std::this_thread::sleep_for(
-        std::chrono::nanoseconds(options_.test.delay_ns(rank_, launch.op, spec.step)));
-    ready = clock_ns();
+    const Nanoseconds delay = options_.test.delay_ns(rank_, launch.op, spec.step);
+    if (paced()) {
+      ready += std::llround(options_.pace * static_cast<double>(delay));
+      hold_until(ready);
+    } else {
+      std::this_thread::sleep_for(std::chrono::nanoseconds(delay));
+      ready = clock_ns();
+    }
   }
   for (LaneArbiter* arbiter : launch.announces) arbiter->begun(rank_, launch.op);
   if (poison_) poison_->before(launch.op);
@@ -226,9 +237,9 @@ Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseco
 /// Runs a compute op; returns the time at which it ended, including the check for finite numbers.
 template <class T>
 Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready) {
-  const Nanoseconds begin = clock_ns();
+  const Nanoseconds begin = paced() ? ready : clock_ns(), cpu = cpu_now();
   call_kernel(launch, spec);
-  const Nanoseconds end = after(launch, spec);
+  const Nanoseconds end = after(launch, lane, spec, ready, cpu);
   lanes_[lane.index()].spans.push_back({launch.op, static_cast<int32_t>(rank_), lane,
                                         ready - spec.start, begin - spec.start, end - spec.start});
   return end;
@@ -246,6 +257,7 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
                                         done.times.begin - spec.start, end - spec.start, done.bytes,
                                         static_cast<int32_t>(chunk)});
   launch.chunk_post = end;
+  launch.chunk_cpu = done.times.cpu;
   return end;
 }
 
@@ -271,9 +283,10 @@ void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
 }
 
 /// Does what follows an op: adds its results to the rank's report and checks that its numbers are
-/// finite. Returns the time at which the op ended.
+/// finite. Returns the time at which the op ended, by ended().
 template <class T>
-Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
+Nanoseconds Rank<T>::after(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready,
+                           Nanoseconds cpu_before) {
   if (launch.of_router) {
     const Op& op = plan_.graph.op(launch.op);
     const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
@@ -295,7 +308,29 @@ Nanoseconds Rank<T>::after(Launch& launch, const StepSpec& spec) {
   }
   if (options_.check_finite) check(launch);
   if (poison_) poison_->after(launch.op);
-  return clock_ns();
+  return ended(lanes_[lane.index()], ready, cpu_before);
+}
+
+/// Returns the time at which work ended for which the lane was ready at `ready`. `cpu_before`:
+/// cpu_now() when the work began, CommTimes::cpu for what follows a transfer. In a paced run the
+/// end follows from the work's CPU time, and the lane sleeps until then.
+template <class T>
+Nanoseconds Rank<T>::ended(Lane& lane, Nanoseconds ready, Nanoseconds cpu_before) {
+  if (!paced()) return clock_ns();
+  const auto cpu = static_cast<double>(cpu_now() - cpu_before);
+  const Nanoseconds end = ready + std::llround(options_.pace * cpu);
+  lane.behind = std::max(lane.behind, clock_ns() - end);
+  hold_until(end);
+  return end;
+}
+
+/// Sleeps until the time, or until the run has failed.
+template <class T>
+void Rank<T>::hold_until(Nanoseconds until) const {
+  for (Nanoseconds now = clock_ns(); now < until; now = clock_ns()) {
+    if (aborted_.load(std::memory_order_relaxed)) return;
+    sleep_until_ns(std::min(until, now + kLongestSleep));
+  }
 }
 
 template <class T>
@@ -335,6 +370,14 @@ RankReport Rank<T>::report() const {
   for (const Lane& lane : lanes_) {
     report.spans.push_back(lane.spans);
     report.stats.cpu_ns += lane.cpu_ns;
+    report.stats.behind_ns =
+        std::max(report.stats.behind_ns, paced_ns(lane.behind, options_.dilation()));
+    if (!paced()) continue;
+    for (Span& span : report.spans.back()) {
+      for (Nanoseconds* const time : {&span.post, &span.begin, &span.end}) {
+        *time = paced_ns(*time, options_.pace);
+      }
+    }
   }
   for (const Launch& launch : lanes_[0].launches) {
     if (launch.record) report.gates.push_back(launch.record.get());

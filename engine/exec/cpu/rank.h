@@ -1,14 +1,21 @@
 // One rank of a CPU run: its memory, its program as tables that each lane's thread runs (in the
 // plan's order, or in the turns of the lane's arbiter), and the results of a step. T is the float
 // type of the run. The threads are in executor.cpp, not here.
+//
+// In a paced run (RunOptions::pace) times are computed and not read from the clock: an op begins
+// when its lane is ready for it, and ends `pace` times the CPU time of its call later. Its lane
+// sleeps until then. An op whose thread was late keeps its computed times, so that lateness does
+// not add up; RankStats::behind_ns says how late ops were.
 #pragma once
 
 #include <atomic>
+#include <cmath>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "engine/base/threads.h"
 #include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/cpu/collectives.h"
 #include "engine/exec/results/rank_report.h"
@@ -16,6 +23,11 @@
 #include "engine/ops/kernel_call.h"
 
 namespace moe {
+
+/// Returns a time of a paced run as results have it.
+inline Nanoseconds paced_ns(Nanoseconds ns, double pace) {
+  return std::llround(static_cast<double>(ns) / pace);
+}
 
 template <class T>
 class Rank {
@@ -68,6 +80,7 @@ class Rank {
     std::vector<LaneArbiter*> announces;  // arbiters with a hold that starts with this op
     int64_t num_chunks = 1;
     Nanoseconds chunk_post = 0;          // when the next chunk is posted
+    Nanoseconds chunk_cpu = 0;           // CommTimes::cpu of the last chunk
     Gate gate;                           // of a gate op
     std::unique_ptr<GateRecord> record;  // of a gate op: holds a copy of its outputs
     PlacementFunction place;             // of a place op
@@ -84,6 +97,7 @@ class Rank {
     std::vector<Span> spans;
     OpId current;
     Nanoseconds cpu_ns = 0;  // CPU time of its thread in the last step
+    Nanoseconds behind = 0;  // with a pace: how late its ops were, at most, on the run's clock
   };
   /// State of an op on a lane with an arbiter. `waits`: the ops that must end before this op can be
   /// posted. The thread that finishes the last of them posts this op.
@@ -109,7 +123,12 @@ class Rank {
                        Nanoseconds posted, Communicator& comm);
   void call_kernel(Launch& launch, const StepSpec& spec);
   void predict(const Launch& launch);
-  Nanoseconds after(Launch& launch, const StepSpec& spec);
+  Nanoseconds after(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready,
+                    Nanoseconds cpu_before);
+  Nanoseconds cpu_now() const { return paced() ? thread_cpu_ns() : 0; }
+  Nanoseconds ended(Lane& lane, Nanoseconds ready, Nanoseconds cpu_before);
+  void hold_until(Nanoseconds until) const;
+  bool paced() const { return options_.pace > 0; }
   void finish(const Launch& launch, const StepSpec& spec, Nanoseconds end);
   void check(const Launch& launch) const;
 

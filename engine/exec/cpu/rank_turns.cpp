@@ -51,7 +51,7 @@ void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
   for (const Launch& launch : lane.launches) {
     if (launch.waits.empty()) first.push_back(launch.op);
   }
-  if (!first.empty()) wait_until_ns(spec.start);
+  if (!first.empty()) paced() ? hold_until(spec.start) : wait_until_ns(spec.start);
   post(std::move(first), spec);
   for (size_t left = lane.launches.size(); left > 0;) {
     const Turn turn = arbiter.next(rank_, id);
@@ -75,7 +75,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, 
   if (runs && turn.chunk == 0) end = before(launch, spec, end);
   if (runs) end = transfer(launch, turn.chunk, id, spec, end, comm);
   if (turn.chunk + 1 == launch.num_chunks) {
-    finish(launch, spec, runs ? after(launch, spec) : end);
+    finish(launch, spec, runs ? after(launch, id, spec, end, launch.chunk_cpu) : end);
   }
   return end;
 }

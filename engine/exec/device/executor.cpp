@@ -76,6 +76,10 @@ void check_supported(const Plan& plan, const RunOptions& options) {
     throw user_error(
         "precision: f64 needs the executor cpu; the executor cuda computes in f32 or bf16");
   }
+  if (options.pace != 0) {
+    throw user_error("pace: {} needs the executor cpu; omit the field on the executor cuda",
+                     options.pace);
+  }
   if (options.precision == Precision::kBF16 && plan.spec.model->dtype != DType::kBF16) {
     throw user_error("precision: bf16 needs a plan whose model.dtype is bf16, but the plan's is {}",
                      dtype_name(plan.spec.model->dtype));

@@ -324,7 +324,7 @@ end
 
 -- Paths of the fields of a run that every heading of executed runs shows.
 local SAID = { device_name = true, devices = true, routing = true, ["link.bytes_per_s"] = true,
-  ["link.latency_us"] = true }
+  ["link.latency_us"] = true, pace = true }
 for _, name in ipairs { "layers", "hidden", "seq", "batch_per_device", "experts", "gate",
   "capacity_factor" } do
   SAID["parameters." .. name] = true
@@ -395,6 +395,7 @@ local function executed_lines(runs, differs)
   local p = first.parameters
   local ranks = first.device_name and ("%d ranks of %s"):format(first.devices, first.device_name)
     or ("%d CPU ranks"):format(first.devices)
+  if first.pace then ranks = ("%s at pace %g"):format(ranks, first.pace) end
   return append({ ("Executed on %s, %s; provenance: %s"):format(ranks,
       first.link and ("emulated link of %s MB/s and %s us"):format(
         exact(first.link.bytes_per_s / 1e6), exact(first.link.latency_us)) or "no link",
@@ -409,6 +410,7 @@ end
 local function error_lines(runs)
   local off, wide, lines = values.new {}, false, turns_lines(runs)
   append(lines, assumed_routing.lines(runs, "Predicted with routing"))
+  lines[#lines + 1] = runs[1].crowded
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))

@@ -97,6 +97,8 @@ local ROWS = {
     .. "machine on which it takes longer is slower" },
   { "others", "number?", "share of all cores' time during the run that other processes used or the "
     .. "hypervisor took" },
+  { "crowded", "string?", "that there are more ranks than cores and no pace, so that the run's "
+    .. "times say little" },
   { "disturbed", "string?", "what disturbed the run, so that its times say little" },
   { "turn_steps", "integer?", "executed in turns with the other systems of its case, of so many "
     .. "steps each (the first turn: one step)" },
@@ -118,7 +120,7 @@ schema.record("assumed routing", "run.assumed_routing", "what simulations and pr
 local METRICS = schema.declared "metrics"
 local declared = schema.merged(METRICS, {})  -- the fields of a run that the engine declares
 --- Names of the fields that a record copies from the entry of `run`, and from the result of a run.
-M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl" }
+M.OF_OPTIONS = { "steps", "check_finite", "precision", "nccl", "pace" }
 M.OF_RESULT = { "provenance", "losses", "digest", "eval_loss", "metrics", "stop_reason", "stopped" }
 for name, names in pairs { run = M.OF_OPTIONS, result = M.OF_RESULT } do
   for key, field in pairs(schema.picked(schema.declared(name), names)) do
@@ -307,8 +309,8 @@ end
 -- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
-  "fill", "edits", "link", "precision", "nccl", "comm_priority", "steps", "init", "tokens", "text",
-  "check_finite", "expert_products", "attention" }
+  "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init", "tokens",
+  "text", "check_finite", "expert_products", "attention" }
 
 --- Returns the fields that describe what was run, except for the system. They are equal for runs
 --- that differ only in the system.

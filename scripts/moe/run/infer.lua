@@ -38,6 +38,7 @@ M.INFER = {
   popularity = { type = "popularity",
     doc = "moe.lina.popularity, the profile from which lina_inference estimates" },
   link = train.REAL_RUN.link,
+  pace = train.REAL_RUN.pace,
   record = train.RUN.record,
   timeout_s = train.RUN.timeout_s,
 }

@@ -116,7 +116,7 @@ local function real_jobs(e, entry, case)
       -- several processes or on a GPU.
       local threads = not train.on_gpu(entry.kind) and not core.processes
       spec.cost.rehearse = threads and entry.rehearse or 0
-      spec.cost.check_finite = entry.check_finite
+      spec.cost.check_finite, spec.cost.pace = entry.check_finite, entry.pace
       spec.variants = train.variants(entry.kind, entry, entry.path, e.at)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)

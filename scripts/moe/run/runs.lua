@@ -208,11 +208,28 @@ end
 -- milliseconds the share is not known well.
 local OTHERS, KNOWN_MS = 0.05, 500
 
+-- Ranks of a paced run that are later than this share of the step are too late.
+local BEHIND = 0.05
+
 -- Returns what disturbed a run, or nil. ms: its duration.
 local function disturbance(run, ms)
+  local behind = 0
+  for _, rank in ipairs(run.ranks) do behind = math.max(behind, rank.behind_ms) end
+  if behind > BEHIND * run.iteration_ms then
+    return ("ranks fell behind by %.0f%% of the step; give a larger pace than %g"):format(
+      100 * behind / run.iteration_ms, run.pace)
+  end
   if run.others <= OTHERS or ms < KNOWN_MS then return nil end
   return ("other processes or the hypervisor took %.0f%% of the cores' time"):format(
     100 * run.others)
+end
+
+-- Returns a line on a run whose ranks share the cores without a pace, or nil.
+local function crowd(run)
+  local cores = core.machine().cores
+  if run.executor ~= "cpu" or run.processes or run.pace or run.devices <= cores then return end
+  return ("%d ranks share %d cores, so that times say little; give a pace of %.2g or more"):format(
+    run.devices, cores, 1.1 * run.devices / cores)
 end
 
 local function executed_record(run, r)
@@ -230,6 +247,7 @@ local function executed_record(run, r)
   if #r.machine_state > 0 then
     run.reference_ms = median_of(r.machine_state, "reference_ms")
     run.others = r.machine_state[#r.machine_state].others
+    run.crowded = crowd(run)
     run.disturbed = disturbance(run, #r.samples_ms * values.new(r.samples_ms):mean())
   end
 end

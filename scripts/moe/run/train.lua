@@ -188,6 +188,21 @@ local function check_nccl(nccl, path, at)
     .. "torchrun, or omit the field", at, path)
 end
 
+--- Raises a user error if a pace is given for an executor without threads, or for ranks without an
+--- emulated link or in several processes, whose transfers cannot be slowed down.
+function M.check_pace(executor, t, path, at)
+  if not t.pace then return end
+  local why = M.on_gpu(executor) and "the executor cpu, and here it is " .. executor
+    or core.processes and ("ranks that are threads of one process, and %d processes were started")
+      :format(core.processes)
+    or not t.link and "an emulated link, since a transfer in memory cannot be slowed down; give "
+      .. path .. ".link too"
+  if why then
+    errors.user(("%s.pace: %g needs %s, or omit the field"):format(path, t.pace, why), at,
+      path .. ".pace")
+  end
+end
+
 --- Raises a user error if comm_priority, nccl or link.blocks is given for an executor without a GPU
 --- or has a value that is not allowed. t: fields of M.REAL_RUN.
 function M.check_device(executor, t, path, at)
@@ -215,6 +230,7 @@ M.REAL_RUN = schema.merged(M.RUN, {
   ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
     doc = "number of ranks: all in this process (cpu: threads; cuda: on one GPU), or one per "
       .. "process if several processes are started" },
+  pace = declared.pace,
   link = { type = M.LINK,
     doc = "the emulated link; without it nothing delays bytes between the ranks" },
 })
@@ -260,6 +276,7 @@ function M.run_options(executor, t, spec, path, at)
   check_precision(executor, t.precision, field "precision", at)
   M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
   M.check_device(executor, t, path, at)
+  M.check_pace(executor, t, path, at)
   local rows = t.tokens:match "%.json$"
   if not rows and t.tokens ~= "text" and t.tokens ~= "reference" then
     errors.user(("%s: '%s' is not allowed; give text, reference or the name of a .json file with "
@@ -336,6 +353,7 @@ function M.train(t)
   spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
+  spec.cost.pace = c.pace
   local options = M.run_options(c.executor, c, spec, "moe.train", at)
   options.keep_grad_norms = true
   M.claim_outputs(c, "moe.train", at)
