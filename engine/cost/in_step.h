@@ -40,6 +40,8 @@ struct InStep {
   Nanoseconds core_late_ns = 0;
   /// Distance between the quartiles of the measured steps' times, divided by their median.
   double spread = 0;
+  /// Share of the cores that others took during the measured steps (exec/results/machine_state.h).
+  double others = 0;
   /// How long the measured steps took.
   Nanoseconds took_ns = 0;
   /// By what factor the machine is slower than when the steps were measured. Multiplies the time of

@@ -76,8 +76,8 @@ double slower(const Graph& graph, const StepSamples& now, const StepSamples& the
 class Rehearsal {
  public:
   Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options);
-  /// Executes the rehearsal, unless it was executed after `since` (clock_ns()). Throws as
-  /// rehearse() does.
+  /// Executes the rehearsal, unless it was executed after `since` (clock_ns()); up to three times if
+  /// others use the cores meanwhile. Throws as rehearse() does.
   void execute(Nanoseconds since);
   /// What the last execution found.
   const InStep& in_step() const { return in_step_; }
@@ -92,6 +92,8 @@ class Rehearsal {
   double slower(const RunResult& beside) const;
 
  private:
+  double least_disturbed(const RehearsalOptions& options);
+
   const std::shared_ptr<const Plan> plan_;
   const RehearsalOptions options_;
   Nanoseconds began_ = 0;  // 0: not executed yet

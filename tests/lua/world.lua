@@ -136,7 +136,7 @@ function Plan:info()
   return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
     fill = self.spec.fill, assumed_routing = { gate = self.spec.model.gate },
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
-    profile_ms = 5, rehearsal_spread = 0.02, stages = {},
+    profile_ms = 5, rehearsal_ms = 600, rehearsal_spread = 0.02, rehearsal_others = 0.01, stages = {},
     without_effect = self.world.without_effect and self.world.without_effect(self.spec) or {},
     log = self.world.log or { { op = "a", stage = "s", why = "because" } } }
 end

@@ -141,6 +141,7 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "basis", "string", "the source of the ops' times" },
   { "profile_ms", "number", "time to measure ops" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
   { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
     .. "divided by their median" },
   { "ops_alone", "table<string, number>?",

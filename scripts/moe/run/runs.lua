@@ -219,9 +219,15 @@ local function disturbance(run, ms)
     return ("ranks fell behind by %.0f%% of the step; give a larger pace than %g"):format(
       100 * behind / run.iteration_ms, run.pace)
   end
-  if run.others <= OTHERS or ms < KNOWN_MS then return nil end
-  return ("other processes or the hypervisor took %.0f%% of the cores' time"):format(
-    100 * run.others)
+  local function taken(others, when)
+    return ("other processes or the hypervisor took %.0f%% of the cores' time%s"):format(
+      100 * others, when)
+  end
+  if run.others > OTHERS and ms >= KNOWN_MS then return taken(run.others, "") end
+  local p = run.prediction
+  if p.rehearsal_others > OTHERS and p.rehearsal_ms >= KNOWN_MS then
+    return taken(p.rehearsal_others, " in the rehearsal of its prediction")
+  end
 end
 
 -- Returns a line on a run whose ranks share the cores without a pace, or nil.
@@ -296,7 +302,8 @@ local function predict(all)
     end
     local info = made.plan:info()
     run.prediction = { frozen = true, profile_ms = info.profile_ms,
-      rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread, basis = info.cost, ops_alone = made.sim.ops_alone }
+      rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread,
+      rehearsal_others = info.rehearsal_others, basis = info.cost, ops_alone = made.sim.ops_alone }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
       local half = uncertainty(info.rehearsal_spread)

@@ -421,6 +421,7 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
   { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
     .. "divided by their median" },
   { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
