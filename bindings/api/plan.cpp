@@ -242,7 +242,8 @@ json info_json(const Host&, const PlanHandle& handle) {
           {"rehearsal_ms", handle.profile && handle.profile->in_step()
                                ? to_ms(handle.profile->in_step()->took_ns)
                                : 0.0},
-          {"num_profiled", handle.profile ? handle.profile->num_measured() : 0}};
+          {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
+          {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
 }
 
 json overlap_json(const Host&, const PlanHandle& handle) {

@@ -244,14 +244,14 @@ InStep rehearsed(const PlanSpec& spec, const RehearsalOptions& options, ProfileC
   StepSamples samples;
   for (const std::string& group : groups) {
     const Nanoseconds least = computing.contains(group) ? 1 : 0;
-    if (const auto known = cache.find(prefix + group, least)) samples[group] = *known;
+    if (const auto known = cache.find(prefix + group, least)) samples[group] = known->ns;
   }
   Nanoseconds took = 0;
   if (samples.size() < groups.size()) {
     const Nanoseconds begin = clock_ns();
     samples = rehearse(*plan, options);
     took = clock_ns() - begin;
-    for (const auto& [group, ns] : samples) cache.store(prefix + group, ns);
+    for (const auto& [group, ns] : samples) cache.store(prefix + group, {ns});
   }
   InStep result = in_step(*plan, samples);
   if (took > 0 && options.time_again) {

@@ -137,6 +137,8 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "rehearsal_ms", "number", "time of the rehearsal" },
   { "ops_alone", "table<string, number>?",
     "the metrics predicted from ops that run alone, before the rehearsal" },
+  { "disturbed_ops", "integer?", "number of op times that were measured while the machine was "
+    .. "disturbed; absent if there are none" },
   { "error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
 }, METRICS)
 

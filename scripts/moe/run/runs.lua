@@ -204,13 +204,13 @@ local function ranks_of(steps)
   return out
 end
 
--- A run is disturbed where others used more than this share of the cores. Of a run of fewer
+-- A run is disturbed where others used more than core.most_others of the cores. Of a run of fewer
 -- milliseconds the share is not known well.
-local OTHERS, KNOWN_MS = 0.05, 500
+local KNOWN_MS = 500
 
 -- Returns what disturbed a run, or nil. ms: its duration.
 local function disturbance(run, ms)
-  if run.others <= OTHERS or ms < KNOWN_MS then return nil end
+  if run.others <= core.most_others or ms < KNOWN_MS then return nil end
   return ("other processes or the hypervisor took %.0f%% of the cores' time"):format(
     100 * run.others)
 end
@@ -252,7 +252,8 @@ function M.execute(name, job, done)
     run[k] = entry[k]
   end
   run.prediction = { frozen = true, profile_ms = info.profile_ms, rehearsal_ms = info.rehearsal_ms,
-    basis = info.cost, ops_alone = made.sim.ops_alone }
+    basis = info.cost, ops_alone = made.sim.ops_alone,
+    disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
   for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
   local number, trace = add_run(run)  -- writes the prediction to disk before the run begins
   refresh()

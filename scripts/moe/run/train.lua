@@ -402,6 +402,8 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
   { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
+  { "num_disturbed", "integer", "number of op times that rest on measurements on a disturbed "
+    .. "machine" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
   { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
   { "liveness_bytes", "integer", "bytes that are in use at the peak" },
