@@ -29,8 +29,8 @@ struct ProfileOptions {
 /// options.checked, a sample includes the executor's check of the results for non-finite numbers. A
 /// gate that is not built in is timed as top_k. A collective is timed between ranks_beside threads,
 /// without a link and without the wait for other ranks, and is never disturbed. An op that moves
-/// experts gets 0, since its time depends on the link only. Throws UserError for an op without a CPU
-/// kernel. Uses a few times 160 MiB of memory per thread.
+/// experts gets 0, since its time depends on the link only. Throws UserError for an op without a
+/// CPU kernel. Uses a few times 160 MiB of memory per thread.
 Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
