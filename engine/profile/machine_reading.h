@@ -38,8 +38,8 @@ MachineReading read_machine(double seconds);
 
 /// The bounds within which a machine is quiet enough to time; the bound on others is kMostOthers.
 /// The 90th percentile of a core as a multiple of its median. On two quiet cores it was 1.1, beside
-/// a build that used 43% of them 1.2, since fewer than one call in ten loses its core; on hosts that
-/// slow their guests down calls differ by up to 2.
+/// a build that used 43% of them 1.2, since fewer than one call in ten loses its core; on hosts
+/// that slow their guests down calls differ by up to 2.
 constexpr double kMostSpread = 1.5;
 /// Ops are measured before the run that they predict. A speed that changes more than this between
 /// the first and the last third of the reading changes predictions by more than their error in a
