@@ -24,6 +24,7 @@
 #include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/device/executor.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/run.h"
 
 namespace moe::lua {
@@ -335,6 +336,8 @@ void set_values(lua_State* L, const HostOptions& options) {
   set_text(L, "mode", options.mode);
   set_text(L, "scripts_dir", options.scripts_dir);
   set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
+  lua_pushnumber(L, kMostOthers);
+  lua_setfield(L, -2, "most_others");
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
   if (options.processes != nullptr) {
     lua_pushinteger(L, options.processes->size());

@@ -1,7 +1,8 @@
 #include "bindings/host/machine.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -69,6 +70,11 @@ std::string cache_line(const std::string& path) {
   }
 }
 
+/// Returns a line of doctor's text: what it is about, or "" to go on, and what is said of it.
+std::string line_of(std::string_view what, std::string_view value) {
+  return fmt::format("{:<18}{}\n", what, value);
+}
+
 std::string corpus_line(const std::string& fallback) {
   try {
     const std::string path = default_corpus_path(fallback);
@@ -108,7 +114,7 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   }
   std::string text;
   const auto line = [&](std::string_view what, std::string_view value) {
-    text += fmt::format("{:<18}{}\n", what, value);
+    text += line_of(what, value);
   };
   line("cpu", fmt::format("{}, {} threads", cpu_name(), std::thread::hardware_concurrency()));
   line("kernels", kernels::kernel_set());
@@ -138,6 +144,39 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
   line("scripts", scripts_dir);
   line("compilers", "none needed: recipes are Lua, kernels are built in");
   return text;
+}
+
+std::string reading_text(const MachineReading& reading) {
+  constexpr size_t kShown = 8;
+  std::vector<MachineReading::Core> cores = reading.cores;
+  std::stable_sort(cores.begin(), cores.end(), [](const auto& a, const auto& b) {
+    return a.reference.middle > b.reference.middle;
+  });
+  const std::string slowest =
+      cores.size() > kShown ? fmt::format("; the {} slowest:", kShown) : ", slowest first:";
+  cores.resize(std::min(cores.size(), kShown));
+  std::string text =
+      line_of("quiet now", fmt::format("{:g} s of the reference kernel on each of {} cores{}",
+                                       reading.seconds, reading.cores.size(), slowest));
+  text += line_of("", "core  10% of calls below  median ms  90% of calls below");
+  for (const auto& [number, ns] : cores) {
+    text += line_of("", fmt::format("{:4}  {:18.3f}  {:9.3f}  {:18.3f}", number, to_ms(ns.low),
+                                    to_ms(ns.middle), to_ms(ns.high)));
+  }
+  const double processes = reading.others - reading.stolen;
+  text += line_of(
+      "", fmt::format("change from the first to the last third {:+.1f}%", 100 * reading.drift));
+  text += line_of("", fmt::format("of the cores' time other processes used {:.1f}%, the hypervisor "
+                                  "took {:.1f}%",
+                                  100 * processes, 100 * reading.stolen));
+  text +=
+      line_of("", fmt::format("a sleeping thread wakes {:.3f} ms late (median), {:.3f} ms (95th "
+                              "percentile)",
+                              to_ms(reading.late), to_ms(reading.very_late)));
+  const std::vector<std::string> found = disturbances(reading);
+  return text + line_of("verdict", found.empty() ? "quiet enough to time"
+                                                 : fmt::format("not quiet enough to time: {}",
+                                                               fmt::join(found, "; ")));
 }
 
 }  // namespace moe::lua

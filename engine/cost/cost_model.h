@@ -8,6 +8,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "engine/cluster/cluster.h"
 #include "engine/cost/in_step.h"
 #include "engine/cost/overlap.h"
+#include "engine/cost/samples.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/network/contention.h"
@@ -220,17 +222,21 @@ class ProfileCache;
 /// measured at the context's occupancy and at 0, 1/4, 1/2, 3/4 and 1, each with a cache key of its
 /// own ("... fill=0.8", to three decimals); in between, its time is interpolated linearly, so that
 /// a run with many different loads needs few measurements. Other ops are measured with full slots.
-/// Not thread-safe.
+/// Samples in the cache that were disturbed are measured again if the machine is quiet now, and
+/// replaced by new ones that are undisturbed or have a lower median. Not thread-safe.
 class ProfileCost : public CostModel {
  public:
-  using Measure =
-      std::function<std::vector<Nanoseconds>(const Graph&, OpId, const WorkContext& context)>;
-  using MeasureHandoff = std::function<std::vector<Nanoseconds>()>;
+  using Measure = std::function<Samples(const Graph&, OpId, const WorkContext& context)>;
+  using MeasureHandoff = std::function<Samples()>;
+  using Quiet = std::function<bool()>;
   /// key_prefix: everything that affects times and is not in signatures: device, kernel set,
   /// threads, number of ranks that compute at the same time, kernel build. link: null means that
-  /// transfers cross no links. measure_handoff: null means that waking a lane takes no time.
+  /// transfers cross no links. measure_handoff: null means that waking a lane takes no time. quiet:
+  /// whether the machine is quiet enough to measure disturbed samples again; called for each of
+  /// them; null means never.
   ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix, Measure measure,
-              const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr);
+              const Cluster* link, WorkContext context, MeasureHandoff measure_handoff = nullptr,
+              Quiet quiet = nullptr);
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return routed_ns(graph, op, {context_});
   }
@@ -244,7 +250,8 @@ class ProfileCost : public CostModel {
   std::optional<NetworkOp> transfer(const Graph& graph, OpId op) const override;
   std::string describe() const override;
   /// For an op whose samples may have been disturbed by other load on the machine: times it alone
-  /// again and keeps, in this object and in the cache, the samples with the lower median.
+  /// again and keeps, in this object and in the cache, the samples with the lower median, or
+  /// undisturbed ones in place of disturbed ones.
   void time_again(const Graph& graph, OpId op) const;
   /// From now on, ops take their time in a step by these factors; with nullopt, their time alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
@@ -252,10 +259,13 @@ class ProfileCost : public CostModel {
   /// From now on, compute is slowed down while transfers run, by the table's row for transfers of
   /// `blocks` thread blocks.
   void set_overlap(OverlapTable table, int32_t blocks);
-  /// Return how many measurements this object made (of times that the cache lacked, and in
-  /// time_again()), and how long those of times that the cache lacked took.
+  /// Return how many measurements this object made (of times that the cache lacked or that were
+  /// disturbed, and in time_again()), and how long those outside of time_again() took.
   int64_t num_measured() const { return num_measured_; }
   Nanoseconds measuring_ns() const { return measuring_ns_; }
+  /// Returns how many of the times that this object read or measured rest on disturbed samples: one
+  /// for each signature and occupancy.
+  int64_t num_disturbed() const { return static_cast<int64_t>(disturbed_.size()); }
 
  private:
   /// Returns the op's key in the cache, without the prefix, and the context at which the op is
@@ -267,9 +277,12 @@ class ProfileCost : public CostModel {
   /// Returns the op's median time at any occupancy, interpolated between `occupancies_`.
   Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
   /// Returns the median of the samples of `signature`: from seen_, else from the cache if each is
-  /// at least `least` ns there, else from measure(), whose samples are stored.
+  /// at least `least` ns there and they need not be measured again, else from measure().
   template <class F>
   Nanoseconds median_of(const std::string& signature, Nanoseconds least, const F& measure) const;
+  /// Keeps the samples of `signature` in this object, and in the cache if they are `measured`;
+  /// returns their median.
+  Nanoseconds keep(const std::string& signature, const Samples& samples, bool measured) const;
 
   std::shared_ptr<ProfileCache> cache_;
   std::string key_prefix_;
@@ -280,10 +293,12 @@ class ProfileCost : public CostModel {
   double slot_occupancy_;            // context_.slot_occupancy to three decimals, as in keys
   std::vector<double> occupancies_;  // occupancies at which ops are measured, ascending
   MeasureHandoff measure_handoff_;
+  Quiet quiet_;
   std::optional<InStep> in_step_;
   std::optional<OverlapTable> overlap_;
-  int32_t blocks_ = 0;  // thread blocks of each of the run's transfers
-  mutable std::map<std::string, Nanoseconds> seen_;
+  int32_t blocks_ = 0;                               // thread blocks of each of the run's transfers
+  mutable std::map<std::string, Nanoseconds> seen_;  // medians, indexed by signature
+  mutable std::set<std::string> disturbed_;          // signatures in seen_ of disturbed samples
   mutable int64_t num_measured_ = 0;
   mutable Nanoseconds measuring_ns_ = 0;
 };

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <charconv>
 #include <cstring>
@@ -24,10 +25,10 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int kApplicationId = 0x6d6f6562;  // "moeb" in ASCII
-constexpr int kSchema = 2;
+constexpr int kSchema = 3;
 constexpr const char* kTable =
-    "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, checksum INTEGER NOT "
-    "NULL) WITHOUT ROWID";
+    "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT NULL, "
+    "disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID";
 constexpr int kBusyTimeoutMs = 20'000;
 
 struct CloseDatabase {
@@ -122,7 +123,7 @@ Database open_database(const std::string& path) {
                         "COMMIT",
                         kTable, kApplicationId, kSchema));
   }
-  prepare(raw, path, "SELECT key, ns, checksum FROM samples");
+  prepare(raw, path, "SELECT key, ns, lost, disturbed, checksum FROM samples");
   // Other tables are refused: a view could run without end, a trigger could change stored rows.
   const std::string tables = query(raw, path, "SELECT group_concat(sql, '; ') FROM sqlite_master");
   if (tables != kTable)
@@ -149,10 +150,6 @@ std::string set_aside(const std::string& path) {
   return aside;
 }
 
-std::string to_text(const std::vector<Nanoseconds>& samples) {
-  return fmt::format("{}", fmt::join(samples, ","));
-}
-
 /// Returns the samples in the text; nullopt unless all are numbers from `least` to kLongestSample.
 std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanoseconds least) {
   std::vector<Nanoseconds> samples;
@@ -168,23 +165,30 @@ std::optional<std::vector<Nanoseconds>> from_text(std::string_view text, Nanosec
   }
 }
 
-/// Returns the checksum of a row as a signed integer, which SQLite stores.
-int64_t checksum(const std::string& key, std::string_view samples) {
-  const uint64_t of_key = fnv1a(kFnvStart, key.c_str(), key.size() + 1);
-  return static_cast<int64_t>(fnv1a(of_key, samples.data(), samples.size()));
+/// Returns the checksum of a row as a signed integer, which SQLite stores. ns: the samples as text.
+int64_t checksum(const std::string& key, std::string_view ns, double lost, bool disturbed) {
+  const std::string quality = fmt::format(";{};{}", lost, disturbed);
+  uint64_t sum = fnv1a(kFnvStart, key.c_str(), key.size() + 1);
+  sum = fnv1a(sum, ns.data(), ns.size());
+  return static_cast<int64_t>(fnv1a(sum, quality.data(), quality.size()));
 }
 
-/// Returns the samples of the current row of "SELECT ns, checksum"; nullopt unless its checksum is
-/// that of `key` and the samples, and all samples are from `least` to kLongestSample.
-std::optional<std::vector<Nanoseconds>> samples_of(sqlite3_stmt* row, const std::string& key,
-                                                   Nanoseconds least) {
-  if (sqlite3_column_type(row, 0) != SQLITE_TEXT || sqlite3_column_type(row, 1) != SQLITE_INTEGER) {
-    return std::nullopt;
+/// Returns the samples of the current row of "SELECT ns, lost, disturbed, checksum"; nullopt unless
+/// its checksum is that of `key` and the rest, and all values are in range.
+std::optional<Samples> samples_of(sqlite3_stmt* row, const std::string& key, Nanoseconds least) {
+  constexpr std::array kTypes = {SQLITE_TEXT, SQLITE_FLOAT, SQLITE_INTEGER, SQLITE_INTEGER};
+  for (int column = 0; column < static_cast<int>(kTypes.size()); ++column) {
+    if (sqlite3_column_type(row, column) != kTypes[static_cast<size_t>(column)]) return {};
   }
   const auto* const text = reinterpret_cast<const char*>(sqlite3_column_text(row, 0));
-  const std::string_view samples(text, static_cast<size_t>(sqlite3_column_bytes(row, 0)));
-  if (sqlite3_column_int64(row, 1) != checksum(key, samples)) return std::nullopt;
-  return from_text(samples, least);
+  const std::string_view ns(text, static_cast<size_t>(sqlite3_column_bytes(row, 0)));
+  const double lost = sqlite3_column_double(row, 1);
+  const int64_t disturbed = sqlite3_column_int64(row, 2);
+  if (!(lost >= 0 && lost <= 1) || (disturbed != 0 && disturbed != 1)) return {};
+  if (sqlite3_column_int64(row, 3) != checksum(key, ns, lost, disturbed == 1)) return {};
+  std::optional<std::vector<Nanoseconds>> samples = from_text(ns, least);
+  if (!samples) return {};
+  return Samples{std::move(*samples), lost, disturbed == 1};
 }
 
 }  // namespace
@@ -222,21 +226,22 @@ ProfileCache::ProfileCache(const std::string& path) : impl_(std::make_unique<Imp
                     aside, unreadable.what());
     impl_->db = open_database(path);
   }
-  impl_->find = prepare(impl_->db.get(), path, "SELECT ns, checksum FROM samples WHERE key = ?");
-  impl_->store = prepare(impl_->db.get(), path,
-                         "INSERT OR REPLACE INTO samples(key, ns, checksum) VALUES(?, ?, ?)");
+  impl_->find = prepare(impl_->db.get(), path,
+                        "SELECT ns, lost, disturbed, checksum FROM samples WHERE key = ?");
+  impl_->store = prepare(
+      impl_->db.get(), path,
+      "INSERT OR REPLACE INTO samples(key, ns, lost, disturbed, checksum) VALUES(?, ?, ?, ?, ?)");
 }
 
 ProfileCache::~ProfileCache() = default;
 
-std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& key,
-                                                           Nanoseconds least) {
+std::optional<Samples> ProfileCache::find(const std::string& key, Nanoseconds least) {
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const find = impl_->find.get();
   sqlite3_reset(find);
   sqlite3_bind_text(find, 1, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
   const int code = sqlite3_step(find);
-  std::optional<std::vector<Nanoseconds>> samples;
+  std::optional<Samples> samples;
   if (code == SQLITE_ROW) {
     samples = samples_of(find, key, least);
   } else if (code != SQLITE_DONE) {
@@ -246,16 +251,18 @@ std::optional<std::vector<Nanoseconds>> ProfileCache::find(const std::string& ke
   return samples;
 }
 
-void ProfileCache::store(const std::string& key, const std::vector<Nanoseconds>& samples) {
-  MOE_CHECK(!samples.empty(),
+void ProfileCache::store(const std::string& key, const Samples& samples) {
+  MOE_CHECK(!samples.ns.empty(),
             "ProfileCache::store: key '{}' has 0 samples, but must have at least 1", key);
-  const std::string text = to_text(samples);
+  const std::string ns = fmt::format("{}", fmt::join(samples.ns, ","));
   const std::lock_guard<std::mutex> hold(impl_->mutex);
   sqlite3_stmt* const store = impl_->store.get();
   sqlite3_reset(store);
   sqlite3_bind_text(store, 1, key.data(), static_cast<int>(key.size()), SQLITE_TRANSIENT);
-  sqlite3_bind_text(store, 2, text.data(), static_cast<int>(text.size()), SQLITE_TRANSIENT);
-  sqlite3_bind_int64(store, 3, checksum(key, text));
+  sqlite3_bind_text(store, 2, ns.data(), static_cast<int>(ns.size()), SQLITE_TRANSIENT);
+  sqlite3_bind_double(store, 3, samples.lost);
+  sqlite3_bind_int64(store, 4, samples.disturbed ? 1 : 0);
+  sqlite3_bind_int64(store, 5, checksum(key, ns, samples.lost, samples.disturbed));
   if (sqlite3_step(store) != SQLITE_DONE) impl_->fail();
   sqlite3_reset(store);
 }

@@ -1,9 +1,9 @@
 // The profile cache: maps a key to samples in ns, in one SQLite file (WAL) that is safe with
 // concurrent runs and killed processes. A file that is not a readable cache of this schema (also
 // one of an earlier schema) is renamed to "<path>.corrupt-<n>", which take_warning() reports, and a
-// new file is created; bad content is never used silently. A row has a checksum over key and
-// samples. A row with a wrong checksum or samples out of range is ignored, so the key is measured
-// again and the row replaced. What a key contains is in cost_model.h (ProfileCost).
+// new file is created; bad content is never used silently. A row has a checksum over its key and
+// its Samples. A row with a wrong checksum or values out of range is ignored, so that the key is
+// measured again and the row replaced. What a key contains is in cost_model.h (ProfileCost).
 #pragma once
 
 #include <memory>
@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/base/units.h"
+#include "engine/cost/samples.h"
 
 namespace moe {
 
@@ -31,10 +32,10 @@ class ProfileCache {
   /// Returns the samples of a key; nullopt when there are none, their checksum is wrong, or one is
   /// below `least` or above kLongestSample. Samples of compute are at least 1 ns; those of waits
   /// and memcpys may be 0.
-  std::optional<std::vector<Nanoseconds>> find(const std::string& key, Nanoseconds least = 1);
+  std::optional<Samples> find(const std::string& key, Nanoseconds least = 1);
   /// Stores the samples of a key in place of earlier ones. Throws RunError when the file cannot be
   /// written. Requires: at least one sample.
-  void store(const std::string& key, const std::vector<Nanoseconds>& samples);
+  void store(const std::string& key, const Samples& samples);
   /// Returns the warning of opening the file, or "" when there is none; a second call returns "".
   std::string take_warning();
 

@@ -32,11 +32,16 @@ double full_occupancy(const Graph& graph, const Op& op) {
   return std::floor(full * 1000) / 1000;
 }
 
+/// Whether samples of a new measurement are better than those with the median `before`.
+bool replaces(const Samples& samples, Nanoseconds before, bool before_disturbed) {
+  return median(samples.ns) < before || (before_disturbed && !samples.disturbed);
+}
+
 }  // namespace
 
 ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
                          Measure measure, const Cluster* link, WorkContext context,
-                         MeasureHandoff measure_handoff)
+                         MeasureHandoff measure_handoff, Quiet quiet)
     : cache_(std::move(cache)),
       key_prefix_(std::move(key_prefix)),
       measure_(std::move(measure)),
@@ -45,10 +50,21 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
       context_(context),
       slot_occupancy_(rounded(context.slot_occupancy)),
       occupancies_{0, 0.25, 0.5, 0.75, 1},
-      measure_handoff_(std::move(measure_handoff)) {
+      measure_handoff_(std::move(measure_handoff)),
+      quiet_(std::move(quiet)) {
   const auto at = std::lower_bound(occupancies_.begin(), occupancies_.end(), slot_occupancy_);
   if (at == occupancies_.end() || *at != slot_occupancy_) occupancies_.insert(at, slot_occupancy_);
   if (has_link_) check(link_);
+}
+
+Nanoseconds ProfileCost::keep(const std::string& signature, const Samples& samples,
+                              bool measured) const {
+  MOE_CHECK(!samples.ns.empty(), "measuring '{}' must give at least 1 sample, but gave none",
+            signature);
+  if (measured) cache_->store(key_prefix_ + " | " + signature, samples);
+  disturbed_.erase(signature);
+  if (samples.disturbed) disturbed_.insert(signature);
+  return seen_[signature] = median(samples.ns);
 }
 
 template <class F>
@@ -56,19 +72,15 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds lea
                                    const F& measure) const {
   const auto known = seen_.find(signature);
   if (known != seen_.end()) return known->second;
-  const std::string key = key_prefix_ + " | " + signature;
-  std::optional<std::vector<Nanoseconds>> samples = cache_->find(key, least);
-  if (!samples) {
-    using Clock = std::chrono::steady_clock;
-    const Clock::time_point begin = Clock::now();
-    samples = measure();
-    measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
-    ++num_measured_;
-    MOE_CHECK(!samples->empty(), "measuring '{}' must give at least 1 sample, but gave none",
-              signature);
-    cache_->store(key, *samples);
-  }
-  return seen_.emplace(signature, median(std::move(*samples))).first->second;
+  const std::optional<Samples> stored = cache_->find(key_prefix_ + " | " + signature, least);
+  if (stored && !(stored->disturbed && quiet_ && quiet_())) return keep(signature, *stored, false);
+  using Clock = std::chrono::steady_clock;
+  const Clock::time_point begin = Clock::now();
+  const Samples samples = measure();
+  measuring_ns_ += std::chrono::nanoseconds(Clock::now() - begin).count();
+  ++num_measured_;
+  const bool better = !stored || replaces(samples, median(stored->ns), stored->disturbed);
+  return keep(signature, better ? samples : *stored, better);
 }
 
 std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op,
@@ -119,11 +131,9 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
 void ProfileCost::time_again(const Graph& graph, OpId op) const {
   const Nanoseconds before = measured_ns(graph, op, slot_occupancy_);
   const auto [signature, context] = signature_of(graph, op, slot_occupancy_);
-  const std::vector<Nanoseconds> samples = measure_(graph, op, context);
+  const Samples samples = measure_(graph, op, context);
   ++num_measured_;
-  if (median(samples) >= before) return;
-  cache_->store(key_prefix_ + " | " + signature, samples);
-  seen_[signature] = median(samples);
+  if (replaces(samples, before, disturbed_.contains(signature))) keep(signature, samples, true);
 }
 
 Nanoseconds ProfileCost::handoff_ns() const {

@@ -97,7 +97,7 @@ class Calibrator {
 
   Calibrated measure(const Graph& graph, OpId op, const std::string& what, double x) {
     options_.progress(what);
-    std::vector<Nanoseconds> samples = options_.time_op(graph, op, options_.profile);
+    std::vector<Nanoseconds> samples = options_.time_op(graph, op, options_.profile).ns;
     std::sort(samples.begin(), samples.end());
     const size_t n = samples.size();
     const Nanoseconds middle = median(samples);

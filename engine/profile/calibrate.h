@@ -64,8 +64,7 @@ struct CalibrateOptions {
   /// Largest payload of a collective, in bytes per rank.
   Bytes max_payload = 64 << 20;
   /// Measures an op alone and returns its samples.
-  std::function<std::vector<Nanoseconds>(const Graph&, OpId, const ProfileOptions&)> time_op =
-      profile_op;
+  std::function<Samples(const Graph&, OpId, const ProfileOptions&)> time_op = profile_op;
   /// Returns the text for Calibration::machine: "<processor>; <kernels>".
   std::function<std::string(const ProfileOptions&)> machine = profile_key;
   /// Measures compute ops of the step with the largest hidden size while transfers run; if empty,

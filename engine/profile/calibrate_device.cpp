@@ -23,7 +23,7 @@ namespace moe {
 namespace {
 
 using Where = DeviceStorage::Where;
-using Samples = std::vector<Nanoseconds>;
+using Times = std::vector<Nanoseconds>;
 
 constexpr double kTimeout_s = 60;  // for joining the process group, and for each collective
 constexpr int64_t kWarmUp = 5, kFewestRounds = 20;
@@ -54,13 +54,13 @@ class TimedProcessGroup {
   ~TimedProcessGroup() { (broken_ ? table_.abort : table_.destroy)(process_group_); }
 
   /// Returns samples, on this rank, of an all-to-all or an all-reduce with the payload of `op`.
-  Samples time(const Graph& graph, OpId op, int64_t min_samples) {
+  Times time(const Graph& graph, OpId op, int64_t min_samples) {
     const auto bytes = static_cast<Bytes>(std::llround(payload_bytes(graph, op, {})));
     const DeviceStorage in(device_, Where::kDevice, bytes), out(device_, Where::kDevice, bytes);
     device_.fill(in.data(), kByte, bytes, stream_.get());
     const bool sums = graph.def(op).collective == Collective::kAllReduce;
     const DeviceEvent begin(device_, true), end(device_, true);
-    Samples samples;
+    Times samples;
     const int64_t rounds = kWarmUp + std::max(kFewestRounds, min_samples);
     for (int64_t round = 0; round < rounds; ++round) {
       auto* const met = reinterpret_cast<float*>(meeting_.data());
@@ -135,20 +135,20 @@ class TimedProcessGroup {
   bool broken_ = false;  // queued work may never end, so the group must be aborted
 };
 
-std::string text_of(const Samples& samples) {
+std::string text_of(const Times& samples) {
   return {reinterpret_cast<const char*>(samples.data()), samples.size() * sizeof(Nanoseconds)};
 }
-Samples samples_of(const std::string& text) {
-  Samples samples(text.size() / sizeof(Nanoseconds));
+Times samples_of(const std::string& text) {
+  Times samples(text.size() / sizeof(Nanoseconds));
   std::memcpy(samples.data(), text.data(), samples.size() * sizeof(Nanoseconds));
   return samples;
 }
 
 /// Returns, on all ranks, the longest time of any rank for each round.
-Samples slowest(Processes& processes, const std::string& what, const Samples& own) {
-  Samples worst = own;
+Times slowest(Processes& processes, const std::string& what, const Times& own) {
+  Times worst = own;
   for (const std::string& text : processes.gather(what, text_of(own))) {
-    const Samples other = samples_of(text);
+    const Times other = samples_of(text);
     MOE_CHECK(other.size() == worst.size(),
               "{}: one rank timed {} rounds and this rank {}; the numbers must be equal", what,
               other.size(), worst.size());
@@ -216,12 +216,12 @@ CalibrateOptions calibrated_among(Processes& processes, const kernels::DeviceTab
                                                        ProfileOptions profile) {
     const std::string what = "calibrate " + graph.op(op).name;
     if (graph.def(op).collective != Collective::kNone) {
-      return slowest(processes, what, process_group->time(graph, op, profile.min_samples));
+      return Samples{slowest(processes, what, process_group->time(graph, op, profile.min_samples))};
     }
     profile.ranks_beside = 1;
-    Samples samples;
-    if (processes.is_root()) samples = alone.time_op(graph, op, profile);
-    return samples_of(processes.broadcast(what, text_of(samples)));
+    Times samples;
+    if (processes.is_root()) samples = alone.time_op(graph, op, profile).ns;
+    return Samples{samples_of(processes.broadcast(what, text_of(samples)))};
   };
   options.overlap = [&processes, alone](const Graph& graph, ProfileOptions profile) {
     profile.ranks_beside = 1;

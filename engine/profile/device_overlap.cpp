@@ -86,18 +86,18 @@ class OverlapProfiler {
         fmt::format("{} | {} ranks beside {} blocks each at {:g} B/s | {}", prefix_,
                     options_.profile.ranks_beside, blocks, blocks == 0 ? 0 : options_.bytes_per_s,
                     op_signature(graph_, op));
-    if (const auto known = cache_.find(key)) return median(*known);
+    if (const auto known = cache_.find(key)) return median(known->ns);
     if (!side_by_side_) side_by_side_ = runs_side_by_side(device_);
     if (!*side_by_side_) return std::nullopt;
     std::optional<BackgroundTransfers> transfers;
     if (blocks > 0) {
       transfers.emplace(device_, options_.profile.ranks_beside, blocks, options_.bytes_per_s);
     }
-    const std::vector<Nanoseconds> samples = profile_op_on_device(
-        graph_, op, options_.profile, device_, transfers ? &*transfers : nullptr);
-    if (samples.empty()) return std::nullopt;
+    const Samples samples = profile_op_on_device(graph_, op, options_.profile, device_,
+                                                 transfers ? &*transfers : nullptr);
+    if (samples.ns.empty()) return std::nullopt;
     cache_.store(key, samples);
-    return median(samples);
+    return median(samples.ns);
   }
 
   const Graph& graph_;

@@ -291,10 +291,8 @@ std::vector<Nanoseconds> sample(const ProfileOptions& options, Batch batch) {
 
 }  // namespace
 
-std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
-                                              const ProfileOptions& options,
-                                              const DeviceTable& device,
-                                              BackgroundTransfers* background) {
+Samples profile_op_on_device(const Graph& graph, OpId id, const ProfileOptions& options,
+                             const DeviceTable& device, BackgroundTransfers* background) {
   const Op& op = graph.op(id);
   const OpDef& def = graph.def(id);
   MOE_CHECK(
@@ -305,7 +303,7 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
             "op '{}' of kind {} is a view, which takes no time; it must not be profiled", op.name,
             def.name);
   if (def.collective == Collective::kExperts) {
-    return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
+    return {std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples))};
   }
   if (def.collective != Collective::kNone) {
     MOE_CHECK(options.ranks_beside == graph.num_ranks,
@@ -321,10 +319,10 @@ std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId id,
               "op '{}' runs on the CPU, so it must be profiled without background transfers",
               op.name);
     HostTrial trial(graph, id, options, device);
-    return sample(options, [&] { return std::optional(std::vector{trial.call()}); });
+    return {sample(options, [&] { return std::optional(std::vector{trial.call()}); })};
   }
   DeviceCalls calls(graph, id, options, device, background);
-  return sample(options, [&] { return calls.batch(); });
+  return {sample(options, [&] { return calls.batch(); })};
 }
 
 std::string device_profile_key(const ProfileOptions& options, const DeviceTable& device) {

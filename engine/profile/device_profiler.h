@@ -34,10 +34,9 @@ class BackgroundTransfers;  // device_overlap.h
 /// are no samples if the device cannot run the op at the same time as transfers.
 /// Throws UserError for an op without a kernel; throws RunError naming the op if the device fails,
 /// has not enough memory, or does not finish. Uses a few times 160 MiB of device memory per rank.
-std::vector<Nanoseconds> profile_op_on_device(const Graph& graph, OpId op,
-                                              const ProfileOptions& options,
-                                              const kernels::DeviceTable& device,
-                                              BackgroundTransfers* background = nullptr);
+Samples profile_op_on_device(const Graph& graph, OpId op, const ProfileOptions& options,
+                             const kernels::DeviceTable& device,
+                             BackgroundTransfers* background = nullptr);
 
 /// Returns "<device>; <versions>; host <profile_key>", with which the keys of device profiles in
 /// the cache begin. The versions include the build of the device's kernels; the host's part

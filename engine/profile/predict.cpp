@@ -10,6 +10,7 @@
 #include "engine/exec/device/executor.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/device/plugin.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/profile/device_overlap.h"
 #include "engine/profile/device_profiler.h"
 #include "engine/profile/profiler.h"
@@ -126,11 +127,16 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   if (gates) measure = with_gate(measure, gates, spec.gate.name, profile);
   if (options.place) measure = with_policies(measure, options.place, profile);
 
+  // Looks at the machine once for all times of this prediction.
+  const auto quiet = [looked = std::make_shared<std::optional<bool>>()] {
+    if (!*looked) *looked = machine_is_quiet();
+    return **looked;
+  };
   const auto cache = std::make_shared<ProfileCache>(options.cache);
   const auto cost_on = [&](const PlanSpec& of) {
     return std::make_shared<ProfileCost>(cache, profiler.key, measure,
                                          options.emulated ? &of.cluster : nullptr, of.work,
-                                         profiler.handoff);
+                                         profiler.handoff, quiet);
   };
   const auto cost = cost_on(spec);
   if (options.blocks > 0 && profiler.device) {

@@ -21,17 +21,12 @@
 #include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
 #include "engine/ops/rules.h"
+#include "engine/profile/call_sampler.h"
 #include "engine/profile/operands.h"
 #include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
 namespace {
-
-// Clock rates and caches are in a steady state after this time.
-constexpr Nanoseconds kWarmUp = 4'000'000;
-constexpr int64_t kWarmUpCalls = 2;
-// Number of samples to keep of a very short op, taken evenly over the whole measurement.
-constexpr int64_t kMostSamples = 400;
 
 /// A small GEMM that runs before each call. In a step, an op runs after other ops: at the clock
 /// rate to which wide vector instructions lower the core, and with caches and branch history of
@@ -46,17 +41,6 @@ class WarmUpGemm {
  private:
   static constexpr int64_t kSize = 128;
   std::vector<float> a_ = std::vector<float>(kSize * kSize, 0.5f), b_ = a_, c_ = a_;
-};
-
-// A call of which the thread lost more time to other threads than this share, and this time, was
-// disturbed. Disturbed calls are made again for up to kPatience times the time of a measurement.
-constexpr int64_t kShareLost = 50, kPatience = 4;
-constexpr Nanoseconds kMostLost = 2'000;
-
-/// One timed call. A collective is never disturbed by what its thread lost: it waits for others.
-struct Sample {
-  Nanoseconds ns;
-  bool undisturbed = true;
 };
 
 /// Calls of one compute op on one thread.
@@ -79,7 +63,7 @@ class KernelCalls {
     }
   }
 
-  Sample call() {
+  TimedCall call() {
     operands_.next();
     const RankContext context = {.num_ranks = graph_.num_ranks, .gate = &gate_};
     warm_up_.run();
@@ -93,7 +77,7 @@ class KernelCalls {
     }
     const Nanoseconds ns = clock_ns() - begin, of_core = thread_cpu_ns() - cpu;
     if (paced_) return {of_core};
-    return {ns, ns - of_core <= ns / kShareLost + kMostLost};
+    return {ns, lost_core(ns, of_core)};
   }
 
  private:
@@ -137,7 +121,7 @@ class CollectiveCalls {
     exchange_ = even_exchange(graph, op, work, comm_.size());
   }
 
-  Sample call() {
+  TimedCall call() {
     operands_.next();
     // All groups begin a call together, so that they make the same number of calls.
     if (&comm_ != &all_) all_.barrier(op_.name);
@@ -195,39 +179,9 @@ class CollectiveCalls {
   EvenExchange exchange_;
 };
 
-/// Collects samples: leaves out the warm-up, decides when there are enough, and of very many calls
-/// keeps only some.
-class Sampler {
- public:
-  explicit Sampler(const ProfileOptions& options)
-      : options_(options), min_time_(static_cast<Nanoseconds>(options.min_time_s * 1e9)) {}
-
-  bool done() const {
-    return !samples_.empty() && static_cast<int64_t>(samples_.size()) >= options_.min_samples &&
-           clock_ns() - start_ >= min_time_;
-  }
-  void add(const Sample& sample) {
-    const Nanoseconds now = clock_ns();
-    if (warm_up_calls_ < kWarmUpCalls || now - created_ < kWarmUp) {
-      ++warm_up_calls_;
-      start_ = now;
-      every_ = std::max<int64_t>(1, min_time_ * warm_up_calls_ / (now - created_) / kMostSamples);
-    } else if (!sample.undisturbed && now - start_ < kPatience * min_time_) {
-      // The measurement goes on until it has enough others.
-    } else if (calls_++ % every_ == 0) {
-      samples_.push_back(sample.ns);
-    }
-  }
-  std::vector<Nanoseconds> take() { return std::move(samples_); }
-
- private:
-  const ProfileOptions& options_;
-  const Nanoseconds min_time_;
-  const Nanoseconds created_ = clock_ns();
-  Nanoseconds start_ = created_;  // the end of the warm-up
-  int64_t warm_up_calls_ = 0, calls_ = 0, every_ = 1;
-  std::vector<Nanoseconds> samples_;
-};
+CallSampler sampler_of(const ProfileOptions& options) {
+  return {clock_ns(), static_cast<Nanoseconds>(options.min_time_s * 1e9), options.min_samples};
+}
 
 /// Runs body(t) on threads t = 1 .. num_threads - 1, in addition to the calling thread. The
 /// returned group joins the threads at the end of its scope.
@@ -242,8 +196,7 @@ struct SetAtEnd {
   ~SetAtEnd() { flag = true; }
 };
 
-std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
-                                        const ProfileOptions& options) {
+Samples profile_kernel(const Graph& graph, OpId op, const ProfileOptions& options) {
   if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
     throw run_error(
         "not enough memory to measure op '{}' on {} ranks: each rank needs 128 MiB of address "
@@ -262,16 +215,16 @@ std::vector<Nanoseconds> profile_kernel(const Graph& graph, OpId op,
   const ThreadGroup beside = other_ranks(options.ranks_beside, keep_busy);
   const SetAtEnd stop_at_end{stop};
   while (running < options.ranks_beside) std::this_thread::yield();
-  Sampler sampler(options);
-  while (!sampler.done()) {
+  CallSampler sampler = sampler_of(options);
+  while (!sampler.done(clock_ns())) {
     check_stop();
-    sampler.add(calls[0].call());
+    const TimedCall call = calls[0].call();
+    sampler.add(call, clock_ns());
   }
   return sampler.take();
 }
 
-std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
-                                            const ProfileOptions& options) {
+Samples profile_collective(const Graph& graph, OpId op, const ProfileOptions& options) {
   InProcessWorld world(options.ranks_beside, 1, {});
   std::deque<CollectiveCalls> calls;
   for (int64_t r = 0; r < options.ranks_beside; ++r)
@@ -287,10 +240,11 @@ std::vector<Nanoseconds> profile_collective(const Graph& graph, OpId op,
     }
   };
   const ThreadGroup beside = other_ranks(options.ranks_beside, take_part);
-  Sampler sampler(options);
+  CallSampler sampler = sampler_of(options);
   for (int64_t round = 0; round <= last_round; ++round) {
-    if (sampler.done() || stop_requested()) last_round = round;
-    sampler.add(calls[0].call());
+    if (sampler.done(clock_ns()) || stop_requested()) last_round = round;
+    const TimedCall call = calls[0].call();
+    sampler.add(call, clock_ns());
   }
   check_stop();
   return sampler.take();
@@ -342,7 +296,7 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   return exchange;
 }
 
-std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
+Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
   const OpDef& def = graph.def(op);
   MOE_CHECK(
       options.ranks_beside > 0 && options.min_samples > 0,
@@ -354,7 +308,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   // The placement of each step decides how many experts move; the link model computes their time.
   const bool of_link = options.paced && def.collective != Collective::kNone;
   if (def.collective == Collective::kExperts || of_link) {
-    return std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples));
+    return {std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples))};
   }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
   if (def.run_f32 == nullptr) {
@@ -364,7 +318,7 @@ std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOp
   return profile_kernel(graph, op, options);
 }
 
-std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
+Samples profile_handoff(int64_t ranks_beside) {
   constexpr uint32_t kRounds = 100, kWarmUpRounds = 10;
   constexpr Nanoseconds kCompute = 200'000, kTransfer = 500'000;
   const OpId computed(0), moved(1);
@@ -407,7 +361,7 @@ std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside) {
     });
   }
   samples[0].insert(samples[0].end(), samples[1].begin(), samples[1].end());
-  return samples[0];
+  return {std::move(samples[0])};
 }
 
 Gate timed_gate(const Op& op) {

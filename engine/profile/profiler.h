@@ -7,6 +7,7 @@
 
 #include "engine/base/units.h"
 #include "engine/comm/communicator.h"
+#include "engine/cost/samples.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 #include "engine/model/model.h"
@@ -27,12 +28,13 @@ struct ProfileOptions {
 
 /// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches
 /// in the state of a training step; calls of which the thread lost time to other threads are made
-/// again, within a budget of time; if options.checked, it includes the executor's check of the
-/// results for non-finite numbers. A gate that is not built in is timed as top_k. A collective is
-/// timed between ranks_beside threads, without a link and without the wait for other ranks. An op
-/// that moves experts gets 0, since its time depends on the link only. Throws UserError for an op
-/// without a CPU kernel. Uses a few times 160 MiB of memory per thread.
-std::vector<Nanoseconds> profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
+/// again, within a budget of time, and kept as disturbed after it (call_sampler.h); if
+/// options.checked, a sample includes the executor's check of the results for non-finite numbers. A
+/// gate that is not built in is timed as top_k. A collective is timed between ranks_beside threads,
+/// without a link and without the wait for other ranks, and is never disturbed. An op that moves
+/// experts gets 0, since its time depends on the link only. Throws UserError for an op without a
+/// CPU kernel. Uses a few times 160 MiB of memory per thread.
+Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
 /// of the same size for each member. The op sets the rest of its output to 0, except if it is one
@@ -48,7 +50,7 @@ EvenExchange even_exchange(const Graph& graph, OpId op, const WorkContext& work,
 /// Returns samples in ns of the time that a lane waiting for another lane of its rank needs to wake
 /// up, while ranks_beside ranks compute. Half of the samples are of a comm lane that its compute
 /// lane wakes, half of a compute lane that its comm lane wakes.
-std::vector<Nanoseconds> profile_handoff(int64_t ranks_beside);
+Samples profile_handoff(int64_t ranks_beside);
 
 /// Returns the gate with which a gate op is timed: the built-in gate that it names; top_k for a
 /// gate that is not built in.

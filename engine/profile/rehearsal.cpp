@@ -28,8 +28,6 @@ constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
 constexpr Bytes kBucketBytes = 25 << 20;  // as in the all-reduces of the compiler RAF
 constexpr const char* kPeers = "peers";
 constexpr const char* kStep = "step";
-// A rehearsal in which others took more than this share of the cores is executed again.
-constexpr double kOthers = 0.05;
 constexpr const char* kCore = "core";
 constexpr const char* kCoreLate = "core late";
 
@@ -315,12 +313,12 @@ void Rehearsal::execute(Nanoseconds since) {
       routing_of(std::move(options.routing), "the rehearsed steps", true));
 }
 
-/// Rehearses up to kAttempts times, until others take no more than kOthers of the cores. Keeps the
+/// Rehearses up to kAttempts times, until others take no more than kMostOthers of the cores. Keeps the
 /// samples and the routing of the attempt in which they took least; returns their share in it.
 double Rehearsal::least_disturbed(const RehearsalOptions& options) {
   constexpr int kAttempts = 3;
   double least = 1;
-  for (int attempt = 0; attempt < kAttempts && (attempt == 0 || least > kOthers); ++attempt) {
+  for (int attempt = 0; attempt < kAttempts && (attempt == 0 || least > kMostOthers); ++attempt) {
     RehearsalOptions anew = options;
     if (options.routing) anew.routing = std::make_shared<Trace>();
     const OthersWatch watch;

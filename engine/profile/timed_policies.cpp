@@ -53,10 +53,12 @@ struct GateTrial {
   std::vector<int32_t> ids, expert, choice_slot, slot_choice, counts;
 };
 
-// Returns samples of the gate's own time plus `around`, the time of the rest of the op.
-std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const Op& op,
-                                   Nanoseconds around, const ProfileOptions& options) {
+// Returns samples of the gate's own time plus the median of `rest`, the rest of the op; they are
+// disturbed if `rest` is.
+Samples time_gate(const Gate& gate, const Graph& graph, const Op& op, Samples rest,
+                  const ProfileOptions& options) {
   GateTrial trial(graph, op);
+  const Nanoseconds around = median(rest.ns);
   std::vector<Nanoseconds> samples;
   const int64_t until = clock_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
   const auto enough = static_cast<size_t>(options.min_samples);
@@ -66,13 +68,15 @@ std::vector<Nanoseconds> time_gate(const Gate& gate, const Graph& graph, const O
     gate.route(trial.in, builder);
     samples.push_back(around + clock_ns() - begin);
   }
-  return samples;
+  rest.ns = std::move(samples);
+  return rest;
 }
 
-/// Returns samples of the policy's own time plus `around`, the time of the rest of the op. A policy
-/// that is called every n steps counts 1/n of the time of a call.
-std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& op,
-                                     Nanoseconds around, const ProfileOptions& options) {
+/// Returns samples of the policy's own time plus the median of `rest`, the rest of the op; they are
+/// disturbed if `rest` is. A policy that is called every n steps counts 1/n of the time of a call.
+Samples time_policy(const PlacementFunction& policy, const Op& op, Samples rest,
+                    const ProfileOptions& options) {
+  const Nanoseconds around = median(rest.ns);
   const PlacementBounds bounds = ops::bounds_of(op);
   const Placement now(bounds);
   Rng rng(1000257);
@@ -93,7 +97,8 @@ std::vector<Nanoseconds> time_policy(const PlacementFunction& policy, const Op& 
     ask_policy(policy, attr_string(op, "policy"), 0, input, last);
     samples.push_back(around + (clock_ns() - begin) / every);
   }
-  return samples;
+  rest.ns = std::move(samples);
+  return rest;
 }
 
 }  // namespace
@@ -105,7 +110,7 @@ ProfileCost::Measure with_gate(ProfileCost::Measure measure, RankGates gates, st
     const bool is_gate = graph.def(op).moe == MoeOp::kGate;
     if (!is_gate || attr_string(graph.op(op), "gate") != name) return measure(graph, op, work);
     // measure() times the op with a built-in gate, whose own time is only a small part of it.
-    return time_gate(gates(0), graph, graph.op(op), median(measure(graph, op, work)), options);
+    return time_gate(gates(0), graph, graph.op(op), measure(graph, op, work), options);
   };
 }
 
@@ -122,7 +127,7 @@ ProfileCost::Measure with_policies(ProfileCost::Measure measure, RankPlacements 
       attrs.erase(option);
     }
     attrs["policy"] = std::string("fixed");
-    return time_policy(own, graph.op(op), median(measure(fixed, op, work)), options);
+    return time_policy(own, graph.op(op), measure(fixed, op, work), options);
   };
 }
 

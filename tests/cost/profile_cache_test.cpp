@@ -17,7 +17,6 @@ namespace moe {
 namespace {
 
 namespace fs = std::filesystem;
-using Samples = std::vector<Nanoseconds>;
 
 /// A folder that goes with the test.
 class TempFolder {
@@ -62,28 +61,37 @@ void write_text(const std::string& path, const std::string& text) {
 TEST_CASE("samples are found as they were stored, and only under their key") {
   ProfileCache cache("");
   CHECK_FALSE(cache.find("a"));
-  cache.store("a", {3, 1, 2});
-  cache.store("b | f32[2,3]", {int64_t{1} << 40});
-  CHECK(cache.find("a") == Samples{3, 1, 2});
-  CHECK(cache.find("b | f32[2,3]") == Samples{int64_t{1} << 40});
+  cache.store("a", {{3, 1, 2}});
+  cache.store("b | f32[2,3]", {{int64_t{1} << 40}});
+  CHECK(cache.find("a") == Samples{{3, 1, 2}});
+  CHECK(cache.find("b | f32[2,3]") == Samples{{int64_t{1} << 40}});
   CHECK_FALSE(cache.find("b"));
-  cache.store("a", {9});
-  CHECK(cache.find("a") == Samples{9});
+  cache.store("a", {{9}});
+  CHECK(cache.find("a") == Samples{{9}});
   CHECK(cache.take_warning().empty());
+}
+
+TEST_CASE("a row keeps how far its samples were disturbed") {
+  ProfileCache cache("");
+  for (const Samples& samples : {Samples{{4, 5}, 1.0 / 3, true}, Samples{{4, 5}, 1, false},
+                                 Samples{{4, 5}, 1e-300, true}, Samples{{4, 5}}}) {
+    cache.store("a", samples);
+    CHECK(cache.find("a") == samples);
+  }
 }
 
 TEST_CASE("a cache without a path is seen by nobody else") {
   ProfileCache one(""), two(":memory:");
-  one.store("a", {1});
+  one.store("a", {{1}});
   CHECK_FALSE(two.find("a"));
 }
 
 TEST_CASE("a cache outlives its process, and makes the folders of its path") {
   const TempFolder folder;
   const std::string path = folder.file("deep/er/profile.db");
-  ProfileCache(path).store("a", {7, 8});
+  ProfileCache(path).store("a", {{7, 8}});
   ProfileCache again(path);
-  CHECK(again.find("a") == Samples{7, 8});
+  CHECK(again.find("a") == Samples{{7, 8}});
   CHECK(again.take_warning().empty());
 }
 
@@ -96,8 +104,8 @@ TEST_CASE("two processes write one cache at the same time and lose nothing") {
     children.push_back(in_child([&path, writer] {
       ProfileCache cache(path);
       for (int i = 0; i < kWrites; ++i) {
-        cache.store(key_of(writer, i), {writer, i});
-        cache.store("contended", {writer, i});
+        cache.store(key_of(writer, i), {{writer, i}});
+        cache.store("contended", {{writer, i}});
       }
     }));
   }
@@ -105,9 +113,10 @@ TEST_CASE("two processes write one cache at the same time and lose nothing") {
   ProfileCache cache(path);
   CHECK(cache.take_warning().empty());
   for (int writer = 0; writer < 3; ++writer) {
-    for (int i = 0; i < kWrites; ++i) CHECK(cache.find(key_of(writer, i), 0) == Samples{writer, i});
+    for (int i = 0; i < kWrites; ++i)
+      CHECK(cache.find(key_of(writer, i), 0) == Samples{{writer, i}});
   }
-  CHECK(cache.find("contended", 0)->at(1) == kWrites - 1);
+  CHECK(cache.find("contended", 0)->ns.at(1) == kWrites - 1);
 }
 
 TEST_CASE("a writer that is killed leaves all that it had stored") {
@@ -118,7 +127,7 @@ TEST_CASE("a writer that is killed leaves all that it had stored") {
   const pid_t child = in_child([&] {
     ProfileCache cache(path);
     for (int i = 0; i < 1'000'000; ++i) {
-      cache.store(key_of(0, i), {i});
+      cache.store(key_of(0, i), {{i}});
       if (write(progress[1], &i, sizeof i) != sizeof i) return;
     }
   });
@@ -133,9 +142,9 @@ TEST_CASE("a writer that is killed leaves all that it had stored") {
 
   ProfileCache cache(path);
   CHECK(cache.take_warning().empty());
-  for (int i = 0; i <= last; ++i) REQUIRE(cache.find(key_of(0, i), 0) == Samples{i});
-  cache.store("after", {1});
-  CHECK(cache.find("after") == Samples{1});
+  for (int i = 0; i <= last; ++i) REQUIRE(cache.find(key_of(0, i), 0) == Samples{{i}});
+  cache.store("after", {{1}});
+  CHECK(cache.find("after") == Samples{{1}});
 }
 
 TEST_CASE("a file that is no database is set aside with a warning that names it") {
@@ -148,8 +157,8 @@ TEST_CASE("a file that is no database is set aside with a warning that names it"
     CHECK_THAT(cache.take_warning(), Catch::Contains("'" + aside + "'"));
     CHECK(cache.take_warning().empty());
     CHECK(fs::file_size(aside) == 5000);
-    cache.store("a", {n});
-    CHECK(cache.find("a") == Samples{n});
+    cache.store("a", {{n}});
+    CHECK(cache.find("a") == Samples{{n}});
   }
 }
 
@@ -158,7 +167,7 @@ TEST_CASE("a cache with a destroyed page is set aside") {
   const std::string path = folder.file("profile.db");
   {
     ProfileCache cache(path);
-    for (int i = 0; i < 500; ++i) cache.store(key_of(0, i), Samples(20, i));
+    for (int i = 0; i < 500; ++i) cache.store(key_of(0, i), {std::vector<Nanoseconds>(20, i)});
   }
   REQUIRE(fs::file_size(path) > 3 * 4096);
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
@@ -180,7 +189,7 @@ TEST_CASE("a database of somebody else is set aside, not written to") {
   std::ifstream before(path, std::ios::binary);
   const std::string bytes{std::istreambuf_iterator<char>(before), {}};
   ProfileCache cache(path);
-  CHECK_THAT(cache.take_warning(), Catch::Contains("not a profile cache of schema 2"));
+  CHECK_THAT(cache.take_warning(), Catch::Contains("not a profile cache of schema 3"));
   std::ifstream after(path + ".corrupt-1", std::ios::binary);
   CHECK(std::string{std::istreambuf_iterator<char>(after), {}} == bytes);
 }
@@ -188,15 +197,15 @@ TEST_CASE("a database of somebody else is set aside, not written to") {
 TEST_CASE("a cache that has lost its table is set aside") {
   const TempFolder folder;
   const std::string path = folder.file("profile.db");
-  ProfileCache(path).store("a", {1});
+  ProfileCache(path).store("a", {{1}});
   sqlite3* db = nullptr;
   REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
   REQUIRE(sqlite3_exec(db, "DROP TABLE samples", nullptr, nullptr, nullptr) == SQLITE_OK);
   sqlite3_close(db);
   ProfileCache cache(path);
   CHECK_THAT(cache.take_warning(), Catch::Contains("no such table"));
-  cache.store("a", {2});
-  CHECK(cache.find("a") == Samples{2});
+  cache.store("a", {{2}});
+  CHECK(cache.find("a") == Samples{{2}});
 }
 
 /// Runs SQL on the file, as somebody else would.
@@ -230,18 +239,24 @@ TEST_CASE("what stands in a row and was not stored there is as good as nothing, 
                              "ns = '1' || char(0) || '2'",
                              "ns = cast('1' AS BLOB)",
                              "checksum = checksum + 1",
+                             "lost = 0.25",
+                             "lost = 'x'",
+                             "lost = -1.0",
+                             "lost = 1e999",
+                             "disturbed = 1",
+                             "disturbed = 0.5",
                              "checksum = 0",
                              "checksum = 'x'",
                              "checksum = x'00'",
                              "checksum = 1e300",
                              "key = 'b'"}) {
     INFO(change);
-    cache.store("a", {1});
+    cache.store("a", {{1}});
     tamper(path, fmt::format("UPDATE samples SET {} WHERE key = 'a'", change));
     CHECK_FALSE(cache.find("a"));
     CHECK_FALSE(cache.find("b"));
-    cache.store("a", {3});
-    CHECK(cache.find("a") == Samples{3});
+    cache.store("a", {{3}});
+    CHECK(cache.find("a") == Samples{{3}});
     tamper(path, "DELETE FROM samples WHERE key <> 'a'");
   }
 }
@@ -250,19 +265,19 @@ TEST_CASE("a row of another key is not this key's, nor are samples out of range"
   const TempFolder folder;
   const std::string path = folder.file("profile.db");
   ProfileCache cache(path);
-  cache.store("a", {5});
-  tamper(path, "INSERT INTO samples SELECT 'b', ns, checksum FROM samples");
+  cache.store("a", {{5}});
+  tamper(path, "INSERT INTO samples SELECT 'b', ns, lost, disturbed, checksum FROM samples");
   CHECK_FALSE(cache.find("b"));
   for (const Nanoseconds sample :
        {int64_t{-5}, int64_t{0}, kLongestSample + 1, std::numeric_limits<int64_t>::max(),
         std::numeric_limits<int64_t>::min()}) {
     INFO(sample);
-    cache.store("c", {1, sample, 2});
+    cache.store("c", {{1, sample, 2}});
     CHECK_FALSE(cache.find("c"));
   }
-  cache.store("c", {0, kLongestSample});
+  cache.store("c", {{0, kLongestSample}});
   CHECK_FALSE(cache.find("c"));
-  CHECK(cache.find("c", 0) == Samples{0, kLongestSample});
+  CHECK(cache.find("c", 0) == Samples{{0, kLongestSample}});
 }
 
 TEST_CASE("a file of the schema before is set aside, and one whose tables are not ours") {
@@ -276,22 +291,29 @@ TEST_CASE("a file of the schema before is set aside, and one whose tables are no
     ProfileCache cache(path);
     CHECK_THAT(cache.take_warning(), Catch::Contains("was renamed to") && Catch::Contains(path));
     CHECK_FALSE(cache.find("a"));
-    cache.store("a", {2});
-    CHECK(cache.find("a") == Samples{2});
+    cache.store("a", {{2}});
+    CHECK(cache.find("a") == Samples{{2}});
   };
   made(
       "CREATE TABLE samples(key TEXT PRIMARY KEY, ns TEXT NOT NULL) WITHOUT ROWID;"
       "INSERT INTO samples VALUES('a', '1')",
       1);
+  made(
+      "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, checksum INTEGER NOT "
+      "NULL) WITHOUT ROWID; INSERT INTO samples VALUES('a', '1', 0)",
+      2);
   // A table that takes NULL for a key; a view that never ends; a trigger.
-  made("CREATE TABLE samples(key, ns, checksum); INSERT INTO samples VALUES(NULL, NULL, NULL)", 2);
+  made(
+      "CREATE TABLE samples(key, ns, lost, disturbed, checksum); INSERT INTO samples VALUES(NULL, "
+      "NULL, NULL, NULL, NULL)",
+      3);
   made(
       "CREATE VIEW samples AS WITH RECURSIVE r(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM r) "
-      "SELECT n AS key, n AS ns, n AS checksum FROM r WHERE n < 0",
-      2);
+      "SELECT n AS key, n AS ns, n AS lost, n AS disturbed, n AS checksum FROM r WHERE n < 0",
+      3);
   {
     fs::remove(path);
-    ProfileCache(path).store("a", {1});
+    ProfileCache(path).store("a", {{1}});
   }
   tamper(path, "CREATE TRIGGER t AFTER INSERT ON samples BEGIN DELETE FROM samples; END");
   ProfileCache cache(path);

@@ -28,7 +28,7 @@ std::string read(const std::string& path) {
 const std::string& good_file() {
   static const std::string bytes = [] {
     const std::string path = fuzz::folder() + "/good.db";
-    ProfileCache(path).store(kKey, {1, 2, 3});
+    ProfileCache(path).store(kKey, {{1, 2, 3}});
     return read(path);
   }();
   return bytes;
@@ -44,10 +44,12 @@ std::string mutate(std::string_view bytes, fuzz::Random& random) {
 /// It finds nothing, or what may be; what is stored then is found.
 void use(ProfileCache& cache) {
   if (const auto samples = cache.find(kKey)) {
-    for (const Nanoseconds ns : *samples) MOE_CHECK(ns >= 1 && ns <= kLongestSample, "{} ns", ns);
+    for (const Nanoseconds ns : samples->ns)
+      MOE_CHECK(ns >= 1 && ns <= kLongestSample, "{} ns", ns);
+    MOE_CHECK(samples->lost >= 0 && samples->lost <= 1, "a share of {}", samples->lost);
   }
-  cache.store(kKey, {7});
-  MOE_CHECK(cache.find(kKey) == std::vector<Nanoseconds>{7}, "not found again");
+  cache.store(kKey, {{7}});
+  MOE_CHECK(cache.find(kKey) == Samples{{7}}, "not found again");
 }
 
 void use_file(std::string_view bytes) {
@@ -67,7 +69,7 @@ void use_row(uint8_t kind, std::string_view text) {
     sqlite3* db = nullptr;
     sqlite3_stmt* statement = nullptr;
     MOE_CHECK(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
-    MOE_CHECK(sqlite3_prepare_v2(db, "INSERT OR REPLACE INTO samples VALUES('key', ?, ?)", -1,
+    MOE_CHECK(sqlite3_prepare_v2(db, "INSERT OR REPLACE INTO samples VALUES('key', ?, ?, ?, ?)", -1,
                                  &statement, nullptr) == SQLITE_OK);
     return statement;
   }();
@@ -77,12 +79,18 @@ void use_row(uint8_t kind, std::string_view text) {
   } else {
     sqlite3_bind_text(store, 1, text.data(), size, SQLITE_STATIC);
   }
-  const uint64_t hash =
-      fnv1a(fnv1a(kFnvStart, kKey.c_str(), kKey.size() + 1), text.data(), text.size());
+  const double lost = kind % 4 == 1 ? 1.5 : 0.5;  // a share is at most 1
+  const bool disturbed = kind >= 128;
+  sqlite3_bind_double(store, 2, lost);
+  sqlite3_bind_int64(store, 3, disturbed ? 1 : 0);
+  const std::string quality = fmt::format(";{};{}", lost, disturbed);
+  uint64_t hash = fnv1a(kFnvStart, kKey.c_str(), kKey.size() + 1);
+  hash = fnv1a(hash, text.data(), text.size());
+  hash = fnv1a(hash, quality.data(), quality.size());
   if (kind / 4 % 4 == 0) {
-    sqlite3_bind_text(store, 2, text.data(), size, SQLITE_STATIC);
+    sqlite3_bind_text(store, 4, text.data(), size, SQLITE_STATIC);
   } else {
-    sqlite3_bind_int64(store, 2, static_cast<int64_t>(hash) + (kind / 16 % 8 == 0 ? 1 : 0));
+    sqlite3_bind_int64(store, 4, static_cast<int64_t>(hash) + (kind / 16 % 8 == 0 ? 1 : 0));
   }
   sqlite3_step(store);
   sqlite3_reset(store);

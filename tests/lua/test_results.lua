@@ -360,6 +360,18 @@ test("a run is marked as disturbed where others took more than 5% of the cores",
   assert(not quiet.output:find("?", 1, true), quiet.output)
 end)
 
+test("a prediction from times of a disturbed machine is marked, with their number", function()
+  for number, says in pairs { "? 1 op time of the prediction of raf was measured while",
+    "? 2 op times of the prediction of raf were measured while the machine was disturbed\n" } do
+    local w = expect.runs(recipe(), nil, "run", function(of) of.num_disturbed = number end)
+    expect.equal(w.globals.R.runs[#w.globals.R.runs].prediction.disturbed_ops, number)
+    assert(w.output:find("% ?", 1, true), w.output)
+    assert(w.output:find(says, 1, true), w.output)
+  end
+  local w = expect.runs(recipe())
+  expect.equal(w.globals.R.runs[#w.globals.R.runs].prediction.disturbed_ops, nil)
+end)
+
 test("a name with a line end is one cell of a table", function()
   local w = expect.runs("local moe = require 'moe'\n"
     .. "text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")

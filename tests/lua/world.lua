@@ -136,7 +136,8 @@ function Plan:info()
   return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
     fill = self.spec.fill, assumed_routing = { gate = self.spec.model.gate },
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
-    profile_ms = 5, rehearsal_ms = 600, rehearsal_spread = 0.02, rehearsal_others = 0.01, stages = {},
+    profile_ms = 5, num_disturbed = self.world.num_disturbed or 0, stages = {},
+    rehearsal_ms = 600, rehearsal_spread = 0.02, rehearsal_others = 0.01,
     without_effect = self.world.without_effect and self.world.without_effect(self.spec) or {},
     log = self.world.log or { { op = "a", stage = "s", why = "because" } } }
 end
@@ -240,6 +241,7 @@ local function make_core(world, args)
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
     remove_output = function(name) world.removed[#world.removed + 1] = name end,
+    most_others = 0.05,
     session = "made up",
     status = function(what, own, rest) world.status = { what, own, rest } end,
     row = function(text) world.rows[#world.rows + 1] = text end,

@@ -88,12 +88,12 @@ TEST_CASE("one rank has no collectives, and less than one is refused") {
 }
 
 /// t = 5 us + work / rate of GEMMs and of memory, 7 us + bytes / rate of collectives.
-std::vector<Nanoseconds> made_up(const Graph& graph, OpId op, const ProfileOptions&) {
+Samples made_up(const Graph& graph, OpId op, const ProfileOptions&) {
   const OpDef& def = graph.def(op);
   const Work work = def.work(graph, graph.op(op), {});
   double us = 5 + (work.gemm() ? work.flops / 4e6 : work.bytes / 2e5);
   if (def.collective != Collective::kNone) us = 7 + payload_bytes(graph, op, {}) / 1e4;
-  return std::vector<Nanoseconds>(5, std::llround(1e3 * us));
+  return {std::vector<Nanoseconds>(5, std::llround(1e3 * us))};
 }
 
 TEST_CASE("ops that something else times calibrate what it times") {
@@ -125,7 +125,7 @@ TEST_CASE("a calibration on a device times its ops there, and its copies between
       if (plan->graph.def(OpId(int64_t(i))).name == std::string(kind)) op = OpId(int64_t(i));
     }
     CAPTURE(kind);
-    const std::vector<Nanoseconds> samples = options.time_op(plan->graph, op, profile);
+    const std::vector<Nanoseconds> samples = options.time_op(plan->graph, op, profile).ns;
     CHECK(samples.size() >= 3);
     CHECK(samples[0] >= 1000);  // a task of the lazy device
   }

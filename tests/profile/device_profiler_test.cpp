@@ -27,7 +27,7 @@ std::vector<Nanoseconds> profile_lazy(const Graph& graph, OpId op, const Profile
                                       const kernels::DeviceTable& device = lazy_device(),
                                       LazyOrder order = LazyOrder::kRandom) {
   lazy_start(order, 3);
-  std::vector<Nanoseconds> samples = profile_op_on_device(graph, op, options, device);
+  std::vector<Nanoseconds> samples = profile_op_on_device(graph, op, options, device).ns;
   CHECK(lazy_stats().handles == 0);
   CHECK(std::string(lazy_device().take_error()) == "");
   return samples;
@@ -128,7 +128,7 @@ TEST_CASE(
     timed.insert(op_signature(graph, op));
     ProfileOptions options = quick(2);
     options.work = work;
-    return profile_lazy(graph, op, options);
+    return Samples{profile_lazy(graph, op, options)};
   };
   const auto cache = std::make_shared<ProfileCache>(":memory:");
   const auto cost = std::make_shared<ProfileCost>(cache, "lazy", measure, nullptr, spec.work);

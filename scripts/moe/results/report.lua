@@ -228,7 +228,7 @@ local function times_rows(runs)
     local p = run.prediction
     rows[i + 1] = { system_text(run), ms(run.iteration_ms), (spread(run)),
       difference_text(run, runs[1]), predicted_text(p),
-      ("%+.1f%%%s"):format(100 * p.error, run.disturbed and " ?" or ""),
+      ("%+.1f%%%s"):format(100 * p.error, (run.disturbed or p.disturbed_ops) and " ?" or ""),
       ms(run.exposed_comm_ms), ms(p.exposed_comm_ms), ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
       run.executed_peak_bytes and ("%.1f"):format(run.executed_peak_bytes / 2 ^ 20) or "-" }
   end
@@ -418,6 +418,12 @@ local function error_lines(runs)
   for _, run in ipairs(runs) do
     if run.disturbed then
       lines[#lines + 1] = ("? %s was disturbed: %s"):format(run.system, run.disturbed)
+    end
+    local ops = run.prediction.disturbed_ops
+    if ops then
+      lines[#lines + 1] = ("? %d op time%s of the prediction of %s %s measured while the machine "
+        .. "was disturbed"):format(ops, ops > 1 and "s" or "", run.system,
+        ops > 1 and "were" or "was")
     end
   end
   if wide then lines[#lines + 1] = ("! a spread above %g%% of the median"):format(100 * WIDE) end

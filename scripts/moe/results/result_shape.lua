@@ -29,7 +29,7 @@ local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders 
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
   drops = { "number", least = 1 }, ["digest?"] = "string",
   ["executed_peak_bytes?"] = "number", ["disturbed?"] = "string",
-  prediction = schema.merged(TIMES, { error = "number" }),
+  prediction = schema.merged(TIMES, { error = "number", ["disturbed_ops?"] = "number" }),
   ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
     ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
   ["unigram_entropy?"] = "number", ["stopped?"] = "boolean",

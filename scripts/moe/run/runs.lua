@@ -204,9 +204,9 @@ local function ranks_of(steps)
   return out
 end
 
--- A run is disturbed where others used more than this share of the cores. Of a run of fewer
+-- A run is disturbed where others used more than core.most_others of the cores. Of a run of fewer
 -- milliseconds the share is not known well.
-local OTHERS, KNOWN_MS = 0.05, 500
+local KNOWN_MS = 500
 
 -- Ranks of a paced run that are later than this share of the step are too late.
 local BEHIND = 0.05
@@ -223,9 +223,9 @@ local function disturbance(run, ms)
     return ("other processes or the hypervisor took %.0f%% of the cores' time%s"):format(
       100 * others, when)
   end
-  if run.others > OTHERS and ms >= KNOWN_MS then return taken(run.others, "") end
+  if run.others > core.most_others and ms >= KNOWN_MS then return taken(run.others, "") end
   local p = run.prediction
-  if p.rehearsal_others > OTHERS and p.rehearsal_ms >= KNOWN_MS then
+  if p.rehearsal_others > core.most_others and p.rehearsal_ms >= KNOWN_MS then
     return taken(p.rehearsal_others, " in the rehearsal of its prediction")
   end
 end
@@ -303,7 +303,8 @@ local function predict(all)
     local info = made.plan:info()
     run.prediction = { frozen = true, profile_ms = info.profile_ms,
       rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread,
-      rehearsal_others = info.rehearsal_others, basis = info.cost, ops_alone = made.sim.ops_alone }
+      rehearsal_others = info.rehearsal_others, basis = info.cost, ops_alone = made.sim.ops_alone,
+      disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
       local half = uncertainty(info.rehearsal_spread)

@@ -420,6 +420,8 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
   { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
+  { "num_disturbed", "integer", "number of op times that rest on measurements on a disturbed "
+    .. "machine" },
   { "rehearsal_ms", "number", "time of the rehearsal" },
   { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
   { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
