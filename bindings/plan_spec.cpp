@@ -383,7 +383,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     Prediction prediction = profile_of(Host::of(L), cost, spec, handle);
     handle.profile = std::move(prediction.cost);
     handle.rehearsal = std::move(prediction.rehearsal);
-    if (!spec.routing && handle.rehearsal && handle.rehearsal->routing()) {
+    // A recipe that gives the fill, so that no gate is sampled, keeps it.
+    handle.routes_as_rehearsed = !spec.routing && fields.flag("sample", false) &&
+                                 handle.rehearsal && handle.rehearsal->routing();
+    if (handle.routes_as_rehearsed) {
       handle.routing = rehearsed_routing(*handle.rehearsal, spec, std::move(handle.routing));
     }
     spec.cost = handle.profile;

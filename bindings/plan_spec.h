@@ -51,7 +51,7 @@ struct PickPolicies {
 
 /// What a plan's costs and its simulations assume of the routing.
 struct AssumedRouting {
-  std::string gate;     // "" if no gate runs
+  std::string gate;  // "" if no gate runs
   /// What the gate read: "even", the name of a workload, or "the rehearsed steps".
   std::string scores;
   std::string choices;  // the workload or trace whose choices replace the gate; else ""
@@ -62,9 +62,10 @@ struct AssumedRouting {
 /// The value behind a plan in Lua: the plan, and what running and explaining it needs in addition.
 struct PlanHandle {
   std::shared_ptr<const Plan> plan;
-  std::shared_ptr<ProfileCost> profile;           // null if ops are not profiled
-  std::shared_ptr<Rehearsal> rehearsal;           // of `profile`; null: none
-  std::shared_ptr<const GatePolicy> gate;         // null for a built-in gate
+  std::shared_ptr<ProfileCost> profile;    // null if ops are not profiled
+  std::shared_ptr<Rehearsal> rehearsal;    // of `profile`; null: none
+  bool routes_as_rehearsed = false;        // whether predictions assume the routing of `rehearsal`
+  std::shared_ptr<const GatePolicy> gate;  // null for a built-in gate
   std::shared_ptr<const PickPolicies> picks;      // list is empty: no picks in Lua
   std::shared_ptr<const LuaPlacement> placement;  // null for no placement or a built-in policy
   AssumedRouting routing;

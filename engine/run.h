@@ -54,7 +54,8 @@ struct TurnsResult {
   std::exception_ptr error = nullptr;  // what run_partially() threw; null if it returned `run`
 };
 /// Does what run_partially() does for several runs, which all stay in memory and take turns of
-/// `steps` steps (exec/turns.h). Not for the processes of a job. When a run fails, the others go on.
+/// `steps` steps (exec/turns.h). Not for the processes of a job. When a run fails, the others go
+/// on.
 std::vector<TurnsResult> run_in_turns(std::vector<RunInTurns> runs, int64_t steps);
 
 }  // namespace moe

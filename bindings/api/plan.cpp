@@ -60,15 +60,14 @@ void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timeli
   for (size_t i = first; i < end; ++i) to.steps.emplace(i + 1, std::move(from[i]));
 }
 
-/// Returns the plan as a prediction assumes it: with the routing of the gate in the rehearsed steps,
-/// if there are such steps and the plan has no routing model, and on a machine that is `slower` than
-/// in the rehearsal.
+/// Returns the plan as a prediction assumes it: on a machine that is `slower` than in the rehearsal
+/// and, if PlanHandle::routes_as_rehearsed, with the routing of the rehearsed steps.
 std::shared_ptr<const Plan> predicted_plan(const PlanHandle& handle, double slower) {
   if (!handle.rehearsal) return handle.plan;
   InStep in_step = handle.rehearsal->in_step();
   in_step.slower = slower;
   auto plan = std::make_shared<Plan>(with_in_step(*handle.plan, *handle.profile, in_step));
-  if (!plan->spec.routing) plan->spec.routing = handle.rehearsal->routing();
+  if (handle.routes_as_rehearsed) plan->spec.routing = handle.rehearsal->routing();
   return plan;
 }
 
@@ -76,13 +75,12 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
                     Timelines& timelines) {
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
-  const std::shared_ptr<const Plan> predicted =
-      predicted_plan(handle, fields.number("slower", 1));
+  const std::shared_ptr<const Plan> predicted = predicted_plan(handle, fields.number("slower", 1));
   const Plan& plan = *predicted;
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
   read_fields(fields, options);
-  if (plan.spec.routing != handle.plan->spec.routing) {
+  if (handle.routes_as_rehearsed) {
     options.steps = std::max(options.steps, handle.rehearsal->num_steps());
   }
   const std::string executor = fields.text("executor", "simulate");
@@ -261,7 +259,7 @@ json info_json(const Host&, const PlanHandle& handle) {
                                : 0.0},
           {"rehearsal_others", handle.rehearsal ? handle.rehearsal->in_step().others : 0.0},
           {"rehearsal_spread", handle.rehearsal ? handle.rehearsal->in_step().spread : 0.0},
-                    {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
+          {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
           {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
 }
 
@@ -297,8 +295,8 @@ int tell(lua_State* L) {
   return 1;
 }
 
-/// plan:rehearse(since): rehearses the plan's target anew, if it is rehearsed and the last rehearsal
-/// began before `since` (of core.clock), and lets predictions use what it finds.
+/// plan:rehearse(since): rehearses the plan's target anew, if it is rehearsed at all and the last
+/// rehearsal began before `since` (of core.clock), and lets predictions use what it finds.
 int rehearse(lua_State* L) {
   PlanHandle& handle = check_plan(L);
   const Host::EngineCall call(Host::of(L));

@@ -375,7 +375,8 @@ int run_plans_in_turns(lua_State* L) {
     lua_rawgeti(L, 1, static_cast<int>(i));
     lua_rawgeti(L, 2, static_cast<int>(i));
     runs.push_back(prepared(L, lua_gettop(L) - 1, lua_gettop(L)));
-    in_turns.push_back({runs.back().handle.plan.get(), runs.back().executor(), runs.back().options});
+    in_turns.push_back(
+        {runs.back().handle.plan.get(), runs.back().executor(), runs.back().options});
   }
   const std::optional<RehearsalRun> beside = rehearsal_beside(runs);
   if (beside) in_turns.push_back({beside->plan.get(), runs[0].executor(), beside->options});

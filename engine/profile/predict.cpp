@@ -79,10 +79,9 @@ std::shared_ptr<Rehearsal> rehearsal_of(PlanSpec plain, const PredictOptions& op
   const std::shared_ptr<const Plan> plan = make_plan(std::move(plain));
   Rehearsals own;
   Rehearsals& all = options.rehearsals != nullptr ? *options.rehearsals : own;
-  std::shared_ptr<Rehearsal>& known =
-      all[fmt::format("plan {}, emulated {}, {} steps on {}, finite {}, pace {}",
-                      plan->hash, options.emulated, options.rehearse, options.tokens_from,
-                      options.check_finite, options.pace)];
+  std::shared_ptr<Rehearsal>& known = all[fmt::format(
+      "plan {}, emulated {}, {} steps on {}, finite {}, pace {}", plan->hash, options.emulated,
+      options.rehearse, options.tokens_from, options.check_finite, options.pace)];
   if (known == nullptr) {
     known = std::make_shared<Rehearsal>(
         plan, RehearsalOptions{.steps = options.rehearse,

@@ -46,8 +46,9 @@ struct Prediction {
 
 /// Returns the cost model for a run of `spec`, whose own cost is not read. Times that are not in
 /// the cache are measured when the cost model first needs them, except those of overlap and
-/// rehearsal, which this function measures; a rehearsal that is in `rehearsals` is not executed. Throws UserError for a device that is unknown or that
-/// this machine does not have, and for steps to rehearse on cuda.
+/// rehearsal, which this function measures; a rehearsal that is in `rehearsals` is not executed.
+/// Throws UserError for a device that is unknown or that this machine does not have, and for steps
+/// to rehearse on cuda.
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options);
 
 /// Returns a copy of the plan whose cost model is a copy of `cost` with these in-step factors; with

@@ -313,8 +313,8 @@ void Rehearsal::execute(Nanoseconds since) {
       routing_of(std::move(options.routing), "the rehearsed steps", true));
 }
 
-/// Rehearses up to kAttempts times, until others take no more than kMostOthers of the cores. Keeps the
-/// samples and the routing of the attempt in which they took least; returns their share in it.
+/// Rehearses up to kAttempts times, until others take no more than kMostOthers of the cores. Keeps
+/// the samples and the routing of the attempt in which they took least; returns their share in it.
 double Rehearsal::least_disturbed(const RehearsalOptions& options) {
   constexpr int kAttempts = 3;
   double least = 1;

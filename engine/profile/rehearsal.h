@@ -43,9 +43,9 @@ constexpr double kLeastFactor = 0.95;
 /// Samples in ns. For the name of a step_group() (cost/in_step.h), one sample per step: the sum of
 /// its ops' durations, averaged over ranks; a collective counts from the post of its last member.
 /// For "peers" and "step", one sample of Metrics::wait_ns and of makespan_ns per step. With an
-/// emulated link and several ranks, but without a pace, also for "core": samples of InStep::core_ns,
-/// taken with very small transfers; and for "core late": how much later than by the link model each
-/// of these transfers ended.
+/// emulated link and several ranks, but without a pace, also for "core": samples of
+/// InStep::core_ns, taken with very small transfers; and for "core late": how much later than by
+/// the link model each of these transfers ended.
 using StepSamples = std::map<std::string, std::vector<Nanoseconds>>;
 
 /// The rehearsal of a plain program, ready to run: options.steps steps after a first one, with a
@@ -76,8 +76,8 @@ double slower(const Graph& graph, const StepSamples& now, const StepSamples& the
 class Rehearsal {
  public:
   Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options);
-  /// Executes the rehearsal, unless it was executed after `since` (clock_ns()); up to three times if
-  /// others use the cores meanwhile. Throws as rehearse() does.
+  /// Executes the rehearsal, unless it was executed after `since` (clock_ns()); up to three times
+  /// if others use the cores meanwhile. Throws as rehearse() does.
   void execute(Nanoseconds since);
   /// What the last execution found.
   const InStep& in_step() const { return in_step_; }

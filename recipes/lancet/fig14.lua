@@ -12,8 +12,7 @@ local MODELS = {
   deep = { layers = 8, hidden = 128, heads = 4, seq = 64, batch_per_device = 16 },
 }
 
--- Cases: model, gate, ranks, bytes per second of the link. A Switch gate routes unevenly, so the
--- share of used slots is taken from a recorded run of the same length.
+-- Cases: model, gate, ranks, bytes per second of the link.
 local CASES = {
   { "wide", "random", 1 }, { "long", "switch", 1 },
   { "wide", "random", 2, 4e8 }, { "wide", "random", 2, 1e8 }, { "wide", "bpr", 2, 1e8 },
@@ -23,30 +22,10 @@ local CASES = {
 }
 local STEPS, EXPERTS = 12, 4
 
-local function model_of(name, gate, fill)
-  local m = { name = name, vocab = 256, experts = EXPERTS, gate = gate, fill = fill }
+local function model_of(name, gate)
+  local m = { name = name, vocab = 256, experts = EXPERTS, gate = gate }
   for key, value in pairs(MODELS[name]) do m[key] = value end
   return moe.model.gpt2_moe(m)
-end
-
--- Returns the share of slots that held a token at the experts of the busiest rank, for which all
--- ranks wait, over the steps of a recorded run.
-local function recorded_fill(name, gate, ranks)
-  local r = moe.train { model = model_of(name, gate), ranks = ranks, steps = STEPS,
-    system = moe.system "raf" {}, optimizer = { lr = 0.02 } }
-  local sum, n = 0, 0
-  for _, layers in ipairs(r.moe) do
-    for _, layer in ipairs(layers) do
-      local rows, busiest = {}, 0
-      for i, count in ipairs(layer.counts) do
-        local owner = math.floor((i - 1) % EXPERTS * ranks / EXPERTS)
-        rows[owner] = (rows[owner] or 0) + count
-        busiest = math.max(busiest, rows[owner])
-      end
-      sum, n = sum + busiest / (EXPERTS * layer.capacity), n + 1
-    end
-  end
-  return sum / n
 end
 
 local function median(list)
@@ -63,9 +42,8 @@ local function note(list, off) list[#list + 1] = math.abs(off) end
 local rows, much_comm = {}, 0
 for _, case in ipairs(CASES) do
   local name, gate, ranks, rate = unpack(case)
-  local fill = gate == "switch" and recorded_fill(name, gate, ranks) or nil
   local R = moe.run(moe.experiment { name = ("fig14_%s_%s_%d"):format(name, gate, ranks),
-    model = model_of(name, gate, fill), optimizer = { lr = 0.02 },
+    model = model_of(name, gate), optimizer = { lr = 0.02 },
     systems = { moe.system "raf" {}, moe.system "lancet" {} },
     run = { { "cpu", ranks = ranks, steps = STEPS,
       link = rate and { bytes_per_s = rate, latency_us = 20 } or nil } } })

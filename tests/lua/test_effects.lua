@@ -41,7 +41,8 @@ end)
 
 test("a misspelt method is answered with the nearest or with all", function()
   local head = RECIPE:gsub("return moe", "E = moe") .. "R = moe.run(E)\n"
-  expect.fails(head .. "R:row(1)", 7, "results: unknown method 'row', have: best, by, differences, each, get")
+  expect.fails(head .. "R:row(1)", 7, "results: unknown method 'row', have: best, by, "
+    .. "differences, each, get")
   expect.fails(head .. "R:wher {}", 7, "results: unknown method 'wher'. Did you mean 'where'?")
   expect.fails(head .. "R:get('iteration_ms'):meen()", 7, "values: unknown method 'meen'",
     "'mean'")

@@ -318,8 +318,9 @@ test("the interval of a difference holds the median ratio as often as it says", 
   assert(inside / runs >= 0.95 - 2 * math.sqrt(0.95 * 0.05 / runs), inside)
 end)
 
-test("systems too large to be in memory together run one after the other, and that is said", function()
-  local w = expect.runs(recipe(), nil, "run", function(w) w.too_large = "together they need 9 GiB" end)
+test("systems too large to be in memory together run one after the other", function()
+  local w = expect.runs(recipe(), nil, "run",
+    function(made) made.too_large = "together they need 9 GiB" end)
   expect.equal(#w.globals.R:differences(), 0)
   assert(w.output:find("One after the other, not in turns: together they need 9 GiB", 1, true))
   expect.equal(w.results.runs[#w.results.runs].turn_steps, nil)

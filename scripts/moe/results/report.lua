@@ -240,8 +240,9 @@ end
 local function turns_lines(runs)
   local first, lines = runs[1], {}
   if first.turn_steps and #runs > 1 then
-    append(lines, { ("In turns of %d steps. To first: times of the same steps divided by those of %s,")
-        :format(first.turn_steps, first.system),
+    append(lines, {
+      ("In turns of %d steps. To first: times of the same steps divided by those of %s,"):format(
+        first.turn_steps, first.system),
       "median with its 95% interval; ~: not resolved" })
   elseif first.one_by_one then
     lines[1] = "One after the other, not in turns: " .. first.one_by_one

@@ -130,7 +130,9 @@ end
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   local groups = jobs_lib.groups(jobs)
-  for i, group in ipairs(groups) do kinds[i] = group[1].entry and group[1].entry.path or "simulate" end
+  for i, group in ipairs(groups) do
+    kinds[i] = group[1].entry and group[1].entry.path or "simulate"
+  end
   progress.begin(kinds)
   for _, group in ipairs(groups) do
     if group[1].entry then

@@ -227,8 +227,8 @@ function M.all(e, over, params)
   return all
 end
 
---- Returns the jobs as lists of those that belong together, in order: the executed jobs of one entry
---- and one case; a simulated job alone.
+--- Returns the jobs as lists of those that belong together, in order: the executed jobs of one
+--- entry and one case; a simulated job alone.
 function M.groups(jobs)
   local groups, last = {}, nil
   for _, job in ipairs(jobs) do

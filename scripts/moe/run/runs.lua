@@ -261,8 +261,8 @@ end
 -- Steps of a turn. With fewer, the caches would be cold in too many of them.
 local TURN_STEPS = 4
 
--- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its record,
--- number and trace as of add_run }.
+-- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its
+-- record }; predict() adds number and trace as add_run returns them.
 local function planned(name, job)
   local entry = job.entry
   local made = target.plan(schema.merged(job.spec, {
@@ -290,7 +290,8 @@ local function uncertainty(spread)
   return NINETY * math.sqrt(FIT ^ 2 + (spread / QUARTILES) ^ 2)
 end
 
--- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to disk.
+-- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
+-- disk.
 local function predict(all)
   local since = core.clock()
   for _, one in ipairs(all) do

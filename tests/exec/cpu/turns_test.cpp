@@ -28,8 +28,10 @@ TEST_CASE("runs take turns of the given number of steps, and one that has ended 
   const auto plan = test::plan_of(test::spec_of(test::small_model(), 2));
   Order order;
   const auto results = run_in_turns(runs_of(*plan, {4, 6, 1}, order), 2);
-  CHECK(order == Order{{0, 0}, {1, 0}, {2, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {0, 3}, {1, 3},
-                       {1, 4}, {1, 5}});
+  CHECK(
+      order ==
+      Order{
+          {0, 0}, {1, 0}, {2, 0}, {0, 1}, {0, 2}, {1, 1}, {1, 2}, {0, 3}, {1, 3}, {1, 4}, {1, 5}});
   for (const auto& [run, error] : results) CHECK((error == nullptr && run.ended));
 }
 
