@@ -133,7 +133,7 @@ TEST_CASE("a run with a pace is predicted from ops with a thread a core beside, 
   CHECK_THAT(cost->describe(), Contains("pace 2") && Contains(beside));
   spec.cost = cost;
   const auto plan = make_plan(spec);
-  const Plan alone = before_rehearsal(*plan, *cost);
+  const Plan alone = with_in_step(*plan, *cost, std::nullopt);
   for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (plan->graph.def(op).collective == Collective::kNone) continue;

@@ -210,7 +210,7 @@ void calibrate_device(Processes& processes) {
            "how many processes");
     std::string all;
     const auto time = [&](const Graph& graph, OpId op) {
-      const std::vector<Nanoseconds> samples = options.time_op(graph, op, options.profile);
+      const std::vector<Nanoseconds> samples = options.time_op(graph, op, options.profile).ns;
       for (const Nanoseconds ns : samples) all += fmt::format("{} ", ns);
       expect(processes, !samples.empty() && *std::min_element(samples.begin(), samples.end()) > 0,
              "times");
