@@ -37,6 +37,16 @@ bool replaces(const Samples& samples, Nanoseconds before, bool before_disturbed)
   return median(samples.ns) < before || (before_disturbed && !samples.disturbed);
 }
 
+/// Returns the largest slot occupancy that an op can have. With a placement it can be above 1: a
+/// compute op gets more rows than its expected share of slots (attribute occupancy), and the
+/// fullest rank of a collective receives at most the rows of all members.
+double most_occupancy(const Graph& graph, OpId op) {
+  if (graph.def(op).collective != Collective::kNone) {
+    return static_cast<double>(group_of(graph, graph.op(op)).size);
+  }
+  return 1 / attr_double(graph.op(op), "occupancy", 1);
+}
+
 }  // namespace
 
 ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_prefix,
@@ -103,13 +113,11 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occup
   if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
     return measured_ns(graph, op, slot_occupancy_);
   }
-  // With a placement, an op can get more rows than its expected share of slots (attribute
-  // occupancy), so slot_occupancy can be above 1; there the last segment is extended.
-  const double most = 1 / attr_double(graph.op(op), "occupancy", 1);
-  MOE_CHECK(
-      slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
-      "op '{}': the slot occupancy is {}, but must be from 0 to {} (1 / attribute 'occupancy')",
-      graph.op(op).name, slot_occupancy, most);
+  const double most = most_occupancy(graph, op);
+  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
+            "op '{}': the slot occupancy is {}, but must be from 0 to {}", graph.op(op).name,
+            slot_occupancy, most);
+  // Above 1 the last segment is extended.
   std::vector<double> occupancies = occupancies_;
   if (const double full = full_occupancy(graph, graph.op(op)); full < 1) {
     occupancies = {0, rounded(full / 2), full, std::min(slot_occupancy_, full)};

@@ -126,6 +126,7 @@ end
 function Plan:simulate(options)
   local total = step_ms(self.spec)
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
+  out.samples_ms = { out.iteration_ms }
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
   out.alone_ms = { all_to_all = 1 }
   out.timelines = note(self.world.simulated, { options = options })

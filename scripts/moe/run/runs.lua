@@ -281,13 +281,23 @@ end
 
 -- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
 -- deviation of the errors of undisturbed predictions (recipes/prediction_error.lua, seeds 1 and 2,
--- two cores; the README has the errors and the coverage); and the noise of steps, of which the
--- rehearsed steps tell: the distance between their quartiles is 1.35 standard deviations.
+-- two cores; recipes/README.md has the errors and the coverage); the noise of steps, of which the
+-- rehearsed steps tell; and how much the simulated steps differ, since their routing does. The
+-- distance between quartiles is 1.35 standard deviations.
 local FIT, QUARTILES, NINETY = 0.015, 1.35, 1.645
 
+-- Returns the distance between the quartiles of the samples divided by their median.
+local function spread_of(samples)
+  local sorted = schema.merged(samples, {})
+  table.sort(sorted)
+  local n = #sorted
+  local quarter = math.floor(n / 4)
+  return (sorted[n - quarter] - sorted[1 + quarter]) / sorted[1 + math.floor(n / 2)]
+end
+
 -- Returns half the relative width of the interval of a prediction.
-local function uncertainty(spread)
-  return NINETY * math.sqrt(FIT ^ 2 + (spread / QUARTILES) ^ 2)
+local function uncertainty(rehearsed, simulated)
+  return NINETY * math.sqrt(FIT ^ 2 + (rehearsed / QUARTILES) ^ 2 + (simulated / QUARTILES) ^ 2)
 end
 
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
@@ -308,7 +318,7 @@ local function predict(all)
       disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
-      local half = uncertainty(info.rehearsal_spread)
+      local half = uncertainty(info.rehearsal_spread, spread_of(made.sim.samples_ms))
       run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end
