@@ -10,5 +10,5 @@ return moe.experiment {
     batch_per_device = 8, experts_per_device = 2 },
   systems = { moe.system "raf" {}, moe.system "lancet_dw" {},
     moe.system "halves" { moe.pass.capacity_pipeline { degree = 2 } } },
-  run = { { "cpu", ranks = 2, steps = 6, link = { bytes_per_s = 5e7, latency_us = 20 } } },
+  run = { { "cpu", ranks = 2, steps = 8, link = { bytes_per_s = 5e7, latency_us = 20 } } },
 }

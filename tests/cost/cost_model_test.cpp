@@ -377,7 +377,7 @@ TEST_CASE("work at another occupancy lies on the line between the occupancies be
   for (int i = 0; i <= 100; ++i) cost.routed_ns(g, irregular, {{.slot_occupancy = i / 100.0}});
   CHECK(fills.size() == 6);  // 0, 1/4, 1/2, 3/4, 1 and the plan's own
   // A device with copies of experts can receive more rows than it has slots, at most those of all.
-  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 1.5}}) == 1875);
+  CHECK(cost.routed_ns(g, irregular, {{.slot_occupancy = 1.5}}) == 1900);
   CHECK_NOTHROW(cost.routed_ns(g, irregular, {{.slot_occupancy = 4}}));
   CHECK_THROWS_AS(cost.routed_ns(g, irregular, {{.slot_occupancy = 4.1}}), InternalError);
   CHECK(cost.routed_ns(g, padded, {{.slot_occupancy = 0.3}}) == cost.op_ns(g, padded));

@@ -35,10 +35,12 @@ PORT = "29500"  # of the README's job
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```$", re.S | re.M)
 NUMBER = r"-?[\d.]+"
-TIMES = re.compile(rf"(?P<name>\S.*?)  +{NUMBER}  +{NUMBER}\.\.{NUMBER}(?: !)?  +{NUMBER}"
-                   rf"  +[+-]{NUMBER}%(?: \?)?(?:  +{NUMBER}){{4}}  +(?P<peak>{NUMBER})")
+DIFFERENCE = rf"(?:-|{NUMBER}(?: \({NUMBER}\.\.{NUMBER}\))?(?: ~)?)"
+TIMES = re.compile(rf"(?P<name>\S.*?)  +{NUMBER}  +{NUMBER}\.\.{NUMBER}(?: !)?  +{DIFFERENCE}"
+                   rf"  +{NUMBER}(?: \+-{NUMBER}%)?  +[+-]{NUMBER}%(?: \?)?"
+                   rf"(?:  +{NUMBER}){{4}}  +(?P<peak>{NUMBER})")
 NOISE = ("! a spread above", "? ")  # lines of a busy machine
-MEDIAN_ERROR = re.compile(rf"(over \d+ runs: ){NUMBER}%")
+MEASURED = re.compile(rf"(over \d+ runs: |Compute took ){NUMBER}%?")
 DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
 
 
@@ -53,7 +55,7 @@ def masked(text):
         if row:
             line = f"{row['name']} TIMES {row['peak']}"
         elif times:
-            line = " ".join(MEDIAN_ERROR.sub(r"\1ERROR", line).split())
+            line = " ".join(MEASURED.sub(r"\1MEASURED", line).split())
         lines.append(DIGEST.sub("DIGEST", line))
     return lines
 
