@@ -29,7 +29,8 @@ void wake_promptly() {
   // wakes, and a lane with many short transfers uses more than an equal share. Where the process
   // may, the thread gets the largest share; elsewhere such lanes can wake up to 3 ms late.
   constexpr int32_t kLargestShare = -20;
-  const int32_t own = getpriority(PRIO_PROCESS, 0);  // this thread's, although of a "process"
+  // The priority of this thread, although the call names a process.
+  const int32_t own = getpriority(PRIO_PROCESS, 0);
   for (const int32_t nice : {kLargestShare, own}) {
     attr.nice = nice;
     if (syscall(SYS_sched_setattr, 0, &attr, 0) == 0) return;

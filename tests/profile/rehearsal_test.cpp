@@ -130,7 +130,7 @@ TEST_CASE("a rehearsal is executed again only if the last one began before the g
   CHECK_THAT(paced.in_step().source, Catch::Contains("pace 2"));
 }
 
-TEST_CASE("a rehearsal tells the routing of the gate, and none of a routing model in its place") {
+TEST_CASE("a rehearsal keeps the experts that its gate chose for the tokens of each step") {
   const auto plan = make_plan(tiny_target(false));
   Rehearsal rehearsal(plan, {.steps = 3});
   rehearsal.execute(0);

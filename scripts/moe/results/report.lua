@@ -358,7 +358,7 @@ local function case_differences(groups)
     cases[g] = leaves(case, nil, {})
     for path in pairs(cases[g]) do all[path] = not SAID[path] or nil end
   end
-  -- A field of the model that some architectures lack tells less than the architecture's name.
+  -- The name of the architecture stands for the fields that only some architectures have.
   for _, case in ipairs(cases) do
     for path in pairs(all) do
       if path:find("^parameters%.") and not case[path] then all[path] = nil end
