@@ -254,7 +254,13 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->allow_extra_args(false);
   command.add_flag("--trust", options.trust,
                    "no sandbox: the recipe may do everything that you may do");
-  command.add_option("--cache", options.cache, "the file of measured times")
+  command
+      .add_option("--workers", options.workers,
+                  "processes that simulate at the same time; default: one per core")
+      ->check(CLI::Range(1, 1024));
+  command
+      .add_option("--cache", options.cache,
+                  "the file of measured times; simulations are kept beside it")
       ->default_str(options.cache);
 }
 

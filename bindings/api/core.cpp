@@ -177,6 +177,7 @@ int undisturbed(lua_State* L) {
 
 int warn(lua_State* L) {
   Host& host = Host::of(L);
+  host.note_print();
   host.progress().erase();
   if (is_root(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
   return 0;
@@ -185,6 +186,7 @@ int warn(lua_State* L) {
 int say(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
+  host.note_print();
   host.progress().erase();
   const std::string text = printable(text_argument(L, 1)) + "\n";
   if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) {
@@ -314,6 +316,7 @@ void set_arguments(lua_State* L, const HostOptions& options) {
   if (!options.executor.empty()) args["executor"] = options.executor;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;
+  if (options.workers) args["workers"] = *options.workers;
   if (options.max_bytes) args["max_bytes"] = *options.max_bytes;
   if (!options.hidden.empty()) args["hidden"] = options.hidden;
   push_json(L, args);
@@ -394,6 +397,7 @@ int open_core(lua_State* L) {
   open_pipemoe(L);
   open_prophet(L);
   open_routing(L);
+  open_simulations(L);
   lua_getfield(L, LUA_REGISTRYINDEX, "_LOADED");
   lua_insert(L, -2);
   lua_setfield(L, -2, "moe.core");

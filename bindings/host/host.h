@@ -37,6 +37,7 @@ struct HostOptions {
   std::vector<int64_t> hidden;       // hidden sizes to measure; empty means the usual ones
   std::optional<int64_t> max_bytes;  // largest bytes per rank of a measured collective
   std::optional<int64_t> ranks, seed;
+  std::optional<int64_t> workers;  // processes that simulate at the same time; default: the cores
   std::vector<std::string> readable;  // further folders whose files the recipe may read
   bool trust = false;
   std::string cache;               // file of the profile cache
@@ -82,6 +83,9 @@ class Host {
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
   bool had_effect() const { return had_effect_; }
+  /// Called when a line of text is printed; printed() is their number.
+  void note_print() { ++printed_; }
+  int64_t printed() const { return printed_; }
   /// Ends the deadline for loading the recipe, since planning and runs, which may take long, begin.
   void end_loading();
   /// Returns whether this process must act on a request to stop. In a job of several processes only
@@ -146,6 +150,7 @@ class Host {
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
   bool had_effect_ = false;
+  int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;
   lua_State* main_ = nullptr;  // the coroutine that runs _main, while it runs
   std::shared_ptr<Watchdog> watchdog_;

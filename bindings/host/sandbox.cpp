@@ -108,6 +108,7 @@ int string_rep(lua_State* L) {
 int print_line(lua_State* L) {
   Host& host = Host::of(L);
   host.note_effect();
+  host.note_print();
   host.progress().erase();
   std::string line;
   for (int i = 1, n = lua_gettop(L); i <= n; ++i) {

@@ -48,15 +48,26 @@ void Deadline::check(int64_t now_ns) {
   }
 }
 
-Watchdog::Watchdog() : thread_(start_thread("the deadlines of Lua code", [this] { watch(); })) {}
+Watchdog::Watchdog() {
+  resume();
+}
 
 Watchdog::~Watchdog() {
+  pause();
+}
+
+void Watchdog::pause() {
   {
     const std::lock_guard lock(mutex_);
     over_ = true;
   }
   wake_.notify_all();
   thread_.join();
+}
+
+void Watchdog::resume() {
+  over_ = false;
+  thread_ = start_thread("the deadlines of Lua code", [this] { watch(); });
 }
 
 void Watchdog::poll_with(std::function<void()> poll) {

@@ -66,6 +66,10 @@ class Watchdog {
   Watchdog& operator=(const Watchdog&) = delete;
   /// Makes the watchdog's thread call `poll` at every check from now on; null ends that.
   void poll_with(std::function<void()> poll);
+  /// Ends the watchdog's thread while the process forks, since a child has only the thread that
+  /// forks; resume() starts it again, in this process and in a child. No deadline may be armed.
+  void pause();
+  void resume();
 
  private:
   friend class Deadline;

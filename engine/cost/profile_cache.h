@@ -1,9 +1,6 @@
-// The profile cache: maps a key to samples in ns, in one SQLite file (WAL) that is safe with
-// concurrent runs and killed processes. A file that is not a readable cache of this schema (also
-// one of an earlier schema) is renamed to "<path>.corrupt-<n>", which take_warning() reports, and a
-// new file is created; bad content is never used silently. A row has a checksum over its key and
-// its Samples. A row with a wrong checksum or values out of range is ignored, so that the key is
-// measured again and the row replaced. What a key contains is in cost_model.h (ProfileCost).
+// The profile cache: maps a key to samples in ns, in a CacheFile. A row has a checksum over its key
+// and its Samples. A row with a wrong checksum or values out of range is ignored, so that the key
+// is measured again and the row replaced. What a key contains is in cost_model.h (ProfileCost).
 #pragma once
 
 #include <memory>

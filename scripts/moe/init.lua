@@ -23,6 +23,7 @@ local prophet = require "moe.techniques.prophet"
 local results = require "moe.results.results"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
+local search = require "moe.search.search"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
 
@@ -67,6 +68,8 @@ local moe = schema.functions("moe", "name", {
     "reads the results of an earlier run from the folder of its results.json" },
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
     "runs an experiment: writes results.json and traces, prints tables" },
+  search = { search.search, search.FIELDS, "moe.Search",
+    "looks for the mix of techniques that is best for a model on a cluster" },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },
@@ -96,6 +99,7 @@ function moe._policy(kind, name) return policy.registry[kind][name] end
 -- Returns the list of experiments that a recipe returned. Raises a user error for another value.
 local function experiments_of(value)
   if schema.is_a("experiment", value) then return { value } end
+  if schema.is_a("search", value) then return {} end
   local fits = type(value) == "table" and #value > 0
   for _, e in ipairs(fits and value or {}) do fits = fits and schema.is_a("experiment", e) end
   if not fits then

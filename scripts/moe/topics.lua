@@ -12,6 +12,7 @@ local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
 local packing = require "moe.spec.packing"
 local schema = require "moe.base.schema"
+local search = require "moe.search.search"
 local system = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -31,6 +32,7 @@ local TABLES = {
   { "Optimizer", target.OPTIMIZER, "the optimizer, which updates the parameters" },
   { "AllReduce", system.REDUCE, "a system's all_reduce: how gradients are reduced" },
   { "SystemPacking", packing.FIELDS, "a system's packing" },
+  { "SearchExecute", search.EXECUTE, "the field `execute` of moe.search" },
   { "Link", train.LINK, "the emulated link of ranks" },
   { "LinkInside", train.INTRA, "the emulated link inside a node" },
   { "Nccl", train.NCCL, "settings of NCCL" },

@@ -42,6 +42,14 @@ function M.encode(v)
   return "{" .. table.concat(parts, ",") .. "}"
 end
 
+-- A text of all plain values in `parts`, and of nothing else.
+local function key_of(parts)
+  if type(parts) ~= "table" then return type(parts) == "function" and "" or tostring(parts) end
+  local all = {}
+  for k, v in M.sorted_pairs(parts) do all[#all + 1] = tostring(k) .. "=" .. key_of(v) end
+  return "{" .. table.concat(all, ",") .. "}"
+end
+
 --- Reads what encode() writes, by making it Lua.
 function M.decode(text)
   local words = {}
@@ -220,7 +228,7 @@ local function make_core(world, args)
     version = "0", scripts_dir = M.scripts_dir, out_dir = "out", mode = "run", null = {},
     recipe = { name = RECIPE, path = "/" .. RECIPE, hash = "00" },
     args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
-      trust = args.trust or false, cache = "cache.sqlite" },
+      trust = args.trust or false, cache = "cache.sqlite", workers = 1 },
     array = function(t) return setmetatable(t, array_mt) end,
     run_in_turns = in_turns, result_in_turns = result_in_turns,
     too_large_together = function() return world.too_large end,
@@ -244,6 +252,10 @@ local function make_core(world, args)
     remove_output = function(name) world.removed[#world.removed + 1] = name end,
     most_others = 0.05,
     session = "made up",
+    find_simulation = function(key) return unpack(world.kept[key] or {}) end,
+    store_simulation = function(key, ...) world.kept[key] = { ... } end,
+    simulation_key = function(parts) return key_of(parts) end,
+    printed = function() return #world.said end,
     status = function(what, own, rest) world.status = { what, own, rest } end,
     row = function(text) world.rows[#world.rows + 1] = text end,
     undisturbed = function(f) f() end,
@@ -310,7 +322,7 @@ end
 --- loaded.
 function M.run(text, args, mode, setup)
   local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {},
-    simulated = {}, shown = {},
+    simulated = {}, shown = {}, kept = {},
     rows = {}, warned = {} }
   local core = make_core(world, args or {})
   core.mode = mode or "run"

@@ -6,8 +6,8 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
 local results = require "moe.results.results"
-local runs_lib = require "moe.run.runs"
 local schema = require "moe.base.schema"
+local simulated = require "moe.run.simulated"
 
 local M = {}
 
@@ -82,7 +82,7 @@ local function run_at(e, job, run, ends)
   return setmetatable(lazy, { __index = function(t, key)
     if known[key] or not results.FIELDS[key] then return nil end
     setmetatable(t, nil)
-    for k, v in pairs(runs_lib.simulated(e.name, job, ends)) do t[k] = v end
+    for k, v in pairs(simulated.at_ends(e.name, job, ends)) do t[k] = v end
     return t[key]
   end })
 end

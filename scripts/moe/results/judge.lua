@@ -4,7 +4,7 @@ local claims = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local report = require "moe.results.report"
-local runs = require "moe.run.runs"
+local session = require "moe.run.session"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -52,14 +52,14 @@ function M.judge(t)
     errors.stop_in "check"
   end
   if j.show then j.show(values) end
-  runs.begin { name = j.name, title = j.title, over = core.array {}, params = {},
+  session.begin { name = j.name, title = j.title, over = core.array {}, params = {},
     set = core.args.set }
   local verdicts, band = {}, band_over(values)
   for i, claim in ipairs(j.claims) do
     verdicts[i] = claims.evaluate(claim, band)
-    runs.add_claim(verdicts[i])
+    session.add_claim(verdicts[i])
   end
-  runs.flush()
+  session.flush()
   report.print_claims(verdicts)
   return verdicts
 end

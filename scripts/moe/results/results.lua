@@ -191,10 +191,13 @@ schema.record("results file", "results.json",
     "the machine on which the recipe ran" },
   { "seed", "integer", "the value of --seed" },
   { "lines", "integer", "number of lines of runs.jsonl, which has the same content line by line" },
-  { "experiments", "{ name: string, title: string, over: table, params: table, set?: table }[]",
-    "the experiments that were run" },
+  { "experiments", "{ name: string, title: string, over: table, params: table, set?: table, "
+    .. "simulations?: { done: integer, found: integer } }[]", "the experiments that were run, with "
+    .. "the numbers of simulations that were done and that were found in the cache" },
   { "runs", "moe.Run[]", "runs of all experiments" },
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
+  { "searches", "moe.Search[]?", "what each moe.search found, with `seen`: time, memory and label "
+    .. "of every mix" },
 }).also = "results"
 
 --- Raises an error if the record has a field that is not in FIELDS; the error names that field.

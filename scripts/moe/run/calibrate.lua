@@ -3,6 +3,7 @@
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local lua_text = require "moe.base.lua_text"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
 
@@ -62,23 +63,6 @@ local function tables_text(c)
     end
   end
   return aligned.text(rows)
-end
-
--- Returns a value as Lua text. Tables without tables in them are written on one line.
-local function lua_text(value, indent)
-  if type(value) == "string" then return ("%q"):format(value) end
-  if type(value) ~= "table" then
-    return type(value) == "number" and ("%.9g"):format(value) or tostring(value)
-  end
-  local parts, nested = {}, false
-  for _, v in pairs(value) do nested = nested or type(v) == "table" end
-  local inner = nested and indent .. "  " or indent
-  for i, v in ipairs(value) do parts[i] = lua_text(v, inner) end
-  for _, key in ipairs(#value == 0 and schema.keys_of(value) or {}) do
-    parts[#parts + 1] = key .. " = " .. lua_text(value[key], inner)
-  end
-  if not nested then return "{ " .. table.concat(parts, ", ") .. " }" end
-  return ("{\n%s%s,\n%s}"):format(inner, table.concat(parts, ",\n" .. inner), indent)
 end
 
 -- Returns the table of how much longer compute takes while a transfer runs, or why there is none.
@@ -183,7 +167,8 @@ function M.calibrate(file)
   if c.all_to_all then core.say("\n" .. tables_text(c)) end
   if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end
   core.say("\nwritten: "
-    .. core.write_output(file, HEAD:format(c.dtype, where(c), file, lua_text(M.file_of(c), ""))))
+    .. core.write_output(file, HEAD:format(c.dtype, where(c), file,
+      lua_text.text(M.file_of(c), "", 9))))
   core.say("written: " .. core.write_output(file:gsub("%.lua$", "") .. ".csv", M.csv_of(c)))
 end
 

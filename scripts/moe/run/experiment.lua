@@ -4,13 +4,16 @@ local band_lib = require "moe.results.band"
 local claims = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local executed = require "moe.run.executed"
 local jobs_lib = require "moe.run.jobs"
 local points = require "moe.run.points"
 local progress = require "moe.run.progress"
 local report = require "moe.results.report"
 local results = require "moe.results.results"
-local runs_lib = require "moe.run.runs"
 local schema = require "moe.base.schema"
+local session = require "moe.run.session"
+local simulated = require "moe.run.simulated"
+local simulations = require "moe.run.simulations"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
 
@@ -130,16 +133,16 @@ end
 local function run_all(e, jobs, R, verdicts)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   local groups = jobs_lib.groups(jobs)
-  for i, group in ipairs(groups) do
-    kinds[i] = group[1].entry and group[1].entry.path or "simulate"
+  for _, group in ipairs(groups) do
+    local path = group[1].entry and group[1].entry.path
+    for _ = 1, path and 1 or #group do kinds[#kinds + 1] = path or "simulate" end
   end
   progress.begin(kinds)
   for _, group in ipairs(groups) do
     if group[1].entry then
-      runs_lib.execute(e.name, group, R.runs)
+      executed.run(e.name, group, R.runs)
     else
-      runs_lib.simulate(e.name, group[1], R.runs)
-      job_of[R.runs[#R.runs]] = group[1]
+      simulated.run(e.name, group, R.runs, function(run, job) job_of[run] = job end)
     end
   end
   band:start(R, job_of)
@@ -149,9 +152,16 @@ local function run_all(e, jobs, R, verdicts)
   for i, claim in ipairs(e.claims) do
     progress.job("claim " .. claim.id)
     verdicts[i] = claims.evaluate(claim, band)
-    runs_lib.add_claim(verdicts[i])
+    session.add_claim(verdicts[i])
     progress.done()
   end
+end
+
+-- Says how many of the experiment's simulations were not done again.
+local function say_found(counts)
+  if counts.found == 0 then return end
+  core.say(("%d of %d simulations were done before and were taken from the cache"):format(
+    counts.found, counts.found + counts.done))
 end
 
 --- Runs an experiment: writes results.json and traces, prints the tables, returns the results. If a
@@ -166,14 +176,18 @@ function M.run(e)
   errors.stop_in "check"
   local over, params = points.after_set(e)
   local jobs = jobs_lib.all(e, over, params)
-  runs_lib.begin({ name = e.name, title = e.title, over = points.list_labels(over),
-    params = points.labels(params), set = core.args.set }, e.at)
+  local info = { name = e.name, title = e.title, over = points.list_labels(over),
+    params = points.labels(params), set = core.args.set }
+  session.begin(info, e.at)
+  local since = simulations.counts()
   local R, verdicts = results.new {}, {}
   local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
   if ok or #R.runs > 0 then
     core.undisturbed(function()
-      runs_lib.flush()
+      info.simulations = simulations.counts(since)
+      session.flush()
       report.print(e, R, verdicts)
+      say_found(info.simulations)
     end)
   end
   if not ok then error(err, 0) end

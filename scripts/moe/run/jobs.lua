@@ -228,12 +228,12 @@ function M.all(e, over, params)
 end
 
 --- Returns the jobs as lists of those that belong together, in order: the executed jobs of one
---- entry and one case; a simulated job alone.
+--- entry and one case; the simulated jobs of one entry.
 function M.groups(jobs)
   local groups, last = {}, nil
   for _, job in ipairs(jobs) do
     local first = last and last[1]
-    if first and job.entry and first.index == job.index and first.case == job.case then
+    if first and first.index == job.index and (not job.entry or first.case == job.case) then
       last[#last + 1] = job
     else
       last = { job }

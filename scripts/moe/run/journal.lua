@@ -1,7 +1,8 @@
 -- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
 -- the run is not lost when the process is killed. The first line has the fields at the top of
 -- results.json; each further line is
---   { experiment = info }, { claim = verdict } or { run = number, record = run }
+--   { experiment = info }, { claim = verdict }, { search = what was found } or
+--   { run = number, record = run }
 -- The last line with a run's number is valid: an executed run is written before it begins, with its
 -- frozen prediction, and again when it has ended.
 local core = require "moe.core"
@@ -32,6 +33,9 @@ local function take(data, line, fail)
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
     data.claims[#data.claims + 1] = line.claim
+  elseif type(line.search) == "table" then
+    data.searches = data.searches or {}
+    data.searches[#data.searches + 1] = line.search
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then

@@ -1,30 +1,38 @@
 -- The display on a terminal while an experiment runs: the current job (moe.run.jobs), the expected
--- time of this and the remaining jobs (for each the mean time of finished jobs of its kind), and a
--- line for each finished job. core.status and core.row draw it (bindings/host/progress.h).
+-- time of this and the remaining jobs (for each the mean time of the last finished jobs of its
+-- kind), and a line for each finished job. core.status and core.row draw it
+-- (bindings/host/progress.h).
 local core = require "moe.core"
 local report = require "moe.results.report"
 
 local M = {}
 
-local jobs = { kinds = {}, at = 0, took = {} }
+local jobs = { kinds = {}, at = 0, took = {}, left = {} }
 
 --- Starts a sequence of jobs or of evaluations of claims. kinds: for each, in order, a key; entries
 --- with equal keys are expected to take equally long.
-function M.begin(kinds) jobs = { kinds = kinds, at = 0, took = {} } end
+function M.begin(kinds)
+  jobs = { kinds = kinds, at = 0, took = {}, left = {} }
+  for _, kind in ipairs(kinds) do jobs.left[kind] = (jobs.left[kind] or 0) + 1 end
+end
 
--- Returns the mean time of the jobs of a kind so far in seconds, or nil before the first one.
+-- Returns the mean time of the last jobs of a kind in seconds, or nil before the first one.
 local function expected(kind)
   local took = jobs.took[kind]
-  return took and took.sum / took.n
+  return took and took.mean
 end
+
+local LAST = 50  -- about so many of the last jobs count: those found in the cache take no time
 
 --- Shows that the next job begins, and the expected times. what: text that describes the job.
 function M.job(what)
   jobs.at, jobs.since = jobs.at + 1, core.clock()
+  local left = jobs.left[jobs.kinds[jobs.at]] - 1
+  jobs.left[jobs.kinds[jobs.at]] = left > 0 and left or nil
   local rest = 0
-  for i = jobs.at + 1, #jobs.kinds do
-    local one = expected(jobs.kinds[i])
-    rest = rest and one and rest + one
+  for kind, n in pairs(jobs.left) do
+    local one = expected(kind)
+    rest = rest and one and rest + n * one
   end
   core.status(("[%d/%d] %s"):format(jobs.at, #jobs.kinds, what), expected(jobs.kinds[jobs.at]),
     rest)
@@ -33,8 +41,9 @@ end
 --- Records the time of the current job, which is done. rows: lines to show for the job, or nil.
 function M.done(rows)
   local kind = jobs.kinds[jobs.at]
-  local took = jobs.took[kind] or { sum = 0, n = 0 }
-  jobs.took[kind] = { sum = took.sum + core.clock() - jobs.since, n = took.n + 1 }
+  local took = jobs.took[kind] or { mean = 0, n = 0 }
+  local n = math.min(took.n + 1, LAST)
+  jobs.took[kind] = { mean = took.mean + (core.clock() - jobs.since - took.mean) / n, n = n }
   for _, row in ipairs(rows or {}) do core.row(row) end
 end
 

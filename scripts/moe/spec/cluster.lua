@@ -113,8 +113,9 @@ local function achieve(t, name, peak, part, path, at)
   t[peak], t[part] = nil, nil
 end
 
--- Checks the fields and returns the cluster. ends: as in schema.collector.
-local function resolve(t, path, at, ends)
+-- Checks the fields and returns the cluster. ends: as in schema.collector; own: the fields that the
+-- recipe gives, if the others are those of a built-in cluster.
+local function resolve(t, path, at, ends, own)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
   check_gpu(c.collective_times, { "all_to_all", "all_reduce", "dispatch", "combine" },
@@ -145,12 +146,15 @@ local function resolve(t, path, at, ends)
   c.devices = c.nodes * c.devices_per_node
   c.collectives = comm_tables.resolve(c.collectives, c.devices, path .. ".collectives", at)
   c.assumed, c.at, c.given, c.path = assumed.found, at, schema.merged(t, {}), path
+  c.own = own and schema.merged(own, {})
   return schema.object(c, mt)
 end
 
 --- Returns the cluster with some assumed constants at an end of their band. ends: as in
 --- schema.collector.
-function M.at_ends(cluster, ends) return resolve(cluster.given, cluster.path, cluster.at, ends) end
+function M.at_ends(cluster, ends)
+  return resolve(cluster.given, cluster.path, cluster.at, ends, cluster.own)
+end
 
 local function load_file(name)
   local file = require("moe.clusters." .. name)
@@ -171,7 +175,7 @@ local function named(name)
     end
     local data = load_file(name)
     data.doc, data.name = nil, name
-    return resolve(schema.merged(data, t), path, at)
+    return resolve(schema.merged(data, t), path, at, nil, t)
   end
 end
 

@@ -3,6 +3,7 @@
 -- the choices of a routing model.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local lua_text = require "moe.base.lua_text"
 local outputs = require "moe.run.outputs"
 local schema = require "moe.base.schema"
 
@@ -35,9 +36,11 @@ function M.options()
 end
 
 --- Makes an object for the field `routing` of a model. handle, name: as the core's functions return
---- them; file: of a trace, else nil; scored: true if a gate can choose by scores that follow it.
-local function object(handle, name, file, scored)
-  return schema.object({ handle = handle, name = name, file = file, scored = scored }, mt)
+--- them; made: the Lua text that makes it; file: of a trace, else nil; scored: true if a gate can
+--- choose by scores that follow it.
+local function object(handle, name, made, file, scored)
+  return schema.object({ handle = handle, name = name, made = made, file = file, scored = scored },
+    mt)
 end
 M.object = object
 
@@ -59,7 +62,9 @@ function M.workload(name)
     local seed = given.seed or core.args.seed or 1
     given.seed = nil
     local handle, full_name = errors.call(at, core.workload, name, given, seed)
-    return object(handle, full_name, nil, row.has_popularity)
+    local made = ("moe.workload %q %s"):format(name,
+      lua_text.text(schema.merged(given, { seed = seed })))
+    return object(handle, full_name, made, nil, row.has_popularity)
   end
 end
 
@@ -197,7 +202,8 @@ getmetatable(M.trace).__call = function(_, file)
     local at = errors.here()
     local c = schema.check(M.TRACE, t or {}, "moe.trace", at)
     local handle, name = errors.call(at, core.trace_routing, file, c.cycle)
-    return object(handle, name, file)
+    local made = ("moe.trace %q { cycle = %s }"):format(file, tostring(c.cycle))
+    return object(handle, name, made, file)
   end
 end
 

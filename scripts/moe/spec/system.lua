@@ -24,6 +24,8 @@ local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 -- an all-reduce of its own (bucket_bytes = 0), on a lane separate from that of the all-to-alls.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
+M.AFTER, M.DDP, M.LINA = AFTER, DDP, LINA
+
 M.REDUCE = schema.changed(schema.declared "all_reduce", {
   lane = { default = AFTER.lane }, place = { default = AFTER.place },
   bucket_bytes = { default = AFTER.bucket_bytes },
@@ -223,6 +225,17 @@ local function make(name, t, at)
     zero = fields.zero, recompute = fields.recompute,
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
+
+--- Returns a system of these passes, which may be none. fields: all_reduce, zero and recompute, as
+--- M.FIELDS has them; those left out have their defaults.
+function M.of_passes(name, passes, fields, at)
+  local checked = schema.check(M.FIELDS, fields, ("system '%s'"):format(name), at)
+  return schema.object({ name = name, at = at, passes = passes, all_reduce = checked.all_reduce,
+    zero = checked.zero, recompute = checked.recompute }, mt)
+end
+
+--- Returns the known system of this name, whose errors are raised at `at`.
+function M.named(name, at) return make(name, {}, at) end
 
 function M.system(name)
   local at = errors.here()

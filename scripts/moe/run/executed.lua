@@ -1,186 +1,18 @@
--- Runs jobs (moe.run.jobs) and keeps their records. A record is appended to runs.jsonl
--- (moe.run.journal) as soon as the job is finished, and later written to results.json. Both files
--- have the records of all experiments of this process.
-local cluster_lib = require "moe.spec.cluster"
+-- Executes jobs (moe.run.jobs) and keeps their records (moe.run.session).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-local jobs_lib = require "moe.run.jobs"
-local journal = require "moe.run.journal"
-local outputs = require "moe.run.outputs"
 local progress = require "moe.run.progress"
+local record = require "moe.run.record"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
-local system_lib = require "moe.spec.system"
+local session = require "moe.run.session"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
 local values = require "moe.base.values"
 
 local M = {}
 
-local MAX_TRACES = 8  -- number of simulated runs with a trace file
-
-local METRICS = {}  -- names of the metrics that are computed from a timeline
-for i, row in ipairs(core.table "metrics") do METRICS[i] = row.name end
-
-local session = { runs = {}, claims = {}, experiments = {} }
-
--- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
-local function head()
-  session.head = session.head or { schema = results.SCHEMA, recipe = core.recipe,
-    date = core.now(), machine = core.machine(), version = core.version,
-    seed = core.args.seed or 1, session = core.session }
-  return session.head
-end
-
-local lines = journal.writer(head)
-
---- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
---- a user error at `at` if the results would overwrite those of another recipe.
-function M.begin(info, at)
-  outputs.take_folder(at)
-  session.experiments[#session.experiments + 1] = info
-  lines.note { experiment = info }
-end
-
-function M.add_claim(verdict)
-  session.claims[#session.claims + 1] = verdict
-  lines.note { claim = verdict }
-end
-
-function M.flush()
-  core.write_output("results.json", core.json_encode(schema.merged(head(), {
-    lines = lines.lines, experiments = core.array(session.experiments),
-    runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
-  outputs.remove_earlier_traces(session.runs)
-  session.flushed = #session.runs
-end
-
--- Writes results.json between runs, each time the number of runs has doubled: this keeps the cost
--- low, and all processes of a job write after the same run. runs.jsonl is always up to date.
-local function refresh()
-  if #session.runs >= 2 * (session.flushed or 0) then M.flush() end
-end
-
--- Returns the lines of the passes' log for a record. Lines of schedule passes on single ops
--- are omitted; plan:explain() has them.
-local function log_of(made, info)
-  local scheduler, log = {}, core.array {}
-  for _, stage in ipairs(made.candidate.stages) do
-    scheduler[stage.name] = stage.kind == "schedule"
-  end
-  for _, d in ipairs(info.log) do
-    if not scheduler[d.stage] or d.op == d.stage then
-      log[#log + 1] = ("%s [%s] %s"):format(d.op, d.stage, d.why)
-    end
-  end
-  return log
-end
-
--- Returns the degrees that a pass chose for each layer (pipemoe), or nil if there is no such pass.
-local function degrees_of(info)
-  local degrees = core.array {}
-  for _, d in ipairs(info.log) do
-    degrees[#degrees + 1] = tonumber(d.why:match "^degree (%d+)[:,]")
-  end
-  return #degrees > 0 and degrees or nil
-end
-
--- Returns the part of a record that is known from the plan, and the plan's info.
-local function base_record(name, job, spec, made)
-  local info, memory = made.plan:info(), spec.cluster.device.memory_bytes
-  return {
-    experiment = name, entry = job.index, system = job.system.name, model = spec.model.name,
-    cluster = spec.cluster.name, cluster_parameters = cluster_lib.shown(spec.cluster),
-    devices = spec.ranks,
-    parameters = spec.model,
-    gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
-    optimizer = spec.optimizer, fill = info.fill, assumed_routing = info.assumed_routing,
-    edits = spec.edits,
-    stages = core.array(system_lib.describe(made.candidate)),
-    all_reduce = made.candidate.all_reduce,
-    zero = made.candidate.zero > 0 and made.candidate.zero or nil,
-    recompute = made.candidate.recompute ~= "none" and made.candidate.recompute or nil,
-    packing = made.packing, choice = made.candidate.choice, degrees = degrees_of(info),
-    candidates = #made.tried > 1 and made.tried or nil,
-    lower_bound_ms = made.sim.lower_bound_ms, busiest_lane_ms = made.sim.busiest_lane_ms,
-    critical_path_ms = made.sim.critical_path_ms, simulate_ms = made.sim.sim_ms,
-    alone_ms = made.sim.alone_ms, measured_share = made.sim.measured_share,
-    extrapolated_share = made.sim.extrapolated_share,
-    peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
-    memory_bytes = memory > 0 and memory or nil,
-    oom = made.oom, no_room = made.sim.no_room, holders = made.oom and info.holders or nil,
-    without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
-    plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
-  }, info
-end
-
--- Returns placements as results.json has them, indexed by [step][layer]: numbers of moves, copies
--- and replicas, but not on which devices the experts are.
-local function placements_of(placements)
-  if not placements then return nil end
-  local out = {}
-  for step, layers in ipairs(placements) do
-    out[step] = core.array {}
-    for i, p in ipairs(layers) do
-      local replicas = 0
-      for _, r in ipairs(p.replicas) do replicas = replicas + #r.devices end
-      out[step][i] = { layer = p.layer, moves = p.moves, copies = p.copies, replicas = replicas,
-        max_load = p.max_load, mean_load = p.mean_load, max_load_plain = p.max_load_plain,
-        log = p.log }
-    end
-  end
-  return out
-end
-
---- Simulates a job of the experiment `name`; returns the record of the run and the result of
---- target.plan. ends: name of an assumed constant -> "lo" or "hi", or nil; traced: whether the
---- caller needs a trace of the last step.
-function M.simulated(name, job, ends, traced)
-  local spec = ends and jobs_lib.simulated_spec(job.case, ends, job.spec.edits) or job.spec
-  local made = target.plan(schema.merged(spec, { simulate = schema.merged(job.spec.simulate or {},
-    traced and { keep = "last", links = true } or {}) }), job.system)
-  local run = base_record(name, job, spec, made)
-  run.point, run.provenance = job.case.point, "simulated"
-  run.executor = job.spec.simulate.executor or "simulate"
-  for _, k in ipairs(METRICS) do run[k] = made.sim[k] end
-  run.forward_ms = made.sim.forward_ms
-  if not ends then run.overlap = errors.call(job.system.at, made.plan.overlap, made.plan) end
-  run.samples_ms = core.array(made.sim.samples_ms or { made.sim.iteration_ms })
-  run.placements = placements_of(made.sim.placements)
-  run.assumed = job.assumed
-  return run, made
-end
-
--- Writes the current record of run `number` to runs.jsonl.
-local function keep(number, run)
-  results.check_record(run)
-  session.runs[number] = run
-  lines.note { run = number, record = run }
-end
-
--- Adds the record of a new run; returns its number and the beginning of its traces' names.
-local function add_run(run)
-  local number = #session.runs + 1
-  keep(number, run)
-  return number, ("trace-%03d-%s-"):format(number, run.system)
-end
-
---- Simulates a job; writes its record to disk and appends it to `done`.
-function M.simulate(name, job, done)
-  progress.job(("simulating %s on %d %s devices"):format(job.system.name, job.spec.ranks,
-    job.spec.cluster.name))
-  local traced = #session.runs < MAX_TRACES
-  local run, made = M.simulated(name, job, nil, traced)
-  done[#done + 1] = run
-  local number, trace = add_run(run)
-  if traced then
-    local file = trace .. "simulated.json"
-    core.write_output(file, made.plan:trace { { timelines = made.sim.timelines } })
-    run.trace = file
-    keep(number, run)
-  end
-  progress.done { progress.row(run) }
-end
+local METRICS = record.METRICS
 
 -- Returns the median of a metric over the steps after the first. The first step is slower (it
 -- touches every page and fills the caches), so it only counts if it is the only one.
@@ -242,7 +74,7 @@ local function executed_record(run, r)
   for _, k in ipairs(results.OF_RESULT) do run[k] = r[k] end
   run.stopped = r.stopped or nil
   run.samples_ms, run.unigram_entropy = r.samples_ms, r.unigram_entropy
-  run.planner_error, run.placements = r.planner_error, placements_of(r.placements)
+  run.planner_error, run.placements = r.planner_error, record.placements(r.placements)
   for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k) end
   run.executed_peak_bytes, run.ranks = r.peak_bytes, ranks_of(r.ranks)
   run.drops = core.array {}
@@ -267,7 +99,7 @@ local function planned(name, job)
   local entry = job.entry
   local made = target.plan(schema.merged(job.spec, {
     simulate = schema.merged(job.spec.simulate or {}, { links = true }) }), job.system)
-  local run = base_record(name, job, job.spec, made)
+  local run = schema.merged(record.of_job(name, job), record.of_plan(made))
   run.points, run.executor = core.array(job.points), entry.kind
   run.device_name = train.on_gpu(entry.kind) and core.gpu() or nil
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
@@ -323,14 +155,14 @@ local function predict(all)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end
   end
-  for _, one in ipairs(all) do one.number, one.trace = add_run(one.run) end
-  refresh()
+  for _, one in ipairs(all) do one.number, one.trace = session.add_run(one.run) end
+  session.refresh()
 end
 
 -- Returns the options for the run of a planned job, and the name of the file for its routing.
 local function options_of(one)
-  local record = one.job.entry.record and one.trace .. one.job.entry.record
-  return schema.merged(one.job.options, { record = record }), record
+  local file = one.job.entry.record and one.trace .. one.job.entry.record
+  return schema.merged(one.job.options, { record = file }), file
 end
 
 -- Returns a function of i that returns the result of the i-th run, or raises an error. Ranks that
@@ -375,12 +207,12 @@ local function finished(one, r, done)
   run.prediction.error = run.prediction.frozen_error
   run.record = select(2, options_of(one))
   done[#done + 1] = run
-  keep(one.number, run)  -- before anything that may be interrupted
+  session.keep(one.number, run)  -- before anything that may be interrupted
   at_same_speed(one, r.slower)
   core.write_output(one.trace .. "executed.json", made.plan:trace {
     { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
   run.trace = one.trace .. "executed.json"
-  keep(one.number, run)
+  session.keep(one.number, run)
 end
 
 local function names_of(jobs)
@@ -392,7 +224,7 @@ end
 --- Executes jobs of one entry of `run` and one case, in turns where that is possible. Appends their
 --- records to `done`, also those of interrupted and of failed runs if at least one step has run.
 --- Raises the error of the first run that failed at the end.
-function M.execute(name, jobs, done)
+function M.run(name, jobs, done)
   progress.job(("%s on %d ranks of %s"):format(names_of(jobs), jobs[1].spec.ranks,
     jobs[1].entry.kind))
   local all = {}

@@ -1,0 +1,153 @@
+// Functions of core that keep simulations and run them side by side (scripts/moe/run).
+#include <cstdio>
+#include <filesystem>
+#include <set>
+
+#include "bindings/host/convert.h"
+#include "bindings/host/core.h"
+#include "bindings/host/files.h"
+#include "bindings/host/host.h"
+#include "bindings/host/simulation_cache.h"
+#include "bindings/host/userdata.h"
+#include "bindings/host/workers.h"
+
+namespace moe::lua {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kWorkersType = "workers";
+
+/// A number that changes with each build of this program and with each change of its Lua library.
+uint64_t program_hash(const std::string& scripts_dir) {
+  std::set<fs::path> files = {"/proc/self/exe"};
+  for (const auto& file : fs::recursive_directory_iterator(scripts_dir + "/moe")) {
+    if (file.is_regular_file()) files.insert(file.path());
+  }
+  uint64_t hash = text_hash("");
+  for (const fs::path& file : files) {
+    hash = text_hash(fs::relative(file, scripts_dir).string(), hash);
+    hash = text_hash(read_file(file), hash);
+  }
+  return hash;
+}
+
+/// (parts, code): the key of the simulation that these parts determine, together with the program
+/// and, if code is true, with the texts of the recipe and its modules. parts: any value; functions
+/// and userdata in it count as null.
+int simulation_key(lua_State* L) {
+  Host& host = Host::of(L);
+  const auto program =
+      host.kept<uint64_t>("program hash", [&] { return program_hash(host.options().scripts_dir); });
+  std::string text = json_text(to_json(L, 1, true), -1);
+  text += fmt::format("{:016x}", *program);
+  if (lua_toboolean(L, 2) != 0) text += fmt::format("{:016x}", host.code_hash());
+  // Two hashes with different beginnings: with one of 64 bits, two of a billion simulations would
+  // share a key with a probability of 3%.
+  const std::string key =
+      fmt::format("{:016x}{:016x}", text_hash(text), text_hash(text, text_hash("second")));
+  lua_pushlstring(L, key.data(), key.size());
+  return 1;
+}
+
+/// Returns this process's cache. In a job of several processes, where all processes must do the
+/// same, there is none: the result is null.
+SimulationCache* cache_of(lua_State* L) {
+  Host& host = Host::of(L);
+  if (host.options().processes != nullptr) return nullptr;
+  return host
+      .kept<std::unique_ptr<SimulationCache>>(
+          "simulations",
+          [&] {
+            auto cache =
+                std::make_unique<SimulationCache>(simulations_beside(host.options().cache));
+            const std::string warning = cache->take_warning();
+            if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
+            return cache;
+          })
+      ->get();
+}
+
+/// (key) -> the outcome and the trace that were stored under the key, or nothing
+int find_simulation(lua_State* L) {
+  SimulationCache* const cache = cache_of(L);
+  const auto found = cache != nullptr ? cache->find(text_argument(L, 1)) : std::nullopt;
+  if (!found) return 0;
+  lua_pushlstring(L, found->outcome.data(), found->outcome.size());
+  lua_pushlstring(L, found->trace.data(), found->trace.size());
+  return 2;
+}
+
+/// (key, outcome, trace): stores a simulation
+int store_simulation(lua_State* L) {
+  if (SimulationCache* const cache = cache_of(L)) {
+    cache->store(text_argument(L, 1), {text_argument(L, 2), text_argument(L, 3)});
+  }
+  return 0;
+}
+
+/// () -> how many lines the recipe and the library have printed
+int printed(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(Host::of(L).printed()));
+  return 1;
+}
+
+/// (count, function) -> child processes that call the function with texts and return its texts
+int make_workers(lua_State* L) {
+  const auto count = static_cast<int64_t>(luaL_checknumber(L, 1));
+  lua_settop(L, 2);
+  auto workers = std::make_unique<Workers>(L, count);
+  push_userdata<std::unique_ptr<Workers>>(L, kWorkersType, std::move(workers));
+  return 1;
+}
+
+Workers& check_workers(lua_State* L) {
+  return *check_userdata<std::unique_ptr<Workers>>(L, 1, kWorkersType);
+}
+
+/// workers:ask(number from 1, text)
+int ask(lua_State* L) {
+  check_workers(L).ask(static_cast<size_t>(luaL_checknumber(L, 2)) - 1, text_argument(L, 3));
+  return 0;
+}
+
+/// workers:next() -> the number of a child and its answer; nothing when a stop was requested
+int next_answer(lua_State* L) {
+  const auto answer = check_workers(L).next();
+  if (!answer) return 0;
+  lua_pushnumber(L, static_cast<double>(answer->child + 1));
+  lua_pushlstring(L, answer->text.data(), answer->text.size());
+  return 2;
+}
+
+/// workers:count() -> how many children were started
+int count_workers(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(check_workers(L).size()));
+  return 1;
+}
+
+/// workers:close(): ends the children
+int close_workers(lua_State* L) {
+  check_userdata<std::unique_ptr<Workers>>(L, 1, kWorkersType).reset();
+  return 0;
+}
+
+}  // namespace
+
+void open_simulations(lua_State* L) {
+  static constexpr luaL_Reg kMethods[] = {{"ask", core_function<ask>},
+                                          {"close", core_function<close_workers>},
+                                          {"count", core_function<count_workers>},
+                                          {"next", core_function<next_answer>},
+                                          {nullptr, nullptr}};
+  new_inner_type<std::unique_ptr<Workers>>(L, kWorkersType, kMethods);
+  static constexpr luaL_Reg kFunctions[] = {{"find_simulation", core_function<find_simulation>},
+                                            {"printed", core_function<printed>},
+                                            {"simulation_key", core_function<simulation_key>},
+                                            {"store_simulation", core_function<store_simulation>},
+                                            {"workers", core_function<make_workers>},
+                                            {nullptr, nullptr}};
+  luaL_setfuncs(L, kFunctions, 0);
+}
+
+}  // namespace moe::lua

@@ -1,0 +1,77 @@
+-- The results of this process. A record is appended to runs.jsonl (moe.run.journal) as soon as its
+-- run is finished, and later written to results.json. Both files have the records of all
+-- experiments of this process.
+local core = require "moe.core"
+local journal = require "moe.run.journal"
+local outputs = require "moe.run.outputs"
+local results = require "moe.results.results"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local kept = { runs = {}, claims = {}, experiments = {}, searches = {} }
+
+-- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
+local function head()
+  kept.head = kept.head or { schema = results.SCHEMA, recipe = core.recipe,
+    date = core.now(), machine = core.machine(), version = core.version,
+    seed = core.args.seed or 1, session = core.session }
+  return kept.head
+end
+
+local lines = journal.writer(head)
+
+--- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
+--- a user error at `at` if the results would overwrite those of another recipe.
+function M.begin(info, at)
+  outputs.take_folder(at)
+  kept.experiments[#kept.experiments + 1] = info
+  lines.note { experiment = info }
+end
+
+function M.add_claim(verdict)
+  kept.claims[#kept.claims + 1] = verdict
+  lines.note { claim = verdict }
+end
+
+function M.flush()
+  core.write_output("results.json", core.json_encode(schema.merged(head(), {
+    lines = lines.lines, experiments = core.array(kept.experiments),
+    runs = core.array(kept.runs), claims = core.array(kept.claims),
+    searches = #kept.searches > 0 and core.array(kept.searches) or nil }), 1) .. "\n")
+  outputs.remove_earlier_traces(kept.runs)
+  kept.flushed = #kept.runs
+end
+
+--- Adds a search: its fields as moe.search returns them, and the times and memory of all mixes that
+--- were seen.
+function M.add_search(name, found, seen)
+  kept.searches[#kept.searches + 1] = schema.merged(found, { name = name, seen = core.array(seen) })
+  lines.note { search = kept.searches[#kept.searches] }
+  M.flush()
+end
+
+--- Writes results.json between runs, each time the number of runs has doubled: this keeps the cost
+--- low, and all processes of a job write after the same run. runs.jsonl is always up to date.
+function M.refresh()
+  if #kept.runs >= 2 * (kept.flushed or 0) then M.flush() end
+end
+
+--- Writes the current record of run `number` to runs.jsonl.
+function M.keep(number, run)
+  results.check_record(run)
+  kept.runs[number] = run
+  lines.note { run = number, record = run }
+end
+
+--- Adds the record of a new run; returns its number and the beginning of its traces' names.
+function M.add_run(run)
+  local number = #kept.runs + 1
+  M.keep(number, run)
+  return number, ("trace-%03d-%s-"):format(number, run.system)
+end
+
+--- Returns how many runs there are.
+function M.num_runs() return #kept.runs end
+
+return M

@@ -1,0 +1,335 @@
+-- The mixes of a space that moe.search has tried, with what is known of each: its time and memory,
+-- or the reason for which it was refused.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+local simulated = require "moe.run.simulated"
+local simulations = require "moe.run.simulations"
+local space_lib = require "moe.search.space"
+local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
+
+local M = {}
+
+-- One of so many mixes that a refused pair of techniques excludes is planned all the same: the
+-- others do not prove that no further technique lifts the refusal.
+local TRIED_ALL_THE_SAME = 20
+
+-- So many times the mixes with one reason are looked at for the pair of techniques at fault.
+local LOOKS = 3
+
+-- The value of a mix that does not fit is this times by how much, so that descents leave it.
+local TOO_LARGE = 1e15
+
+local Tried = {}
+Tried.__index = Tried
+
+--- spec: the specification of the plans; c: the fields of moe.search; errors are raised at `at`.
+function M.new(space, spec, c, at)
+  return setmetatable({ space = space, spec = spec, c = c, at = at, of = {}, list = {},
+    systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0, excluded = 0,
+    least_bound = math.huge }, Tried)
+end
+
+-- Returns the specification for a system, with the number of steps that it takes.
+function Tried:spec_for(system, spec)
+  local c = self.c
+  local steps = c.steps or (c.model.routing or target.places(system)) and target.PLACED_STEPS
+  return schema.merged(spec or self.spec, { simulate = { steps = steps or nil } })
+end
+
+-- Returns the reason of a refusal without the recipe's line and the names of ops.
+local function reason_of(err)
+  local text = tostring(err.message or err):gsub("^[^:]*:%d+: ", ""):gsub(" %(after stage.*", "")
+  return (text:gsub("'b%d[^']*'", "'...'"):gsub("'mix'", "'...'"))
+end
+
+-- Simulates a system; returns its outcome, or nil and the reason for which it is refused.
+function Tried:outcome(system, spec)
+  local ok, result = pcall(simulations.outcome, self:spec_for(system, spec), system, {})
+  if ok then return result end
+  if core.kind_of(result) ~= "user" then error(result, 0) end
+  return nil, reason_of(result)
+end
+
+--- Returns the time of a system with another specification (order.lua), or nil if it is refused.
+function Tried:ms_of(system, spec)
+  local outcome = self:outcome(system, spec)
+  return outcome and outcome.iteration_ms
+end
+
+-- Returns { key, mix, label, iteration_ms, peak_bytes, oom, why } of a mix, which is simulated now
+-- unless it was before.
+function Tried:entry(mix)
+  local key = self.space:key(mix)
+  if self.of[key] then return self.of[key] end
+  local outcome, why = self:outcome(self.space:system(mix, "mix", self.at))
+  self.simulated = self.simulated + 1
+  local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix) }
+  if outcome then
+    entry.iteration_ms, entry.peak_bytes = outcome.iteration_ms, outcome.peak_bytes
+    entry.oom, entry.hash = outcome.oom, outcome.plan_hash
+    self.bounds[self.space:family(mix)] = outcome.lower_bound_ms
+    self.least_bound = math.min(self.least_bound, outcome.lower_bound_ms)
+  end
+  self.of[key] = entry
+  self.list[#self.list + 1] = entry
+  return entry
+end
+
+-- Returns the value that is minimized: the weighted product of time and memory; nil if refused.
+-- weight: of the logarithm of the time; the rest is that of the memory.
+function Tried:score(entry, weight)
+  if entry.why then return nil end
+  if entry.oom then
+    local memory = self.spec.cluster.device.memory_bytes
+    return TOO_LARGE * math.max(1, memory > 0 and entry.peak_bytes / memory or 1)
+  end
+  return entry.iteration_ms ^ weight * entry.peak_bytes ^ (1 - weight)
+end
+
+local function pair_key(a, b) return a.label .. " + " .. b.label end
+
+-- Calls f(a, b) for each two techniques of a mix.
+local function each_pair(chosen, f)
+  for i, a in ipairs(chosen) do
+    for j = i + 1, #chosen do f(a, chosen[j]) end
+  end
+end
+
+-- Returns whether two of the techniques were refused together, apart from the mixes that are tried
+-- all the same.
+function Tried:has_refused_pair(chosen)
+  local found = false
+  each_pair(chosen, function(a, b)
+    local pair = self.refused_pairs[pair_key(a, b)]
+    if pair then
+      pair.n = pair.n + 1
+      found = found or pair.n % TRIED_ALL_THE_SAME ~= 0
+    end
+  end)
+  return found
+end
+
+-- Looks for two techniques that are refused for the same reason as the mix also without the others.
+function Tried:learn(chosen, why)
+  self.looks[why] = (self.looks[why] or 0) + 1
+  if #chosen < 3 or self.looks[why] > LOOKS then return end
+  each_pair(chosen, function(a, b)
+    local two = self.space:plain()
+    two[a.dimension], two[b.dimension] = a.choice, b.choice
+    if self:entry(two).why == why then self.refused_pairs[pair_key(a, b)] = { n = 0 } end
+  end)
+end
+
+-- Removes what an accepted mix contradicts.
+function Tried:unlearn(chosen)
+  each_pair(chosen, function(a, b) self.refused_pairs[pair_key(a, b)] = nil end)
+end
+
+-- Returns whether the recipe allows a mix of these techniques.
+function Tried:is_allowed(chosen)
+  if not self.c.allowed then return true end
+  local has = {}
+  for _, choice in ipairs(chosen) do has[choice.technique] = true end
+  for _, name in ipairs(space_lib.TECHNIQUES) do has[name] = has[name] or false end
+  for _, pass in ipairs(self.c.with) do has[pass.name] = has[pass.name] or false end
+  return self.c.allowed(has) and true or false
+end
+
+--- Returns the value of a mix, simulating it if it was not tried before; nil if it is refused.
+function Tried:exact(mix, weight)
+  local chosen = self.space:chosen(mix)
+  if not self:is_allowed(chosen) then return nil end
+  local known = self.of[self.space:key(mix)]
+  local entry = known or self:entry(mix)
+  if not known and entry.why then self:learn(chosen, entry.why) end
+  if not known and not entry.why then self:unlearn(chosen) end
+  return self:score(entry, weight)
+end
+
+--- Like exact(), but a mix is not simulated, and has no value, if a bound says that it is slower
+--- than the best one so far, or if two of its techniques are known to be refused together.
+function Tried:value(mix, weight)
+  if not self.of[self.space:key(mix)] then
+    local bound = weight == 1 and self.bounds[self.space:family(mix)]
+    local slower = bound and self.best_ms and bound > self.best_ms
+    if slower or self:has_refused_pair(self.space:chosen(mix)) then
+      self.excluded = self.excluded + 1
+      return nil
+    end
+  end
+  local value = self:exact(mix, weight)
+  if weight == 1 and value and value < TOO_LARGE then
+    self.best_ms = math.min(self.best_ms or math.huge, value)
+  end
+  return value
+end
+
+--- Simulates the known systems that train.
+function Tried:known_systems()
+  for name in pairs(system_lib.known) do
+    local system = system_lib.named(name, self.at)
+    local train = true
+    for _, stage in ipairs(system_lib.expand(system)[1][1].stages) do
+      train = train and not space_lib.is_for_inference(stage.name)
+    end
+    local outcome = train and self:outcome(system)
+    if outcome then
+      self.systems[#self.systems + 1] = { name = name, system = system, outcome = outcome }
+    end
+  end
+  local function order(s) return s.outcome.oom and math.huge or s.outcome.iteration_ms end
+  table.sort(self.systems, function(a, b)
+    if order(a) ~= order(b) then return order(a) < order(b) end
+    return a.name < b.name
+  end)
+end
+
+local STARTS = 3  -- known systems from which descents begin
+
+--- Returns the mixes where descents begin: the plain one, those that are most like the best known
+--- systems, and the best one for an earlier weight.
+function Tried:starts(weight)
+  local starts = { self.space:plain() }
+  for i = 1, math.min(STARTS, #self.systems) do
+    starts[#starts + 1] = self.space:nearest(self.systems[i].outcome)
+  end
+  starts[#starts + 1] = self:best(weight)
+  return starts
+end
+
+-- Returns the tried mixes that are allowed and were not refused, the best first; of equal ones
+-- those of fewer techniques first.
+function Tried:sorted(weight)
+  local all = {}
+  for _, entry in ipairs(self.list) do
+    local chosen = self.space:chosen(entry.mix)
+    if not entry.why and self:is_allowed(chosen) then
+      all[#all + 1] = { entry = entry, value = self:score(entry, weight), n = #chosen }
+    end
+  end
+  table.sort(all, function(a, b)
+    if a.value ~= b.value then return a.value < b.value end
+    if a.n ~= b.n then return a.n < b.n end
+    return a.entry.key < b.entry.key
+  end)
+  return all
+end
+
+--- Returns the best mix so far, or nil.
+function Tried:best(weight)
+  local first = self:sorted(weight)[1]
+  return first and first.entry.mix
+end
+
+--- Returns the reason of the first refusal.
+function Tried:first_reason()
+  for _, entry in ipairs(self.list) do
+    if entry.why then return entry.why end
+  end
+end
+
+-- Returns the record of a system.
+function Tried:record_of(system, outcome, label)
+  local job = { system = { name = system.name }, index = 1, case = { point = {} },
+    spec = self:spec_for(system), assumed = schema.merged(self.c.model.assumed,
+      self.c.cluster.assumed) }
+  local run = simulated.record(self.c.name, job, outcome)
+  run.choice = label or run.choice
+  return run
+end
+
+--- Returns the record of a mix, whose system gets this name.
+function Tried:record(mix, name)
+  local system = self.space:system(mix, name, self.at)
+  local outcome, why = self:outcome(system)
+  if not outcome then errors.user("moe.search: the mix is refused: " .. why, self.at) end
+  return self:record_of(system, outcome, self.space:label(mix))
+end
+
+--- Returns the records of the known systems, the best first.
+function Tried:named()
+  local list = core.array {}
+  for i, s in ipairs(self.systems) do list[i] = self:record_of(s.system, s.outcome) end
+  return list
+end
+
+--- Returns the best mixes, at most n, `best` first; of mixes with equal plans only one.
+function Tried:best_mixes(best, weight, n)
+  local list, seen = { best }, { [self:entry(best).hash] = true }
+  for _, one in ipairs(self:sorted(weight)) do
+    if #list >= n then break end
+    if not seen[one.entry.hash] and not one.entry.oom then
+      seen[one.entry.hash] = true
+      list[#list + 1] = one.entry.mix
+    end
+  end
+  return list
+end
+
+--- Returns the records of the best mixes.
+function Tried:top(best, weight, n)
+  local list = core.array {}
+  for i, mix in ipairs(self:best_mixes(best, weight, n)) do
+    list[i] = self:record(mix, i == 1 and "best" or "mix_" .. i)
+  end
+  return list
+end
+
+--- Returns { iteration_ms, peak_bytes, label, named } of all mixes and known systems that fit, the
+--- fastest first.
+function Tried:points()
+  local all = {}
+  for _, one in ipairs(self:sorted(1)) do
+    local e = one.entry
+    if not e.oom then
+      all[#all + 1] = { iteration_ms = e.iteration_ms, peak_bytes = e.peak_bytes, label = e.label,
+        mix = e.mix }
+    end
+  end
+  for _, s in ipairs(self.systems) do
+    if not s.outcome.oom then
+      all[#all + 1] = { iteration_ms = s.outcome.iteration_ms, peak_bytes = s.outcome.peak_bytes,
+        label = s.name, named = s }
+    end
+  end
+  table.sort(all, function(a, b)
+    if a.iteration_ms ~= b.iteration_ms then return a.iteration_ms < b.iteration_ms end
+    if a.peak_bytes ~= b.peak_bytes then return a.peak_bytes < b.peak_bytes end
+    return a.label < b.label
+  end)
+  return all
+end
+
+--- Returns the records of those to which no other is better in both time and memory.
+function Tried:front()
+  local front, least = core.array {}, math.huge
+  for _, p in ipairs(self:points()) do
+    if p.peak_bytes < least then
+      least = p.peak_bytes
+      front[#front + 1] = p.named and self:record_of(p.named.system, p.named.outcome)
+        or self:record(p.mix, ("front_%d"):format(#front + 1))
+    end
+  end
+  return front
+end
+
+--- Returns { techniques, why, n } for each reason of refusals: the first mix with it and how many.
+function Tried:refusals()
+  local list, of = core.array {}, {}
+  for _, entry in ipairs(self.list) do
+    if entry.why then
+      local one = of[entry.why]
+      if not one then
+        one = { why = entry.why, techniques = entry.label, n = 0 }
+        of[entry.why], list[#list + 1] = one, one
+      end
+      one.n = one.n + 1
+    end
+  end
+  table.sort(list, function(a, b) return a.n > b.n or a.n == b.n and a.why < b.why end)
+  return list
+end
+
+return M

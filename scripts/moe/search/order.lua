@@ -1,0 +1,51 @@
+-- Whether the best mix of a search stays the best at the ends of the assumed constants' bands.
+local core = require "moe.core"
+local jobs_lib = require "moe.run.jobs"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+-- Returns the names of the assumed constants of a model and a cluster whose band has two ends.
+local function constants_of(c)
+  local names = {}
+  for _, of in ipairs { c.model.assumed, c.cluster.assumed } do
+    for _, constant in pairs(of) do
+      if constant.lo < constant.hi then names[constant.name] = true end
+    end
+  end
+  return schema.keys_of(names)
+end
+
+--- Returns { second, holds, changes } for the plain mix and for the best known system: whether the
+--- best mix, if it is the faster one, is so too with each assumed constant at either end of its
+--- band; changes: the ends at which it is not, as "name = lo". The list is empty without assumed
+--- constants. second: the record of the best known system, or nil.
+function M.of(c, tried, best, second)
+  local list = core.array {}
+  local ours = tried.space:system(best, "best", tried.at)
+  local others = { { "plain", tried.space:system(tried.space:plain(), "plain", tried.at) } }
+  if second then others[2] = { second.system, tried.systems[1].system } end
+  for _, other in ipairs(others) do
+    list[#list + 1] = { second = other[1], holds = true, changes = core.array {} }
+  end
+  local names = constants_of(c)
+  if #names == 0 then return core.array {} end
+  local base = tried:ms_of(ours)
+  for _, name in ipairs(names) do
+    for _, part in ipairs { "lo", "hi" } do
+      local spec = jobs_lib.simulated_spec({ model = c.model, cluster = c.cluster,
+        optimizer = c.optimizer }, { [name] = part })
+      local ms = tried:ms_of(ours, spec)
+      for i, other in ipairs(others) do
+        local before, now = tried:ms_of(other[2]), tried:ms_of(other[2], spec)
+        if before and now and ms and (base < before) ~= (ms < now) then
+          list[i].holds = false
+          table.insert(list[i].changes, name .. " = " .. part)
+        end
+      end
+    end
+  end
+  return list
+end
+
+return M

@@ -1,0 +1,249 @@
+-- moe.search{...}: which mix of techniques is best for a model on a cluster, and why. The mixes are
+-- those of moe.search.space; moe.search.explore chooses which of them are planned and simulated.
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local explore = require "moe.search.explore"
+local jobs_lib = require "moe.run.jobs"
+local mixes = require "moe.search.mixes"
+local order = require "moe.search.order"
+local real = require "moe.search.real"
+local schema = require "moe.base.schema"
+local session = require "moe.run.session"
+local space_lib = require "moe.search.space"
+local target = require "moe.spec.target"
+local text = require "moe.search.text"
+
+local M = {}
+
+local OBJECTIVES = { "iteration_ms", "peak_bytes" }
+
+M.FIELDS = {
+  name = { type = "string", default = "search", doc = "the search's name in results" },
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  optimizer = target.OPTIMIZER_FIELD,
+  techniques = { type = "any", default = "all", as = '"all"|string[]',
+    doc = 'the techniques that mixes may have: "all", or a list of names: '
+      .. table.concat(space_lib.TECHNIQUES, ", ") },
+  with = { type = "list", of = { type = "pass" }, default = {},
+    doc = "policies of the recipe, or passes with options of their own, which a mix has or has "
+      .. "not; of placements, a mix has at most one" },
+  options = { type = "table", default = {}, as = "table<string, table<string, any[]>>",
+    doc = "pass -> option -> list of the values to try, in place of the built-in lists" },
+  allowed = { type = "function", as = "fun(has: table<string, boolean>): boolean",
+    doc = "whether a mix is allowed: has[name] is true for its techniques and policies; default: "
+      .. "all are" },
+  objective = { type = "any", default = "iteration_ms", as = "string|string[]",
+    doc = '"iteration_ms", "peak_bytes", or a list of both: the first is that of the best mix, and '
+      .. "mixes are looked for that are good in one or in between" },
+  memory_bytes = { type = "number", lo = 1, hi = 1e15,
+    doc = "memory of a device, which no mix may exceed; default: that of the cluster" },
+  budget_s = { type = "number", lo = 0.1, hi = 1e6, default = 60,
+    doc = "seconds after which no further mix is simulated" },
+  steps = { type = "integer", lo = 1, hi = 1e6,
+    doc = "number of steps to simulate; the median step counts. Default: 1, or 8 for a model with "
+      .. "a routing and for mixes that place experts" },
+  top = { type = "integer", lo = 1, hi = 1e4, default = 10,
+    doc = "how many of the best mixes are listed" },
+  execute = { type = "any", as = "integer|moe.SearchExecute",
+    doc = "runs the best mixes, as many as this number says, and the plain one on CPU ranks, and "
+      .. "says whether they are in the order that was predicted; or a table of fields" },
+  seed = { type = "integer", lo = 0, hi = 2 ^ 31, default = 1,
+    doc = "seed of the random mixes at which a search of a large space begins again" },
+}
+M.EXECUTE = real.FIELDS
+
+-- Returns the techniques as a set of names.
+local function techniques_of(given, at)
+  local set, names = {}, space_lib.TECHNIQUES
+  local list = given == "all" and names or given
+  if type(list) ~= "table" then
+    schema.refuse("moe.search.techniques", given, '"all" or a list of names', at)
+  end
+  for i, name in ipairs(list) do
+    schema.field({ type = "string", enum = names }, name,
+      ("moe.search.techniques[%d]"):format(i), at)
+    set[name] = true
+  end
+  return set
+end
+
+-- Returns the objectives as a list.
+local function objectives_of(given, at)
+  local list = type(given) == "table" and given or { given }
+  if #list < 1 or #list > #OBJECTIVES or list[1] == list[2] then
+    schema.refuse("moe.search.objective", given, "iteration_ms, peak_bytes or a list of both", at)
+  end
+  for i, name in ipairs(list) do
+    schema.field({ type = "string", enum = OBJECTIVES }, name,
+      type(given) == "table" and ("moe.search.objective[%d]"):format(i) or "moe.search.objective",
+      at)
+  end
+  return list
+end
+
+-- Raises a user error unless each list of `options` is of values of an option of a pass.
+local function check_options(options, at)
+  local passes = {}
+  for _, row in ipairs(core.table "passes") do passes[row.name] = row end
+  for pass, lists in pairs(options) do
+    local path = "moe.search.options." .. tostring(pass)
+    if not passes[pass] then
+      schema.unknown("moe.search.options", "pass", pass, schema.keys_of(passes), at)
+    end
+    schema.field({ type = "table" }, lists, path, at)
+    for option, list in pairs(lists) do
+      local place = path .. "." .. tostring(option)
+      schema.field({ type = "list", of = { type = "any" } }, list, place, at)
+      if #list == 0 then
+        errors.user(place .. ": the list is empty; give at least one value", at)
+      end
+    end
+  end
+end
+
+-- Returns the specification of the plans, for `steps` or for as many steps as a system needs.
+local function spec_of(c)
+  local spec = jobs_lib.simulated_spec({ model = c.model, cluster = c.cluster,
+    optimizer = c.optimizer })
+  if c.memory_bytes then
+    spec.cluster = schema.merged(spec.cluster, { device = schema.merged(spec.cluster.device,
+      { memory_bytes = c.memory_bytes }) })
+  end
+  return spec
+end
+
+-- Returns the weights of log(time) in the sums that are minimized, one after the other.
+local function weights_of(objectives)
+  local fast = objectives[1] == "iteration_ms"
+  if #objectives == 2 then return fast and { 1, 0.5, 0 } or { 0, 0.5, 1 } end
+  return { fast and 1 or 0 }
+end
+
+-- Explores the space once for each weight; returns whether all mixes were seen.
+local function explore_all(space, tried, c, weights)
+  local begin, exhaustive = core.clock(), false
+  for i, weight in ipairs(weights) do
+    local found = explore.explore(space, {
+      evaluate = function(mix)
+        core.status(("searching, %d mixes simulated"):format(tried.simulated),
+          c.budget_s - (core.clock() - begin))
+        return tried:value(mix, weight)
+      end,
+      starts = tried:starts(weight), seed = c.seed + i,
+      used = function() return core.clock() - begin end,
+      budget = c.budget_s * i / #weights })
+    exhaustive = exhaustive or found.exhaustive
+    if exhaustive then break end
+  end
+  return exhaustive
+end
+
+local mt = schema.class("search", "what moe.search returns")
+
+schema.record("search", "search", "what moe.search found", {
+  { "objective", "string[]", "what was minimized" },
+  { "best", "moe.Run", "the best mix, as in results.json" },
+  { "plain", "moe.Run", "the mix without any technique" },
+  { "top", "moe.Run[]", "the best mixes; mixes with equal plans once" },
+  { "front", "moe.Run[]", "the mixes and known systems to which no other is better in both time "
+    .. "and memory, the fastest first" },
+  { "named", "moe.Run[]", "the known systems, the best first" },
+  { "contributions", "{ technique: string, without_ms: number, best_ms: number }[]",
+    "for each technique of the best mix its time without that technique" },
+  { "refused", "{ techniques: string, why: string, n: integer }[]",
+    "why mixes were refused, the first mix, and how many" },
+  { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
+    .. "stays faster than the plain one and than the best known system at both ends of each "
+    .. "assumed constant, or at which ends it does not" },
+  { "bound_ms", "number", "a time below which no schedule of the best mix's ops is" },
+  { "least_bound_ms", "number", "the smallest such time of all mixes seen" },
+  { "simulated", "integer", "mixes that were planned and simulated" },
+  { "excluded", "integer", "mixes that were not simulated since a bound says that they are slower, "
+    .. "or since mixes with the same two techniques were refused" },
+  { "space", "integer", "number of mixes" },
+  { "exhaustive", "boolean", "whether all mixes were seen" },
+  { "took_s", "number", "seconds" },
+  { "executed", "moe.SearchExecuted?", "what the executed runs say, with execute" },
+  { "system", "string", "the best mix as Lua text, a moe.system" },
+  { "recipe", "string?", "name of the recipe of the best mix, in the output folder; nil if model, "
+    .. "cluster or policies cannot be written" },
+})
+
+-- Returns the best mix without the techniques that do not make it better.
+local function simplest(space, tried, mix, weight)
+  local value, again = tried:value(mix, weight), true
+  while again do
+    again = false
+    for _, choice in ipairs(space:chosen(mix)) do
+      local less = { unpack(mix) }
+      less[choice.dimension] = 1
+      local other = tried:exact(less, weight)
+      if other and other <= value * (1 + 1e-9) then
+        mix, value, again = less, other, true
+        break
+      end
+    end
+  end
+  return mix
+end
+
+local function contributions(space, tried, mix)
+  local list, best = core.array {}, tried:record(mix, "best").iteration_ms
+  for _, choice in ipairs(space:chosen(mix)) do
+    local less = { unpack(mix) }
+    less[choice.dimension] = 1
+    tried:exact(less, 1)
+    local one = tried.of[space:key(less)]
+    list[#list + 1] = { technique = choice.label, best_ms = best,
+      without_ms = one and one.iteration_ms or nil, why = one and one.why or nil }
+  end
+  table.sort(list, function(a, b) return (a.without_ms or 1e300) > (b.without_ms or 1e300) end)
+  return list
+end
+
+--- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
+--- prints it, and adds it to results.json.
+function M.search(t)
+  local at = errors.here()
+  local c = schema.check(M.FIELDS, t, "moe.search", at)
+  local objectives = objectives_of(c.objective, at)
+  check_options(c.options, at)
+  local execute = c.execute and real.check(c.execute, at)
+  local space = space_lib.new(techniques_of(c.techniques, at), c.options, c.with)
+  if space.size == 1 then
+    errors.user("moe.search.techniques: the list is empty; give at least one technique, or `with`",
+      at)
+  end
+  errors.stop_in "policies"
+  errors.stop_in "check"
+  local begin = core.clock()
+  session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set }, at)
+  local tried = mixes.new(space, spec_of(c), c, at)
+  tried:known_systems()
+  local weights = weights_of(objectives)
+  local exhaustive = explore_all(space, tried, c, weights)
+  local best = tried:best(weights[1])
+  if not best then
+    errors.user("moe.search: no mix can be planned; the first was refused: "
+      .. tostring(tried:first_reason()), at)
+  end
+  best = simplest(space, tried, best, weights[1])
+  local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
+    contributions = contributions(space, tried, best), top = tried:top(best, weights[1], c.top),
+    front = tried:front(), named = tried:named(), refused = tried:refusals(),
+    simulated = tried.simulated, excluded = tried.excluded, space = space.size,
+    exhaustive = exhaustive, objective = objectives }
+  s.bound_ms, s.least_bound_ms = s.best.lower_bound_ms, tried.least_bound
+  s.order = order.of(c, tried, best, s.named[1])
+  s.system = text.system(space, best)
+  s.took_s = core.clock() - begin
+  local why
+  s.recipe, why = text.write_recipe(c, space, best)
+  if execute then s.executed = real.run(c, execute, space, tried, best, weights[1]) end
+  text.print(c, s, why)
+  session.add_search(c.name, s, tried:points())
+  return schema.object(s, mt)
+end
+
+return M

@@ -1,0 +1,246 @@
+-- The space that moe.search searches: dimensions, each with choices, of which the first always
+-- leaves its technique out. A mix has one choice per dimension; it is a list of their numbers.
+local core = require "moe.core"
+local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+
+local M = {}
+
+local NONE, READY, READY_EACH = system_lib.AFTER, system_lib.DDP, system_lib.LINA
+
+-- Each dimension is { name, technique... } and each technique { name, passes = pass -> options } or
+-- { name, set = field of the system -> values }. An option with a list has one choice per value.
+local DIMENSIONS = {
+  { "rows", { "irregular_a2a", passes = { irregular_a2a = {} } },
+    { "used_rows", passes = { irregular_a2a = {}, used_rows = {} } } },
+  { "parts", { "capacity_pipeline", passes = { capacity_pipeline = { degree = { 2, 4, 8 } } } },
+    { "pipemoe", passes = { pipemoe = { objective = { "forward", "step" } } } },
+    { "micro_ops", passes = { micro_ops = { bytes = { 30e6, 8e6 } } } } },
+  { "rounds", { "fastermoe_pipeline", passes = { fastermoe_pipeline = {} } } },
+  { "steps", { "hierarchical_a2a", passes = { hierarchical_a2a = {} } } },
+  { "batch", { "partition", passes = { partition = { max_parts = { 2, 4, 8 } } } } },
+  { "placement", { "prophet", passes = { prophet = { hidden = { 0, 1 } } } },
+    { "prophet_split", passes = { prophet = { hidden = 1, split = true } } },
+    { "fastermoe_shadowing", passes = { fastermoe_shadowing = {} } },
+    { "top_k", passes = { top_k = { k = 2, shadows = 2 } } },
+    { "eplb", passes = { eplb = {} } }, { "swap", passes = { swap = {} } } },
+  { "copies", { "prophet_schedule", passes = { prophet_schedule = {} } } },
+  { "weights", { "dw_schedule", passes = { dw_schedule = {} } } },
+  { "discipline", { "serial", passes = { serial = {} } },
+    { "blocking_a2a", passes = { blocking_a2a = { experts = { true, false } } } },
+    { "fixed", passes = { fixed = {} } },
+    { "priority", passes = { priority = { hold = { true, false } } } } },
+  { "chunks", { "chunked", passes = { chunked = { which = { "all_reduce", "both" } } } } },
+  { "gradients", { "all_reduce", set = { all_reduce = { READY, READY_EACH } } } },
+  { "states", { "zero", set = { zero = { 1 } } } },
+  { "activations", { "recompute", set = { recompute = { "blocks" } } } },
+}
+
+-- Passes that no mix has, and why.
+local INFERENCE = "it is for inference only"
+local EXCLUDED = { placed = "it places experts as they are without it", lina_inference = INFERENCE }
+
+--- Returns whether a pass is for inference only.
+function M.is_for_inference(pass) return EXCLUDED[pass] == INFERENCE end
+
+-- What a choice of an all-reduce policy is called.
+local REDUCE_NAMES = { [READY] = "when ready, buckets of 25 MiB",
+  [READY_EACH] = "when ready, each gradient" }
+
+local kinds = {}  -- name of a pass -> its kind
+for _, row in ipairs(core.table "passes") do kinds[row.name] = row.kind end
+
+-- Raises an error that names the first pass that is neither in a dimension nor excluded.
+local function check_passes()
+  local known = schema.merged(EXCLUDED, {})
+  for _, dimension in ipairs(DIMENSIONS) do
+    for i = 2, #dimension do
+      for name in pairs(dimension[i].passes or {}) do known[name] = true end
+    end
+  end
+  for name in pairs(kinds) do
+    assert(known[name], name .. ": the pass is neither in a dimension of moe.search nor excluded")
+  end
+end
+check_passes()
+
+--- The names of all techniques.
+M.TECHNIQUES = {}
+for _, dimension in ipairs(DIMENSIONS) do
+  for i = 2, #dimension do M.TECHNIQUES[#M.TECHNIQUES + 1] = dimension[i][1] end
+end
+
+local function value_text(value)
+  if REDUCE_NAMES[value] then return REDUCE_NAMES[value] end
+  return type(value) == "number" and ("%g"):format(value) or tostring(value)
+end
+
+-- Returns all combinations of the lists in `options`, each { values = options, label = of those
+-- that have a list of more than one value }.
+local function combinations(options)
+  local all = { { values = {}, label = "" } }
+  for name, given in pairs(options) do
+    local list = type(given) == "table" and #given > 0 and given or { given }
+    local more = {}
+    for _, one in ipairs(all) do
+      for _, value in ipairs(list) do
+        local label = #list > 1 and (" %s=%s"):format(name, value_text(value)) or ""
+        more[#more + 1] = { values = schema.merged(one.values, { [name] = value }),
+          label = one.label .. label }
+      end
+    end
+    all = more
+  end
+  return all
+end
+
+-- Returns the choices of a technique, each { technique, label, passes = a list of passes, set =
+-- fields of the system, schedules = whether it changes only the schedule }. grid: pass -> option ->
+-- list of values, in place of those above.
+local function choices_of(technique, grid)
+  local name, made = technique[1], {}
+  if technique.set then
+    for _, one in ipairs(combinations(technique.set)) do
+      local _, value = next(one.values)
+      made[#made + 1] = { technique = name, label = name .. " " .. value_text(value), passes = {},
+        set = one.values }
+    end
+    return made
+  end
+  made[1] = { technique = name, label = name, passes = {}, set = {}, schedules = true }
+  for pass, options in pairs(technique.passes) do
+    local more = {}
+    for _, before in ipairs(made) do
+      for _, one in ipairs(combinations(schema.merged(options, grid[pass] or {}))) do
+        more[#more + 1] = schema.merged(before, { label = before.label .. one.label,
+          schedules = before.schedules and kinds[pass] == "schedule",
+          passes = schema.merged(before.passes,
+            { [#before.passes + 1] = policy.passes[pass](one.values) }) })
+      end
+    end
+    made = more
+  end
+  return made
+end
+
+local OUT = { label = "", passes = {}, set = {}, schedules = true }
+
+-- Returns the choice that has a policy of the recipe in the mix.
+local function choice_with(pass)
+  return { technique = pass.name, label = pass.name, passes = { pass }, set = {},
+    schedules = pass.stage == "schedule" }
+end
+
+local Space = {}
+Space.__index = Space
+
+--- Makes the space of these techniques (a set of names), of the values in `grid`, and of the
+--- passes in the list `with`, each of which a mix has or has not. Dimensions without a choice are
+--- left out.
+function M.new(techniques, grid, with)
+  local space = setmetatable({ dimensions = {}, size = 1 }, Space)
+  local own = { placement = {} }
+  for _, pass in ipairs(with) do
+    if pass.stage == "placement" then
+      table.insert(own.placement, choice_with(pass))
+    else
+      own[#own + 1] = { name = pass.name, choices = { OUT, choice_with(pass) } }
+    end
+  end
+  local function add(dimension)
+    if #dimension.choices == 1 then return end
+    space.dimensions[#space.dimensions + 1] = dimension
+    space.size = space.size * #dimension.choices
+  end
+  for _, given in ipairs(DIMENSIONS) do
+    local choices = { OUT }
+    for i = 2, #given do
+      if techniques[given[i][1]] then
+        for _, choice in ipairs(choices_of(given[i], grid)) do choices[#choices + 1] = choice end
+      end
+    end
+    for _, choice in ipairs(own[given[1]] or {}) do choices[#choices + 1] = choice end
+    add { name = given[1], choices = choices }
+  end
+  for _, dimension in ipairs(own) do add(dimension) end
+  return space
+end
+
+--- Returns the mix without any technique.
+function Space:plain()
+  local mix = {}
+  for i in ipairs(self.dimensions) do mix[i] = 1 end
+  return mix
+end
+
+--- Returns a text that tells mixes apart.
+function Space:key(mix) return table.concat(mix, ".") end
+
+--- Returns the key of all mixes that have the same ops and differ only in their schedule.
+function Space:family(mix)
+  local parts = {}
+  for i, dimension in ipairs(self.dimensions) do
+    parts[i] = dimension.choices[mix[i]].schedules and 0 or mix[i]
+  end
+  return table.concat(parts, ".")
+end
+
+--- Returns the choices of the mix that are not left out.
+function Space:chosen(mix)
+  local list = {}
+  for i, dimension in ipairs(self.dimensions) do
+    if mix[i] > 1 then
+      list[#list + 1] = schema.merged(dimension.choices[mix[i]], { dimension = i, choice = mix[i] })
+    end
+  end
+  return list
+end
+
+--- Returns the mix as text, "partition max_parts=8 + dw_schedule".
+function Space:label(mix)
+  local labels = {}
+  for i, choice in ipairs(self:chosen(mix)) do labels[i] = choice.label end
+  return #labels > 0 and table.concat(labels, " + ") or "plain"
+end
+
+--- Returns the system `name` of the mix, whose errors are raised at `at`.
+function Space:system(mix, name, at)
+  local passes, fields = {}, {}
+  for _, choice in ipairs(self:chosen(mix)) do
+    for _, pass in ipairs(choice.passes) do passes[#passes + 1] = pass end
+    for key, value in pairs(choice.set) do fields[key] = value end
+  end
+  return system_lib.of_passes(name, passes, schema.merged({ all_reduce = NONE }, fields), at)
+end
+
+-- Returns whether all passes of a choice are among the stages, with these options.
+local function is_in(choice, stages)
+  for _, pass in ipairs(choice.passes) do
+    local stage = stages[pass.name]
+    for name, value in pairs(pass.options) do
+      if not stage or stage.options[name] ~= value then return false end
+    end
+    if not stage then return false end
+  end
+  return #choice.passes > 0
+end
+
+--- Returns the mix that is most like a system. candidate: { stages, all_reduce, zero, recompute }
+--- as a record has them.
+function Space:nearest(candidate)
+  local stages, mix = {}, self:plain()
+  for _, stage in ipairs(candidate.stages) do stages[stage.name] = stage end
+  for i, dimension in ipairs(self.dimensions) do
+    local most = 0
+    for j, choice in ipairs(dimension.choices) do
+      for field, value in pairs(choice.set) do
+        if core.json_encode { candidate[field] } == core.json_encode { value } then mix[i] = j end
+      end
+      if is_in(choice, stages) and #choice.passes > most then mix[i], most = j, #choice.passes end
+    end
+  end
+  return mix
+end
+
+return M

@@ -1,0 +1,173 @@
+-- What a search prints, and the best mix as Lua text.
+local aligned = require "moe.base.aligned"
+local core = require "moe.core"
+local lua_text = require "moe.base.lua_text"
+local report = require "moe.results.report"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+
+local M = {}
+
+local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
+
+-- Returns the text of a pass: moe.pass.name { options }, or a policy's name with its options.
+local function pass_text(pass)
+  local options = lua_text.text(pass.options, "  ")
+  if pass.apply or pass.placement then return ("%s %s"):format(pass.name, options) end
+  return ("moe.pass.%s %s"):format(pass.name, options)
+end
+
+--- Returns the mix as the Lua text of a moe.system. A policy of the recipe is written as its name
+--- with its options, as if its constructor were in a variable of that name.
+function M.system(space, mix)
+  local lines, set = {}, { all_reduce = system_lib.AFTER }
+  for _, choice in ipairs(space:chosen(mix)) do
+    for _, pass in ipairs(choice.passes) do lines[#lines + 1] = "  " .. pass_text(pass) .. "," end
+    set = schema.merged(set, choice.set)
+  end
+  local name = #lines > 0 and "best" or "lina_baseline"  -- a system without any pass
+  for key, value in pairs(set) do
+    lines[#lines + 1] = ("  %s = %s,"):format(key, lua_text.text(value, "  "))
+  end
+  return ("moe.system %q {\n%s\n}"):format(name, table.concat(lines, "\n"))
+end
+
+-- Returns the text of a model of a built-in architecture; nil and why it cannot be written.
+local function model_text(model)
+  local built = { gpt2_moe = true, decoder = true }
+  local name = model.root:match "^model%.([%w_]+)$"
+  if not built[name] then name = model.tensors and "decoder" or model.architecture.name end
+  if not built[name] then return nil, "the architecture " .. tostring(name) .. " of the recipe" end
+  local text, why = lua_text.text(schema.merged({ name = model.name }, model.given), "  ")
+  if not text then return nil, "a model with " .. why end
+  return ("moe.model.%s %s"):format(name, text)
+end
+
+local function cluster_text(cluster)
+  local name = cluster.own and cluster.path:match "^cluster%.(.*)$" or "custom"
+  local text, why = lua_text.text(cluster.own or cluster.given, "  ")
+  if not text then return nil, "a cluster with " .. why end
+  return ("moe.cluster.%s %s"):format(name, text)
+end
+
+local FILE = [[
+-- The best mix that %s found for this model and cluster, beside plain expert parallelism.
+local moe = require "moe"
+
+return moe.experiment {
+  name = "best",
+  model = %s,
+  cluster = %s,
+  optimizer = %s,
+  systems = { moe.system "raf" {}, %s },
+}
+]]
+
+--- Writes the recipe best.lua of the best mix into the output folder; returns the file's name, or
+--- nil and what cannot be written.
+function M.write_recipe(c, space, best)
+  for _, choice in ipairs(space:chosen(best)) do
+    for _, pass in ipairs(choice.passes) do
+      if pass.apply or pass.placement then return nil, "the policy " .. pass.name end
+    end
+  end
+  local model, why = model_text(c.model)
+  if not model then return nil, why end
+  local cluster
+  cluster, why = cluster_text(c.cluster)
+  if not cluster then return nil, why end
+  core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name, model, cluster,
+    lua_text.text(c.optimizer, "  "), (M.system(space, best):gsub("\n", "\n    "))))
+  return c.name .. "_best.lua"
+end
+
+local function ratio(a, b) return ("%.2fx"):format(a / b) end
+
+local function top_table(s)
+  local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
+  local function add(run, label)
+    rows[#rows + 1] = { run.system, run.oom and "OOM" or report.ms(run.iteration_ms),
+      ratio(s.plain.iteration_ms, run.iteration_ms), gib(run.peak_bytes), label }
+  end
+  add(s.plain, "")
+  for _, run in ipairs(s.top) do add(run, run.choice) end
+  if s.named[1] then
+    add(s.named[1], "known system" .. (s.named[1].choice and ", " .. s.named[1].choice or ""))
+  end
+  return aligned.text(rows)
+end
+
+local function contributions_table(s)
+  local rows = { { "without", "iteration ms", "slower by" } }
+  for _, one in ipairs(s.contributions) do
+    rows[#rows + 1] = { one.technique, one.without_ms and report.ms(one.without_ms) or "refused",
+      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "" }
+  end
+  return aligned.text(rows)
+end
+
+local function front_table(s)
+  local rows = { { "iteration ms", "peak GiB", "mix or known system" } }
+  for _, run in ipairs(s.front) do
+    local own = run.system:match "^front_%d+$"
+    rows[#rows + 1] = { report.ms(run.iteration_ms), gib(run.peak_bytes),
+      own and run.choice or run.system }
+  end
+  return aligned.text(rows)
+end
+
+local function order_lines(s)
+  local lines = {}
+  for _, one in ipairs(s.order) do
+    lines[#lines + 1] = one.holds
+      and ("The order of best and %s is the same at both ends of every assumed constant."):format(
+        one.second)
+      or ("The order of best and %s changes at: %s"):format(one.second,
+        table.concat(one.changes, ", "))
+  end
+  return lines
+end
+
+-- Returns the paragraph that says what was seen.
+local function seen_text(s)
+  local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
+    s.took_s)
+  if s.exhaustive then
+    return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
+  end
+  return text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
+    :format(s.excluded)
+end
+
+local function executed_lines(s)
+  if not s.executed then return {} end
+  local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
+  for _, p in ipairs(s.executed.pairs) do
+    rows[#rows + 1] = { p.a, p.b, ("%.3f"):format(p.predicted), ("%.3f"):format(p.executed),
+      p.verdict, p.held == nil and "-" or p.held and "yes" or "no" }
+  end
+  return { "", aligned.text(rows), ("Order as predicted in %d of %d resolved pairs"):format(
+    s.executed.held, s.executed.compared) }
+end
+
+--- Prints the search.
+function M.print(c, s, why)
+  core.say(("%s: %s on %s, %d devices"):format(c.name, c.model.name, c.cluster.name,
+    c.cluster.devices))
+  core.say(seen_text(s))
+  core.say("\n" .. top_table(s))
+  core.say(("\nNo schedule of the best mix's ops takes less than %s ms; of the ops of all mixes "
+    .. "seen, less than %s ms"):format(report.ms(s.bound_ms), report.ms(s.least_bound_ms)))
+  if #s.contributions > 0 then core.say("\n" .. contributions_table(s)) end
+  core.say("\nTime against memory: nothing seen is better in both\n" .. front_table(s))
+  for _, line in ipairs(order_lines(s)) do core.say(line) end
+  for _, one in ipairs(s.refused) do
+    core.say(("Refused, %d mixes, such as %s: %s"):format(one.n, one.techniques, one.why))
+  end
+  for _, line in ipairs(executed_lines(s)) do core.say(line) end
+  core.say("\n" .. s.system)
+  core.say(s.recipe and core.out_dir and ("\nRecipe of the best mix: %s/%s"):format(core.out_dir,
+    s.recipe) or ("\nNo recipe is written, since it would need %s"):format(why))
+end
+
+return M

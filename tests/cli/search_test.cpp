@@ -1,0 +1,147 @@
+// moe.search in the real program.
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tests/cli/program.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+const std::string kHead = R"(
+local moe = require "moe"
+local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 512, heads = 4, seq = 256,
+  batch_per_device = 4, experts_per_device = 2, gate = "switch" }
+local cluster = moe.cluster.p3dn { nodes = 2 }
+)";
+
+/// A folder with a recipe, and the program run on it.
+class Recipe {
+ public:
+  explicit Recipe(const std::string& text) {
+    std::string name = (fs::temp_directory_path() / "moe-search-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    std::ofstream(folder_ / "recipe.lua") << kHead + text;
+  }
+  ~Recipe() { fs::remove_all(folder_); }
+  Recipe(const Recipe&) = delete;
+  Recipe& operator=(const Recipe&) = delete;
+
+  Outcome run(const std::string& file = "recipe.lua", const std::string& out = "out") const {
+    return test::run("cd " + folder_.string() + "; exec timeout 120 " MOEBENCH_BINARY " run " +
+                     file + " --cache c.sqlite --out " + out);
+  }
+  json results(const std::string& out = "out") const {
+    std::ifstream in(folder_ / out / "results.json");
+    return json::parse(in);
+  }
+
+ private:
+  fs::path folder_;
+};
+
+TEST_CASE("a search finds the best mix of a small space, and its recipe gives the same time") {
+  const Recipe recipe(R"(
+    local names = { "irregular_a2a", "capacity_pipeline", "partition", "dw_schedule", "serial",
+      "all_reduce" }
+    local s = moe.search { model = model, cluster = cluster, techniques = names,
+      options = { capacity_pipeline = { degree = { 2, 4 } }, partition = { max_parts = { 4 } } } }
+    local R = moe.run(moe.experiment { name = "all", over = { rows = { "", "irregular_a2a" },
+        parts = { 1, 2, 4 }, batch = { "", "partition" }, weights = { "", "dw_schedule" },
+        place = { "after", "ready 25", "ready 0" } },
+      case = function(p)
+        local t = { all_reduce = { lane = p.place == "after" and "comm" or "comm_reduce",
+          place = p.place == "after" and "after" or "ready",
+          bucket_bytes = p.place == "ready 0" and 0 or 25 * 2 ^ 20 } }
+        if p.rows ~= "" then t[#t + 1] = moe.pass.irregular_a2a {} end
+        if p.parts > 1 then t[#t + 1] = moe.pass.capacity_pipeline { degree = p.parts } end
+        if p.batch ~= "" then t[#t + 1] = moe.pass.partition { max_parts = 4 } end
+        if p.weights ~= "" then t[#t + 1] = moe.pass.dw_schedule {} end
+        if #t == 0 then t[1] = moe.pass.capacity_pipeline { degree = 1 } end
+        return { model = model, cluster = cluster, systems = { moe.system "x" (t) } }
+      end })
+    print("least", R:get "iteration_ms":min(), s.best.iteration_ms, s.exhaustive, s.space)
+    for _, one in ipairs(s.contributions) do assert(one.without_ms > one.best_ms) end
+    for i = 2, #s.front do
+      assert(s.front[i].iteration_ms >= s.front[i - 1].iteration_ms)
+      assert(s.front[i].peak_bytes < s.front[i - 1].peak_bytes)
+    end
+    assert(s.front[1].iteration_ms <= s.best.iteration_ms)
+    assert(s.bound_ms <= s.best.iteration_ms and s.least_bound_ms <= s.bound_ms)
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  REQUIRE(o.exit == 0);
+  double least = 0, best = 1;
+  const size_t at = o.text.find("\nleast\t");
+  REQUIRE(at != std::string::npos);
+  REQUIRE(sscanf(o.text.c_str() + at, "\nleast\t%lf\t%lf\ttrue\t144", &least, &best) == 2);
+  CHECK(best == least);
+  const json search = recipe.results()["searches"][0];
+  CHECK(search["best"]["iteration_ms"] == best);
+  const Outcome again = recipe.run("out/search_best.lua", "best");
+  INFO(again.text);
+  REQUIRE(again.exit == 0);
+  CHECK(recipe.results("best")["runs"][1]["iteration_ms"] == best);
+  CHECK(recipe.results("best")["runs"][1]["plan_hash"] == search["best"]["plan_hash"]);
+}
+
+TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to its time") {
+  const Recipe recipe(R"(
+    local longest = moe.policy.schedule { name = "longest", apply = function(s, g)
+      local used = {}
+      for _, a2a in ipairs(g:ops { kind = "all_to_all", phase = "backward" }) do
+        for _, dw in ipairs(g:ops { dw = true, where = function(op)
+            return not used[op.name] and s:free(op, a2a) end }) do
+          s:under(dw, a2a)
+          used[dw.name] = true
+          break
+        end
+      end
+    end }
+    local seen = {}
+    local s = moe.search { model = model, cluster = cluster, with = { longest {} },
+      techniques = { "used_rows", "zero", "dw_schedule" },
+      allowed = function(has)
+        seen[#seen + 1] = has
+        return not (has.dw_schedule or has.zero)
+      end }
+    local stages = {}
+    for _, stage in ipairs(s.best.stages) do stages[#stages + 1] = stage.name end
+    print("best:", table.concat(stages, " "), s.recipe)
+    for _, run in ipairs(s.top) do assert(not run.choice:find "dw_schedule") end
+    assert(type(seen[1].longest) == "boolean" and type(seen[1].zero) == "boolean")
+    local short = moe.search { model = model, cluster = cluster, budget_s = 0.3, name = "short" }
+    assert(not short.exhaustive and short.simulated < short.space)
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  REQUIRE(o.exit == 0);
+  CHECK_THAT(o.text, Contains("best:\tirregular_a2a used_rows longest\tnil"));
+  CHECK_THAT(o.text, Contains("a better one may be among the rest"));
+}
+
+TEST_CASE("wrong fields of a search are named") {
+  const auto message = [](const std::string& fields) {
+    const Outcome o =
+        Recipe("moe.search { model = model, cluster = cluster,\n  " + fields + " }").run();
+    CHECK(o.exit == 1);
+    return o.text;
+  };
+  CHECK_THAT(message("techniques = { 'dw_shedule' }"), Contains("Did you mean 'dw_schedule'"));
+  CHECK_THAT(message("techniques = {}"), Contains("moe.search.techniques"));
+  CHECK_THAT(message("objective = 'time'"), Contains("moe.search.objective"));
+  CHECK_THAT(message("options = { partition = { parts = 3 } }"),
+             Contains("moe.search.options.partition.parts"));
+  CHECK_THAT(message("options = { partition = { max_pats = { 3 } } }"), Contains("max_parts"));
+  CHECK_THAT(message("options = { partitio = {} }"), Contains("Did you mean 'partition'"));
+  CHECK_THAT(message("execute = 0"), Contains("moe.search.execute"));
+  CHECK_THAT(message("with = { 1 }"), Contains("moe.search.with[1]"));
+}
+
+}  // namespace
+}  // namespace moe::test

@@ -1,0 +1,157 @@
+// Sweeps of simulations: in several processes, again, and after a kill.
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+#include <thread>
+
+#include "tests/cli/program.h"
+
+namespace moe::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Matchers::Contains;
+using nlohmann::json;
+
+// 3 * 24 points of 3 systems; each two batches have the same model. %s is the body of a policy.
+const std::string kSweep = R"(
+local moe = require "moe"
+local n = 0
+local first = moe.policy.schedule { name = "first", apply = function(s, g, ctx) %s end }
+local batches = {}
+for i = 1, 24 do batches[i] = i end
+return moe.experiment { name = "sweep", over = { nodes = { 1, 2, 4 }, batch = batches },
+  case = function(p) return {
+    model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
+      batch_per_device = 1 + p.batch % 12, experts_per_device = 2, gate = "switch" },
+    cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {}, moe.system "tutel" {},
+      moe.system "mine" { moe.pass.irregular_a2a {}, first {} } } } end }
+)";
+
+class Sweep {
+ public:
+  explicit Sweep(const std::string& policy = "") {
+    std::string name = (fs::temp_directory_path() / "moe-sweep-XXXXXX").string();
+    folder_ = mkdtemp(name.data());
+    const size_t at = kSweep.find("%s");
+    std::ofstream(folder_ / "sweep.lua") << kSweep.substr(0, at) + policy + kSweep.substr(at + 2);
+  }
+  ~Sweep() { fs::remove_all(folder_); }
+  Sweep(const Sweep&) = delete;
+  Sweep& operator=(const Sweep&) = delete;
+
+  std::string command(const std::string& out, const std::string& more) const {
+    return "cd " + folder_.string() +
+           "; exec timeout 120 " MOEBENCH_BINARY " run sweep.lua --out " + out + " " + more;
+  }
+  json results(const std::string& out) const {
+    std::ifstream in(folder_ / out / "results.json");
+    return json::parse(in);
+  }
+  /// The runs of results.json without what differs from run to run of the program.
+  json runs(const std::string& out) const {
+    json all = results(out)["runs"];
+    for (json& run : all) {
+      run.erase("plan_ms");
+      run.erase("simulate_ms");
+    }
+    return all;
+  }
+  size_t lines(const std::string& out) const {
+    std::ifstream in(folder_ / out / "runs.jsonl");
+    size_t n = 0;
+    for (std::string line; std::getline(in, line);) ++n;
+    return n;
+  }
+
+ private:
+  fs::path folder_;
+};
+
+constexpr size_t kRuns = 3 * 24 * 3;
+
+TEST_CASE("a sweep has the same results with any number of processes, and again from the cache") {
+  const Sweep sweep;
+  REQUIRE(run(sweep.command("one", "--workers 1 --cache :memory:")).exit == 0);
+  const json one = sweep.runs("one");
+  REQUIRE(one.size() == kRuns);
+  CHECK(sweep.results("one")["experiments"][0]["simulations"] ==
+        json{{"done", kRuns / 2}, {"found", kRuns / 2}});
+  REQUIRE(run(sweep.command("three", "--workers 3 --cache c.sqlite")).exit == 0);
+  CHECK((sweep.runs("three") == one));
+  const Outcome again = run(sweep.command("again", "--workers 2 --cache c.sqlite"));
+  CHECK_THAT(again.text, Contains("216 of 216 simulations were done before"));
+  CHECK((sweep.runs("again") == one));
+}
+
+TEST_CASE("a sweep that was killed goes on where it ended") {
+  const Sweep sweep;
+  const pid_t child = fork();
+  if (child == 0) {
+    const std::string command = sweep.command("out", "--workers 2 --cache c.sqlite >/dev/null");
+    execl("/bin/sh", "sh", "-c", command.c_str(), nullptr);
+    _exit(99);
+  }
+  // `timeout` forwards SIGTERM, but not SIGKILL, so the group of processes is killed.
+  setpgid(child, child);
+  while (sweep.lines("out") < 100) std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  const size_t before = sweep.lines("out") - 2;
+  kill(-child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  REQUIRE(run(sweep.command("out", "--workers 2 --cache c.sqlite")).exit == 0);
+  CHECK(sweep.runs("out").size() == kRuns);
+  const json counts = sweep.results("out")["experiments"][0]["simulations"];
+  CHECK(counts["found"].get<size_t>() >= std::min(before, kRuns / 2));
+  CHECK(counts["done"].get<size_t>() <= kRuns - before);
+}
+
+TEST_CASE("a policy that keeps something between its calls sees all calls in order") {
+  const Sweep sweep(
+      "n = n + 1 local a = g:ops { kind = 'all_to_all', phase = 'backward' } "
+      "local at = a[1 + math.floor(n / 5) % #a] "
+      "local dw = g:ops { dw = true, where = function(op) return s:free(op, at) end } "
+      "if dw[1] then s:under(dw[1], at) end");
+  REQUIRE(run(sweep.command("one", "--workers 1 --cache :memory:")).exit == 0);
+  const json one = sweep.runs("one");
+  std::set<std::string> plans;
+  for (const json& run : one) {
+    if (run["system"] == "mine" && run["devices"] == 8) plans.insert(run["plan_hash"]);
+  }
+  CHECK(plans.size() > 12);  // more than there are models
+  REQUIRE(run(sweep.command("two", "--workers 2 --cache c.sqlite")).exit == 0);
+  CHECK((sweep.runs("two") == one));
+  REQUIRE(run(sweep.command("again", "--workers 2 --cache c.sqlite")).exit == 0);
+  CHECK((sweep.runs("again") == one));
+}
+
+TEST_CASE("a policy that prints does so for each of its calls, in order") {
+  const Sweep sweep(
+      "if ctx.model.batch_per_device == 12 then print('twelve ' .. ctx.cluster.devices) end");
+  const Outcome o = run(sweep.command("out", "--workers 2 --cache c.sqlite"));
+  REQUIRE(o.exit == 0);
+  std::string printed;
+  std::istringstream in(o.text);
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("twelve")) printed += line + ";";
+  }
+  CHECK(printed == "twelve 8;twelve 16;twelve 32;twelve 8;twelve 16;twelve 32;");
+}
+
+TEST_CASE("an error of a system in a sweep is raised after the results before it") {
+  const Sweep sweep("if ctx.model.batch_per_device == 10 then error('not ten') end");
+  const Outcome o = run(sweep.command("out", "--workers 2 --cache c.sqlite"));
+  CHECK(o.exit == 1);
+  CHECK_THAT(o.text, Contains("sweep.lua:4: not ten"));
+  CHECK(sweep.runs("out").size() == 74);  // the points before batch 9, and raf and tutel there
+}
+
+}  // namespace
+}  // namespace moe::test
