@@ -40,7 +40,7 @@ void open_prophet(lua_State* L);
 /// on top, and makes the type of a routing model (api/routing.cpp).
 void open_routing(lua_State* L);
 /// Adds core.simulation_key, core.find_simulation, core.store_simulation, core.printed and
-/// core.workers to the table on top, and makes the type of workers (api/simulations.cpp).
+/// core.workers to the table on top, and makes the type of workers (sweep/simulations.cpp).
 void open_simulations(lua_State* L);
 /// Makes the types of the arguments of a gate's route() (api/gate.cpp).
 void open_gate(lua_State* L);

@@ -1,6 +1,7 @@
 #include "engine/cost/cache_file.h"
 
 #include <fcntl.h>
+#include <sqlite3.h>
 #include <sys/file.h>
 #include <unistd.h>
 
@@ -126,6 +127,14 @@ std::string set_aside(const std::string& path, const char* what) {
 
 }  // namespace
 
+void CacheFile::Finalize::operator()(sqlite3_stmt* statement) const {
+  sqlite3_finalize(statement);
+}
+
+void CacheFile::Close::operator()(sqlite3* db) const {
+  sqlite3_close_v2(db);
+}
+
 void CacheFile::open() {
   db_.reset();
   sqlite3* raw = nullptr;
@@ -165,6 +174,27 @@ CacheFile::Statement CacheFile::prepare(const char* sql) const {
   sqlite3_stmt* statement = nullptr;
   if (sqlite3_prepare_v2(db_.get(), sql, -1, &statement, nullptr) != SQLITE_OK) fail();
   return Statement(statement);
+}
+
+void CacheFile::execute(const Statement& statement, const std::vector<Value>& values,
+                        const std::function<void(sqlite3_stmt*)>& row) {
+  sqlite3_stmt* const raw = statement.get();
+  const std::lock_guard<std::mutex> hold(mutex_);
+  sqlite3_reset(raw);
+  for (size_t i = 0; i < values.size(); ++i) {
+    const int number = static_cast<int>(i) + 1;
+    if (const auto* text = std::get_if<std::string_view>(&values[i])) {
+      sqlite3_bind_text64(raw, number, text->data(), text->size(), SQLITE_TRANSIENT, SQLITE_UTF8);
+    } else if (const auto* real = std::get_if<double>(&values[i])) {
+      sqlite3_bind_double(raw, number, *real);
+    } else {
+      sqlite3_bind_int64(raw, number, std::get<int64_t>(values[i]));
+    }
+  }
+  const int code = sqlite3_step(raw);
+  if (code == SQLITE_ROW && row) row(raw);
+  if (code != SQLITE_ROW && code != SQLITE_DONE) fail();
+  sqlite3_reset(raw);
 }
 
 std::string CacheFile::take_warning() {

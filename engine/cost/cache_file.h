@@ -5,13 +5,17 @@
 // SimulationCache), which also guard each row with a checksum.
 #pragma once
 
-#include <sqlite3.h>
-
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <variant>
+#include <vector>
+
+struct sqlite3;
+struct sqlite3_stmt;
 
 namespace moe {
 
@@ -31,41 +35,22 @@ class CacheFile {
   /// Returns the warning of opening the file, or "" when there is none; a second call returns "".
   std::string take_warning();
 
-  /// A statement that a mutex keeps to one thread. After `reset`, columns and parameters are those
-  /// of a new execution.
   struct Finalize {
-    void operator()(sqlite3_stmt* statement) const { sqlite3_finalize(statement); }
+    void operator()(sqlite3_stmt* statement) const;
   };
   using Statement = std::unique_ptr<sqlite3_stmt, Finalize>;
   Statement prepare(const char* sql) const;
-  /// Executes the statement with these values as its parameters and calls row() if there is a row;
-  /// then ends the statement's transaction, so that the WAL can be checkpointed. Throws RunError
-  /// when the file cannot be read or written.
-  template <class Row, class... Values>
-  void execute(const Statement& statement, const Row& row, const Values&... values) {
-    const std::lock_guard<std::mutex> hold(mutex_);
-    sqlite3_reset(statement.get());
-    int number = 0;
-    (bind(statement.get(), ++number, values), ...);
-    const int code = sqlite3_step(statement.get());
-    if (code == SQLITE_ROW) row(statement.get());
-    if (code != SQLITE_ROW && code != SQLITE_DONE) fail();
-    sqlite3_reset(statement.get());
-  }
+  /// Executes the statement with these values of its parameters and calls row() if there is a row;
+  /// then ends the statement's transaction, so that the WAL can be checkpointed. May be called from
+  /// any thread. Throws RunError when the file cannot be read or written.
+  using Value = std::variant<std::string_view, double, int64_t>;
+  void execute(const Statement& statement, const std::vector<Value>& values,
+               const std::function<void(sqlite3_stmt*)>& row = nullptr);
 
  private:
   struct Close {
-    void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
+    void operator()(sqlite3* db) const;
   };
-  static void bind(sqlite3_stmt* statement, int number, std::string_view text) {
-    sqlite3_bind_text64(statement, number, text.data(), text.size(), SQLITE_TRANSIENT, SQLITE_UTF8);
-  }
-  static void bind(sqlite3_stmt* statement, int number, double value) {
-    sqlite3_bind_double(statement, number, value);
-  }
-  static void bind(sqlite3_stmt* statement, int number, int64_t value) {
-    sqlite3_bind_int64(statement, number, value);
-  }
   [[noreturn]] void fail() const;
   void open();
 

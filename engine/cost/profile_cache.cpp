@@ -1,6 +1,7 @@
 #include "engine/cost/profile_cache.h"
 
 #include <fmt/ranges.h>
+#include <sqlite3.h>
 
 #include <algorithm>
 #include <array>
@@ -18,8 +19,9 @@ constexpr CacheFile::Layout kLayout = {
     .what = "profile cache",
     .application_id = 0x6d6f6562,  // "moeb" in ASCII
     .schema = 3,
-    .table = "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT "
-             "NULL, disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    .table =
+        "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT "
+        "NULL, disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
 };
 
 /// Returns the samples in the text; nullopt unless all are numbers from `least` to kLongestSample.
@@ -81,8 +83,8 @@ ProfileCache::~ProfileCache() = default;
 
 std::optional<Samples> ProfileCache::find(const std::string& key, Nanoseconds least) {
   std::optional<Samples> samples;
-  impl_->file.execute(
-      impl_->find, [&](sqlite3_stmt* row) { samples = samples_of(row, key, least); }, key);
+  impl_->file.execute(impl_->find, {key},
+                      [&](sqlite3_stmt* row) { samples = samples_of(row, key, least); });
   return samples;
 }
 
@@ -90,9 +92,8 @@ void ProfileCache::store(const std::string& key, const Samples& samples) {
   MOE_CHECK(!samples.ns.empty(),
             "ProfileCache::store: key '{}' has 0 samples, but must have at least 1", key);
   const std::string ns = fmt::format("{}", fmt::join(samples.ns, ","));
-  impl_->file.execute(
-      impl_->store, [](sqlite3_stmt*) {}, key, ns, samples.lost, int64_t{samples.disturbed},
-      checksum(key, ns, samples.lost, samples.disturbed));
+  impl_->file.execute(impl_->store, {key, ns, samples.lost, int64_t{samples.disturbed},
+                                     checksum(key, ns, samples.lost, samples.disturbed)});
 }
 
 std::string ProfileCache::take_warning() {

@@ -1,4 +1,4 @@
-#include "bindings/host/simulation_cache.h"
+#include "bindings/sweep/simulation_cache.h"
 
 #include <sqlite3.h>
 

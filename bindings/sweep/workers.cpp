@@ -1,4 +1,4 @@
-#include "bindings/host/workers.h"
+#include "bindings/sweep/workers.h"
 
 #include <fcntl.h>
 #include <poll.h>

@@ -9,7 +9,9 @@ local function space_of(sizes, ops)
   local space = { dimensions = {}, size = 1 }
   for i, n in ipairs(sizes) do
     space.dimensions[i] = { choices = {} }
-    for j = 1, n do space.dimensions[i].choices[j] = { schedules = j == 1 or i > (ops or #sizes) } end
+    for j = 1, n do
+      space.dimensions[i].choices[j] = { schedules = j == 1 or i > (ops or #sizes) }
+    end
     space.size = space.size * n
   end
   function space:plain()

@@ -7,9 +7,9 @@
 #include "bindings/host/core.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
-#include "bindings/host/simulation_cache.h"
 #include "bindings/host/userdata.h"
-#include "bindings/host/workers.h"
+#include "bindings/sweep/simulation_cache.h"
+#include "bindings/sweep/workers.h"
 
 namespace moe::lua {
 namespace {

@@ -1,4 +1,6 @@
-#include "bindings/host/simulation_cache.h"
+#include "bindings/sweep/simulation_cache.h"
+
+#include <sqlite3.h>
 
 #include <filesystem>
 
@@ -25,12 +27,10 @@ int64_t checksum(const std::string& key, std::string_view outcome, std::string_v
 
 int64_t number_of(CacheFile& file, const char* query) {
   int64_t number = 0;
-  file.execute(file.prepare(query),
+  file.execute(file.prepare(query), {},
                [&](sqlite3_stmt* row) { number = sqlite3_column_int64(row, 0); });
   return number;
 }
-
-void nothing(sqlite3_stmt*) {}
 
 }  // namespace
 
@@ -45,7 +45,7 @@ SimulationCache::SimulationCache(const std::string& path, int64_t most_bytes)
     const int64_t rows = number_of(file_, "SELECT count(*) FROM simulations");
     file_.execute(file_.prepare("DELETE FROM simulations WHERE number IN (SELECT number FROM "
                                 "simulations ORDER BY number LIMIT ?)"),
-                  nothing, (rows + 1) / 2);
+                  {(rows + 1) / 2});
   }
   find_ = file_.prepare("SELECT outcome, trace, checksum FROM simulations WHERE key = ?");
   store_ = file_.prepare(
@@ -60,13 +60,13 @@ std::optional<Simulation> SimulationCache::find(const std::string& key) {
     if (sqlite3_column_int64(row, 2) != checksum(key, *outcome, *trace)) return;
     found = {std::string(*outcome), std::string(*trace)};
   };
-  file_.execute(find_, take, key);
+  file_.execute(find_, {key}, take);
   return found;
 }
 
 void SimulationCache::store(const std::string& key, const Simulation& simulation) {
-  file_.execute(store_, nothing, key, simulation.outcome, simulation.trace,
-                checksum(key, simulation.outcome, simulation.trace));
+  file_.execute(store_, {key, simulation.outcome, simulation.trace,
+                         checksum(key, simulation.outcome, simulation.trace)});
 }
 
 std::string simulations_beside(const std::string& path) {
