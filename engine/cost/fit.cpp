@@ -46,15 +46,18 @@ LineFit fit_line(const std::string& what, std::span<const TimedWork> points, boo
     wxt += weight * p.x * p.ns;
   }
   const double determinant = w * wxx - wx * wx;
-  if (!(determinant > 1e-12 * w * wxx)) {
+  const bool one_size = !(determinant > 1e-12 * w * wxx);
+  if (one_size && (!may_be_flat || points.empty())) {
     throw run_error(
         "{}: fitting a line needs points of two different sizes, but all {} points have one size",
         what, points.size());
   }
   LineFit fit;
-  fit.alpha_ns = (wt * wxx - wxt * wx) / determinant;
-  fit.beta_ns = (w * wxt - wx * wt) / determinant;
-  if (fit.alpha_ns < 0) fit = {.alpha_ns = 0, .beta_ns = wxt / wxx};
+  if (!one_size) {
+    fit.alpha_ns = (wt * wxx - wxt * wx) / determinant;
+    fit.beta_ns = (w * wxt - wx * wt) / determinant;
+    if (fit.alpha_ns < 0) fit = {.alpha_ns = 0, .beta_ns = wxt / wxx};
+  }
   if (!(fit.beta_ns > 0) && may_be_flat) {
     fit = {.alpha_ns = wt / w, .beta_ns = 0};
   } else if (!(fit.beta_ns > 0)) {

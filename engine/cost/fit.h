@@ -37,9 +37,9 @@ struct LineFit {
 };
 
 /// Fits a line by least squares of relative errors: minimizes the sum of
-/// ((alpha + beta x - t) / t)^2 with alpha >= 0. Throws RunError naming `what` when there are
-/// fewer than two different x or a time is not above 0. Where times do not grow with x, beta is 0
-/// and alpha the mean of times if `may_be_flat` (as of small transfers, which take about their
+/// ((alpha + beta x - t) / t)^2 with alpha >= 0. Throws RunError naming `what` when a time is not
+/// above 0. Where times do not grow with x, or there are fewer than two different x, beta is 0 and
+/// alpha the mean of times if `may_be_flat` (as of small transfers, which take about their
 /// start-up); else it throws RunError.
 LineFit fit_line(const std::string& what, std::span<const TimedWork> points,
                  bool may_be_flat = false);

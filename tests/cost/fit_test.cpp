@@ -78,6 +78,8 @@ TEST_CASE("where asked for, times that do not grow are constant, and others a li
   CHECK(flat.beta_ns == 0);
   CHECK((flat.alpha_ns > 98 && flat.alpha_ns < 100));
   CHECK(flat.error.worst < 0.02);
+  const LineFit same = fit_line("equal", Points{{7, 100}, {7, 100}}, true);
+  CHECK((same.alpha_ns == Approx(100) && same.beta_ns == 0));
   const Points growing = {{1, 3}, {2, 5}, {4, 9}};
   CHECK(fit_line("large", growing, true).beta_ns == fit_line("large", growing).beta_ns);
 }

@@ -48,7 +48,8 @@ end
 function Tried:outcome(system, spec)
   local ok, result = pcall(simulations.outcome, self:spec_for(system, spec), system, {})
   if ok then return result end
-  if core.kind_of(result) ~= "user" then error(result, 0) end
+  local kind = core.kind_of(result)
+  if kind ~= "user" and kind ~= "run" or result.message == "interrupted" then error(result, 0) end
   return nil, reason_of(result)
 end
 

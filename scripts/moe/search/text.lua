@@ -155,6 +155,9 @@ function M.print(c, s, why)
   core.say(("%s: %s on %s, %d devices"):format(c.name, c.model.name, c.cluster.name,
     c.cluster.devices))
   core.say(seen_text(s))
+  if s.best.oom then
+    core.say "No mix fits in a device's memory; the best is the one that exceeds it least"
+  end
   core.say("\n" .. top_table(s))
   core.say(("\nNo schedule of the best mix's ops takes less than %s ms; of the ops of all mixes "
     .. "seen, less than %s ms"):format(report.ms(s.bound_ms), report.ms(s.least_bound_ms)))
