@@ -253,6 +253,9 @@ class ProfileCost : public CostModel {
   /// again and keeps, in this object and in the cache, the samples with the lower median, or
   /// undisturbed ones in place of disturbed ones.
   void time_again(const Graph& graph, OpId op) const;
+  /// From now on, without in-step factors compute takes this many times the measured times, which
+  /// are those at reference speed (profile/profiler.h).
+  void set_slower(double slower) { slower_ = slower; }
   /// From now on, ops take their time in a step by these factors; with nullopt, their time alone.
   void set_in_step(std::optional<InStep> in_step) { in_step_ = std::move(in_step); }
   const std::optional<InStep>& in_step() const { return in_step_; }
@@ -294,6 +297,7 @@ class ProfileCost : public CostModel {
   std::vector<double> occupancies_;  // occupancies at which ops are measured, ascending
   MeasureHandoff measure_handoff_;
   Quiet quiet_;
+  double slower_ = 1;
   std::optional<InStep> in_step_;
   std::optional<OverlapTable> overlap_;
   int32_t blocks_ = 0;                               // thread blocks of each of the run's transfers

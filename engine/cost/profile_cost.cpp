@@ -153,7 +153,11 @@ Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork
   Nanoseconds ns = alone_ns(graph, op, routed.work.slot_occupancy);
   const bool collective = graph.def(op).collective != Collective::kNone;
   if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, routed));
-  if (!in_step_) return ns;
+  if (!in_step_ && collective) return ns;
+  if (!in_step_) {
+    return checked_ns(static_cast<double>(ns) * slower_,
+                      [&] { return fmt::format("op '{}' alone", graph.op(op).name); });
+  }
   const std::string group = step_group(graph, op);
   if (!collective) return in_step_->of_compute(group, ns);
   return in_step_->of_collective(group, payload_bytes(graph, op, routed.work), ns);

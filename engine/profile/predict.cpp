@@ -109,6 +109,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
   profile.ranks_beside = options.pace > 0 ? std::min(spec.num_ranks, num_cores()) : spec.num_ranks;
   profile.checked = options.check_finite;
   profile.paced = options.pace > 0;
+  profile.at_reference = options.device == "cpu";
   const Profiler profiler = profiler_on(options, profile);
   if (options.rehearse > 0 && profiler.device) {
     throw user_error(
@@ -138,6 +139,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
                                          profiler.handoff, quiet);
   };
   const auto cost = cost_on(spec);
+  if (profile.at_reference) cost->set_slower(slower_than_reference());
   if (options.blocks > 0 && profiler.device) {
     add_overlap(*cost, spec, options, profile, profiler, *cache);
   }

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <barrier>
+#include <cmath>
 #include <cstring>
 #include <deque>
 #include <fstream>
@@ -15,8 +17,10 @@
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
+#include "engine/cost/profile_cache.h"
 #include "engine/exec/cpu/slice_exchange.h"
 #include "engine/exec/finite.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/exec/sync.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/kernel_call.h"
@@ -190,12 +194,6 @@ ThreadGroup other_ranks(int64_t num_threads, const std::function<void(int64_t)>&
           [body](int64_t i) { body(i + 1); }};
 }
 
-/// Sets a flag at the end of the scope, also when an error ends it.
-struct SetAtEnd {
-  std::atomic<bool>& flag;
-  ~SetAtEnd() { flag = true; }
-};
-
 Samples profile_kernel(const Graph& graph, OpId op, const ProfileOptions& options) {
   if (!kernels::reserve_blas_buffers(options.ranks_beside)) {
     throw run_error(
@@ -206,22 +204,31 @@ Samples profile_kernel(const Graph& graph, OpId op, const ProfileOptions& option
   // Constructed and called once here, so that errors of the op are thrown here and not on a thread.
   std::deque<KernelCalls> calls;
   for (int64_t t = 0; t < options.ranks_beside; ++t) calls.emplace_back(graph, op, options).call();
+  std::vector<RankSamples> all(calls.size());
   std::atomic<bool> stop{false};
-  std::atomic<int64_t> running{1};
-  const auto keep_busy = [&](int64_t thread) {
-    ++running;
-    while (!stop) calls[static_cast<size_t>(thread)].call();
+  std::barrier<> together(options.ranks_beside);
+  const auto reference = [&] { return options.at_reference ? reference_ns() : kReferenceNs; };
+  const auto measure = [&](size_t rank) {
+    const StayOnCore core(static_cast<int64_t>(rank), options.ranks_beside);
+    together.arrive_and_wait();
+    const Nanoseconds before = reference();
+    together.arrive_and_wait();
+    CallSampler sampler = sampler_of(options);
+    while (!stop) {
+      const TimedCall call = calls[rank].call();
+      sampler.add(call, clock_ns());
+      if (rank == 0 && (sampler.done(clock_ns()) || stop_requested())) stop = true;
+    }
+    together.arrive_and_wait();
+    all[rank] = {sampler.take(), (before + reference()) / 2};
   };
-  const ThreadGroup beside = other_ranks(options.ranks_beside, keep_busy);
-  const SetAtEnd stop_at_end{stop};
-  while (running < options.ranks_beside) std::this_thread::yield();
-  CallSampler sampler = sampler_of(options);
-  while (!sampler.done(clock_ns())) {
-    check_stop();
-    const TimedCall call = calls[0].call();
-    sampler.add(call, clock_ns());
+  {
+    const ThreadGroup beside = other_ranks(
+        options.ranks_beside, [&](int64_t rank) { measure(static_cast<size_t>(rank)); });
+    measure(0);
   }
-  return sampler.take();
+  check_stop();
+  return at_reference_speed(std::move(all));
 }
 
 Samples profile_collective(const Graph& graph, OpId op, const ProfileOptions& options) {
@@ -261,6 +268,23 @@ std::string cpu_model() {
 }
 
 }  // namespace
+
+Samples at_reference_speed(std::vector<RankSamples> all) {
+  double mean = 0;
+  for (const RankSamples& rank : all) {
+    const std::vector<Nanoseconds>& ns =
+        rank.samples.ns.empty() ? all[0].samples.ns : rank.samples.ns;
+    mean += static_cast<double>(median(ns)) * static_cast<double>(kReferenceNs) /
+            static_cast<double>(std::max<Nanoseconds>(1, rank.reference_ns)) /
+            static_cast<double>(all.size());
+  }
+  Samples samples = std::move(all[0].samples);
+  const double scale = mean / static_cast<double>(std::max<Nanoseconds>(1, median(samples.ns)));
+  for (Nanoseconds& ns : samples.ns) {
+    ns = std::max<Nanoseconds>(1, std::llround(static_cast<double>(ns) * scale));
+  }
+  return samples;
+}
 
 EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work, int64_t size,
                            Bytes element_bytes) {
@@ -373,9 +397,10 @@ Gate timed_gate(const Op& op) {
 }
 
 std::string profile_key(const ProfileOptions& options) {
-  return fmt::format("{}; {}; threads=1 beside={}{}{}", cpu_model(), kernels::kernel_set(),
+  return fmt::format("{}; {}; threads=1 beside={}{}{}{}", cpu_model(), kernels::kernel_set(),
                      options.ranks_beside, options.checked ? " checked" : "",
-                     options.paced ? " paced" : "");
+                     options.paced ? " paced" : "",
+                     options.at_reference ? " at reference speed" : "");
 }
 
 }  // namespace moe

@@ -24,10 +24,23 @@ struct ProfileOptions {
   /// For a run with a pace: a sample of a compute op is the CPU time of the call's thread, and of a
   /// collective 0, since its time is that of the link alone.
   bool paced = false;
+  /// Whether times of compute ops are those at reference speed (at_reference_speed()).
+  bool at_reference = false;
 };
 
+/// The samples that one of several ranks took of an op at the same time, and the time of a call of
+/// the reference kernel (exec/results/machine_state.h) around them on the same core.
+struct RankSamples {
+  Samples samples;
+  Nanoseconds reference_ns;
+};
+/// Returns the samples of the first rank, scaled so that their median is the mean of all ranks'
+/// medians, each at the speed at which the reference kernel takes kReferenceNs: on a shared host
+/// cores differ in speed by a third, and from second to second.
+Samples at_reference_speed(std::vector<RankSamples> all);
+
 /// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches
-/// in the state of a training step; calls of which the thread lost time to other threads are made
+/// in the state of a training step, on the mean of ranks_beside ranks; calls of which the thread lost time to other threads are made
 /// again, within a budget of time, and kept as disturbed after it (call_sampler.h); if
 /// options.checked, a sample includes the executor's check of the results for non-finite numbers. A
 /// gate that is not built in is timed as top_k. A collective is timed between ranks_beside threads,

@@ -138,7 +138,8 @@ void time_disturbed_again(const Graph& graph, const InStep& result,
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const auto factor = result.factors.find(step_group(graph, op));
-    if (factor == result.factors.end() || factor->second >= kLeastFactor) continue;
+    const double least = kLeastFactor * std::min(1.0, result.overall);
+    if (factor == result.factors.end() || factor->second >= least) continue;
     if (is_view(graph, graph.op(op)) || !done.insert(op_signature(graph, op)).second) continue;
     options.time_again(graph, op);
   }

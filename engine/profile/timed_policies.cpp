@@ -1,10 +1,12 @@
 #include "engine/profile/timed_policies.h"
 
+#include <cmath>
 #include <utility>
 
 #include "engine/base/rng.h"
 #include "engine/comm/communicator.h"
 #include "engine/cost/profile_cache.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
@@ -60,13 +62,14 @@ Samples time_gate(const Gate& gate, const Graph& graph, const Op& op, Samples re
   GateTrial trial(graph, op);
   const Nanoseconds around = median(rest.ns);
   std::vector<Nanoseconds> samples;
+  const double slower = options.at_reference ? slower_than_reference() : 1;
   const int64_t until = clock_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
   const auto enough = static_cast<size_t>(options.min_samples);
   while (samples.size() < enough || clock_ns() < until) {
     RoutingBuilder builder(trial.maps);
     const int64_t begin = clock_ns();
     gate.route(trial.in, builder);
-    samples.push_back(around + clock_ns() - begin);
+    samples.push_back(around + std::llround(static_cast<double>(clock_ns() - begin) / slower));
   }
   rest.ns = std::move(samples);
   return rest;
@@ -84,6 +87,7 @@ Samples time_policy(const PlacementFunction& policy, const Op& op, Samples rest,
   for (int64_t& rows : loads.rows) rows = rng.below(256);
   std::vector<Nanoseconds> samples;
   const int64_t every = attr_int(op, "every", 1);
+  const double slower = options.at_reference ? slower_than_reference() : 1;
   const int64_t until = clock_ns() + static_cast<int64_t>(options.min_time_s * 1e9);
   const auto enough = static_cast<size_t>(options.min_samples);
   while (samples.size() < enough || clock_ns() < until) {
@@ -95,7 +99,8 @@ Samples time_policy(const PlacementFunction& policy, const Op& op, Samples rest,
     LastPlaced last;
     const int64_t begin = clock_ns();
     ask_policy(policy, attr_string(op, "policy"), 0, input, last);
-    samples.push_back(around + (clock_ns() - begin) / every);
+    const double own = static_cast<double>(clock_ns() - begin) / slower;
+    samples.push_back(around + std::llround(own / static_cast<double>(every)));
   }
   rest.ns = std::move(samples);
   return rest;

@@ -73,6 +73,10 @@ Nanoseconds reference_ns() {
   return median({reference_call_ns(), reference_call_ns(), reference_call_ns()});
 }
 
+double slower_than_reference() {
+  return static_cast<double>(reference_ns()) / static_cast<double>(kReferenceNs);
+}
+
 OthersWatch::OthersWatch()
     : begin_(clock_ns()), others_(others_ns()), stolen_(core_times().stolen) {}
 
