@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/cost/cost_model.h"
+#include "engine/exec/results/machine_state.h"
 #include "engine/graph/text.h"
 #include "engine/model/model.h"
 #include "engine/ops/kernel_call.h"
@@ -336,6 +337,19 @@ TEST_CASE("waking a lane is sampled in both directions and takes some time") {
   std::sort(samples.begin(), samples.end());
   CHECK(samples.front() >= 0);
   CHECK(samples[90] > 100);  // a look at a variable costs as much
+}
+
+TEST_CASE("samples at reference speed are the mean of the ranks, each by its own core's speed") {
+  // The second core is half as fast as the first, and both are slower than the reference.
+  const auto at = [](int64_t first, int64_t second) {
+    return at_reference_speed(
+        {{{{900, 1000, 1100}, 0.25, true}, first}, {{{2100, 2000, 1900}}, second}});
+  };
+  const Samples samples = at(2 * kReferenceNs, 4 * kReferenceNs);
+  CHECK(samples == Samples{{450, 500, 550}, 0.25, true});
+  CHECK(at(kReferenceNs, kReferenceNs).ns == std::vector<Nanoseconds>{1350, 1500, 1650});
+  CHECK(at_reference_speed({{{{7, 8, 9}}, kReferenceNs}, {{}, kReferenceNs}}).ns ==
+        std::vector<Nanoseconds>{7, 8, 9});
 }
 
 }  // namespace

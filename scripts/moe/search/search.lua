@@ -202,6 +202,16 @@ local function contributions(space, tried, mix)
   return list
 end
 
+-- Returns { iteration_ms, peak_bytes, label, known } of all mixes and known systems that were seen.
+local function seen_of(tried)
+  local seen = {}
+  for i, p in ipairs(tried:points()) do
+    seen[i] = { iteration_ms = p.iteration_ms, peak_bytes = p.peak_bytes, label = p.label,
+      known = p.named ~= nil }
+  end
+  return seen
+end
+
 --- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
 --- prints it, and adds it to results.json.
 function M.search(t)
@@ -242,7 +252,7 @@ function M.search(t)
   s.recipe, why = text.write_recipe(c, space, best)
   if execute then s.executed = real.run(c, execute, space, tried, best, weights[1]) end
   text.print(c, s, why)
-  session.add_search(c.name, s, tried:points())
+  session.add_search(c.name, s, seen_of(tried))
   return schema.object(s, mt)
 end
 
