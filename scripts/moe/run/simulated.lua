@@ -34,7 +34,7 @@ end
 function M.run(name, jobs, done, each)
   local all, first = {}, session.num_runs()
   for i, job in ipairs(jobs) do
-    all[i] = { spec = job.spec, system = job.system,
+    all[i] = { spec = job.spec, system = job.system, group = job.case,
       options = { overlap = true, traced = first + i <= MAX_TRACES } }
   end
   local function begin(i)

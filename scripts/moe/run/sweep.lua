@@ -76,19 +76,47 @@ function Sweep:known(i)
   return false
 end
 
--- Gives jobs to the workers that have none.
-function Sweep:give()
-  while #self.idle > 0 and self.next <= self.last do
-    local i = self.next
+-- Returns the next job of the group that a worker is at, or the first one of the next group; nil
+-- if there is none.
+function Sweep:next_job(worker)
+  local group = self.group_of[worker]
+  while not group or group.at > #group do
+    self.next_group = self.next_group + 1
+    group = self.groups[self.next_group]
+    if not group then return nil end
+    self.group_of[worker] = group
+  end
+  group.at = group.at + 1
+  return group[group.at - 1]
+end
+
+-- Gives the worker a job that is not known yet; returns whether there was one.
+function Sweep:give(worker)
+  for i in function() return self:next_job(worker) end do
     local job = self.jobs[i]
-    self.next = i + 1
+    if i > self.last then return false end
     self.keys[i] = simulations.key(job.spec, job.system, job.options)
     if not self:known(i) then
-      local worker = table.remove(self.idle)
       self.job_of[worker] = i
       if self.keys[i] then self.running[self.keys[i]] = {} end
       self.workers:ask(worker, tostring(i))
+      return true
     end
+  end
+  return false
+end
+
+-- Sets the groups: lists of the jobs from number self.at on that follow each other and have the
+-- same `group`. What a worker computes for one of them, such as a sample of the gate, serves the others.
+function Sweep:make_groups()
+  self.groups, self.next_group, self.group_of = {}, 0, {}
+  for i = self.at, #self.jobs do
+    local last = self.groups[#self.groups]
+    if not last or self.jobs[last[1]].group ~= self.jobs[i].group then
+      last = { at = 1 }
+      self.groups[#self.groups + 1] = last
+    end
+    last[#last + 1] = i
   end
 end
 
@@ -110,18 +138,17 @@ end
 -- Simulates the jobs by workers until all are done, or up to the first that has effects.
 function Sweep:side_by_side(count)
   self.workers = core.workers(count, function(number) return answer(self.jobs, number) end)
-  self.idle, self.job_of, self.keys, self.running = {}, {}, {}, {}
-  for i = 1, self.workers:count() do self.idle[i] = i end
-  self.next, self.last = self.at, #self.jobs
+  self.job_of, self.keys, self.running, self.last = {}, {}, {}, #self.jobs
+  self:make_groups()
   local ok, err = pcall(function()
+    for worker = 1, self.workers:count() do self:give(worker) end
+    self:hand_over()
     while self.at <= self.last do
-      self:give()
-      self:hand_over()
-      if self.at > self.last then break end
       local worker, reply = self.workers:next()
       if not worker then errors.run "interrupted" end
-      self.idle[#self.idle + 1] = worker
       self:take(self.job_of[worker], core.json_decode(reply))
+      self:give(worker)
+      self:hand_over()
     end
   end)
   self.workers:close()
@@ -129,8 +156,8 @@ function Sweep:side_by_side(count)
   if not ok then error(err, 0) end
 end
 
---- Simulates all jobs, each { spec, system, options } as simulations.outcome takes them. Calls
---- begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is.
+--- Simulates all jobs, each { spec, system, options } as simulations.outcome takes them, and
+--- `group`, a value that jobs of one model and cluster share. Calls begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is.
 --- Raises the error of the first job that fails, after the jobs before it are complete.
 function M.each(jobs, begin, finished)
   if #jobs == 0 then return end
