@@ -312,6 +312,7 @@ void set_arguments(lua_State* L, const HostOptions& options) {
                          {"cache", options.cache},   {"folders", options.folders},
                          {"device", options.device}, {"precision", options.precision}};
   if (!options.executor.empty()) args["executor"] = options.executor;
+  if (!options.sensitivity.empty()) args["sensitivity"] = options.sensitivity;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;
   if (options.max_bytes) args["max_bytes"] = *options.max_bytes;

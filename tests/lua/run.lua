@@ -24,7 +24,8 @@ end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
-  "inference", "infer", "page", "journal", "papers/lina", "papers/pipemoe", "papers/prophet" } do
+  "inference", "infer", "page", "charts", "sensitivity", "journal", "papers/lina",
+  "papers/pipemoe", "papers/prophet" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 

@@ -220,7 +220,7 @@ local function make_core(world, args)
     version = "0", scripts_dir = M.scripts_dir, out_dir = "out", mode = "run", null = {},
     recipe = { name = RECIPE, path = "/" .. RECIPE, hash = "00" },
     args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
-      trust = args.trust or false, cache = "cache.sqlite" },
+      trust = args.trust or false, cache = "cache.sqlite", sensitivity = args.sensitivity },
     array = function(t) return setmetatable(t, array_mt) end,
     run_in_turns = in_turns, result_in_turns = result_in_turns,
     too_large_together = function() return world.too_large end,

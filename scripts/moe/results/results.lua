@@ -195,6 +195,8 @@ schema.record("results file", "results.json",
     "the experiments that were run" },
   { "runs", "moe.Run[]", "runs of all experiments" },
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
+  { "sensitivities", "moe.Sensitivity[]?",
+    "how numbers of the experiments move with the assumed constants" },
 }).also = "results"
 
 --- Raises an error if the record has a field that is not in FIELDS; the error names that field.

@@ -1,7 +1,8 @@
 -- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
 -- the run is not lost when the process is killed. The first line has the fields at the top of
 -- results.json; each further line is
---   { experiment = info }, { claim = verdict } or { run = number, record = run }
+--   { experiment = info }, { claim = verdict }, { sensitivity = record } or
+--   { run = number, record = run }
 -- The last line with a run's number is valid: an executed run is written before it begins, with its
 -- frozen prediction, and again when it has ended.
 local core = require "moe.core"
@@ -32,6 +33,8 @@ local function take(data, line, fail)
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
     data.claims[#data.claims + 1] = line.claim
+  elseif type(line.sensitivity) == "table" then
+    data.sensitivities[#data.sensitivities + 1] = line.sensitivity
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
@@ -65,7 +68,7 @@ function M.parse(text, file, at)
         fail "the line is not the first line of a file that moebench writes"
       end
       data = line
-      data.experiments, data.runs, data.claims = {}, {}, {}
+      data.experiments, data.runs, data.claims, data.sensitivities = {}, {}, {}, {}
     end
     n, from = n + 1, to + 1
   end

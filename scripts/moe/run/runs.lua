@@ -22,7 +22,7 @@ local MAX_TRACES = 8  -- number of simulated runs with a trace file
 local METRICS = {}  -- names of the metrics that are computed from a timeline
 for i, row in ipairs(core.table "metrics") do METRICS[i] = row.name end
 
-local session = { runs = {}, claims = {}, experiments = {} }
+local session = { runs = {}, claims = {}, sensitivities = {}, experiments = {} }
 
 -- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
 local function head()
@@ -47,10 +47,16 @@ function M.add_claim(verdict)
   lines.note { claim = verdict }
 end
 
+function M.add_sensitivity(record)
+  session.sensitivities[#session.sensitivities + 1] = record
+  lines.note { sensitivity = record }
+end
+
 function M.flush()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(session.experiments),
-    runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
+    runs = core.array(session.runs), claims = core.array(session.claims),
+    sensitivities = core.array(session.sensitivities) }), 1) .. "\n")
   outputs.remove_earlier_traces(session.runs)
   session.flushed = #session.runs
 end
