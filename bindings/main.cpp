@@ -225,12 +225,13 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   return run_to_file(std::move(options), page);
 }
 
-std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
+std::map<std::string, std::string> parse_settings(const std::string& option,
+                                                  const std::vector<std::string>& settings) {
   std::map<std::string, std::string> values;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      throw CLI::ValidationError("--set", "'" + setting + "': give key=value");
+      throw CLI::ValidationError(option, "'" + setting + "': give key=value");
     }
     values[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
@@ -295,6 +296,15 @@ CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::stri
   return command;
 }
 
+void add_where(CLI::App& command, std::vector<std::string>& where) {
+  command
+      .add_option("--where", where,
+                  "key=a,b: only runs whose field or coordinate has one of these values")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+}
+
 CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string& page) {
   CLI::App* command =
       app.add_subcommand("report", "one HTML page of the results in one or several folders");
@@ -316,7 +326,7 @@ CLI::App* add_export(CLI::App& app, moe::lua::HostOptions& options, std::string&
 // The options of the command line, and their values after parse().
 struct Command {
   moe::lua::HostOptions options;
-  std::vector<std::string> settings;
+  std::vector<std::string> settings, where;
   std::string kind, machine_file = "machine.lua", page, figures;
   std::vector<std::string> topic;
   CLI::App app{
@@ -350,8 +360,12 @@ struct Command {
     list = built_in;
     doc = topics;
     calibrate = add_calibrate(app, options, machine_file);
-    report = add_report(app, options, page);
-    exported = add_export(app, options, figures);
+    CLI::App* const paged = add_report(app, options, page);
+    CLI::App* const drawn = add_export(app, options, figures);
+    add_where(*paged, where);
+    add_where(*drawn, where);
+    report = paged;
+    exported = drawn;
     app.add_subcommand("doctor",
                        "what this machine can run, what is missing, and whether it is quiet enough "
                        "to time, which takes 3 seconds; the exit status is 0 in all cases");
@@ -363,7 +377,8 @@ struct Command {
     check_texts(argc, argv);
     check_command(app, argc, argv);
     app.parse(argc, argv);
-    options.set = parse_settings(settings);
+    options.set = parse_settings("--set", settings);
+    options.where = parse_settings("--where", where);
     options.mode = app.get_subcommands().front()->get_name();
   }
 };

@@ -6,7 +6,7 @@ local M = {}
 
 local HEIGHT = 190      -- of the area between the axes
 local RIGHT = 14        -- px right of that area
-local FAR = 8           -- least ratio of largest to smallest value for a logarithmic axis
+local DOUBLE = 1.9      -- least ratio of each value to the one before for a logarithmic axis
 
 --- Returns a round step that divides `span` into at most `count` parts.
 function M.tick_step(span, count)
@@ -42,10 +42,10 @@ function M.linear(lo, hi, count, whole)
 end
 
 --- Returns the scale of an axis of the sorted values that a sweep takes, with a tick at each of
---- them: logarithmic where the largest is at least FAR times the smallest.
+--- them: logarithmic where each is about twice the one before or more.
 function M.of_values(values)
-  local lo, hi = values[1], values[#values]
-  local log = lo > 0 and hi / lo >= FAR
+  local lo, hi, log = values[1], values[#values], values[1] > 0
+  for i = 2, #values do log = log and values[i] >= DOUBLE * values[i - 1] end
   local function f(v) return log and math.log(v) or v end
   local margin = 0.03  -- so that marks do not lie on the frame
   local function at(v)

@@ -19,10 +19,10 @@ end
 -- Returns the legend: the colours with the values at which they begin.
 local function legend_of(lo, hi, t, has_below)
   local entries = {}
-  if has_below then entries[1] = { class = "below", doc = "below " .. t.text(t.neutral) } end
+  if has_below then entries[1] = { class = "cell below", doc = "below " .. t.text(t.neutral) } end
   for _, i in ipairs(hi > lo and { 0, 3, 6 } or { 0 }) do
     local from = lo + i * (hi - lo) / SHADES
-    entries[#entries + 1] = { class = "q" .. i, doc = "from " .. t.text(from) }
+    entries[#entries + 1] = { class = "cell q" .. i, doc = "from " .. t.text(from) }
   end
   return entries
 end

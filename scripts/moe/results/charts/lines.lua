@@ -7,6 +7,7 @@ local M = {}
 
 local MAX_MARKS = 60    -- largest number of marks on a line
 local MAX_POINTS = 400  -- largest number of points of a line
+local SHIFT = 4         -- px between the whiskers of two series
 
 -- Returns at most `most` indices from 1 to `count`, evenly spread, including the first and last.
 local function some(count, most)
@@ -21,8 +22,9 @@ M.some = some
 
 local function point(x, y) return svg.num(x) .. "," .. svg.num(y) end
 
--- Draws the line and the marks of a series { label =, number =, xs =, ys =, lo =, hi = }.
-local function draw_series(out, s, x_of, y_of, t)
+-- Draws the line and the marks of a series { label =, number =, xs =, ys =, lo =, hi = }. shift: px
+-- by which its whiskers are to the right of those of other series.
+local function draw_series(out, s, x_of, y_of, t, shift)
   local points = {}
   for k, i in ipairs(some(#s.xs, MAX_POINTS)) do points[k] = point(x_of(s.xs[i]), y_of(s.ys[i])) end
   out[#out + 1] = html.polyline { points = table.concat(points, " "),
@@ -31,7 +33,7 @@ local function draw_series(out, s, x_of, y_of, t)
     local x, y = x_of(s.xs[i]), y_of(s.ys[i])
     if s.lo and s.hi[i] > s.lo[i] then
       local class = svg.series_class("line whisker", s.number)
-      out[#out + 1] = svg.line(x, y_of(s.lo[i]), x, y_of(s.hi[i]), class)
+      out[#out + 1] = svg.line(x + shift, y_of(s.lo[i]), x + shift, y_of(s.hi[i]), class)
     end
     out[#out + 1] = svg.mark(s.number, x, y, ("%s, %s %s: %.4g"):format(s.label, t.x_label,
       axes.tick_text(s.xs[i]), s.ys[i]))
@@ -71,7 +73,9 @@ function M.lines(t)
   t.x = t.x or axes.of_values(values)
   t.y, t.legend = axes.linear(range_of(t)), legend_of(t.series)
   return axes.plot(t, function(out, x_of, y_of)
-    for _, s in ipairs(t.series) do draw_series(out, s, x_of, y_of, t) end
+    for i, s in ipairs(t.series) do
+      draw_series(out, s, x_of, y_of, t, SHIFT * (i - (#t.series + 1) / 2))
+    end
   end)
 end
 

@@ -16,6 +16,7 @@ local MAX_POINTS = 12      -- with more points, and a numeric axis, there are no
 local FOR_SPREAD = 8       -- points that make a distribution
 
 local GIB = 2 ^ 30
+local GPUS = "GPUs"  -- the name of the axis of device counts, which is the first
 
 -- The quantities that are drawn over an axis: the value of a run, or nil; base: the run of the
 -- first system at the same point.
@@ -57,9 +58,9 @@ local function same(groups, a, b)
 end
 
 -- Returns the coordinates { name, of = function(run), values, numeric } in which points differ.
--- Of several that tell the same points apart only the first is kept; the number of GPUs comes first.
+-- Of several that tell the same points apart only the first is kept; that of GPUs comes first.
 local function dimensions(groups, R)
-  local all = { { name = "GPUs", of = function(run) return run.devices end } }
+  local all = { { name = GPUS, of = function(run) return run.devices end } }
   for _, name in ipairs(format.coordinates(R, true)) do
     all[#all + 1] = { name = name, of = function(run)
       if run.point[name] ~= nil then return run.point[name] end
@@ -79,7 +80,7 @@ local function dimensions(groups, R)
 end
 
 -- A sweep: { groups = runs of a point each, systems = names in order of appearance, number = the
--- place of a name there, dims, axes = the numeric ones, those with most values first }.
+-- place of a name there, dims, axes = the numeric ones, GPUs first, then those with most values }.
 local function sweep_of(groups, R)
   local s = { groups = groups, systems = {}, number = {}, axes = {}, dims = dimensions(groups, R) }
   for run in R:each() do
@@ -93,6 +94,7 @@ local function sweep_of(groups, R)
     if d.numeric then s.axes[#s.axes + 1] = d end
   end
   table.sort(s.axes, function(a, b)
+    if (a.name == GPUS) ~= (b.name == GPUS) then return a.name == GPUS end
     if #a.values ~= #b.values then return #a.values > #b.values end
     return a.place < b.place
   end)
@@ -126,8 +128,8 @@ local function said(s, quantity)
   return quantity.label .. (quantity.skip_first and " over " .. s.systems[1] or "")
 end
 
--- Returns a chart of a quantity over an axis, a line per system: medians over the groups, with
--- whiskers from the smallest to the largest value; nil if there is nothing to draw.
+-- Returns a chart of a quantity over an axis, a line per system: medians over the groups, of ratios
+-- with whiskers from the smallest to the largest value; nil if there is nothing to draw.
 local function over_axis(s, groups, axis, quantity, name, title)
   local by, series, several = collect(groups, quantity, s.systems[1], axis.of), {}, false
   for i, system in ipairs(s.systems) do
@@ -137,17 +139,20 @@ local function over_axis(s, groups, axis, quantity, name, title)
         local list = by[system][x]
         if list then
           local k = #one.xs + 1
-          one.xs[k], one.ys[k], one.lo[k], one.hi[k] = x, list:median(), list:min(), list:max()
+          one.xs[k], one.ys[k] = x, list:median()
+          one.lo[k], one.hi[k] = list:min(), list:max()
           several = several or #list > 1
         end
       end
+      if not quantity.skip_first then one.lo, one.hi = nil, nil end
       series[#series + 1] = one
     end
   end
   if #series == 0 then return nil end
-  return lines.lines { name = name, title = title .. (several and ": median and range" or ""),
-    series = series, x_label = axis.name, y_label = ("%s, %s"):format(quantity.label,
-      quantity.unit), from = quantity.from or 1 }
+  local what = quantity.skip_first and ": median and range" or ": median"
+  return lines.lines { name = name, title = title .. (several and what or ""), series = series,
+    x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
+    from = quantity.from or 1 }
 end
 
 local function median_charts(s, out)

@@ -1,17 +1,18 @@
 -- Draws timelines (moe.results.trace): one row per lane of a rank, with simulated rows above
 -- executed rows on the same axis, the memory in use below the lanes of a rank, and a line from each
--- collective to the ops that consume what it brings. Positions are in percent of the width, so that
--- the page can zoom by making the SVG wider.
+-- collective to the first op that consumes what it brings. Positions are in percent of the width,
+-- so that the page can zoom by making the SVG wider.
 local axes = require "moe.results.charts.axes"
 local html = require "moe.results.page.html"
 local svg = require "moe.results.charts.svg"
 
 local M = {}
 
-local MAX_ROWS, MAX_FLOWS = 16, 2000   -- limits for a picture that can still be read
+local MAX_ROWS = 16                    -- limit for a picture that can still be read
 local ROW, AXIS = 24, 22               -- heights
 local MAX_STEPS = 400                  -- largest number of rectangles of a memory row
 local LABEL, WIDTH = 150, 690          -- px of a file: names of rows, lanes
+local VIEW = 800                       -- px: about the width of the lanes on a page
 local CHAR, THIN = 6.2, 3              -- px: letter, widest span drawn without a border
 local NEAR, CLOSE = 8, 32              -- zoom at which small and tiny labels appear (page.js)
 
@@ -56,7 +57,7 @@ end
 local function draw_spans(out, row, y, total)
   for _, e in ipairs(row.spans) do
     local label = e.args and e.args.op or e.name
-    local width = e.dur / total * WIDTH
+    local width = e.dur / total * VIEW
     local class = label_class(CHAR * #label + 4, width)
     if e.dur > 0 then
       out[#out + 1] = html.rect { x = percent(e.ts, total), y = y + 2, height = ROW - 4,
@@ -109,10 +110,24 @@ local function draw_axis(out, height, total)
   end
 end
 
+-- Returns the flow from each collective to the first op that consumes what it brings. Later ones
+-- (an activation that the backward reads, the updates after an all-reduce) would hide the lanes.
+local function first_flows(flows)
+  local first, order = {}, {}
+  for _, flow in ipairs(flows) do
+    local key = ("%s %.3f"):format(tostring(flow.from.row), flow.from.ts)
+    if not first[key] then order[#order + 1] = key end
+    if not first[key] or flow.to.ts < first[key].to.ts then first[key] = flow end
+  end
+  local out = {}
+  for i, key in ipairs(order) do out[i] = first[key] end
+  return out
+end
+
 -- Draws the flows between rows that are shown; top_of: row -> y.
 local function draw_flows(out, flows, top_of, total)
-  for i = 1, math.min(#flows, MAX_FLOWS) do
-    local from, to = flows[i].from, flows[i].to
+  for _, flow in ipairs(flows) do
+    local from, to = flow.from, flow.to
     local y1, y2 = top_of[from.row], top_of[to.row]
     if y1 and y2 and y1 ~= y2 then
       local down = y2 > y1
@@ -140,13 +155,10 @@ function M.draw(title, trace, end_us)
       draw_spans(out, row, y, total)
     end
   end
-  draw_flows(out, trace.flows, top_of, total)
+  draw_flows(out, first_flows(trace.flows), top_of, total)
   local notes = {}
   if #trace.rows > shown then
     notes[1] = ("%d more lanes are in the trace"):format(#trace.rows - shown)
-  end
-  if #trace.flows > MAX_FLOWS then
-    notes[#notes + 1] = ("%d more flows are in the trace"):format(#trace.flows - MAX_FLOWS)
   end
   notes[#notes + 1] = trace.left_out and "not in the trace: " .. trace.left_out
   return { kind = "timeline", title = title, labels = labels, height = shown * ROW + AXIS,

@@ -4,7 +4,7 @@ local svg = require "moe.results.charts.svg"
 
 local M = {}
 
-local WIDTH, LABEL, RIGHT = 560, 236, 16  -- widths
+local WIDTH, LABEL, RIGHT = 600, 290, 16  -- widths
 local BAR, GAP = 14, 8                    -- heights
 local MAX_BARS = 15                       -- constants that are drawn
 

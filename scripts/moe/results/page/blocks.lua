@@ -132,8 +132,8 @@ local function timeline_figure(t)
   for i, label in ipairs(t.labels) do
     labels[i] = html.div { html.b { label[1] }, " ", label[2] }
   end
-  return html.figure { class = "timeline", html.figcaption { t.title,
-      t.note ~= "" and "; " .. t.note or "" },
+  return html.figure { class = "timeline", html.figcaption {
+      html.span { t.title, t.note ~= "" and "; " .. t.note or "" } },
     html.div { class = "rows", html.div { class = "labels", labels, html.div { "ms" } },
       html.div { class = "view", tabindex = 0, role = "region", ["aria-label"] = t.title,
         html.svg { class = "lanes", height = t.height, t.body } } },

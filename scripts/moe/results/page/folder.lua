@@ -2,19 +2,44 @@
 -- `moebench export`.
 local blocks = require "moe.results.page.blocks"
 local claims = require "moe.results.page.claims"
+local core = require "moe.core"
 local differences = require "moe.results.report.differences"
+local errors = require "moe.base.errors"
 local executed = require "moe.results.page.executed"
 local results = require "moe.results.results"
+local schema = require "moe.base.schema"
 local search = require "moe.results.page.search"
 local simulated = require "moe.results.page.simulated"
 local timelines = require "moe.results.page.timelines"
 
 local M = {}
 
---- Returns the content of results.json of the folder, with the folder's name in `dir`.
+-- Returns the runs that --where selects. Raises a user error if there are none, naming what the
+-- runs have.
+local function selected(runs)
+  for key, text in pairs(core.args.where or {}) do
+    local kept, have, wanted = {}, {}, {}
+    for value in (text .. ","):gmatch "([^,]*)," do wanted[value] = true end
+    for _, run in ipairs(runs) do
+      local value = run[key]
+      if value == nil then value = run.point and run.point[key] end
+      if type(value) ~= "table" and value ~= nil then have[tostring(value)] = true end
+      if wanted[tostring(value)] then kept[#kept + 1] = run end
+    end
+    if #kept == 0 then
+      errors.user(("--where %s=%s: no run has it; have: %s"):format(key, text,
+        next(have) and table.concat(schema.keys_of(have), ", ") or "no such field"))
+    end
+    runs = kept
+  end
+  return runs
+end
+
+--- Returns the content of results.json of the folder, with the runs that --where selects and the
+--- folder's name in `dir`.
 function M.load(dir)
   local data = results.load(dir)
-  data.dir = dir
+  data.dir, data.runs = dir, selected(data.runs)
   return data
 end
 

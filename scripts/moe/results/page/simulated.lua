@@ -11,7 +11,7 @@ local sweep = require "moe.results.charts.sweep"
 local M = {}
 
 local MAX_OPEN = 40    -- with more runs than this, tables are folded
-local MAX_PRINT = 300  -- with more rows than this, a folded table stays folded in print
+local MAX_PRINT = 100  -- with more rows than this, a folded table stays folded in print
 local MAX_PANELS = 12  -- with more charts of one kind than this, they are folded
 
 --- Returns the point of a simulated run as text: "p4de, 16 devices; gate = top2". names: its
