@@ -200,9 +200,15 @@ void check_folders(const moe::lua::HostOptions& options) {
   }
 }
 
+// Returns the folder as it can be written to: files are not written through links, so if the user
+// names a link its target is taken.
+fs::path real_folder(const fs::path& folder) {
+  return moe::open_folder(folder, false).valid() ? folder : fs::canonical(folder);
+}
+
 Failed run_export(moe::lua::HostOptions options, const std::string& to) {
   check_folders(options);
-  options.out_dir = to.empty() ? (fs::path(options.folders[0]) / "figures").string() : to;
+  options.out_dir = to.empty() ? (real_folder(options.folders[0]) / "figures").string() : to;
   moe::lua::check_writable_folder(options.out_dir);
   options.load_deadline_s = kReportDeadlineS;
   return run_host(options, "");
@@ -212,10 +218,7 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   check_folders(options);
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
-    fs::path folder = one ? options.folders[0] : ".";
-    // Files are not written through links, so if the user names a link its target folder is taken.
-    if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
-    page = folder / "report.html";
+    page = real_folder(one ? options.folders[0] : ".") / "report.html";
   }
   if (page.extension() != ".html") {
     throw moe::user_error("--out {}: the report is an HTML page; give a name that ends in .html",

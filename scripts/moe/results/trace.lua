@@ -45,7 +45,7 @@ local READ = {}
 function READ.X(self, e, check)
   check(SPAN)
   table.insert(self:row_of(e).spans, e)
-  self.end_us, self.num_spans = math.max(self.end_us, e.ts + e.dur), self.num_spans + 1
+  self.end_us = math.max(self.end_us, e.ts + e.dur)
 end
 
 function READ.M(self, e, check)
@@ -74,15 +74,15 @@ function READ.f(self, e, check)
 end
 
 --- Reads a run's trace; returns { rows = a list of { process, lane, spans or memory }, in order of
---- process and lane, flows = a list of { from = { row, ts }, to = { row, ts } }, end_us, num_spans,
---- left_out = what the file says that it has left out, or nil }. Raises a user error that names the
---- file if it cannot be read or is not a trace.
+--- process and lane, flows = a list of { from = { row, ts }, to = { row, ts } }, end_us, left_out =
+--- what the file says that it has left out, or nil }. Raises a user error that names the file if it
+--- cannot be read or is not a trace.
 function M.read(dir, run)
   local file = dir .. "/" .. run.trace
   local trace = results.json(file)
   shape.check(trace, TRACE, file)
   local self = setmetatable({ rows = {}, by_id = {}, processes = {}, begun = {}, flows = {},
-    end_us = 0, num_spans = 0, left_out = (trace.otherData or {}).left_out }, Reader)
+    end_us = 0, left_out = (trace.otherData or {}).left_out }, Reader)
   for i, e in ipairs(trace.traceEvents) do
     local read = READ[e.ph]
     if read then
@@ -101,9 +101,12 @@ function M.read(dir, run)
   return self
 end
 
---- Returns the number of events as text if they are too many for a readable picture, else nil.
-function M.too_large(trace)
-  return trace.num_spans > MAX_SPANS and ("%d events"):format(trace.num_spans) or nil
+--- Returns the number of events in the first `rows` rows as text if they are too many for a
+--- readable picture, else nil.
+function M.too_large(trace, rows)
+  local count = 0
+  for i = 1, math.min(rows, #trace.rows) do count = count + #(trace.rows[i].spans or {}) end
+  return count > MAX_SPANS and ("%d events"):format(count) or nil
 end
 
 return M

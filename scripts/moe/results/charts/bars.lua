@@ -7,7 +7,7 @@ local svg = require "moe.results.charts.svg"
 
 local M = {}
 
-local WIDTH, LABEL, VALUE = 560, 176, 52  -- widths: chart, text left of bars, text right of bars
+local WIDTH, LABEL, VALUE = 560, 176, 58  -- widths: chart, text left of bars, text right of bars
 local BAR, GAP, TOP = 18, 6, 4            -- heights
 local MAX_SAMPLES = 200                   -- largest number of samples of a bar that are drawn
 

@@ -17,16 +17,25 @@ local function dot(out, mix, x_of, y_of)
       mix.peak_bytes / GIB) } }
 end
 
+-- Writes the number of a mix of the front, unless it would lie on one of those placed so far.
+local function number_at(out, placed, x, y, number)
+  for _, p in ipairs(placed) do
+    if math.abs(p.x - x) < 18 and math.abs(p.y - y) < 12 then return end
+  end
+  placed[#placed + 1] = { x = x, y = y }
+  out[#out + 1] = svg.text(x, y, number, "tick")
+end
+
 -- Draws the front as steps: between two of its mixes none is better in one and no worse in the
 -- other than they are.
 local function draw_front(out, front, x_of, y_of)
-  local points, last = {}, nil
+  local points, last, placed = {}, nil, {}
   for i, run in ipairs(front) do
     local x, y = svg.num(x_of(run.iteration_ms)), svg.num(y_of(run.peak_bytes / GIB))
     if last then points[#points + 1] = x .. "," .. last end
     points[#points + 1], last = x .. "," .. y, y
     out[#out + 1] = svg.mark(FRONT, x_of(run.iteration_ms), y_of(run.peak_bytes / GIB))
-    out[#out + 1] = svg.text(x_of(run.iteration_ms) + 6, y_of(run.peak_bytes / GIB) - 5, i, "tick")
+    number_at(out, placed, x_of(run.iteration_ms) + 6, y_of(run.peak_bytes / GIB) - 5, i)
   end
   out[#out + 1] = html.polyline { points = table.concat(points, " "),
     class = svg.series_class("line", FRONT) }

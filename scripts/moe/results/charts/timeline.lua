@@ -8,7 +8,7 @@ local svg = require "moe.results.charts.svg"
 
 local M = {}
 
-local MAX_ROWS = 16                    -- limit for a picture that can still be read
+M.MAX_ROWS = 16                        -- limit for a picture that can still be read
 local ROW, AXIS = 24, 22               -- heights
 local MAX_STEPS = 400                  -- largest number of rectangles of a memory row
 local LABEL, WIDTH = 150, 690          -- px of a file: names of rows, lanes
@@ -142,7 +142,7 @@ end
 --- share an axis.
 function M.draw(title, trace, end_us)
   local total, labels, out, top_of = math.max(end_us, 1), {}, {}, {}
-  local shown = math.min(#trace.rows, MAX_ROWS)
+  local shown = math.min(#trace.rows, M.MAX_ROWS)
   draw_axis(out, shown * ROW, total)
   for i = 1, shown do
     local row, y = trace.rows[i], (i - 1) * ROW

@@ -24,7 +24,7 @@ local function step_bars(runs)
     groups[i] = { bound = run.lower_bound_ms, bars = {
       bars.step(format.system_text(run), run.prediction, { provenance = "simulated" }),
       bars.step(("  executed, %+.1f%%%s"):format(100 * run.prediction.error,
-        run.disturbed and ", disturbed" or ""), run,
+        run.disturbed and " ?" or ""), run,
         { provenance = run.provenance, samples = samples_of(run) }) } }
   end
   return bars.steps("executed", ("Of each system: predicted (simulated) above, executed (%s) and "

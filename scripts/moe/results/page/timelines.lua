@@ -57,7 +57,7 @@ local function chosen(dir, R)
   local shown, left_out = {}, {}
   for _, item in ipairs(traced(R)) do
     item.trace = #shown < MAX_TIMELINES and trace.read(dir, item.run)
-    local why = not item.trace and "" or trace.too_large(item.trace)
+    local why = not item.trace and "" or trace.too_large(item.trace, timeline.MAX_ROWS)
     if why then
       left_out[#left_out + 1] = item.run.trace .. (why ~= "" and (" (%s)"):format(why) or "")
     else
