@@ -1,5 +1,5 @@
-// Blocks of the arena: which tensors use the same bytes in turn, and between which ops each block is
-// in use. Only memory.cpp and memory_use.cpp use it.
+// Blocks of the arena: which tensors use the same bytes in turn, and between which ops each block
+// is in use. Only memory.cpp and memory_use.cpp use it.
 #pragma once
 
 #include <vector>

@@ -55,8 +55,8 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 
-/// Bytes of the arena that are in use from the begin of `first` until all ops of `last` are over; if
-/// `last` is empty, until the step ends.
+/// Bytes of the arena that are in use from the begin of `first` until all ops of `last` are over;
+/// if `last` is empty, until the step ends.
 struct StorageLife {
   Bytes bytes = 0;
   OpId first;

@@ -1,10 +1,10 @@
 // Export of timelines as a trace file for Chrome and Perfetto (the Trace Event Format). The trace
 // has one process per label and rank, one thread per lane, and one complete event per span, in
-// microseconds. Arguments of the event are, among others, the op's kind, bytes, wait, segment (named
-// "stage") and what it waited for. A flow leads from the last span of a collective to each op of
-// the rank that reads what the collective brought, also through ops that only view it. Each link
-// has a counter, shown at the process of rank 0, in percent of the link's rate, and each rank one
-// of the memory in use. Recorded routing, also called a trace, is in routing/trace.h.
+// microseconds. Arguments of the event are, among others, the op's kind, bytes, wait, segment
+// (named "stage") and what it waited for. A flow leads from the last span of a collective to each
+// op of the rank that reads what the collective brought, also through ops that only view it. Each
+// link has a counter, shown at the process of rank 0, in percent of the link's rate, and each rank
+// one of the memory in use. Recorded routing, also called a trace, is in routing/trace.h.
 #pragma once
 
 #include <functional>

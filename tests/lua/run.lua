@@ -24,8 +24,8 @@ end
 
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
-  "inference", "infer", "page", "charts", "sensitivity", "journal", "papers/lina",
-  "papers/pipemoe", "papers/prophet" } do
+  "inference", "infer", "figures/page", "figures/charts", "figures/sensitivity", "journal",
+  "papers/lina", "papers/pipemoe", "papers/prophet" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 

@@ -17,13 +17,16 @@ local function dot(out, mix, x_of, y_of)
       mix.peak_bytes / GIB) } }
 end
 
--- Writes the number of a mix of the front, unless it would lie on one of those placed so far.
+-- Writes the number of a mix of the front, right of its place or left of it at the edge, unless it
+-- would lie on one of those placed so far.
 local function number_at(out, placed, x, y, number)
+  local left = x > svg.WIDTH - 26
+  x, y = x + (left and -6 or 6), y - 5
   for _, p in ipairs(placed) do
     if math.abs(p.x - x) < 18 and math.abs(p.y - y) < 12 then return end
   end
   placed[#placed + 1] = { x = x, y = y }
-  out[#out + 1] = svg.text(x, y, number, "tick")
+  out[#out + 1] = svg.text(x, y, number, "tick", left and "end")
 end
 
 -- Draws the front as steps: between two of its mixes none is better in one and no worse in the
@@ -35,7 +38,7 @@ local function draw_front(out, front, x_of, y_of)
     if last then points[#points + 1] = x .. "," .. last end
     points[#points + 1], last = x .. "," .. y, y
     out[#out + 1] = svg.mark(FRONT, x_of(run.iteration_ms), y_of(run.peak_bytes / GIB))
-    number_at(out, placed, x_of(run.iteration_ms) + 6, y_of(run.peak_bytes / GIB) - 5, i)
+    number_at(out, placed, x_of(run.iteration_ms), y_of(run.peak_bytes / GIB), i)
   end
   out[#out + 1] = html.polyline { points = table.concat(points, " "),
     class = svg.series_class("line", FRONT) }

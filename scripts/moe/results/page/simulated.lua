@@ -11,7 +11,7 @@ local sweep = require "moe.results.charts.sweep"
 local M = {}
 
 local MAX_OPEN = 40    -- with more runs than this, tables are folded
-local MAX_PRINT = 100  -- with more rows than this, a folded table stays folded in print
+local MAX_PRINT = 100  -- more rows or charts than this stay folded in print
 local MAX_PANELS = 12  -- with more charts of one kind than this, they are folded
 
 --- Returns the point of a simulated run as text: "p4de, 16 devices; gate = top2". names: its
@@ -50,7 +50,8 @@ end
 -- Returns the block of charts of one kind, folded if there are many.
 local function charts_of(what, charts)
   if #charts <= MAX_PANELS then return blocks.grid(charts) end
-  return { kind = "fold", title = ("%s, %d charts"):format(what, #charts), blocks.grid(charts) }
+  return { kind = "fold", title = ("%s, %d charts"):format(what, #charts),
+    long = #charts > MAX_PRINT, blocks.grid(charts) }
 end
 
 --- Returns the blocks of the runs R.

@@ -1,7 +1,7 @@
 -- Charts, tables and their files: whatever the numbers and names are, nothing is cut off or lies on
 -- another text, and the files say what the page says.
 local expect = require "expect"
-local pages = require "pages"
+local pages = require "figures/pages"
 local test = require "test"
 local world = require "world"
 
@@ -158,7 +158,7 @@ test("a table as CSV has every cell, and names its point in every row", function
     { "p4de", 'say "x"', "" }, { "p3dn", "c", "OOM" } })
 end)
 
-test("a table as LaTeX has a cell per column, and no character with a meaning of its own", function()
+test("a table as LaTeX has a cell per column, and escapes what LaTeX reads", function()
   world.run ""
   local tables = require "moe.results.tables"
   local latex = tables.latex { title = "50% & more", rows = { { "name", "ms" },
@@ -169,7 +169,7 @@ test("a table as LaTeX has a cell per column, and no character with a meaning of
   expect.equal(pages.count(latex, "\\midrule"), 2)
 end)
 
-test("an export has each chart and table of the page, under the page's names", function()
+test("an export has each chart and table of the page, named as there", function()
   local files = pages.folder()
   local page, out = assert(pages.page_of(files)), pages.export_of(files)
   local num = 0

@@ -1,6 +1,6 @@
 -- The sensitivity of an experiment's results to the assumed constants.
 local expect = require "expect"
-local pages = require "pages"
+local pages = require "figures/pages"
 local test = require "test"
 local world = require "world"
 
@@ -8,8 +8,9 @@ local world = require "world"
 local function recipe(more)
   return expect.HEAD .. ([[
 local c = moe.cluster.custom { nodes = 2, devices_per_node = 8,
-  device = { gemm_flops_per_s = 1, memory_bytes_per_s = 1 }, intra = { bytes_per_s = 1 },
-  nic = { bytes_per_s = 1 }, a2a_base_us = moe.assumed { value = 2, lo = 1, hi = 4, why = "made up" } }
+  device = { gemm_flops_per_s = 1, memory_bytes_per_s = 1 },
+  intra = { bytes_per_s = 1 }, nic = { bytes_per_s = 1 },
+  a2a_base_us = moe.assumed { value = 2, lo = 1, hi = 4, why = "made up" } }
 local E = moe.experiment { name = "x", model = m, cluster = c,
   systems = { moe.system "raf" {}, moe.system "lancet_dw" {} }, MORE }
 moe.run(E)

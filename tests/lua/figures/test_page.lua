@@ -1,6 +1,6 @@
 -- The page that `moebench report` makes of result folders.
 local expect = require "expect"
-local pages = require "pages"
+local pages = require "figures/pages"
 local test = require "test"
 local world = require "world"
 
