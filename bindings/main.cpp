@@ -108,9 +108,10 @@ void check_command(const CLI::App& app, int argc, char** argv) {
                         CLI::ExitCodes::ExtrasError);
 }
 
-// Returns whether a signal may end the command at once: it prints, or replaces a page as a whole.
+// Returns whether a signal may end the command at once: it prints, or replaces files as a whole.
 bool reads_only(const moe::lua::HostOptions& options) {
-  return options.mode == "report" || options.mode == "list" || options.mode == "doc";
+  return options.mode == "report" || options.mode == "export" || options.mode == "list" ||
+         options.mode == "doc";
 }
 
 // Returns the failure of an interrupted command: the given one, as kind "run" unless it is
@@ -191,18 +192,33 @@ Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   return run_host(options, file.filename().string());
 }
 
-Failed run_report(moe::lua::HostOptions options, fs::path page) {
+void check_folders(const moe::lua::HostOptions& options) {
   for (const std::string& folder : options.folders) {
     if (!fs::is_directory(folder)) {
-      throw moe::user_error("report: {}: there is no such folder", folder);
+      throw moe::user_error("{}: {}: there is no such folder", options.mode, folder);
     }
   }
+}
+
+// Returns the folder as it can be written to: files are not written through links, so if the user
+// names a link its target is taken.
+fs::path real_folder(const fs::path& folder) {
+  return moe::open_folder(folder, false).valid() ? folder : fs::canonical(folder);
+}
+
+Failed run_export(moe::lua::HostOptions options, const std::string& to) {
+  check_folders(options);
+  options.out_dir = to.empty() ? (real_folder(options.folders[0]) / "figures").string() : to;
+  moe::lua::check_writable_folder(options.out_dir);
+  options.load_deadline_s = kReportDeadlineS;
+  return run_host(options, "");
+}
+
+Failed run_report(moe::lua::HostOptions options, fs::path page) {
+  check_folders(options);
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
-    fs::path folder = one ? options.folders[0] : ".";
-    // Files are not written through links, so if the user names a link its target folder is taken.
-    if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
-    page = folder / "report.html";
+    page = real_folder(one ? options.folders[0] : ".") / "report.html";
   }
   if (page.extension() != ".html") {
     throw moe::user_error("--out {}: the report is an HTML page; give a name that ends in .html",
@@ -212,12 +228,13 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   return run_to_file(std::move(options), page);
 }
 
-std::map<std::string, std::string> parse_settings(const std::vector<std::string>& settings) {
+std::map<std::string, std::string> parse_settings(const std::string& option,
+                                                  const std::vector<std::string>& settings) {
   std::map<std::string, std::string> values;
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
     if (equals == 0 || equals == std::string::npos) {
-      throw CLI::ValidationError("--set", "'" + setting + "': give key=value");
+      throw CLI::ValidationError(option, "'" + setting + "': give key=value");
     }
     values[setting.substr(0, equals)] = setting.substr(equals + 1);
   }
@@ -241,6 +258,9 @@ void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
       ->allow_extra_args(false);
   command.add_option("--executor", options.executor, "run only the entries for this executor")
       ->check(CLI::IsMember(executor_names()));
+  command.add_option("--sensitivity", options.sensitivity,
+                     "a field of simulated runs, such as iteration_ms: show how it moves with each "
+                     "assumed constant");
   command.add_option("--ranks", options.ranks, "number of ranks of real runs")
       ->check(CLI::Range(1, 4096));
   command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
@@ -285,6 +305,15 @@ CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::stri
   return command;
 }
 
+void add_where(CLI::App& command, std::vector<std::string>& where) {
+  command
+      .add_option("--where", where,
+                  "key=a,b: only runs whose field or coordinate has one of these values")
+      ->take_all()
+      ->expected(1)
+      ->allow_extra_args(false);
+}
+
 CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string& page) {
   CLI::App* command =
       app.add_subcommand("report", "one HTML page of the results in one or several folders");
@@ -295,16 +324,24 @@ CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string&
   return command;
 }
 
+CLI::App* add_export(CLI::App& app, moe::lua::HostOptions& options, std::string& to) {
+  CLI::App* command = app.add_subcommand(
+      "export", "the charts of results as SVG, and their tables as CSV and LaTeX");
+  command->add_option("dir", options.folders, "a folder that a run wrote")->required()->expected(1);
+  command->add_option("--to", to, "the folder to write to; default: DIR/figures");
+  return command;
+}
+
 // The options of the command line, and their values after parse().
 struct Command {
   moe::lua::HostOptions options;
-  std::vector<std::string> settings;
-  std::string kind, machine_file = "machine.lua", page;
+  std::vector<std::string> settings, where;
+  std::string kind, machine_file = "machine.lua", page, figures;
   std::vector<std::string> topic;
   CLI::App app{
       "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
       "moebench"};
-  const CLI::App *run, *list, *doc, *calibrate, *report;
+  const CLI::App *run, *list, *doc, *calibrate, *report, *exported;
   const CLI::Option* out;
 
   Command() {
@@ -332,7 +369,12 @@ struct Command {
     list = built_in;
     doc = topics;
     calibrate = add_calibrate(app, options, machine_file);
-    report = add_report(app, options, page);
+    CLI::App* const paged = add_report(app, options, page);
+    CLI::App* const drawn = add_export(app, options, figures);
+    add_where(*paged, where);
+    add_where(*drawn, where);
+    report = paged;
+    exported = drawn;
     app.add_subcommand("doctor",
                        "what this machine can run, what is missing, and whether it is quiet enough "
                        "to time, which takes 3 seconds; the exit status is 0 in all cases");
@@ -344,7 +386,8 @@ struct Command {
     check_texts(argc, argv);
     check_command(app, argc, argv);
     app.parse(argc, argv);
-    options.set = parse_settings(settings);
+    options.set = parse_settings("--set", settings);
+    options.where = parse_settings("--where", where);
     options.mode = app.get_subcommands().front()->get_name();
   }
 };
@@ -381,6 +424,7 @@ Failed dispatch(int argc, char** argv, int& status) {
   }
   if (given.calibrate->parsed()) return run_to_file(options, given.machine_file);
   if (given.report->parsed()) return run_report(options, given.page);
+  if (given.exported->parsed()) return run_export(options, given.figures);
   if (given.doc->parsed()) return run_host(options, fmt::format("{}", fmt::join(given.topic, ".")));
   return given.list->parsed() ? run_host(options, given.kind) : run_recipe(options, out_given);
 }

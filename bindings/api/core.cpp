@@ -313,7 +313,9 @@ void set_arguments(lua_State* L, const HostOptions& options) {
   nlohmann::json args = {{"set", options.set},       {"trust", options.trust},
                          {"cache", options.cache},   {"folders", options.folders},
                          {"device", options.device}, {"precision", options.precision}};
+  if (!options.where.empty()) args["where"] = options.where;
   if (!options.executor.empty()) args["executor"] = options.executor;
+  if (!options.sensitivity.empty()) args["sensitivity"] = options.sensitivity;
   if (options.ranks) args["ranks"] = *options.ranks;
   if (options.seed) args["seed"] = *options.seed;
   if (options.workers) args["workers"] = *options.workers;

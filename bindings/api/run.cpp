@@ -1,4 +1,4 @@
-// plan:run and plan:trace: runs a plan and returns its results, and writes trace files.
+// plan:run: runs a plan and returns its results.
 
 #include "bindings/run.h"
 
@@ -21,7 +21,6 @@
 #include "engine/exec/machine_memory.h"
 #include "engine/exec/safetensors.h"
 #include "engine/run.h"
-#include "engine/timeline/chrome_trace.h"
 
 namespace moe::lua {
 namespace {
@@ -441,29 +440,6 @@ const std::pair<const int64_t, Timeline>& step_given(lua_State* L, int index,
                      all.steps.empty() ? 0 : all.steps.rbegin()->first);
   }
   return *found;
-}
-
-int trace_plan(lua_State* L) {
-  const PlanHandle& handle = check_plan(L);
-  const Plan& plan = *handle.plan;
-  luaL_checktype(L, 2, LUA_TTABLE);
-  const Host::EngineCall in_engine(Host::of(L));
-  if (!is_root(Host::of(L))) {  // only rank 0 writes traces
-    lua_pushliteral(L, "");
-    return 1;
-  }
-  std::vector<LabelledTimeline> all;
-  for (size_t i = 1; i <= lua_objlen(L, 2); ++i) {
-    lua_rawgeti(L, 2, static_cast<int>(i));
-    const auto& [step, timeline] = step_given(L, lua_gettop(L), handle, "trace");
-    const bool simulated = timeline.provenance == Provenance::kSimulated;
-    all.push_back({simulated ? "simulated" : fmt::format("executed step {}", step), &timeline});
-  }
-  std::vector<std::string> lanes;
-  for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
-  const std::string text = trace_json(plan.graph, lanes, all);
-  lua_pushlstring(L, text.data(), text.size());
-  return 1;
 }
 
 void open_run(lua_State* L) {

@@ -25,12 +25,15 @@ class GraphSession;
 
 struct HostOptions {
   std::string scripts_dir;   // the folder that contains moe/init.lua
-  std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "policies"
-  std::string recipe;        // as the user typed it; "" for list, calibrate and report
-  std::vector<std::string> folders;  // for report: folders with results
+  std::string mode = "run";  // | "check" | "list" | "doc" | "calibrate" | "report" | "export" |
+                             // "policies"
+  std::string recipe;        // as the user typed it; "" for list, calibrate, report and export
+  std::vector<std::string> folders;  // for report and export: folders with results
   std::string out_dir;               // "" means that nothing is written
   std::map<std::string, std::string> set;
-  std::string executor;  // "" means the recipe's executors
+  std::map<std::string, std::string> where;  // for report and export: which runs are shown
+  std::string executor;                      // "" means the recipe's executors
+  std::string sensitivity;                   // a field of runs; "" means those of the recipe
   // The next four are for calibrate.
   std::string device = "cpu";
   std::string precision = "f32";     // of activations: f32, or bf16 on a GPU

@@ -10,8 +10,8 @@
 #include "engine/base/errors.h"
 #include "engine/graph/joined.h"
 #include "engine/graph/op_def.h"
+#include "engine/schedule/blocks.h"
 #include "engine/schedule/interference.h"
-#include "engine/schedule/lifetime.h"
 
 namespace moe {
 namespace {
@@ -19,41 +19,6 @@ namespace {
 Bytes round_up(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
 }
-
-/// Computes which ops must be over before the storage of a tensor is free, by HappensBefore.
-struct Lifetimes {
-  const Graph& graph;
-  const HappensBefore& hb;
-  const TensorUses& uses;
-
-  /// Raises over[c], for each chain c (HappensBefore), to the number of ops of this chain that must
-  /// be over before `t` is dead.
-  void add_uses(TensorId t, std::vector<int32_t>& over) const {
-    if (is_result(graph, uses, t)) {  // never dead: more ops than the producer's chain has
-      for (size_t c = 0; c < over.size(); ++c) {
-        over[c] = static_cast<int32_t>(hb.chains().lanes[c].size());
-      }
-      over[hb.chain(uses.producer[t.index()])] += 1;
-      return;
-    }
-    const auto use = [&](OpId op) {
-      over[hb.chain(op)] = std::max(over[hb.chain(op)], hb.index(op) + 1);
-    };
-    use(uses.producer[t.index()]);
-    for (const OpId reader : uses.readers[t.index()]) use(reader);
-  }
-
-  /// Whether op may overwrite its input t: t is written in the step and not persistent, op reads t
-  /// once, and all other readers of t are over before op begins.
-  bool dies_at(TensorId t, OpId op) const {
-    if (is_persistent(graph, t) || !uses.producer[t.index()].valid()) return false;
-    const auto& inputs = graph.op(op).inputs;
-    if (std::count(inputs.begin(), inputs.end(), t) != 1) return false;
-    const std::vector<OpId>& readers = uses.readers[t.index()];
-    return std::all_of(readers.begin(), readers.end(),
-                       [&](OpId r) { return r == op || hb.before(r, op); });
-  }
-};
 
 /// Sets Buffer::alias_of: decides, op by op, which output takes over the storage of which input.
 void choose_aliases(const Lifetimes& lifetimes, std::vector<Buffer>& buffers) {
@@ -73,12 +38,6 @@ void choose_aliases(const Lifetimes& lifetimes, std::vector<Buffer>& buffers) {
       taken[from.index()] = true;
     }
   }
-}
-
-std::vector<size_t> places_of(const std::vector<OpId>& serial) {
-  std::vector<size_t> place(serial.size());
-  for (size_t i = 0; i < serial.size(); ++i) place[serial[i].index()] = i;
-  return place;
 }
 
 /// Returns JoinedBlock::start: the last op of the serial order that, in every timing, runs before
@@ -147,97 +106,6 @@ void place_persistent(const Graph& graph, MemoryPlan& plan) {
       if (block.persistent && t == block.members[0]) block.offset = place(block.bytes);
     }
   }
-}
-
-/// Blocks of the arena, sorted by chain and index of their first op, and the block of each tensor.
-struct Blocks {
-  std::vector<Block> list;
-  std::vector<int32_t> of;  // index into list per tensor, -1 if the tensor is not in the arena
-};
-
-/// A block whose end of use is not yet computed: its first op, and the tensors that it holds before
-/// tensors with Buffer::alias_of are added.
-struct Root {
-  OpId start;
-  Bytes bytes;
-  std::span<const TensorId> tensors;
-};
-
-std::vector<Root> roots_of(const Lifetimes& lifetimes, const MemoryPlan& plan) {
-  std::vector<Root> roots;
-  for (const std::vector<OpId>& chain : lifetimes.hb.chains().lanes) {
-    for (const OpId op : chain) {
-      for (const TensorId& t : lifetimes.graph.op(op).outputs) {
-        const Buffer& buffer = plan.buffers[t.index()];
-        if (buffer.joined >= 0 || buffer.alias_of.valid()) continue;
-        roots.push_back({op, buffer.bytes, {&t, 1}});
-      }
-    }
-  }
-  for (const JoinedBlock& block : plan.joined) {
-    if (!block.persistent) roots.push_back({block.start, block.bytes, block.members});
-  }
-  const auto key = [&lifetimes](const Root& root) {
-    return std::pair(lifetimes.hb.chain(root.start), lifetimes.hb.index(root.start));
-  };
-  std::stable_sort(roots.begin(), roots.end(),
-                   [&key](const Root& a, const Root& b) { return key(a) < key(b); });
-  return roots;
-}
-
-Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
-  Blocks blocks{{}, std::vector<int32_t>(plan.buffers.size(), -1)};
-  for (const Root& root : roots_of(lifetimes, plan)) {
-    for (const TensorId t : root.tensors) {
-      blocks.of[t.index()] = static_cast<int32_t>(blocks.list.size());
-    }
-    blocks.list.push_back(
-        {root.start, std::vector<int32_t>(lifetimes.hb.num_chains()), root.bytes, 0});
-  }
-  for (const OpId op : lifetimes.hb.serial()) {  // so that an alias comes after its source
-    for (const TensorId t : lifetimes.graph.op(op).outputs) {
-      const TensorId from = plan.buffers[t.index()].alias_of;
-      if (from.valid()) blocks.of[t.index()] = blocks.of[from.index()];
-      const int32_t block = blocks.of[t.index()];
-      if (block >= 0) lifetimes.add_uses(t, blocks.list[static_cast<size_t>(block)].over);
-    }
-  }
-  return blocks;
-}
-
-/// The first and the last op, as indices in the serial order, that need a block.
-struct Life {
-  size_t from, to;
-};
-
-std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Block>& blocks) {
-  const std::vector<OpId>& serial = lifetimes.hb.serial();
-  const std::vector<size_t> place = places_of(serial);
-  std::vector<Life> lives;
-  for (const Block& block : blocks) {
-    Life life{place[block.start.index()], place[block.start.index()]};
-    for (size_t c = 0; c < lifetimes.hb.num_chains(); ++c) {
-      const std::vector<OpId>& chain = lifetimes.hb.chains().lanes[c];
-      const auto count = static_cast<size_t>(block.over[c]);
-      if (count == 0) continue;
-      const bool forever = count > chain.size();
-      life.to = std::max(life.to, forever ? serial.size() - 1 : place[chain[count - 1].index()]);
-    }
-    lives.push_back(life);
-  }
-  return lives;
-}
-
-/// Returns, for each op of the serial order, the bytes of blocks that are in use at it.
-std::vector<Bytes> alive_bytes(const std::vector<Block>& blocks, const std::vector<Life>& lives,
-                               size_t num_ops) {
-  std::vector<Bytes> alive(num_ops + 1);
-  for (size_t b = 0; b < blocks.size(); ++b) {
-    alive[lives[b].from] += blocks[b].bytes;
-    alive[lives[b].to + 1] -= blocks[b].bytes;
-  }
-  std::partial_sum(alive.begin(), alive.end(), alive.begin());
-  return alive;
 }
 
 /// Sets the offsets of all blocks, from the largest block to the smallest: each gets the lowest
@@ -336,53 +204,6 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   plan.liveness_bytes = *std::max_element(alive.begin(), alive.end());
   plan.scratch_bytes = scratch(graph, orders, element_bytes);
   return plan;
-}
-
-std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
-                                      const LaneOrders& orders, const MemoryPlan& plan,
-                                      size_t count) {
-  const HappensBefore hb(graph, schedule, orders);
-  const TensorUses uses(graph);
-  const Lifetimes lifetimes{graph, hb, uses};
-  const Blocks blocks = make_blocks(lifetimes, plan);
-  const std::vector<Life> lives = serial_lives(lifetimes, blocks.list);
-  const std::vector<Bytes> alive = alive_bytes(blocks.list, lives, graph.num_ops());
-  const auto peak =
-      static_cast<size_t>(std::max_element(alive.begin(), alive.end()) - alive.begin());
-  const auto bytes = [&plan](TensorId t) { return plan.buffers[t.index()].bytes; };
-  const auto smaller = [&bytes](TensorId a, TensorId b) { return bytes(a) < bytes(b); };
-  // The tensor whose name stands for a block: of joined tensors the largest, of tensors that take
-  // over each other's storage the last that is written up to the peak.
-  std::vector<TensorId> holder(blocks.list.size());
-  for (const JoinedBlock& block : plan.joined) {
-    if (block.persistent) continue;
-    const auto& members = block.members;
-    holder[static_cast<size_t>(blocks.of[members[0].index()])] =
-        *std::max_element(members.begin(), members.end(), smaller);
-  }
-  for (size_t i = 0; i < std::min(peak + 1, graph.num_ops()); ++i) {
-    for (const TensorId t : graph.op(hb.serial()[i]).outputs) {
-      if (plan.buffers[t.index()].joined >= 0) continue;
-      holder[static_cast<size_t>(blocks.of[t.index()])] = t;
-    }
-  }
-  std::vector<TensorId> held;
-  for (size_t b = 0; b < lives.size(); ++b) {
-    if (lives[b].from <= peak && peak <= lives[b].to) held.push_back(holder[b]);
-  }
-  for (size_t i = 0; i < plan.buffers.size(); ++i) {
-    const TensorId t(static_cast<int64_t>(i));
-    if (is_persistent(graph, t)) held.push_back(t);
-  }
-  std::stable_sort(held.begin(), held.end(),
-                   [&smaller](TensorId a, TensorId b) { return smaller(b, a); });
-  held.resize(std::min(held.size(), count));
-  std::vector<std::string> lines;
-  for (const TensorId t : held) {
-    lines.push_back(fmt::format("{} {:.1f} MiB", graph.tensor(t).name,
-                                static_cast<double>(bytes(t)) / (1 << 20)));
-  }
-  return lines;
 }
 
 }  // namespace moe

@@ -55,6 +55,18 @@ struct MemoryPlan {
 MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                        Bytes element_bytes = 0);
 
+/// Bytes of the arena that are in use from the begin of `first` until all ops of `last` are over;
+/// if `last` is empty, until the step ends.
+struct StorageLife {
+  Bytes bytes = 0;
+  OpId first;
+  std::vector<OpId> last;
+};
+
+/// Returns when each block of the arena is in use.
+std::vector<StorageLife> storage_lives(const Graph& graph, const Schedule& schedule,
+                                       const LaneOrders& orders, const MemoryPlan& plan);
+
 /// Returns at most `count` lines "name 12.0 MiB", largest first, of the persistent tensors and the
 /// tensors of the arena that are in use at its peak (liveness_bytes).
 std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,

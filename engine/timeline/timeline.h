@@ -43,6 +43,12 @@ struct LinkSpan {
   double capacity = 0;  // bytes per second that the link can carry
 };
 
+/// From `at` on, a device has this number of bytes in use.
+struct MemoryInUse {
+  Nanoseconds at = 0;
+  Bytes bytes = 0;
+};
+
 struct Timeline {
   std::vector<Span> spans;  // ordered by (begin, rank, lane, op)
   /// What links carried, if a network model computed it, else empty; for each link in ascending

@@ -10,6 +10,7 @@ local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
+local export = require "moe.results.export"
 local infer = require "moe.run.infer"
 local judge = require "moe.results.judge"
 local lina = require "moe.techniques.lina"
@@ -125,12 +126,13 @@ end
 
 --- The function that the C++ program calls (Host::main in bindings/host). `argument` depends on the
 --- mode: the compiled recipe for "run" and "check", a kind or nil for "list", a topic or nil for
---- "doc", the name of the file to write for "calibrate" and "report".
+--- "doc", the name of the file to write for "calibrate" and "report"; "export" has none.
 function moe._main(mode, argument)
   if mode == "list" then return require("moe.list").list(argument) end
   if mode == "doc" then return require("moe.doc").doc(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end
   if mode == "report" then return page.report(argument) end
+  if mode == "export" then return export.export() end
   if mode == "check" then return check(argument) end
   local value = argument()
   for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end

@@ -13,6 +13,7 @@ local model = require "moe.spec.model"
 local packing = require "moe.spec.packing"
 local schema = require "moe.base.schema"
 local search = require "moe.search.search"
+local sensitivity = require "moe.results.sensitivity"
 local system = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -45,6 +46,7 @@ local TABLES = {
     'an entry of an experiment\'s run, { "simulate", ... }' },
   { "CpuRunFields", experiment.CPU, 'an entry of an experiment\'s run, { "cpu", ... }' },
   { "CudaRunFields", experiment.CUDA, 'an entry of an experiment\'s run, { "cuda", ... }' },
+  { "SensitivityNumberFields", sensitivity.FIELDS, "an entry of an experiment's sensitivity" },
   { "AllToAllOp", collectives.OPS.all_to_all, 'an op of moe.collectives, kind = "all_to_all"' },
   { "AllReduceOp", collectives.OPS.all_reduce, 'an op of moe.collectives, kind = "all_reduce"' },
 }

@@ -150,7 +150,7 @@ TEST_CASE("a page is made of what a run wrote, and of nothing else") {
   CHECK(made.exit == 0);
   CHECK(fs::file_size(out + "/report.html") > 10000);
   CHECK(run(program + " report " + out + " " + out + " --out " + out + "/both.html").exit == 0);
-  CHECK(fs::file_size(out + "/both.html") > 2 * fs::file_size(out + "/report.html") - 20000);
+  CHECK(fs::file_size(out + "/both.html") > 2 * fs::file_size(out + "/report.html") - 40000);
   CHECK(run(program + " report").exit == 2);
   struct {
     std::string arguments, says;

@@ -309,4 +309,36 @@ TEST_CASE("an output folder holds the results of one recipe") {
   INFO(page.text);
   CHECK(page.status == 0);
   CHECK(fs::exists(at.path("work/o/report.html")));
+  const Outcome figures = at.shell(MOEBENCH_BINARY " export latest");
+  INFO(figures.text);
+  CHECK(figures.status == 0);
+  CHECK(fs::is_directory(at.path("work/o/figures")));
+}
+
+TEST_CASE("an export writes charts and tables into the folder that it is told, and nothing else") {
+  const Place at;
+  REQUIRE(at.run("local moe = require 'moe' return moe.experiment { name = 'x', systems = "
+                 "{ moe.system 'raf' {}, moe.system 'deepspeed' {} }, cluster = moe.cluster.p4de "
+                 "{ nodes = 1 }, model = moe.model.gpt2_moe { layers = 2, hidden = 64, heads = 4, "
+                 "seq = 64, batch_per_device = 2, experts_per_device = 1 } }",
+                 "--out o")
+              .status == 0);
+  const Outcome made = at.shell(MOEBENCH_BINARY " export o --to figures --where system=raf");
+  INFO(made.text);
+  REQUIRE(made.status == 0);
+  size_t count = 0;
+  for (const auto& entry : fs::directory_iterator(at.path("work/figures"))) {
+    const std::string ending = entry.path().extension().string();
+    CHECK((ending == ".svg" || ending == ".csv" || ending == ".tex"));
+    CHECK(made.text.find(entry.path().filename().string()) != std::string::npos);
+    ++count;
+  }
+  CHECK(count > 3);
+  CHECK_FALSE(fs::exists(at.path("work/o/figures")));
+  CHECK(at.shell(MOEBENCH_BINARY " export").status == 2);
+  CHECK(at.shell(MOEBENCH_BINARY " export o o").status == 2);
+  CHECK(at.shell(MOEBENCH_BINARY " export none").text.find("no such folder") != std::string::npos);
+  const Outcome none = at.shell(MOEBENCH_BINARY " export o --where system=raff");
+  CHECK(none.status == 1);
+  CHECK(none.text.find("have: deepspeed, raf") != std::string::npos);
 }

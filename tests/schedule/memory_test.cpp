@@ -41,6 +41,25 @@ bool in_place(const Graph& graph, const TensorUses& uses,
          });
 }
 
+TEST_CASE("the lives of storage add up to what is in use at most when ops run one by one") {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    const Graph graph = fake::random_graph(seed, 90);
+    const Schedule schedule = fake::random_schedule(graph, seed, 6);
+    const LaneOrders orders = lane_orders(graph, schedule);
+    const MemoryPlan plan = plan_memory(graph, schedule, orders);
+    const HappensBefore hb(graph, schedule, orders);
+    std::vector<size_t> place(graph.num_ops());
+    for (size_t i = 0; i < place.size(); ++i) place[hb.serial()[i].index()] = i;
+    std::vector<Bytes> in_use(graph.num_ops());
+    for (const StorageLife& life : storage_lives(graph, schedule, orders, plan)) {
+      size_t to = life.last.empty() ? in_use.size() - 1 : 0;
+      for (const OpId op : life.last) to = std::max(to, place[op.index()]);
+      for (size_t i = place[life.first.index()]; i <= to; ++i) in_use[i] += life.bytes;
+    }
+    CHECK(*std::max_element(in_use.begin(), in_use.end()) == plan.liveness_bytes);
+  }
+}
+
 TEST_CASE("no two tensors that may be alive together share a byte, on any timing") {
   int64_t shared = 0;
   for (uint64_t seed = 0; seed < 25; ++seed) {

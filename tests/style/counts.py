@@ -92,8 +92,9 @@ def op_kinds(root):
 ROW = re.compile(r'\bfield\(\s*"(\w+)",\s*&(\w+)::(\w+)')
 NEAR = 6
 # Two fields near each other that are of something else: a machine's file, a model, lines that were
-# fitted, the gate's context.
-NAMESAKES = {"scripts/moe/spec/machine.lua": "ranks", "scripts/moe/spec/model.lua": "z_loss",
+# fitted, the gate's context, a number of a recipe.
+NAMESAKES = {"scripts/moe/results/sensitivity.lua": "value",
+             "scripts/moe/spec/machine.lua": "ranks", "scripts/moe/spec/model.lua": "z_loss",
              "bindings/api/calibrate.cpp": "memory", "bindings/api/gate.cpp": "layer"}
 
 

@@ -141,6 +141,96 @@ TEST_CASE("every link is a counter in percent of its rate, and 0 when nothing is
   CHECK(events_of(trace_json(ops.graph, kLanes, {{"a", &timeline}}), "X").size() == 4);
 }
 
+/// A collective whose rows a view passes on, an op that reads the view, and one that reads nothing.
+struct Exchange {
+  Graph graph{fake::table()};
+  OpId before = graph.add_op("compute", "before", {});
+  OpId exchange = graph.add_op("all_to_all", "exchange", {graph.out(before)});
+  OpId seen = graph.add_op("view", "seen", {graph.out(exchange)});
+  OpId reader = graph.add_op("compute", "reader", {graph.out(seen)});
+  OpId other = graph.add_op("compute", "other", {});
+
+  Timeline timeline(int32_t ranks = 1) const {
+    Timeline result{.num_ranks = ranks};
+    for (int32_t rank = 0; rank < ranks; ++rank) {
+      result.spans.push_back({before, rank, LaneId(0), 0, 0, 1000});
+      result.spans.push_back({exchange, rank, LaneId(1), 1000, 1000, 2000, 64, 0});
+      result.spans.push_back({other, rank, LaneId(0), 1000, 1000, 3500});
+      result.spans.push_back({exchange, rank, LaneId(1), 2000, 2000, 3000, 64, 1});
+      result.spans.push_back({seen, rank, LaneId(0), 3500, 3500, 3500});
+      result.spans.push_back({reader, rank, LaneId(0), 3500, 3500, 5000});
+    }
+    return result;
+  }
+};
+
+TEST_CASE("a flow leads from the last span of a collective to the ops that read what it brings") {
+  const Exchange ops;
+  const Timeline timeline = ops.timeline(2);
+  const std::string text = trace_json(ops.graph, kLanes, {{"a", &timeline}, {"b", &timeline}});
+  const Json begins = events_of(text, "s"), ends = events_of(text, "f");
+  const auto threads = names(text, "thread_name", "tid");
+  REQUIRE(begins.size() == 4);
+  REQUIRE(ends.size() == 4);
+  std::set<int64_t> ids;
+  for (size_t i = 0; i < begins.size(); ++i) {
+    CHECK(begins[i].at("id") == ends[i].at("id"));
+    CHECK(begins[i].at("pid") == ends[i].at("pid"));
+    CHECK(begins[i].at("ts") == 2.999);  // in the span, whose end is not part of it
+    CHECK(ends[i].at("ts") == 3.5);
+    CHECK(ends[i].at("bp") == "e");
+    CHECK(threads.at(begins[i].at("tid")) == "comm");
+    CHECK(threads.at(ends[i].at("tid")) == "compute");
+    ids.insert(begins[i].at("id").get<int64_t>());
+  }
+  CHECK(ids.size() == 4);
+}
+
+TEST_CASE("the memory in use is a counter per rank, and each span says what it waited for") {
+  const Exchange ops;
+  const Timeline timeline = ops.timeline(2);
+  const auto memory = [](int32_t rank) {
+    return std::vector<MemoryInUse>{{0, Bytes{1} << 30}, {2000, (rank + 2) * (Bytes{1} << 30)}};
+  };
+  const auto cause = [&](const Span& span) {
+    return span.op == ops.reader ? std::string("data of exchange") : "";
+  };
+  const std::string text = trace_json(ops.graph, kLanes, {{"a", &timeline, cause, memory}});
+  std::map<int64_t, std::vector<double>> values;
+  for (const Json& event : events_of(text, "C")) {
+    CHECK(event.at("name") == "memory");
+    values[event.at("pid")].push_back(event.at("args").at("GiB"));
+  }
+  CHECK(values == std::map<int64_t, std::vector<double>>{{1, {1, 2}}, {2, {1, 3}}});
+  for (const Json& event : events_of(text, "X")) {
+    CHECK(event.at("args").contains("waits_for") == (event.at("name") == "reader"));
+  }
+}
+
+TEST_CASE("a trace keeps to its size, and names what it leaves out") {
+  const Exchange ops;
+  Timeline timeline = ops.timeline(100);
+  timeline.links = {{"nic_out 0.0", 1000, 2000, 50, 100}};
+  const LabelledTimeline one{"a", &timeline};
+  const std::string whole = trace_json(ops.graph, kLanes, {one});
+  CHECK_FALSE(Json::parse(whole).at("otherData").contains("left_out"));
+  for (size_t most = 500; most < whole.size(); most = most * 3 / 2) {
+    const std::string text = trace_json(ops.graph, kLanes, {one}, most);
+    CHECK(text.size() <= most + 1000);
+    const Json trace = Json::parse(text);
+    CHECK_FALSE(trace.at("otherData").at("left_out").get<std::string>().empty());
+    const size_t ranks = names(text, "process_name", "pid").size();
+    CHECK(events_of(text, "X").size() <= 6 * ranks);
+    if (ranks > 1) {  // ranks are whole
+      CHECK(events_of(text, "X").size() == 6 * ranks);
+      CHECK(events_of(text, "f").size() == ranks);
+    }
+  }
+  const std::string two = trace_json(ops.graph, kLanes, {one, {"b", &timeline}}, whole.size());
+  CHECK(Json::parse(two).at("otherData").at("left_out").get<std::string>().find("; of b ranks") !=
+        std::string::npos);
+}
+
 TEST_CASE("names that are not UTF-8 still make valid JSON") {
   TwoOps ops;
   ops.graph.op(ops.compute).name = "bad \xff \"name\"";

@@ -1,12 +1,13 @@
--- The band of a claim's value: the range that it takes when the assumed constants of an experiment
--- vary over their bands. The simulated runs are repeated with constants at the ends of their bands;
--- executed runs do not change. Constants of the same name (the same field of two clusters) are
--- changed together, each to the end of its own band.
+-- The band of a number, such as a claim's value: the range that it takes when the assumed constants
+-- of an experiment vary over their bands. The simulated runs are repeated with constants at the
+-- ends of their bands; executed runs do not change. Constants of the same name (the same field of
+-- two clusters) are changed together, each to the end of its own band.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
+local sensitivity_lib = require "moe.results.sensitivity"
 local simulated = require "moe.run.simulated"
 
 local M = {}
@@ -50,7 +51,8 @@ Band.__index = Band
 --- Makes the band of an experiment with these jobs. Raises a user error before anything runs if the
 --- model or the cluster is not valid with a constant at an end of its band.
 function M.new(e, jobs)
-  local constants = e.band ~= "none" and #e.claims > 0 and constants_of(jobs) or {}
+  local needed = #e.claims > 0 or #sensitivity_lib.asked(e) > 0
+  local constants = e.band ~= "none" and needed and constants_of(jobs) or {}
   local names = schema.keys_of(constants)
   if e.band == "corners" and #names > MAX_CORNERS then
     errors.user(("experiment.band: 'corners' with %d assumed constants needs %d simulations of "

@@ -5,6 +5,11 @@ local shape = require "moe.results.page.shape"
 
 local M = {}
 
+-- A search's mixes, and a run of its front.
+local SEEN = { iteration_ms = "number", peak_bytes = "number", ["label?"] = "string" }
+local FOUND = { iteration_ms = "number", peak_bytes = "number", system = "string" }
+local MOVED = { { constant = "string", lo = "number", hi = "number", ["at_lo?"] = "number",
+  ["at_hi?"] = "number" } }
 local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
   machine = { cpu = "string", cores = "number", kernel_set = "string", ["git?"] = "string" },
   ["recipe?"] = { name = "string", hash = "string" },
@@ -17,8 +22,13 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
   claims = { { id = "string", figure = "string", text = "string", unit = "string",
     verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
     ["hi?"] = "number", ["reason?"] = "string", ["label?"] = "string", ["note?"] = "string",
-    sensitivity = { { constant = "string", lo = "number", hi = "number",
-      ["at_lo?"] = "number", ["at_hi?"] = "number" } } } },
+    sensitivity = MOVED } },
+  ["sensitivities?"] = { { experiment = "string", name = "string", unit = "string", ours = "number",
+    lo = "number", hi = "number", sensitivity = MOVED } },
+  ["searches?"] = { { name = "string", front = { FOUND }, seen = { SEEN }, ["best?"] = FOUND,
+    ["contributions?"] = { { technique = "string", ["without_ms?"] = "number",
+      best_ms = "number" } },
+    ["simulated?"] = "number", ["space?"] = "number", ["exhaustive?"] = "boolean" } },
 }
 local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
   hidden_comm_ms = "number", wait_ms = "number" }

@@ -198,6 +198,8 @@ schema.record("results file", "results.json",
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
   { "searches", "moe.Search[]?", "what each moe.search found, with `seen`: time, memory and label "
     .. "of every mix" },
+  { "sensitivities", "moe.Sensitivity[]?",
+    "how numbers of the experiments move with the assumed constants" },
 }).also = "results"
 
 --- Raises an error if the record has a field that is not in FIELDS; the error names that field.

@@ -11,6 +11,7 @@ local progress = require "moe.run.progress"
 local report = require "moe.results.report"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
+local sensitivity = require "moe.results.sensitivity"
 local session = require "moe.run.session"
 local simulated = require "moe.run.simulated"
 local simulations = require "moe.run.simulations"
@@ -38,9 +39,14 @@ M.FIELDS = {
   claims = { type = "list", of = { type = "claim" }, default = {}, doc = "list of moe.claim" },
   show = { type = "function", as = "fun(R: moe.Results)",
     doc = "prints tables in place of the usual ones for simulated runs" },
+  sensitivity = { type = "list", of = { type = "any" }, default = {},
+    as = "(string|moe.SensitivityNumberFields)[]",
+    doc = "numbers of which to show how they move with each assumed constant: a field of "
+      .. "simulated runs, of which each system's median over the points is taken, or a table with "
+      .. "name, unit and value" },
   band = { type = "string", enum = band_lib.KINDS, default = "each",
-    doc = "where claims are evaluated: each, at both ends of each assumed constant; corners, also "
-      .. "at all combinations of ends; none, only at the constants' values" },
+    doc = "where claims and sensitivities are evaluated: each, at both ends of each assumed "
+      .. "constant; corners, also at all combinations of ends; none, only at their values" },
 }
 for name in pairs(jobs_lib.CASE) do
   M.FIELDS[name] = { type = "any", doc = "in place of case, for an experiment with one point",
@@ -128,9 +134,23 @@ function M.check(e)
   return #jobs
 end
 
--- Runs all jobs, then evaluates the claims. Appends runs to R.runs and verdicts to `verdicts` as
--- they are complete, so that after an error these hold all complete ones.
-local function run_all(e, jobs, R, verdicts)
+-- Evaluates the sensitivities that are asked for; appends them to `moved` as they are complete.
+local function run_sensitivity(e, R, band, moved)
+  local numbers, kinds = sensitivity.numbers(sensitivity.asked(e), R), {}
+  for i in ipairs(numbers) do kinds[i] = "sensitivity" end
+  progress.begin(kinds)
+  for _, number in ipairs(numbers) do
+    progress.job("sensitivity of " .. number.name)
+    moved[#moved + 1] = sensitivity.evaluate(e, number, band)
+    session.add_sensitivity(moved[#moved])
+    progress.done()
+  end
+end
+
+-- Runs all jobs, then evaluates the claims and sensitivities. Appends runs to R.runs, verdicts to
+-- `verdicts` and sensitivities to `moved` as they are complete, so that after an error these hold
+-- all complete ones.
+local function run_all(e, jobs, R, verdicts, moved)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   local groups = jobs_lib.groups(jobs)
   for _, group in ipairs(groups) do
@@ -155,6 +175,7 @@ local function run_all(e, jobs, R, verdicts)
     session.add_claim(verdicts[i])
     progress.done()
   end
+  run_sensitivity(e, R, band, moved)
 end
 
 -- Says how many of the experiment's simulations were not done again.
@@ -180,13 +201,13 @@ function M.run(e)
     params = points.labels(params), set = core.args.set }
   session.begin(info, e.at)
   local since = simulations.counts()
-  local R, verdicts = results.new {}, {}
-  local ok, err = xpcall(function() run_all(e, jobs, R, verdicts) end, errors.with_traceback)
+  local R, verdicts, moved = results.new {}, {}, {}
+  local ok, err = xpcall(function() run_all(e, jobs, R, verdicts, moved) end, errors.with_traceback)
   if ok or #R.runs > 0 then
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
       session.flush()
-      report.print(e, R, verdicts)
+      report.print(e, R, verdicts, moved)
       say_found(info.simulations)
     end)
   end

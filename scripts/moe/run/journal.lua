@@ -1,8 +1,8 @@
 -- runs.jsonl, a file next to results.json to which every finished run is appended at once, so that
 -- the run is not lost when the process is killed. The first line has the fields at the top of
 -- results.json; each further line is
---   { experiment = info }, { claim = verdict }, { search = what was found } or
---   { run = number, record = run }
+--   { experiment = info }, { claim = verdict }, { sensitivity = record },
+--   { search = what was found } or { run = number, record = run }
 -- The last line with a run's number is valid: an executed run is written before it begins, with its
 -- frozen prediction, and again when it has ended.
 local core = require "moe.core"
@@ -33,6 +33,8 @@ local function take(data, line, fail)
     data.experiments[#data.experiments + 1] = line.experiment
   elseif type(line.claim) == "table" then
     data.claims[#data.claims + 1] = line.claim
+  elseif type(line.sensitivity) == "table" then
+    data.sensitivities[#data.sensitivities + 1] = line.sensitivity
   elseif type(line.search) == "table" then
     data.searches = data.searches or {}
     data.searches[#data.searches + 1] = line.search
@@ -69,7 +71,7 @@ function M.parse(text, file, at)
         fail "the line is not the first line of a file that moebench writes"
       end
       data = line
-      data.experiments, data.runs, data.claims = {}, {}, {}
+      data.experiments, data.runs, data.claims, data.sensitivities = {}, {}, {}, {}
     end
     n, from = n + 1, to + 1
   end

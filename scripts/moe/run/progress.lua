@@ -3,7 +3,7 @@
 -- kind), and a line for each finished job. core.status and core.row draw it
 -- (bindings/host/progress.h).
 local core = require "moe.core"
-local report = require "moe.results.report"
+local format = require "moe.results.report.format"
 
 local M = {}
 
@@ -48,16 +48,16 @@ function M.done(rows)
 end
 
 function M.row(run)
-  local parts = { ("%s on %s, %d %s"):format(report.system_text(run),
+  local parts = { ("%s on %s, %d %s"):format(format.system_text(run),
     run.provenance == "simulated" and run.cluster or run.executor, run.devices,
     run.provenance == "simulated" and "devices" or "ranks") }
   for name, value in pairs(run.point or {}) do
     parts[#parts + 1] = ("%s = %s"):format(name, tostring(value))
   end
-  local times = ("%s %s ms"):format(run.provenance, report.ms(run.iteration_ms))
+  local times = ("%s %s ms"):format(run.provenance, format.ms(run.iteration_ms))
   if run.oom then times = "out of memory" end
   if run.prediction then times = ("%s, predicted %s ms"):format(times,
-    report.ms(run.prediction.iteration_ms)) end
+    format.ms(run.prediction.iteration_ms)) end
   return table.concat(parts, ", ") .. ": " .. times
 end
 

@@ -9,7 +9,8 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-local kept = { runs = {}, claims = {}, experiments = {}, searches = {} }
+local kept = { runs = {}, claims = {}, experiments = {}, searches = {},
+  sensitivities = {} }
 
 -- Returns the fields at the top of results.json, which are also the first line of runs.jsonl.
 local function head()
@@ -34,10 +35,16 @@ function M.add_claim(verdict)
   lines.note { claim = verdict }
 end
 
+function M.add_sensitivity(record)
+  kept.sensitivities[#kept.sensitivities + 1] = record
+  lines.note { sensitivity = record }
+end
+
 function M.flush()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(kept.experiments),
     runs = core.array(kept.runs), claims = core.array(kept.claims),
+    sensitivities = core.array(kept.sensitivities),
     searches = #kept.searches > 0 and core.array(kept.searches) or nil }), 1) .. "\n")
   outputs.remove_earlier_traces(kept.runs)
   kept.flushed = #kept.runs

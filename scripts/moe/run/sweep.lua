@@ -157,8 +157,9 @@ function Sweep:side_by_side(count)
 end
 
 --- Simulates all jobs, each { spec, system, options } as simulations.outcome takes them, and
---- `group`, a value that jobs of one model and cluster share. Calls begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is.
---- Raises the error of the first job that fails, after the jobs before it are complete.
+--- `group`, a value that jobs of one model and cluster share. Calls begin(i) when the first i - 1
+--- jobs are complete, and finished(i, outcome, trace) when job i is. Raises the error of the first
+--- job that fails, after the jobs before it are complete.
 function M.each(jobs, begin, finished)
   if #jobs == 0 then return end
   local self = setmetatable({ jobs = jobs, begin = begin, finished = finished, at = 1,

@@ -1,10 +1,10 @@
 -- What a search prints, and the best mix as Lua text.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
+local format = require "moe.results.report.format"
 local lua_text = require "moe.base.lua_text"
-local report = require "moe.results.report"
+local moe = require "moe"
 local schema = require "moe.base.schema"
-local system_lib = require "moe.spec.system"
 
 local M = {}
 
@@ -52,7 +52,7 @@ end
 
 local FILE = [[
 -- The best mix that %s found for this model and cluster, beside plain expert parallelism.
-local moe = require "moe"
+local system_lib = require "moe.spec.system"
 
 return moe.experiment {
   name = "best",
@@ -86,7 +86,7 @@ local function ratio(a, b) return ("%.2fx"):format(a / b) end
 local function top_table(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
   local function add(run, label)
-    rows[#rows + 1] = { run.system, run.oom and "OOM" or report.ms(run.iteration_ms),
+    rows[#rows + 1] = { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
       ratio(s.plain.iteration_ms, run.iteration_ms), gib(run.peak_bytes), label }
   end
   add(s.plain, "")
@@ -100,7 +100,7 @@ end
 local function contributions_table(s)
   local rows = { { "without", "iteration ms", "slower by" } }
   for _, one in ipairs(s.contributions) do
-    rows[#rows + 1] = { one.technique, one.without_ms and report.ms(one.without_ms) or "refused",
+    rows[#rows + 1] = { one.technique, one.without_ms and format.ms(one.without_ms) or "refused",
       one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "" }
   end
   return aligned.text(rows)
@@ -110,7 +110,7 @@ local function front_table(s)
   local rows = { { "iteration ms", "peak GiB", "mix or known system" } }
   for _, run in ipairs(s.front) do
     local own = run.system:match "^front_%d+$"
-    rows[#rows + 1] = { report.ms(run.iteration_ms), gib(run.peak_bytes),
+    rows[#rows + 1] = { format.ms(run.iteration_ms), gib(run.peak_bytes),
       own and run.choice or run.system }
   end
   return aligned.text(rows)
@@ -160,7 +160,7 @@ function M.print(c, s, why)
   end
   core.say("\n" .. top_table(s))
   core.say(("\nNo schedule of the best mix's ops takes less than %s ms; of the ops of all mixes "
-    .. "seen, less than %s ms"):format(report.ms(s.bound_ms), report.ms(s.least_bound_ms)))
+    .. "seen, less than %s ms"):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms)))
   if #s.contributions > 0 then core.say("\n" .. contributions_table(s)) end
   core.say("\nTime against memory: nothing seen is better in both\n" .. front_table(s))
   for _, line in ipairs(order_lines(s)) do core.say(line) end

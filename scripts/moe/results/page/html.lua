@@ -45,8 +45,8 @@ local function is_number(cell)
     or text:match("^[-+%d.e]+%.%.[-+%d.e]+ ?!?$") ~= nil or text:match("^[-+%d.e]+ %S+$") ~= nil
 end
 
--- Returns for each column the class "n" if all its cells below the header are numbers, else false.
-local function number_columns(rows)
+--- Returns for each column the class "n" if all its cells below the header are numbers, else false.
+function M.number_columns(rows)
   local columns = {}
   for r = 2, #rows do
     for i, cell in ipairs(rows[r]) do
@@ -59,7 +59,7 @@ end
 --- Returns a table of rows, which have the form that aligned.text takes; cells may be elements.
 --- Columns of numbers are right-aligned.
 function M.grid(rows, caption)
-  local columns, bodies = number_columns(rows), { {} }
+  local columns, bodies = M.number_columns(rows), { {} }
   for r, row in ipairs(rows) do
     local cells = {}
     for i, cell in ipairs(row) do

@@ -1,95 +1,11 @@
 -- The page that `moebench report` makes of result folders.
 local expect = require "expect"
+local pages = require "figures/pages"
 local test = require "test"
 local world = require "world"
 
-local TITLE = [[<script>alert("1")</script> & 'it' http://else.where/x]]
-
-local RECIPE = expect.HEAD .. [[
-local E = moe.experiment { name = "x", title = TITLE, over = { nodes = { 2, 4 } },
-  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
-    systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "lancet_dw" {} } } end,
-  run = { "simulate", { "cpu", ranks = 2, steps = 3 } },
-  claims = { moe.claim { id = "lancet-034", not_comparable = "a <gate> of its own",
-    value = function(R) return R:where { executor = "simulate" }:ratio({ "iteration_ms",
-      of = "lancet_dw", to = "raf" }):mean() end } } }
-moe.run(E)
-]]
-
-local function named(pid, tid, what, name)
-  return { ph = "M", name = what .. "_name", pid = pid, tid = tid, args = { name = name } }
-end
-
--- Two lanes; an all-to-all of 1 MiB from 1 to 3 ms.
-local TRACE = world.encode { traceEvents = {
-  named(1, 0, "process", "simulated rank 0"), named(1, 1, "thread", "compute"),
-  named(1, 2, "thread", "comm"),
-  { ph = "X", name = "qkv", cat = "attn", ts = 0, dur = 1000, pid = 1, tid = 1,
-    args = { op = "linear", phase = "forward", wait_us = 0 } },
-  { ph = "X", name = "a2a", cat = "<dispatch>", ts = 1000, dur = 2000, pid = 1, tid = 2,
-    args = { op = "all_to_all", phase = "forward", wait_us = 250, bytes = 2 ^ 20 } } } }
-
-local function file_text(name)
-  local file = assert(io.open(name))
-  local text = file:read "*a"
-  file:close()
-  return text
-end
-
--- The files of a folder "old" as a run with the recipe leaves it; step_ms and the like of its world
--- in `setup`.
-local function folder(setup, recipe)
-  local text = (recipe or RECIPE):gsub("TITLE", ("%q"):format(TITLE))
-  local files = {}
-  for name, content in pairs(world.run(text, {}, "run", setup).files) do
-    files[name:gsub("^out/", "old/")] = name:find "trace%-" and TRACE or content
-  end
-  assert(files["old/results.json"], "the recipe did not run")
-  return files
-end
-
--- The page of folders, or nil and the error.
-local function page_of(files, folders)
-  local w = world.run("", {}, "run", function(w, core)
-    for _, name in ipairs { "page.css", "page.js" } do
-      local path = ("%s/moe/page/%s"):format(world.scripts_dir, name)
-      w.files[path] = file_text(path)
-    end
-    for name, text in pairs(files) do w.files[name] = text end
-    core.args.folders, core.recipe = folders or { "old" }, nil
-  end)
-  local ok, err = pcall(w.moe._main, "report", "page.html")
-  return ok and w.files["out/page.html"] or nil, err
-end
-
-local function has(page, ...)
-  for _, part in ipairs { ... } do assert(page:find(part, 1, true), "not in the page: " .. part) end
-end
-
-local function count(page, part)
-  return select(2, page:gsub(part:gsub("%p", "%%%0"), ""))
-end
-
--- Every element is closed, in order; "<" stands for nothing but a tag.
-local function check_elements(page)
-  local open = {}
-  page = page:gsub("<(style)>.-</style>", ""):gsub("<(script)>.-</script>", "")
-  page = page:gsub("^<!DOCTYPE html>", "")
-  for tag in page:gmatch "<([^<]*)" do
-    local close, name, rest = tag:match "^(/?)(%w+)(.*)$"
-    assert(name, "no tag: <" .. tag:sub(1, 60))
-    local attributes = rest:match "^([^>]*)>"
-    assert(attributes, "not closed: <" .. tag:sub(1, 60))
-    local left = attributes:gsub("/$", ""):gsub(' [%w-]+="[^"]*"', "")
-    expect.equal(left, "", "attributes of " .. name)
-    if close == "/" then
-      expect.equal(name, table.remove(open), "end tag")
-    elseif attributes:sub(-1) ~= "/" then
-      open[#open + 1] = name
-    end
-  end
-  expect.equal(#open, 0, "open elements")
-end
+local folder, page_of, has, count = pages.folder, pages.page_of, pages.has, pages.count
+local check_elements, RECIPE, TRACE = pages.check_elements, pages.RECIPE, pages.TRACE
 
 test("the page has the numbers, the claim and where they are from", function()
   local page = assert(page_of(folder()))
@@ -121,22 +37,28 @@ test("elements are closed in order, also of several folders", function()
   has(both, 'href="#folder2-1"', 'id="folder2-1"')
 end)
 
-test("what is long is folded", function()
-  local function folds(nodes)
-    local page = assert(page_of(folder(nil, RECIPE:gsub("{ 2, 4 }", nodes))))
-    check_elements(page)
-    return count(page, "<summary>Steps, ") .. count(page, "<summary>Charts, ")
-  end
-  expect.equal(folds "{ 2, 4 }", "00")
-  expect.equal(folds "{ 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }", "11")
-end)
+test("long tables are folded, and lines over an axis take the place of bars for many points",
+  function()
+    local function shown(nodes)
+      local page = assert(page_of(folder(nil, RECIPE:gsub("{ 2, 4 }", nodes))))
+      check_elements(page)
+      return { count(page, "<summary>Steps, "), count(page, 'devices, simulated" class="chart"'),
+        count(page, "speedup-by-gpus"), count(page, "speedup-distribution") }
+    end
+    expect.equal(shown "{ 2, 4 }", { 0, 2, 0, 0 })
+    expect.equal(shown "{ 2, 3, 4 }", { 0, 3, 1, 0 })
+    expect.equal(shown "{ 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 }", { 1, 0, 1, 1 })
+  end)
 
 test("a timeline has a row per lane, and every span says op, time and bytes", function()
   local page = assert(page_of(folder()))
   has(page, "<b>comm</b> simulated rank 0",
-    "a2a: 2.000 ms from 1.000; all_to_all forward &lt;dispatch&gt;; 1.00 MiB; waited 0.250 ms",
+    "a2a: 2.000 ms from 1.000; all_to_all forward &lt;dispatch&gt;; 1.00 MiB; waited 0.250 ms; "
+      .. "began after data of qkv", "<b>memory</b> up to 1.25 GiB", "memory: 1.250 GiB from 1.000",
+    "not in the trace: of simulated ranks 1 to 3",
     'class="s-attn"', 'class="s-other"', "qkv: 1.000 ms from 0.000; linear forward attn")
   expect.equal(count(page, '<figure class="timeline">'), 6)
+  expect.equal(count(page, ' class="flow"'), 6 + 1)  -- one in each, and the legend
   has(page, "Not shown here", "trace-008-deepspeed-executed.json")
 end)
 
@@ -168,8 +90,8 @@ test("a plan that no device holds has no bar, and a run without an end is named"
     w.fails_in = "deepspeed"
   end)))
   has(page, "OOM: gpt2_moe, raf on p4de: 1024.0 GiB do not fit", "Not finished: deepspeed")
-  expect.equal(count(page, "16 devices, simulated</figcaption>"), 0)
-  expect.equal(count(page, "32 devices, simulated</figcaption>"), 1)
+  expect.equal(count(page, '16 devices, simulated" class="chart"'), 0)
+  expect.equal(count(page, '32 devices, simulated" class="chart"'), 1)
 end)
 
 test("files that cannot be read as results are named, with the field", function()
@@ -202,14 +124,15 @@ test("files that cannot be read as results are named, with the field", function(
   refused(trace, "[", trace)
   refused(trace, "{}", trace, "traceEvents: is missing")
   refused(trace, TRACE:gsub('"dur":1000', '"dur":"x"'), trace, "traceEvents[4].dur: is a string")
+  refused(trace, TRACE:gsub('"GiB":0.5', '"GiB":"x"'), trace, "args.GiB: is a string")
 end)
 
 test("ticks are round and no more than asked for", function()
   world.run ""
-  local charts = require "moe.results.page.charts"
+  local axes = require "moe.results.charts.axes"
   for i = -40, 40 do
     local span = 1.7 ^ i
-    local step = charts.tick_step(span, 6)
+    local step = axes.tick_step(span, 6)
     local digit = tonumber(("%.6e"):format(step):match "^[%d.]+")
     assert(digit == 1 or digit == 2 or digit == 5, ("%g of %g"):format(step, span))
     assert(span / step <= 6 and span / step > 2, ("%g of %g"):format(step, span))

@@ -1,0 +1,296 @@
+-- Which charts show the simulated runs of a sweep: lines over each numeric axis, heat maps over two
+-- of them, distributions over all points, and the shares of the step. With few points there is also
+-- a chart of bars per point.
+local bars = require "moe.results.charts.bars"
+local format = require "moe.results.report.format"
+local heat = require "moe.results.charts.heat"
+local lines = require "moe.results.charts.lines"
+local values = require "moe.base.values"
+
+local M = {}
+
+local LEAST = 3            -- different values that make a numeric axis
+local MAX_AXES = 3         -- axes that get a chart of medians
+local MAX_PAIRS = 2        -- pairs of axes that get heat maps
+local MAX_POINTS = 12      -- with more points, and a numeric axis, there are no bars per point
+local FOR_SPREAD = 8       -- points that make a distribution
+
+local GIB = 2 ^ 30
+local GPUS = "GPUs"  -- the name of the axis of device counts, which is the first
+
+-- The quantities that are drawn over an axis: the value of a run, or nil; base: the run of the
+-- first system at the same point.
+local SPEEDUP = { name = "speedup", label = "speed-up", unit = "x", skip_first = true,
+  of = function(run, base)
+    return not run.oom and not base.oom and base.iteration_ms / run.iteration_ms or nil
+  end }
+local STEP = { name = "step", label = "time of a step", unit = "ms", from = 0,
+  of = function(run) return not run.oom and run.iteration_ms or nil end }
+local EXPOSED = { name = "exposed", label = "exposed communication", unit = "ms", from = 0,
+  of = function(run) return not run.oom and run.exposed_comm_ms or nil end }
+local MEMORY = { name = "memory", label = "peak memory", unit = "GiB", from = 0,
+  of = function(run) return run.peak_bytes / GIB end }
+
+-- Returns the sorted different values of a coordinate.
+local function distinct(groups, of)
+  local seen, list = {}, {}
+  for _, group in ipairs(groups) do
+    local v = of(group[1])
+    if v ~= nil and not seen[v] then seen[v], list[#list + 1] = true, v end
+  end
+  table.sort(list, function(a, b)
+    if type(a) == type(b) and type(a) ~= "boolean" then return a < b end
+    return tostring(a) < tostring(b)
+  end)
+  return list
+end
+
+-- Whether two coordinates tell the same points apart: each value of one goes with one of the other.
+local function same(groups, a, b)
+  local there, back = {}, {}
+  for _, group in ipairs(groups) do
+    local x, y = a.of(group[1]), b.of(group[1])
+    if x == nil or y == nil then return false end
+    if there[x] == nil and back[y] == nil then there[x], back[y] = y, x end
+    if there[x] ~= y or back[y] ~= x then return false end
+  end
+  return true
+end
+
+-- Returns the coordinates { name, of = function(run), values, numeric } in which points differ.
+-- Of several that tell the same points apart only the first is kept; that of GPUs comes first.
+local function dimensions(groups, R)
+  local all = { { name = GPUS, of = function(run) return run.devices end } }
+  for _, name in ipairs(format.coordinates(R, true)) do
+    all[#all + 1] = { name = name, of = function(run)
+      if run.point[name] ~= nil then return run.point[name] end
+      return name == format.ENTRY and run.entry or nil
+    end }
+  end
+  local kept = {}
+  for _, d in ipairs(all) do
+    d.values = distinct(groups, d.of)
+    local new = #d.values > 1
+    for _, other in ipairs(kept) do new = new and not same(groups, d, other) end
+    d.numeric = #d.values >= LEAST
+    for _, v in ipairs(d.values) do d.numeric = d.numeric and type(v) == "number" end
+    if new then kept[#kept + 1] = d end
+  end
+  return kept
+end
+
+-- A sweep: { groups = runs of a point each, systems = names in order of appearance, number = the
+-- place of a name there, dims, axes = the numeric ones, GPUs first, then those with most values }.
+local function sweep_of(groups, R)
+  local s = { groups = groups, systems = {}, number = {}, axes = {}, dims = dimensions(groups, R) }
+  for run in R:each() do
+    if not s.number[run.system] then
+      s.systems[#s.systems + 1] = run.system
+      s.number[run.system] = #s.systems
+    end
+  end
+  for i, d in ipairs(s.dims) do
+    d.place = i
+    if d.numeric then s.axes[#s.axes + 1] = d end
+  end
+  table.sort(s.axes, function(a, b)
+    if (a.name == GPUS) ~= (b.name == GPUS) then return a.name == GPUS end
+    if #a.values ~= #b.values then return #a.values > #b.values end
+    return a.place < b.place
+  end)
+  return s
+end
+
+-- Returns the values of a quantity by system and by key(run): by[system][key] = a list of numbers,
+-- for each value one of a point.
+local function collect(groups, quantity, first, key)
+  local by = {}
+  for _, group in ipairs(groups) do
+    local base
+    for _, run in ipairs(group) do
+      if run.system == first then base = run end
+    end
+    for _, run in ipairs(group) do
+      local v = base and quantity.of(run, base)
+      local k = key(run)
+      if v and k ~= nil then
+        by[run.system] = by[run.system] or {}
+        by[run.system][k] = by[run.system][k] or values.new {}
+        table.insert(by[run.system][k], v)
+      end
+    end
+  end
+  return by
+end
+
+-- Returns the title of a quantity: "speed-up over raf".
+local function said(s, quantity)
+  return quantity.label .. (quantity.skip_first and " over " .. s.systems[1] or "")
+end
+
+-- Returns a chart of a quantity over an axis, a line per system: medians over the groups, of ratios
+-- with whiskers from the smallest to the largest value; nil if there is nothing to draw.
+local function over_axis(s, groups, axis, quantity, name, title)
+  local by, series, several = collect(groups, quantity, s.systems[1], axis.of), {}, false
+  for i, system in ipairs(s.systems) do
+    if by[system] and not (quantity.skip_first and i == 1) then
+      local one = { label = system, number = i, xs = {}, ys = {}, lo = {}, hi = {} }
+      for _, x in ipairs(axis.values) do
+        local list = by[system][x]
+        if list then
+          local k = #one.xs + 1
+          one.xs[k], one.ys[k] = x, list:median()
+          one.lo[k], one.hi[k] = list:min(), list:max()
+          several = several or #list > 1
+        end
+      end
+      if not quantity.skip_first then one.lo, one.hi = nil, nil end
+      series[#series + 1] = one
+    end
+  end
+  if #series == 0 then return nil end
+  local what = quantity.skip_first and ": median and range" or ": median"
+  return lines.lines { name = name, title = title .. (several and what or ""), series = series,
+    x_label = axis.name, y_label = ("%s, %s"):format(quantity.label, quantity.unit),
+    from = quantity.from or 1 }
+end
+
+local function median_charts(s, out)
+  for i = 1, math.min(MAX_AXES, #s.axes) do
+    local axis = s.axes[i]
+    for _, quantity in ipairs(i == 1 and { SPEEDUP, STEP, EXPOSED, MEMORY } or { SPEEDUP }) do
+      out[#out + 1] = over_axis(s, s.groups, axis, quantity, ("%s-by-%s"):format(quantity.name,
+        axis.name), ("%s by %s"):format(said(s, quantity):gsub("^%l", string.upper), axis.name))
+    end
+  end
+end
+
+local function heat_map(s, system, x, y)
+  local by = collect(s.groups, SPEEDUP, s.systems[1], function(run)
+    local a, b = x.of(run), y.of(run)
+    return a ~= nil and b ~= nil and ("%.17g %.17g"):format(a, b) or nil
+  end)[system]
+  if not by then return nil end
+  local cells = {}
+  for _, a in ipairs(x.values) do
+    cells[a] = {}
+    for _, b in ipairs(y.values) do
+      local list = by[("%.17g %.17g"):format(a, b)]
+      cells[a][b] = list and list:median()
+    end
+  end
+  return heat.map { name = ("heat-%s-%s-%s"):format(system, x.name, y.name), xs = x.values,
+    title = ("Speed-up of %s over %s by %s and %s, median"):format(system, s.systems[1], x.name,
+      y.name), ys = y.values, x_label = x.name, y_label = y.name, cells = cells, neutral = 1,
+    text = function(v) return ("%.2f"):format(v) end }
+end
+
+local function heat_maps(s, out)
+  local pairs_left = MAX_PAIRS
+  for i = 1, #s.axes do
+    for j = i + 1, #s.axes do
+      if pairs_left > 0 then
+        pairs_left = pairs_left - 1
+        for k = 2, #s.systems do
+          out[#out + 1] = heat_map(s, s.systems[k], s.axes[i], s.axes[j])
+        end
+      end
+    end
+  end
+end
+
+local function distribution(s, out)
+  local by, series = collect(s.groups, SPEEDUP, s.systems[1], function() return "all" end), {}
+  for i = 2, #s.systems do
+    local list = by[s.systems[i]] and by[s.systems[i]].all
+    if list then
+      series[#series + 1] = { label = s.systems[i], number = i, values = list }
+    end
+  end
+  if #s.groups < FOR_SPREAD or #series == 0 then return end
+  out[#out + 1] = lines.distribution { name = "speedup-distribution", series = series,
+    title = ("Speed-up over %s over %d points, cumulative"):format(s.systems[1], #s.groups),
+    x_label = "speed-up, x" }
+end
+
+-- Returns the runs of each system that fit in memory, those at `at` of the axis, or all.
+local function shares_of(s, axis)
+  local list = {}
+  for _, system in ipairs(s.systems) do
+    for _, x in ipairs(axis and axis.values or { false }) do
+      local runs = {}
+      for _, group in ipairs(s.groups) do
+        for _, run in ipairs(group) do
+          local fits = run.system == system and not run.oom
+          if fits and (not axis or axis.of(run) == x) then runs[#runs + 1] = run end
+        end
+      end
+      local label = axis and ("%s, %s %s"):format(system, axis.name, tostring(x)) or system
+      if #runs > 0 then list[#list + 1] = { label = label, runs = runs } end
+    end
+  end
+  return list
+end
+
+local function shares(s, out)
+  out[#out + 1] = bars.shares("shares", ("Shares of the step by system, sums over %d points")
+    :format(#s.groups), shares_of(s))
+  local axis = s.axes[1]
+  if axis and #s.systems * #axis.values <= 60 then
+    out[#out + 1] = bars.shares("shares-by-" .. axis.name, ("Shares of the step by system and %s")
+      :format(axis.name), shares_of(s, axis))
+  end
+end
+
+-- Returns a chart of the step's time over the first axis for each combination of the other
+-- coordinates, if there are several.
+local function panels(s)
+  local axis, order, by_rest = s.axes[1], {}, {}
+  if not axis then return {} end
+  for _, group in ipairs(s.groups) do
+    local parts = {}
+    for _, d in ipairs(s.dims) do
+      local v = d ~= axis and d.of(group[1])
+      if d ~= axis and v ~= nil then parts[#parts + 1] = ("%s %s"):format(d.name, tostring(v)) end
+    end
+    local rest = table.concat(parts, ", ")
+    if not by_rest[rest] then by_rest[rest], order[#order + 1] = {}, rest end
+    table.insert(by_rest[rest], group)
+  end
+  local out = {}
+  for i, rest in ipairs(#order > 1 and order or {}) do
+    out[i] = over_axis(s, by_rest[rest], axis, STEP, ("step-%d"):format(i), rest)
+  end
+  return out
+end
+
+-- Returns a chart of bars for each point at which a plan fits in memory.
+local function point_bars(s, title_of)
+  local out = {}
+  for i, group in ipairs(s.groups) do
+    local list, fits = {}, false
+    for k, run in ipairs(group) do
+      list[k] = { bound = not run.oom and run.lower_bound_ms or nil,
+        bars = { bars.step(format.system_text(run), run, run) } }
+      fits = fits or not run.oom
+    end
+    if fits then out[#out + 1] = bars.steps(("bars-%d"):format(i), title_of(group[1]), list) end
+  end
+  return out
+end
+
+--- Returns the charts of simulated runs: overview, a list for all points together; panels, a list
+--- of lines over the first numeric axis, one for each combination of the other coordinates; points,
+--- a list of bars, one for each point. groups: the runs of each point; title_of(run): the title of
+--- a point.
+function M.charts(groups, R, title_of)
+  local s, overview = sweep_of(groups, R), {}
+  if #s.systems > 1 or #s.axes > 0 then median_charts(s, overview) end
+  if #s.systems > 1 then heat_maps(s, overview) end
+  if #s.systems > 1 then distribution(s, overview) end
+  if #groups > 1 then shares(s, overview) end
+  local few = #groups <= MAX_POINTS or #s.axes == 0
+  return { overview = overview, panels = panels(s), points = few and point_bars(s, title_of) or {} }
+end
+
+return M

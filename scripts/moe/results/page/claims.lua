@@ -1,0 +1,67 @@
+-- The blocks (page/blocks.lua) of claims, and of the sensitivity of numbers to the assumed
+-- constants.
+local band = require "moe.results.charts.band"
+local blocks = require "moe.results.page.blocks"
+local html = require "moe.results.page.html"
+local report = require "moe.results.report"
+local sensitivity = require "moe.results.sensitivity"
+local tornado = require "moe.results.charts.tornado"
+
+local M = {}
+
+-- Returns the ends of an axis that contains all numbers of a claim.
+local function axis_of(claim)
+  local list = { claim.paper, claim.ours or claim.paper, claim.lo or claim.paper,
+    claim.hi or claim.paper }
+  local lo, hi = math.min(unpack(list)), math.max(unpack(list))
+  return { lo, hi > lo and hi or lo + 1 }
+end
+
+-- Returns what moves a claim's number: a chart behind a title, or nothing.
+local function moved(claim)
+  if #claim.sensitivity == 0 then return nil end
+  return { kind = "fold", title = ("%s: what moves it, %d constants"):format(claim.id,
+    #claim.sensitivity), blocks.grid { tornado.tornado { name = "moves-" .. claim.id,
+      title = "Sensitivity of " .. claim.id .. " to the assumed constants", ours = claim.ours,
+      x_label = ("ours, %s"):format(claim.unit), sensitivity = claim.sensitivity } } }
+end
+
+--- Returns the blocks of the claims; set: whether --set left only some points.
+function M.blocks(claims, set)
+  if #claims == 0 then return {} end
+  local rows, notes, cells = report.claims_rows(claims), {}, {}
+  for i, claim in ipairs(claims) do
+    cells[i] = band.band(claim, axis_of(claim))
+    notes[#notes + 1] = html.dt { rows[i + 1][1] }
+    notes[#notes + 1] = html.dd { html.b { claim.verdict }, ": ", claim.text,
+      claim.reason and html.p { claim.reason } or "", claim.note and html.p { claim.note } or "" }
+  end
+  local out = { blocks.html { html.h3 { "Claims" }, html.p {
+      "Our numbers over the bands of the assumed constants", set
+        and "; only for the points that --set leaves" or "", "; each row has its own axis" },
+      blocks.legend(band.LEGEND) },
+    blocks.table("claims", "Claims", rows,
+      { extra = { header = "paper and ours", cells = cells } }),
+    blocks.html(html.dl { notes }) }
+  for _, claim in ipairs(claims) do out[#out + 1] = moved(claim) end
+  return out
+end
+
+--- Returns the blocks of an experiment's sensitivities.
+function M.sensitivities(list)
+  if #list == 0 then return {} end
+  local charts = { kind = "grid" }
+  for _, record in ipairs(list) do
+    if #record.sensitivity > 0 then
+      charts[#charts + 1] = tornado.tornado { name = "sensitivity-" .. record.name,
+        title = ("Sensitivity of %s to the assumed constants"):format(record.name),
+        ours = record.ours, sensitivity = record.sensitivity,
+        x_label = record.name .. (record.unit ~= "" and ", " .. record.unit or "") }
+    end
+  end
+  return { blocks.html(html.h4 { "Sensitivity to the assumed constants" }),
+    blocks.table("sensitivity", "Sensitivity to the assumed constants", sensitivity.rows(list)),
+    charts }
+end
+
+return M

@@ -1,0 +1,93 @@
+-- The blocks (page/blocks.lua) of an experiment's executed runs.
+local bars = require "moe.results.charts.bars"
+local blocks = require "moe.results.page.blocks"
+local executed = require "moe.results.report.executed"
+local format = require "moe.results.report.format"
+local html = require "moe.results.page.html"
+local lines = require "moe.results.charts.lines"
+local results = require "moe.results.results"
+
+local M = {}
+
+local FOR_SPREAD = 8  -- steps that make a distribution
+
+-- Returns the times of the steps after the first, over which medians are taken too.
+local function samples_of(run)
+  local out = {}
+  for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
+  return out
+end
+
+local function step_bars(runs)
+  local groups = {}
+  for i, run in ipairs(runs) do
+    groups[i] = { bound = run.lower_bound_ms, bars = {
+      bars.step(format.system_text(run), run.prediction, { provenance = "simulated" }),
+      bars.step(("  executed, %+.1f%%%s"):format(100 * run.prediction.error,
+        run.disturbed and " ?" or ""), run,
+        { provenance = run.provenance, samples = samples_of(run) }) } }
+  end
+  return bars.steps("executed", ("Of each system: predicted (simulated) above, executed (%s) and "
+    .. "its error below"):format(runs[1].provenance), groups)
+end
+
+-- Returns the curves of a field that has a value per step. Runs with equal digests and values share
+-- a curve.
+local function curves(runs, key)
+  local series = {}
+  for i, group in ipairs(results.new(runs):groups(function(run)
+    return { run.digest or run.system, run[key] }
+  end)) do
+    local names = {}
+    for k, run in ipairs(group) do names[k] = run.system end
+    series[i] = { label = ("%s, digest %s"):format(table.concat(names, " = "),
+      group[1].digest or "-"), ys = group[1][key] }
+  end
+  return series
+end
+
+-- Returns the table of losses with the systems in the first column and without the digests, which
+-- are in the legend of the curves.
+local function losses_table(runs)
+  local rows = executed.losses_rows(runs)
+  for _, row in ipairs(rows) do
+    local systems = table.remove(row)
+    row[#row] = nil
+    table.insert(row, 1, systems)
+  end
+  return blocks.table("losses", "Losses by step", rows)
+end
+
+-- Returns the distribution of the steps' times, or nil if there are too few steps.
+local function distribution(runs)
+  local series = {}
+  for i, run in ipairs(runs) do
+    series[i] = { label = format.system_text(run), number = i, values = samples_of(run) }
+    if #series[i].values < FOR_SPREAD then return nil end
+  end
+  return lines.distribution { name = "step-distribution", series = series,
+    title = "Times of the steps, " .. runs[1].provenance, x_label = "time of a step, ms",
+    y_label = "share of steps, %" }
+end
+
+--- Returns the blocks of runs that differ only in the system; differs: in what their case differs
+--- from others (report/differences.lua).
+function M.blocks(runs, differs)
+  local provenance = runs[1].provenance
+  return { blocks.html(html.h4 { "Executed ",
+      html.span { class = "badge " .. provenance, provenance } }),
+    blocks.text(executed.lines(runs, differs)), blocks.text { executed.MEDIANS },
+    blocks.table("executed-steps", "Steps, " .. provenance, executed.rows(runs)),
+    blocks.text(executed.error_lines(runs)), blocks.grid { step_bars(runs) },
+    blocks.text { "Each part of a bar is a median over steps, so the parts need not add up to the "
+      .. "median step, which is printed to the right." },
+    losses_table(runs), blocks.text(executed.closing_lines(runs)),
+    blocks.grid {
+      lines.steps { name = "loss", title = "Loss by step, " .. provenance, y_label = "loss, nats",
+        series = curves(runs, "losses") },
+      lines.steps { name = "drops", title = "Dropped choices by step, " .. provenance,
+        y_label = "dropped choices", from = 0, series = curves(runs, "drops") },
+      distribution(runs) } }
+end
+
+return M

@@ -1,0 +1,104 @@
+-- What is reported of a folder with results, as blocks (page/blocks.lua) for the page and for
+-- `moebench export`.
+local blocks = require "moe.results.page.blocks"
+local claims = require "moe.results.page.claims"
+local core = require "moe.core"
+local differences = require "moe.results.report.differences"
+local errors = require "moe.base.errors"
+local executed = require "moe.results.page.executed"
+local results = require "moe.results.results"
+local schema = require "moe.base.schema"
+local search = require "moe.results.page.search"
+local simulated = require "moe.results.page.simulated"
+local timelines = require "moe.results.page.timelines"
+
+local M = {}
+
+-- Returns the runs that --where selects. Raises a user error if there are none, naming what the
+-- runs have.
+local function selected(runs)
+  for key, text in pairs(core.args.where or {}) do
+    local kept, have, wanted = {}, {}, {}
+    for value in (text .. ","):gmatch "([^,]*)," do wanted[value] = true end
+    for _, run in ipairs(runs) do
+      local value = run[key]
+      if value == nil then value = run.point and run.point[key] end
+      if type(value) ~= "table" and value ~= nil then have[tostring(value)] = true end
+      if wanted[tostring(value)] then kept[#kept + 1] = run end
+    end
+    if #kept == 0 then
+      errors.user(("--where %s=%s: no run has it; have: %s"):format(key, text,
+        next(have) and table.concat(schema.keys_of(have), ", ") or "no such field"))
+    end
+    runs = kept
+  end
+  return runs
+end
+
+--- Returns the content of results.json of the folder, with the runs that --where selects and the
+--- folder's name in `dir`.
+function M.load(dir)
+  local data = results.load(dir)
+  data.dir, data.runs = dir, selected(data.runs)
+  return data
+end
+
+--- Returns the values of --set, which are the same for all experiments of a folder.
+function M.settings_of(data)
+  return data.experiments[1] and data.experiments[1].set or {}
+end
+
+local function append(out, more)
+  for _, block in ipairs(more) do out[#out + 1] = block end
+end
+
+-- Returns the blocks of an experiment.
+local function experiment_blocks(data, name)
+  local unfinished, runs, out, moved = {}, {}, {}, {}
+  for _, run in ipairs(data.runs) do
+    if run.experiment == name then
+      runs[#runs + 1] = run
+      if not run.iteration_ms then unfinished[#unfinished + 1] = run.system end
+    end
+  end
+  for _, record in ipairs(data.sensitivities or {}) do
+    if record.experiment == name then moved[#moved + 1] = record end
+  end
+  local R = results.ended(runs)
+  local predicted = R:where { provenance = "simulated" }
+  if #predicted.runs > 0 then append(out, simulated.blocks(predicted)) end
+  append(out, claims.sensitivities(moved))
+  local groups = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
+  local differs = differences.of(groups)
+  for g, group in ipairs(groups) do append(out, executed.blocks(group, differs[g])) end
+  if #unfinished > 0 then
+    out[#out + 1] = blocks.text { "Not finished: " .. table.concat(unfinished, ", ") }
+  end
+  return out
+end
+
+--- Returns the report of a folder: { experiments = a list of { name, title, blocks }, rest = the
+--- blocks of searches, claims and timelines }. used: the names of figures in other folders.
+function M.report(data, used)
+  local experiments, rest, said = {}, {}, {}
+  for _, e in ipairs(data.experiments) do
+    if not said[e.name] then
+      local own = experiment_blocks(data, e.name)
+      blocks.name_all(own, e.name, used)
+      experiments[#experiments + 1] = { name = e.name, title = e.title or "", blocks = own }
+    end
+    said[e.name] = true
+  end
+  for _, s in ipairs(data.searches or {}) do
+    local own = search.blocks(s)
+    blocks.name_all(own, s.name, used)
+    append(rest, own)
+  end
+  local last = claims.blocks(data.claims, next(M.settings_of(data)) ~= nil)
+  append(last, timelines.blocks(data.dir, results.ended(data.runs)))
+  blocks.name_all(last, data.experiments[1] and data.experiments[1].name or "results", used)
+  append(rest, last)
+  return { experiments = experiments, rest = rest }
+end
+
+return M

@@ -1,0 +1,101 @@
+-- The blocks (page/blocks.lua) of timelines: those of a point have one axis and stand together.
+local blocks = require "moe.results.page.blocks"
+local differences = require "moe.results.report.differences"
+local format = require "moe.results.report.format"
+local html = require "moe.results.page.html"
+local results = require "moe.results.results"
+local simulated = require "moe.results.page.simulated"
+local timeline = require "moe.results.charts.timeline"
+local trace = require "moe.results.trace"
+
+local M = {}
+
+local MAX_TIMELINES = 6  -- largest number of timelines for a folder
+
+-- Returns a list of { run, group, place, rank } for the runs that have a trace, sorted by rank (0
+-- to 3) and place (their order in R): first the first and the fastest system of each point, then
+-- the others; in both, executed runs before simulated ones.
+local function traced(R)
+  local list = {}
+  for g, group in ipairs(R:groups(results.case_of)) do
+    local best
+    for _, run in ipairs(group) do
+      if not best or run.iteration_ms < best.iteration_ms then best = run end
+    end
+    for i, run in ipairs(group) do
+      local rank = (i == 1 or run == best) and 0 or 2
+      list[#list + 1] = { run = run, group = g, place = #list,
+        rank = rank + (run.provenance == "simulated" and 1 or 0) }
+    end
+  end
+  table.sort(list, function(a, b)
+    if a.rank ~= b.rank then return a.rank < b.rank end
+    return a.place < b.place
+  end)
+  return list
+end
+
+-- Returns the captions of timelines: run -> text.
+local function captions(R)
+  local executed = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
+  local names, out = format.coordinates(R:where { provenance = "simulated" }, true), {}
+  for g, lines in ipairs(differences.of(executed)) do
+    for _, run in ipairs(executed[g]) do
+      local what = ("predicted (simulated) and executed (%s)"):format(run.provenance)
+      out[run] = table.concat({ what, unpack(lines) }, "; ")
+    end
+  end
+  for run in R:where { provenance = "simulated" }:each() do
+    out[run] = simulated.point_text(run, names) .. ", simulated"
+  end
+  return out
+end
+
+-- Returns the timelines that are shown, a list of { run, group, place, trace }, and the names of
+-- the others.
+local function chosen(dir, R)
+  local shown, left_out = {}, {}
+  for _, item in ipairs(traced(R)) do
+    item.trace = #shown < MAX_TIMELINES and trace.read(dir, item.run)
+    local why = not item.trace and "" or trace.too_large(item.trace, timeline.MAX_ROWS)
+    if why then
+      left_out[#left_out + 1] = item.run.trace .. (why ~= "" and (" (%s)"):format(why) or "")
+    else
+      shown[#shown + 1] = item
+    end
+  end
+  table.sort(shown, function(a, b) return a.place < b.place end)
+  return shown, left_out
+end
+
+--- Returns the blocks of the timelines of the runs R, whose traces are in the folder `dir`.
+function M.blocks(dir, R)
+  local with_trace = R:where { trace = function(name) return name ~= nil end }
+  local shown, left_out = chosen(dir, with_trace)
+  if #shown + #left_out == 0 then return {} end
+  local caption, longest, by_group = captions(with_trace), {}, {}
+  local out = { blocks.html { html.h3 { "Timelines" },
+    html.p { "One row per lane of a rank; runs of the same point have axes of equal length and "
+      .. "move together. Zoom by Ctrl + wheel, the buttons, or the keys + - 0." },
+    blocks.legend(timeline.LEGEND) } }
+  for _, item in ipairs(shown) do
+    longest[item.group] = math.max(longest[item.group] or 0, item.trace.end_us)
+  end
+  for _, item in ipairs(shown) do
+    local block = by_group[item.group]
+    if not block then
+      block = { kind = "timelines", name = "timelines", title = "Timelines: " .. caption[item.run],
+        list = {} }
+      by_group[item.group], out[#out + 1] = block, block
+    end
+    table.insert(block.list, timeline.draw(("%s; %s"):format(format.system_text(item.run),
+      caption[item.run]), item.trace, longest[item.group]))
+  end
+  if #left_out > 0 then
+    out[#out + 1] = blocks.text { "Not shown here; open in Perfetto or chrome://tracing: "
+      .. table.concat(left_out, ", ") }
+  end
+  return out
+end
+
+return M

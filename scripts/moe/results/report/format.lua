@@ -1,0 +1,89 @@
+-- Texts that the tables of runs share: times, names of systems, and the coordinates of points.
+local core = require "moe.core"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+-- Returns a time in ms as text; "-" for nil.
+local function ms(v)
+  if not v then return "-" end
+  return ("%." .. (v >= 100 and 0 or v >= 10 and 1 or 2) .. "f"):format(v)
+end
+
+-- Returns "4", or "4,2,4" if layers have different degrees.
+local function degrees_text(degrees)
+  local same = true
+  for _, degree in ipairs(degrees) do same = same and degree == degrees[1] end
+  return same and tostring(degrees[1]) or table.concat(degrees, ",")
+end
+
+-- Returns the system's name with what was chosen for it: option or system, degrees, packing, and
+-- with what it makes again.
+local function system_text(run)
+  local chosen = { run.choice }
+  if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
+  if run.packing then chosen[#chosen + 1] = ("packing=%d"):format(run.packing.n) end
+  if run.zero then chosen[#chosen + 1] = ("zero=%d"):format(run.zero) end
+  if run.recompute then chosen[#chosen + 1] = "recompute=" .. run.recompute end
+  return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
+end
+
+-- Name of the coordinate that holds the number of the entry in the experiment's `run`; it is shown
+-- if several entries simulate.
+local ENTRY = "run[]"
+M.ENTRY = ENTRY
+
+local function coordinate(run, name)
+  if name == ENTRY then return tostring(run.entry) end
+  return tostring(run.point[name])
+end
+
+-- Returns the names of the coordinates of the runs' points. "nodes" is omitted if it follows from
+-- the number of devices, unless `all` is true.
+local function coordinates(R, all)
+  local names, nodes, entry = {}, {}, R.runs[1] and R.runs[1].entry
+  for run in R:each() do
+    for name in pairs(run.point) do names[name] = names[name] or all or name ~= "nodes" or nil end
+    local seen = nodes[run.devices] or run.point.nodes
+    nodes[run.devices] = seen
+    if seen ~= run.point.nodes then names.nodes = true end
+    if run.entry ~= entry then names[ENTRY] = true end
+  end
+  return schema.keys_of(names)
+end
+
+-- Returns the first cells of a row, which name the point of a run. They are empty if `said` is
+-- true, which means that the row above has the same point.
+local function point_cells(run, names, said)
+  local cells = {}
+  for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
+  cells[#cells + 1] = said and "" or run.devices
+  return cells
+end
+
+-- step_text returns the time of a step as text, "OOM" for a plan that does not fit in memory;
+-- part_text returns the time of a part of the step, then "-".
+local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
+local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
+
+local function speedup_text(base, run)
+  if not run then return "-" end
+  if run.oom then return "OOM" end
+  return base and not base.oom and ("%.2fx"):format(base.iteration_ms / run.iteration_ms) or "-"
+end
+
+-- Appends the cells to the row; returns the row.
+local function append(row, cells)
+  for _, cell in ipairs(cells) do row[#row + 1] = cell end
+  return row
+end
+
+local function say_all(lines)
+  for _, line in ipairs(lines) do core.say(line) end
+end
+
+M.ms, M.system_text, M.coordinate, M.coordinates = ms, system_text, coordinate, coordinates
+M.point_cells, M.step_text, M.part_text = point_cells, step_text, part_text
+M.speedup_text, M.append, M.say_all = speedup_text, append, say_all
+
+return M

@@ -1,0 +1,121 @@
+-- Tables and lines on simulated runs.
+local aligned = require "moe.base.aligned"
+local assumed_routing = require "moe.results.assumed_routing"
+local core = require "moe.core"
+local effects = require "moe.base.effects"
+local format = require "moe.results.report.format"
+local results = require "moe.results.results"
+local schema = require "moe.base.schema"
+local values = require "moe.base.values"
+
+local M = {}
+
+--- Returns the table of steps of groups of runs; the runs of a group differ only in the system.
+function M.rows(groups, names)
+  local rows = { format.append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
+    "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" }) }
+  for g, group in ipairs(groups) do
+    if g > 1 then rows[#rows + 1] = {} end
+    for i, run in ipairs(group) do
+      local function part(key) return format.part_text(run, key) end
+      rows[#rows + 1] = format.append(format.point_cells(run, names, i > 1), {
+        format.system_text(run), format.step_text(run), format.speedup_text(group[1], run),
+        part "exposed_comm_ms", part "hidden_comm_ms", part "lower_bound_ms",
+        ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
+    end
+  end
+  return rows
+end
+
+--- Returns a table of speed-ups over the first system, with one row per point and one column per
+--- other system, and the name of the first system.
+function M.speedup_rows(groups, names, R)
+  local systems = R:groups(function(run) return { run.system } end)
+  local rows = { format.append({ unpack(names) }, { "GPUs" }) }
+  for i = 2, #systems do table.insert(rows[1], systems[i][1].system) end
+  for _, group in ipairs(groups) do
+    local by_system, cells = {}, {}
+    for _, run in ipairs(group) do by_system[run.system] = run end
+    local base = by_system[systems[1][1].system]
+    for i = 2, #systems do
+      cells[i - 1] = format.speedup_text(base, by_system[systems[i][1].system])
+    end
+    rows[#rows + 1] = format.append(format.point_cells(group[1], names), cells)
+  end
+  return rows, systems[1][1].system
+end
+
+--- Returns one line for each model, cluster and system that does not fit in a device's memory: the
+--- largest number of bytes and what holds most of them, or which device has no room for its rows;
+--- and why rows are padded if the model has no capacity.
+function M.out_of_memory_lines(R)
+  local lines = {}
+  local function kind(run) return { run.model, run.cluster, run.system } end
+  for _, runs in ipairs(R:where { oom = true }:groups(kind)) do
+    local worst = runs[1]
+    for _, run in ipairs(runs) do
+      if run.peak_bytes > worst.peak_bytes then worst = run end
+    end
+    local what = ("OOM: %s, %s on %s: "):format(worst.model, worst.system, worst.cluster)
+    lines[#lines + 1] = what .. (worst.no_room
+      or ("%.1f GiB do not fit in %.1f GiB; largest: %s"):format(worst.peak_bytes / 2 ^ 30,
+        worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-"))
+    for _, decision in ipairs(worst.log or {}) do
+      local why = decision:match "^rows %[rows%] (.*)"
+      if why then lines[#lines + 1] = "     " .. why end
+    end
+  end
+  return lines
+end
+
+local function print_tables(R)
+  local groups, names = R:groups(results.case_of), format.coordinates(R)
+  core.say(aligned.text(M.rows(groups, names)))
+  if #groups > 1 and #groups[1] > 1 then
+    local rows, base = M.speedup_rows(groups, names, R)
+    core.say(("\nSpeed-up over %s, simulated"):format(base))
+    core.say(aligned.text(rows))
+  end
+end
+
+-- Returns the range of a share over the runs as text: "41%" or "41 to 47%".
+local function percents(shares)
+  local lo, hi = ("%.0f"):format(100 * shares:min()), ("%.0f"):format(100 * shares:max())
+  return (lo == hi and "%s%%" or "%s to %s%%"):format(lo, hi)
+end
+
+-- Says how much of the ops' time measurements give, where a cluster has measured op times.
+local function measured_line(R)
+  local gpus, measured, other = {}, values.new {}, values.new {}
+  for run in R:each() do
+    local c = run.cluster_parameters
+    for _, name in ipairs { c and c.device.op_times or false, c and c.collective_times or false } do
+      if name then gpus[name] = true end
+    end
+    if c and (c.device.op_times or c.collective_times) and run.measured_share then
+      measured[#measured + 1], other[#other + 1] = run.measured_share, run.extrapolated_share
+    end
+  end
+  if #measured == 0 then return end
+  core.say(("Of the ops' time %s is measured on %s, %s follows from other measured sizes, the rest "
+    .. "from rates and links; no whole step has run on a GPU"):format(percents(measured),
+    table.concat(schema.keys_of(gpus), ", "), percents(other)))
+end
+
+--- Prints the tables of simulated runs; e: the experiment.
+function M.print(e, R)
+  local constants = {}
+  for run in R:each() do
+    for path in pairs(run.assumed or {}) do constants[path] = true end
+  end
+  local num = #schema.keys_of(constants)
+  core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
+    or ("%d assumed constants (results.json has their bands)"):format(num)))
+  measured_line(R)
+  format.say_all(assumed_routing.lines(R.runs))
+  if e.show then e.show(R) else print_tables(R) end
+  format.say_all(M.out_of_memory_lines(R))
+  format.say_all(effects.lines(R.runs))
+end
+
+return M

@@ -1,0 +1,54 @@
+-- Tables as CSV and as LaTeX. A table is { kind = "table", name = the part of a file's name,
+-- title =, rows = as aligned.text takes them, keys = number of columns in which an empty cell means
+-- that of the row above, or nil }.
+local html = require "moe.results.page.html"
+
+local M = {}
+
+local function text_of(cell) return (tostring(cell):gsub("%s+", " ")) end
+
+local function csv_cell(cell)
+  local text = text_of(cell)
+  return text:find '[",]' and ('"%s"'):format(text:gsub('"', '""')) or text
+end
+
+--- Returns the table as CSV (RFC 4180, with line feeds): the header, then a line per row, in which
+--- no cell refers to the row above.
+function M.csv(t)
+  local lines, above = {}, {}
+  for _, row in ipairs(t.rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      if i <= (t.keys or 0) and cell == "" then cell = above[i] or cell end
+      above[i], cells[i] = cell, csv_cell(cell)
+    end
+    if #row > 0 then lines[#lines + 1] = table.concat(cells, ",") end
+  end
+  return table.concat(lines, "\n") .. "\n"
+end
+
+local LATEX = { ["\\"] = "\\textbackslash{}", ["~"] = "\\textasciitilde{}", ["<"] = "$<$",
+  ["^"] = "\\textasciicircum{}", [">"] = "$>$", ["|"] = "$|$" }
+
+local function latex_cell(cell)
+  return (text_of(cell):gsub("[\\~^<>|{}&%%$#_]", function(c) return LATEX[c] or "\\" .. c end))
+end
+
+--- Returns the table as a LaTeX tabular with the rules of the package booktabs: columns of numbers
+--- are right-aligned, and a row without cells becomes a rule.
+function M.latex(t)
+  local columns, numbers = {}, html.number_columns(t.rows)
+  for i in ipairs(t.rows[1]) do columns[i] = numbers[i] and "r" or "l" end
+  local lines = { "% " .. text_of(t.title), "% needs \\usepackage{booktabs}",
+    ("\\begin{tabular}{%s}"):format(table.concat(columns)), "\\toprule" }
+  for r, row in ipairs(t.rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do cells[i] = latex_cell(cell) end
+    lines[#lines + 1] = #row > 0 and table.concat(cells, " & ") .. " \\\\" or "\\midrule"
+    if r == 1 then lines[#lines + 1] = "\\midrule" end
+  end
+  lines[#lines + 1] = "\\bottomrule\n\\end{tabular}\n"
+  return table.concat(lines, "\n")
+end
+
+return M

@@ -1,0 +1,239 @@
+-- Charts, tables and their files: whatever the numbers and names are, nothing is cut off or lies on
+-- another text, and the files say what the page says.
+local expect = require "expect"
+local pages = require "figures/pages"
+local test = require "test"
+local world = require "world"
+
+local ENTITIES = { amp = "&", lt = "<", gt = ">", quot = '"', ["#39"] = "'" }
+
+local function unescaped(text) return (text:gsub("&(#?%w+);", ENTITIES)) end
+
+-- Random numbers of a seed.
+local function random(seed)
+  local state = seed
+  return function(n)
+    state = (state * 16807) % 2147483647
+    return n and 1 + state % n or state / 2147483647
+  end
+end
+
+-- The boxes of the texts of a chart, by the width that letters have at least.
+local function boxes(svg)
+  local list = {}
+  for attributes, text in svg:gmatch "<text([^>]*)>([^<]*)</text>" do
+    local function number(key) return tonumber(attributes:match(" " .. key .. '="([%d.-]+)"')) end
+    local anchor = attributes:match 'text%-anchor="(%w+)"' or "start"
+    local _, marks = unescaped(text):gsub("[\128-\191]", "")
+    local width = 5 * (#unescaped(text) - marks)
+    local x = number "x" - (anchor == "middle" and width / 2 or anchor == "end" and width or 0)
+    if not attributes:find "rotate" and text ~= "" then
+      list[#list + 1] = { text = text, x = x, y = number "y" - 8, width = width, height = 8 }
+    end
+  end
+  return list
+end
+
+local function apart(a, b)
+  return a.x + a.width <= b.x or b.x + b.width <= a.x or a.y + a.height <= b.y
+    or b.y + b.height <= a.y
+end
+
+-- Texts are in the picture and do not overlap; no coordinate is NaN or infinite.
+local function check_chart(chart)
+  local svg = require "moe.results.charts.svg"
+  local text = tostring(svg.inline(chart))
+  pages.check_elements(text)
+  assert(not text:find '"[^"]*nan' and not text:find '"[^"]*inf[" ]', chart.title)
+  local list = boxes(text)
+  for i, a in ipairs(list) do
+    assert(a.x >= -1 and a.x + a.width <= chart.width + 1 and a.y >= 0
+      and a.y + a.height <= chart.height + 1, ("'%s' is cut off in '%s'"):format(a.text,
+      chart.title))
+    for j = i + 1, #list do
+      assert(apart(a, list[j]), ("'%s' lies on '%s' in '%s'"):format(a.text, list[j].text,
+        chart.title))
+    end
+  end
+end
+
+local WORDS = { "raf", "deepspeed", "lancet (max_parts=8)", "a system with a very long name indeed",
+  "tutel (degree=4)", "größe", "x" }
+
+-- Series of random lengths, sizes and names.
+local function series(r)
+  local list, scale = {}, 10 ^ (r(9) - 4)
+  for i = 1, r(8) do
+    local s = { label = WORDS[r(#WORDS)], number = i, xs = {}, ys = {}, lo = {}, hi = {},
+      values = {} }
+    for k = 1, r(12) do
+      s.xs[k], s.ys[k] = 2 ^ k, scale * r()
+      s.lo[k], s.hi[k] = 0.9 * s.ys[k], 1.1 * s.ys[k]
+      s.values[k] = s.ys[k]
+    end
+    list[i] = s
+  end
+  return list
+end
+
+test("lines, steps and distributions hold their texts, whatever the numbers", function()
+  world.run ""
+  local lines = require "moe.results.charts.lines"
+  for seed = 1, 60 do
+    local r = random(seed)
+    local t = { name = "n", title = ("A title of chart %d that is so long that it needs two lines, "
+      .. "over all"):format(seed), x_label = "GPUs", y_label = "time, ms" }
+    for _, kind in ipairs { "lines", "steps", "distribution" } do
+      local copy = { series = series(r) }
+      for key, value in pairs(t) do copy[key] = value end
+      check_chart(lines[kind](copy))
+    end
+  end
+end)
+
+test("heat maps, bars, tornados and fronts hold their texts", function()
+  world.run ""
+  local heat = require "moe.results.charts.heat"
+  local bars = require "moe.results.charts.bars"
+  local tornado = require "moe.results.charts.tornado"
+  local front = require "moe.results.charts.front"
+  for seed = 1, 40 do
+    local r = random(seed)
+    local xs, ys, cells, moved, list, seen = {}, {}, {}, {}, {}, {}
+    for i = 1, r(14) do xs[i] = 3 ^ i end
+    for j = 1, r(9) do ys[j] = 1000 * j end
+    for _, x in ipairs(xs) do
+      cells[x] = {}
+      for _, y in ipairs(ys) do cells[x][y] = r(5) > 1 and 0.5 + 2 * r() or nil end
+    end
+    check_chart(heat.map { name = "h", title = "Heat " .. seed, xs = xs, ys = ys, cells = cells,
+      x_label = "GPUs", y_label = "batch per device", neutral = 1,
+      text = function(v) return ("%.2f"):format(v) end })
+    for i = 1, r(20) do
+      moved[i] = { constant = WORDS[r(#WORDS)] .. " per second and device", lo = r(), hi = 1 + r(),
+        at_lo = r(4) > 1 and 1 - r() or nil, at_hi = 1 + r() }
+      seen[i] = { iteration_ms = 100 * r(), peak_bytes = 2 ^ 30 * r(50), label = "mix" }
+      list[i] = { bound = r(2) == 1 and r() or nil, bars = { bars.step(WORDS[r(#WORDS)],
+        { iteration_ms = 1, compute_ms = r(), hidden_comm_ms = r(), exposed_comm_ms = r(),
+          wait_ms = r() }, { provenance = "simulated", samples = { r(), r() } }) } }
+    end
+    check_chart(tornado.tornado { name = "t", title = "Tornado", ours = 1, x_label = "ours, x",
+      sensitivity = moved })
+    check_chart(bars.steps("b", "Bars", list))
+    table.sort(seen, function(a, b) return a.iteration_ms < b.iteration_ms end)
+    local chart = front.front { name = "f", title = "Front", seen = seen, best = seen[1],
+      front = seen }
+    check_chart(chart)
+    local text = tostring(require("moe.results.charts.svg").inline(chart))
+    expect.equal(pages.count(text, 'class="seen"'), #seen + 1, "mixes and the legend")
+  end
+end)
+
+-- The cells of a line of CSV.
+local function csv_cells(line)
+  local cells, rest = {}, line .. ","
+  while rest ~= "" do
+    local quoted, after = rest:match '^"(.-)",(.*)$'
+    while quoted and select(2, quoted:gsub('"', "")) % 2 == 1 do
+      local more, then_rest = after:match '^(.-)",(.*)$'
+      quoted, after = quoted .. '",' .. more, then_rest
+    end
+    if quoted then
+      cells[#cells + 1], rest = quoted:gsub('""', '"'), after
+    else
+      cells[#cells + 1], rest = rest:match "^([^,]*),(.*)$"
+    end
+  end
+  return cells
+end
+
+test("a table as CSV has every cell, and names its point in every row", function()
+  world.run ""
+  local tables = require "moe.results.tables"
+  local t = { title = "T", keys = 1, rows = { { "gpu", "system", "ms" }, { "p4de", "a, b", "1.5" },
+    { "", 'say "x"', "" }, {}, { "p3dn", "c", "OOM" } } }
+  local lines = {}
+  for line in tables.csv(t):gmatch "[^\n]+" do lines[#lines + 1] = csv_cells(line) end
+  expect.equal(lines, { { "gpu", "system", "ms" }, { "p4de", "a, b", "1.5" },
+    { "p4de", 'say "x"', "" }, { "p3dn", "c", "OOM" } })
+end)
+
+test("a table as LaTeX has a cell per column, and escapes what LaTeX reads", function()
+  world.run ""
+  local tables = require "moe.results.tables"
+  local latex = tables.latex { title = "50% & more", rows = { { "name", "ms" },
+    { [[a_b{c}$#%&~^\<>|]], "1.5" }, {}, { "d", "2" } } }
+  pages.has(latex, "\\begin{tabular}{lr}", "\\toprule", "\\bottomrule",
+    [[a\_b\{c\}\$\#\%\&\textasciitilde{}\textasciicircum{}\textbackslash{}$<$$>$$|$ & 1.5 \\]])
+  expect.equal(pages.count(latex, " \\\\\n"), 3)
+  expect.equal(pages.count(latex, "\\midrule"), 2)
+end)
+
+test("an export has each chart and table of the page, named as there", function()
+  local files = pages.folder()
+  local page, out = assert(pages.page_of(files)), pages.export_of(files)
+  local num = 0
+  for kind, name in page:gmatch ' class="(%l+)" data%-name="([^"]+)"' do
+    for _, ending in ipairs(kind == "table" and { ".csv", ".tex" } or { ".svg" }) do
+      assert(out[name .. ending], "no file " .. name .. ending)
+      out[name .. ending], num = nil, num + 1
+    end
+  end
+  assert(num > 10, "few figures: " .. num)
+  expect.equal(next(out) or "", "", "a file that the page does not have")
+end)
+
+test("an exported chart stands alone: it has its size, its rules and no variable", function()
+  for name, text in pairs(pages.export_of(pages.folder())) do
+    if name:find "%.svg$" then
+      pages.check_elements((text:gsub("^<%?xml.-%?>\n", "")))
+      pages.has(text, 'xmlns="http://www.w3.org/2000/svg"', 'pt"', ".compute { fill: #3b6ea5; }",
+        'id="hatch"')
+      assert(not text:find "var%(", name .. " has a variable")
+    end
+  end
+end)
+
+local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
+  space = 9, exhaustive = false,
+  best = { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 },
+  front = { { system = "small", iteration_ms = 20, peak_bytes = 2 ^ 31 },
+    { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 } },
+  seen = { { iteration_ms = 30, peak_bytes = 2 ^ 32, label = "<worst>" },
+    { iteration_ms = 20, peak_bytes = 2 ^ 31, label = "small" } },
+  contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 } } }
+
+test("a search is drawn with its front, and says how much of the space was seen", function()
+  local files = pages.folder()
+  local data = world.decode(files["old/results.json"])
+  data.searches = { SEARCH }
+  files["old/results.json"] = world.encode(data)
+  local page = assert(pages.page_of(files))
+  pages.check_elements(page)
+  pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
+    "7 simulations of 9 mixes; a part of the space was seen", "&lt;worst&gt;: 30 ms, 4 GiB",
+    "+20.0%", ">dw_schedule<")
+  local out = pages.export_of(files)
+  expect.equal(out["find-it-front.csv"], "number,system,iteration ms,peak GiB\n1,mix,10.0,8.00\n"
+    .. "2,small,20.0,2.00\n")
+  assert(out["find-it-front.svg"] and out["find-it-contributions.svg"])
+  data.searches[1].front[1].peak_bytes = "much"
+  files["old/results.json"] = world.encode(data)
+  local _, err = pages.page_of(files)
+  pages.has(err.message, "searches[1].front[1].peak_bytes: is a string")
+end)
+
+test("a sweep over two axes has lines for each, heat maps, and a chart per further coordinate",
+  function()
+    local files = pages.folder(nil, pages.RECIPE:gsub("over = { nodes = { 2, 4 } }",
+      'over = { nodes = { 2, 4, 8 }, hidden = { 32, 64, 128 }, kind = { "a", "b" } }'):gsub(
+      "model = m", "model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = p.hidden, "
+      .. "heads = 4, seq = 16, batch_per_device = 2, experts_per_device = 2 }"))
+    local out = pages.export_of(files)
+    for _, name in ipairs { "speedup-by-gpus", "speedup-by-hidden", "step-by-gpus",
+      "memory-by-gpus", "heat-deepspeed-gpus-hidden", "heat-lancet_dw-gpus-hidden", "step-1",
+      "step-6", "speedup-distribution", "shares", "shares-by-gpus" } do
+      assert(out["x-" .. name .. ".svg"], "no chart " .. name)
+    end
+    assert(not out["x-step-7.svg"] and not out["x-speedup-by-kind.svg"])
+  end)
