@@ -107,7 +107,8 @@ function Sweep:give(worker)
 end
 
 -- Sets the groups: lists of the jobs from number self.at on that follow each other and have the
--- same `group`. What a worker computes for one of them, such as a sample of the gate, serves the others.
+-- same `group`. What a worker computes for one of them, such as a sample of the gate, serves the
+-- others.
 function Sweep:make_groups()
   self.groups, self.next_group, self.group_of = {}, 0, {}
   for i = self.at, #self.jobs do

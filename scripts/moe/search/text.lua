@@ -3,8 +3,8 @@ local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local format = require "moe.results.report.format"
 local lua_text = require "moe.base.lua_text"
-local moe = require "moe"
 local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
 
 local M = {}
 
@@ -52,7 +52,7 @@ end
 
 local FILE = [[
 -- The best mix that %s found for this model and cluster, beside plain expert parallelism.
-local system_lib = require "moe.spec.system"
+local moe = require "moe"
 
 return moe.experiment {
   name = "best",
