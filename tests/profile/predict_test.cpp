@@ -19,8 +19,8 @@ namespace {
 using Catch::Matchers::Contains;
 
 constexpr auto kSlow = std::chrono::milliseconds(5);  // far longer than any op of the small model
-/// What is predicted of kSlow at least: a sleep takes as long on a slower machine, but the predicted
-/// time is divided by its speed when it was measured and multiplied by that of later.
+/// What is predicted of kSlow at least: a sleep takes as long on a slower machine, but the
+/// predicted time is divided by its speed when it was measured and multiplied by that of later.
 constexpr std::chrono::nanoseconds kLeast = kSlow / 2;
 
 PlanSpec target(std::vector<Stage> stages = {}) {
