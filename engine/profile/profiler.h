@@ -42,11 +42,11 @@ Samples at_reference_speed(std::vector<RankSamples> all);
 /// Returns at least options.min_samples samples in ns, in f32. A sample is one call with the caches
 /// in the state of a training step, on the mean of ranks_beside ranks; calls of which the thread
 /// lost time to other threads are made again, within a budget of time, and kept as disturbed after
-/// it (call_sampler.h); if options.checked, a sample includes the executor's check of the results for non-finite numbers. A
-/// gate that is not built in is timed as top_k. A collective is timed between ranks_beside threads,
-/// without a link and without the wait for other ranks, and is never disturbed. An op that moves
-/// experts gets 0, since its time depends on the link only. Throws UserError for an op without a
-/// CPU kernel. Uses a few times 160 MiB of memory per thread.
+/// it (call_sampler.h); if options.checked, a sample includes the executor's check of the results
+/// for non-finite numbers. A gate that is not built in is timed as top_k. A collective is timed
+/// between ranks_beside threads, without a link and without the wait for other ranks, and is never
+/// disturbed. An op that moves experts gets 0, since its time depends on the link only. Throws
+/// UserError for an op without a CPU kernel. Uses a few times 160 MiB of memory per thread.
 Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options);
 
 /// What an all-to-all, or an op that gathers loads, moves in a step with balanced routing: a piece
