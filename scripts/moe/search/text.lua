@@ -81,13 +81,39 @@ function M.write_recipe(c, space, best)
   return c.name .. "_best.lua"
 end
 
+local WIDE = 66  -- columns of a mix in a table of at most 120 columns
+
+-- Returns the lines of a mix's label, which breaks before a " + ".
+local function lines_of(label)
+  local lines = { "" }
+  for part in (label .. " + "):gmatch "(.-) %+ " do
+    local last = lines[#lines]
+    if last ~= "" and #last + 3 + #part > WIDE then
+      lines[#lines + 1] = "+ " .. part
+    else
+      lines[#lines] = last == "" and part or last .. " + " .. part
+    end
+  end
+  return lines
+end
+
+-- Adds a row whose last cell is a label, on as many lines as this needs.
+local function add_labelled(rows, cells, label)
+  for i, line in ipairs(lines_of(label)) do
+    local row = {}
+    for c in ipairs(cells) do row[c] = i == 1 and cells[c] or "" end
+    row[#row + 1] = line
+    rows[#rows + 1] = row
+  end
+end
+
 local function ratio(a, b) return ("%.2fx"):format(a / b) end
 
 local function top_table(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
   local function add(run, label)
-    rows[#rows + 1] = { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
-      ratio(s.plain.iteration_ms, run.iteration_ms), gib(run.peak_bytes), label }
+    add_labelled(rows, { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
+      ratio(s.plain.iteration_ms, run.iteration_ms), gib(run.peak_bytes) }, label)
   end
   add(s.plain, "")
   for _, run in ipairs(s.top) do add(run, run.choice) end
@@ -110,8 +136,8 @@ local function front_table(s)
   local rows = { { "iteration ms", "peak GiB", "mix or known system" } }
   for _, run in ipairs(s.front) do
     local own = run.system:match "^front_%d+$"
-    rows[#rows + 1] = { format.ms(run.iteration_ms), gib(run.peak_bytes),
-      own and run.choice or run.system }
+    add_labelled(rows, { format.ms(run.iteration_ms), gib(run.peak_bytes) },
+      own and run.choice or run.system)
   end
   return aligned.text(rows)
 end

@@ -16,7 +16,7 @@ end
 -- Returns a line on how much of the space was seen.
 local function seen_line(s)
   if not s.simulated then return nil end
-  local of = s.space and (" of %g mixes"):format(s.space) or ""
+  local of = s.space and (" of %d mixes"):format(s.space) or ""
   return ("%d simulations%s; %s"):format(s.simulated, of,
     s.exhaustive and "the whole space was seen" or "a part of the space was seen")
 end
