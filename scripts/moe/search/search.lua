@@ -39,7 +39,8 @@ M.FIELDS = {
   memory_bytes = { type = "number", lo = 1, hi = 1e15,
     doc = "memory of a device, which no mix may exceed; default: that of the cluster" },
   budget_s = { type = "number", lo = 0.1, hi = 1e6, default = 60,
-    doc = "seconds after which no further mix is simulated" },
+    doc = "seconds for the known systems and for mixes; what the best mix's techniques contribute "
+      .. "and how its order depends on the assumed constants is found out afterwards" },
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "number of steps to simulate; the median step counts. Default: 1, or 8 for a model with "
       .. "a routing and for mixes that place experts" },
@@ -120,9 +121,10 @@ local function weights_of(objectives)
   return { fast and 1 or 0 }
 end
 
--- Explores the space once for each weight; returns whether all mixes were seen.
-local function explore_all(space, tried, c, weights)
-  local begin, exhaustive = core.clock(), false
+-- Explores the space once for each weight, with the time since `begin` in the budget; returns
+-- whether all mixes were seen.
+local function explore_all(space, tried, c, weights, begin)
+  local exhaustive = false
   for i, weight in ipairs(weights) do
     local found = explore.explore(space, {
       evaluate = function(mix)
@@ -232,7 +234,7 @@ function M.search(t)
   local tried = mixes.new(space, spec_of(c), c, at)
   tried:known_systems()
   local weights = weights_of(objectives)
-  local exhaustive = explore_all(space, tried, c, weights)
+  local exhaustive = explore_all(space, tried, c, weights, begin)
   local best = tried:best(weights[1])
   if not best then
     errors.user("moe.search: no mix can be planned; the first was refused: "

@@ -191,7 +191,8 @@ function M.print(c, s, why)
   core.say("\nTime against memory: nothing seen is better in both\n" .. front_table(s))
   for _, line in ipairs(order_lines(s)) do core.say(line) end
   for _, one in ipairs(s.refused) do
-    core.say(("Refused, %d mixes, such as %s: %s"):format(one.n, one.techniques, one.why))
+    core.say(("Refused, %d %s %s: %s"):format(one.n, one.n == 1 and "mix," or "mixes, such as",
+      one.techniques, one.why))
   end
   for _, line in ipairs(executed_lines(s)) do core.say(line) end
   core.say("\n" .. s.system)
