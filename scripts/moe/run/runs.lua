@@ -34,10 +34,9 @@ end
 
 local lines = journal.writer(head)
 
---- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
---- a user error at `at` if the results would overwrite those of another recipe.
-function M.begin(info, at)
-  outputs.take_folder(at)
+--- Adds an experiment, when it begins, to the results; `info` is its entry in results.json.
+function M.begin(info)
+  outputs.take_folder()
   session.experiments[#session.experiments + 1] = info
   lines.note { experiment = info }
 end
@@ -51,7 +50,6 @@ function M.flush()
   core.write_output("results.json", core.json_encode(schema.merged(head(), {
     lines = lines.lines, experiments = core.array(session.experiments),
     runs = core.array(session.runs), claims = core.array(session.claims) }), 1) .. "\n")
-  outputs.remove_earlier_traces(session.runs)
   session.flushed = #session.runs
 end
 

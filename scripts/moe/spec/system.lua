@@ -224,6 +224,9 @@ local function make(name, t, at)
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
+--- Returns the system with other fields, which are checked already.
+function M.with(system, changes) return schema.object(schema.merged(system, changes), mt) end
+
 function M.system(name)
   local at = errors.here()
   -- Names of systems become parts of the names of output files.
