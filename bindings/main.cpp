@@ -1,23 +1,19 @@
-// The command line: parses options, connects the processes of a job, and calls Host::main.
+// The program: parses the command line, connects the processes of a job, and calls Host::main.
 #include <fmt/ranges.h>
-#include <CLI/CLI.hpp>
 
-#include <algorithm>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <functional>
 #include <iostream>
 #include <optional>
+#include <sstream>
 
-#include "bindings/host/host.h"
+#include "bindings/command_line.h"
 #include "bindings/host/machine.h"
-#include "engine/base/names.h"
 #include "engine/base/stop.h"
 #include "engine/base/utf8.h"
 #include "engine/comm/job/launch.h"
 #include "engine/comm/job/processes.h"
-#include "engine/run.h"
 #include "kernels/kernels.h"
 
 namespace fs = std::filesystem;
@@ -26,15 +22,6 @@ namespace {
 
 constexpr int kDone = 0, kWrongInput = 1, kWrongCommand = 2, kRunFailed = 3, kInternal = 4;
 constexpr double kReportDeadlineS = 600;  // for reading results and writing the page
-
-std::string default_cache() {
-  const char* xdg = std::getenv("XDG_CACHE_HOME");
-  const char* home = std::getenv("HOME");
-  fs::path folder = xdg != nullptr && *xdg != '\0' ? fs::path(xdg)
-                    : home != nullptr              ? fs::path(home) / ".cache"
-                                                   : fs::temp_directory_path();
-  return (folder / "moebench" / "profile.sqlite").string();
-}
 
 int status_of(const moe::lua::Failure& failure) {
   if (failure.kind == "run") return kRunFailed;
@@ -87,31 +74,12 @@ void prepare(const moe::lua::HostOptions& options) {
   fs::create_directories(fs::path(options.cache).parent_path(), error);
 }
 
-// Refuses arguments that are not UTF-8, since they may be written to JSON.
-void check_texts(int argc, char** argv) {
-  for (int i = 1; i < argc; ++i) {
-    if (!moe::first_invalid_byte(argv[i])) continue;
-    throw CLI::ParseError(
-        fmt::format("argument '{}' is not UTF-8; give UTF-8 text", moe::printable(argv[i])),
-        CLI::ExitCodes::InvalidError);
-  }
-}
-
-// Refuses a first word that is not a command, and names the nearest command; CLI11 would only
-// report that a command is missing.
-void check_command(const CLI::App& app, int argc, char** argv) {
-  if (argc < 2 || argv[1][0] == '-') return;
-  std::vector<std::string> names;
-  for (const CLI::App* command : app.get_subcommands({})) names.push_back(command->get_name());
-  if (std::find(names.begin(), names.end(), argv[1]) != names.end()) return;
-  throw CLI::ParseError(moe::unknown_name("command", argv[1], std::move(names)),
-                        CLI::ExitCodes::ExtrasError);
-}
-
 // Returns whether a signal may end the command at once: it prints, or replaces files as a whole.
 bool reads_only(const moe::lua::HostOptions& options) {
-  return options.mode == "report" || options.mode == "export" || options.mode == "list" ||
-         options.mode == "doc";
+  for (const char* mode : {"report", "export", "diff", "list", "doc"}) {
+    if (options.mode == mode) return true;
+  }
+  return false;
 }
 
 // Returns the failure of an interrupted command: the given one, as kind "run" unless it is
@@ -192,6 +160,7 @@ Failed run_to_file(moe::lua::HostOptions options, const fs::path& file) {
   return run_host(options, file.filename().string());
 }
 
+// Refuses folders of `report` and `diff` that do not exist.
 void check_folders(const moe::lua::HostOptions& options) {
   for (const std::string& folder : options.folders) {
     if (!fs::is_directory(folder)) {
@@ -214,11 +183,26 @@ Failed run_export(moe::lua::HostOptions options, const std::string& to) {
   return run_host(options, "");
 }
 
+// Compares two folders with results, each named by itself or by its results.json.
+Failed run_diff(moe::lua::HostOptions options) {
+  for (std::string& folder : options.folders) {
+    const fs::path path = folder;
+    if (path.filename() != "results.json") continue;
+    folder = path.has_parent_path() ? path.parent_path().string() : ".";
+  }
+  check_folders(options);
+  options.load_deadline_s = kReportDeadlineS;
+  return run_host(options, "");
+}
+
 Failed run_report(moe::lua::HostOptions options, fs::path page) {
   check_folders(options);
   if (page.empty()) {
     const bool one = options.folders.size() == 1;
-    page = real_folder(one ? options.folders[0] : ".") / "report.html";
+    fs::path folder = one ? options.folders[0] : ".";
+    // Files are not written through links, so if the user names a link its target folder is taken.
+    if (!moe::open_folder(folder, false).valid()) folder = fs::canonical(folder);
+    page = folder / "report.html";
   }
   if (page.extension() != ".html") {
     throw moe::user_error("--out {}: the report is an HTML page; give a name that ends in .html",
@@ -228,173 +212,9 @@ Failed run_report(moe::lua::HostOptions options, fs::path page) {
   return run_to_file(std::move(options), page);
 }
 
-std::map<std::string, std::string> parse_settings(const std::string& option,
-                                                  const std::vector<std::string>& settings) {
-  std::map<std::string, std::string> values;
-  for (const std::string& setting : settings) {
-    const size_t equals = setting.find('=');
-    if (equals == 0 || equals == std::string::npos) {
-      throw CLI::ValidationError(option, "'" + setting + "': give key=value");
-    }
-    values[setting.substr(0, equals)] = setting.substr(equals + 1);
-  }
-  return values;
-}
-
-std::vector<std::string> executor_names() {
-  std::vector<std::string> names;
-  for (const moe::ExecutorDef& def : moe::executors()) names.emplace_back(def.name);
-  return names;
-}
-
-void add_recipe_options(CLI::App& command, moe::lua::HostOptions& options,
-                        std::vector<std::string>& settings) {
-  command.add_option("recipe", options.recipe, "the recipe, a Lua file")->required();
-  command
-      .add_option("--set", settings,
-                  "key=value: the only value of `over` to run, or a new value of `params`")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command.add_option("--executor", options.executor, "run only the entries for this executor")
-      ->check(CLI::IsMember(executor_names()));
-  command.add_option("--sensitivity", options.sensitivity,
-                     "a field of simulated runs, such as iteration_ms: show how it moves with each "
-                     "assumed constant");
-  command.add_option("--ranks", options.ranks, "number of ranks of real runs")
-      ->check(CLI::Range(1, 4096));
-  command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
-  command
-      .add_option("--read", options.readable,
-                  "a folder whose files the recipe may read too, such as weights")
-      ->check(CLI::ExistingDirectory)
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-  command.add_flag("--trust", options.trust,
-                   "no sandbox: the recipe may do everything that you may do");
-  command
-      .add_option("--workers", options.workers,
-                  "processes that simulate at the same time; default: one per core")
-      ->check(CLI::Range(1, 1024));
-  command
-      .add_option("--cache", options.cache,
-                  "the file of measured times; simulations are kept beside it")
-      ->default_str(options.cache);
-}
-
-CLI::App* add_calibrate(CLI::App& app, moe::lua::HostOptions& options, std::string& file) {
-  CLI::App* command = app.add_subcommand(
-      "calibrate", "measure this machine's rates and collectives, for moe.machine in recipes");
-  command
-      ->add_option("--ranks", options.ranks,
-                   "number of ranks that run at the same time; default: 2")
-      ->check(CLI::Range(1, 64));
-  command->add_option("--device", options.device, "what is measured: cpu, or cuda for the GPU")
-      ->check(CLI::IsMember({"cpu", "cuda"}));
-  command->add_option("--precision", options.precision, "type of activations: f32, or bf16 on cuda")
-      ->check(CLI::IsMember({"f32", "bf16"}));
-  command->add_option("--hidden", options.hidden, "hidden sizes whose ops are measured")
-      ->check(CLI::Range(16, 65536));
-  command
-      ->add_option("--max-bytes", options.max_bytes,
-                   "largest bytes of a rank in a collective; default: 64 MiB")
-      ->check(CLI::Range(int64_t{4096}, int64_t{1} << 34));
-  command->add_option("--out", file, "the file to write")->default_str(file);
-  return command;
-}
-
-void add_where(CLI::App& command, std::vector<std::string>& where) {
-  command
-      .add_option("--where", where,
-                  "key=a,b: only runs whose field or coordinate has one of these values")
-      ->take_all()
-      ->expected(1)
-      ->allow_extra_args(false);
-}
-
-CLI::App* add_report(CLI::App& app, moe::lua::HostOptions& options, std::string& page) {
-  CLI::App* command =
-      app.add_subcommand("report", "one HTML page of the results in one or several folders");
-  command->add_option("dir", options.folders, "folders that runs wrote")->required();
-  command->add_option(
-      "--out", page,
-      "the file to write; default: DIR/report.html for one folder, else ./report.html");
-  return command;
-}
-
-CLI::App* add_export(CLI::App& app, moe::lua::HostOptions& options, std::string& to) {
-  CLI::App* command = app.add_subcommand(
-      "export", "the charts of results as SVG, and their tables as CSV and LaTeX");
-  command->add_option("dir", options.folders, "a folder that a run wrote")->required()->expected(1);
-  command->add_option("--to", to, "the folder to write to; default: DIR/figures");
-  return command;
-}
-
-// The options of the command line, and their values after parse().
-struct Command {
-  moe::lua::HostOptions options;
-  std::vector<std::string> settings, where;
-  std::string kind, machine_file = "machine.lua", page, figures;
-  std::vector<std::string> topic;
-  CLI::App app{
-      "A workbench for Mixture-of-Experts training systems: plans, simulates and executes.",
-      "moebench"};
-  const CLI::App *run, *list, *doc, *calibrate, *report, *exported;
-  const CLI::Option* out;
-
-  Command() {
-    options.scripts_dir = moe::lua::find_scripts();
-    options.cache = default_cache();
-    app.set_version_flag("--version", moe::lua::program_version());
-    app.require_subcommand(1);
-    CLI::App* const recipe = app.add_subcommand("run", "run a recipe");
-    add_recipe_options(*recipe, options, settings);
-    out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>");
-    add_recipe_options(
-        *app.add_subcommand("check", "check a recipe and plan its runs, without running it"),
-        options, settings);
-    CLI::App* const built_in = app.add_subcommand("list", "list what is built in");
-    built_in->add_option(
-        "kind", kind,
-        "gates, passes, placements, executors, clusters, metrics, models, ops, systems, workloads, "
-        "claims, stubs");
-    CLI::App* const topics =
-        app.add_subcommand("doc", "fields, methods and functions of recipes, topic by topic");
-    topics->add_option(
-        "topic", topic,
-        "for example model, gate, pass.partition or results; default: list all topics");
-    run = recipe;
-    list = built_in;
-    doc = topics;
-    calibrate = add_calibrate(app, options, machine_file);
-    CLI::App* const paged = add_report(app, options, page);
-    CLI::App* const drawn = add_export(app, options, figures);
-    add_where(*paged, where);
-    add_where(*drawn, where);
-    report = paged;
-    exported = drawn;
-    app.add_subcommand("doctor",
-                       "what this machine can run, what is missing, and whether it is quiet enough "
-                       "to time, which takes 3 seconds; the exit status is 0 in all cases");
-  }
-  Command(const Command&) = delete;
-
-  /// Throws the exceptions of CLI11 for wrong arguments.
-  void parse(int argc, char** argv) {
-    check_texts(argc, argv);
-    check_command(app, argc, argv);
-    app.parse(argc, argv);
-    options.set = parse_settings("--set", settings);
-    options.where = parse_settings("--where", where);
-    options.mode = app.get_subcommands().front()->get_name();
-  }
-};
-
 // Runs the command; returns its failure, if any, else sets `status`.
 Failed dispatch(int argc, char** argv, int& status) {
-  Command given;
+  moe::lua::Command given;
   try {
     given.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -425,6 +245,7 @@ Failed dispatch(int argc, char** argv, int& status) {
   if (given.calibrate->parsed()) return run_to_file(options, given.machine_file);
   if (given.report->parsed()) return run_report(options, given.page);
   if (given.exported->parsed()) return run_export(options, given.figures);
+  if (given.diff->parsed()) return run_diff(options);
   if (given.doc->parsed()) return run_host(options, fmt::format("{}", fmt::join(given.topic, ".")));
   return given.list->parsed() ? run_host(options, given.kind) : run_recipe(options, out_given);
 }

@@ -10,11 +10,11 @@
 #include <fstream>
 #include <optional>
 #include <set>
-#include <sstream>
 #include <thread>
 
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
+#include "bindings/host/earlier.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "bindings/host/machine.h"
@@ -66,69 +66,12 @@ int write_output(lua_State* L) {
   return 1;
 }
 
-// Converts `text`, the content of runs.jsonl, to the form of results.json, for a process that was
-// killed before it wrote results.json; returns null if none of the process's runs ended.
-nlohmann::json lines_of(const std::string& text) {
-  using nlohmann::json;
-  std::istringstream lines(text);
-  json all, runs = json::array();
-  for (std::string line; std::getline(lines, line);) {
-    json value = json::parse(line, nullptr, false);
-    if (!value.is_object()) continue;
-    if (value.contains("recipe")) all = value;
-    if (value.contains("record") && value["record"].contains("iteration_ms")) {
-      runs.push_back(std::move(value["record"]));
-    }
-  }
-  if (runs.empty()) return nullptr;
-  all["runs"] = std::move(runs);
-  return all;
-}
-
-// Describes the results of an earlier process in the output folder, from results.json or else
-// runs.jsonl: { found = false } if there is neither, else { found, recipe = { name, path, hash },
-// traces = names of files }; `recipe` is absent if the file cannot be parsed.
-nlohmann::json earlier_of(const Files& files) {
-  using nlohmann::json;
-  const auto text_of = [&](const char* name) -> std::optional<std::string> {
-    const auto path = files.writable(name);
-    if (!std::filesystem::exists(path)) return std::nullopt;
-    return read_file(path, Links::kRefuse);
-  };
-  json all;
-  if (const auto text = text_of("results.json")) {
-    all = json::parse(*text, nullptr, false);
-  } else if (const auto lines = text_of("runs.jsonl")) {
-    all = lines_of(*lines);
-  }
-  if (all.is_null()) return {{"found", false}};
-  json out = {{"found", true}, {"traces", json::array()}};
-  if (!all.is_object()) return out;
-  if (all.contains("recipe")) out["recipe"] = all["recipe"];
-  const json runs = all.contains("runs") ? all["runs"] : json::array();
-  for (const json& run : runs) {
-    if (run.is_object() && run.contains("trace")) out["traces"].push_back(run["trace"]);
-  }
-  return out;
-}
-
-// () -> the result of earlier_of, found by rank 0
-int earlier_results(lua_State* L) {
+// () -> the name of the folder to which the output folder's results were moved, or "": keep_earlier
+int keep_earlier_results(lua_State* L) {
   const Host& host = Host::of(L);
-  push_json(L,
-            broadcast_from_root(host, "earlier results", [&] { return earlier_of(host.files()); }));
+  push_json(L, broadcast_from_root(host, "earlier results",
+                                   [&] { return nlohmann::json(keep_earlier(host.files())); }));
   return 1;
-}
-
-// (name): removes the file from the output folder
-int remove_output(lua_State* L) {
-  const Host& host = Host::of(L);
-  const std::string name = text_argument(L, 1);
-  broadcast_from_root(host, "remove " + name, [&]() -> nlohmann::json {
-    remove_file(host.files().writable(name));
-    return nullptr;
-  });
-  return 0;
 }
 
 int read_readable_file(lua_State* L) {
@@ -362,7 +305,6 @@ int open_core(lua_State* L) {
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
-                                            {"earlier_results", core_function<earlier_results>},
                                             {"executor_missing", core_function<executor_missing>},
                                             {"failure", core_function<failure>},
                                             {"gpu", core_function<gpu>},
@@ -370,13 +312,13 @@ int open_core(lua_State* L) {
                                             {"display_name", core_function<display_name>},
                                             {"json_decode", core_function<json_decode>},
                                             {"json_encode", core_function<json_encode>},
+                                            {"keep_earlier", core_function<keep_earlier_results>},
                                             {"kind_of", core_function<kind_of>},
                                             {"library_files", core_function<library_files>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},
                                             {"read_file", core_function<read_readable_file>},
-                                            {"remove_output", core_function<remove_output>},
                                             {"row", core_function<row>},
                                             {"say", core_function<say>},
                                             {"status", core_function<status>},

@@ -7,6 +7,7 @@
 
 #include <cstdio>
 #include <cstdlib>
+#include <sstream>
 
 #include "bindings/host/core.h"
 #include "bindings/host/sandbox.h"
@@ -60,7 +61,10 @@ Files::Options file_options(const HostOptions& options) {
     files.roots.push_back(std::filesystem::canonical(folder));
   }
   for (const auto& [key, value] : options.set) {
-    if (value.find('/') != std::string::npos) files.named.emplace_back(value);
+    std::istringstream values(value);
+    for (std::string one; std::getline(values, one, ',');) {
+      if (one.find('/') != std::string::npos) files.named.emplace_back(one);
+    }
   }
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
   files.trust = options.trust;

@@ -5,6 +5,7 @@ local errors = require "moe.base.errors"
 local list = require "moe.list"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 local topics = require "moe.topics"
 
 local M = {}
@@ -131,6 +132,7 @@ local function every_topic()
   local out = {}
   for _, t in ipairs(topics.all()) do out[#out + 1] = t end
   for _, t in ipairs(built_in()) do out[#out + 1] = t end
+  out[#out + 1] = settings.TOPIC
   return out
 end
 

@@ -12,6 +12,7 @@ local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
 local infer = require "moe.run.infer"
+local jobs = require "moe.run.jobs"
 local judge = require "moe.results.judge"
 local lina = require "moe.techniques.lina"
 local machine = require "moe.spec.machine"
@@ -25,6 +26,7 @@ local results = require "moe.results.results"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 local search = require "moe.search.search"
+local settings = require "moe.run.settings"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
 
@@ -118,25 +120,25 @@ local function check(chunk)
     if core.kind_of(value) ~= "stop" then error(value, 0) end
     return core.say "ok up to the first call in the recipe that runs something"
   end
-  for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do
-    core.say(("ok: %s, %d plans"):format(e.name, experiment.check(e)))
-  end
+  if value ~= nil then experiment.check_all(experiments_of(value)) end
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
 --- The function that the C++ program calls (Host::main in bindings/host). `argument` depends on the
 --- mode: the compiled recipe for "run" and "check", a kind or nil for "list", a topic or nil for
---- "doc", the name of the file to write for "calibrate" and "report"; "export" has none.
+--- "doc", the name of the file to write for "calibrate" and "report"; "export" and "diff" have none.
 function moe._main(mode, argument)
   if mode == "list" then return require("moe.list").list(argument) end
   if mode == "doc" then return require("moe.doc").doc(argument) end
   if mode == "calibrate" then return calibrate.calibrate(argument) end
   if mode == "report" then return page.report(argument) end
   if mode == "export" then return export.export() end
+  if mode == "diff" then return require("moe.results.diff").diff() end
   if mode == "check" then return check(argument) end
   local value = argument()
-  for _, e in ipairs(value ~= nil and experiments_of(value) or {}) do experiment.run(e) end
-  if value == nil then experiment.check_run() end
+  if value ~= nil then experiment.run_all(experiments_of(value)) else experiment.check_run() end
+  jobs.check_executor()
+  settings.check()
 end
 
 return moe

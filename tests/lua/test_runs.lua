@@ -214,22 +214,12 @@ return moe.experiment { name = "x", model = model(), systems = { raf },
   assert(w.shown[1] == w.simulated[2])
 end)
 
-local function earlier(recipe)
-  return function(w)
-    w.earlier = { found = true, recipe = recipe,
-      traces = { "trace-001-raf-simulated.json", "trace-009-raf-simulated.json", "../x", "mine" } }
-  end
-end
-
-test("results of another recipe are not overwritten", function()
+test("earlier results are kept once, before the first result, and it says where", function()
   local text = two "model = model()"
-  local w = world.run(text, {}, nil, earlier { name = "b.lua", path = "/b.lua", hash = "11" })
-  expect.failed(w, nil, "--out", "/b.lua")
-  expect.equal({ #w.executed, w.files["out/results.json"] == nil }, { 0, true })
-  expect.failed(world.run(text, {}, nil, earlier(nil)), nil, "--out")
-  w = expect.runs(text, nil, nil, earlier { name = "r.lua", path = "/recipe.lua", hash = "11" })
-  expect.equal(w.removed, { "trace-001-raf-simulated.json", "trace-009-raf-simulated.json" })
-  expect.runs(text, nil, nil, earlier { name = "r.lua", path = "/moved.lua", hash = "00" })
+  local w = expect.runs(text, nil, nil, function(w) w.earlier = "3" end)
+  expect.equal({ w.kept, w.warned }, { 1, { "the earlier results in out are now in out/3" } })
+  expect.equal({ expect.runs(text).warned }, { {} })
+  expect.equal(expect.runs(text, nil, "check").kept, nil)
 end)
 
 test("an experiment that is neither returned nor run is an error at its line", function()

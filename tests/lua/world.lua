@@ -238,7 +238,10 @@ local function make_core(world, args)
     default_corpus = function() return "corpus.txt" end,
     gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
-    earlier_results = function() return world.earlier or { found = false } end,
+    keep_earlier = function()
+      world.kept = (world.kept or 0) + 1
+      return world.earlier or ""
+    end,
     display_name = function(source) return source end,
     json_decode = M.decode, json_encode = M.encode,
     machine = function() return { cpu = "none", cores = 2, kernel_set = "made up" } end,
@@ -250,7 +253,6 @@ local function make_core(world, args)
     kind_of = function(e) return type(e) == "table" and e.kind or "" end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
-    remove_output = function(name) world.removed[#world.removed + 1] = name end,
     most_others = 0.05,
     session = "made up",
     find_simulation = function(key) return unpack(world.kept[key] or {}) end,
@@ -322,7 +324,7 @@ end
 --- command line; mode: "run", "check" or "policies"; setup(world, core): before the library is
 --- loaded.
 function M.run(text, args, mode, setup)
-  local world = { text = text, said = {}, plans = {}, executed = {}, files = {}, removed = {},
+  local world = { text = text, said = {}, plans = {}, executed = {}, files = {},
     simulated = {}, shown = {}, kept = {},
     rows = {}, warned = {} }
   local core = make_core(world, args or {})

@@ -51,8 +51,27 @@ local function chooser(kind)
       candidates[i] = { label = ("%s=%s"):format(name, tostring(value)),
         pass = schema.field({ type = "pass" }, pass, what, at) }
     end
-    return setmetatable({ kind = kind, candidates = candidates }, mt[kind])
+    return setmetatable({ kind = kind, option = name, candidates = candidates }, mt[kind])
   end
+end
+
+--- Returns the pass, or the first candidate of a choice between passes.
+function M.first(pass) return pass.candidates and pass.candidates[1].pass or pass end
+
+--- Returns f(pass), or the choice with f(pass) in place of each candidate, or one of these if f made
+--- all equal. option: the name of the option that f changes.
+function M.changed(pass, option, f)
+  if not pass.candidates then return f(pass) end
+  local candidates, seen = {}, {}
+  for _, c in ipairs(pass.candidates) do
+    local made, label = f(c.pass), c.label
+    if option == pass.option then label = ("%s=%s"):format(option, made.options[option]) end
+    if not seen[label] then candidates[#candidates + 1] = { label = label, pass = made } end
+    seen[label] = true
+  end
+  if #candidates == 1 then return candidates[1].pass end
+  return setmetatable({ kind = pass.kind, option = pass.option, candidates = candidates },
+    mt[pass.kind])
 end
 
 --- moe.best(constructor, { option = { values } }): takes the value with the fastest simulated step

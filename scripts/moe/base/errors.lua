@@ -24,15 +24,28 @@ function M.here()
   return source and { source = source, name = core.display_name(source), line = line }
 end
 
+--- Returns whether the recipe's text has this word.
+function M.mentions(word)
+  local text = core.recipe and text_of(core.recipe.name) or ""
+  return text:find("%f[%w_]" .. word:gsub("%W", "%%%0") .. "%f[^%w_]") ~= nil
+end
+
+--- Returns the place `at`, where something was made that settings of the command line have changed.
+--- settings: their text, which errors name.
+function M.changed(at, settings)
+  return { source = at.source, name = at.name, line = at.line, settings = settings }
+end
+
 --- Raises a user error at the line of the recipe that sets the field at fault. That field's path is
 --- `where`, or by default the beginning of the message; it is searched in the call that starts at
---- `at`, a place from M.here() (by default, M.here() is called now).
+--- `at`, a place from M.here() (by default, M.here() is called now) or M.changed().
 function M.user(message, at, where)
   local place = at or M.here()
   if place then
     local path = where or message:match("^([%w_.%[%]]+): ") or ""
     local line = locate.line(text_of(place.source), place.line, path)
-    message = ("%s:%d: %s"):format(place.name, line, message)
+    message = (place.settings and "%s (%s:%d): %s" or "%s%s:%d: %s"):format(place.settings or "",
+      place.name, line, message)
   end
   error(core.failure("user", message), 0)
 end

@@ -15,6 +15,7 @@ local sensitivity = require "moe.results.sensitivity"
 local session = require "moe.run.session"
 local simulated = require "moe.run.simulated"
 local simulations = require "moe.run.simulations"
+local settings = require "moe.run.settings"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
 
@@ -86,7 +87,7 @@ local function check_entry(entry, i, at)
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
   return schema.merged(schema.check(ENTRIES[kind], given, path, at), { kind = kind, path = path,
-    index = i })
+    index = i, fields = ENTRIES[kind] })
 end
 
 function M.experiment(t)
@@ -122,16 +123,41 @@ function M.check_run()
     :format(made[1].name), made[1].at)
 end
 
---- Checks an experiment without running it: calls `case` for every point and plans every system for
---- every target. Returns the number of plans.
-function M.check(e)
-  local jobs = jobs_lib.all(e, points.after_set(e))
-  band_lib.new(e, jobs)
-  for _, job in ipairs(jobs) do
+-- Returns the experiment after the settings of the command line: { e, over, params, jobs }.
+local function prepared(e, at)
+  schema.field({ type = "experiment", required = true }, e,
+    schema.is_a("experiment", e) and "experiment" or "moe.run", at)
+  local p = { e = e }
+  p.over, p.params = points.after_set(e)
+  p.jobs = jobs_lib.all(e, p.over, p.params)
+  return p
+end
+
+-- Returns experiments as prepared() does. Raises a user error for an option of the command line
+-- that has no effect on any of them.
+local function all_prepared(experiments)
+  local all, at = {}, errors.here()
+  for i, e in ipairs(experiments) do all[i] = prepared(e, at) end
+  jobs_lib.check_executor()
+  settings.check()
+  return all
+end
+
+local function plan_all(p)
+  band_lib.new(p.e, p.jobs)
+  for _, job in ipairs(p.jobs) do
     if job.entry then job.spec.cost = { kind = "roofline" } end
     target.plan(job.spec, job.system)
   end
-  return #jobs
+end
+
+--- Checks experiments without running them: calls `case` for every point and plans every system for
+--- every target. Says the number of plans.
+function M.check_all(experiments)
+  for _, p in ipairs(all_prepared(experiments)) do
+    plan_all(p)
+    core.say(("ok: %s, %d plans"):format(p.e.name, #p.jobs))
+  end
 end
 
 -- Evaluates the sensitivities that are asked for; appends them to `moved` as they are complete.
@@ -185,34 +211,48 @@ local function say_found(counts)
     counts.found, counts.found + counts.done))
 end
 
---- Runs an experiment: writes results.json and traces, prints the tables, returns the results. If a
---- run fails, the complete runs are written and printed, then the error is raised again.
-function M.run(e)
-  local at = errors.here()
-  errors.stop_in "policies"
-  schema.field({ type = "experiment", required = true }, e,
-    schema.is_a("experiment", e) and "experiment" or "moe.run", at)
-  ran = true
-  if core.mode == "check" then M.check(e) end
-  errors.stop_in "check"
-  local over, params = points.after_set(e)
-  local jobs = jobs_lib.all(e, over, params)
-  local info = { name = e.name, title = e.title, over = points.list_labels(over),
-    params = points.labels(params), set = core.args.set }
-  session.begin(info, e.at)
+-- Runs a prepared experiment: writes results.json and traces, prints the tables, returns the
+-- results. If a run fails, the complete runs are written and printed, then the error is raised
+-- again.
+local function run(p)
+  local e, R, verdicts, moved = p.e, results.new {}, {}, {}
+  if #p.jobs == 0 then return R end  -- left out by --executor
+  local info = { name = e.name, title = e.title, over = points.list_labels(p.over),
+    params = points.labels(p.params), set = core.args.set }
+  session.begin(info)
   local since = simulations.counts()
-  local R, verdicts, moved = results.new {}, {}, {}
-  local ok, err = xpcall(function() run_all(e, jobs, R, verdicts, moved) end, errors.with_traceback)
+  local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved) end,
+    errors.with_traceback)
   if ok or #R.runs > 0 then
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
       session.flush()
+      if settings.said() then core.say(settings.said()) end
       report.print(e, R, verdicts, moved)
       say_found(info.simulations)
     end)
   end
   if not ok then error(err, 0) end
   return R
+end
+
+--- Runs the experiments that a recipe returned.
+function M.run_all(experiments)
+  errors.stop_in "policies"
+  ran = true
+  for _, p in ipairs(all_prepared(experiments)) do run(p) end
+end
+
+--- Runs an experiment and returns its results (see run()).
+function M.run(e)
+  local at = errors.here()
+  errors.stop_in "policies"
+  ran = true
+  local p = prepared(e, at)
+  settings.check(true)
+  if core.mode == "check" then plan_all(p) end
+  errors.stop_in "check"
+  return run(p)
 end
 
 return M

@@ -7,6 +7,7 @@ local outputs = require "moe.run.outputs"
 local points = require "moe.run.points"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -58,6 +59,7 @@ local function resolve_case(e, point, params)
     seen[s.name] = true
   end
   case.point = points.labels(point)
+  settings.case(case, case.point)
   check_link(e, case)
   return case
 end
@@ -86,6 +88,8 @@ local function simulate_jobs(e, entry, case)
     errors.user(e.case_path .. (': cluster is missing; the executor "%s" needs it'):format(
       entry.kind), e.at)
   end
+  entry = settings.entry(entry, case.point, entry, e.at)
+  for _, head in ipairs { "cluster", "model", "system" } do settings.used(head) end
   local jobs = {}
   for i, system in ipairs(case.systems) do
     jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
@@ -104,12 +108,19 @@ end
 
 local function real_jobs(e, entry, case)
   entry = schema.merged(entry, { link = case.link })
+  entry = settings.entry(entry, case.point, schema.merged({ optimizer = case.optimizer }, entry),
+    e.at)
   local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
+  settings.used("model", function(key)
+    return entry.model and (entry.model[key] ~= nil or model.given[key] == nil)
+  end)
+  model = settings.model(model, case.point, "run." .. entry.kind .. ".model")
   local ranks = core.args.ranks or entry.ranks
   local jobs, names = {}, {}
   for i, system in ipairs(case.systems) do
     names[i] = system.name
     if wanted(entry.systems, system.name) then
+      settings.used "system"
       local spec = target.real_spec(entry.kind, model, ranks, entry.link,
         entry.optimizer or case.optimizer, entry.precision)
       -- A rehearsal runs on threads of this process, so its times would be wrong for a run on
@@ -147,7 +158,8 @@ local function key_of(job)
     end
   end
   local spec = job.spec
-  return core.json_encode { entry = job.entry.path, link = job.entry.link, system = job.system.name,
+  return core.json_encode { entry = job.entry.path, set = settings.labels("run", job.case.point),
+    link = job.entry.link, system = job.system.name,
     alternatives = core.array(alternatives), model = schema.merged(spec.model, { name = "" }),
     architecture = spec.architecture,
     gate = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
@@ -187,6 +199,26 @@ local function jobs_of(e, entry, cases)
   return all
 end
 
+local unselected  -- the first experiment of which --executor selected nothing; false: it selected
+
+--- Raises a user error if --executor selected no entry of any experiment.
+function M.check_executor()
+  if not unselected then return end
+  schema.unknown("--executor", "executor for this recipe", core.args.executor, unselected.have,
+    unselected.at)
+end
+
+-- Notes that --executor selects none of an experiment's entries, which are for the executors
+-- `have`; says so if other experiments of the recipe may have such entries.
+local function left_out(e, have)
+  local only = core.args.executor
+  if unselected == nil then unselected = { have = have, at = e.at } end
+  local named = errors.mentions(only) or train.on_gpu(only) and errors.mentions "cpu"
+  if train.is_real(only) and not named then M.check_executor() end
+  core.say(("%s is left out by --executor %s, which selects none of its entries of run: %s"):format(
+    e.name, only, table.concat(have, ", ")))
+end
+
 -- Returns the entries of `run` that --executor selects. With --executor cuda, entries for the CPU
 -- executor are run on the GPU if the recipe has no entry for cuda.
 local function entries_of(e)
@@ -202,9 +234,7 @@ local function entries_of(e)
   for _, entry in ipairs(kept) do
     train.check_executor(entry.kind, only and "--executor " .. only or entry.path, e.at)
   end
-  if #kept == 0 then
-    schema.unknown("--executor", "executor for this recipe", only, schema.keys_of(have), e.at)
-  end
+  if #kept == 0 then left_out(e, schema.keys_of(have)) else unselected = false end
   return kept
 end
 

@@ -1,5 +1,5 @@
--- The files that a recipe writes into its output folder. Each file is written by only one run, and
--- a folder has the results of only one recipe.
+-- The files that a recipe writes into its output folder. Each file is written by only one run of
+-- the recipe, and results of earlier runs are kept.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 
@@ -23,7 +23,7 @@ end
 function M.claim(name, who, path, at, again)
   if not name then return end
   local key = tidy(name)
-  if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d%d%d%-" then
+  if key == "results.json" or key == "runs.jsonl" or key:match "^trace%-%d+%-" then
     errors.user(("%s: '%s' is a name that moebench uses for its own files; give another name")
       :format(path, name), at)
   end
@@ -35,32 +35,18 @@ function M.claim(name, who, path, at, again)
   writers[key] = who
 end
 
-local earlier  -- the results that were in the folder before this run; nil before they are read
+local taken = false  -- whether the output folder has results of this process only
 
---- Called before the first result is written. Raises a user error if the output folder has results
---- of another recipe.
-function M.take_folder(at)
-  if earlier then return end
-  earlier = core.earlier_results()
-  if not earlier.found then return end
-  local recipe, own = earlier.recipe or {}, core.recipe
-  if recipe.path == own.path or recipe.hash == own.hash then return end
-  errors.user(("--out %s: the folder has the results of %s, which would be overwritten; give "
-    .. "another folder"):format(core.out_dir, recipe.path or "another program"), at)
-end
-
---- Called after results.json is written. Removes the traces that the previous results.json named
---- and that no run of the new one names.
-function M.remove_earlier_traces(runs)
-  local kept = {}
-  for _, run in ipairs(runs) do
-    if run.trace then kept[run.trace] = true end
+--- Called before the first result is written: moves the results of an earlier run in the output
+--- folder to a folder inside it, and says so.
+function M.take_folder()
+  if taken then return end
+  taken = true
+  local kept = core.keep_earlier()
+  if kept ~= "" then
+    core.warn(("the earlier results in %s are now in %s/%s"):format(core.out_dir, core.out_dir,
+      kept))
   end
-  for _, name in ipairs(earlier and earlier.traces or {}) do
-    local ours = type(name) == "string" and name:match "^trace%-%d+%-[%w_.+-]+%.json$"
-    if ours and not kept[name] then core.remove_output(name) end
-  end
-  if earlier then earlier.traces = nil end
 end
 
 return M

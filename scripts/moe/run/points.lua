@@ -1,7 +1,7 @@
 -- The points of an experiment: all combinations of the values of `over`, after --set.
-local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 
 local M = {}
 
@@ -39,51 +39,67 @@ function M.check(over, params, at)
   end
 end
 
-local function same(value, text)
-  local label = label_of(value)
-  return tostring(label) == text or type(label) == "number" and label == tonumber(text)
-end
-
-local function narrowed(name, list, text, at)
-  local kept, have = {}, {}
+-- Returns the values of `over` that a setting leaves of a list: those that it names, in its order.
+-- A list of numbers takes other numbers too, and factors of its own ones.
+local function chosen(s, list, at)
+  local kept, have, seen, numbers = {}, {}, {}, true
   for i, value in ipairs(list) do
-    if same(value, text) then kept[#kept + 1] = value end
-    have[i] = tostring(label_of(value))
+    numbers, have[i] = numbers and type(value) == "number", tostring(label_of(value))
   end
-  if #kept == 0 then
-    errors.user(("--set %s=%s: the value is not in experiment.over.%s, have: %s"):format(name, text,
-      name, table.concat(have, ", ")), at)
+  local function keep(value)
+    local label = label_of(value)
+    if not seen[label] then kept[#kept + 1] = value end
+    seen[label] = true
+  end
+  for _, label in ipairs(s.labels) do
+    local factor, count = numbers and settings.factor(s.values[label]), #kept
+    for _, value in ipairs(list) do
+      if factor then keep(value * factor) end
+      if label_of(value) == label or tostring(label_of(value)) == s.values[label] then
+        keep(value)
+      end
+    end
+    if numbers and type(label) == "number" then keep(label) end
+    if #kept == count and not (factor or seen[label]) then
+      errors.user(("--set %s=%s: the value is not in experiment.over.%s, have: %s"):format(s.name,
+        s.values[label], s.name, table.concat(have, ", ")), at)
+    end
   end
   return kept
 end
 
-local READ = {
-  number = tonumber,
-  string = function(text) return text end,
-  boolean = function(text) return ({ ["true"] = true, ["false"] = false })[text] end,
-}
-
-local function replaced(name, old, text, at)
-  local read = READ[type(old)]
-  local value = read and read(text)
-  if value == nil then
-    errors.user(("--set %s=%s: give a %s, as in experiment.params.%s"):format(name, text,
-      type(old), name), at)
+-- Returns the values that a setting gives a parameter whose value is `old`.
+local function replaced(s, old, at)
+  local values, read = {}, settings.READ[type(old)]
+  for i, label in ipairs(s.labels) do
+    local text = s.values[label]
+    local factor = type(old) == "number" and settings.factor(text)
+    if factor then values[i] = old * factor elseif read then values[i] = read(text) end
+    if values[i] == nil then
+      errors.user(("--set %s=%s: give a %s, as in experiment.params.%s"):format(s.name, text,
+        type(old), s.name), at)
+    end
   end
-  return value
+  return values
 end
 
---- Returns over and params of the experiment after --set, which reduces a list of `over` to one
---- value and replaces a value of `params`.
+--- Returns over and params of the experiment after the settings of the command line: they choose
+--- values of `over`, replace values of `params`, and several values make a new list of `over`.
 function M.after_set(e)
   local over, params = schema.merged(e.over, {}), schema.merged(e.params, {})
-  for name, text in pairs(core.args.set or {}) do
-    if over[name] then
-      over[name] = narrowed(name, over[name], text, e.at)
-    elseif params[name] ~= nil then
-      params[name] = replaced(name, params[name], text, e.at)
-    else
-      schema.unknown("--set", "name", name, schema.keys_of(schema.merged(over, params)), e.at)
+  for _, s in ipairs(settings.all()) do
+    if over[s.name] then
+      over[s.name] = chosen(s, over[s.name], e.at)
+      settings.found(s)
+    elseif params[s.name] ~= nil then
+      local values = replaced(s, params[s.name], e.at)
+      params[s.name] = nil
+      if #values == 1 then params[s.name] = values[1] else over[s.name] = values end
+      settings.found(s)
+    elseif not s.head then
+      settings.unknown(s, schema.keys_of(schema.merged(over, params)), e.at)
+    elseif #s.labels > 1 then
+      over[s.name] = s.labels
     end
   end
   return over, params

@@ -22,10 +22,9 @@ end
 
 local lines = journal.writer(head)
 
---- Adds an experiment, when it begins, to the results; `info` is its entry in results.json. Raises
---- a user error at `at` if the results would overwrite those of another recipe.
-function M.begin(info, at)
-  outputs.take_folder(at)
+--- Adds an experiment, when it begins, to the results; `info` is its entry in results.json.
+function M.begin(info)
+  outputs.take_folder()
   kept.experiments[#kept.experiments + 1] = info
   lines.note { experiment = info }
 end
@@ -46,7 +45,6 @@ function M.flush()
     runs = core.array(kept.runs), claims = core.array(kept.claims),
     sensitivities = core.array(kept.sensitivities),
     searches = #kept.searches > 0 and core.array(kept.searches) or nil }), 1) .. "\n")
-  outputs.remove_earlier_traces(kept.runs)
   kept.flushed = #kept.runs
 end
 

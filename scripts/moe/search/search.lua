@@ -9,6 +9,7 @@ local order = require "moe.search.order"
 local real = require "moe.search.real"
 local schema = require "moe.base.schema"
 local session = require "moe.run.session"
+local settings = require "moe.run.settings"
 local space_lib = require "moe.search.space"
 local target = require "moe.spec.target"
 local text = require "moe.search.text"
@@ -221,6 +222,7 @@ function M.search(t)
   local c = schema.check(M.FIELDS, t, "moe.search", at)
   local objectives = objectives_of(c.objective, at)
   check_options(c.options, at)
+  c = settings.call(c, M.FIELDS, "moe.search", at)
   local execute = c.execute and real.check(c.execute, at)
   local space = space_lib.new(techniques_of(c.techniques, at), c.options, c.with)
   if space.size == 1 then
@@ -230,7 +232,7 @@ function M.search(t)
   errors.stop_in "policies"
   errors.stop_in "check"
   local begin = core.clock()
-  session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set }, at)
+  session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
   local tried = mixes.new(space, spec_of(c), c, at)
   tried:known_systems()
   local weights = weights_of(objectives)

@@ -99,9 +99,21 @@ M.FIELDS = schema.changed(declared, {
     doc = "measured times of collectives, in place of formulas" },
 })
 
+-- Names of achieved rates -> the fields that a recipe may give instead: the peak, the share of it.
+local ACHIEVED = {
+  gemm_flops_per_s = { "peak_gemm_flops_per_s", "gemm_efficiency" },
+  memory_bytes_per_s = { "peak_memory_bytes_per_s", "memory_efficiency" },
+  bytes_per_s = { "peak_bytes_per_s", "efficiency" },
+}
+
+--- Returns the names of the fields that a device or link may have in place of the rate `name`: its
+--- peak and the achieved share; nothing for other fields.
+function M.peak_of(name) return unpack(ACHIEVED[name] or {}) end
+
 -- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part. Raises a
 -- user error if both forms are given, or neither.
-local function achieve(t, name, peak, part, path, at)
+local function achieve(t, name, path, at)
+  local peak, part = M.peak_of(name)
   if t[name] and (t[peak] or t[part]) then
     errors.user(("%s: give either %s, or %s and %s, but not both"):format(path, name, peak, part),
       at, path .. "." .. name)
@@ -123,14 +135,12 @@ local function resolve(t, path, at, ends, own)
   if c.device then
     local d = path .. ".device"
     check_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times", at)
-    achieve(c.device, "gemm_flops_per_s", "peak_gemm_flops_per_s", "gemm_efficiency", d, at)
-    achieve(c.device, "memory_bytes_per_s", "peak_memory_bytes_per_s", "memory_efficiency", d, at)
+    achieve(c.device, "gemm_flops_per_s", d, at)
+    achieve(c.device, "memory_bytes_per_s", d, at)
     c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
   end
   for _, name in ipairs { "intra", "nic" } do
-    if c[name] then
-      achieve(c[name], "bytes_per_s", "peak_bytes_per_s", "efficiency", path .. "." .. name, at)
-    end
+    if c[name] then achieve(c[name], "bytes_per_s", path .. "." .. name, at) end
   end
   if c.nodes > 1 and not c.nic then
     errors.user(path .. ": nic is missing; a cluster of more than one node needs it", at)
@@ -155,6 +165,9 @@ end
 function M.at_ends(cluster, ends)
   return resolve(cluster.given, cluster.path, cluster.at, ends, cluster.own)
 end
+
+--- Returns the cluster with `given` in place of the fields that the recipe gave.
+function M.with(cluster, given, at) return resolve(given, cluster.path, at) end
 
 local function load_file(name)
   local file = require("moe.clusters." .. name)

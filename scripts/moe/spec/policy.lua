@@ -16,6 +16,20 @@ local instance_mt = {
   pass = schema.class("pass", "a pass: call its constructor, for example moe.pass.dw_schedule {}"),
 }
 
+local options_of = setmetatable({}, { __mode = "k" })  -- pass -> its options as a field list
+
+--- Returns the options of a pass as a field list.
+function M.options_of(pass) return options_of[pass] end
+
+--- Returns the pass with another value of an option, which is checked under the path `path`.
+function M.with_option(pass, name, value, path, at)
+  local fields = options_of[pass]
+  local options = schema.check(fields, schema.merged(pass.options, { [name] = value }), path, at)
+  local made = schema.object(schema.merged(pass, { options = options }), instance_mt.pass)
+  options_of[made] = fields
+  return made
+end
+
 -- Returns the fields that all policies have together with `more`, the fields of one kind.
 local function fields(more)
   return schema.merged({
@@ -170,6 +184,7 @@ local function define(kind)
       if kind == "placement" then
         instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
       end
+      options_of[instance] = options
       return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
     end
   end
@@ -198,9 +213,11 @@ local function builtin(row)
   local options = M.pass_options(row)
   return function(given)
     local at = errors.here()
-    return schema.object({ name = row.name, stage = row.kind,
+    local pass = schema.object({ name = row.name, stage = row.kind,
       options = schema.check(options, given or {}, "moe.pass." .. row.name, at) },
       instance_mt.pass)
+    options_of[pass] = options
+    return pass
   end
 end
 

@@ -237,6 +237,9 @@ end
 --- Returns the known system of this name, whose errors are raised at `at`.
 function M.named(name, at) return make(name, {}, at) end
 
+--- Returns the system with other fields, which are checked already.
+function M.with(system, changes) return schema.object(schema.merged(system, changes), mt) end
+
 function M.system(name)
   local at = errors.here()
   -- Names of systems become parts of the names of output files.

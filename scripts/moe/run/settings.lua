@@ -1,0 +1,367 @@
+-- The settings of the command line: --set path=value[,value..], where a value may be a factor, x2.
+-- A path is a name of an experiment's `over` or `params` (moe.run.points), or leads from one of
+-- HEADS to a field of models, clusters, systems or entries of `run`, which are then made anew and
+-- checked as the recipe's own. A setting that changes nothing that runs is an error (M.check).
+local choice = require "moe.base.choice"
+local cluster_lib = require "moe.spec.cluster"
+local core = require "moe.core"
+local errors = require "moe.base.errors"
+local model_lib = require "moe.spec.model"
+local policy = require "moe.spec.policy"
+local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
+
+local M = {}
+
+local HEADS = { "cluster", "model", "run", "system" }
+local FORMS = { "cluster.<field>", "model.<field>", "run.<executor>.<field>",
+  "system[.<name>].<field>", "system[.<name>].<pass>.<option>" }
+
+--- The topic of `moebench doc` on settings.
+M.TOPIC = { name = "set", as = "--set", doc = "settings of the command line, --set path=value: a "
+    .. "value may be a factor (x2) of the recipe's own, and several values (1,2,4) are a sweep, "
+    .. "whose coordinate has the path as its name",
+  members = {
+    { name = "<name>", type = "--set nodes=4", doc = "values of a list of `over`, of which only "
+      .. "these are run (a list of numbers takes other numbers too), or of `params`" },
+    { name = FORMS[2], type = "--set model.layers=6", doc = "a field of all models (model)" },
+    { name = FORMS[1], type = "--set cluster.nic.bytes_per_s=x2",
+      doc = "a field of all clusters (cluster)" },
+    { name = FORMS[3], type = "--set run.cpu.steps=5",
+      doc = "a field of the entries of `run` with this executor (simulate_entry, cpu_run, "
+        .. "cuda_run); run.cpu.model.<field> is one of the models that they run" },
+    { name = FORMS[5], type = "--set system.lancet.partition.max_parts=4",
+      doc = "an option of a pass of the system with this name, or of all systems that have the "
+        .. "pass; one value of a moe.best or moe.fallback takes the place of its list" },
+    { name = FORMS[4], type = "--set system.zero=1",
+      doc = "a field of a system (system), or of all" },
+  } }
+
+local executors = {}
+for _, row in ipairs(core.table "executors") do executors[row.name] = true end
+
+local list  -- see M.all
+
+local function parsed(name, text)
+  local s = { name = name, text = ("--set %s=%s"):format(name, text), values = {}, labels = {},
+    parts = {} }
+  for part in name:gmatch "[^.]+" do s.parts[#s.parts + 1] = part end
+  for _, head in ipairs(HEADS) do
+    if s.parts[1] == head and #s.parts > 1 then s.head = head end
+  end
+  for value in (text .. ","):gmatch "([^,]*)," do
+    local label = tonumber(value) or value
+    if s.values[label] or value == "" and text ~= "" then
+      errors.command(("%s: %s; give values that differ, as 1,2,4"):format(s.text,
+        value == "" and "a value is empty" or "'" .. value .. "' is given twice"))
+    end
+    s.labels[#s.labels + 1], s.values[label] = label, value
+  end
+  if s.head == "run" and not executors[s.parts[2]] then
+    errors.command(schema.unknown_text(s.text, "executor", s.parts[2], schema.keys_of(executors)))
+  end
+  return s
+end
+
+--- Returns all settings, in the order of their names, as { name, text, labels = the values as
+--- results show them: numbers or texts, values = label -> text, head = one of HEADS or nil for a
+--- name of `over` or `params`, parts = those of the path }.
+function M.all()
+  if list then return list end
+  list = {}
+  for name, text in pairs(core.args.set or {}) do list[#list + 1] = parsed(name, text) end
+  return list
+end
+
+--- Returns the factor that the text "x2" states, or nil for another text.
+function M.factor(text) return tonumber(text:match "^x(%d[%w.+-]*)$" or "") end
+
+--- Marks a setting as one that has an effect.
+function M.found(s) s.found = true end
+
+-- Raises a user error on a setting.
+local function refuse(s, why) error(core.failure("user", ("%s: %s"):format(s.text, why)), 0) end
+
+-- Notes why a setting has no effect here. sure: it will have none in other experiments either.
+local function miss(s, why, sure)
+  s.why, s.sure = why, sure
+end
+
+--- Notes that an experiment, made at the recipe's line `at`, has no such name, only `names`.
+function M.unknown(s, names, at)
+  local nested = #s.parts > 1
+  local near = nested and core.nearest(s.parts[1], HEADS) ~= ""
+  for _, form in ipairs(FORMS) do names[#names + 1] = form end
+  s.at = at
+  miss(s, schema.unknown_text("", "name", near and s.parts[1] or s.name, near and HEADS or names)
+    :sub(3), nested or not errors.mentions(s.name))
+end
+
+local UNUSED = {
+  cluster = "no run here is simulated, and only simulations have a cluster",
+  model = "the entries of run that are run have their own value of it; give run.<executor>.%s",
+  system = "no entry of run has this system", run = "no entry of run has this executor",
+}
+
+local function why_not(s)
+  if s.changed or s.head == "run" and not s.same and not s.why then
+    return "changes nothing: " .. UNUSED[s.head]:format(s.name)
+  end
+  return s.same and "is the recipe's own value everywhere, so that it changes nothing"
+    or s.why or "reaches nothing: nothing here has such a field"
+end
+
+--- Raises a user error for the first setting that has had no effect so far; sure: only where it
+--- cannot have one later in the recipe either.
+function M.check(sure)
+  for _, s in ipairs(M.all()) do
+    if not (s.found or s.changed and s.used) and (s.sure or not sure) then
+      if s.at then errors.user(("%s: %s"):format(s.text, why_not(s)), s.at) end
+      refuse(s, why_not(s))
+    end
+  end
+end
+
+--- Notes that something runs that has what settings with this head change. own(key): whether it has
+--- a value of its own for the field `key` of settings.
+function M.used(head, own)
+  for _, s in ipairs(M.all()) do
+    if s.head == head and not (own and own(s.parts[2])) then s.used = true end
+  end
+end
+
+-- Returns an iterator over the settings whose paths begin with `prefix`, each with its value at the
+-- point as text.
+local function settings_of(prefix, point)
+  local i = 0
+  return function()
+    while true do
+      i = i + 1
+      local s = M.all()[i]
+      if not s then return nil end
+      if s.head and s.name:sub(1, #prefix + 1) == prefix .. "." then
+        local label = s.labels[1]
+        if #s.labels > 1 then label = point[s.name] end
+        if label == nil then
+          refuse(s, "several values are a sweep, which only an experiment has; give one value")
+        end
+        return s, s.values[label]
+      end
+    end
+  end
+end
+
+local function boolean(text) return ({ ["true"] = true, ["false"] = false })[text] end
+local function same(text) return text end
+
+-- Types of fields that a setting can give -> the function that reads the value, or nil if the text
+-- is none.
+M.READ = { number = tonumber, integer = tonumber, boolean = boolean, string = same, any = same }
+
+local function scaled(own, factor)
+  if not schema.is_a("assumed", own) then return own * factor end
+  return schema.assumed { value = own.value * factor, lo = own.lo * factor, hi = own.hi * factor,
+    why = own.why }
+end
+
+-- Returns the value that a setting gives a field of this type, whose value was `own`. A text that
+-- does not fit is returned as it is, so that the check of the field refuses it.
+local function value_of(s, text, kind, own, path)
+  local factor = (kind == "number" or kind == "integer") and M.factor(text)
+  local number = type(own) == "number" and own or schema.is_a("assumed", own) and own.value
+  if factor and not number then
+    refuse(s, ("the recipe gives %s no value to multiply; give a number"):format(path))
+  end
+  local value = factor and scaled(own, factor) or nil
+  if not factor then value = M.READ[kind](text) end
+  if value == nil then value = text end
+  local now = factor and number * factor or value
+  if now == (number or own) then s.same = true else s.changed = true end
+  return value
+end
+
+-- Returns why a setting cannot give the field, or nil if it can.
+local function no_value(field, path)
+  if type(field.type) == "table" then
+    return ("%s: has fields of its own; give one of: %s"):format(path,
+      table.concat(schema.keys_of(field.type), ", "))
+  end
+  return not M.READ[field.type] and path .. ": is no number, text or boolean, which --set can give"
+end
+
+-- Returns a copy of the table `given` with the value of the setting, or nil if the table has no
+-- such field. i: index of the part of the path that is a key of the table; fields: its fields;
+-- full: the table with values for what `given` leaves out.
+local function with_value(s, text, i, fields, given, full)
+  local where, key = table.concat(s.parts, ".", 1, i - 1), s.parts[i]
+  local field, path = fields[key], where .. "." .. s.parts[i]
+  if not field then
+    local names = schema.keys_of(fields)
+    local sure = s.head == "cluster" or s.head == "run" or core.nearest(key, names) ~= ""
+    return miss(s, schema.unknown_text(where, "key", key, names), sure)
+  end
+  local out, own, kind = schema.merged(given, {}), given[key], field.type
+  if own == nil then own = full[key] end
+  if i < #s.parts then
+    if type(kind) ~= "table" then return miss(s, path .. ": has no fields", true) end
+    out[key] = with_value(s, text, i + 1, kind, own or {}, full[key] or {})
+    return out[key] and out
+  end
+  local why = no_value(field, path)
+  if why then return miss(s, why, true) end
+  local peak, share = cluster_lib.peak_of(key)
+  if peak and given[peak] and M.factor(text) then key, own = peak, given[peak] end
+  if own == nil then own = field.default end
+  out[key] = value_of(s, text, kind, own, path)
+  if peak and key ~= peak then out[peak], out[share] = nil, nil end
+  return out
+end
+
+-- Returns the table `given` with the values of the settings whose paths begin with `prefix`, the
+-- keys that they change, and the settings' text; nothing if there are none. skip: a key to leave.
+local function with_settings(prefix, point, fields, given, full, skip)
+  local _, dots = prefix:gsub("%.", "")
+  local keys, texts = {}, {}
+  for s, text in settings_of(prefix, point) do
+    local key = s.parts[dots + 2]
+    local made = key ~= skip and with_value(s, text, dots + 2, fields, given, full)
+    if made then given, keys[key], texts[#texts + 1] = made, true, s.text end
+  end
+  if #texts > 0 then return given, keys, table.concat(texts, " ") end
+end
+
+--- Returns the model with the settings whose paths begin with `prefix`.
+function M.model(model, point, prefix)
+  local given, keys, text = with_settings(prefix, point, model.architecture.all, model.given, model)
+  if not given then return model end
+  for key in pairs(keys) do keys[key] = given[key] end
+  return model_lib.override(model, keys, model.root, errors.changed(model.at, text))
+end
+
+local function cluster_with(cluster, point)
+  local given, _, text = with_settings("cluster", point, cluster_lib.FIELDS, cluster.given, cluster)
+  return given and cluster_lib.with(cluster, given, errors.changed(cluster.at, text)) or cluster
+end
+
+-- Returns the system with the value of the setting. i: index of the part of the path that is the
+-- name of a pass or field; others: names that may be in this place too.
+local function system_with(s, text, i, system, others)
+  local key, option, at = s.parts[i], s.parts[i + 1], errors.changed(system.at, s.text)
+  local path = s.name:match "^(.*)%."
+  if system_lib.FIELDS[key] and key ~= "of" and (key ~= "packing" or system.packing) then
+    local own = {}
+    for name in pairs(system_lib.FIELDS) do own[name] = system[name] end
+    local made = with_value(s, text, i, system_lib.FIELDS, own, own)
+    return made and system_lib.with(system, schema.check(system_lib.FIELDS, made,
+      ("system '%s'"):format(system.name), at)) or system
+  end
+  local passes, names, reached = {}, { "all_reduce", "recompute", "zero" }, false
+  for j, pass in ipairs(system.passes) do
+    local first = choice.first(pass)
+    names[#names + 1], passes[j] = first.name, pass
+    local fields = first.name == key and policy.options_of(first)
+    if fields and #s.parts == i + 1 and fields[option] then
+      reached = true
+      passes[j] = choice.changed(pass, option, function(one)
+        local value = value_of(s, text, fields[option].type, one.options[option], s.name)
+        return policy.with_option(one, option, value, path, at)
+      end)
+    elseif fields then
+      miss(s, schema.unknown_text(path, "option", s.parts[#s.parts], schema.keys_of(fields)), true)
+      return system
+    end
+  end
+  if reached then return system_lib.with(system, { passes = passes }) end
+  for _, name in ipairs(others) do names[#names + 1] = name end
+  miss(s, schema.unknown_text(table.concat(s.parts, ".", 1, i - 1), #others > 0
+    and "system, pass or field" or "pass or field", key, names), core.nearest(key, names) ~= "")
+  return system
+end
+
+-- Calls f with the system, or, if it has members, with each of these; name: only with those of this
+-- name. Returns the system that has f's results in place of these, and whether there were any.
+local function mapped(system, name, f)
+  if not system.members then
+    local fits = not name or system.name == name
+    return fits and f(system) or system, fits
+  end
+  local members, any = {}, false
+  for i, member in ipairs(system.members) do
+    local fits
+    members[i], fits = mapped(member, system.name ~= name and name or nil, f)
+    any = any or fits
+  end
+  return any and system_lib.with(system, { members = members }) or system, any
+end
+
+local function systems_with(s, text, systems)
+  local out, any, name, names = {}, false, s.parts[2], {}
+  for i, system in ipairs(systems) do
+    names[i] = system.name
+    local fits
+    out[i], fits = mapped(system, name, function(one)
+      return #s.parts > 2 and system_with(s, text, 3, one, {}) or one
+    end)
+    any = any or fits
+  end
+  if any and #s.parts > 2 then return out end
+  for i, system in ipairs(systems) do
+    out[i] = mapped(system, nil, function(one) return system_with(s, text, 2, one, names) end)
+  end
+  return out
+end
+
+--- Changes the model, the cluster and the systems (or `system`) of a checked case, or of the fields
+--- of a function, as the settings say. point: the case's coordinates.
+function M.case(case, point)
+  case.model = M.model(case.model, point, "model")
+  case.cluster = case.cluster and cluster_with(case.cluster, point)
+  local systems = case.systems or { case.system }
+  for s, text in settings_of("system", point) do systems = systems_with(s, text, systems) end
+  if case.systems then case.systems = systems else case.system = systems[1] end
+end
+
+--- Returns a checked table of fields for runs on the executor entry.kind with the settings of
+--- run.<executor>. entry: also has `fields`, its field list, and `path`, of errors; full: values
+--- that stand for those that it leaves out.
+function M.entry(entry, point, full, at)
+  local made, _, text = with_settings("run." .. entry.kind, point, entry.fields, entry, full,
+    "model")
+  if not made then return entry end
+  M.used "run"
+  local own = {}
+  for key in pairs(entry.fields) do own[key] = made[key] end
+  return schema.merged(entry, schema.check(entry.fields, own, entry.path,
+    errors.changed(at, text)))
+end
+
+--- Returns the checked fields `c` of a function that runs something, changed as the settings say.
+--- fields: its field list; path: that of the fields in errors.
+function M.call(c, fields, path, at)
+  M.case(c, {})
+  for _, head in ipairs { "model", "cluster", "system" } do
+    if c[head] then M.used(head) end
+  end
+  if not c.executor then return c end
+  return M.entry(schema.merged(c, { kind = c.executor, fields = fields, path = path }), {}, c, at)
+end
+
+--- Returns the coordinates of a point that are settings with this head.
+function M.labels(head, point)
+  local labels = {}
+  for _, s in ipairs(M.all()) do
+    if s.head == head then labels[s.name] = point[s.name] end
+  end
+  return labels
+end
+
+--- Returns the settings of fields as text, or nil if there are none.
+function M.said()
+  local texts = {}
+  for _, s in ipairs(M.all()) do
+    if s.head then texts[#texts + 1] = s.text end
+  end
+  return #texts > 0 and "With " .. table.concat(texts, " ") or nil
+end
+
+return M
