@@ -126,7 +126,7 @@ end
 
 --- The function that the C++ program calls (Host::main in bindings/host). `argument` depends on the
 --- mode: the compiled recipe for "run" and "check", a kind or nil for "list", a topic or nil for
---- "doc", the name of the file to write for "calibrate" and "report"; "export" and "diff" have none.
+--- "doc", the name of the file to write for "calibrate" and "report", nil for "export" and "diff".
 function moe._main(mode, argument)
   if mode == "list" then return require("moe.list").list(argument) end
   if mode == "doc" then return require("moe.doc").doc(argument) end

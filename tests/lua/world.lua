@@ -255,8 +255,8 @@ local function make_core(world, args)
     now = function() return "2025-01-31T12:00:00Z" end,
     most_others = 0.05,
     session = "made up",
-    find_simulation = function(key) return unpack(world.kept[key] or {}) end,
-    store_simulation = function(key, ...) world.kept[key] = { ... } end,
+    find_simulation = function(key) return unpack(world.outcomes[key] or {}) end,
+    store_simulation = function(key, ...) world.outcomes[key] = { ... } end,
     simulation_key = function(parts) return key_of(parts) end,
     printed = function() return #world.said end,
     status = function(what, own, rest) world.status = { what, own, rest } end,
@@ -325,7 +325,7 @@ end
 --- loaded.
 function M.run(text, args, mode, setup)
   local world = { text = text, said = {}, plans = {}, executed = {}, files = {},
-    simulated = {}, shown = {}, kept = {},
+    simulated = {}, shown = {}, outcomes = {},
     rows = {}, warned = {} }
   local core = make_core(world, args or {})
   core.mode = mode or "run"
