@@ -42,8 +42,8 @@ assert(long(sim.timelines) == long(p.held.timelines, 1))
 assert(long(last.timelines) == long(sim.timelines, 3))
 local with, without = p.core:trace { { timelines = last.timelines } },
   p.core:trace { { timelines = sim.timelines } }
-local counter = '"ph": ?"C"'  -- of what a link carries
-assert(with:find(counter) and not without:find(counter))
+assert(with:find '"percent":' and not without:find '"percent":')  -- of what a link carries
+assert(with:find '"GiB":' and without:find '"GiB":' and with:find '"waits_for":"data of')
 )");
   INFO((failure ? failure->message : ""));
   CHECK(!failure);

@@ -36,6 +36,9 @@ local function facts(data)
   for key, value in pairs(folder.settings_of(data)) do
     fact("--set", ("%s=%s"):format(key, tostring(value)))
   end
+  for key, value in pairs(core.args.where or {}) do
+    fact("only", ("%s = %s"):format(key, value))
+  end
   return html.dl { out }
 end
 

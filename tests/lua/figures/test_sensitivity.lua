@@ -52,7 +52,7 @@ test("a number of one's own is drawn as a tornado", function()
   end
   pages.has(assert(pages.page_of(files)), "Sensitivity of gain &lt;x&gt; to the assumed constants",
     'class="at-hi"')
-  assert(pages.export_of(files)["x-sensitivity-gain-x-.svg"])
+  assert(pages.export_of(files)["x-sensitivity-gain-x.svg"])
   files["old/results.json"] = nil  -- the program was killed: the lines have it too
   pages.has(assert(pages.page_of(files)), "Sensitivity of gain &lt;x&gt;")
 end)

@@ -58,7 +58,8 @@ end
 --- used: the names that others have, with their kinds.
 function M.name_all(blocks, prefix, used)
   each(blocks, function(figure)
-    local name = ("%s-%s"):format(prefix, figure.name):lower():gsub("[^%w_]+", "-")
+    local name = ("%s-%s"):format(prefix, figure.name):lower():gsub("[^%w_]+", "-"):gsub(
+      "%-$", "")
     local kind, free, n = figure.kind == "table" and "table " or "chart ", name, 1
     while used[kind .. free] do
       n = n + 1

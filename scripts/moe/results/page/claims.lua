@@ -17,12 +17,12 @@ local function axis_of(claim)
   return { lo, hi > lo and hi or lo + 1 }
 end
 
--- Returns what moves a claim's number: a chart behind a title, or nothing.
-local function moved(claim)
+-- Returns what moves a claim's number: a chart behind a title, or nothing. name: that of the claim.
+local function moved(claim, name)
   if #claim.sensitivity == 0 then return nil end
-  return { kind = "fold", title = ("%s: what moves it, %d constants"):format(claim.id,
-    #claim.sensitivity), blocks.grid { tornado.tornado { name = "moves-" .. claim.id,
-      title = "Sensitivity of " .. claim.id .. " to the assumed constants", ours = claim.ours,
+  return { kind = "fold", title = ("%s: what moves it, %d constants"):format(name,
+    #claim.sensitivity), blocks.grid { tornado.tornado { name = "moves-" .. name,
+      title = "Sensitivity of " .. name .. " to the assumed constants", ours = claim.ours,
       x_label = ("ours, %s"):format(claim.unit), sensitivity = claim.sensitivity } } }
 end
 
@@ -43,7 +43,7 @@ function M.blocks(claims, set)
     blocks.table("claims", "Claims", rows,
       { extra = { header = "paper and ours", cells = cells } }),
     blocks.html(html.dl { notes }) }
-  for _, claim in ipairs(claims) do out[#out + 1] = moved(claim) end
+  for i, claim in ipairs(claims) do out[#out + 1] = moved(claim, rows[i + 1][1]) end
   return out
 end
 
