@@ -15,35 +15,50 @@ local MOST = 12  -- lines of a list
 
 local function points_of(run) return run.points or { run.point } end
 
--- Returns the text by which runs of two folders are matched.
-local function key_of(run, named)
-  return core.json_encode { named and run.experiment or "", run.entry or 1, run.executor,
-    run.system, core.array(points_of(run)) }
+-- Returns the texts by which runs of two folders are matched, one per point.
+local function keys_of(run, named)
+  local keys = {}
+  for i, point in ipairs(points_of(run)) do
+    keys[i] = core.json_encode { named and run.experiment or "", run.entry or 1, run.executor,
+      run.system, point }
+  end
+  return keys
+end
+
+-- Returns the run of those with one of these keys that has no other yet, and takes it.
+local function taken(by_key, keys, used)
+  for _, key in ipairs(keys) do
+    for _, run in ipairs(by_key[key] or {}) do
+      if not used[run] then
+        used[run] = true
+        return run
+      end
+    end
+  end
 end
 
 -- Returns the pairs { run of the first, run of the second }, and of each the runs without another.
+-- Names of experiments count where a folder has several.
 local function matched(all)
-  local names, seen = {}, {}
-  for i, data in ipairs(all) do
-    names[i] = {}
-    for _, e in ipairs(data.experiments) do names[i][e.name] = true end
+  local named, by_key, used = false, {}, {}
+  for _, data in ipairs(all) do
+    for _, e in ipairs(data.experiments) do
+      named = named or e.name ~= data.experiments[1].name
+    end
   end
-  local named = #schema.keys_of(names[1]) > 1 or #schema.keys_of(names[2]) > 1
-  local pairs_of, alone = {}, { {}, {} }
   for _, run in ipairs(all[2].R.runs) do
-    local key = key_of(run, named)
-    seen[key] = seen[key] or {}
-    table.insert(seen[key], run)
+    for _, key in ipairs(keys_of(run, named)) do
+      by_key[key] = by_key[key] or {}
+      table.insert(by_key[key], run)
+    end
   end
+  local pairs_of, alone = {}, { {}, {} }
   for _, run in ipairs(all[1].R.runs) do
-    local others = seen[key_of(run, named)]
-    local other = others and table.remove(others, 1)
+    local other = taken(by_key, keys_of(run, named), used)
     if other then pairs_of[#pairs_of + 1] = { run, other } else table.insert(alone[1], run) end
   end
   for _, run in ipairs(all[2].R.runs) do
-    for _, left in ipairs(seen[key_of(run, named)]) do
-      if left == run then table.insert(alone[2], run) end
-    end
+    if not used[run] then table.insert(alone[2], run) end
   end
   return pairs_of, alone
 end
