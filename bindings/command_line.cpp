@@ -56,8 +56,8 @@ std::map<std::string, std::string> parse_settings(const std::vector<std::string>
     }
     const std::string key = setting.substr(0, equals);
     if (!values.emplace(key, setting.substr(equals + 1)).second) {
-      throw CLI::ValidationError("--set", "'" + key + "' is given twice; give several values as " +
-                                              key + "=1,2,4");
+      throw CLI::ValidationError(
+          "--set", "'" + key + "' is given twice; give several values as " + key + "=1,2,4");
     }
   }
   return values;
@@ -149,8 +149,8 @@ Command::Command() {
   add_recipe_options(*recipe, options, settings);
   out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>");
   add_recipe_options(
-      *app.add_subcommand("check", "check a recipe and plan its runs, without running it"),
-      options, settings);
+      *app.add_subcommand("check", "check a recipe and plan its runs, without running it"), options,
+      settings);
   CLI::App* const built_in = app.add_subcommand("list", "list what is built in");
   built_in->add_option(
       "kind", kind,

@@ -22,10 +22,10 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "settings", "runs",
-  "choices", "results", "diff", "effects", "claims", "scripts", "lists", "machine", "collectives",
+for _, name in ipairs { "places", "fields", "policies", "experiments", "runs",
+  "choices", "results", "effects", "claims", "scripts", "lists", "machine", "collectives",
   "op_time", "routing", "inference", "infer", "page", "journal", "papers/lina", "papers/pipemoe",
-  "papers/prophet" } do
+  "papers/prophet", "command/settings", "command/diff" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 

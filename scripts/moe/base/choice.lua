@@ -58,8 +58,8 @@ end
 --- Returns the pass, or the first candidate of a choice between passes.
 function M.first(pass) return pass.candidates and pass.candidates[1].pass or pass end
 
---- Returns f(pass), or the choice with f(pass) in place of each candidate, or one of these if f made
---- all equal. option: the name of the option that f changes.
+--- Returns f(pass), or the choice with f(pass) in place of each candidate, or one of these if f
+--- made all equal. option: the name of the option that f changes.
 function M.changed(pass, option, f)
   if not pass.candidates then return f(pass) end
   local candidates, seen = {}, {}

@@ -128,6 +128,13 @@ test("a path that does not exist says what does", function()
   fails("layers", "6", "unknown name 'layers', have: gpu, n, cluster.<field>")
 end)
 
+test("a name that no experiment has is named before another mistake that may follow from it",
+  function()
+    local text = recipe():gsub("p%.n }", "nil }")
+    expect.failed(world.run(text, { set = { m = "2" } }), nil, "--set m=2: unknown name 'm'")
+    assert(not world.run(text).message:find("--set", 1, true))
+  end)
+
 test("a setting that changes nothing is an error", function()
   fails("model.layers", "2", "is the recipe's own value")
   fails("cluster.nic.bytes_per_s", "x1", "is the recipe's own value")
