@@ -2,6 +2,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <set>
+#include <stdexcept>
 
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
@@ -50,28 +51,52 @@ int simulation_key(lua_State* L) {
   return 1;
 }
 
+/// The cache of this process; in memory once its file could not be used.
+struct Kept {
+  std::unique_ptr<SimulationCache> cache;
+
+  /// Goes on in memory, which is said: a cache that fails must not end a run.
+  void give_up(const std::string& why) {
+    std::fprintf(stderr, "moebench: simulations are not kept beyond this run: %s\n", why.c_str());
+    cache = std::make_unique<SimulationCache>("");
+  }
+  /// Calls use(cache), again with a cache in memory if the file fails.
+  template <class Use>
+  void with(const Use& use) {
+    try {
+      use(*cache);
+    } catch (const RunError& error) {
+      give_up(error.what());
+      use(*cache);
+    }
+  }
+};
+
 /// Returns this process's cache. In a job of several processes, where all processes must do the
 /// same, there is none: the result is null.
-SimulationCache* cache_of(lua_State* L) {
+std::shared_ptr<Kept> kept_of(lua_State* L) {
   Host& host = Host::of(L);
   if (host.options().processes != nullptr) return nullptr;
-  return host
-      .kept<std::unique_ptr<SimulationCache>>(
-          "simulations",
-          [&] {
-            auto cache =
-                std::make_unique<SimulationCache>(simulations_beside(host.options().cache));
-            const std::string warning = cache->take_warning();
-            if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
-            return cache;
-          })
-      ->get();
+  return host.kept<Kept>("simulations", [&] {
+    Kept kept;
+    try {
+      kept.cache = std::make_unique<SimulationCache>(simulations_beside(host.options().cache));
+      const std::string warning = kept.cache->take_warning();
+      if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
+    } catch (const std::runtime_error& error) {
+      kept.give_up(error.what());
+    }
+    return kept;
+  });
 }
 
 /// (key) -> the outcome and the trace that were stored under the key, or nothing
 int find_simulation(lua_State* L) {
-  SimulationCache* const cache = cache_of(L);
-  const auto found = cache != nullptr ? cache->find(text_argument(L, 1)) : std::nullopt;
+  const std::string key = text_argument(L, 1);
+  std::optional<Simulation> found;
+  if (const auto kept = kept_of(L)) {
+    kept->with([&](SimulationCache& cache) { found = cache.find(key); });
+  }
   if (!found) return 0;
   lua_pushlstring(L, found->outcome.data(), found->outcome.size());
   lua_pushlstring(L, found->trace.data(), found->trace.size());
@@ -80,8 +105,10 @@ int find_simulation(lua_State* L) {
 
 /// (key, outcome, trace): stores a simulation
 int store_simulation(lua_State* L) {
-  if (SimulationCache* const cache = cache_of(L)) {
-    cache->store(text_argument(L, 1), {text_argument(L, 2), text_argument(L, 3)});
+  const std::string key = text_argument(L, 1);
+  const Simulation simulation = {text_argument(L, 2), text_argument(L, 3)};
+  if (const auto kept = kept_of(L)) {
+    kept->with([&](SimulationCache& cache) { cache.store(key, simulation); });
   }
   return 0;
 }

@@ -260,7 +260,7 @@ TEST_CASE("what a killed run leaves is removed by the next, what others write is
   CHECK(at.text("secret.txt") == Place::kSecret);
 }
 
-TEST_CASE("an output folder holds the results of one recipe") {
+TEST_CASE("earlier results are moved to folders of their own, whoever wrote them") {
   const Place at;
   const auto recipe = [](int nodes, const std::string& more) {
     return "local moe = require 'moe'\nreturn moe.experiment { name = 'e', over = { nodes = { 1" +
@@ -271,38 +271,53 @@ TEST_CASE("an output folder holds the results of one recipe") {
            "= 64, heads = 4, seq = 64, batch_per_device = 2, experts_per_device = 1 } } end } " +
            more;
   };
-  const auto ends = [&](const std::string& text, int status) {
+  const auto ends = [&](const std::string& text) {
     const Outcome o = at.run(text, "--out o");
     INFO(o.text);
-    CHECK(o.status == status);
+    CHECK(o.status == 0);
     return o.text;
   };
-  ends(recipe(2, ""), 0);
-  CHECK(at.names("work/o") == std::vector<std::string>{"results.json", "runs.jsonl",
-                                                       "trace-001-raf-simulated.json",
-                                                       "trace-002-raf-simulated.json"});
-  ends(recipe(1, "-- changed"), 0);
-  CHECK(at.names("work/o") ==
-        std::vector<std::string>{"results.json", "runs.jsonl", "trace-001-raf-simulated.json"});
-  const std::string before = at.text("work/o/results.json");
-  at.write("work/other.lua", recipe(2, "-- another"));
-  const Outcome other =
-      at.shell("timeout 30 " MOEBENCH_BINARY " run other.lua --cache :memory: --out o");
-  INFO(other.text);
-  CHECK(other.status == 1);
-  CHECK(other.text.find("/work/recipe.lua") != std::string::npos);
-  CHECK(other.text.find("--out") != std::string::npos);
-  CHECK(at.text("work/o/results.json") == before);
-  // What a killed run had finished is not another recipe's to replace either.
-  fs::rename(at.path("work/o"), at.path("work/killed"));
-  fs::remove(at.path("work/killed/results.json"));
-  const Outcome killed =
-      at.shell("timeout 30 " MOEBENCH_BINARY " run other.lua --cache :memory: --out killed");
-  INFO(killed.text);
-  CHECK(killed.status == 1);
-  CHECK(killed.text.find("/work/recipe.lua") != std::string::npos);
-  fs::rename(at.path("work/killed"), at.path("work/o"));
-  at.write("work/o/results.json", before);
+  const std::vector<std::string> one = {"results.json", "runs.jsonl",
+                                        "trace-001-raf-simulated.json"};
+  std::vector<std::string> two = one, with_folder = one;
+  two.emplace_back("trace-002-raf-simulated.json");
+  with_folder.insert(with_folder.begin(), "1");
+  ends(recipe(2, ""));
+  CHECK(at.names("work/o") == two);
+  const std::string first = at.text("work/o/results.json");
+  CHECK(ends(recipe(1, "-- changed")).find("now in o/1") != std::string::npos);
+  CHECK(at.names("work/o") == with_folder);
+  CHECK(at.names("work/o/1") == two);
+  CHECK(at.text("work/o/1/results.json") == first);
+  // A file of the recipe stays, and a folder that exists is not written into.
+  at.write("work/o/m.ckpt", "mine");
+  at.write("work/o/2/mine", "mine");
+  ends(recipe(1, ""));
+  CHECK(at.names("work/o/3") == one);
+  CHECK(at.text("work/o/m.ckpt") == "mine");
+  CHECK(at.names("work/o/2") == std::vector<std::string>{"mine"});
+  // What a killed process had finished is kept, what it had only begun is not; a move that was cut
+  // off is finished.
+  fs::remove(at.path("work/o/results.json"));
+  ends(recipe(1, ""));
+  CHECK(at.names("work/o/4") == std::vector<std::string>{one[1], one[2]});
+  fs::remove(at.path("work/o/results.json"));
+  at.write("work/o/runs.jsonl", "{\"schema\":1}\n");
+  ends(recipe(1, ""));
+  CHECK_FALSE(fs::exists(at.path("work/o/5")));
+  fs::create_directories(at.path("work/o/.earlier"));
+  fs::rename(at.path("work/o/runs.jsonl"), at.path("work/o/.earlier/runs.jsonl"));
+  ends(recipe(1, ""));
+  CHECK(at.names("work/o/5") == one);
+  CHECK_FALSE(fs::exists(at.path("work/o/.earlier")));
+  const Outcome diff = at.shell(MOEBENCH_BINARY " diff o/5 o/results.json");
+  INFO(diff.text);
+  CHECK(diff.status == 0);
+  CHECK(diff.text.find("The results are equal: times, memory and plans of 1 runs") !=
+        std::string::npos);
+  CHECK(at.shell(MOEBENCH_BINARY " diff o/5 o/nowhere").status == 1);
+  CHECK(at.shell(MOEBENCH_BINARY " diff o/5").status == 2);
+  CHECK(at.run(recipe(1, ""), "--set nodes=1 --set nodes=2").status == 2);
   // The folder may be named by a link where it is read.
   fs::create_directory_symlink("o", at.path("work/latest"));
   const Outcome page = at.shell(MOEBENCH_BINARY " report latest");

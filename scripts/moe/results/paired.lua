@@ -28,6 +28,17 @@ local function rank_of(n)
   end
 end
 
+--- Returns the median of samples and the ends of its interval, which are nil for too few samples.
+--- Sorts the samples.
+function M.median(samples)
+  table.sort(samples)
+  local n = #samples
+  local middle, c = (samples[math.floor((n + 1) / 2)] + samples[math.ceil((n + 1) / 2)]) / 2,
+    rank_of(n)
+  if c == 0 then return middle end
+  return middle, samples[c], samples[n + 1 - c]
+end
+
 --- Returns the difference between two runs of one case, or nil if they did not run in turns. Their
 --- first steps are left out.
 function M.difference(a, b)
@@ -36,14 +47,10 @@ function M.difference(a, b)
   for step = 2, math.min(#a.samples_ms, #b.samples_ms) do
     ratios[#ratios + 1] = a.samples_ms[step] / b.samples_ms[step]
   end
-  local n = #ratios
-  if n == 0 then return nil end
-  table.sort(ratios)
-  local out = { a = a, b = b, verdict = "not resolved",
-    ratio = (ratios[math.floor((n + 1) / 2)] + ratios[math.ceil((n + 1) / 2)]) / 2 }
-  local c = rank_of(n)
-  if c == 0 then return out end
-  out.lo, out.hi = ratios[c], ratios[n + 1 - c]
+  if #ratios == 0 then return nil end
+  local out = { a = a, b = b, verdict = "not resolved" }
+  out.ratio, out.lo, out.hi = M.median(ratios)
+  if not out.lo then return out end
   if out.hi < 1 then out.verdict = "faster" elseif out.lo > 1 then out.verdict = "slower" end
   return out
 end

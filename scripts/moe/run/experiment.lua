@@ -123,13 +123,18 @@ function M.check_run()
     :format(made[1].name), made[1].at)
 end
 
--- Returns the experiment after the settings of the command line: { e, over, params, jobs }.
+-- Returns the experiment after the settings of the command line: { e, over, params }; with_jobs()
+-- adds `jobs`.
 local function prepared(e, at)
   schema.field({ type = "experiment", required = true }, e,
     schema.is_a("experiment", e) and "experiment" or "moe.run", at)
   local p = { e = e }
   p.over, p.params = points.after_set(e)
-  p.jobs = jobs_lib.all(e, p.over, p.params)
+  return p
+end
+
+local function with_jobs(p)
+  p.jobs = jobs_lib.all(p.e, p.over, p.params)
   return p
 end
 
@@ -138,6 +143,8 @@ end
 local function all_prepared(experiments)
   local all, at = {}, errors.here()
   for i, e in ipairs(experiments) do all[i] = prepared(e, at) end
+  settings.check "names"
+  for _, p in ipairs(all) do with_jobs(p) end
   jobs_lib.check_executor()
   settings.check()
   return all
@@ -249,7 +256,9 @@ function M.run(e)
   errors.stop_in "policies"
   ran = true
   local p = prepared(e, at)
-  settings.check(true)
+  settings.check "sure"
+  with_jobs(p)
+  settings.check "sure"
   if core.mode == "check" then plan_all(p) end
   errors.stop_in "check"
   return run(p)

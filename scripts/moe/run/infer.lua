@@ -3,6 +3,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -166,6 +167,7 @@ function M.infer(t)
   local c = schema.check(M.INFER, t, "moe.infer", at)
   errors.stop_in "policies"
   c.system = c.system or system_lib.system "raf_rows" {}
+  c = settings.call(c, M.INFER, "moe.infer", at)
   if c.model.bias_balance then
     errors.user("moe.infer.model: has bias_balance, whose biases exist only in training; give a "
       .. "model without it", at)

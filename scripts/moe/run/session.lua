@@ -56,6 +56,12 @@ function M.add_search(name, found, seen)
   M.flush()
 end
 
+--- Adds to the last search what its executed runs say.
+function M.change_search(found)
+  kept.searches[#kept.searches].executed = found.executed
+  M.flush()
+end
+
 --- Writes results.json between runs, each time the number of runs has doubled: this keeps the cost
 --- low, and all processes of a job write after the same run. runs.jsonl is always up to date.
 function M.refresh()

@@ -111,11 +111,13 @@ local function why_not(s)
     or s.why or "reaches nothing: nothing here has such a field"
 end
 
---- Raises a user error for the first setting that has had no effect so far; sure: only where it
---- cannot have one later in the recipe either.
-function M.check(sure)
+--- Raises a user error for the first setting that has had no effect so far. which: "sure", only
+--- if it cannot have one later in the recipe either; "names", only if it is a name of `over` or
+--- `params`; nil: all.
+function M.check(which)
   for _, s in ipairs(M.all()) do
-    if not (s.found or s.changed and s.used) and (s.sure or not sure) then
+    local asked = not which or s.sure or which == "names" and not s.head
+    if asked and not (s.found or s.changed and s.used) then
       if s.at then errors.user(("%s: %s"):format(s.text, why_not(s)), s.at) end
       refuse(s, why_not(s))
     end

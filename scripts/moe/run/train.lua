@@ -6,6 +6,7 @@ local errors = require "moe.base.errors"
 local explain = require "moe.run.explain"
 local outputs = require "moe.run.outputs"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 
@@ -346,7 +347,9 @@ function M.train(t)
   local at = errors.here()
   local c = schema.check(M.TRAIN, t, "moe.train", at)
   errors.stop_in "policies"
-  local system = c.system or system_lib.system "raf" {}
+  c.system = c.system or system_lib.system "raf" {}
+  c = settings.call(c, M.TRAIN, "moe.train", at)
+  local system = c.system
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
     c.optimizer, c.precision)
@@ -615,6 +618,7 @@ function M.plan(t)
   local at = errors.here()
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
+  c = settings.call(c)
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end

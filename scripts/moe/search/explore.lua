@@ -171,6 +171,9 @@ function M.explore(space, o)
       without = search.best < before and 0 or without + 1
     end
   end
+  if not exhaustive and space.size <= M.SMALL then  -- what the time allows of the rest
+    each_mix(space, function(mix) return search:value(mix) < 0 or search.left() end)
+  end
   return { mix = search.mix, value = search.best, seen = search.seen,
     exhaustive = exhaustive or search.seen == space.size }
 end

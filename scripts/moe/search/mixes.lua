@@ -26,7 +26,14 @@ Tried.__index = Tried
 
 --- spec: the specification of the plans; c: the fields of moe.search; errors are raised at `at`.
 function M.new(space, spec, c, at)
-  return setmetatable({ space = space, spec = spec, c = c, at = at, of = {}, list = {},
+  local techniques = {}
+  for _, dimension in ipairs(space.dimensions) do
+    for _, choice in ipairs(dimension.choices) do
+      if choice.technique then techniques[choice.technique] = true end
+    end
+  end
+  return setmetatable({ techniques = techniques,
+    space = space, spec = spec, c = c, at = at, of = {}, list = {},
     systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0, excluded = 0,
     least_bound = math.huge }, Tried)
 end
@@ -38,9 +45,12 @@ function Tried:spec_for(system, spec)
   return schema.merged(spec or self.spec, { simulate = { steps = steps or nil } })
 end
 
--- Returns the reason of a refusal without the recipe's line and the names of ops.
-local function reason_of(err)
-  local text = tostring(err.message or err):gsub("^[^:]*:%d+: ", ""):gsub(" %(after stage.*", "")
+-- Returns the reason of a refusal without the line `at` of the search, the names of ops that differ
+-- from mix to mix, and the stages before.
+local function reason_of(err, at)
+  local text = tostring(err.message or err):gsub(" %(after stage.*", "")
+  local here = ("%s:%d: "):format(at.name, at.line)
+  if text:sub(1, #here) == here then text = text:sub(#here + 1) end
   return (text:gsub("'b%d[^']*'", "'...'"):gsub("'mix'", "'...'"))
 end
 
@@ -50,7 +60,7 @@ function Tried:outcome(system, spec)
   if ok then return result end
   local kind = core.kind_of(result)
   if kind ~= "user" and kind ~= "run" or result.message == "interrupted" then error(result, 0) end
-  return nil, reason_of(result)
+  return nil, reason_of(result, self.at)
 end
 
 --- Returns the time of a system with another specification (order.lua), or nil if it is refused.
@@ -128,11 +138,27 @@ function Tried:unlearn(chosen)
   each_pair(chosen, function(a, b) self.refused_pairs[pair_key(a, b)] = nil end)
 end
 
+-- Returns whether a known system has only techniques that a mix may have.
+function Tried:may_be(outcome)
+  local has = {}
+  for _, stage in ipairs(outcome.stages) do has[stage.name] = true end
+  if has.used_rows then has.irregular_a2a = nil end
+  has.all_reduce = core.json_encode(outcome.all_reduce) ~= core.json_encode(system_lib.AFTER) or nil
+  for name in pairs(has) do
+    if not self.techniques[name] then return false end
+  end
+  return self:allows(has)
+end
+
 -- Returns whether the recipe allows a mix of these techniques.
 function Tried:is_allowed(chosen)
-  if not self.c.allowed then return true end
   local has = {}
   for _, choice in ipairs(chosen) do has[choice.technique] = true end
+  return self:allows(has)
+end
+
+function Tried:allows(has)
+  if not self.c.allowed then return true end
   for _, name in ipairs(space_lib.TECHNIQUES) do has[name] = has[name] or false end
   for _, pass in ipairs(self.c.with) do has[pass.name] = has[pass.name] or false end
   return self.c.allowed(has) and true or false
@@ -290,7 +316,7 @@ function Tried:points()
     end
   end
   for _, s in ipairs(self.systems) do
-    if not s.outcome.oom then
+    if not s.outcome.oom and self:may_be(s.outcome) then
       all[#all + 1] = { iteration_ms = s.outcome.iteration_ms, peak_bytes = s.outcome.peak_bytes,
         label = s.name, named = s }
     end
@@ -298,6 +324,7 @@ function Tried:points()
   table.sort(all, function(a, b)
     if a.iteration_ms ~= b.iteration_ms then return a.iteration_ms < b.iteration_ms end
     if a.peak_bytes ~= b.peak_bytes then return a.peak_bytes < b.peak_bytes end
+    if #a.label ~= #b.label then return #a.label < #b.label end
     return a.label < b.label
   end)
   return all

@@ -152,8 +152,10 @@ schema.record("search", "search", "what moe.search found", {
   { "front", "moe.Run[]", "the mixes and known systems to which no other is better in both time "
     .. "and memory, the fastest first" },
   { "named", "moe.Run[]", "the known systems, the best first" },
-  { "contributions", "{ technique: string, without_ms: number, best_ms: number }[]",
-    "for each technique of the best mix its time without that technique" },
+  { "contributions", "{ technique: string, without_ms: number?, best_ms: number, without_bytes: "
+    .. "integer?, best_bytes: integer, oom: boolean?, why: string? }[]",
+    "for each technique of the best mix its time and memory without that technique; oom: it does "
+      .. "not fit then; why: it is refused then" },
   { "refused", "{ techniques: string, why: string, n: integer }[]",
     "why mixes were refused, the first mix, and how many" },
   { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
@@ -192,14 +194,16 @@ local function simplest(space, tried, mix, weight)
 end
 
 local function contributions(space, tried, mix)
-  local list, best = core.array {}, tried:record(mix, "best").iteration_ms
+  local list, best = core.array {}, tried:record(mix, "best")
   for _, choice in ipairs(space:chosen(mix)) do
     local less = { unpack(mix) }
     less[choice.dimension] = 1
     tried:exact(less, 1)
     local one = tried.of[space:key(less)]
-    list[#list + 1] = { technique = choice.label, best_ms = best,
-      without_ms = one and one.iteration_ms or nil, why = one and one.why or nil }
+    list[#list + 1] = { technique = choice.label, best_ms = best.iteration_ms,
+      best_bytes = best.peak_bytes, without_ms = one and one.iteration_ms or nil,
+      without_bytes = one and one.peak_bytes or nil, oom = one and one.oom or nil,
+      why = one and one.why or nil }
   end
   table.sort(list, function(a, b) return (a.without_ms or 1e300) > (b.without_ms or 1e300) end)
   return list
@@ -239,8 +243,9 @@ function M.search(t)
   local exhaustive = explore_all(space, tried, c, weights, begin)
   local best = tried:best(weights[1])
   if not best then
-    errors.user("moe.search: no mix can be planned; the first was refused: "
-      .. tostring(tried:first_reason()), at)
+    local why = tried:first_reason()
+    errors.user(why and "moe.search: no mix can be planned; the first was refused: " .. why
+      or "moe.search.allowed: allows no mix of those seen; return true for some", at)
   end
   best = simplest(space, tried, best, weights[1])
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
@@ -254,9 +259,13 @@ function M.search(t)
   s.took_s = core.clock() - begin
   local why
   s.recipe, why = text.write_recipe(c, space, best)
-  if execute then s.executed = real.run(c, execute, space, tried, best, weights[1]) end
   text.print(c, s, why)
   session.add_search(c.name, s, seen_of(tried))
+  if execute then
+    s.executed = real.run(c, execute, space, tried, best, weights[1])
+    text.print_executed(s)
+    session.change_search(s)
+  end
   return schema.object(s, mt)
 end
 

@@ -128,7 +128,11 @@ local OUT = { label = "", passes = {}, set = {}, schedules = true }
 
 -- Returns the choice that has a policy of the recipe in the mix.
 local function choice_with(pass)
-  return { technique = pass.name, label = pass.name, passes = { pass }, set = {},
+  local label = pass.name
+  for name, value in pairs(pass.options) do
+    label = ("%s %s=%s"):format(label, name, value_text(value))
+  end
+  return { technique = pass.name, label = label, passes = { pass }, set = {},
     schedules = pass.stage == "schedule" }
 end
 

@@ -51,7 +51,8 @@ local function cluster_text(cluster)
 end
 
 local FILE = [[
--- The best mix that %s found for this model and cluster, beside plain expert parallelism.
+-- The best mix that %s found for this model and cluster, beside the plain one,
+-- which has no technique at all.
 local moe = require "moe"
 
 return moe.experiment {
@@ -59,7 +60,7 @@ return moe.experiment {
   model = %s,
   cluster = %s,
   optimizer = %s,
-  systems = { moe.system "raf" {}, %s },
+  systems = { %s, %s },
 }
 ]]
 
@@ -77,7 +78,8 @@ function M.write_recipe(c, space, best)
   cluster, why = cluster_text(c.cluster)
   if not cluster then return nil, why end
   core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name, model, cluster,
-    lua_text.text(c.optimizer, "  "), (M.system(space, best):gsub("\n", "\n    "))))
+    lua_text.text(c.optimizer, "  "), (M.system(space, space:plain()):gsub("\n", "\n    ")),
+    (M.system(space, best):gsub("\n", "\n    "))))
   return c.name .. "_best.lua"
 end
 
@@ -124,10 +126,11 @@ local function top_table(s)
 end
 
 local function contributions_table(s)
-  local rows = { { "without", "iteration ms", "slower by" } }
+  local rows = { { "without", "iteration ms", "slower by", "peak GiB", "" } }
   for _, one in ipairs(s.contributions) do
     rows[#rows + 1] = { one.technique, one.without_ms and format.ms(one.without_ms) or "refused",
-      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "" }
+      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "",
+      one.without_bytes and gib(one.without_bytes) or "", one.oom and "does not fit" or "" }
   end
   return aligned.text(rows)
 end
@@ -143,7 +146,11 @@ local function front_table(s)
 end
 
 local function order_lines(s)
-  local lines = {}
+  local lines, known = {}, s.named[1]
+  if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
+    lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
+      .. "best mix."):format(known.system)
+  end
   for _, one in ipairs(s.order) do
     lines[#lines + 1] = one.holds
       and ("The order of best and %s is the same at both ends of every assumed constant."):format(
@@ -158,6 +165,7 @@ end
 local function seen_text(s)
   local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
     s.took_s)
+  if s.simulated >= s.space then return text .. ": all" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
   end
@@ -165,15 +173,16 @@ local function seen_text(s)
     :format(s.excluded)
 end
 
-local function executed_lines(s)
-  if not s.executed then return {} end
+--- Prints what the executed runs of a search say.
+function M.print_executed(s)
   local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
   for _, p in ipairs(s.executed.pairs) do
     rows[#rows + 1] = { p.a, p.b, ("%.3f"):format(p.predicted), ("%.3f"):format(p.executed),
       p.verdict, p.held == nil and "-" or p.held and "yes" or "no" }
   end
-  return { "", aligned.text(rows), ("Order as predicted in %d of %d resolved pairs"):format(
-    s.executed.held, s.executed.compared) }
+  core.say("\n" .. aligned.text(rows))
+  core.say(("Order as predicted in %d of %d resolved pairs"):format(s.executed.held,
+    s.executed.compared))
 end
 
 --- Prints the search.
@@ -194,10 +203,10 @@ function M.print(c, s, why)
     core.say(("Refused, %d %s %s: %s"):format(one.n, one.n == 1 and "mix," or "mixes, such as",
       one.techniques, one.why))
   end
-  for _, line in ipairs(executed_lines(s)) do core.say(line) end
   core.say("\n" .. s.system)
   core.say(s.recipe and core.out_dir and ("\nRecipe of the best mix: %s/%s"):format(core.out_dir,
-    s.recipe) or ("\nNo recipe is written, since it would need %s"):format(why))
+    s.recipe) or ("\nNo recipe is written, since it would need %s; use the system above in a "
+      .. "recipe that has it"):format(why))
 end
 
 return M

@@ -1,7 +1,7 @@
 -- exit: 1
--- says: --set nodes=3
--- says: have: 2, 4
--- args: --set nodes=3
+-- says: --set gpu=p5
+-- says: have: p4de, p3dn
+-- args: --set gpu=p5
 local moe = require "moe"
 local m = moe.model.gpt2_moe {
   vocab = 256,
@@ -12,6 +12,6 @@ local m = moe.model.gpt2_moe {
   batch_per_device = 2,
   experts = 4,
 }
-return moe.experiment { name = "x", over = { nodes = { 2, 4 } },
-  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+return moe.experiment { name = "x", over = { gpu = { "p4de", "p3dn" } },
+  case = function(p) return { model = m, cluster = moe.cluster[p.gpu] { nodes = 2 },
     systems = { moe.system "raf" {} } } end }

@@ -1,0 +1,200 @@
+-- --set: what it reaches, how it is checked, and that none is without effect.
+local expect = require "expect"
+local world = require "world"
+local test = require "test"
+
+local CPU = '{ "cpu", ranks = 2, steps = 3, model = { batch = 8 }, link = { bytes_per_s = 1e8 } }'
+
+-- Two points, gpu = p4de and p3dn, three systems, simulated and executed.
+local function recipe(run)
+  return expect.HEAD .. [[
+return moe.experiment { name = "x", over = { gpu = { "p4de", "p3dn" } }, params = { n = 2 },
+  case = function(p) return { model = m, cluster = moe.cluster[p.gpu] { nodes = p.n },
+    systems = { moe.system "raf" {}, moe.system "tutel" {}, moe.system "lancet" {} } } end,
+  run = { ]] .. (run or '"simulate", ' .. CPU) .. " } }"
+end
+
+local function set(settings, run, args)
+  args = args or {}
+  args.set = settings
+  return world.run(recipe(run), args)
+end
+
+local function runs(settings, run, args)
+  local w = set(settings, run, args)
+  assert(not w.error, w.message)
+  return w.results.runs, w
+end
+
+-- The setting fails with its own text, once, and these parts.
+local function fails(name, value, ...)
+  local w = set { [name] = value }
+  local text = ("--set %s=%s"):format(name, value)
+  assert(w.error and w.error.kind == "user", w.message or "no error was raised")
+  local _, times = w.message:gsub(text:gsub("%W", "%%%0"), "")
+  assert(times == 1, w.message)
+  for _, part in ipairs { ... } do assert(w.message:find(part, 1, true), w.message) end
+  expect.equal(#w.plans, 0, "plans of a wrong command line")
+end
+
+test("a setting does what the same value in the recipe does", function()
+  local function plain(spec)
+    return { model = spec.model, cluster = spec.cluster, system = spec.system.all_reduce,
+      stages = #spec.system.stages, steps = spec.simulate and spec.simulate.steps }
+  end
+  for name, case in pairs {
+    ["model.layers"] = { "6", "layers = 2", "layers = 6" },
+    ["cluster.nodes"] = { "4", "nodes = p.n", "nodes = 4" },
+    ["run.simulate.steps"] = { "5", '"simulate", ', '{ "simulate", steps = 5 }, ' },
+    ["system.lancet.all_reduce.place"] = { "ready", '"lancet" {}', '"lancet" { all_reduce = '
+      .. '{ place = "ready" } }' },
+    ["system.partition.max_parts"] = { "4", '"lancet" {}', '"lancet" { moe.pass.irregular_a2a {}, '
+      .. "moe.pass.used_rows {}, moe.pass.partition { max_parts = 4 }, moe.pass.dw_schedule {} }" },
+  } do
+    local text = recipe()
+    local i, j = text:find(case[2], 1, true)
+    local by_hand = expect.runs(text:sub(1, i - 1) .. case[3] .. text:sub(j + 1))
+    local _, w = runs { [name] = case[1] }
+    expect.equal(#w.plans, #by_hand.plans, name)
+    for p, spec in ipairs(w.plans) do expect.equal(plain(spec), plain(by_hand.plans[p]), name) end
+  end
+end)
+
+test("a factor is of each point's own value, and keeps a peak's assumed share", function()
+  local _, own = runs {}
+  local _, w = runs { ["cluster.nic.bytes_per_s"] = "x2", ["cluster.device.launch_us"] = "x0.5" }
+  for i, spec in ipairs(w.plans) do
+    if spec.cluster.name ~= "cpu" then
+      local before = own.plans[i].cluster
+      expect.equal(spec.cluster.nic.bytes_per_s, 2 * before.nic.bytes_per_s)
+      expect.equal(spec.cluster.device.launch_us, 0.5 * before.device.launch_us)
+    end
+  end
+  local before = own.results.runs[1].assumed["cluster.p4de.device.launch_us"]
+  local after = w.results.runs[1].assumed["cluster.p4de.device.launch_us"]
+  expect.equal({ after.value, after.lo, after.hi },
+    { before.value / 2, before.lo / 2, before.hi / 2 })
+end)
+
+test("several values are a coordinate, in results and in the table", function()
+  local list, w = runs({ ["cluster.nic.bytes_per_s"] = "x0.5,x1,1e9", gpu = "p4de" }, '"simulate"')
+  expect.equal(#list, 9)
+  expect.equal(list[1].point, { gpu = "p4de", ["cluster.nic.bytes_per_s"] = "x0.5" })
+  expect.equal(list[9].point["cluster.nic.bytes_per_s"], 1e9)
+  expect.equal(list[9].cluster_parameters.nic.bytes_per_s, 1e9)
+  expect.equal(w.results.experiments[1].over["cluster.nic.bytes_per_s"], { "x0.5", "x1", 1e9 })
+  assert(w.output:find("cluster.nic.bytes_per_s  gpu", 1, true), w.output)
+  list, w = runs({ n = "1,4" }, '"simulate"')
+  expect.equal({ #list, list[1].devices, list[12].devices }, { 12, 8, 32 })
+  expect.equal(w.results.experiments[1].over.n, { 1, 4 })
+  list = runs({ ["run.cpu.steps"] = "2,4", gpu = "p4de" }, CPU)
+  expect.equal({ #list, list[1].steps, list[6].steps }, { 6, 2, 4 })
+end)
+
+test("a list of numbers takes other numbers and factors, in the order given", function()
+  local text = expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 2, 4 } }, case = function(p) return {
+  model = m, cluster = moe.cluster.p4de { nodes = p.nodes }, systems = { moe.system "raf" {} } }
+  end }]]
+  local function nodes(value)
+    return expect.runs(text, { set = { nodes = value } }).results.experiments[1].over.nodes
+  end
+  expect.equal(nodes "32,2", { 32, 2 })
+  expect.equal(nodes "x2", { 4, 8 })
+  expect.equal(nodes "x1,x2", { 2, 4, 8 })
+end)
+
+test("a wrong value has the schema's own message, and names the setting and the line", function()
+  fails("model.layers", "0", "recipe.lua:1", "layers: 0 is not allowed; give an integer from 1")
+  fails("model.layers", "x0.3", "0.6 is not allowed")
+  fails("model.layers", "six", "'six' is not allowed; give an integer")
+  fails("cluster.nic.latency_us", "-1", "cluster.p4de.nic.latency_us: -1 is not allowed")
+  fails("system.lancet.zero", "2", "zero: 2 is not allowed")
+  fails("system.partition.max_parts", "0", "max_parts: 0 is not allowed")
+  fails("run.cpu.steps", "0", "experiment.run[2].steps: 0 is not allowed")
+  fails("run.cpu.model.layers", "0", "layers: 0 is not allowed")
+end)
+
+test("a path that does not exist says what does", function()
+  fails("model.layerz", "6", "Did you mean 'layers'?")
+  fails("modle.layers", "6", "Did you mean 'model'?")
+  fails("cluster.nic.foo", "6", "unknown key 'foo', have: bytes_per_s")
+  fails("cluster.nic", "6", "has fields of its own; give one of: bytes_per_s")
+  fails("cluster.nodes.x", "6", "cluster.nodes: has no fields")
+  fails("system.lancot.zero", "1", "Did you mean 'lancet'?")
+  fails("system.lancet.capacity_pipeline.degree", "1", "unknown pass or field", "partition")
+  fails("system.partition.max_part", "1", "Did you mean 'max_parts'?")
+  fails("model.routing", "zipf", "is no number, text or boolean")
+  fails("layers", "6", "unknown name 'layers', have: gpu, n, cluster.<field>")
+end)
+
+test("a name that no experiment has is named before another mistake that may follow from it",
+  function()
+    local text = recipe():gsub("p%.n }", "nil }")
+    expect.failed(world.run(text, { set = { m = "2" } }), nil, "--set m=2: unknown name 'm'")
+    assert(not world.run(text).message:find("--set", 1, true))
+  end)
+
+test("a setting that changes nothing is an error", function()
+  fails("model.layers", "2", "is the recipe's own value")
+  fails("cluster.nic.bytes_per_s", "x1", "is the recipe's own value")
+  fails("run.cuda.steps", "4", "no entry of run has this executor")
+  local function unused(settings, args, text)
+    local w = set(settings, nil, args)
+    assert(w.error and w.message:find(text, 1, true), w.message or "no error was raised")
+  end
+  unused({ ["cluster.nodes"] = "4" }, { executor = "cpu" }, "no run here is simulated")
+  unused({ ["model.batch_per_device"] = "4" }, { executor = "cpu" }, "give run.<executor>.model.b")
+  runs { ["model.batch_per_device"] = "4" }  -- that of the simulated runs
+  local w = world.run('require "moe".model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16,'
+    .. "batch = 2, experts = 4 }", { set = { ["model.layers"] = "4" } })
+  assert(w.message:find("--set model.layers=4: reaches nothing", 1, true), w.message)
+end)
+
+local TWO = [[
+local function run(name, over, run)
+  return moe.run(moe.experiment { name = name, over = over, run = { run }, case = function(p)
+    return { model = m, cluster = moe.cluster.p4de { nodes = over.nodes and p.nodes or 2 },
+      systems = { moe.system "raf" {} } } end }) end
+a = run("a", { nodes = { 2, 4 } }, "simulate")
+b = run("b", { rows = { 1, 2 } }, { "cpu", ranks = 2 })
+]]
+
+test("of a recipe with several experiments one must have the name, the entry or executor",
+  function()
+    local function both(args)
+      local w = world.run(expect.HEAD .. TWO, args)
+      return w.globals.a and #w.globals.a.runs, w.globals.b and #w.globals.b.runs, w
+    end
+    local a, b, w = both { set = { nodes = "4" } }
+    expect.equal({ a, b, w.message }, { 1, 1 })
+    a, b, w = both { set = { rows = "2" } }
+    expect.equal({ a, b, w.message }, { 2, 1 })
+    a, b, w = both { set = { ["run.cpu.steps"] = "2" } }
+    expect.equal({ a, b, w.executed[1].options.steps }, { 2, 1, 2 })
+    a, b, w = both { executor = "cpu" }
+    expect.equal({ a, b }, { 0, 1 })
+    assert(w.output:find("a is left out by --executor cpu", 1, true), w.output)
+    a, b = both { executor = "simulate" }
+    expect.equal({ a, b }, { 2, 0 })
+    -- A name that the recipe does not mention cannot be that of a later experiment.
+    a, b, w = both { set = { noodes = "2" } }
+    expect.equal({ a == nil, b == nil, #w.plans }, { true, true, 0 })
+    -- What might have been one's and was none's is an error at the end.
+    a, b, w = both { set = { name = "2" } }
+    assert(a and b and w.message:find("unknown name 'name'", 1, true), w.message)
+  end)
+
+test("settings reach moe.train, moe.plan and moe.infer, without sweeps", function()
+  local text = expect.HEAD .. [[
+moe.train { model = m, ranks = 2, steps = 3 }
+moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 1 }, system = moe.system "lancet" {} }
+]]
+  local w = expect.runs(text, { set = { ["model.layers"] = "4", ["run.cpu.steps"] = "x2",
+    ["system.partition.max_parts"] = "2", ["cluster.nodes"] = "2" } })
+  expect.equal({ w.plans[1].model.layers, w.plans[2].model.layers, w.plans[2].ranks,
+    w.executed[1].options.steps, w.plans[2].system.stages[3].options.max_parts },
+    { 4, 4, 16, 6, 2 })
+  w = world.run(text, { set = { ["model.layers"] = "4,6" } })
+  assert(w.message:find("several values are a sweep", 1, true), w.message)
+end)
