@@ -4,7 +4,7 @@ local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local paired = require "moe.results.paired"
 local plan_diff = require "moe.results.plan_diff"
-local report = require "moe.results.report"
+local format = require "moe.results.report.format"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -114,7 +114,7 @@ local function table_of(pairs_of)
   local said
   for _, pair in ipairs(pairs_of) do
     local run, point = pair[2], point_text(pair[2])
-    local row = { point == said and "" or point, run.devices, report.system_text(run) }
+    local row = { point == said and "" or point, run.devices, format.system_text(run) }
     for _, cell in ipairs(time_cells(pair)) do row[#row + 1] = cell end
     row[#row + 1] = mib(pair[1])
     row[#row + 1] = mib(run)
