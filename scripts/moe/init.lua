@@ -20,6 +20,7 @@ local model = require "moe.spec.model"
 local op_time = require "moe.spec.op_time"
 local page = require "moe.results.page"
 local pipemoe = require "moe.techniques.pipemoe"
+local plan = require "moe.run.plan"
 local policy = require "moe.spec.policy"
 local prophet = require "moe.techniques.prophet"
 local results = require "moe.results.results"
@@ -65,7 +66,7 @@ local moe = schema.functions("moe", "name", {
   op_time = { op_time.op_time, op_time.FIELDS, "moe.OpTime",
     "the time of one op of given sizes on a device of a cluster, measured where the device has "
       .. "tables" },
-  plan = { train.plan, train.PLAN, "moe.Plan",
+  plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
   results = { results.read, "(folder: string)", "moe.Results",
     "reads the results of an earlier run from the folder of its results.json" },

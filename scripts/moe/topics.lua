@@ -11,6 +11,7 @@ local jobs = require "moe.run.jobs"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
 local packing = require "moe.spec.packing"
+local plan = require "moe.run.plan"
 local schema = require "moe.base.schema"
 local search = require "moe.search.search"
 local sensitivity = require "moe.results.sensitivity"
@@ -39,8 +40,8 @@ local TABLES = {
   { "Nccl", train.NCCL, "settings of NCCL" },
   { "Edits", train.EDITS, "changes of a plan's graph for a device" },
   { "RunFields", train.RUN, "options of plan:run" },
-  { "SimulateFields", train.SIMULATE, "options of plan:simulate" },
-  { "SpansFields", train.SPANS, "options of plan:spans" },
+  { "SimulateFields", plan.SIMULATE, "options of plan:simulate" },
+  { "SpansFields", plan.SPANS, "options of plan:spans" },
   { "Case", jobs.CASE, "what an experiment's case returns" },
   { "SimulateEntryFields", experiment.SIMULATE,
     'an entry of an experiment\'s run, { "simulate", ... }' },

@@ -1,0 +1,245 @@
+-- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
+local errors = require "moe.base.errors"
+local explain = require "moe.run.explain"
+local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
+local target = require "moe.spec.target"
+local train = require "moe.run.train"
+
+local M = {}
+
+M.PLAN = {
+  model = { type = "model", required = true, doc = "moe.model" },
+  cluster = { type = "cluster", required = true, doc = "moe.cluster" },
+  system = { type = "system", required = true, doc = "moe.system" },
+  optimizer = target.OPTIMIZER_FIELD,
+  edits = { type = train.EDITS,
+    doc = "changes of the graph, as for the executor cuda; default: none" },
+}
+
+local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
+  { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
+  { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
+  { "text", "(): string", "the graph as text" },
+  { "info", "(): moe.PlanInfo", "properties of the plan, and how it was made" },
+  { "memory", "(): moe.PlanMemory", "planned bytes per device" },
+  { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
+    "without t, the simulation from when the plan was made; with t, a new simulation, and "
+      .. "`moebench check` ends at this call" },
+  { "explain", "(): moe.Explanation", "why communication is exposed, and what would help" },
+  { "overlap", "(): moe.Overlap",
+    "how much of the all-to-alls' time weight gradients can hide, from the graph alone" },
+  { "spans", "(t?: moe.SpansFields): moe.Span[]", "the simulated timeline, ordered by begin" },
+  { "micro_ops", "(): { a2a_ms: number, ffn_ms: number, num: integer }",
+    "forward times that Lina's packing compares, means over MoE layers and their parts, with each "
+      .. "op alone: the all-to-all to the experts, the experts; num: number of parts" },
+  { "run", '(executor: "cpu"|"cuda", t?: moe.RunFields): moe.TrainResult',
+    "runs the plan on real ranks, one per device of its cluster" },
+})
+
+schema.record("plan memory", "memory", "planned bytes of a device", {
+  { "peak_bytes", "integer", "peak memory of a device" },
+  { "liveness_bytes", "integer", "bytes that are in use at the peak" },
+  { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
+  { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
+  { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
+})
+
+schema.record("plan info", "info", "properties of a plan, and how it was made", {
+  { "num_ops", "integer", "number of ops of a rank" },
+  { "hash", "string", "hash of graph, orders and buffers" },
+  { "lanes", "string[]", "names of the lanes" }, { "plan_ms", "number", "time to make the plan" },
+  { "stages", "{ name: string, changed: boolean, changes: table, ms: number }[]",
+    "what each pass changed, and how long it took" },
+  { "without_effect", "{ stage: string, reason: string }[]",
+    "stages that did not do what their options request, and why" },
+  { "log", "moe.Decision[]", "decisions of the passes" },
+  { "cost", "string", "the source of the ops' times" },
+  { "fill", "number", "expected share of capacity slots that hold a token" },
+  { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
+  { "profile_ms", "number", "time to measure ops" },
+  { "num_profiled", "integer", "number of ops that were measured" },
+  { "num_disturbed", "integer", "number of op times that rest on measurements on a disturbed "
+    .. "machine" },
+  { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
+  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
+    .. "divided by their median" },
+  { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
+  { "liveness_bytes", "integer", "bytes that are in use at the peak" },
+  { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
+  { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
+  { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
+})
+
+schema.record("overlap", "overlap",
+  "how much of the all-to-alls' time weight gradients (dW) can hide, from the graph alone", {
+    { "num_a2a", "integer", "number of all-to-alls of the backward" },
+    { "num_dw", "integer", "number of weight gradients" },
+    { "a2a_ms", "number", "sum of the times of the all-to-alls" },
+    { "dw_ms", "number", "sum of the times of the weight gradients" },
+    { "greedy_ms", "number", "time hidden under Lancet's assignment of dW to all-to-alls" },
+    { "bound_ms", "number", "upper bound of the time that any assignment hides" },
+    { "exact_ms", "number?", "time hidden by the best assignment; only if num_dw is at most 24" },
+  })
+
+schema.record("span", "span", "the time of one op on a lane", {
+  { "op", "string", "name of the op" }, { "kind", "string", "one of `moebench list ops`" },
+  { "rank", "integer", "number of the rank, from 1" },
+  { "lane", "string", "the lane that ran the op" },
+  { "chunk", "integer", "number of the chunk of a transfer, from 1" },
+  { "post_ms", "number", "when the op was ready to begin" },
+  { "begin_ms", "number", "when the op began" }, { "end_ms", "number", "when the op ended" },
+})
+
+schema.record("sim result", "sim",
+  "a simulation: the metrics of the step with the median time, and more", {
+    { "samples_ms", "number[]", "time of each step" },
+    { "forward_ms", "number", "time until the forward's last op ends" },
+    { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is" },
+    { "critical_path_ms", "number", "longest path of dependent ops" },
+    { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
+    { "peak_bytes", "integer", "peak memory of a device" },
+    { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+    { "sim_ms", "number", "time to simulate" },
+    { "alone_ms", "table<string, number>",
+      "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
+      .. "other ops by segment" },
+    { "measured_share", "number",
+      "share of the ops' time that measurements around their sizes give" },
+    { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
+    { "ops_alone", "table?",
+      "the metrics predicted from ops that run alone, before the rehearsal" },
+    { "placements", "moe.LayerPlacement[][]?",
+      "indexed by step and layer, if the model has a placement policy" },
+  }, schema.declared "metrics")
+
+schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
+  { "layer", "integer", "number of the block" },
+  { "owners", "integer[]", "for each expert the device that owns it" },
+  { "replicas", "{ expert: integer, devices: integer[] }[]",
+    "residents on devices other than the expert's owner" },
+  { "shadows", "{ expert: integer, devices: integer[] }[]",
+    "copies that exist for this step only" },
+  { "moves", "integer", "residents that were moved to a device since the step before" },
+  { "copies", "integer", "number of copies of experts for this step" },
+  { "max_load", "integer", "rows of the busiest device" },
+  { "mean_load", "number", "mean number of rows per device" },
+  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "log lines of the policy" },
+})
+
+function Plan:order(lane)
+  local core_plan = self.core
+  return errors.call(errors.here(), core_plan.order, core_plan, lane)
+end
+function Plan:text() return self.core:text() end
+function Plan:info() return self.core:info() end
+
+M.SIMULATE = schema.changed(schema.picked(schema.declared "run", { "steps", "first_step" }), {
+  steps = { hi = 1e6, required = true,
+    doc = "number of steps to simulate; steps differ only under a routing model" },
+  first_step = { lo = 1, hi = 1e9, default = 1,
+    doc = "step of the routing with which the simulation begins" },
+})
+
+function Plan:simulate(t)
+  local core_plan = self.core
+  if t == nil then return self.sim end
+  local at = errors.here()
+  local c = schema.check(M.SIMULATE, t, "simulate", at)
+  errors.stop_in "check"
+  if c.first_step == 1 then self.asked = math.max(self.asked, c.steps) end
+  local sim = errors.call(at, core_plan.simulate, core_plan,
+    { steps = c.steps, first_step = c.first_step - 1 })
+  sim.timelines = nil
+  return sim
+end
+
+function Plan:overlap()
+  local core_plan = self.core
+  return errors.call(errors.here(), core_plan.overlap, core_plan)
+end
+
+M.SPANS = {
+  step = { type = "integer", lo = 1, hi = 1e6, default = 1,
+    doc = "the step whose timeline is returned; steps differ only under a routing model" },
+  all_ranks = { type = "boolean", default = false,
+    doc = "whether to return the spans of all ranks, and not only of the first; without a routing "
+      .. "model all ranks do the same" },
+}
+
+-- Returns timelines that include the simulated step `step`. For a step beyond those that the plan
+-- keeps, it simulates again and keeps the result: up to the largest step that was ever requested,
+-- and at least twice as many steps as before.
+local function simulation_with(self, step, at)
+  if step > self.held.steps then
+    local steps = math.max(step, self.asked, 2 * self.held.steps)
+    self.held = { steps = steps, timelines = errors.call(at, self.core.simulate, self.core,
+      { steps = steps, keep = "all" }).timelines }
+  end
+  return self.held.timelines
+end
+
+function Plan:spans(t)
+  local core_plan = self.core
+  local at = errors.here()
+  local c = schema.check(M.SPANS, t or {}, "spans", at)
+  local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
+  return errors.call(at, core_plan.spans, core_plan,
+    { timelines = simulation_with(self, step, at), step = step, all_ranks = c.all_ranks })
+end
+
+function Plan:micro_ops()
+  local core_plan = self.core
+  return errors.call(errors.here(), core_plan.micro_ops, core_plan)
+end
+
+function Plan:memory()
+  local info, out = self.core:info(), {}
+  for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
+    "holders" } do
+    out[key] = info[key]
+  end
+  return out
+end
+
+function Plan:explain()
+  return explain.of(self.core, errors.here(), self.held, 1)
+end
+
+function Plan:run(executor, t)
+  local at = errors.here()
+  schema.field({ type = "string", enum = train.EXECUTORS, required = true }, executor,
+    "moe.plan.run", at)
+  train.check_executor(executor, "moe.plan.run", at)
+  local c = schema.check(train.RUN, t or {}, "moe.plan.run", at)
+  local spec = target.executed_in(c.precision, schema.merged(self.spec, {
+    variants = train.variants(executor, c, "moe.plan.run", at) }))
+  -- In place of the simulated plan's edits.
+  spec.edits = train.edits(executor, c, "moe.plan.run", at)
+  local options = train.run_options(executor, c, spec, "moe.plan.run", at)
+  train.claim_outputs(c, "moe.plan.run", at)
+  local plan = target.plan_of(spec, self.candidate, at)
+  errors.stop_in "check"
+  local result = train.good(train.started("running", plan, options, spec.ranks, at))
+  function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
+  return result
+end
+
+function M.plan(t)
+  local at = errors.here()
+  local c = schema.check(M.PLAN, t, "moe.plan", at)
+  errors.stop_in "policies"
+  c = settings.call(c)
+  local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  spec.edits = c.edits
+  if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
+  local made = target.plan(spec, c.system)
+  local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
+  made.sim.timelines = nil
+  return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
+    candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
+end
+
+return M
