@@ -57,7 +57,7 @@ def run(binary, recipe):
         begin = time.monotonic()
         ran = subprocess.run(
             [binary, "run", str(PRELUDE), "--trust", "--executor", "simulate", "--seed", "1",
-             "--cache", ":memory:", "--out", str(out)],
+             "--workers", "1", "--cache", ":memory:", "--out", str(out)],
             cwd=ROOT, capture_output=True, text=True,
             env=os.environ | {"MOE_RECIPE": str(recipe), "MOE_PLANS": str(plans)})
         took = time.monotonic() - begin
