@@ -51,6 +51,12 @@ int array(lua_State* L) {
   return 1;
 }
 
+// (): a point of a sweep is made, for which loading may take its time anew
+int load_on(lua_State* L) {
+  Host::of(L).load_on();
+  return 0;
+}
+
 // (name, text): writes the file into the output folder; returns its path. When the function
 // returns, the file exists for all processes.
 int write_output(lua_State* L) {
@@ -315,6 +321,7 @@ int open_core(lua_State* L) {
                                             {"keep_earlier", core_function<keep_earlier_results>},
                                             {"kind_of", core_function<kind_of>},
                                             {"library_files", core_function<library_files>},
+                                            {"load_on", core_function<load_on>},
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},

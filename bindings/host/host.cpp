@@ -184,6 +184,10 @@ void Host::begin_loading() {
   loading_deadline_->arm(seconds);
 }
 
+void Host::load_on() {
+  if (loading_deadline_) loading_deadline_->arm(options_.load_deadline_s);
+}
+
 void Host::end_loading() {
   loading_deadline_.reset();
 }

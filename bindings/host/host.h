@@ -89,6 +89,9 @@ class Host {
   /// Called when a line of text is printed; printed() is their number.
   void note_print() { ++printed_; }
   int64_t printed() const { return printed_; }
+  /// Begins the deadline for loading the recipe again, if it is still being loaded: for each of the
+  /// points of a sweep.
+  void load_on();
   /// Ends the deadline for loading the recipe, since planning and runs, which may take long, begin.
   void end_loading();
   /// Returns whether this process must act on a request to stop. In a job of several processes only

@@ -12,6 +12,7 @@
 
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
+#include "bindings/host/watchdog.h"
 
 namespace moe::lua {
 namespace {
@@ -21,10 +22,20 @@ constexpr size_t kLittle = size_t{16} << 20;  // growth for which garbage is not
 // LuaJIT keeps its profiler's state in a static variable, so only one Limits at a time can use it.
 std::atomic<bool> profiler_taken{false};
 
-// Returns the bytes that malloc has given out to all threads.
-size_t allocated_bytes() {
+// Returns the bytes that malloc has given out to all threads; unless `anew`, the last number if
+// counting again would take more than a twentieth of the time: malloc looks at all of its free
+// blocks.
+size_t allocated_bytes(bool anew) {
+  constexpr int64_t kTimesAsLong = 20;
+  static size_t bytes = 0;
+  static int64_t next_ns = 0;
+  const int64_t begin_ns = steady_ns();
+  if (begin_ns < next_ns && !anew) return bytes;
   const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
+  bytes = info.uordblks + info.hblkhd;
+  const int64_t end_ns = steady_ns();
+  next_ns = end_ns + kTimesAsLong * (end_ns - begin_ns);
+  return bytes;
 }
 
 // Returns whether the running function belongs to the recipe or its modules.
@@ -64,10 +75,12 @@ Failure Limits::out_of_memory() const {
 
 void Limits::count_kept(lua_State* L) {
   if (memory_cap_ == 0 || !started()) return;
-  const auto in_use = [&] { return std::max(allocated_bytes(), at_start_) - at_start_; };
-  if (in_use() < collect_at_) return;
+  const auto in_use = [&](bool anew) {
+    return std::max(allocated_bytes(anew), at_start_) - at_start_;
+  };
+  if (in_use(false) < collect_at_) return;
   lua_gc(L, LUA_GCCOLLECT, 0);
-  const size_t kept = in_use(), most = memory_cap_ / 2;
+  const size_t kept = in_use(true), most = memory_cap_ / 2;
   if (kept > most) throw UserError(out_of_memory().message);
   collect_at_ = std::min(2 * kept + kLittle, most);
 }
@@ -89,7 +102,7 @@ void Limits::start(lua_State* L) {
   setitimer(ITIMER_PROF, &never, nullptr);
   thread_ = pthread_self();
   state_ = L;
-  at_start_ = allocated_bytes();
+  at_start_ = allocated_bytes(true);
   collect_at_ = std::min(kLittle, memory_cap_ / 2);
 }
 

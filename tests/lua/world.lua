@@ -236,6 +236,7 @@ local function make_core(world, args)
     caller = caller,
     clock = os.clock,
     default_corpus = function() return "corpus.txt" end,
+    load_on = function() end,
     gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
     keep_earlier = function()

@@ -185,6 +185,7 @@ end
 local function jobs_of(e, entry, cases)
   local all, by_key = {}, {}
   for _, case in ipairs(cases) do
+    core.load_on()
     local real = train.is_real(entry.kind)
     local jobs = real and real_jobs(e, entry, case) or simulate_jobs(e, entry, case)
     for _, job in ipairs(jobs) do
@@ -244,6 +245,7 @@ end
 function M.all(e, over, params)
   local cases, all = {}, {}
   for _, point in ipairs(points.product(over)) do
+    core.load_on()
     cases[#cases + 1] = resolve_case(e, point, params)
   end
   if #cases == 0 then
