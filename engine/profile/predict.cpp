@@ -102,6 +102,14 @@ int64_t num_cores() {
   return std::max<int64_t>(1, std::thread::hardware_concurrency());
 }
 
+/// Returns the gates with which a gate op is timed; null for built-in ones.
+RankGates gates_of(const PlanSpec& spec, const PredictOptions& options) {
+  if (!spec.routing || spec.routing->runs_gate()) return options.gate;
+  return [routing = spec.routing, model = spec.model, ranks = spec.num_ranks](int64_t) {
+    return routed_gate(routing, *model, ranks);
+  };
+}
+
 }  // namespace
 
 Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
@@ -120,12 +128,7 @@ Prediction predicted_cost(const PlanSpec& spec, const PredictOptions& options) {
         options.rehearse, options.device);
   }
   ProfileCost::Measure measure = profiler.measure;
-  RankGates gates = options.gate;
-  if (spec.routing && !spec.routing->runs_gate()) {
-    gates = [routing = spec.routing, model = spec.model, ranks = spec.num_ranks](int64_t) {
-      return routed_gate(routing, *model, ranks);
-    };
-  }
+  const RankGates gates = gates_of(spec, options);
   if (gates) measure = with_gate(measure, gates, spec.gate.name, profile);
   if (options.place) measure = with_policies(measure, options.place, profile);
 
