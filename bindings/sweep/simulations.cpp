@@ -38,6 +38,7 @@ uint64_t program_hash(const std::string& scripts_dir) {
 /// and userdata in it count as null.
 int simulation_key(lua_State* L) {
   Host& host = Host::of(L);
+  host.end_loading();  // as before a plan, which there may be none of if all are found
   const auto program =
       host.kept<uint64_t>("program hash", [&] { return program_hash(host.options().scripts_dir); });
   std::string text = json_text(to_json(L, 1, true), -1);
