@@ -23,7 +23,7 @@ class CacheFile {
  public:
   struct Layout {
     const char* what = nullptr;  // "profile cache", as messages name it
-    int application_id = 0;      // SQLite's, which tells one kind of cache from another
+    int application_id = 0;      // of SQLite; each kind of cache has its own
     int schema = 0;
     const char* table = nullptr;  // the SQL text that creates the only table
   };

@@ -32,10 +32,9 @@ function M.new(space, spec, c, at)
       if choice.technique then techniques[choice.technique] = true end
     end
   end
-  return setmetatable({ techniques = techniques,
-    space = space, spec = spec, c = c, at = at, of = {}, list = {},
-    systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0, excluded = 0,
-    least_bound = math.huge }, Tried)
+  return setmetatable({ techniques = techniques, space = space, spec = spec, c = c, at = at,
+    of = {}, list = {}, systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0,
+    excluded = 0, least_bound = math.huge }, Tried)
 end
 
 -- Returns the specification for a system, with the number of steps that it takes.

@@ -54,7 +54,6 @@ local function small(model, at)
   for name, most in pairs(LARGEST) do
     fields[name] = math.min(model[name] or most, most)
   end
-  fields.ffn, fields.fill = nil, nil
   return fields
 end
 

@@ -178,7 +178,7 @@ function Space:plain()
   return mix
 end
 
---- Returns a text that tells mixes apart.
+--- Returns a text that differs for every mix.
 function Space:key(mix) return table.concat(mix, ".") end
 
 --- Returns the key of all mixes that have the same ops and differ only in their schedule.
