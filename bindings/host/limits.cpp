@@ -1,9 +1,13 @@
 #include "bindings/host/limits.h"
 
 #include <luajit.h>
-#include <malloc.h>
 #include <signal.h>
 #include <sys/time.h>
+#ifdef MOE_MIMALLOC
+#include <mimalloc.h>
+#else
+#include <malloc.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
@@ -22,17 +26,32 @@ constexpr size_t kLittle = size_t{16} << 20;  // growth for which garbage is not
 // LuaJIT keeps its profiler's state in a static variable, so only one Limits at a time can use it.
 std::atomic<bool> profiler_taken{false};
 
-// Returns the bytes that malloc has given out to all threads; unless `anew`, the last number if
-// counting again would take more than a twentieth of the time: malloc looks at all of its free
-// blocks.
+// Returns the bytes that the allocator has given out: to this thread, on which Lua runs, or with
+// glibc's malloc to all threads.
+size_t count_bytes() {
+#ifdef MOE_MIMALLOC
+  size_t bytes = 0;
+  const auto add = [](const mi_heap_t*, const mi_heap_area_t* area, void*, size_t, void* sum) {
+    *static_cast<size_t*>(sum) += area->used * area->full_block_size;
+    return true;
+  };
+  mi_heap_visit_blocks(mi_heap_get_default(), false, add, &bytes);
+  return bytes;
+#else
+  const struct mallinfo2 info = mallinfo2();
+  return info.uordblks + info.hblkhd;
+#endif
+}
+
+// Returns count_bytes(); unless `anew`, an earlier number if counting again would take more than a
+// twentieth of the time, since it looks at all blocks or areas of blocks.
 size_t allocated_bytes(bool anew) {
   constexpr int64_t kTimesAsLong = 20;
   static size_t bytes = 0;
   static int64_t next_ns = 0;
   const int64_t begin_ns = steady_ns();
   if (begin_ns < next_ns && !anew) return bytes;
-  const struct mallinfo2 info = mallinfo2();
-  bytes = info.uordblks + info.hblkhd;
+  bytes = count_bytes();
   const int64_t end_ns = steady_ns();
   next_ns = end_ns + kTimesAsLong * (end_ns - begin_ns);
   return bytes;

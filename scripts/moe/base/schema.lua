@@ -54,7 +54,7 @@ local as_made = setmetatable({}, { __mode = "k" })  -- object -> a copy of its f
 local function copy_of(value)
   if type(value) ~= "table" or getmetatable(value) then return value end
   local out = {}
-  for k, v in pairs(value) do out[k] = copy_of(v) end
+  for k, v in pairs(value) do out[k] = type(v) == "table" and copy_of(v) or v end
   return out
 end
 
@@ -77,9 +77,12 @@ local function assigned_in(value, made, class)
   if type(value) ~= "table" or type(made) ~= "table" then return "", class end
   for _, t in ipairs { value, made } do
     for k in pairs(t) do
-      local inner, of = assigned_in(rawget(value, k), rawget(made, k), class)
-      if inner then
-        return (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner, of
+      local now, before = rawget(value, k), rawget(made, k)
+      if now ~= before or type(now) == "table" then
+        local inner, of = assigned_in(now, before, class)
+        if inner then
+          return (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner, of
+        end
       end
     end
   end
