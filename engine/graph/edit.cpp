@@ -64,14 +64,14 @@ class Splitter {
       if (axis < 0) continue;
       const Tensor& tensor = graph_.tensor(t);
       if (static_cast<size_t>(axis) >= tensor.shape.size()) {
-        throw user_error("split: tensor '{}' {} has no axis {}", tensor.name,
-                         shape_text(tensor.shape), axis);
+        throw user_error("split: tensor '{}' {} has no axis {} (from 1)", tensor.name,
+                         shape_text(tensor.shape), axis + 1);
       }
       if (tensor.shape[static_cast<size_t>(axis)] != total) {
         throw user_error(
-            "split: sizes sum to {}, but axis {} of tensor '{}' {} has length {}; both must be "
-            "equal",
-            total, axis, tensor.name, shape_text(tensor.shape),
+            "split: sizes sum to {}, but axis {} (from 1) of tensor '{}' {} has length {}; both "
+            "must be equal",
+            total, axis + 1, tensor.name, shape_text(tensor.shape),
             tensor.shape[static_cast<size_t>(axis)]);
       }
     }
@@ -134,8 +134,8 @@ class Splitter {
     if (at < 0) return;
     const Tensor& tensor = graph_.tensor(part);
     if (tensor.shape[static_cast<size_t>(at)] != sizes_[p]) {
-      throw user_error("split: axis {} of part '{}' {} must have length {}", at, tensor.name,
-                       shape_text(tensor.shape), sizes_[p]);
+      throw user_error("split: axis {} (from 1) of part '{}' {} must have length {}", at + 1,
+                       tensor.name, shape_text(tensor.shape), sizes_[p]);
     }
   }
 

@@ -101,6 +101,9 @@ local function topic_text(t)
   for _, m in ipairs(t.members) do table.insert(m.method and methods or fields, m) end
   fields_text(lines, fields)
   methods_text(lines, t.as, methods)
+  if t.call and t.call.example then
+    lines[#lines + 1] = "  example:\n    " .. t.call.example:gsub("\n", "\n    ")
+  end
   local names = mentioned(t)
   if #names > 0 then
     lines[#lines + 1] = "  see also: " .. wrapped(table.concat(names, ", "), WIDTH - 12, "    ")

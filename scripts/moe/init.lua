@@ -73,7 +73,25 @@ local moe = schema.functions("moe", "name", {
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
     "runs an experiment: writes results.json and traces, prints tables" },
   search = { search.search, search.FIELDS, "moe.Search",
-    "looks for the mix of techniques that is best for a model on a cluster" },
+    "looks for the mix of techniques that is best for a model on a cluster",
+    example = [[
+local mine = moe.policy.schedule {
+  name = "one_each", apply = function(s, g)
+    local used = {}
+    for _, a2a in ipairs(g:ops { kind = "all_to_all", phase = "backward" }) do
+      local dw = g:ops { dw = true, where = function(op)
+        return not used[op.name] and s:free(op, a2a)
+      end }[1]
+      if dw then s:under(dw, a2a); used[dw.name] = true end
+    end
+  end }
+local found = moe.search {
+  model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
+    batch_per_device = 16, experts_per_device = 2, gate = "switch" },
+  cluster = moe.cluster.p4de { nodes = 4 },
+  techniques = { "partition", "dw_schedule" }, with = { mine {} },
+  allowed = function(has) return not (has.dw_schedule and has.one_each) end }
+print(found.best.iteration_ms, found.system)]] },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },

@@ -125,6 +125,17 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("a better one may be among the rest"));
 }
 
+TEST_CASE("the example of `moebench doc search` runs") {
+  const Outcome doc = test::run(MOEBENCH_BINARY " doc search");
+  const size_t begin = doc.text.find("example:\n"), end = doc.text.find("\n  see also:");
+  REQUIRE((begin != std::string::npos && end != std::string::npos));
+  const Recipe recipe(doc.text.substr(begin + 9, end - begin - 9));
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Contains("one_each"));
+}
+
 TEST_CASE("wrong fields of a search are named") {
   const auto message = [](const std::string& fields) {
     const Outcome o =
@@ -134,7 +145,13 @@ TEST_CASE("wrong fields of a search are named") {
   };
   CHECK_THAT(message("techniques = { 'dw_shedule' }"), Contains("Did you mean 'dw_schedule'"));
   CHECK_THAT(message("techniques = {}"), Contains("moe.search.techniques"));
+  CHECK_THAT(message("techniques = { 'zero', 'zero' }"),
+             Contains("moe.search.techniques[2]: 'zero' is in the list twice"));
+  CHECK_THAT(message("allowed = function(has) return not has.reompute end"),
+             Contains("recipe.lua:7: has: unknown technique or policy 'reompute'") &&
+                 Contains("Did you mean 'recompute'"));
   CHECK_THAT(message("objective = 'time'"), Contains("moe.search.objective"));
+  CHECK_THAT(message("objective = {}"), Contains("give iteration_ms, peak_bytes or a list"));
   CHECK_THAT(message("options = { partition = { parts = 3 } }"),
              Contains("moe.search.options.partition.parts"));
   CHECK_THAT(message("options = { partition = { max_pats = { 3 } } }"), Contains("max_parts"));

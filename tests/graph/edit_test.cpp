@@ -92,7 +92,7 @@ TEST_CASE("split_ops refuses an axis that a tensor does not have") {
   std::vector<CutAxis> cuts = capacity_cuts(graph);
   cuts[0].axis = 3;
   CHECK_THROWS_WITH(split_ops(graph, chain(graph), cuts, std::vector<int64_t>{2, 4}),
-                    Contains("tensor 'slots' [4,6,5] has no axis 3"));
+                    Contains("tensor 'slots' [4,6,5] has no axis 4 (from 1)"));
 }
 
 TEST_CASE("split_ops cuts a part again, and numbers the parts of parts in order") {

@@ -249,7 +249,8 @@ end
 --- Makes a table of functions of the library's interface and documents them. rows: name = {
 --- function, takes, gives, doc, ... }, where takes is a field list or a signature. If the function
 --- returns a function that takes a table of fields, `fields` is their field list; `class` is the
---- name of the type of the table of fields; `assumed` means that numbers in it may be moe.assumed.
+--- name of the type of the table of fields; `assumed` means that numbers in it may be moe.assumed;
+--- `example` is text in Lua.
 --- others: members of the table that are not functions of this kind.
 function M.functions(path, what, rows, others)
   local members = M.merged(others or {}, {})
@@ -260,7 +261,8 @@ function M.functions(path, what, rows, others)
         0)
     end
     M.calls[#M.calls + 1] = { name = (path .. "." .. name):gsub("^moe%.", ""), takes = takes,
-      gives = gives, doc = doc, fields = row.fields, class = row.class, assumed = row.assumed }
+      gives = gives, doc = doc, fields = row.fields, class = row.class, assumed = row.assumed,
+      example = row.example }
     members[name] = f
   end
   return M.namespace(path, what, members)

@@ -160,7 +160,7 @@ function Tried:allows(has)
   if not self.c.allowed then return true end
   for _, name in ipairs(space_lib.TECHNIQUES) do has[name] = has[name] or false end
   for _, pass in ipairs(self.c.with) do has[pass.name] = has[pass.name] or false end
-  return self.c.allowed(has) and true or false
+  return self.c.allowed(schema.namespace("has", "technique or policy", has)) and true or false
 end
 
 --- Returns the value of a mix, simulating it if it was not tried before; nil if it is refused.

@@ -65,6 +65,9 @@ local function techniques_of(given, at)
   for i, name in ipairs(list) do
     schema.field({ type = "string", enum = names }, name,
       ("moe.search.techniques[%d]"):format(i), at)
+    if set[name] then
+      errors.user(("moe.search.techniques[%d]: '%s' is in the list twice"):format(i, name), at)
+    end
     set[name] = true
   end
   return set
@@ -74,7 +77,7 @@ end
 local function objectives_of(given, at)
   local list = type(given) == "table" and given or { given }
   if #list < 1 or #list > #OBJECTIVES or list[1] == list[2] then
-    schema.refuse("moe.search.objective", given, "iteration_ms, peak_bytes or a list of both", at)
+    errors.user("moe.search.objective: give iteration_ms, peak_bytes or a list of both", at)
   end
   for i, name in ipairs(list) do
     schema.field({ type = "string", enum = OBJECTIVES }, name,
