@@ -3,14 +3,15 @@
 #include <luajit.h>
 #include <signal.h>
 #include <sys/time.h>
-#ifdef MOE_MIMALLOC
-#include <mimalloc.h>
+#ifdef MOE_JEMALLOC
+#include <jemalloc/jemalloc.h>
 #else
 #include <malloc.h>
 #endif
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <cstdlib>
 #include <string_view>
 
@@ -27,34 +28,18 @@ constexpr size_t kLittle = size_t{16} << 20;  // growth for which garbage is not
 std::atomic<bool> profiler_taken{false};
 
 // Returns the bytes that the allocator has given out: to this thread, on which Lua runs, or with
-// glibc's malloc to all threads.
-size_t count_bytes() {
-#ifdef MOE_MIMALLOC
-  size_t bytes = 0;
-  const auto add = [](const mi_heap_t*, const mi_heap_area_t* area, void*, size_t, void* sum) {
-    *static_cast<size_t*>(sum) += area->used * area->full_block_size;
-    return true;
-  };
-  mi_heap_visit_blocks(mi_heap_get_default(), false, add, &bytes);
-  return bytes;
+// glibc's malloc (which takes milliseconds to count them) to all threads.
+size_t allocated_bytes() {
+#ifdef MOE_JEMALLOC
+  uint64_t given = 0, returned = 0;
+  size_t size = sizeof given;
+  mallctl("thread.allocated", &given, &size, nullptr, 0);
+  mallctl("thread.deallocated", &returned, &size, nullptr, 0);
+  return std::max(given, returned) - returned;
 #else
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
 #endif
-}
-
-// Returns count_bytes(); unless `anew`, an earlier number if counting again would take more than a
-// twentieth of the time, since it looks at all blocks or areas of blocks.
-size_t allocated_bytes(bool anew) {
-  constexpr int64_t kTimesAsLong = 20;
-  static size_t bytes = 0;
-  static int64_t next_ns = 0;
-  const int64_t begin_ns = steady_ns();
-  if (begin_ns < next_ns && !anew) return bytes;
-  bytes = count_bytes();
-  const int64_t end_ns = steady_ns();
-  next_ns = end_ns + kTimesAsLong * (end_ns - begin_ns);
-  return bytes;
 }
 
 // Returns whether the running function belongs to the recipe or its modules.
@@ -94,12 +79,10 @@ Failure Limits::out_of_memory() const {
 
 void Limits::count_kept(lua_State* L) {
   if (memory_cap_ == 0 || !started()) return;
-  const auto in_use = [&](bool anew) {
-    return std::max(allocated_bytes(anew), at_start_) - at_start_;
-  };
-  if (in_use(false) < collect_at_) return;
+  const auto in_use = [&] { return std::max(allocated_bytes(), at_start_) - at_start_; };
+  if (in_use() < collect_at_) return;
   lua_gc(L, LUA_GCCOLLECT, 0);
-  const size_t kept = in_use(true), most = memory_cap_ / 2;
+  const size_t kept = in_use(), most = memory_cap_ / 2;
   if (kept > most) throw UserError(out_of_memory().message);
   collect_at_ = std::min(2 * kept + kLittle, most);
 }
@@ -121,7 +104,7 @@ void Limits::start(lua_State* L) {
   setitimer(ITIMER_PROF, &never, nullptr);
   thread_ = pthread_self();
   state_ = L;
-  at_start_ = allocated_bytes(true);
+  at_start_ = allocated_bytes();
   collect_at_ = std::min(kLittle, memory_cap_ / 2);
 }
 
