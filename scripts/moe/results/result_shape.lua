@@ -7,7 +7,8 @@ local M = {}
 
 -- A search's mixes, and a run of its front.
 local SEEN = { iteration_ms = "number", peak_bytes = "number", ["label?"] = "string" }
-local FOUND = { iteration_ms = "number", peak_bytes = "number", system = "string" }
+local FOUND = { iteration_ms = "number", peak_bytes = "number", system = "string",
+  ["choice?"] = "string", ["oom?"] = "boolean" }
 local MOVED = { { constant = "string", lo = "number", hi = "number", ["at_lo?"] = "number",
   ["at_hi?"] = "number" } }
 local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
@@ -25,10 +26,14 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
     sensitivity = MOVED } },
   ["sensitivities?"] = { { experiment = "string", name = "string", unit = "string", ours = "number",
     lo = "number", hi = "number", sensitivity = MOVED } },
-  ["searches?"] = { { name = "string", front = { FOUND }, seen = { SEEN }, ["best?"] = FOUND,
-    ["contributions?"] = { { technique = "string", ["without_ms?"] = "number",
-      best_ms = "number" } },
-    ["simulated?"] = "number", ["space?"] = "number", ["exhaustive?"] = "boolean" } },
+  ["searches?"] = { { name = "string", front = { FOUND }, seen = { SEEN }, best = FOUND,
+    plain = FOUND, top = { FOUND }, named = { FOUND },
+    contributions = { { technique = "string", ["without_ms?"] = "number", best_ms = "number",
+      ["without_bytes?"] = "number", ["oom?"] = "boolean" } },
+    order = { { second = "string", holds = "boolean", changes = { "string" } } },
+    refused = { { techniques = "string", why = "string", n = "number" } },
+    bound_ms = "number", least_bound_ms = "number", took_s = "number",
+    simulated = "number", excluded = "number", space = "number", exhaustive = "boolean" } },
 }
 local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
   hidden_comm_ms = "number", wait_ms = "number" }

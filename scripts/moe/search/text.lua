@@ -5,10 +5,9 @@ local format = require "moe.results.report.format"
 local lua_text = require "moe.base.lua_text"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
+local tables = require "moe.search.tables"
 
 local M = {}
-
-local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 
 -- Returns the text of a pass: moe.pass.name { options }, or a policy's name with its options.
 local function pass_text(pass)
@@ -99,88 +98,23 @@ local function lines_of(label)
   return lines
 end
 
--- Adds a row whose last cell is a label, on as many lines as this needs.
-local function add_labelled(rows, cells, label)
-  for i, line in ipairs(lines_of(label)) do
-    local row = {}
-    for c in ipairs(cells) do row[c] = i == 1 and cells[c] or "" end
-    row[#row + 1] = line
-    rows[#rows + 1] = row
+-- Returns a table as text; the last cell of a row, a label, takes as many lines as it needs.
+local function table_text(rows)
+  local out = {}
+  for _, cells in ipairs(rows) do
+    for i, line in ipairs(lines_of(cells[#cells])) do
+      local row = {}
+      for c = 1, #cells - 1 do row[c] = i == 1 and cells[c] or "" end
+      row[#cells] = line
+      out[#out + 1] = row
+    end
   end
-end
-
-local function ratio(a, b) return ("%.2fx"):format(a / b) end
-
-local function top_table(s)
-  local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
-  local function add(run, label)
-    add_labelled(rows, { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
-      ratio(s.plain.iteration_ms, run.iteration_ms), gib(run.peak_bytes) }, label)
-  end
-  add(s.plain, "")
-  for _, run in ipairs(s.top) do add(run, run.choice) end
-  if s.named[1] then
-    add(s.named[1], "known system" .. (s.named[1].choice and ", " .. s.named[1].choice or ""))
-  end
-  return aligned.text(rows)
-end
-
-local function contributions_table(s)
-  local rows = { { "without", "iteration ms", "slower by", "peak GiB", "" } }
-  for _, one in ipairs(s.contributions) do
-    rows[#rows + 1] = { one.technique, one.without_ms and format.ms(one.without_ms) or "refused",
-      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "",
-      one.without_bytes and gib(one.without_bytes) or "", one.oom and "does not fit" or "" }
-  end
-  return aligned.text(rows)
-end
-
-local function front_table(s)
-  local rows = { { "iteration ms", "peak GiB", "mix or known system" } }
-  for _, run in ipairs(s.front) do
-    local own = run.system:match "^front_%d+$"
-    add_labelled(rows, { format.ms(run.iteration_ms), gib(run.peak_bytes) },
-      own and run.choice or run.system)
-  end
-  return aligned.text(rows)
-end
-
-local function order_lines(s)
-  local lines, known = {}, s.named[1]
-  if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
-    lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
-      .. "best mix."):format(known.system)
-  end
-  for _, one in ipairs(s.order) do
-    lines[#lines + 1] = one.holds
-      and ("The order of best and %s is the same at both ends of every assumed constant."):format(
-        one.second)
-      or ("The order of best and %s changes at: %s"):format(one.second,
-        table.concat(one.changes, ", "))
-  end
-  return lines
-end
-
--- Returns the paragraph that says what was seen.
-local function seen_text(s)
-  local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
-    s.took_s)
-  if s.simulated >= s.space then return text .. ": all" end
-  if s.exhaustive then
-    return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
-  end
-  return text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
-    :format(s.excluded)
+  return aligned.text(out)
 end
 
 --- Prints what the executed runs of a search say.
 function M.print_executed(s)
-  local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
-  for _, p in ipairs(s.executed.pairs) do
-    rows[#rows + 1] = { p.a, p.b, ("%.3f"):format(p.predicted), ("%.3f"):format(p.executed),
-      p.verdict, p.held == nil and "-" or p.held and "yes" or "no" }
-  end
-  core.say("\n" .. aligned.text(rows))
+  core.say("\n" .. table_text(tables.executed(s)))
   core.say(("Order as predicted in %d of %d resolved pairs"):format(s.executed.held,
     s.executed.compared))
 end
@@ -189,20 +123,17 @@ end
 function M.print(c, s, why)
   core.say(("%s: %s on %s, %d devices"):format(c.name, c.model.name, c.cluster.name,
     c.cluster.devices))
-  core.say(seen_text(s))
+  core.say(tables.seen(s))
   if s.best.oom then
     core.say "No mix fits in a device's memory; the best is the one that exceeds it least"
   end
-  core.say("\n" .. top_table(s))
+  core.say("\n" .. table_text(tables.top(s)))
   core.say(("\nNo schedule of the best mix's ops takes less than %s ms; of the ops of all mixes "
     .. "seen, less than %s ms"):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms)))
-  if #s.contributions > 0 then core.say("\n" .. contributions_table(s)) end
-  core.say("\nTime against memory: nothing seen is better in both\n" .. front_table(s))
-  for _, line in ipairs(order_lines(s)) do core.say(line) end
-  for _, one in ipairs(s.refused) do
-    core.say(("Refused, %d %s %s: %s"):format(one.n, one.n == 1 and "mix," or "mixes, such as",
-      one.techniques, one.why))
-  end
+  if #s.contributions > 0 then core.say("\n" .. table_text(tables.contributions(s))) end
+  core.say("\nTime against memory: nothing seen is better in both\n"
+    .. table_text(tables.front(s)))
+  for _, line in ipairs(tables.notes(s)) do core.say(line) end
   core.say("\n" .. s.system)
   core.say(s.recipe and core.out_dir and ("\nRecipe of the best mix: %s/%s"):format(core.out_dir,
     s.recipe) or ("\nNo recipe is written, since it would need %s; use the system above in a "

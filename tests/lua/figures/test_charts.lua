@@ -196,12 +196,19 @@ end)
 
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
   space = 9, exhaustive = false,
-  best = { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 },
+  best = { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 }, excluded = 1, took_s = 3,
+  bound_ms = 8, least_bound_ms = 7,
+  plain = { system = "plain", iteration_ms = 25, peak_bytes = 2 ^ 31 },
+  top = { { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33, choice = "dw_schedule" } },
+  named = { { system = "lancet", iteration_ms = 9, peak_bytes = 2 ^ 33 } },
+  order = { { second = "plain", holds = true, changes = {} } },
+  refused = { { techniques = "zero", why = "no room", n = 2 } },
   front = { { system = "small", iteration_ms = 20, peak_bytes = 2 ^ 31 },
     { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 } },
   seen = { { iteration_ms = 30, peak_bytes = 2 ^ 32, label = "<worst>" },
     { iteration_ms = 20, peak_bytes = 2 ^ 31, label = "small" } },
-  contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 } } }
+  contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 },
+    { technique = "used_rows", best_ms = 10 } } }
 
 test("a search is drawn with its front, and says how much of the space was seen", function()
   local files = pages.folder()
@@ -211,11 +218,13 @@ test("a search is drawn with its front, and says how much of the space was seen"
   local page = assert(pages.page_of(files))
   pages.check_elements(page)
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
-    "7 simulations of 9 mixes; a part of the space was seen", "&lt;worst&gt;: 30 ms, 4 GiB",
+    "7 of 9 mixes planned and simulated in 3 s, 1 excluded", ">2.50x<", ">refused<",
+    "Refused, 2 mixes, such as zero: no room", "The known system lancet",
+    "&lt;worst&gt;: 30 ms, 4 GiB",
     "+20.0%", ">dw_schedule<")
   local out = pages.export_of(files)
-  expect.equal(out["find-it-front.csv"], "number,system,iteration ms,peak GiB\n1,mix,10.0,8.00\n"
-    .. "2,small,20.0,2.00\n")
+  expect.equal(out["find-it-front.csv"], "number,iteration ms,peak GiB,mix or known system\n"
+    .. "1,10.0,8.0,mix\n2,20.0,2.0,small\n")
   assert(out["find-it-front.svg"] and out["find-it-contributions.svg"])
   data.searches[1].front[1].peak_bytes = "much"
   files["old/results.json"] = world.encode(data)

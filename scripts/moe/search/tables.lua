@@ -1,0 +1,90 @@
+-- The tables and lines that say what a search found, for the terminal and the page. s: a search as
+-- moe.search returns it or as results.json has it. A table is a list of rows, the header first.
+local format = require "moe.results.report.format"
+
+local M = {}
+
+local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
+
+--- Returns a line on how much of the space was seen.
+function M.seen(s)
+  local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
+    s.took_s)
+  if s.simulated >= s.space then return text .. ": all" end
+  if s.exhaustive then
+    return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
+  end
+  return text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
+    :format(s.excluded)
+end
+
+--- Returns the table of the plain mix, the best ones and the best known system.
+function M.top(s)
+  local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
+  local function add(run, label)
+    rows[#rows + 1] = { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
+      ("%.2fx"):format(s.plain.iteration_ms / run.iteration_ms), gib(run.peak_bytes), label or "" }
+  end
+  add(s.plain)
+  for _, run in ipairs(s.top) do add(run, run.choice) end
+  local known = s.named[1]
+  if known then add(known, "known system" .. (known.choice and ", " .. known.choice or "")) end
+  return rows
+end
+
+--- Returns the table of what each technique of the best mix contributes.
+function M.contributions(s)
+  local rows = { { "without", "iteration ms", "slower by", "peak GiB", "" } }
+  for _, one in ipairs(s.contributions) do
+    rows[#rows + 1] = { one.technique, one.without_ms and format.ms(one.without_ms) or "refused",
+      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "",
+      one.without_bytes and gib(one.without_bytes) or "", one.oom and "does not fit" or "" }
+  end
+  return rows
+end
+
+--- Returns the table of the mixes and known systems to which no other is better in both time and
+--- memory.
+function M.front(s)
+  local rows = { { "iteration ms", "peak GiB", "mix or known system" } }
+  for _, run in ipairs(s.front) do
+    local own = run.system:match "^front_%d+$"
+    rows[#rows + 1] = { format.ms(run.iteration_ms), gib(run.peak_bytes),
+      own and run.choice or run.system }
+  end
+  return rows
+end
+
+--- Returns the table of the executed pairs.
+function M.executed(s)
+  local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
+  for _, p in ipairs(s.executed.pairs) do
+    rows[#rows + 1] = { p.a, p.b, ("%.3f"):format(p.predicted), ("%.3f"):format(p.executed),
+      p.verdict, p.held == nil and "-" or p.held and "yes" or "no" }
+  end
+  return rows
+end
+
+--- Returns lines on known systems, on the order at the ends of the assumed constants, and on what
+--- was refused.
+function M.notes(s)
+  local lines, known = {}, s.named[1]
+  if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
+    lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
+      .. "best mix."):format(known.system)
+  end
+  for _, one in ipairs(s.order) do
+    lines[#lines + 1] = one.holds
+      and ("The order of best and %s is the same at both ends of every assumed constant."):format(
+        one.second)
+      or ("The order of best and %s changes at: %s"):format(one.second,
+        table.concat(one.changes, ", "))
+  end
+  for _, one in ipairs(s.refused) do
+    lines[#lines + 1] = ("Refused, %d %s %s: %s"):format(one.n,
+      one.n == 1 and "mix," or "mixes, such as", one.techniques, one.why)
+  end
+  return lines
+end
+
+return M
