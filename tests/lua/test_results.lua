@@ -378,3 +378,17 @@ test("a name with a line end is one cell of a table", function()
     .. "text = moe.table { { 'a\\nb', 'c' }, { 1, 2 } }")
   expect.equal(w.globals.text, "a\\nb  c\n   1  2")
 end)
+
+test("of a long table the first rows are printed, and how to see the others", function()
+  local many = {}
+  for i = 1, 250 do many[i] = i end
+  local function output(n)
+    return expect.runs(expect.HEAD .. ([[
+      moe.run(moe.experiment { name = "x", over = { batch = { %s } }, case = function(p)
+        return { model = m, cluster = moe.cluster.p4de { nodes = 2 },
+          systems = { moe.system "raf" {} } } end })]]):format(
+            table.concat({ unpack(many, 1, n) }, ","))).output
+  end
+  assert(output(250):find("... and 50 more rows; `moebench report out`", 1, true))
+  assert(not output(200):find("more rows", 1, true))
+end)

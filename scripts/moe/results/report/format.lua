@@ -1,4 +1,5 @@
 -- Texts that the tables of runs share: times, names of systems, and the coordinates of points.
+local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local schema = require "moe.base.schema"
 
@@ -80,6 +81,22 @@ end
 
 local function say_all(lines)
   for _, line in ipairs(lines) do core.say(line) end
+end
+
+local MAX_ROWS = 200  -- of a table on the terminal, where an output folder has them all
+
+--- Prints a table; of a long one the first rows, and how to see the others.
+function M.say_table(rows)
+  local shown, n = {}, -1  -- n: without the header and empty lines
+  for _, row in ipairs(rows) do
+    n = n + (#row > 0 and 1 or 0)
+    if n <= MAX_ROWS or not core.out_dir then shown[#shown + 1] = row end
+  end
+  core.say(aligned.text(shown))
+  if #shown < #rows then
+    core.say(("... and %d more rows; `moebench report %s` writes a page with all"):format(
+      n - MAX_ROWS, core.out_dir))
+  end
 end
 
 M.ms, M.system_text, M.coordinate, M.coordinates = ms, system_text, coordinate, coordinates

@@ -1,5 +1,4 @@
 -- Tables and lines on simulated runs.
-local aligned = require "moe.base.aligned"
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
 local effects = require "moe.base.effects"
@@ -70,11 +69,11 @@ end
 
 local function print_tables(R)
   local groups, names = R:groups(results.case_of), format.coordinates(R)
-  core.say(aligned.text(M.rows(groups, names)))
+  format.say_table(M.rows(groups, names))
   if #groups > 1 and #groups[1] > 1 then
     local rows, base = M.speedup_rows(groups, names, R)
     core.say(("\nSpeed-up over %s, simulated"):format(base))
-    core.say(aligned.text(rows))
+    format.say_table(rows)
   end
 end
 
