@@ -117,14 +117,23 @@ class Numbering {
     return last;
   }
 
-  /// Adds a pack_slots op for the tokens that the gate or count_part behind `ends` counts.
+  /// Adds a pack_slots op for the tokens that the gate or count_part behind `ends` counts; without
+  /// several parts, for those whose slots the dispatch reads: that may be the whole batch behind a
+  /// gate in parts.
   void add_part(TensorId ends, const Op& dispatch, bool one_of_several) {
-    const OpId maker = producer_[ends.index()];
+    OpId maker = producer_[ends.index()];
+    Part part{.ends = ends};
+    if (one_of_several) {
+      const Op& counter = given_.op(maker);
+      part.begins = input_of(given_, counter, Role::kUsedBefore);
+      part.choice_slot = is(given_, maker, MoeOp::kGate)
+                             ? output_of(given_, counter, Role::kChoiceSlot)
+                             : input_of(given_, counter, Role::kChoiceSlot);
+    } else {
+      part.choice_slot = input_of(given_, dispatch, Role::kChoiceSlot);
+      maker = producer_[part.choice_slot.index()];
+    }
     const Op& counter = given_.op(maker);
-    Part part{.ends = ends, .begins = input_of(given_, counter, Role::kUsedBefore)};
-    part.choice_slot = is(given_, maker, MoeOp::kGate)
-                           ? output_of(given_, counter, Role::kChoiceSlot)
-                           : input_of(given_, counter, Role::kChoiceSlot);
     if (!parts_.empty()) {
       const Part& before = parts_.back();
       part.first_token = before.first_token + given_.tensor(before.choice_slot).shape[0];

@@ -12,8 +12,10 @@
 namespace moe::test {
 namespace {
 
-PlanSpec dropless(std::vector<Stage> stages, double rows_bound = 4, int64_t experts = 8) {
+PlanSpec dropless(std::vector<Stage> stages, double rows_bound = 4, int64_t experts = 8,
+                  int64_t layers = 2) {
   Gpt2 model = small_model("switch", 3);
+  model.layers = layers;
   model.experts = experts;
   model.capacity_factor = 0;
   model.rows_bound = rows_bound;
@@ -76,6 +78,40 @@ TEST_CASE("a range that ends with the exchange of counts leaves the rows behind 
   CHECK(plan->graph.find_op("b1.moe.gate.p1").valid());
   CHECK(plan->graph.find_op("b1.moe.gate.exchange_counts.p1").valid());
   CHECK(plan->graph.find_op("b1.moe.a2a_1").valid());
+  const RunResult cut = run(*plan, by_score);
+  CHECK(cut.losses == whole.losses);
+  for (const auto& [name, norm] : whole.param_l2) {  // rows are added in another order
+    CHECK(cut.param_l2.at(name) == Approx(norm).epsilon(1e-12));
+  }
+}
+
+/// Gates, exchanges of loads and combines take far less time in parts, what is between them far
+/// more.
+class CheapGatesAndCombinesInParts : public CostModel {
+ public:
+  Nanoseconds op_ns(const Graph& graph, OpId id) const override {
+    const bool part = graph.op(id).part >= 0;
+    if (is(graph, id, MoeOp::kGate) || carries(graph, id, Payload::kLoads) ||
+        is(graph, id, MoeOp::kCombine)) {
+      return part ? 100 : 100'000;
+    }
+    const bool between = is(graph, id, MoeOp::kDispatch) || carries(graph, id, Payload::kRows) ||
+                         graph.op(id).segment == Segment::kExpert;
+    return part && between ? 100'000 : 100;
+  }
+  std::string describe() const override { return "given"; }
+};
+
+TEST_CASE("a range ends with the exchange of loads, another begins at the combine") {
+  const auto by_score = [] { return builtin_gate("switch"); };
+  PlanSpec spec = dropless({pass("swap")}, 4, 8, 4);
+  const RunResult whole = run(*make_plan(spec), by_score);
+  spec.cost = std::make_shared<CheapGatesAndCombinesInParts>();
+  spec.system.stages = {pass("partition", {{"parts", 2.0}, {"groups", 0.0}}), pass("swap")};
+  const auto plan = make_plan(spec);
+  CHECK(plan->graph.find_op("b1.moe.gate.p1").valid());
+  CHECK(plan->graph.find_op("b1.moe.dispatch").valid());
+  CHECK(plan->graph.find_op("b1.moe.combine.p1").valid());
   const RunResult cut = run(*plan, by_score);
   CHECK(cut.losses == whole.losses);
   for (const auto& [name, norm] : whole.param_l2) {  // rows are added in another order
