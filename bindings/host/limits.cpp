@@ -17,7 +17,6 @@
 
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
-#include "bindings/host/watchdog.h"
 
 namespace moe::lua {
 namespace {
