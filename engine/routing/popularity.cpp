@@ -7,6 +7,8 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
+#include "engine/routing/skew.h"
+#include "engine/routing/token_imbalance.h"
 
 namespace moe {
 namespace {
@@ -61,10 +63,6 @@ Shape zipf_shape(const SeededQuery& seeded, double s) {
   return shape;
 }
 
-Shape zipf(const SeededQuery& seeded) {
-  return zipf_shape(seeded, seeded["s"]);
-}
-
 Shape markov(const SeededQuery& seeded) {
   const auto n = static_cast<double>(seeded.query.experts);
   return zipf_shape(seeded, n > 1 ? std::log(seeded["ratio"]) / std::log(n) : 0);
@@ -109,17 +107,14 @@ Shape hot_expert(const SeededQuery& seeded) {
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-/// Returns the number of ranks with experts: all, or one per expert if there are fewer experts.
-int64_t num_holders(const RoutingQuery& q) {
-  return std::min(q.ranks, q.experts);
+Shape zipf_of_s(const SeededQuery& seeded) {
+  return zipf_shape(seeded, seeded["s"]);
 }
 
-std::vector<int32_t> experts_on(const RoutingQuery& q, int64_t rank) {
-  const int64_t n = num_holders(q);
-  const auto first = [&](int64_t r) { return (r * q.experts + n - 1) / n; };
-  std::vector<int32_t> experts(static_cast<size_t>(first(rank + 1) - first(rank)));
-  std::iota(experts.begin(), experts.end(), static_cast<int32_t>(first(rank)));
-  return experts;
+Shape zipf(const SeededQuery& seeded) {
+  const double wanted = seeded["max_over_mean"];
+  if (wanted == 0) return zipf_of_s(seeded);
+  return zipf_shape(seeded, zipf_exponent(seeded.query, even_shape(seeded).expert_of, wanted));
 }
 
 Shape hot_rank(const SeededQuery& seeded) {
@@ -195,7 +190,7 @@ void scale(std::vector<double>& weight, size_t begin, size_t end, double sum) {
 
 using ShapeOf = Shape (*)(const SeededQuery&);
 constexpr ShapeOf kShapes[] = {nullptr,          zipf,       log_normal,    hot_rank,
-                               hot_expert,       spread_hot, source_ragged, zipf,
+                               hot_expert,       spread_hot, source_ragged, zipf_of_s,
                                rotating_hotspot, burst,      markov};
 
 bool is(const WorkloadSetting& setting, std::string_view name) {
@@ -228,7 +223,10 @@ std::vector<WorkloadDef> make_rows() {
        "counts of experts differ by at most one, for each rank and for all together",
        {}},
       {"zipf", "the i-th expert is chosen in proportion to i^-s",
-       with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even")})},
+       with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even"),
+                    number_option("max_over_mean", 0, 0, 1e6,
+                                  "expected choices of the rank with most, divided by the mean of "
+                                  "the ranks, for which the exponent is found; 0: it is s")})},
       {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
       {"hot_rank", "one rank's experts get a share of all choices",
        with_common({share_option("share of choices that go to the rank")})},
@@ -262,6 +260,9 @@ std::vector<WorkloadDef> make_rows() {
 const std::vector<WorkloadDef>& workloads() {
   static const std::vector<WorkloadDef> rows = [] {
     std::vector<WorkloadDef> all = make_rows();
+    for (const TokenImbalance& one : token_imbalances()) {
+      all.push_back({one.name, one.doc + std::string(" (Megatron-LM's benchmark)"), {}});
+    }
     check_rows("workloads", all);
     return all;
   }();

@@ -8,6 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/routing/popularity.h"
 #include "engine/routing/sampler.h"
+#include "engine/routing/token_imbalance.h"
 
 namespace moe {
 namespace {
@@ -143,6 +144,9 @@ ScoreLaw scores(const std::string& name, const WorkloadSetting& setting, const R
 
 RoutingModel workload(std::string_view name, const WorkloadOptions& options, uint64_t seed) {
   const auto setting = std::make_shared<const WorkloadSetting>(setting_of(name, options, seed));
+  for (const TokenImbalance& one : token_imbalances()) {
+    if (one.name == name) return token_imbalance(name, seed);
+  }
   const std::string full = full_name(*setting);
   RoutingModel model;
   model.name = full;

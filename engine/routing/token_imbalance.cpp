@@ -1,0 +1,174 @@
+#include "engine/routing/token_imbalance.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <numeric>
+#include <random>
+
+#include "engine/base/errors.h"
+
+namespace moe {
+namespace {
+
+constexpr uint32_t kRound[64] = {
+    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
+    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
+    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
+    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
+    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
+    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
+    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
+    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
+
+using Pool = std::vector<int32_t>;
+
+Pool range(int64_t begin, int64_t end) {
+  Pool pool(static_cast<size_t>(end - begin));
+  std::iota(pool.begin(), pool.end(), static_cast<int32_t>(begin));
+  return pool;
+}
+
+/// The experts that tokens choose from: token t from `hot` if is_hot(t), else from all.
+struct Law {
+  Pool hot;
+  int64_t every = 0;  // 0: all tokens; 4: all but every fourth; 2: every second; -1: none
+  bool is_hot(int64_t t) const {
+    if (every == 0) return true;
+    return every == 2 ? t % 2 == 0 : every == 4 && t % 4 != 0;
+  }
+};
+
+Law law_of(char number, const RoutingQuery& q) {
+  const int64_t n = q.experts, width = std::max(q.k, n / 4);
+  Pool block = range(0, std::min(width, n));
+  switch (number) {
+    case '1':
+    case '2':
+      return {block, 4};
+    case '3': {
+      Pool spread;
+      for (int64_t i = 0; i < std::max(q.k, n / 2); ++i) {
+        spread.push_back(static_cast<int32_t>(2 * i % n));
+      }
+      std::sort(spread.begin(), spread.end());
+      spread.erase(std::unique(spread.begin(), spread.end()), spread.end());
+      return {static_cast<int64_t>(spread.size()) >= q.k ? spread : range(0, n), 4};
+    }
+    case '5':
+      return {range(n / 2, n), 0};
+    case '6':
+      for (int32_t& e : block) e = static_cast<int32_t>((e + q.step / 3 * width) % n);
+      return {block, 4};
+    case '7':
+      return {block, q.step % 4 == 3 ? 2 : -1};
+    default:
+      return {{}, -1};
+  }
+}
+
+/// Writes the first k of a permutation of `pool`, ascending; the generator goes on as if the whole
+/// permutation had been drawn.
+void choose(const Pool& pool, std::mt19937& random, Pool& order, std::span<int32_t> choices) {
+  order = pool;
+  for (size_t i = 0; i + 1 < order.size(); ++i) {
+    std::swap(order[i], order[i + random() % (order.size() - i)]);
+  }
+  std::copy_n(order.begin(), choices.size(), choices.begin());
+  std::sort(choices.begin(), choices.end());
+}
+
+void route(const std::string& name, uint64_t seed, const RoutingQuery& q,
+           std::span<int32_t> choices) {
+  if (q.k < 1 || q.k > q.experts) {
+    throw user_error("workload {}: k = {} choices per token, allowed: 1 to experts = {}", name, q.k,
+                     q.experts);
+  }
+  const auto k = static_cast<size_t>(q.k);
+  const char number = name[1];
+  if (number == '0') {
+    for (size_t i = 0; i < choices.size(); ++i) {
+      choices[i] = static_cast<int32_t>(static_cast<int64_t>(i) % q.experts);
+    }
+    return;
+  }
+  const Law law = law_of(number, q);
+  const Pool all = range(0, q.experts);
+  if (law.every >= 0 && law.hot.size() < k) {
+    throw user_error("workload {}: k = {} choices per token, allowed: 1 to the {} experts in use",
+                     name, q.k, law.hot.size());
+  }
+  std::mt19937 random(sha256_word(fmt::format("{}|{}|{}", name, seed, q.step)));
+  Pool order;
+  for (int64_t t = 0; t < q.tokens; ++t) {
+    choose(law.is_hot(t) ? law.hot : all, random, order,
+           choices.subspan(static_cast<size_t>(t) * k, k));
+  }
+}
+
+ExpertCounts loads(const std::string& name, uint64_t seed, const RoutingQuery& q) {
+  std::vector<int32_t> choices(static_cast<size_t>(q.tokens * q.k));
+  route(name, seed, q, choices);
+  ExpertCounts counts(q.ranks, q.experts);
+  for (const int32_t e : choices) ++counts.at(0, e);
+  for (int64_t r = 1; r < q.ranks; ++r) {
+    for (int64_t e = 0; e < q.experts; ++e) counts.at(r, e) = counts.at(0, e);
+  }
+  return counts;
+}
+
+}  // namespace
+
+uint32_t sha256_word(std::string_view text) {
+  MOE_CHECK(text.size() <= 55, "sha256_word: a text of {} characters, at most 55", text.size());
+  std::array<uint32_t, 64> w = {};
+  const auto put = [&](size_t i, uint32_t byte) { w[i / 4] |= byte << (24 - 8 * (i % 4)); };
+  for (size_t i = 0; i < text.size(); ++i) put(i, static_cast<unsigned char>(text[i]));
+  put(text.size(), 0x80);
+  w[15] = static_cast<uint32_t>(8 * text.size());
+  for (size_t i = 16; i < 64; ++i) {
+    const uint32_t a = w[i - 15], b = w[i - 2];
+    w[i] = w[i - 16] + w[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ (a >> 3)) +
+           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ (b >> 10));
+  }
+  std::array<uint32_t, 8> h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
+                               0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
+  const uint32_t first = h[0];
+  for (size_t i = 0; i < 64; ++i) {
+    const uint32_t e = h[4], a = h[0];
+    const uint32_t one = h[7] + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
+                         ((e & h[5]) ^ (~e & h[6])) + kRound[i] + w[i];
+    const uint32_t two = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) +
+                         ((a & h[1]) ^ (a & h[2]) ^ (h[1] & h[2]));
+    std::copy_backward(h.begin(), h.end() - 1, h.end());
+    h[4] += one;
+    h[0] = one + two;
+  }
+  return first + h[0];
+}
+
+const std::vector<TokenImbalance>& token_imbalances() {
+  static const std::vector<TokenImbalance> all = {
+      {"W0_balanced", "experts in turn"},
+      {"W1_hot_expert_set", "three of four tokens choose from the first quarter of the experts"},
+      {"W2_hot_rank", "as W1: the hot experts are those of the first ranks"},
+      {"W3_spread_hot_experts", "three of four tokens choose from every second expert"},
+      {"W4_source_ragged", "tokens choose from all experts"},
+      {"W5_zero_expert_rank", "tokens choose from the second half of the experts"},
+      {"W6_rotating_hotspot", "as W1, with the next quarter after every three steps"},
+      {"W7_burst", "in every fourth step every second token chooses from the first quarter"}};
+  return all;
+}
+
+RoutingModel token_imbalance(std::string_view name, uint64_t seed) {
+  const std::string text(name);
+  RoutingModel model;
+  model.name = fmt::format("{}(seed={})", name, seed);
+  model.route = [text, seed](const RoutingQuery& q, int64_t, std::span<int32_t> choices) {
+    route(text, seed, q, choices);
+  };
+  model.loads = [text, seed](const RoutingQuery& q) { return loads(text, seed, q); };
+  return model;
+}
+
+}  // namespace moe
