@@ -6,6 +6,7 @@
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "engine/base/errors.h"
+#include "engine/placement/quota.h"
 
 namespace moe::lua {
 namespace {
@@ -110,35 +111,92 @@ json holders_json(const Placement& placement) {
   return holders;
 }
 
-// ({ routed, policy, options, equation, residents, shadows, rates as in rates_of }) -> the fields
-// of moe.ProphetPlaced. residents, shadows: slots per device, or none for the defaults below;
-// equation: 6 or 8, the paper's number of the time formula (TimeEquation).
+// Gives experts the holders that a policy in Lua returned. placed: { moves, holders }, where
+// holders[expert] is a list of { device, tokens } or { device, weights }, the owner first, devices
+// from 1; weights[source]. moves: whether all holders are residents, of which owners may differ
+// from those of `now`; otherwise all but the owners get copies.
+Placement placed_of(const json& placed, const Placement& now, const ExpertCounts& loads) {
+  const json& holders = placed.at("holders");
+  const auto device_of = [](const json& holder) { return holder.at("device").get<int64_t>() - 1; };
+  Placement next = now;
+  if (placed.at("moves").get<bool>()) {
+    std::vector<int64_t> owners;
+    std::vector<std::vector<int64_t>> held(static_cast<size_t>(now.bounds().devices));
+    for (const json& list : holders) {
+      const auto expert = static_cast<int64_t>(owners.size());
+      owners.push_back(device_of(list.at(0)));
+      for (const json& h : list) held.at(static_cast<size_t>(device_of(h))).push_back(expert);
+    }
+    next.set_residents(owners, held);
+  }
+  for (int64_t e = 0; e < now.bounds().experts; ++e) {
+    const json& list = holders.at(static_cast<size_t>(e));
+    if (list.size() == 1) continue;
+    std::vector<Quota> quotas;
+    for (const json& holder : list) {
+      const int64_t device = device_of(holder);
+      if (!next.holds(device, e)) next.add_shadow(e, device);
+      if (holder.contains("tokens")) quotas.push_back({device, holder.at("tokens").get<int64_t>()});
+    }
+    if (!quotas.empty()) {
+      share_by_quota(next, e, loads, quotas);
+      continue;
+    }
+    next.set_sharing(e, Sharing::kWeighted);
+    for (const json& holder : list) {
+      const int64_t device = device_of(holder), slot = next.slot_of(e, device);
+      for (int64_t s = 0; s < loads.sources; ++s) {
+        const json& weight = holder.at("weights").at(static_cast<size_t>(s));
+        next.set_weight(s, device, slot, weight.get<int64_t>());
+      }
+    }
+  }
+  next.check();
+  return next;
+}
+
+// Adds the fields of moe.ProphetPlaced that are times.
+void add_times(json& result, const Placement& now, const Placement& next, const PlaceInput& input,
+               TimeEquation equation) {
+  const auto time_s = [&](const Placement& placement) {
+    return placement_s(equation, placement, input.loads, input.rates, input.experts_before_s);
+  };
+  const double after = time_s(next), before = time_s(now);
+  result["time_s"] = after;
+  result["time_without_s"] = before;
+  result["move_s"] = move_s(now, next, input.rates);
+  result["break_even_steps"] = break_even_steps(result["move_s"], before - after);
+}
+
+// ({ routed, policy or placed as in placed_of, options, equation, residents, shadows, rates as in
+// rates_of or none }) -> the fields of moe.ProphetPlaced, without times if there are no rates.
+// residents, shadows: slots per device, or none for the defaults below; equation: 6 or 8, the
+// paper's number of the time formula (TimeEquation).
 int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
   const ExpertCounts loads = loads_of(values.at("routed"), kWho);
+  const PlacementPolicy* policy =
+      fields.has("placed") ? nullptr : &builtin_policy(fields.text("policy"));
   const Placement now({.experts = loads.experts,
                        .devices = loads.sources,
                        .residents = fields.integer("residents", experts_a_device(loads)),
-                       .shadows = fields.integer("shadows", loads.experts)});
+                       .shadows = fields.integer("shadows", loads.experts),
+                       .weighted = policy == nullptr || policy->defaults.weighted});
+  const bool timed = fields.has("bytes_per_s");
   const PlaceInput input{.loads = loads,
                          .now = now,
-                         .rates = rates_of(fields, kWho),
+                         .rates = timed ? rates_of(fields, kWho) : PlacementRates{},
                          .experts_before_s = experts_before_s(fields)};
-  const PlacementPolicy& policy = builtin_policy(fields.text("policy"));
-  const PolicyOptions given = values.at("options").get<PolicyOptions>();
-  const Placement next = policy.place(input, resolved(policy, given));
-  const auto equation = static_cast<TimeEquation>(fields.integer("equation"));
+  const Placement next =
+      policy == nullptr
+          ? placed_of(values.at("placed"), now, loads)
+          : policy->place(input, resolved(*policy, values.at("options").get<PolicyOptions>()));
   json result = loads_json(device_loads(now, loads), device_loads(next, loads));
-  const auto time_s = [&](const Placement& placement) {
-    return placement_s(equation, placement, loads, input.rates, input.experts_before_s);
-  };
-  result["time_s"] = time_s(next);
-  result["time_without_s"] = time_s(now);
-  result["move_s"] = move_s(now, next, input.rates);
-  result["break_even_steps"] = break_even_steps(
-      result["move_s"], result["time_without_s"].get<double>() - result["time_s"].get<double>());
+  if (timed) {
+    add_times(result, now, next, input, static_cast<TimeEquation>(fields.integer("equation")));
+  }
   result["holders"] = holders_json(next);
   push_json(L, result);
   return 1;

@@ -70,8 +70,12 @@ Placement place_eplb(const PlaceInput& input, const PolicyOptions& options) {
                      (b.experts + b.devices - 1) / b.devices, b.residents);
   }
   const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
-  const std::vector<int64_t> residents = replicate(inputs, room * b.devices, b.devices);
-  const Placement next = settle(input.now, pack(inputs, residents, b.devices, room));
+  const auto nodes = static_cast<int64_t>(options.at("nodes"));
+  const auto groups = static_cast<int64_t>(options.at("groups"));
+  const Placement next =
+      nodes > 1 ? reside(input.now, pack_nodes(inputs, {b.devices, room, nodes, groups}))
+                : settle(input.now, pack(inputs, replicate(inputs, room * b.devices, b.devices),
+                                         b.devices, room));
   if (pays(input, next, options, "eplb")) return next;
   Placement same = input.now;
   same.clear_shadows();
@@ -126,8 +130,46 @@ std::vector<std::vector<int64_t>> pack(const std::vector<int64_t>& inputs,
   return packed;
 }
 
+std::vector<std::vector<int64_t>> pack_nodes(const std::vector<int64_t>& inputs,
+                                             const NodeSlots& slots) {
+  const auto experts = static_cast<int64_t>(inputs.size());
+  const int64_t groups = slots.groups > 0 ? slots.groups : slots.nodes;
+  if (slots.devices % slots.nodes != 0) {
+    throw user_error("eplb.nodes = {}, allowed: a divisor of the {} devices", slots.nodes,
+                     slots.devices);
+  }
+  if (groups % slots.nodes != 0 || experts % groups != 0) {
+    throw user_error(
+        "eplb.groups = {}, allowed: a multiple of the {} nodes that divides the {} experts", groups,
+        slots.nodes, experts);
+  }
+  const int64_t each = experts / groups, per_node = slots.devices / slots.nodes;
+  std::vector<int64_t> of_group(at(groups));
+  for (size_t e = 0; e < inputs.size(); ++e) of_group[e / at(each)] += inputs[e];
+  std::vector<std::vector<int64_t>> held;
+  for (const std::vector<int64_t>& node :
+       pack(of_group, std::vector<int64_t>(at(groups), 1), slots.nodes, groups / slots.nodes)) {
+    std::vector<int64_t> numbers, own;
+    for (const int64_t group : node) {
+      for (int64_t e = group * each; e < (group + 1) * each; ++e) {
+        numbers.push_back(e);
+        own.push_back(inputs[at(e)]);
+      }
+    }
+    const auto residents = replicate(own, slots.room * per_node, per_node);
+    for (std::vector<int64_t>& device : pack(own, residents, per_node, slots.room)) {
+      for (int64_t& e : device) e = numbers[at(e)];
+      held.push_back(std::move(device));
+    }
+  }
+  return held;
+}
+
 Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& groups) {
-  const std::vector<std::vector<int64_t>> held = on_devices(now, groups);
+  return reside(now, on_devices(now, groups));
+}
+
+Placement reside(const Placement& now, const std::vector<std::vector<int64_t>>& held) {
   std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
   for (size_t d = 0; d < held.size(); ++d) {
     for (const int64_t expert : held[d]) homes[at(expert)].push_back(static_cast<int64_t>(d));
@@ -148,13 +190,18 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
   return next;
 }
 
-/// Like EPLB (DeepSeek, 2025) without its hierarchy of nodes: heavy experts get more residents,
-/// which share rows evenly and are packed to balance the devices. Parameters and state move.
+/// EPLB (DeepSeek, 2025): heavy experts get more residents, which share rows evenly and are packed
+/// to balance the devices; with `nodes`, within nodes. Parameters and state move.
 PlacementPolicy eplb_policy() {
   std::vector<OptionSpec> options = paying_options();
   options.push_back(
       integer_option("slots", 0, 0, 1e6,
                      "residents per device, each with parameters, gradients and state; 0: all"));
+  options.push_back(integer_option("nodes", 1, 1, 1e6,
+                                   "above 1: groups of experts are packed into so many nodes of "
+                                   "consecutive devices, and residents of an expert stay in one"));
+  options.push_back(integer_option(
+      "groups", 0, 0, 1e6, "groups of consecutive experts, for nodes > 1; 0: one per node"));
   return {
       "eplb",
       "EPLB: heavy experts get more residents, shared evenly and packed so that devices compute as "

@@ -7,8 +7,6 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxWeight = int64_t{1} << 20;
-
 void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {
     throw user_error("placement.{} = {}, allowed: {} to {}", field, value, lo, hi);

@@ -39,6 +39,8 @@ void check(const PlacementBounds& bounds);
 
 class Placement {
  public:
+  static constexpr int64_t kMaxWeight = int64_t{1} << 20;  // of set_weight
+
   /// Plain expert parallelism: the experts in order, equally many on each device (one more on the
   /// first devices if they do not divide), sharing kLocal. Throws like check(bounds).
   explicit Placement(const PlacementBounds& bounds);

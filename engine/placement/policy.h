@@ -85,6 +85,7 @@ struct PlacementDefaults {
   bool now = false;  // whether a placement is used in the step of its loads; false: in the next
   int64_t shadows = 0, extra_residents = 0;
   const char* pass = nullptr;  // name of the pass; null: the policy's name
+  bool weighted = false;       // whether placements share tokens by weights (Sharing::kWeighted)
 };
 
 struct PlacementPolicy {

@@ -12,6 +12,7 @@
 #include "engine/ops/kernel_call.h"
 #include "engine/ops/placed.h"
 #include "engine/placement/prophet.h"
+#include "engine/placement/ultraep.h"
 #include "engine/plan.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/step_replay.h"
@@ -64,13 +65,34 @@ void bench_search(int runs, int64_t devices, int64_t experts) {
 
 void bench_policy(int runs, const moe::PlacementPolicy& policy, int64_t devices) {
   const moe::ExpertCounts loads = moe::test::skewed_loads(devices, devices * 2, 1);
-  const moe::Placement now(
-      {.experts = 2 * devices, .devices = devices, .residents = 3, .shadows = 8});
+  const moe::Placement now({.experts = 2 * devices,
+                            .devices = devices,
+                            .residents = 3,
+                            .shadows = 8,
+                            .weighted = policy.defaults.weighted});
   const moe::PolicyOptions options = moe::resolved(policy, {});
   const Spread us =
       time_us(runs, [&] { policy.place({.loads = loads, .now = now, .rates = kRates}, options); });
   fmt::print("{:20} {:8} {:10.1f} {:10.1f} {:10.1f}\n", policy.name, devices, us.median, us.lo,
              us.hi);
+}
+
+// UltraEP's published setting: 256 experts on 64 devices with 2 slots for copies, top-8 of 8,192
+// tokens each, at the three imbalances of its figures.
+void bench_ultraep(int runs, double max_over_mean) {
+  const moe::RoutingModel zipf = moe::workload("zipf", {{"max_over_mean", max_over_mean}}, 1);
+  const moe::ExpertCounts loads = zipf.loads({.ranks = 64, .tokens = 8192, .experts = 256, .k = 8});
+  const auto owners = moe::test::owners_in_order(256, 64);
+  moe::UltraEpPlan plan;
+  const Spread search = time_us(runs, [&] { plan = moe::plan_ultraep(loads, owners, 2, {}); });
+  const moe::PlacementPolicy& policy = moe::builtin_policy("ultraep");
+  const moe::Placement now(
+      {.experts = 256, .devices = 64, .residents = 4, .shadows = 2, .weighted = true});
+  const moe::PolicyOptions options = moe::resolved(policy, {});
+  const Spread whole = time_us(runs, [&] { policy.place({.loads = loads, .now = now}, options); });
+  fmt::print("{:8} {:10.1f} {:10.1f} {:10.1f} {:12.1f} {:8} {:10.4f}\n", max_over_mean,
+             search.median, search.lo, search.hi, whole.median, plan.copies.size(),
+             static_cast<double>(plan.threshold) * 64 / static_cast<double>(loads.total()));
 }
 
 void gap(int64_t devices, int64_t n, moe::TimeEquation equation) {
@@ -221,6 +243,11 @@ int main(int argc, char** argv) {
   for (const moe::PlacementPolicy& policy : moe::builtin_policies()) {
     for (const int64_t devices : {16, 64}) bench_policy(runs, policy, devices);
   }
+
+  fmt::print("\nUltraEP's plan, 256 experts on 64 devices, us of {} runs\n", runs);
+  fmt::print("{:>8} {:>10} {:>10} {:>10} {:>12} {:>8} {:>10}\n", "before", "search", "10%", "90%",
+             "whole policy", "replicas", "after");
+  for (const double before : {1.51, 2.01, 3.03}) bench_ultraep(runs, before);
 
   fmt::print("\nprophet for a whole model, from gathered loads to placements in force, us of {}\n",
              runs);

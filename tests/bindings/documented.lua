@@ -98,6 +98,8 @@ local counts = { routed = { { 5, 1 }, { 2, 2 } }, input_bytes = 1, expert_bytes 
 check("moe.ProphetPlan", moe.prophet.plan(counts), "moe.prophet.plan")
 counts.policy = "eplb"
 check("moe.ProphetPlaced", moe.prophet.place(counts), "moe.prophet.place")
+check("moe.ProphetPlaced", moe.prophet.place { policy = "echo", routed = counts.routed },
+  "moe.prophet.place without rates")
 local trace = moe.lina.trace { model = model(), devices = 8, batches = 2,
   routing = moe.workload "zipf" {} }
 check("moe.LinaBatches", moe.lina.inference { trace = trace, cluster = cluster },

@@ -321,7 +321,8 @@ for _, equation in ipairs { 6, 8 } do
     local base = schema.merged(COUNTS, { equation = equation, routed = routed })
     M.subjects[("prophet plan %d %g"):format(equation, count)] = { fields = prophet_lib.PLAN,
       base = base, run = function(t) return moe.prophet.plan(t) end }
-    for _, policy in ipairs { "fastermoe_shadowing", "eplb", "prophet", "swap" } do
+    for _, policy in ipairs { "fastermoe_shadowing", "eplb", "prophet", "swap", "ultraep", "echo",
+      "moonep", "llep", "lplb", "laer", "flexmoe" } do
       M.subjects[("prophet place %s %d %g"):format(policy, equation, count)] = {
         fields = prophet_lib.PLACE, base = schema.merged(base, { policy = policy }),
         run = function(t) return moe.prophet.place(t) end }

@@ -52,8 +52,11 @@ TEST_CASE("a policy that declares no rates plans without any; with such an optio
     return all;
   }();
   for (const PlacementPolicy& policy : builtin_policies()) {
-    const Placement now(
-        {.experts = 4, .devices = 2, .residents = policy.moves_residents ? 3 : 2, .shadows = 2});
+    const Placement now({.experts = 4,
+                         .devices = 2,
+                         .residents = policy.moves_residents ? 3 : 2,
+                         .shadows = 2,
+                         .weighted = policy.defaults.weighted});
     const auto refuses = [&](const PolicyOptions& given) {
       try {
         policy.place({.loads = loads, .now = now, .rates = {}}, resolved(policy, given));

@@ -35,7 +35,7 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
   for (uint64_t seed = 0; seed < 200; ++seed) {
     const auto devices = static_cast<int64_t>(1 + seed % 6),
                experts = devices * (1 + static_cast<int64_t>(seed % 3));
-    const PlacementBounds bounds{
+    PlacementBounds bounds{
         .experts = experts,
         .devices = devices,
         .residents = std::min(experts, experts / devices + static_cast<int64_t>(seed % 2)),
@@ -46,6 +46,7 @@ TEST_CASE("every policy gives a legal placement, the same one each time, whateve
     for (const PlacementPolicy& policy : builtin_policies()) {
       const PolicyOptions options = resolved(
           policy, policy.name == std::string("top_k") ? PolicyOptions{{"k", 1}} : PolicyOptions{});
+      bounds.weighted = policy.defaults.weighted;
       Placement now(bounds);
       for (int step = 0; step < 3; ++step) {  // on from what the policy itself left
         const PlaceInput input{.step = step, .loads = loads, .now = now, .rates = rates};

@@ -298,6 +298,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   }
   stage.options = resolved(policy, stage.options);
   stage.moves_residents = policy.moves_residents;
+  stage.weighted = policy.defaults.weighted;
   if (now && policy.moves_residents) {
     throw user_error(
         "{}.use = 'now': this policy moves experts with their optimizer state, so its placements "
