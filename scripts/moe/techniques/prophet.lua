@@ -153,7 +153,7 @@ end
 local function check_rates(c, at)
   local given, missing
   for _, name in ipairs(schema.keys_of(rates_of(true))) do
-    if c[name] then given = name else missing = name end
+    if c[name] then given = name else missing = missing or name end
   end
   if given and missing then
     errors.user(("moe.prophet.place.%s: is missing, although %s is given; give all four rates for "
