@@ -347,6 +347,22 @@ test("a prediction is compared at the speed that the machine had in the run", fu
   assert(w.output:find("Compute took 1.100 times as long during the runs", 1, true))
 end)
 
+test("intervals are wider where cores vary in speed, and where fewer steps run", function()
+  local function half(speed_spread, steps)
+    local text = recipe():gsub("steps = %d+", "steps = " .. steps)
+    local w = expect.runs(text, nil, "run", function(made)
+      made.speed_spread = speed_spread
+    end)
+    local p = w.results.runs[#w.results.runs].prediction
+    expect.equal(p.speed_spread, speed_spread)
+    return math.log(p.hi_ms / p.iteration_ms)
+  end
+  local still = half(0, 9)
+  local expected = 1.645 * 1.25 * 0.1 * math.sqrt(2 / 8)  -- of the medians of 8 steps each
+  assert(math.abs(half(0.1, 9) ^ 2 - still ^ 2 - expected ^ 2) < 1e-9)
+  assert(half(0.1, 5) > half(0.1, 9) and half(0.1, 9) > still)
+end)
+
 test("a run is marked as disturbed where others took more than 5% of the cores", function()
   local function ran(others)
     return runs_with(function(r) r.machine_state[#r.machine_state].others = others end)
