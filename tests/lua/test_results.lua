@@ -377,6 +377,17 @@ test("a run is marked as disturbed where others took more than 5% of the cores",
   assert(not quiet.output:find("?", 1, true), quiet.output)
 end)
 
+test("a short run is marked only where the count of 10 ms per core is not what makes it", function()
+  local function disturbed(others, ms)
+    local w = runs_with(function(r)
+      r.machine_state[#r.machine_state].others = others
+      for step in ipairs(r.samples_ms) do r.samples_ms[step] = ms end
+    end)
+    return w.results.runs[#w.results.runs].disturbed ~= nil
+  end
+  expect.equal({ disturbed(0.11, 80), disturbed(0.11, 40) }, { true, false })  -- of three steps
+end)
+
 test("a prediction from times of a disturbed machine is marked, with their number", function()
   for number, says in pairs { "? 1 op time of the prediction of raf was measured while",
     "? 2 op times of the prediction of raf were measured while the machine was disturbed\n" } do

@@ -36,9 +36,12 @@ local function ranks_of(steps)
   return out
 end
 
--- A run is disturbed where others used more than core.most_others of the cores. Of a run of fewer
--- milliseconds the share is not known well.
-local KNOWN_MS = 500
+-- A run is disturbed where others used more than core.most_others of the cores. The system counts
+-- their time in steps of so many milliseconds per core, of which one does not count.
+local COUNT_MS = 10
+
+-- Returns whether a share of the cores' time, counted over `ms`, is too large.
+local function too_much(others, ms) return others - COUNT_MS / ms > core.most_others end
 
 -- Ranks of a paced run that are later than this share of the step are too late.
 local BEHIND = 0.05
@@ -55,9 +58,9 @@ local function disturbance(run, ms)
     return ("other processes or the hypervisor took %.0f%% of the cores' time%s"):format(
       100 * others, when)
   end
-  if run.others > core.most_others and ms >= KNOWN_MS then return taken(run.others, "") end
+  if too_much(run.others, ms) then return taken(run.others, "") end
   local p = run.prediction
-  if p.rehearsal_others > core.most_others and p.rehearsal_ms >= KNOWN_MS then
+  if too_much(p.rehearsal_others, p.rehearsal_ms) then
     return taken(p.rehearsal_others, " in the rehearsal of its prediction")
   end
 end
