@@ -259,6 +259,7 @@ json info_json(const Host&, const PlanHandle& handle) {
                                : 0.0},
           {"rehearsal_others", handle.rehearsal ? handle.rehearsal->in_step().others : 0.0},
           {"rehearsal_spread", handle.rehearsal ? handle.rehearsal->in_step().spread : 0.0},
+          {"speed_spread", handle.rehearsal ? handle.rehearsal->in_step().speed_spread : 0.0},
           {"num_profiled", handle.profile ? handle.profile->num_measured() : 0},
           {"num_disturbed", handle.profile ? handle.profile->num_disturbed() : 0}};
 }

@@ -320,12 +320,11 @@ struct FinishedTurns {
 
 /// The rehearsal of the first run, if it has one, and how many steps of it run beside the others.
 std::optional<RehearsalRun> rehearsal_beside(const std::vector<PreparedRun>& runs) {
-  constexpr int64_t kMostSteps = 64;  // enough for a median; more would only take time
   const std::shared_ptr<Rehearsal>& rehearsal = runs.at(0).handle.rehearsal;
   if (rehearsal == nullptr) return std::nullopt;
   int64_t steps = 0;
   for (const PreparedRun& run : runs) steps = std::max(steps, run.options.steps);
-  return rehearsal->beside(std::min(steps, kMostSteps));
+  return rehearsal->beside(std::min(steps, kMostStepsBeside));
 }
 
 }  // namespace

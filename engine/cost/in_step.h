@@ -40,6 +40,9 @@ struct InStep {
   Nanoseconds core_late_ns = 0;
   /// Distance between the quartiles of the measured steps' times, divided by their median.
   double spread = 0;
+  /// By how much the speed of a core varied just before the measured steps: a standard deviation
+  /// divided by the median (profile/machine_reading.h).
+  double speed_spread = 0;
   /// Share of the cores that others took during the measured steps (exec/results/machine_state.h).
   double others = 0;
   /// How long the measured steps took.

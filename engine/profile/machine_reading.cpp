@@ -127,6 +127,16 @@ MachineReading read_machine(double seconds) {
   return reading;
 }
 
+double speed_spread(const MachineReading& reading) {
+  // The 10th and 90th percentile of a normal distribution are so many standard deviations apart.
+  constexpr double kApart = 2.563;
+  double sum = 0;
+  for (const auto& [number, ns] : reading.cores) {
+    sum += static_cast<double>(ns.high - ns.low) / kApart / static_cast<double>(ns.middle);
+  }
+  return sum / static_cast<double>(reading.cores.size());
+}
+
 std::vector<std::string> disturbances(const MachineReading& reading) {
   std::vector<std::string> found;
   const auto add = [&](double value, double most, const std::string& text) {

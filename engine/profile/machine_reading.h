@@ -36,6 +36,10 @@ struct MachineReading {
 /// allows no more threads.
 MachineReading read_machine(double seconds);
 
+/// Returns by how much the speed of a core varies from call to call: the standard deviation of the
+/// reference kernel's times divided by their median, on the mean of all cores.
+double speed_spread(const MachineReading& reading);
+
 /// The bounds within which a machine is quiet enough to time; the bound on others is kMostOthers.
 /// The 90th percentile of a core as a multiple of its median. On two quiet cores it was 1.1, beside
 /// a build that used 43% of them 1.2, since fewer than one call in ten loses its core; on hosts

@@ -17,6 +17,7 @@
 #include "engine/graph/op_def.h"
 #include "engine/network/closed_form.h"
 #include "engine/ops/defs.h"
+#include "engine/profile/machine_reading.h"
 #include "engine/routing/workload.h"
 
 namespace moe {
@@ -26,6 +27,8 @@ namespace {
 // enough for a short rehearsal.
 constexpr LinkSpec kRehearsalLink = {.bytes_per_s = 5e8, .latency_ns = 20'000};
 constexpr Bytes kBucketBytes = 25 << 20;  // as in the all-reduces of the compiler RAF
+// On a shared host the speed of a core changes within a tenth of a second.
+constexpr double kReadingSeconds = 0.4;
 constexpr const char* kPeers = "peers";
 constexpr const char* kStep = "step";
 constexpr const char* kCore = "core";
@@ -295,6 +298,7 @@ void Rehearsal::execute(Nanoseconds since) {
   const bool first = began_ == 0;
   RehearsalOptions options = options_;
   if (plan_->spec.routing == nullptr) options.routing = std::make_shared<Trace>();
+  const double varies = speed_spread(read_machine(kReadingSeconds));
   const Nanoseconds begin = clock_ns();
   const double others = least_disturbed(options);
   const Nanoseconds took = clock_ns() - begin;
@@ -308,6 +312,7 @@ void Rehearsal::execute(Nanoseconds since) {
                                 link_text(*plan_, options));
   in_step_.took_ns = took;
   in_step_.others = others;
+  in_step_.speed_spread = varies;
   if (!options.routing || options.routing->steps == 0) return;
   if (options.routing->k != plan_->spec.gate.k) return;  // the number of choices varies
   routing_ = std::make_shared<const RoutingModel>(

@@ -72,6 +72,10 @@ InStep in_step(const Plan& plan, const StepSamples& samples);
 /// all groups of compute ops of their medians.
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then);
 
+/// At most so many steps of a rehearsal are executed in turns with the runs that are predicted:
+/// enough for a median; more would only take time.
+constexpr int64_t kMostStepsBeside = 64;
+
 /// The rehearsal of one target. It is executed again before runs that begin later, since the
 /// machine may have become faster or slower; what it found is not kept beyond the process.
 class Rehearsal {

@@ -115,14 +115,17 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
     print("best:", table.concat(stages, " "), s.recipe)
     for _, run in ipairs(s.top) do assert(not run.choice:find "dw_schedule") end
     assert(type(seen[1].longest) == "boolean" and type(seen[1].zero) == "boolean")
-    local short = moe.search { model = model, cluster = cluster, budget_s = 0.3, name = "short" }
+    local short = moe.search { model = model, cluster = cluster, budget_s = 0.3, name = "short",
+      execute = { mixes = 1, steps = 3, model = { layers = 2, hidden = 64, seq = 32 } } }
     assert(not short.exhaustive and short.simulated < short.space)
+    assert(#short.executed.pairs == 1 and #short.executed.runs == 2)
   )");
   const Outcome o = recipe.run();
   INFO(o.text);
   REQUIRE(o.exit == 0);
   CHECK_THAT(o.text, Contains("best:\tirregular_a2a used_rows longest\tnil"));
   CHECK_THAT(o.text, Contains("a better one may be among the rest"));
+  CHECK_THAT(o.text, Contains("Order as predicted in "));
 }
 
 TEST_CASE("the example of `moebench doc search` runs") {

@@ -347,6 +347,22 @@ test("a prediction is compared at the speed that the machine had in the run", fu
   assert(w.output:find("Compute took 1.100 times as long during the runs", 1, true))
 end)
 
+test("intervals are wider where cores vary in speed, and where fewer steps run", function()
+  local function half(speed_spread, steps)
+    local text = recipe():gsub("steps = %d+", "steps = " .. steps)
+    local w = expect.runs(text, nil, "run", function(made)
+      made.speed_spread = speed_spread
+    end)
+    local p = w.results.runs[#w.results.runs].prediction
+    expect.equal(p.speed_spread, speed_spread)
+    return math.log(p.hi_ms / p.iteration_ms)
+  end
+  local still = half(0, 9)
+  local expected = 1.645 * 1.25 * 0.1 * math.sqrt(2 / 8)  -- of the medians of 8 steps each
+  assert(math.abs(half(0.1, 9) ^ 2 - still ^ 2 - expected ^ 2) < 1e-9)
+  assert(half(0.1, 5) > half(0.1, 9) and half(0.1, 9) > still)
+end)
+
 test("a run is marked as disturbed where others took more than 5% of the cores", function()
   local function ran(others)
     return runs_with(function(r) r.machine_state[#r.machine_state].others = others end)
@@ -359,6 +375,17 @@ test("a run is marked as disturbed where others took more than 5% of the cores",
   assert(marked.output:find("? raf was disturbed: " .. run.disturbed, 1, true), marked.output)
   expect.equal(quiet.results.runs[#quiet.results.runs].disturbed, nil)
   assert(not quiet.output:find("?", 1, true), quiet.output)
+end)
+
+test("a short run is marked only where the count of 10 ms per core is not what makes it", function()
+  local function disturbed(others, ms)
+    local w = runs_with(function(r)
+      r.machine_state[#r.machine_state].others = others
+      for step in ipairs(r.samples_ms) do r.samples_ms[step] = ms end
+    end)
+    return w.results.runs[#w.results.runs].disturbed ~= nil
+  end
+  expect.equal({ disturbed(0.11, 80), disturbed(0.11, 40) }, { true, false })  -- of three steps
 end)
 
 test("a prediction from times of a disturbed machine is marked, with their number", function()

@@ -147,6 +147,7 @@ function Plan:info()
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
     profile_ms = 5, num_disturbed = self.world.num_disturbed or 0, stages = {},
     rehearsal_ms = 600, rehearsal_spread = 0.02, rehearsal_others = 0.01,
+    speed_spread = self.world.speed_spread or 0,
     without_effect = self.world.without_effect and self.world.without_effect(self.spec) or {},
     log = self.world.log or { { op = "a", stage = "s", why = "because" } } }
 end
@@ -254,7 +255,7 @@ local function make_core(world, args)
     kind_of = function(e) return type(e) == "table" and e.kind or "" end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
-    most_others = 0.05,
+    most_others = 0.05, most_steps_beside = 64,
     session = "made up",
     find_simulation = function(key) return unpack(world.outcomes[key] or {}) end,
     store_simulation = function(key, ...) world.outcomes[key] = { ... } end,

@@ -42,6 +42,14 @@ TEST_CASE("a machine is quiet within the bounds, and each value beyond its own i
   CHECK_THAT(only([](MachineReading& r) { r.very_late = 2 * kMostLate; }), Contains("1.00 ms"));
 }
 
+TEST_CASE("a speed that varies more has a larger spread, on the mean of the cores") {
+  const MachineReading even = {.cores = {{0, {100, 100, 100}}}};
+  CHECK(speed_spread(even) == 0);
+  // One standard deviation of a normal distribution is 1 / 2.563 of the distance.
+  const MachineReading uneven = {.cores = {{0, {900, 1000, 1100}}, {1, {1000, 1000, 1000}}}};
+  CHECK(speed_spread(uneven) == Approx(0.2 / 2.563 / 2));
+}
+
 TEST_CASE("a reading has each core on which this process may run, and its percentiles in order") {
   cpu_set_t set;
   REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);

@@ -8,6 +8,7 @@
 #include "engine/exec/cpu/executor.h"
 #include "engine/graph/op_def.h"
 #include "engine/profile/rehearsal.h"
+#include "engine/routing/workload.h"
 #include "tests/exec/support.h"
 
 namespace moe {
@@ -120,6 +121,7 @@ TEST_CASE("a rehearsal is executed again only if the last one began before the g
   rehearsal.execute(0);
   const InStep first = rehearsal.in_step();
   CHECK(first.took_ns > 0);
+  CHECK((first.speed_spread > 0 && first.speed_spread < 1));
   CHECK_THAT(first.source, Catch::Contains("2 rehearsed steps") && Catch::Contains("0.5 GB/s"));
   rehearsal.execute(0);
   CHECK(rehearsal.in_step().took_ns == first.took_ns);
@@ -146,6 +148,17 @@ TEST_CASE("a rehearsal keeps the experts that its gate chose for the tokens of e
     if (loads.of_expert(e) != loads.of_expert(0)) return;
   }
   FAIL("the gate of an untrained model chooses all experts equally often");
+}
+
+TEST_CASE("a rehearsal under a routing model says nothing about the gate's choices") {
+  PlanSpec target = test::spec_of(test::small_model(), 2);
+  target.routing = std::make_shared<const RoutingModel>(workload("hot_rank", {{"share", 0.8}}, 1));
+  PlanSpec plain = rehearsal_spec(target, false);
+  CHECK(plain.routing != nullptr);
+  plain.cost = std::make_shared<EvenCost>();
+  Rehearsal rehearsal(make_plan(std::move(plain)), {.steps = 1});
+  rehearsal.execute(0);
+  CHECK(rehearsal.routing() == nullptr);
 }
 
 TEST_CASE("beside runs the machine is as slow as the steps of a rehearsal tell") {

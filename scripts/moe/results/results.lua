@@ -144,6 +144,8 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
   { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
     .. "divided by their median" },
+  { "speed_spread", "number", "how much the time of the reference kernel on a core varied just "
+    .. "before the rehearsal: standard deviation divided by median" },
   { "ops_alone", "table<string, number>?",
     "the metrics predicted from ops that run alone, before the rehearsal" },
   { "disturbed_ops", "integer?", "number of op times that were measured while the machine was "

@@ -36,9 +36,12 @@ local function ranks_of(steps)
   return out
 end
 
--- A run is disturbed where others used more than core.most_others of the cores. Of a run of fewer
--- milliseconds the share is not known well.
-local KNOWN_MS = 500
+-- A run is disturbed where others used more than core.most_others of the cores. The system counts
+-- their time in steps of so many milliseconds per core, of which one does not count.
+local COUNT_MS = 10
+
+-- Returns whether a share of the cores' time, counted over `ms`, is too large.
+local function too_much(others, ms) return others - COUNT_MS / ms > core.most_others end
 
 -- Ranks of a paced run that are later than this share of the step are too late.
 local BEHIND = 0.05
@@ -55,9 +58,9 @@ local function disturbance(run, ms)
     return ("other processes or the hypervisor took %.0f%% of the cores' time%s"):format(
       100 * others, when)
   end
-  if run.others > core.most_others and ms >= KNOWN_MS then return taken(run.others, "") end
+  if too_much(run.others, ms) then return taken(run.others, "") end
   local p = run.prediction
-  if p.rehearsal_others > core.most_others and p.rehearsal_ms >= KNOWN_MS then
+  if too_much(p.rehearsal_others, p.rehearsal_ms) then
     return taken(p.rehearsal_others, " in the rehearsal of its prediction")
   end
 end
@@ -113,10 +116,12 @@ end
 
 -- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
 -- deviation of the errors of undisturbed predictions (recipes/prediction_error.lua, seeds 1 and 2,
--- two cores; recipes/README.md has the errors and the coverage); the noise of steps, of which the
--- rehearsed steps tell; and how much the simulated steps differ, since their routing does. The
--- distance between quartiles is 1.35 standard deviations.
-local FIT, QUARTILES, NINETY = 0.015, 1.35, 1.645
+-- two quiet cores; recipes/README.md has the errors and the coverage); the noise of steps, of which
+-- the rehearsed steps tell; how much the simulated steps differ, since their routing does; and how
+-- much the cores' speed varies: at equal speed, the median of the run's steps is compared with that
+-- of the rehearsal's steps beside them, and the median of n samples has MEDIAN / sqrt(n) of their
+-- standard deviation. The distance between quartiles is 1.35 standard deviations.
+local FIT, QUARTILES, MEDIAN, NINETY = 0.015, 1.35, 1.25, 1.645
 
 -- Returns the distance between the quartiles of the samples divided by their median.
 local function spread_of(samples)
@@ -127,9 +132,15 @@ local function spread_of(samples)
   return (sorted[n - quarter] - sorted[1 + quarter]) / sorted[1 + math.floor(n / 2)]
 end
 
--- Returns half the relative width of the interval of a prediction.
-local function uncertainty(rehearsed, simulated)
-  return NINETY * math.sqrt(FIT ^ 2 + (rehearsed / QUARTILES) ^ 2 + (simulated / QUARTILES) ^ 2)
+-- Returns half the relative width of the interval of a prediction. info: that of the plan;
+-- simulated: times of the simulated steps; steps: how many are executed, of which the first does
+-- not count.
+local function uncertainty(info, simulated, steps)
+  local own = math.max(1, steps - 1)
+  local beside = math.min(own, core.most_steps_beside)
+  local speed = MEDIAN * info.speed_spread * math.sqrt(1 / own + 1 / beside)
+  return NINETY * math.sqrt(FIT ^ 2 + speed ^ 2 + (info.rehearsal_spread / QUARTILES) ^ 2
+    + (spread_of(simulated) / QUARTILES) ^ 2)
 end
 
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
@@ -146,11 +157,12 @@ local function predict(all)
     local info = made.plan:info()
     run.prediction = { frozen = true, profile_ms = info.profile_ms,
       rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread,
-      rehearsal_others = info.rehearsal_others, basis = info.cost, ops_alone = made.sim.ops_alone,
+      rehearsal_others = info.rehearsal_others, speed_spread = info.speed_spread,
+      basis = info.cost, ops_alone = made.sim.ops_alone,
       disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
-      local half = uncertainty(info.rehearsal_spread, spread_of(made.sim.samples_ms))
+      local half = uncertainty(info, made.sim.samples_ms, one.job.entry.steps)
       run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end

@@ -65,6 +65,8 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
   { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
     .. "divided by their median" },
+  { "speed_spread", "number", "how much the time of the reference kernel on a core varied just "
+    .. "before the rehearsal: standard deviation divided by median" },
   { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
   { "liveness_bytes", "integer", "bytes that are in use at the peak" },
   { "arena_bytes", "integer", "size of the block that holds activations and gradients" },

@@ -1,14 +1,14 @@
 -- Looks for the mix of a space (moe.search.space) with the smallest value: at all mixes if there
 -- are few, else by descents. A descent changes one dimension after the other to the best of its
--- choices until no change helps, then tries changes of two dimensions at once. Descents begin at
--- the given mixes, then at random ones, until several in a row find nothing better.
+-- choices until no change helps; where that leads to the best mix so far, it then tries changes of
+-- two dimensions at once. Descents begin at the given mixes, then at random ones, until several in
+-- a row find nothing better.
 local M = {}
 
 --- Spaces of at most so many mixes are searched as a whole, if the time allows.
 M.SMALL = 2000
 
-local PATIENCE = 3   -- descents in a row that find nothing better, after which the search ends
-local PAIRS = 60     -- pairs of changes that are tried at the end of a descent
+local PAIRS = 20     -- pairs of changes that are tried at the end of a descent to the best so far
 local SHARE = 0.8    -- of the time that a search of the whole space may take
 local SAMPLE = 20    -- mixes after which the time of the others is known
 
@@ -145,7 +145,7 @@ end
 
 function Search:descent(mix)
   local value, gains = self:descend(mix)
-  while self.left() do
+  while self.left() and value <= self.best do
     local other = self:pair(mix, value, gains)
     if not other then return end
     mix = other
@@ -155,8 +155,9 @@ end
 
 --- Searches. o: { evaluate = function(mix) that returns a number, or nil if the mix has no value;
 --- starts = mixes where descents begin; used = function() -> seconds used so far; budget = seconds;
---- seed }. Returns { mix = the best or nil, value, seen = number of mixes that were evaluated,
---- exhaustive = whether these are all }.
+--- seed; patience = descents from random mixes in a row that find nothing better, after which the
+--- search ends }. Returns { mix = the best or nil, value, seen = number of mixes that were
+--- evaluated, exhaustive = whether these are all }.
 function M.explore(space, o)
   local search = setmetatable({ space = space, evaluate = o.evaluate, used = o.used,
     budget = o.budget, values = {}, seen = 0, best = math.huge, random = generator(o.seed),
@@ -165,7 +166,7 @@ function M.explore(space, o)
   if not exhaustive then
     for _, mix in ipairs(o.starts) do search:descent({ unpack(mix) }) end
     local without = 0
-    while without < PATIENCE and search.left() and search.seen < space.size do
+    while without < o.patience and search.left() and search.seen < space.size do
       local before = search.best
       search:descent(search:random_mix())
       without = search.best < before and 0 or without + 1

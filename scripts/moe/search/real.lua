@@ -25,11 +25,12 @@ M.FIELDS = {
 schema.record("search executed", "executed", "what the executed runs of a search say", {
   { "runs", "moe.Run[]", "the executed runs" },
   { "pairs", "{ a: string, b: string, predicted: number, executed: number, verdict: string, "
-    .. "held: boolean? }[]", "for each two of the executed mixes: their predicted and executed "
-    .. "ratio of times, and whether the order is the predicted one; nil where the executed "
-    .. "difference is not resolved or the predicted one is below 1%" },
+    .. "disturbed: boolean, held: boolean? }[]", "for each two of the executed mixes: their "
+    .. "predicted and executed ratio of times, whether a run was disturbed, and whether the order "
+    .. "is the predicted one; nil where a run was disturbed, the executed difference is not "
+    .. "resolved or the predicted one is below 1%" },
   { "held", "integer", "number of pairs whose order is the predicted one" },
-  { "compared", "integer", "number of pairs that are resolved" },
+  { "compared", "integer", "number of pairs that are resolved and not disturbed" },
 })
 
 --- Returns the checked fields of `execute`: a number of mixes, or a table of FIELDS.
@@ -59,16 +60,18 @@ end
 
 local LEAST = 0.01  -- predicted differences below this are no order
 
--- Returns what two executed runs say; see the type "search executed".
-local function pair_of(d)
+--- Returns what two executed runs say, an entry of `pairs` of the type "search executed". d: their
+--- difference (moe.results.paired).
+function M.pair(d)
   local a, b = d.a, d.b
   local predicted = a.prediction.iteration_ms / b.prediction.iteration_ms
+  local disturbed = (a.disturbed or b.disturbed) ~= nil
   local held
-  if d.verdict ~= "not resolved" and math.abs(predicted - 1) >= LEAST then
+  if not disturbed and d.verdict ~= "not resolved" and math.abs(predicted - 1) >= LEAST then
     held = (predicted < 1) == (d.ratio < 1)
   end
   return { a = a.system, b = b.system, predicted = predicted, executed = d.ratio,
-    verdict = d.verdict, held = held }
+    verdict = d.verdict, disturbed = disturbed, held = held }
 end
 
 --- Executes the plain mix and the best ones; returns the type "search executed". o: the checked
@@ -84,7 +87,7 @@ function M.run(c, o, space, tried, best, weight)
     systems = systems, optimizer = c.optimizer, run = { entry }, band = "none" })
   local out = { runs = core.array(R.runs), pairs = core.array {}, held = 0, compared = 0 }
   for _, d in ipairs(R:differences()) do
-    local pair = pair_of(d)
+    local pair = M.pair(d)
     table.insert(out.pairs, pair)
     if pair.held ~= nil then
       out.compared = out.compared + 1

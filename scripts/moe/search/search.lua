@@ -50,6 +50,9 @@ M.FIELDS = {
   execute = { type = "any", as = "integer|moe.SearchExecute",
     doc = "runs the best mixes, as many as this number says, and the plain one on CPU ranks, and "
       .. "says whether they are in the order that was predicted; or a table of fields" },
+  patience = { type = "integer", lo = 0, hi = 1e6, default = 3,
+    doc = "number of descents from random mixes in a row that find nothing better, after which a "
+      .. "search of a large space ends before its budget; with more it sees more of the space" },
   seed = { type = "integer", lo = 0, hi = 2 ^ 31, default = 1,
     doc = "seed of the random mixes at which a search of a large space begins again" },
 }
@@ -136,7 +139,7 @@ local function explore_all(space, tried, c, weights, begin)
           c.budget_s - (core.clock() - begin))
         return tried:value(mix, weight)
       end,
-      starts = tried:starts(weight), seed = c.seed + i,
+      starts = tried:starts(weight), seed = c.seed + i, patience = c.patience,
       used = function() return core.clock() - begin end,
       budget = c.budget_s * i / #weights })
     exhaustive = exhaustive or found.exhaustive
@@ -171,6 +174,7 @@ schema.record("search", "search", "what moe.search found", {
     .. "or since mixes with the same two techniques were refused" },
   { "space", "integer", "number of mixes" },
   { "exhaustive", "boolean", "whether all mixes were seen" },
+  { "patience", "integer?", "the field `patience`, if the search ended by it" },
   { "took_s", "number", "seconds" },
   { "executed", "moe.SearchExecuted?", "what the executed runs say, with execute" },
   { "system", "string", "the best mix as Lua text, a moe.system" },
@@ -244,6 +248,7 @@ function M.search(t)
   tried:known_systems()
   local weights = weights_of(objectives)
   local exhaustive = explore_all(space, tried, c, weights, begin)
+  local early = not exhaustive and core.clock() - begin < c.budget_s
   local best = tried:best(weights[1])
   if not best then
     local why = tried:first_reason()
@@ -255,7 +260,7 @@ function M.search(t)
     contributions = contributions(space, tried, best), top = tried:top(best, weights[1], c.top),
     front = tried:front(), named = tried:named(), refused = tried:refusals(),
     simulated = tried.simulated, excluded = tried.excluded, space = space.size,
-    exhaustive = exhaustive, objective = objectives }
+    exhaustive = exhaustive, objective = objectives, patience = early and c.patience or nil }
   s.bound_ms, s.least_bound_ms = s.best.lower_bound_ms, tried.least_bound
   s.order = order.of(c, tried, best, s.named[1])
   s.system = text.system(space, best)

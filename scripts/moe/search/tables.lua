@@ -14,8 +14,11 @@ function M.seen(s)
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
   end
-  return text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
+  text = text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
     :format(s.excluded)
+  if not s.patience then return text end
+  return text .. (".\nIt ended before its budget, since %d descents in a row found nothing better; "
+    .. "a larger `patience` sees more"):format(s.patience)
 end
 
 --- Returns the table of the plain mix, the best ones and the best known system.
@@ -60,9 +63,19 @@ function M.executed(s)
   local rows = { { "a", "b", "predicted a / b", "executed a / b", "executed", "order held" } }
   for _, p in ipairs(s.executed.pairs) do
     rows[#rows + 1] = { p.a, p.b, ("%.3f"):format(p.predicted), ("%.3f"):format(p.executed),
-      p.verdict, p.held == nil and "-" or p.held and "yes" or "no" }
+      p.verdict, p.disturbed and "disturbed" or p.held == nil and "-" or p.held and "yes" or "no" }
   end
   return rows
+end
+
+--- Returns a line on how many of the executed pairs are in the predicted order.
+function M.held(s)
+  local e, disturbed = s.executed, 0
+  for _, p in ipairs(e.pairs) do disturbed = disturbed + (p.disturbed and 1 or 0) end
+  local line = ("Order as predicted in %d of %d resolved pairs"):format(e.held, e.compared)
+  if disturbed == 0 then return line end
+  return ("%s; %d of %d pairs are left out, since others used the cores during a run"):format(line,
+    disturbed, #e.pairs)
 end
 
 --- Returns lines on known systems, on the order at the ends of the assumed constants, and on what

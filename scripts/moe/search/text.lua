@@ -115,8 +115,7 @@ end
 --- Prints what the executed runs of a search say.
 function M.print_executed(s)
   core.say("\n" .. table_text(tables.executed(s)))
-  core.say(("Order as predicted in %d of %d resolved pairs"):format(s.executed.held,
-    s.executed.compared))
+  core.say(tables.held(s))
 end
 
 --- Prints the search.

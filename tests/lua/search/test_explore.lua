@@ -28,6 +28,7 @@ local function explored(space, evaluate, o)
   local count, clock = {}, 0
   o = o or {}
   local found = explore.explore(space, { starts = { space:plain() }, seed = o.seed or 1,
+    patience = o.patience or 3,
     budget = o.budget or 1e9, used = function() return clock end,
     evaluate = function(mix)
       clock = clock + 1
@@ -109,6 +110,14 @@ test("no mix is evaluated after the time is used, and mixes without a value are 
     found = explored(space, function() return nil end)
     expect.equal(found.mix, nil)
   end)
+
+test("with more patience a search sees more", function()
+  local space, seen = space_of { 6, 6, 6, 6, 6 }, {}
+  for i, patience in ipairs { 0, 3, 12 } do
+    seen[i] = explored(space, function(mix) return noise(mix, 3) end, { patience = patience }).seen
+  end
+  expect.equal(seen[1] < seen[2] and seen[2] < seen[3], true)
+end)
 
 test("a seed leads to the same mixes again", function()
   local space = space_of { 6, 6, 6, 6, 6 }
