@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 
+#include "engine/base/errors.h"
 #include "engine/routing/workload.h"
 #include "tests/base/message_of.h"
 
