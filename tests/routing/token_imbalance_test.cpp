@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <set>
 
+#include "engine/base/errors.h"
 #include "engine/routing/workload.h"
 #include "tests/base/message_of.h"
 
