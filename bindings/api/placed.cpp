@@ -1,7 +1,10 @@
 // Methods of the argument p of a placement policy: a placement that can be read and edited. Before
 // an edit changes anything, it is checked against the slots that the plan has. Edits return p.
+#include <algorithm>
+
 #include "bindings/policy/placement_views.h"
 #include "engine/placement/performance_model.h"
+#include "engine/placement/quota.h"
 
 namespace moe::lua {
 namespace {
@@ -204,6 +207,54 @@ int share(lua_State* L) {
   return edited(L);
 }
 
+/// Reads a table device -> tokens of devices with copies of an expert, and appends a quota for each.
+void read_quotas(lua_State* L, int index, const PlaceCall& call, const Placement& placement,
+                 int64_t expert, std::vector<Quota>& quotas) {
+  if (!lua_istable(L, index)) {
+    throw user_error("p:quota: a {} is not allowed; give a table device -> tokens",
+                     luaL_typename(L, index));
+  }
+  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
+    const int64_t device = check_device(L, lua_gettop(L) - 1, call);
+    const double tokens = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
+    if (device == placement.owner(expert) || !placement.holds(device, expert)) {
+      throw user_error(
+          "p:quota: device {} {} expert {}; give tokens of devices with a copy, the owner computes "
+          "the rest",
+          device + 1, placement.holds(device, expert) ? "owns" : "does not hold", expert + 1);
+    }
+    if (!(tokens >= 0 && tokens <= 0x1p53 && tokens == std::floor(tokens))) {
+      throw user_error("p:quota: {} tokens for device {}; give a whole number of at least 0",
+                       tokens, device + 1);
+    }
+    quotas.push_back({device, static_cast<int64_t>(tokens)});
+  }
+}
+
+// p:quota(e, tokens) -> p; tokens[device] of the devices with a copy, the owner computes the rest
+int quota(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  Placement& placement = p.edit();
+  const PlaceCall& call = *p.call;
+  const int64_t e = check_expert(L, 2, call);
+  if (!placement.bounds().weighted) {
+    throw UserError("p:quota: needs weighted = true in the policy");
+  }
+  std::vector<Quota> quotas;
+  read_quotas(L, 3, call, placement, e, quotas);
+  std::sort(quotas.begin(), quotas.end(),
+            [](const Quota& a, const Quota& b) { return a.device < b.device; });
+  int64_t rest = call.in->loads.of_expert(e);
+  for (const Quota& q : quotas) rest -= q.tokens;
+  if (rest < 0) {
+    throw user_error("p:quota: expert {} has {} tokens, {} fewer than its copies are to compute",
+                     e + 1, call.in->loads.of_expert(e), -rest);
+  }
+  quotas.insert(quotas.begin(), {placement.owner(e), rest});
+  share_by_quota(placement, e, call.in->loads, quotas);
+  return edited(L);
+}
+
 int device_load(lua_State* L) {
   PlacementHandle& p = check_placement(L);
   const int64_t d = check_device(L, 2, *p.call);
@@ -274,6 +325,10 @@ void open_placed(lua_State* L) {
        "how holders share the expert's tokens: a device that holds the expert takes its own and "
        "the owner the rest (local), all take equally many (even), or by weight (a function)",
        method<share>},
+      {"quota", "(expert: integer, tokens: table<integer, integer>): moe.Placement",
+       "how many of the expert's tokens each device with a copy computes; the owner computes the "
+       "rest. Tokens of a device that holds the expert stay there first. Needs weighted = true",
+       method<quota>},
       {"device_load", "(device: integer): integer",
        "rows that the device computes with this placement", method<device_load>},
       {"time_ms", "(): number",

@@ -17,10 +17,10 @@ size_t at(int64_t i) {
 class Search {
  public:
   Search(const ExpertCounts& loads, std::span<const int64_t> owners, int64_t slots,
-         int64_t min_tokens)
+         const UltraEpOptions& options)
       : load_(inputs_of_experts(loads)),
         slots_(slots),
-        min_tokens_(min_tokens),
+        options_(options),
         before_(at(loads.sources)) {
     owned_.resize(before_.size());
     for (const int64_t e : heaviest_first(load_)) {
@@ -65,22 +65,29 @@ class Search {
     const size_t first = copies.size();
     while (given < need && given < load_[at(expert)]) {
       const int64_t wanted = std::min(need, load_[at(expert)]) - given;
-      int64_t most = -1, takers = 0;
+      int64_t taker = -1, takers = 0;
       for (size_t d = 0; d < room_.size(); ++d) {
         if (room_[d] <= 0 || free_[d] == 0 || holds(copies, first, d)) continue;
         ++takers;
-        if (most < 0 || room_[d] > room_[at(most)]) most = static_cast<int64_t>(d);
+        if (taker < 0 || better(room_[d], room_[at(taker)], wanted))
+          taker = static_cast<int64_t>(d);
       }
       if (takers == 0) break;
-      const int64_t tokens = std::min(wanted, room_[at(most)]);
+      const int64_t tokens = std::min(wanted, room_[at(taker)]);
       const int64_t share = even_ ? (need - given + takers - 1) / takers : 1;
-      if (tokens < std::max(share, min_tokens_)) break;
-      copies.push_back({expert, most, tokens});
-      room_[at(most)] -= tokens;
-      --free_[at(most)];
+      if (tokens < std::max(share, options_.min_tokens)) break;
+      copies.push_back({expert, taker, tokens});
+      room_[at(taker)] -= tokens;
+      --free_[at(taker)];
       given += tokens;
     }
     return given;
+  }
+
+  /// Returns whether a device with so much room is to be preferred to another for so many tokens.
+  bool better(int64_t room, int64_t other, int64_t wanted) const {
+    if (options_.best_fit && other >= wanted) return wanted <= room && room < other;
+    return room > other;
   }
 
   // The owner has no room, and only the copies from `first` on are of the same expert.
@@ -92,7 +99,8 @@ class Search {
   }
 
   std::vector<int64_t> load_;  // [experts]
-  int64_t slots_, min_tokens_;
+  int64_t slots_;
+  UltraEpOptions options_;
   bool even_ = false;
   std::vector<int64_t> before_;  // [devices], tokens without copies
   std::vector<std::vector<int64_t>> owned_;
@@ -106,7 +114,9 @@ Placement place_ultraep(const PlaceInput& input, const PolicyOptions& options) {
   const std::vector<int64_t> owners = single_owners(next, "ultraep");
   const UltraEpPlan plan =
       plan_ultraep(input.loads, owners, next.bounds().shadows,
-                   {options.at("slack"), static_cast<int64_t>(options.at("min_tokens"))});
+                   {.slack = options.at("slack"),
+                    .min_tokens = static_cast<int64_t>(options.at("min_tokens")),
+                    .best_fit = options.at("best_fit") != 0});
   const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
   for (size_t i = 0; i < plan.copies.size();) {
     const int64_t expert = plan.copies[i].expert;
@@ -125,11 +135,12 @@ Placement place_ultraep(const PlaceInput& input, const PolicyOptions& options) {
 
 UltraEpPlan plan_ultraep(const ExpertCounts& loads, std::span<const int64_t> owners, int64_t slots,
                          const UltraEpOptions& options) {
-  Search search(loads, owners, slots, options.min_tokens);
+  Search search(loads, owners, slots, options);
   const int64_t mean = (search.total() + loads.sources - 1) / loads.sources;
   const int64_t most = search.heaviest(), step = std::max<int64_t>(1, (most + 99) / 100);
   std::vector<Copied> copies;
-  int64_t threshold = std::llround(std::ceil(static_cast<double>(mean) * (1 + options.slack)));
+  const double first = static_cast<double>(search.total()) / static_cast<double>(loads.sources);
+  int64_t threshold = std::max(mean, std::llround(std::floor(first * (1 + options.slack) + 1e-6)));
   for (int tries = 0; tries < 3; ++tries) {
     if (search.fits(threshold, true, copies)) return {copies, std::min(threshold, most)};
     threshold = std::min(most, threshold + step);
@@ -156,7 +167,10 @@ PlacementPolicy ultraep_policy() {
       {number_option("slack", 0.01, 0, 1,
                      "the first threshold of a device's tokens that is tried is so much above "
                      "the mean, as a fraction of it"),
-       integer_option("min_tokens", 1, 1, 1e12, "fewest tokens that a copy may get")},
+       integer_option("min_tokens", 1, 1, 1e12, "fewest tokens that a copy may get"),
+       integer_option("best_fit", 1, 0, 1,
+                      "1: tokens go to the device with the least room that suffices; 0: to that "
+                      "with the most room, as in the public code")},
       false,
       Reads::kNothing,
       {.now = true, .shadows = 2, .weighted = true}};

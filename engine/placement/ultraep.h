@@ -2,18 +2,22 @@
 // code, github.com/Dots-Infra/UltraEP): copies of experts and the tokens that each of them
 // computes, from the exact loads of one layer and micro-batch.
 //
-// For a threshold, the most tokens that a device may compute, devices above it give tokens away: the
-// heaviest device first, of its experts the heaviest first, each time to the device with the most
-// room that has a free slot and does not hold the expert; as many as are to be given away, as there
-// is room for, and as the expert has left. The threshold fails if a device cannot get rid of its
-// tokens. Tried first are the mean load and `slack` of it more, and two thresholds above that by a
+// For a threshold, the most tokens that a device may compute, devices above it give tokens away:
+// the heaviest device first, of its experts the heaviest first, each time to a device that has
+// room, a free slot and does not hold the expert; as many as are to be given away, as there is room
+// for, and as the expert has left. The threshold fails if a device cannot get rid of its tokens.
+// Tried first are the mean load and `slack` of it more, and two thresholds above that by a
 // hundredth of the heaviest device's load; in these a copy must get at least an even share of what
 // is to be given away among the devices that could take it, or the next expert is tried. If all
 // fail, the least threshold that succeeds without this condition is searched for from the mean on.
 //
-// Chosen here: that search halves the interval (the public code divides it by five); ties go to the
-// lower number; sources fill quotas in order (quota.h), while the public code shares by proportion
-// on each source, which can miss a quota by some tokens.
+// Chosen here: of the devices that could take all, the one with the least room takes it, and only
+// if there is none the one with the most room. The public code always takes the one with the most
+// room, as `best_fit = false` does, which needs more copies (bench_placement). The first threshold
+// is rounded down, so that it is kept to the token (there rounded up). The search halves the
+// interval (there divided by five). Ties go to the lower number. Sources fill quotas in order
+// (quota.h), while the public code shares by proportion on each source, which can miss a quota by
+// some tokens.
 #pragma once
 
 #include <cstdint>
@@ -38,6 +42,7 @@ struct UltraEpPlan {
 struct UltraEpOptions {
   double slack = 0.01;     // as above, >= 0; the default of the public code
   int64_t min_tokens = 1;  // the fewest tokens that a copy may get
+  bool best_fit = true;    // as above
 };
 
 /// Makes the plan. owners: [experts], devices from 0; slots: for copies, per device. Without a slot

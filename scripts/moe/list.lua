@@ -40,7 +40,7 @@ end
 local function pass_text(pass)
   local tried, options = pass.candidates or { { pass = pass } }, {}
   local name = tried[1].pass.name
-  for _, row in ipairs(core.table "passes") do
+  for _, row in ipairs(policy.pass_rows) do
     for _, option in ipairs(row.name == name and row.options or {}) do
       options[#options + 1] = option_text(option, tried)
     end

@@ -3,6 +3,7 @@
 
 #include "bindings/policy/placement.h"
 #include "engine/placement/performance_model.h"
+#include "engine/placement/quota.h"
 #include "tests/bindings/fixture.h"
 
 using namespace moe;
@@ -118,6 +119,25 @@ TEST_CASE("edits of p are those of the engine") {
   }
   CHECK(placed("p:shadow(1, 2) return p:share(1, function(src, d)\n"
                "return (src == 1 or d == 2) and 0.5 or 0.25 end)") == expected);
+}
+
+TEST_CASE("quotas of p are those of the engine, and the owner computes the rest") {
+  Trial trial;
+  Placement expected = trial.now;
+  expected.add_shadow(0, 1);
+  share_by_quota(expected, 0, trial.loads, {{0, 7}, {1, 33}});
+  CHECK(placed("return p:shadow(1, 2):quota(1, { [2] = 33 })") == expected);
+  CHECK(device_loads(expected, trial.loads).computed == std::vector<int64_t>{7 + 8, 33 + 22});
+  CHECK_THAT(error_of("p:quota(1, { [2] = 1 })"), Contains("device 2 does not hold expert 1"));
+  CHECK_THAT(error_of("p:quota(1, { [1] = 1 })"), Contains("device 1 owns expert 1"));
+  CHECK_THAT(error_of("p:quota(1, { [3] = 1 })"), Contains("device 3 is not allowed"));
+  const std::string copied = "p:shadow(1, 2) ";
+  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 41 })"),
+             Contains("expert 1 has 40 tokens, 1 fewer than"));
+  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 0.5 })"), Contains("0.5 tokens for device 2"));
+  CHECK_THAT(error_of(copied + "p:quota(1, 3)"), Contains("a number is not allowed"));
+  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 3 })", true, false),
+             Contains("needs weighted = true"));
 }
 
 TEST_CASE("p tells its holders, its rows, its times and what is free") {
@@ -406,6 +426,27 @@ for step = 1, 4 do
   assert(p.copies == (step == 1 and 0 or 1))
   assert((p.log and p.log[1]) == (step == 1 and 'call 1' or step == 3 and 'call 2' or nil))
   assert(math.abs(r.losses[step] - plain.losses[step]) < 1e-5)
+end
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
+TEST_CASE("the library's methods plan from the exact load of each layer, and change no result") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local plain = train(moe.system 'raf_rows' {})
+for _, name in ipairs { 'ultraep', 'echo', 'llep', 'lplb', 'moonep' } do
+  local options = name == 'llep' and { factor = 1, min_tokens = 1, ratio = 1 } or {}
+  local r = train(moe.system(name) { moe.pass[name](options), moe.pass.serial {} })
+  local copies = 0
+  for step = 1, 4 do
+    local p = r.placements[step][1]
+    copies = copies + p.copies
+    assert(p.moves == 0 and p.max_load <= p.max_load_plain, name)
+    assert(math.abs(r.losses[step] - plain.losses[step]) < 1e-5, name)
+  end
+  assert(copies > 0, name .. ' copies nothing')
 end
 )");
   INFO((failure ? failure->message + failure->traceback : ""));

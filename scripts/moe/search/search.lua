@@ -6,6 +6,7 @@ local explore = require "moe.search.explore"
 local jobs_lib = require "moe.run.jobs"
 local mixes = require "moe.search.mixes"
 local order = require "moe.search.order"
+local policy = require "moe.spec.policy"
 local real = require "moe.search.real"
 local schema = require "moe.base.schema"
 local session = require "moe.run.session"
@@ -93,7 +94,7 @@ end
 -- Raises a user error unless each list of `options` is of values of an option of a pass.
 local function check_options(options, at)
   local passes = {}
-  for _, row in ipairs(core.table "passes") do passes[row.name] = row end
+  for _, row in ipairs(policy.pass_rows) do passes[row.name] = row end
   for pass, lists in pairs(options) do
     local path = "moe.search.options." .. tostring(pass)
     if not passes[pass] then

@@ -24,7 +24,10 @@ local DIMENSIONS = {
     { "prophet_split", passes = { prophet = { hidden = 1, split = true } } },
     { "fastermoe_shadowing", passes = { fastermoe_shadowing = {} } },
     { "top_k", passes = { top_k = { k = 2, shadows = 2 } } },
-    { "eplb", passes = { eplb = {} } }, { "swap", passes = { swap = {} } } },
+    { "eplb", passes = { eplb = {} } }, { "swap", passes = { swap = {} } },
+    { "ultraep", passes = { ultraep = {} } }, { "echo", passes = { echo = {} } },
+    { "llep", passes = { llep = {} } }, { "lplb", passes = { lplb = {} } },
+    { "moonep", passes = { moonep = {} } } },
   { "copies", { "prophet_schedule", passes = { prophet_schedule = {} } } },
   { "weights", { "dw_schedule", passes = { dw_schedule = {} } } },
   { "discipline", { "serial", passes = { serial = {} } },
@@ -49,7 +52,7 @@ local REDUCE_NAMES = { [READY] = "when ready, buckets of 25 MiB",
   [READY_EACH] = "when ready, each gradient" }
 
 local kinds = {}  -- name of a pass -> its kind
-for _, row in ipairs(core.table "passes") do kinds[row.name] = row.kind end
+for _, row in ipairs(policy.pass_rows) do kinds[row.name] = row.kind end
 
 -- Raises an error that names the first pass that is neither in a dimension nor excluded.
 local function check_passes()

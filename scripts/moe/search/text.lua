@@ -12,7 +12,7 @@ local M = {}
 -- Returns the text of a pass: moe.pass.name { options }, or a policy's name with its options.
 local function pass_text(pass)
   local options = lua_text.text(pass.options, "  ")
-  if pass.apply or pass.placement then return ("%s %s"):format(pass.name, options) end
+  if pass.own then return ("%s %s"):format(pass.name, options) end
   return ("moe.pass.%s %s"):format(pass.name, options)
 end
 
@@ -68,7 +68,7 @@ return moe.experiment {
 function M.write_recipe(c, space, best)
   for _, choice in ipairs(space:chosen(best)) do
     for _, pass in ipairs(choice.passes) do
-      if pass.apply or pass.placement then return nil, "the policy " .. pass.name end
+      if pass.own then return nil, "the policy " .. pass.name end
     end
   end
   local model, why = model_text(c.model)

@@ -2,13 +2,20 @@
 -- built-in passes. A definition returns a constructor: calling it with options makes an instance
 -- for a model or a system. In a run each rank thread evaluates the recipe in a Lua state of its own
 -- and finds gates and placements in M.registry by name.
+local balance = require "moe.techniques.balance"
+local balance_pass = require "moe.techniques.balance.pass"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
 
---- The policies that were defined in this Lua state: kind -> name -> checked definition.
+--- The built-in passes, as core.table "passes" has them: those of the engine, and the balancing
+--- methods in Lua that plan copies.
+M.pass_rows = {}
+
+--- The policies that were defined in this Lua state, and the placements in Lua of the library:
+--- kind -> name -> checked definition.
 M.registry = { gate = {}, pass = {}, schedule = {}, placement = {} }
 
 local instance_mt = {
@@ -117,7 +124,7 @@ M.KINDS = {
 
 local function check_name(kind, def, at)
   local path = ("moe.policy.%s.name: '%s' "):format(kind, def.name)
-  for _, known in ipairs(core.table(kind == "gate" and "gates" or "passes")) do
+  for _, known in ipairs(kind == "gate" and core.table "gates" or M.pass_rows) do
     if known.name == def.name then
       errors.user(("%sis the name of a built-in %s; give another name"):format(path,
         kind == "gate" and "gate" or "pass"), at)
@@ -159,6 +166,26 @@ local function placement_options(def, options, path, at)
   end
 end
 
+-- Returns the constructor of instances of a checked definition, which `registry` gets.
+local function constructor(kind, def, options, own)
+  M.registry[kind][def.name] = def
+  return function(given)
+    local here = errors.here()
+    local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
+      own = own, options = schema.check(options, given or {},
+        (own and "" or "moe.pass.") .. def.name, here) }
+    for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "needs",
+        "gives" } do
+      instance[key] = def[key]
+    end
+    if kind == "placement" then
+      instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
+    end
+    options_of[instance] = options
+    return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
+  end
+end
+
 local function define(kind)
   return function(t)
     local at = errors.here()
@@ -172,21 +199,7 @@ local function define(kind)
     check_name(kind, def, at)
     local options = schema.options(def.params, path .. ".params", at)
     if kind == "placement" then placement_options(def, options, path, at) end
-    M.registry[kind][def.name] = def
-    return function(given)
-      local here = errors.here()
-      local instance = { kind = kind, name = def.name, stage = kind == "pass" and def.at or kind,
-        options = schema.check(options, given or {}, def.name, here) }
-      for _, key in ipairs { "scope", "scores", "weight", "k", "bound", "route", "apply", "needs",
-          "gives" } do
-        instance[key] = def[key]
-      end
-      if kind == "placement" then
-        instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
-      end
-      options_of[instance] = options
-      return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
-    end
+    return constructor(kind, def, options, true)
   end
 end
 
@@ -222,8 +235,34 @@ local function builtin(row)
 end
 
 local passes = {}
-for _, row in ipairs(core.table("passes")) do
+for _, row in ipairs(core.table "passes") do
+  M.pass_rows[#M.pass_rows + 1] = row
   passes[row.name] = { builtin(row), M.pass_options(row), "moe.Pass", row.doc }
+end
+
+-- Returns a field list as the options of an entry of core.table("passes").
+local function option_rows(given)
+  local rows = {}
+  for i, name in ipairs(schema.keys_of(given)) do
+    local field = given[name]
+    rows[i] = { name = name, doc = field.doc, default = field.default, lo = field.lo,
+      hi = field.hi, whole = field.type == "integer" }
+  end
+  return rows
+end
+
+for _, name in ipairs(schema.keys_of(balance)) do
+  local method = balance[name]
+  if not method.pooled then
+    local def = schema.merged(balance_pass.FIELDS,
+      { name = name, place = balance_pass.place(method) })
+    local options = schema.merged(method.options, {})
+    placement_options(def, options, "moe.pass." .. name)
+    M.pass_rows[#M.pass_rows + 1] = { name = name, doc = method.doc, kind = "placement",
+      reads = "nothing", needs = {}, gives = {}, options = option_rows(options) }
+    passes[name] = { constructor("placement", def, options, false), options, "moe.Pass",
+      method.doc }
+  end
 end
 
 --- The constructors of the built-in passes: moe.pass.<name>{ options }.

@@ -115,6 +115,17 @@ M.known = {
   fastermoe_shadowing = placed("FasterMoE's shadowing: experts with many tokens are copied to all "
     .. "devices, as long as its performance model predicts a gain",
     function(p) return p.fastermoe_shadowing {} end),
+  -- Methods that balance the exact load of each layer and step (recipes/balancers.lua).
+  ultraep = placed("UltraEP: copies with quotas, so that no device computes more than just over "
+    .. "the mean", function(p) return p.ultraep {} end),
+  echo = placed("ECHO: what devices have above the mean goes to copies on devices below it",
+    function(p) return p.echo {} end),
+  llep = placed("LLEP: tokens and experts go from devices above a limit to the least loaded",
+    function(p) return p.llep {} end),
+  lplb = placed("LPLB: a linear program over copies of the heaviest experts at fixed places, which "
+    .. "are sent in each step here", function(p) return p.lplb {} end),
+  moonep = placed("MoonEP: copies so that every device computes the mean, to the token",
+    function(p) return p.moonep {} end),
   prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "
     .. "devices that have tokens for it", function(p) return p.prophet {} end),
   swap = placed("SmartMoE: experts are swapped between devices until these compute about equally "

@@ -6,6 +6,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
 local packing = require "moe.spec.packing"
+local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 
@@ -118,15 +119,15 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       link = link ~= nil } }))
 end
 
-local defs = {}  -- entries of core.table "passes", indexed by name
-for _, row in ipairs(core.table "passes") do defs[row.name] = row end
+local defs = {}  -- entries of policy.pass_rows, indexed by name
+for _, row in ipairs(policy.pass_rows) do defs[row.name] = row end
 
 -- Returns what a stage reads from the cost model: "nothing", "rates" (of a device and its links) or
 -- "times" (of single ops).
 local function reads_of(stage)
   if stage.apply then return "times" end  -- a policy of the recipe may read any time
-  if stage.placement then return "rates" end
   local def = defs[stage.name]
+  if not def then return "rates" end  -- a placement of the recipe
   if def.reads ~= "nothing" then return def.reads end
   for _, option in ipairs(def.options) do
     local value = stage.options[option.name]

@@ -30,25 +30,33 @@ local function sum(values)
 end
 M.sum = sum
 
---- Returns the layer of the counts routed[expert][device], with experts owned by the devices in
---- order, equally many by each, or one more by the first: { routed, devices, experts, total,
---- residents, spare = slots of a device for owned and for copied experts, load[expert],
---- owner[expert], owned[device] = its experts, computed[device] = tokens without copies }.
-function M.new(routed, residents, spare)
-  local experts, devices = #routed, #routed[1]
-  local layer = { routed = routed, experts = experts, devices = devices, spare = spare,
-    load = {}, owner = {}, owned = {}, computed = {} }
+--- Returns the layer of the loads load[expert], with experts owned by the devices in order, equally
+--- many by each, or one more by the first: { devices, experts, total, residents, spare = slots of a
+--- device for owned and for copied experts, load[expert], owner[expert], owned[device] = its
+--- experts, computed[device] = tokens without copies }.
+function M.of_loads(load, devices, residents, spare)
+  local experts = #load
+  local layer = { experts = experts, devices = devices, spare = spare, load = load, owner = {},
+    owned = {}, computed = {}, total = sum(load) }
   local e = 0
   for d = 1, devices do
     layer.owned[d], layer.computed[d] = {}, 0
     for i = 1, math.floor(experts / devices) + (d <= experts % devices and 1 or 0) do
       e = e + 1
-      layer.owned[d][i], layer.owner[e], layer.load[e] = e, d, sum(routed[e])
-      layer.computed[d] = layer.computed[d] + layer.load[e]
+      layer.owned[d][i], layer.owner[e] = e, d
+      layer.computed[d] = layer.computed[d] + load[e]
     end
   end
   layer.residents = residents or #layer.owned[1]
-  layer.total = sum(layer.load)
+  return layer
+end
+
+--- Returns the layer of the counts routed[expert][device], which it also has as `routed`.
+function M.new(routed, residents, spare)
+  local load = {}
+  for e, row in ipairs(routed) do load[e] = sum(row) end
+  local layer = M.of_loads(load, #routed[1], residents, spare)
+  layer.routed = routed
   return layer
 end
 
