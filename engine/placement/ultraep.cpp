@@ -140,7 +140,8 @@ UltraEpPlan plan_ultraep(const ExpertCounts& loads, std::span<const int64_t> own
   const int64_t most = search.heaviest(), step = std::max<int64_t>(1, (most + 99) / 100);
   std::vector<Copied> copies;
   const double first = static_cast<double>(search.total()) / static_cast<double>(loads.sources);
-  int64_t threshold = std::max(mean, std::llround(std::floor(first * (1 + options.slack) + 1e-6)));
+  int64_t threshold =
+      std::max<int64_t>(mean, std::llround(std::floor(first * (1 + options.slack) + 1e-6)));
   for (int tries = 0; tries < 3; ++tries) {
     if (search.fits(threshold, true, copies)) return {copies, std::min(threshold, most)};
     threshold = std::min(most, threshold + step);

@@ -1,0 +1,159 @@
+-- Which method that balances the exact load of a layer gives the fastest step, and why? W0 to W7,
+-- the workloads of the token-imbalance benchmark proposed for Megatron-LM, on three sizes of
+-- cluster. Then: from how many tokens per rank on does it pay to send copies of experts (MoonEP,
+-- issue 6)? The layers are as wide as those of DeepSeek-V3.
+-- Copies are sent in the step that uses them, since there are no micro-batches here under which they
+-- could hide; LPLB keeps its copies, here they are sent too. FlexMoE and LAER lay out experts with
+-- their states and do not act between gate and dispatch; they are in balancers.lua. eplb and swap
+-- place experts for the steps that follow.
+local moe = require "moe"
+
+local NODES, SEEDS, STEPS = { 1, 2, 8 }, { 1, 2, 3 }, 4
+local SYSTEMS = { "raf_rows", "ultraep", "echo", "moonep", "llep", "lplb", "eplb", "swap",
+  "prophet_planner", "fastermoe_shadowing" }
+local WORKLOADS = { "W0_balanced", "W1_hot_expert_set", "W2_hot_rank", "W3_spread_hot_experts",
+  "W4_source_ragged", "W5_zero_expert_rank", "W6_rotating_hotspot", "W7_burst" }
+local TOKENS = { 256, 512, 1024, 2048, 4096, 8192, 16384 }  -- per rank
+local PAYS = { "moonep", "ultraep" }
+
+local function model(routing, tokens)
+  local seq = math.min(tokens, 4096)
+  return moe.model.decoder { layers = 2, hidden = 7168, heads = 64, kv_heads = 8, expert_ffn = 2048,
+    experts = 256, k = 8, seq = seq, batch_per_device = tokens / seq, vocab = 32000,
+    rows_bound = 16, routing = routing }
+end
+
+local function systems(names)
+  local list = {}
+  for i, name in ipairs(names) do list[i] = moe.system(name) {} end
+  return list
+end
+
+-- Returns the least, the middle and the largest of a list.
+local function spread(values)
+  table.sort(values)
+  return values[1], values[math.floor((#values + 1) / 2)], values[#values]
+end
+
+local function short(workload) return workload:match "^W%d" end
+
+-- Returns times[nodes][workload][system] = step times over that of even load, one for each seed.
+local function over_even(R)
+  local times, even = {}, {}
+  for run in R:each() do
+    local p = run.point
+    if p.workload == WORKLOADS[1] and run.system == "raf_rows" then
+      even[p.nodes] = run.iteration_ms
+    end
+  end
+  for run in R:each() do
+    local p = run.point
+    local by = times[p.nodes] or {}
+    by[p.workload] = by[p.workload] or {}
+    local list = by[p.workload][run.system] or {}
+    list[#list + 1] = run.iteration_ms / even[p.nodes]
+    times[p.nodes], by[p.workload][run.system] = by, list
+  end
+  return times
+end
+
+local function show_times(times, nodes)
+  print(("\n%d H100, step time over that of even load: median and half the range over %d seeds")
+    :format(8 * nodes, #SEEDS))
+  local rows = { { "" } }
+  for _, workload in ipairs(WORKLOADS) do table.insert(rows[1], short(workload)) end
+  for _, name in ipairs(SYSTEMS) do
+    local row = { name }
+    for _, workload in ipairs(WORKLOADS) do
+      local lo, middle, hi = spread(times[nodes][workload][name])
+      row[#row + 1] = ("%.2f ±%.2f"):format(middle, (hi - lo) / 2)
+    end
+    rows[#rows + 1] = row
+  end
+  print(moe.table(rows))
+end
+
+-- Returns the system with the smallest median time.
+local function fastest(by_system)
+  local best, least
+  for _, name in ipairs(SYSTEMS) do
+    local _, middle = spread(by_system[name])
+    if not best or middle < least then best, least = name, middle end
+  end
+  return best
+end
+
+-- Returns what a step of the system waits for: milliseconds of exposed communication by cause.
+local function causes(workload, nodes, name)
+  local plan = moe.plan { model = model(moe.workload(workload) { seed = SEEDS[1] }, 8192),
+    cluster = moe.cluster.h100 { nodes = nodes }, system = moe.system(name) {} }
+  local texts, why = {}, plan:explain { steps = STEPS }
+  for _, cause in ipairs(why.causes) do
+    if cause.ms >= 0.05 * why.exposed_ms then
+      texts[#texts + 1] = ("%s %.1f"):format(cause.cause, cause.ms)
+    end
+  end
+  return ("%.1f ms exposed: %s"):format(why.exposed_ms, table.concat(texts, ", "))
+end
+
+local function show_why(times)
+  local nodes = NODES[#NODES]
+  print(("\nThe fastest on %d H100, and what its communication and that of raf_rows waits for")
+    :format(8 * nodes))
+  local rows = { { "", "system", "in one step of one rank" } }
+  for _, workload in ipairs(WORKLOADS) do
+    local best = fastest(times[nodes][workload])
+    rows[#rows + 1] = { short(workload), best, causes(workload, nodes, best) }
+    if best ~= "raf_rows" then
+      rows[#rows + 1] = { "", "raf_rows", causes(workload, nodes, "raf_rows") }
+    end
+  end
+  print(moe.table(rows))
+end
+
+moe.run(moe.experiment { name = "balancers_steps",
+  over = { nodes = NODES, workload = WORKLOADS, seed = SEEDS },
+  case = function(p)
+    return { model = model(moe.workload(p.workload) { seed = p.seed }, 8192),
+      cluster = moe.cluster.h100 { nodes = p.nodes }, systems = systems(SYSTEMS) }
+  end,
+  run = { { "simulate", steps = STEPS } },
+  show = function(R)
+    local times = over_even(R)
+    for _, nodes in ipairs(NODES) do show_times(times, nodes) end
+    show_why(times)
+  end })
+
+moe.run(moe.experiment { name = "break_even",
+  over = { tokens = TOKENS, seed = SEEDS },
+  case = function(p)
+    return { model = model(moe.workload "zipf" { max_over_mean = 2, seed = p.seed }, p.tokens),
+      cluster = moe.cluster.h100 { nodes = NODES[#NODES] },
+      systems = systems { "raf_rows", unpack(PAYS) } }
+  end,
+  run = { { "simulate", steps = STEPS } },
+  show = function(R)
+    local rows = { { "tokens per rank" } }
+    for _, name in ipairs(PAYS) do
+      rows[1][#rows[1] + 1] = "raf_rows / " .. name
+    end
+    for _, tokens in ipairs(TOKENS) do
+      local row = { tokens }
+      for _, name in ipairs(PAYS) do
+        local ratios = {}
+        for _, runs in ipairs(R:where { tokens = tokens }:groups(function(run)
+          return { run.point.seed }
+        end)) do
+          local ms = {}
+          for _, run in ipairs(runs) do ms[run.system] = run.iteration_ms end
+          ratios[#ratios + 1] = ms.raf_rows / ms[name]
+        end
+        local lo, middle, hi = spread(ratios)
+        row[#row + 1] = ("%.2f [%.2f, %.2f]"):format(middle, lo, hi)
+      end
+      rows[#rows + 1] = row
+    end
+    print(("\nWhere the busiest of %d ranks gets twice the mean: how much faster copies make a step")
+      :format(8 * NODES[#NODES]))
+    print(moe.table(rows))
+  end })
