@@ -128,6 +128,23 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("Order as predicted in "));
 }
 
+TEST_CASE("a search under a routing prunes by no bound and claims none") {
+  const Recipe recipe(R"(
+    local skewed = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 512, heads = 4, seq = 256,
+      batch_per_device = 4, experts_per_device = 2, gate = "top_k", k = 2,
+      routing = moe.workload "zipf" { s = 1, drift = 0.1 } }
+    local s = moe.search { model = skewed, cluster = cluster,
+      techniques = { "used_rows", "dw_schedule", "swap" } }
+    assert(s.bound_ms == nil and s.least_bound_ms == nil)
+    assert(s.simulated == s.space, s.simulated)
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Contains("There is no bound on the best mix's time"));
+  CHECK_THAT(o.text, !Contains("inf"));
+}
+
 TEST_CASE("the example of `moebench doc search` runs") {
   const Outcome doc = test::run(MOEBENCH_BINARY " doc search");
   const size_t begin = doc.text.find("example:\n"), end = doc.text.find("\n  see also:");

@@ -34,7 +34,7 @@ function M.new(space, spec, c, at)
   end
   return setmetatable({ techniques = techniques, space = space, spec = spec, c = c, at = at,
     of = {}, list = {}, systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0,
-    excluded = 0, least_bound = math.huge }, Tried)
+    excluded = 0 }, Tried)
 end
 
 -- Returns the specification for a system, with the number of steps that it takes.
@@ -68,19 +68,29 @@ function Tried:ms_of(system, spec)
   return outcome and outcome.iteration_ms
 end
 
--- Returns { key, mix, label, iteration_ms, peak_bytes, oom, why } of a mix, which is simulated now
--- unless it was before.
+-- Returns a time below which no schedule of the ops of a system is, or nil if it is not known: the
+-- plan's bound counts the rows that it expects, and a routing or placed experts change them from
+-- step to step.
+function Tried:bound_of(system, outcome)
+  if self.c.model.routing or target.places(system) then return nil end
+  return outcome.lower_bound_ms
+end
+
+-- Returns { key, mix, label, iteration_ms, peak_bytes, bound_ms, oom, why } of a mix, which is
+-- simulated now unless it was before.
 function Tried:entry(mix)
   local key = self.space:key(mix)
   if self.of[key] then return self.of[key] end
-  local outcome, why = self:outcome(self.space:system(mix, "mix", self.at))
+  local system = self.space:system(mix, "mix", self.at)
+  local outcome, why = self:outcome(system)
   self.simulated = self.simulated + 1
   local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix) }
   if outcome then
     entry.iteration_ms, entry.peak_bytes = outcome.iteration_ms, outcome.peak_bytes
     entry.oom, entry.hash = outcome.oom, outcome.plan_hash
-    self.bounds[self.space:family(mix)] = outcome.lower_bound_ms
-    self.least_bound = math.min(self.least_bound, outcome.lower_bound_ms)
+    entry.bound_ms = self:bound_of(system, outcome)
+    self.bounds[self.space:family(mix)] = entry.bound_ms
+    self.least_bound = math.min(self.least_bound or math.huge, entry.bound_ms or math.huge)
   end
   self.of[key] = entry
   self.list[#self.list + 1] = entry

@@ -167,8 +167,9 @@ schema.record("search", "search", "what moe.search found", {
   { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
     .. "stays faster than the plain one and than the best known system at both ends of each "
     .. "assumed constant, or at which ends it does not" },
-  { "bound_ms", "number", "a time below which no schedule of the best mix's ops is" },
-  { "least_bound_ms", "number", "the smallest such time of all mixes seen" },
+  { "bound_ms", "number?", "a time below which no schedule of the best mix's ops is; nil under a "
+    .. "routing or with placed experts, whose ops take other times in each step" },
+  { "least_bound_ms", "number?", "the smallest such time of all mixes seen" },
   { "simulated", "integer", "mixes that were planned and simulated" },
   { "excluded", "integer", "mixes that were not simulated since a bound says that they are slower, "
     .. "or since mixes with the same two techniques were refused" },
@@ -261,7 +262,8 @@ function M.search(t)
     front = tried:front(), named = tried:named(), refused = tried:refusals(),
     simulated = tried.simulated, excluded = tried.excluded, space = space.size,
     exhaustive = exhaustive, objective = objectives, patience = early and c.patience or nil }
-  s.bound_ms, s.least_bound_ms = s.best.lower_bound_ms, tried.least_bound
+  s.bound_ms = tried:entry(best).bound_ms
+  s.least_bound_ms = s.bound_ms and tried.least_bound
   s.order = order.of(c, tried, best, s.named[1])
   s.system = text.system(space, best)
   s.took_s = core.clock() - begin

@@ -21,6 +21,15 @@ function M.seen(s)
     .. "a larger `patience` sees more"):format(s.patience)
 end
 
+--- Returns a line on how fast a mix can be.
+function M.bound(s)
+  if not s.bound_ms then
+    return "There is no bound on the best mix's time: its ops take other times in each step."
+  end
+  return ("No schedule of the best mix's ops takes less than %s ms; of the ops of all mixes with "
+    .. "a bound, less than %s ms."):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms))
+end
+
 --- Returns the table of the plain mix, the best ones and the best known system.
 function M.top(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
