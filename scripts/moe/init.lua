@@ -75,6 +75,7 @@ local moe = schema.functions("moe", "name", {
   search = { search.search, search.FIELDS, "moe.Search",
     "looks for the mix of techniques that is best for a model on a cluster",
     example = [[
+local moe = require "moe"
 local mine = moe.policy.schedule {
   name = "one_each", apply = function(s, g)
     local used = {}
