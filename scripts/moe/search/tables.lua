@@ -9,7 +9,12 @@ local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 --- Returns a line on how much of the space was seen.
 function M.seen(s)
   local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
-    s.took_s)
+    s.searched_s)
+  if s.took_s >= s.searched_s + 1 then
+    text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
+  end
+  if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
+  if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
   if s.simulated >= s.space then return text .. ": all" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
@@ -87,8 +92,20 @@ function M.held(s)
     disturbed, #e.pairs)
 end
 
---- Returns lines on known systems, on the order at the ends of the assumed constants, and on what
---- was refused.
+-- Returns a line on a pass that the recipe gives in `with`.
+local function policy_line(s, one)
+  local text = ("%s: in %d mixes"):format(one.policy, one.n)
+  if one.n == 0 then return one.policy .. ": in none of the mixes that were tried" end
+  if one.refused > 0 then text = ("%s, %d of them refused"):format(text, one.refused) end
+  if not one.best_ms then return text end
+  local slower = one.best_ms / s.best.iteration_ms - 1
+  return ("%s; the fastest takes %s ms, %s: %s"):format(text, format.ms(one.best_ms),
+    slower > 0 and ("%.1f%% more than the best mix"):format(100 * slower) or "as the best mix",
+    one.techniques)
+end
+
+--- Returns lines on known systems, on the order at the ends of the assumed constants, on the passes
+--- in `with`, and on what was refused.
 function M.notes(s)
   local lines, known = {}, s.named[1]
   if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
@@ -102,6 +119,7 @@ function M.notes(s)
       or ("The order of best and %s changes at: %s"):format(one.second,
         table.concat(one.changes, ", "))
   end
+  for _, one in ipairs(s.policies) do lines[#lines + 1] = policy_line(s, one) end
   for _, one in ipairs(s.refused) do
     lines[#lines + 1] = ("Refused, %d %s %s: %s"):format(one.n,
       one.n == 1 and "mix," or "mixes, such as", one.techniques, one.why)
