@@ -381,8 +381,12 @@ int run_plans_in_turns(lua_State* L) {
   std::vector<TurnsResult> results = run_in_turns(std::move(in_turns), steps);
   // If the rehearsal was interrupted after its first step, nothing is known.
   if (beside && !results.back().error && results.back().run.result.timelines.size() > 1) {
-    const double slower = runs[0].handle.rehearsal->slower(results.back().run.result);
-    for (PreparedRun& run : runs) run.out["slower"] = slower;
+    const SpeedBeside speed = runs[0].handle.rehearsal->speed(results.back().run.result);
+    for (PreparedRun& run : runs) {
+      run.out["beside"] = {{"slower", speed.slower},
+                           {"steps", speed.steps},
+                           {"compute_share", speed.compute_share}};
+    }
   }
   push_userdata<FinishedTurns>(L, kTurnsType, std::move(runs), std::move(results));
   return 1;

@@ -235,11 +235,11 @@ void open_schedule(lua_State* L) {
       {"discipline",
        "(lane: string, t: { pick?: \"order\"|\"priority\"|(fun(ready: moe.Op[]): moe.Op), "
        "exclusive?: string[], hold?: fun(op: moe.Op, g: moe.Graph): moe.Op? })",
-       "sets how the lane chooses its next op; at most once per lane. pick: by order, by priority "
-       "or by a "
-       "function that returns one of the ready ops; exclusive: lanes that never transfer at the "
-       "same time; hold: returns the compute op that, once begun, holds back transfers of lower "
-       "priority until op is posted",
+       "sets how the lane chooses its next op; at most once per lane. lane: \"comm\", or "
+       "\"comm_reduce\" where the system gives all-reduces a lane of their own. pick: by order, by "
+       "priority or by a function that returns one of the ready ops; exclusive: lanes that never "
+       "transfer at the same time; hold: returns the compute op that, once begun, holds back "
+       "transfers of lower priority until op is posted",
        method<discipline>}};
   new_type<ScheduleHandle>(
       L, {kScheduleType, "s", "the lanes and orders of a plan, which a schedule policy sets",

@@ -159,7 +159,7 @@ std::string reading_text(const MachineReading& reading) {
       line_of("quiet now", fmt::format("{:g} s of the reference kernel on each of {} cores{}",
                                        reading.seconds, reading.cores.size(), slowest));
   text += line_of("", "core  10% of calls below  median ms  90% of calls below");
-  for (const auto& [number, ns] : cores) {
+  for (const auto& [number, ns, busy] : cores) {
     text += line_of("", fmt::format("{:4}  {:18.3f}  {:9.3f}  {:18.3f}", number, to_ms(ns.low),
                                     to_ms(ns.middle), to_ms(ns.high)));
   }

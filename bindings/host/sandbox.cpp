@@ -136,6 +136,9 @@ int undefined_global(lua_State* L) {
   if (std::any_of(kKeptFromRecipes.begin(), kKeptFromRecipes.end(), is_name)) {
     throw user_error("'{}' is not available to recipes; --trust allows it", name);
   }
+  if (name == "moe") {
+    throw user_error("undefined global 'moe': begin the file with local moe = require \"moe\"");
+  }
   std::vector<std::string> names;
   for (lua_pushnil(L); lua_next(L, 1) != 0; lua_pop(L, 1)) {
     if (lua_type(L, -2) == LUA_TSTRING) names.emplace_back(lua_tostring(L, -2));

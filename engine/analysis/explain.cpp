@@ -295,8 +295,7 @@ Explanation explain(const ReplayInput& input, const Timeline& timeline) {
                    [](const Exposure& a, const Exposure& b) { return a.ns > b.ns; });
   all.collectives = collectives_of(record, all.exposures);
   for (const Span& span : timeline.spans) all.makespan_ns = std::max(all.makespan_ns, span.end);
-  all.bound =
-      lower_bound(input.graph, input.schedule, [&](OpId op) { return record.alone_ns(op); });
+  all.bound = lower_bound(input);
   return all;
 }
 

@@ -23,7 +23,7 @@ constexpr Nanoseconds kWarmUp = 100'000'000;
 constexpr Nanoseconds kSleep = 1'000'000;
 
 struct Call {
-  Nanoseconds end, ns;
+  Nanoseconds end, ns, busy;
 };
 
 /// Returns the value below which the share `at` of the values is. Requires: at least one value.
@@ -66,20 +66,21 @@ std::vector<Nanoseconds> sleep_until(Nanoseconds end) {
   return late;
 }
 
-/// Returns the times of the calls that ended in a part of the reading, or of all if there are none.
-std::vector<Nanoseconds> times(const std::vector<std::vector<Call>>& cores, Nanoseconds from,
-                               Nanoseconds to) {
+/// Returns the percentiles of one of the times of these calls. Requires: at least one call.
+Percentiles percentiles(const std::vector<Call>& calls, Nanoseconds Call::*time) {
+  std::vector<Nanoseconds> all;
+  for (const Call& call : calls) all.push_back(call.*time);
+  return {percentile(all, 0.1), percentile(all, 0.5), percentile(all, 0.9)};
+}
+
+/// Returns the median time of the calls that ended in a part of the reading; 0 if there are none.
+double median_of(const std::vector<std::vector<Call>>& cores, Nanoseconds from, Nanoseconds to) {
   std::vector<Nanoseconds> all;
   for (const std::vector<Call>& calls : cores) {
     for (const Call& call : calls) {
       if (call.end >= from && call.end <= to) all.push_back(call.ns);
     }
   }
-  return all;
-}
-
-double median_of(const std::vector<std::vector<Call>>& cores, Nanoseconds from, Nanoseconds to) {
-  const std::vector<Nanoseconds> all = times(cores, from, to);
   return all.empty() ? 0 : static_cast<double>(percentile(all, 0.5));
 }
 
@@ -104,8 +105,9 @@ MachineReading read_machine(double seconds) {
           }
           bind_to(cores[core]);
           do {
+            const Nanoseconds before = thread_cpu_ns();
             const Nanoseconds ns = reference_call_ns(), now = clock_ns();
-            if (now >= begin) calls[core].push_back({now, ns});
+            if (now >= begin) calls[core].push_back({now, ns, thread_cpu_ns() - before});
           } while (calls[core].empty() || clock_ns() < end);
         });
   }
@@ -114,9 +116,8 @@ MachineReading read_machine(double seconds) {
   reading.others = watch.share();
   reading.stolen = std::min(watch.stolen(), reading.others);
   for (size_t i = 0; i < cores.size(); ++i) {
-    const std::vector<Nanoseconds> own = times({calls[i]}, begin, clock_ns());
     reading.cores.push_back(
-        {cores[i], {percentile(own, 0.1), percentile(own, 0.5), percentile(own, 0.9)}});
+        {cores[i], percentiles(calls[i], &Call::ns), percentiles(calls[i], &Call::busy)});
   }
   const Nanoseconds third = (end - begin) / 3;
   const double first = median_of(calls, begin, begin + third);
@@ -131,7 +132,8 @@ double speed_spread(const MachineReading& reading) {
   // The 10th and 90th percentile of a normal distribution are so many standard deviations apart.
   constexpr double kApart = 2.563;
   double sum = 0;
-  for (const auto& [number, ns] : reading.cores) {
+  for (const MachineReading::Core& core : reading.cores) {
+    const Percentiles& ns = core.busy;
     sum += static_cast<double>(ns.high - ns.low) / kApart / static_cast<double>(ns.middle);
   }
   return sum / static_cast<double>(reading.cores.size());

@@ -18,6 +18,7 @@ struct MachineReading {
   struct Core {
     int64_t number;         // as the operating system counts, from 0
     Percentiles reference;  // of the reference kernel (exec/results/machine_state.h)
+    Percentiles busy;       // of its CPU time: without what others took of the core
   };
   std::vector<Core> cores;  // on which this process may run
   double seconds = 0;
@@ -37,7 +38,8 @@ struct MachineReading {
 MachineReading read_machine(double seconds);
 
 /// Returns by how much the speed of a core varies from call to call: the standard deviation of the
-/// reference kernel's times divided by their median, on the mean of all cores.
+/// reference kernel's CPU times divided by their median, on the mean of all cores. Calls that lose
+/// their core for a while are no slower by it.
 double speed_spread(const MachineReading& reading);
 
 /// The bounds within which a machine is quiet enough to time; the bound on others is kMostOthers.

@@ -160,6 +160,13 @@ double ratio(Nanoseconds a, Nanoseconds b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
 }
 
+/// Returns the sum over all groups of compute ops of their medians.
+Nanoseconds compute_ns(const Graph& graph, const StepSamples& samples) {
+  Nanoseconds sum = 0;
+  for (const std::string& group : groups_of(graph, false)) sum += median(samples.at(group));
+  return sum;
+}
+
 }  // namespace
 
 PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
@@ -282,12 +289,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
 }
 
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then) {
-  Nanoseconds sum_now = 0, sum_then = 0;
-  for (const std::string& group : groups_of(graph, false)) {
-    sum_now += median(now.at(group));
-    sum_then += median(then.at(group));
-  }
-  return ratio(sum_now, sum_then);
+  return ratio(compute_ns(graph, now), compute_ns(graph, then));
 }
 
 Rehearsal::Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options)
@@ -344,8 +346,15 @@ RehearsalRun Rehearsal::beside(int64_t steps) const {
   return run;
 }
 
-double Rehearsal::slower(const RunResult& beside) const {
-  return moe::slower(plan_->graph, step_samples(plan_->graph, beside), samples_);
+SpeedBeside Rehearsal::speed(const RunResult& beside) const {
+  const Graph& graph = plan_->graph;
+  const StepSamples now = step_samples(graph, beside);
+  const std::vector<Nanoseconds>& steps = now.at("step");
+  const Nanoseconds middle = median(steps);
+  SpeedBeside speed{.slower = slower(graph, now, samples_),
+                    .compute_share = std::min(1.0, ratio(compute_ns(graph, now), middle))};
+  for (const Nanoseconds ns : steps) speed.steps.push_back(ratio(ns, middle));
+  return speed;
 }
 
 }  // namespace moe

@@ -76,6 +76,16 @@ double slower(const Graph& graph, const StepSamples& now, const StepSamples& the
 /// enough for a median; more would only take time.
 constexpr int64_t kMostStepsBeside = 64;
 
+/// What a run of the plain program in turns with others tells of the machine's speed.
+struct SpeedBeside {
+  /// By what factor compute took longer than in the rehearsal.
+  double slower = 1;
+  /// For each step after the first, its time divided by the median of all.
+  std::vector<double> steps;
+  /// Compute's part of the median step; the rest does not depend on the machine's speed.
+  double compute_share = 1;
+};
+
 /// The rehearsal of one target. It is executed again before runs that begin later, since the
 /// machine may have become faster or slower; what it found is not kept beyond the process.
 class Rehearsal {
@@ -93,8 +103,8 @@ class Rehearsal {
   /// Returns rehearsal_run() with another number of steps in all, to be executed in turns with the
   /// runs that are predicted.
   RehearsalRun beside(int64_t steps) const;
-  /// Returns by what factor the machine was slower in the run beside() than in the last execution.
-  double slower(const RunResult& beside) const;
+  /// Returns the machine's speed in the run beside(), compared with the last execution.
+  SpeedBeside speed(const RunResult& beside) const;
 
  private:
   double least_disturbed(const RehearsalOptions& options);

@@ -100,24 +100,27 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
           .pick_ns = cost.pick_ns()};
 }
 
-LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
-                       const std::function<Nanoseconds(OpId)>& duration_ns) {
+LowerBound lower_bound(const ReplayInput& input) {
+  const Graph& graph = input.graph;
   const Dependencies deps = dependencies(graph);
-  std::vector<Nanoseconds> busy(schedule.lanes.size());
-  std::vector<Nanoseconds> end(graph.num_ops());
+  const std::vector<OpId> order = topological_order(graph, deps);
   LowerBound bound;
-  for (const OpId op : topological_order(graph, deps)) {
-    const Nanoseconds ns = duration_ns(op);
-    Nanoseconds begin = 0;
-    for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
-    const LaneId lane = schedule.lane_of[op.index()];
-    const auto before = [&] { return fmt::format("a step up to op '{}'", graph.op(op).name); };
-    end[op.index()] = checked_ns(begin + ns, before);
-    busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
-    bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
-    if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
-      bound.busiest_lane = lane;
-      bound.busiest_lane_ns = busy[lane.index()];
+  for (int32_t rank = 0; rank < input.num_ranks; ++rank) {
+    std::vector<Nanoseconds> busy(input.schedule.lanes.size());
+    std::vector<Nanoseconds> end(graph.num_ops());
+    for (const OpId op : order) {
+      const Nanoseconds ns = input.duration_ns(op, rank);
+      Nanoseconds begin = 0;
+      for (const OpId before : deps.preds[op.index()]) begin = std::max(begin, end[before.index()]);
+      const LaneId lane = input.schedule.lane_of[op.index()];
+      const auto before = [&] { return fmt::format("a step up to op '{}'", graph.op(op).name); };
+      end[op.index()] = checked_ns(begin + ns, before);
+      busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
+      bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
+      if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
+        bound.busiest_lane = lane;
+        bound.busiest_lane_ns = busy[lane.index()];
+      }
     }
   }
   return bound;

@@ -12,6 +12,7 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/schedule/schedule.h"
+#include "engine/timeline/metrics.h"
 #include "engine/timeline/timeline.h"
 
 namespace moe {
@@ -61,15 +62,7 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                          const CostModel& cost, RoutedWorkOf routed = nullptr,
                          int32_t num_ranks = 1);
 
-/// Two times that no schedule of the ops on these lanes can beat: the sum of the durations of the
-/// ops on the busiest lane, and the longest path of data and mutation edges.
-struct LowerBound {
-  Nanoseconds busiest_lane_ns = 0;
-  LaneId busiest_lane;
-  Nanoseconds critical_path_ns = 0;
-  Nanoseconds ns() const { return std::max(busiest_lane_ns, critical_path_ns); }
-};
-LowerBound lower_bound(const Graph& graph, const Schedule& schedule,
-                       const std::function<Nanoseconds(OpId)>& duration_ns);
+/// Returns the LowerBound of the ops on their lanes, on the rank on which it is largest.
+LowerBound lower_bound(const ReplayInput& input);
 
 }  // namespace moe

@@ -47,9 +47,11 @@ class Simulator : public Executor {
       if (replay.as_before() && step != links_of) {
         result.timelines.push_back(result.timelines.back());
         result.metrics.push_back(result.metrics.back());
+        result.bounds.push_back(result.bounds.back());
       } else {
         result.timelines.push_back(replay.run(step == links_of));
         result.metrics.push_back(metrics(plan.graph, result.timelines.back()));
+        result.bounds.push_back(lower_bound(replay.input()));
       }
       if (options.on_step && !options.on_step(options.first_step + step, 0)) break;
     }

@@ -67,6 +67,15 @@ constexpr auto fields_of(const MoeTimes*) {
       internal(&MoeTimes::window_ns, kShown), internal(&MoeTimes::busy_ns, kShown));
 }
 
+/// Two times that no schedule of a step's ops on their lanes can beat: the sum of the durations of
+/// the ops on the busiest lane, and the longest path of data and mutation edges.
+struct LowerBound {
+  Nanoseconds busiest_lane_ns = 0;
+  LaneId busiest_lane;
+  Nanoseconds critical_path_ns = 0;
+  Nanoseconds ns() const { return std::max(busiest_lane_ns, critical_path_ns); }
+};
+
 struct Metrics {
   Nanoseconds makespan_ns = 0;
   Nanoseconds compute_ns = 0;

@@ -73,8 +73,10 @@ local moe = schema.functions("moe", "name", {
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",
     "runs an experiment: writes results.json and traces, prints tables" },
   search = { search.search, search.FIELDS, "moe.Search",
-    "looks for the mix of techniques that is best for a model on a cluster",
+    "looks for the mix of techniques that is best for a model on a cluster; prints it and adds it "
+      .. "to results.json, so that a recipe need return nothing",
     example = [[
+local moe = require "moe"
 local mine = moe.policy.schedule {
   name = "one_each", apply = function(s, g)
     local used = {}

@@ -87,6 +87,7 @@ TEST_CASE("an undefined global is an error at its line, with the nearest name") 
   CHECK_THAT(failure->message,
              Contains("recipe.lua:3: undefined global 'tonumbr'. Did you mean 'tonumber'?"));
   CHECK_THAT(message_of("x = 1 return x + 0 + y"), Contains("undefined global 'y'"));
+  CHECK_THAT(message_of("return moe.model"), Contains("local moe = require \"moe\""));
 }
 
 TEST_CASE("pairs goes through keys in order, numbers before texts; rawpairs is Lua's own") {

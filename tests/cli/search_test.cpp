@@ -35,6 +35,10 @@ class Recipe {
     return test::run("cd " + folder_.string() + "; exec timeout 120 " MOEBENCH_BINARY " run " +
                      file + " --cache c.sqlite --out " + out);
   }
+  Outcome check() const {
+    return test::run("cd " + folder_.string() + "; exec timeout 120 " MOEBENCH_BINARY
+                     " check recipe.lua");
+  }
   json results(const std::string& out = "out") const {
     std::ifstream in(folder_ / out / "results.json");
     return json::parse(in);
@@ -115,6 +119,10 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
     print("best:", table.concat(stages, " "), s.recipe)
     for _, run in ipairs(s.top) do assert(not run.choice:find "dw_schedule") end
     assert(type(seen[1].longest) == "boolean" and type(seen[1].zero) == "boolean")
+    assert(s.not_allowed > 0 and s.too_large == 0 and s.searched_s <= s.took_s)
+    local mine = s.policies[1]
+    assert(#s.policies == 1 and mine.policy == "longest" and mine.n > mine.refused)
+    assert(mine.best_ms == s.best.iteration_ms, "the best mix has the policy")
     local short = moe.search { model = model, cluster = cluster, budget_s = 0.3, name = "short",
       execute = { mixes = 1, steps = 3, model = { layers = 2, hidden = 64, seq = 32 } } }
     assert(not short.exhaustive and short.simulated < short.space)
@@ -126,6 +134,37 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("best:\tirregular_a2a used_rows longest\tnil"));
   CHECK_THAT(o.text, Contains("a better one may be among the rest"));
   CHECK_THAT(o.text, Contains("Order as predicted in "));
+}
+
+TEST_CASE("a check of a search plans the plain mix and each of its policies, and searches nothing") {
+  const Recipe recipe(R"(
+    local broken = moe.policy.schedule { name = "broken", apply = function(s, g)
+      s:before(g:ops {}[2], g:ops {}[1])
+    end }
+    moe.search { model = model, cluster = cluster, with = { broken {} } }
+  )");
+  const Outcome o = recipe.check();
+  INFO(o.text);
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Contains("ok: search, ") && Contains("broken alone is refused: "));
+  CHECK(o.text.find("simulated in") == std::string::npos);
+}
+
+TEST_CASE("a search under a routing prunes by no bound and claims none") {
+  const Recipe recipe(R"(
+    local skewed = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 512, heads = 4, seq = 256,
+      batch_per_device = 4, experts_per_device = 2, gate = "top_k", k = 2,
+      routing = moe.workload "zipf" { s = 1, drift = 0.1 } }
+    local s = moe.search { model = skewed, cluster = cluster,
+      techniques = { "used_rows", "dw_schedule", "swap" } }
+    assert(s.bound_ms == nil and s.least_bound_ms == nil)
+    assert(s.simulated == s.space, s.simulated)
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Contains("There is no bound on the best mix's time"));
+  CHECK_THAT(o.text, !Contains("inf"));
 }
 
 TEST_CASE("the example of `moebench doc search` runs") {

@@ -293,7 +293,7 @@ test("a difference within the noise, or of too few steps, is not resolved", func
   local all, w = compared(noise)
   expect.equal(all[1].verdict, "not resolved")
   assert(all[1].lo < 1 and all[1].hi > 1)
-  assert(w.output:find("In turns of 4 steps. To first: times of the same steps divided", 1, true))
+  assert(w.output:find("In turns, step by step. To first: times of the same steps divided", 1, true))
   local few = compared(function(name) return name == "raf" and 1 or 2 end, 6)
   expect.equal({ few[1].verdict, few[1].lo, few[1].ratio }, { "not resolved", nil, 0.5 })
 end)
@@ -326,13 +326,18 @@ test("systems too large to be in memory together run one after the other", funct
   expect.equal(w.results.runs[#w.results.runs].turn_steps, nil)
 end)
 
-test("a prediction is compared at the speed that the machine had in the run", function()
-  local function ran(slower)
-    local w = expect.runs(recipe(), nil, "run", function(_, core)
+test("a prediction is compared at the speed that the machine had in each step", function()
+  local function ran(beside)
+    local w = expect.runs((recipe():gsub("steps = 3", "steps = 5")), nil, "run", function(_, core)
       local result = core.result_in_turns
       core.result_in_turns = function(...)
         local r = result(...)
-        r.slower = slower
+        r.beside = beside
+        -- Compute is 0.6 of a step here, in a run as in a simulation.
+        for i, speed in ipairs(beside and beside.steps or {}) do
+          r.samples_ms[i + 1] = r.samples_ms[i + 1] * (1 + 0.6 * (speed - 1))
+          r.metrics[i + 1].iteration_ms = r.samples_ms[i + 1]
+        end
         return r
       end
     end)
@@ -340,11 +345,19 @@ test("a prediction is compared at the speed that the machine had in the run", fu
   end
   local p = ran(nil)
   assert(p.error == p.frozen_error and p.same_speed_ms == nil and p.lo_ms < p.iteration_ms)
-  local q, w = ran(1.1)
+  local q, w = ran { slower = 1.1, steps = { 1, 1, 1, 1 }, compute_share = 1 }
   expect.equal({ q.frozen_error, q.slower }, { p.frozen_error, 1.1 })
-  assert(math.abs(q.error - ((1 + q.frozen_error) * q.iteration_ms / q.same_speed_ms - 1)) < 1e-12)
-  expect.equal(q.inside, math.abs(q.error) < 0.03)
+  assert(math.abs(q.same_speed_ms / q.iteration_ms - 1.06) < 1e-12)
   assert(w.output:find("Compute took 1.100 times as long during the runs", 1, true))
+  -- Most steps meet a machine that is slow by half; the rehearsal beside them computes all the time.
+  local steps = {}
+  for i = 1, 4 do steps[i] = i == 1 and 1 or 1.5 end
+  local slow = ran { slower = 1, steps = steps, compute_share = 1 }
+  assert(slow.frozen_error > p.frozen_error + 0.2, slow.frozen_error)
+  assert(math.abs(slow.error - p.error) < 1e-12, slow.error)
+  expect.equal(slow.inside, math.abs(slow.error) < 0.03)
+  local half = ran { slower = 1, steps = { 1, 1.25, 1.25, 1.25 }, compute_share = 0.5 }
+  assert(half.steady_ms < slow.steady_ms)
 end)
 
 test("intervals are wider where cores vary in speed, and where fewer steps run", function()

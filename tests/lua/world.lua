@@ -132,7 +132,7 @@ local function note(list, timelines)
 end
 
 function Plan:simulate(options)
-  local total = step_ms(self.spec)
+  local total = step_ms(self.spec) * (0.4 + 0.6 * (options and options.slower or 1))
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
   out.samples_ms = { out.iteration_ms }
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()

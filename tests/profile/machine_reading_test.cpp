@@ -14,7 +14,7 @@ using Catch::Matchers::Contains;
 
 /// A reading in which each value is at its bound.
 MachineReading at_bounds() {
-  return {.cores = {{0, {90, 100, 100}}, {1, {90, 100, 150}}},
+  return {.cores = {{0, {90, 100, 100}, {}}, {1, {90, 100, 150}, {}}},
           .seconds = 3,
           .drift = -kMostDrift,
           .others = kMostOthers,
@@ -43,10 +43,12 @@ TEST_CASE("a machine is quiet within the bounds, and each value beyond its own i
 }
 
 TEST_CASE("a speed that varies more has a larger spread, on the mean of the cores") {
-  const MachineReading even = {.cores = {{0, {100, 100, 100}}}};
+  // Calls that lost their core took longer and used no more CPU time.
+  const MachineReading even = {.cores = {{0, {100, 100, 900}, {100, 100, 100}}}};
   CHECK(speed_spread(even) == 0);
   // One standard deviation of a normal distribution is 1 / 2.563 of the distance.
-  const MachineReading uneven = {.cores = {{0, {900, 1000, 1100}}, {1, {1000, 1000, 1000}}}};
+  const MachineReading uneven = {
+      .cores = {{0, {900, 1000, 1100}, {900, 1000, 1100}}, {1, {}, {1000, 1000, 1000}}}};
   CHECK(speed_spread(uneven) == Approx(0.2 / 2.563 / 2));
 }
 
@@ -55,11 +57,11 @@ TEST_CASE("a reading has each core on which this process may run, and its percen
   REQUIRE(sched_getaffinity(0, sizeof set, &set) == 0);
   const MachineReading reading = read_machine(0.2);
   CHECK(reading.cores.size() == static_cast<size_t>(CPU_COUNT(&set)));
-  for (const auto& [number, ns] : reading.cores) {
-    CHECK(CPU_ISSET(static_cast<size_t>(number), &set));
-    CHECK(0 < ns.low);
-    CHECK(ns.low <= ns.middle);
-    CHECK(ns.middle <= ns.high);
+  for (const MachineReading::Core& core : reading.cores) {
+    CHECK(CPU_ISSET(static_cast<size_t>(core.number), &set));
+    for (const Percentiles& ns : {core.reference, core.busy}) {
+      CHECK((0 < ns.low && ns.low <= ns.middle && ns.middle <= ns.high));
+    }
   }
   CHECK(reading.drift > -1);
   CHECK((0 <= reading.stolen && reading.stolen <= reading.others && reading.others <= 1));

@@ -121,7 +121,7 @@ TEST_CASE("a rehearsal is executed again only if the last one began before the g
   rehearsal.execute(0);
   const InStep first = rehearsal.in_step();
   CHECK(first.took_ns > 0);
-  CHECK((first.speed_spread > 0 && first.speed_spread < 1));
+  CHECK((first.speed_spread > 0 && std::isfinite(first.speed_spread)));
   CHECK_THAT(first.source, Catch::Contains("2 rehearsed steps") && Catch::Contains("0.5 GB/s"));
   rehearsal.execute(0);
   CHECK(rehearsal.in_step().took_ns == first.took_ns);
@@ -177,7 +177,13 @@ TEST_CASE("beside runs the machine is as slow as the steps of a rehearsal tell")
   const RehearsalRun beside = rehearsal.beside(4);
   const RunResult result = make_cpu_executor()->run(*beside.plan, beside.options);
   CHECK(result.timelines.size() == 4);
-  CHECK(rehearsal.slower(result) > 0);
+  const SpeedBeside speed = rehearsal.speed(result);
+  CHECK(speed.slower > 0);
+  CHECK((0 < speed.compute_share && speed.compute_share <= 1));
+  std::vector<double> steps = speed.steps;
+  REQUIRE(steps.size() == 3);  // the first does not count
+  std::sort(steps.begin(), steps.end());
+  CHECK(steps[1] == Approx(1));
 }
 
 TEST_CASE("ops that steps run faster than the profile says are timed again, once a signature") {

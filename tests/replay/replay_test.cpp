@@ -261,9 +261,8 @@ TEST_CASE("a collective begins for all when the last member has posted and ends 
 
 TEST_CASE("no schedule is shorter than the critical path or the busiest lane") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
-    const Program p = random_program(seed, 120, 1);
-    const LowerBound bound =
-        lower_bound(p.graph, p.schedule, [&](OpId op) { return p.duration(op, 0); });
+    const Program p = random_program(seed, 120, 1 + static_cast<int32_t>(seed % 4));
+    const LowerBound bound = lower_bound(p.input());
     const Nanoseconds took = makespan(p.run());
     CHECK(took >= bound.critical_path_ns);
     CHECK(took >= bound.busiest_lane_ns);
@@ -274,6 +273,21 @@ TEST_CASE("no schedule is shorter than the critical path or the busiest lane") {
   }
 }
 
+TEST_CASE("the lower bound of ranks that differ is that of the rank with the largest") {
+  Program p;
+  p.num_ranks = p.graph.num_ranks = 2;
+  const OpId a = p.graph.add_op("compute", "a", {});
+  p.graph.add_op("compute", "b", {p.graph.out(a)});
+  p.graph.add_op("all_to_all", "comm", {p.graph.out(a)});
+  p.schedule = default_schedule(p.graph);
+  p.durations = {5, 1, 2, 9, 20, 20};  // of a, b and comm, on ranks 0 and 1
+  const LowerBound bound = lower_bound(p.input());
+  CHECK(bound.critical_path_ns == 25);  // a and comm on rank 0
+  CHECK(bound.busiest_lane_ns == 20);
+  p.durations = {5, 1, 2, 39, 20, 20};
+  CHECK(lower_bound(p.input()).busiest_lane_ns == 40);  // a and b on rank 1
+}
+
 TEST_CASE("the lower bound of a fork is its longer arm or its fuller lane") {
   Program p;
   const OpId a = p.graph.add_op("compute", "a", {});
@@ -282,7 +296,8 @@ TEST_CASE("the lower bound of a fork is its longer arm or its fuller lane") {
   p.graph.add_op("compute", "c", {p.graph.out(comm)});
   p.schedule = default_schedule(p.graph);
   const auto bound = [&](std::vector<Nanoseconds> ns) {
-    return lower_bound(p.graph, p.schedule, [ns](OpId op) { return ns[op.index()]; });
+    p.durations = std::move(ns);
+    return lower_bound(p.input());
   };
   CHECK(bound({5, 100, 20, 7}).critical_path_ns == 112);
   CHECK(bound({5, 100, 20, 7}).busiest_lane_ns == 100);
@@ -414,9 +429,8 @@ TEST_CASE("a step beyond the clock is refused with the op that ends it") {
   add("compute", "c", 1);
   p.schedule = default_schedule(p.graph);
   p.orders = lane_orders(p.graph, p.schedule);
-  const auto duration = [&](OpId op) { return p.duration(op, 0); };
   CHECK_THROWS_WITH(p.run(), Catch::Contains("op 'c'") && Catch::Contains("beyond the clock"));
-  CHECK_THROWS_WITH(lower_bound(p.graph, p.schedule, duration),
+  CHECK_THROWS_WITH(lower_bound(p.input()),
                     Catch::Contains("op 'c'") && Catch::Contains("beyond the clock"));
   p.durations[1] = Nanoseconds{1} << 62;
   CHECK_THROWS_WITH(p.run(), Catch::Contains("op 'b' takes 4.612e+09 s"));

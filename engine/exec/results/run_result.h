@@ -99,6 +99,7 @@ struct RunResult {
   Provenance provenance = Provenance::kSimulated;
   std::vector<Timeline> timelines;  // per step; times are relative to the step's common start
   std::vector<Metrics> metrics;     // per step
+  std::vector<LowerBound> bounds;   // per step; of simulated runs only
   /// Cross entropy of each step, as the mean over the global batch, before the step's update.
   std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
@@ -144,8 +145,8 @@ constexpr auto fields_of(const RunResult*) {
             "what failed during the run; the results of the steps before are valid"),
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
       field("machine_state", &RunResult::machine, "state of the machine at every step"),
-      internal(&RunResult::timelines, kNamed), internal(&RunResult::executed, kNamed),
-      internal(&RunResult::placements, kNamed),
+      internal(&RunResult::timelines, kNamed), internal(&RunResult::bounds, kNamed),
+      internal(&RunResult::executed, kNamed), internal(&RunResult::placements, kNamed),
       internal(&RunResult::offloads, "inference results are made of it"),
       internal(&RunResult::predictions, "inference results are made of it"));
 }

@@ -32,8 +32,11 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
       ["without_bytes?"] = "number", ["oom?"] = "boolean" } },
     order = { { second = "string", holds = "boolean", changes = { "string" } } },
     refused = { { techniques = "string", why = "string", n = "number" } },
-    bound_ms = "number", least_bound_ms = "number", took_s = "number",
-    simulated = "number", excluded = "number", space = "number", exhaustive = "boolean" } },
+    policies = { { policy = "string", n = "number", refused = "number", ["best_ms?"] = "number",
+      ["techniques?"] = "string" } },
+    ["bound_ms?"] = "number", ["least_bound_ms?"] = "number", searched_s = "number",
+    took_s = "number", simulated = "number", excluded = "number", not_allowed = "number",
+    too_large = "number", space = "number", exhaustive = "boolean" } },
 }
 local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
   hidden_comm_ms = "number", wait_ms = "number" }

@@ -55,8 +55,8 @@ local ROWS = {
   { "measured_share", "number",
     "share of the ops' time that measurements around their sizes give" },
   { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
-  { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is: the larger "
-    .. "of busiest_lane_ms and critical_path_ms" },
+  { "lower_bound_ms", "number", "a time below which no schedule of the ops is, in the step with "
+    .. "the median time: the larger of busiest_lane_ms and critical_path_ms" },
   { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
   { "critical_path_ms", "number", "longest path of dependent ops" },
   { "overlap", "moe.Overlap?", "time of all-to-alls that weight gradients can hide" },
@@ -158,7 +158,9 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
     .. "speed are expected to be in; absent without a rehearsal" },
   { "hi_ms", "number?", "upper end" },
   { "inside", "boolean?", "whether the run was in the interval, at the speed of the rehearsal" },
-  { "error", "number", "the run's iteration_ms divided by same_speed_ms, minus 1; without that as "
+  { "steady_ms", "number?", "median of the run's steps, each as it would be at the run's median "
+    .. "speed: steps of the rehearsal beside the run say how slow the machine was in each" },
+  { "error", "number", "steady_ms divided by same_speed_ms, minus 1; without these as "
     .. "frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
 }, METRICS)

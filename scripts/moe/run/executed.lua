@@ -93,8 +93,10 @@ local function executed_record(run, r)
   end
 end
 
--- Steps of a turn. With fewer, the caches would be cold in too many of them.
-local TURN_STEPS = 4
+-- Steps of a turn. A shared host may change its speed within a second: with more steps per turn the
+-- speeds that systems meet would differ by more than the one or two percent that a step takes longer
+-- whose caches other runs have filled.
+local TURN_STEPS = 1
 
 -- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its
 -- record }; predict() adds number and trace as add_run returns them.
@@ -197,14 +199,29 @@ local function started(all)
   end
 end
 
--- Adds to the prediction of a run what it is at the speed that the machine had during the run.
-local function at_same_speed(one, slower)
+-- By how much slower a machine is simulated to learn how a step's time depends on its speed.
+local SLOWER = 1.1
+
+-- Adds to the prediction of a run what it is at the speed that the machine had during the run, and
+-- compares it with the run's steps, each at the median speed: the rehearsal's steps beside it say
+-- how slow the machine was at the time of each. beside: the result's field of this name.
+local function at_same_speed(one, beside)
   local run, p, plan = one.run, one.run.prediction, one.made.plan
-  if not slower then return end
-  local sim = errors.call(one.job.system.at, plan.simulate, plan,
-    schema.merged(one.job.spec.simulate or {}, { slower = slower }))
-  p.slower, p.same_speed_ms = slower, sim.iteration_ms
-  p.error = run.iteration_ms / p.same_speed_ms - 1
+  if not beside then return end
+  local function ms_at(slower)
+    return errors.call(one.job.system.at, plan.simulate, plan,
+      schema.merged(one.job.spec.simulate or {}, { slower = slower })).iteration_ms
+  end
+  p.slower, p.same_speed_ms = beside.slower, ms_at(beside.slower)
+  local share = (ms_at(SLOWER * beside.slower) / p.same_speed_ms - 1) / (SLOWER - 1)
+  local steady = values.new {}
+  for i, speed in ipairs(beside.steps) do
+    local ms = run.samples_ms[i + 1]
+    steady[i] = ms and ms / (1 + share / beside.compute_share * (speed - 1))
+  end
+  -- A run that ended after its first step has no other.
+  p.steady_ms = #steady > 0 and steady:median() or run.iteration_ms
+  p.error = p.steady_ms / p.same_speed_ms - 1
   local frozen = p.iteration_ms * (1 + p.error)
   p.inside = p.lo_ms <= frozen and frozen <= p.hi_ms
 end
@@ -220,7 +237,7 @@ local function finished(one, r, done)
   run.record = select(2, options_of(one))
   done[#done + 1] = run
   session.keep(one.number, run)  -- before anything that may be interrupted
-  at_same_speed(one, r.slower)
+  at_same_speed(one, r.beside)
   core.write_output(one.trace .. "executed.json", made.plan:trace {
     { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
   run.trace = one.trace .. "executed.json"

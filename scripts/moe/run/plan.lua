@@ -98,7 +98,7 @@ schema.record("sim result", "sim",
   "a simulation: the metrics of the step with the median time, and more", {
     { "samples_ms", "number[]", "time of each step" },
     { "forward_ms", "number", "time until the forward's last op ends" },
-    { "lower_bound_ms", "number", "a time below which no schedule of the plan's ops is" },
+    { "lower_bound_ms", "number", "a time below which no schedule of that step's ops is" },
     { "critical_path_ms", "number", "longest path of dependent ops" },
     { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
     { "peak_bytes", "integer", "peak memory of a device" },

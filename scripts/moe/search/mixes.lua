@@ -34,7 +34,7 @@ function M.new(space, spec, c, at)
   end
   return setmetatable({ techniques = techniques, space = space, spec = spec, c = c, at = at,
     of = {}, list = {}, systems = {}, bounds = {}, refused_pairs = {}, looks = {}, simulated = 0,
-    excluded = 0, least_bound = math.huge }, Tried)
+    excluded = 0, forbidden = {}, not_allowed = 0 }, Tried)
 end
 
 -- Returns the specification for a system, with the number of steps that it takes.
@@ -68,19 +68,29 @@ function Tried:ms_of(system, spec)
   return outcome and outcome.iteration_ms
 end
 
--- Returns { key, mix, label, iteration_ms, peak_bytes, oom, why } of a mix, which is simulated now
--- unless it was before.
+-- Returns a time below which no schedule of the ops of a system is, or nil if it is not known:
+-- under a routing or with placed experts each step has a bound of its own, and mixes may differ
+-- in the step with the median time.
+function Tried:bound_of(system, outcome)
+  if self.c.model.routing or target.places(system) then return nil end
+  return outcome.lower_bound_ms
+end
+
+-- Returns { key, mix, label, iteration_ms, peak_bytes, bound_ms, oom, why } of a mix, which is
+-- simulated now unless it was before.
 function Tried:entry(mix)
   local key = self.space:key(mix)
   if self.of[key] then return self.of[key] end
-  local outcome, why = self:outcome(self.space:system(mix, "mix", self.at))
+  local system = self.space:system(mix, "mix", self.at)
+  local outcome, why = self:outcome(system)
   self.simulated = self.simulated + 1
   local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix) }
   if outcome then
     entry.iteration_ms, entry.peak_bytes = outcome.iteration_ms, outcome.peak_bytes
     entry.oom, entry.hash = outcome.oom, outcome.plan_hash
-    self.bounds[self.space:family(mix)] = outcome.lower_bound_ms
-    self.least_bound = math.min(self.least_bound, outcome.lower_bound_ms)
+    entry.bound_ms = self:bound_of(system, outcome)
+    self.bounds[self.space:family(mix)] = entry.bound_ms
+    self.least_bound = math.min(self.least_bound or math.huge, entry.bound_ms or math.huge)
   end
   self.of[key] = entry
   self.list[#self.list + 1] = entry
@@ -165,9 +175,13 @@ end
 
 --- Returns the value of a mix, simulating it if it was not tried before; nil if it is refused.
 function Tried:exact(mix, weight)
-  local chosen = self.space:chosen(mix)
-  if not self:is_allowed(chosen) then return nil end
-  local known = self.of[self.space:key(mix)]
+  local chosen, key = self.space:chosen(mix), self.space:key(mix)
+  if not self:is_allowed(chosen) then
+    if not self.forbidden[key] then self.not_allowed = self.not_allowed + 1 end
+    self.forbidden[key] = true
+    return nil
+  end
+  local known = self.of[key]
   local entry = known or self:entry(mix)
   if not known and entry.why then self:learn(chosen, entry.why) end
   if not known and not entry.why then self:unlearn(chosen) end
@@ -329,17 +343,48 @@ function Tried:points()
   return all
 end
 
---- Returns the records of those to which no other is better in both time and memory.
-function Tried:front()
-  local front, least = core.array {}, math.huge
+--- Returns the records of those to which no other is better in both time and memory. Of mixes with
+--- equal plans it names that of best_mixes().
+function Tried:front(best, weight)
+  local front, least, named = core.array {}, math.huge, {}
+  for _, mix in ipairs(self:best_mixes(best, weight, math.huge)) do
+    named[self:entry(mix).hash] = mix
+  end
   for _, p in ipairs(self:points()) do
     if p.peak_bytes < least then
       least = p.peak_bytes
       front[#front + 1] = p.named and self:record_of(p.named.system, p.named.outcome)
-        or self:record(p.mix, ("front_%d"):format(#front + 1))
+        or self:record(named[self:entry(p.mix).hash] or p.mix, ("front_%d"):format(#front + 1))
     end
   end
   return front
+end
+
+--- Returns the number of mixes that were simulated and do not fit in a device's memory.
+function Tried:too_large()
+  local n = 0
+  for _, entry in ipairs(self.list) do n = n + (entry.oom and 1 or 0) end
+  return n
+end
+
+--- Returns { policy, n, refused, best_ms, techniques } for each pass that the recipe gives: in how
+--- many mixes it was tried, how many of them were refused, and the fastest of the others that fits.
+function Tried:policies()
+  local list = core.array {}
+  for i, given in ipairs(self.space:given()) do
+    local one = { policy = given.label, n = 0, refused = 0 }
+    for _, entry in ipairs(self.list) do
+      if entry.mix[given.dimension] == given.choice then
+        one.n, one.refused = one.n + 1, one.refused + (entry.why and 1 or 0)
+        local fits = not entry.why and not entry.oom
+        if fits and entry.iteration_ms < (one.best_ms or math.huge) then
+          one.best_ms, one.techniques = entry.iteration_ms, entry.label
+        end
+      end
+    end
+    list[i] = one
+  end
+  return list
 end
 
 --- Returns { techniques, why, n } for each reason of refusals: the first mix with it and how many.

@@ -165,18 +165,25 @@ schema.record("search", "search", "what moe.search found", {
       .. "not fit then; why: it is refused then" },
   { "refused", "{ techniques: string, why: string, n: integer }[]",
     "why mixes were refused, the first mix, and how many" },
+  { "policies", "{ policy: string, n: integer, refused: integer, best_ms: number?, techniques: "
+    .. "string? }[]", "for each pass in `with`: in how many mixes it was tried, how many of them "
+    .. "were refused, and the time and the techniques of the fastest of the others that fits" },
+  { "not_allowed", "integer", "mixes that the search came to and `allowed` forbids" },
+  { "too_large", "integer", "mixes that were simulated and do not fit in a device's memory" },
   { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
     .. "stays faster than the plain one and than the best known system at both ends of each "
     .. "assumed constant, or at which ends it does not" },
-  { "bound_ms", "number", "a time below which no schedule of the best mix's ops is" },
-  { "least_bound_ms", "number", "the smallest such time of all mixes seen" },
+  { "bound_ms", "number?", "a time below which no schedule of the best mix's ops is; nil under a "
+    .. "routing or with placed experts, whose ops take other times in each step" },
+  { "least_bound_ms", "number?", "the smallest such time of all mixes seen" },
   { "simulated", "integer", "mixes that were planned and simulated" },
   { "excluded", "integer", "mixes that were not simulated since a bound says that they are slower, "
     .. "or since mixes with the same two techniques were refused" },
   { "space", "integer", "number of mixes" },
   { "exhaustive", "boolean", "whether all mixes were seen" },
   { "patience", "integer?", "the field `patience`, if the search ended by it" },
-  { "took_s", "number", "seconds" },
+  { "searched_s", "number", "seconds in which mixes were looked for" },
+  { "took_s", "number", "seconds of the whole search, contributions and order included" },
   { "executed", "moe.SearchExecuted?", "what the executed runs say, with execute" },
   { "system", "string", "the best mix as Lua text, a moe.system" },
   { "recipe", "string?", "name of the recipe of the best mix, in the output folder; nil if model, "
@@ -227,6 +234,22 @@ local function seen_of(tried)
   return seen
 end
 
+-- Checks a search without searching (`moebench check`): simulates the mix without any technique and
+-- those with one of the passes in `with` alone, and says which of these are refused.
+local function check(c, space, at)
+  local tried = mixes.new(space, spec_of(c), c, at)
+  tried:record(space:plain(), "plain")
+  core.say(("ok: %s, %d mixes; simulated: the plain one%s"):format(c.name, space.size,
+    #c.with > 0 and " and each of `with` alone" or ""))
+  for _, given in ipairs(space:given()) do
+    local mix = space:plain()
+    mix[given.dimension] = given.choice
+    local why = tried:entry(mix).why
+    core.say(why and ("%s alone is refused: %s"):format(given.label, why)
+      or ("%s alone: planned"):format(given.label))
+  end
+end
+
 --- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
 --- prints it, and adds it to results.json.
 function M.search(t)
@@ -242,6 +265,7 @@ function M.search(t)
       at)
   end
   errors.stop_in "policies"
+  if core.mode == "check" then check(c, space, at) end
   errors.stop_in "check"
   local begin = core.clock()
   session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
@@ -249,7 +273,8 @@ function M.search(t)
   tried:known_systems()
   local weights = weights_of(objectives)
   local exhaustive = explore_all(space, tried, c, weights, begin)
-  local early = not exhaustive and core.clock() - begin < c.budget_s
+  local searched_s = core.clock() - begin
+  local early = not exhaustive and searched_s < c.budget_s
   local best = tried:best(weights[1])
   if not best then
     local why = tried:first_reason()
@@ -259,10 +284,13 @@ function M.search(t)
   best = simplest(space, tried, best, weights[1])
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
     contributions = contributions(space, tried, best), top = tried:top(best, weights[1], c.top),
-    front = tried:front(), named = tried:named(), refused = tried:refusals(),
+    front = tried:front(best, weights[1]), named = tried:named(), refused = tried:refusals(),
+    policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
     simulated = tried.simulated, excluded = tried.excluded, space = space.size,
-    exhaustive = exhaustive, objective = objectives, patience = early and c.patience or nil }
-  s.bound_ms, s.least_bound_ms = s.best.lower_bound_ms, tried.least_bound
+    exhaustive = exhaustive, objective = objectives, patience = early and c.patience or nil,
+    searched_s = searched_s }
+  s.bound_ms = tried:entry(best).bound_ms
+  s.least_bound_ms = s.bound_ms and tried.least_bound
   s.order = order.of(c, tried, best, s.named[1])
   s.system = text.system(space, best)
   s.took_s = core.clock() - begin

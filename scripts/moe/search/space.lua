@@ -129,13 +129,13 @@ end
 
 local OUT = { label = "", passes = {}, set = {}, schedules = true }
 
--- Returns the choice that has a policy of the recipe in the mix.
+-- Returns the choice that has a policy of the recipe, or a pass that it gives, in the mix.
 local function choice_with(pass)
   local label = pass.name
   for name, value in pairs(pass.options) do
     label = ("%s %s=%s"):format(label, name, value_text(value))
   end
-  return { technique = pass.name, label = label, passes = { pass }, set = {},
+  return { technique = pass.name, label = label, passes = { pass }, set = {}, given = true,
     schedules = pass.stage == "schedule" }
 end
 
@@ -199,6 +199,19 @@ function Space:chosen(mix)
   for i, dimension in ipairs(self.dimensions) do
     if mix[i] > 1 then
       list[#list + 1] = schema.merged(dimension.choices[mix[i]], { dimension = i, choice = mix[i] })
+    end
+  end
+  return list
+end
+
+--- Returns the choices of the passes that the recipe gives in `with`: { dimension, choice, label }.
+function Space:given()
+  local list = {}
+  for i, dimension in ipairs(self.dimensions) do
+    for j, choice in ipairs(dimension.choices) do
+      if choice.given then
+        list[#list + 1] = { dimension = i, choice = j, label = choice.label }
+      end
     end
   end
   return list

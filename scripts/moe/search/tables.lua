@@ -9,7 +9,12 @@ local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 --- Returns a line on how much of the space was seen.
 function M.seen(s)
   local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
-    s.took_s)
+    s.searched_s)
+  if s.took_s >= s.searched_s + 1 then
+    text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
+  end
+  if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
+  if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
   if s.simulated >= s.space then return text .. ": all" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
@@ -19,6 +24,15 @@ function M.seen(s)
   if not s.patience then return text end
   return text .. (".\nIt ended before its budget, since %d descents in a row found nothing better; "
     .. "a larger `patience` sees more"):format(s.patience)
+end
+
+--- Returns a line on how fast a mix can be.
+function M.bound(s)
+  if not s.bound_ms then
+    return "There is no bound on the best mix's time: its ops take other times in each step."
+  end
+  return ("No schedule of the best mix's ops takes less than %s ms; of the ops of all mixes with "
+    .. "a bound, less than %s ms."):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms))
 end
 
 --- Returns the table of the plain mix, the best ones and the best known system.
@@ -78,8 +92,20 @@ function M.held(s)
     disturbed, #e.pairs)
 end
 
---- Returns lines on known systems, on the order at the ends of the assumed constants, and on what
---- was refused.
+-- Returns a line on a pass that the recipe gives in `with`.
+local function policy_line(s, one)
+  local text = ("%s: in %d mixes"):format(one.policy, one.n)
+  if one.n == 0 then return one.policy .. ": in none of the mixes that were tried" end
+  if one.refused > 0 then text = ("%s, %d of them refused"):format(text, one.refused) end
+  if not one.best_ms then return text end
+  local slower = one.best_ms / s.best.iteration_ms - 1
+  return ("%s; the fastest takes %s ms, %s: %s"):format(text, format.ms(one.best_ms),
+    slower > 0 and ("%.1f%% more than the best mix"):format(100 * slower) or "as the best mix",
+    one.techniques)
+end
+
+--- Returns lines on known systems, on the order at the ends of the assumed constants, on the passes
+--- in `with`, and on what was refused.
 function M.notes(s)
   local lines, known = {}, s.named[1]
   if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
@@ -93,6 +119,7 @@ function M.notes(s)
       or ("The order of best and %s changes at: %s"):format(one.second,
         table.concat(one.changes, ", "))
   end
+  for _, one in ipairs(s.policies) do lines[#lines + 1] = policy_line(s, one) end
   for _, one in ipairs(s.refused) do
     lines[#lines + 1] = ("Refused, %d %s %s: %s"):format(one.n,
       one.n == 1 and "mix," or "mixes, such as", one.techniques, one.why)

@@ -1,7 +1,6 @@
 -- What a search prints, and the best mix as Lua text.
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
-local format = require "moe.results.report.format"
 local lua_text = require "moe.base.lua_text"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
@@ -127,8 +126,7 @@ function M.print(c, s, why)
     core.say "No mix fits in a device's memory; the best is the one that exceeds it least"
   end
   core.say("\n" .. table_text(tables.top(s)))
-  core.say(("\nNo schedule of the best mix's ops takes less than %s ms; of the ops of all mixes "
-    .. "seen, less than %s ms"):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms)))
+  core.say("\n" .. tables.bound(s))
   if #s.contributions > 0 then core.say("\n" .. table_text(tables.contributions(s))) end
   core.say("\nTime against memory: nothing seen is better in both\n"
     .. table_text(tables.front(s)))

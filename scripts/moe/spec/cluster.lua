@@ -197,7 +197,9 @@ local constructors = { custom = { function(t) return resolve(t, "cluster", error
     "a cluster whose numbers are all in the recipe or in a file for moe.machine",
   class = "moe.ClusterFields", assumed = true } }
 for _, name in ipairs(M.files) do
-  constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster", load_file(name).doc }
+  constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster",
+    load_file(name).doc .. ". Takes nodes, and any further field of cluster.custom in place of the "
+      .. "cluster's own" }
 end
 
 --- moe.cluster.<name>{ nodes = n, ... } returns a built-in cluster; further fields replace its own.

@@ -197,6 +197,9 @@ end)
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
   space = 9, exhaustive = false,
   best = { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 }, excluded = 1, took_s = 3,
+  searched_s = 1, not_allowed = 4, too_large = 5,
+  policies = { { policy = "mine n=2", n = 3, refused = 1, best_ms = 11, techniques = "mine n=2" },
+    { policy = "yours", n = 0, refused = 0 } },
   bound_ms = 8, least_bound_ms = 7,
   plain = { system = "plain", iteration_ms = 25, peak_bytes = 2 ^ 31 },
   top = { { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33, choice = "dw_schedule" } },
@@ -218,7 +221,10 @@ test("a search is drawn with its front, and says how much of the space was seen"
   local page = assert(pages.page_of(files))
   pages.check_elements(page)
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
-    "7 of 9 mixes planned and simulated in 3 s, 1 excluded", ">2.50x<", ">refused<",
+    "7 of 9 mixes planned and simulated in 1 s, then 2 s for contributions and order; 5 do not fit "
+      .. "in memory; 4 are not allowed, 1 excluded", ">2.50x<", ">refused<",
+    "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
+      .. "mix: mine n=2", "yours: in none of the mixes that were tried",
     "Refused, 2 mixes, such as zero: no room", "The known system lancet",
     "&lt;worst&gt;: 30 ms, 4 GiB",
     "+20.0%", ">dw_schedule<")

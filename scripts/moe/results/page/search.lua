@@ -1,7 +1,6 @@
 -- The blocks (page/blocks.lua) of searches for the best mix.
 local bars = require "moe.results.charts.bars"
 local blocks = require "moe.results.page.blocks"
-local format = require "moe.results.report.format"
 local front = require "moe.results.charts.front"
 local html = require "moe.results.page.html"
 local tables = require "moe.search.tables"
@@ -44,10 +43,8 @@ end
 --- Returns the blocks of a search.
 function M.blocks(s)
   local runs = by_time(s.front)
-  local bound = ("No schedule of the best mix's ops takes less than %s ms."):format(
-    format.ms(s.bound_ms))
   local out = { blocks.html(html.h3 { "Search: ", s.name }),
-    blocks.text { "Objective: " .. objective_text(s.objective), tables.seen(s), bound,
+    blocks.text { "Objective: " .. objective_text(s.objective), tables.seen(s), tables.bound(s),
       unpack(tables.notes(s)) },
     blocks.table("top", "The plain mix, the best ones and the best known system", tables.top(s)),
     blocks.grid { front.front { name = "front", seen = s.seen, front = runs,

@@ -62,8 +62,9 @@ local function turns_lines(runs)
   local first, lines = runs[1], {}
   if first.turn_steps and #runs > 1 then
     format.append(lines, {
-      ("In turns of %d steps. To first: times of the same steps divided by those of %s,"):format(
-        first.turn_steps, first.system),
+      ("In turns, %s. To first: times of the same steps divided by those of %s,"):format(
+        first.turn_steps == 1 and "step by step" or first.turn_steps .. " steps each",
+        first.system),
       "median with its 95% interval; ~: not resolved" })
   elseif first.one_by_one then
     lines[1] = "One after the other, not in turns: " .. first.one_by_one
@@ -126,7 +127,7 @@ function M.lines(runs, differs)
       first.link and ("emulated link of %s MB/s and %s us"):format(
         exact(first.link.bytes_per_s / 1e6), exact(first.link.latency_us)) or "no link",
       first.provenance),
-    ("%d layers, hidden %d, seq %d, %d rows per rank, %d experts, %s, capacity %s"):format(
+    ("%d layers, hidden %d, seq %d, %d sequences per rank, %d experts, %s, capacity %s"):format(
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
       assumed_routing.chooser(first),
       p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)
