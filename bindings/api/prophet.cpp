@@ -174,6 +174,7 @@ void add_times(json& result, const Placement& now, const Placement& next, const 
 // paper's number of the time formula (TimeEquation).
 int place(lua_State* L) {
   constexpr const char* kWho = "moe.prophet.place";
+  Host::of(L).end_loading();
   const json values = to_json(L, 1);
   const Fields fields(values, kWho);
   const ExpertCounts loads = loads_of(values.at("routed"), kWho);

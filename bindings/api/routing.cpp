@@ -25,6 +25,7 @@ int make_workload(lua_State* L) {
 // core.loads(routing model, { step, layer from 1, ranks, tokens, experts, k }) -> number of
 // choices, indexed by [source rank][expert]
 int loads(lua_State* L) {
+  Host::of(L).end_loading();
   const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kRoutingType);
   const nlohmann::json values = to_json(L, 2);
   const Fields fields(values, "loads");

@@ -10,7 +10,7 @@ end
 test("a workload is asked for with its defaults; its seed is --seed where none is given", function()
   local asked = expect.runs(zipf "s = 2, seed = 7").workload
   expect.equal(asked, { name = "zipf", seed = 7,
-    options = { s = 2, drift = 0, memory = 50, top1 = 0, top2 = 0, rise = 0 } })
+    options = { s = 2, max_over_mean = 0, drift = 0, memory = 50, top1 = 0, top2 = 0, rise = 0 } })
   expect.equal(expect.runs(zipf "").workload.seed, 1)
   local w = expect.runs(zipf "", {}, nil, function(_, core) core.args.seed = 5 end)
   expect.equal(w.workload.seed, 5)
@@ -20,7 +20,7 @@ end)
 test("unknown workloads and options are named, and values out of range", function()
   expect.fails(expect.HEAD .. "moe.workload 'zpif' {}", 2,
     "moe.workload: unknown workload 'zpif'. Did you mean 'zipf'?")
-  expect.fails(zipf "sigma = 1", 2, "moe.workload.zipf: unknown key 'sigma', have: drift, memory")
+  expect.fails(zipf "sigma = 1", 2, "moe.workload.zipf: unknown key 'sigma', have: drift, max_over_mean")
   expect.fails(zipf "s = -1", 2, "moe.workload.zipf.s: -1 is not allowed; give a number from 0")
   expect.fails(expect.HEAD .. "moe.workload 'rotating_hotspot' { period = 1.5 }", 2,
     "period: 1.5 is not allowed; give an integer from 1")
