@@ -1,16 +1,16 @@
 -- Which method that balances the exact load of a layer gives the fastest step, and why? W0 to W7,
 -- the workloads of the token-imbalance benchmark proposed for Megatron-LM, on three sizes of
 -- cluster. Then: from how many tokens per rank on does it pay to send copies of experts (MoonEP,
--- issue 6)? The layers are as wide as those of DeepSeek-V3.
--- Copies are sent in the step that uses them, since there are no micro-batches here under which they
--- could hide; LPLB keeps its copies, here they are sent too. FlexMoE and LAER lay out experts with
--- their states and do not act between gate and dispatch; they are in balancers.lua. eplb and swap
--- place experts for the steps that follow.
+-- issue 6)? The layers are as wide as those of DeepSeek-V3. Copies are sent in the step that uses
+-- them: there are no micro-batches here under which they could hide. LPLB keeps its copies; here
+-- they are sent too. eplb places experts for the steps that follow. FlexMoE and LAER lay out
+-- experts with their states and do not act between gate and dispatch; they are in balancers.lua
+-- only.
 local moe = require "moe"
 
 local NODES, SEEDS, STEPS = { 1, 2, 8 }, { 1, 2, 3 }, 4
-local SYSTEMS = { "raf_rows", "ultraep", "echo", "moonep", "llep", "lplb", "eplb", "swap",
-  "prophet_planner", "fastermoe_shadowing" }
+local SYSTEMS = { "raf_rows", "ultraep", "echo", "moonep", "llep", "lplb", "eplb",
+  "prophet_planner" }
 local WORKLOADS = { "W0_balanced", "W1_hot_expert_set", "W2_hot_rank", "W3_spread_hot_experts",
   "W4_source_ragged", "W5_zero_expert_rank", "W6_rotating_hotspot", "W7_burst" }
 local TOKENS = { 256, 512, 1024, 2048, 4096, 8192, 16384 }  -- per rank
@@ -20,13 +20,20 @@ local function model(routing, tokens)
   local seq = math.min(tokens, 4096)
   return moe.model.decoder { layers = 2, hidden = 7168, heads = 64, kv_heads = 8, expert_ffn = 2048,
     experts = 256, k = 8, seq = seq, batch_per_device = tokens / seq, vocab = 32000,
-    rows_bound = 16, routing = routing }
+    routing = routing }
 end
 
 local function systems(names)
   local list = {}
   for i, name in ipairs(names) do list[i] = moe.system(name) {} end
   return list
+end
+
+-- Returns a run's mean time of a step: in W7 one step of four has the burst.
+local function mean_ms(run)
+  local sum = 0
+  for _, ms in ipairs(run.samples_ms) do sum = sum + ms end
+  return sum / #run.samples_ms
 end
 
 -- Returns the least, the middle and the largest of a list.
@@ -43,7 +50,7 @@ local function over_even(R)
   for run in R:each() do
     local p = run.point
     if p.workload == WORKLOADS[1] and run.system == "raf_rows" then
-      even[p.nodes] = run.iteration_ms
+      even[p.nodes] = mean_ms(run)
     end
   end
   for run in R:each() do
@@ -51,7 +58,7 @@ local function over_even(R)
     local by = times[p.nodes] or {}
     by[p.workload] = by[p.workload] or {}
     local list = by[p.workload][run.system] or {}
-    list[#list + 1] = run.iteration_ms / even[p.nodes]
+    list[#list + 1] = mean_ms(run) / even[p.nodes]
     times[p.nodes], by[p.workload][run.system] = by, list
   end
   return times
@@ -83,11 +90,11 @@ local function fastest(by_system)
   return best
 end
 
--- Returns what a step of the system waits for: milliseconds of exposed communication by cause.
+-- Returns what the last step of the system waits for: exposed milliseconds by cause.
 local function causes(workload, nodes, name)
   local plan = moe.plan { model = model(moe.workload(workload) { seed = SEEDS[1] }, 8192),
     cluster = moe.cluster.h100 { nodes = nodes }, system = moe.system(name) {} }
-  local texts, why = {}, plan:explain { steps = STEPS }
+  local texts, why = {}, plan:explain { step = STEPS }
   for _, cause in ipairs(why.causes) do
     if cause.ms >= 0.05 * why.exposed_ms then
       texts[#texts + 1] = ("%s %.1f"):format(cause.cause, cause.ms)
@@ -100,7 +107,7 @@ local function show_why(times)
   local nodes = NODES[#NODES]
   print(("\nThe fastest on %d H100, and what its communication and that of raf_rows waits for")
     :format(8 * nodes))
-  local rows = { { "", "system", "in one step of one rank" } }
+  local rows = { { "", "system", "mean over ranks, step " .. STEPS } }
   for _, workload in ipairs(WORKLOADS) do
     local best = fastest(times[nodes][workload])
     rows[#rows + 1] = { short(workload), best, causes(workload, nodes, best) }
@@ -145,7 +152,7 @@ moe.run(moe.experiment { name = "break_even",
           return { run.point.seed }
         end)) do
           local ms = {}
-          for _, run in ipairs(runs) do ms[run.system] = run.iteration_ms end
+          for _, run in ipairs(runs) do ms[run.system] = mean_ms(run) end
           ratios[#ratios + 1] = ms.raf_rows / ms[name]
         end
         local lo, middle, hi = spread(ratios)
@@ -153,7 +160,7 @@ moe.run(moe.experiment { name = "break_even",
       end
       rows[#rows + 1] = row
     end
-    print(("\nWhere the busiest of %d ranks gets twice the mean: how much faster copies make a step")
-      :format(8 * NODES[#NODES]))
+    print(("\nThe busiest of %d ranks gets twice the mean: how much faster copies make a step, "
+      .. "median and range over %d seeds"):format(8 * NODES[#NODES], #SEEDS))
     print(moe.table(rows))
   end })

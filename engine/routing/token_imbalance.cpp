@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <memory>
+#include <mutex>
 #include <numeric>
+#include <optional>
 #include <random>
 
 #include "engine/base/errors.h"
@@ -68,14 +71,18 @@ Law law_of(char number, const RoutingQuery& q) {
 }
 
 /// Writes the first k of a permutation of `pool`, ascending; the generator goes on as if the whole
-/// permutation had been drawn.
-void choose(const Pool& pool, std::mt19937& random, Pool& order, std::span<int32_t> choices) {
-  order = pool;
-  for (size_t i = 0; i + 1 < order.size(); ++i) {
-    std::swap(order[i], order[i + random() % (order.size() - i)]);
+/// permutation had been drawn. The pool has its order again afterwards. swaps: [k], is overwritten.
+void choose(Pool& pool, std::mt19937& random, std::vector<size_t>& swaps,
+            std::span<int32_t> choices) {
+  const size_t draws = pool.size() - 1, first = std::min(choices.size(), draws);
+  for (size_t i = 0; i < first; ++i) {
+    swaps[i] = i + random() % (pool.size() - i);
+    std::swap(pool[i], pool[swaps[i]]);
   }
-  std::copy_n(order.begin(), choices.size(), choices.begin());
+  random.discard(draws - first);
+  std::copy_n(pool.begin(), choices.size(), choices.begin());
   std::sort(choices.begin(), choices.end());
+  for (size_t i = first; i-- > 0;) std::swap(pool[i], pool[swaps[i]]);
 }
 
 void route(const std::string& name, uint64_t seed, const RoutingQuery& q,
@@ -92,16 +99,16 @@ void route(const std::string& name, uint64_t seed, const RoutingQuery& q,
     }
     return;
   }
-  const Law law = law_of(number, q);
-  const Pool all = range(0, q.experts);
+  Law law = law_of(number, q);
+  Pool all = range(0, q.experts);
   if (law.every >= 0 && law.hot.size() < k) {
     throw user_error("workload {}: k = {} choices per token, allowed: 1 to the {} experts in use",
                      name, q.k, law.hot.size());
   }
   std::mt19937 random(sha256_word(fmt::format("{}|{}|{}", name, seed, q.step)));
-  Pool order;
+  std::vector<size_t> swaps(k);
   for (int64_t t = 0; t < q.tokens; ++t) {
-    choose(law.is_hot(t) ? law.hot : all, random, order,
+    choose(law.is_hot(t) ? law.hot : all, random, swaps,
            choices.subspan(static_cast<size_t>(t) * k, k));
   }
 }
@@ -116,6 +123,25 @@ ExpertCounts loads(const std::string& name, uint64_t seed, const RoutingQuery& q
   }
   return counts;
 }
+
+/// The loads of the last query, since all layers of a step have the same.
+class LastLoads {
+ public:
+  ExpertCounts of(const std::string& name, uint64_t seed, const RoutingQuery& q) {
+    const std::array<int64_t, 5> sizes = {q.step, q.ranks, q.tokens, q.experts, q.k};
+    const std::lock_guard lock(mutex_);
+    if (!loads_ || sizes != sizes_) {
+      loads_ = loads(name, seed, q);
+      sizes_ = sizes;
+    }
+    return *loads_;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::array<int64_t, 5> sizes_ = {};
+  std::optional<ExpertCounts> loads_;
+};
 
 }  // namespace
 
@@ -167,7 +193,9 @@ RoutingModel token_imbalance(std::string_view name, uint64_t seed) {
   model.route = [text, seed](const RoutingQuery& q, int64_t, std::span<int32_t> choices) {
     route(text, seed, q, choices);
   };
-  model.loads = [text, seed](const RoutingQuery& q) { return loads(text, seed, q); };
+  model.loads = [text, seed, last = std::make_shared<LastLoads>()](const RoutingQuery& q) {
+    return last->of(text, seed, q);
+  };
   return model;
 }
 

@@ -12,13 +12,11 @@ PlacementFunction keep(int64_t, const std::string&) {
 
 }  // namespace
 
-StepTrial::StepTrial(std::shared_ptr<const Plan> plan)
-    : plan_(std::move(plan)), replay_(*plan_, keep) {}
-
 Nanoseconds StepTrial::step_ns(const PlaceInput& in, const Placement& p) {
+  if (!replay_) replay_.emplace(*plan_, keep);
   std::vector<ExpertCounts> loads;
   std::vector<Placement> placements;
-  for (int64_t layer = 0; layer < replay_.num_layers(); ++layer) {
+  for (int64_t layer = 0; layer < replay_->num_layers(); ++layer) {
     const auto last = layers_.find(layer);
     const bool known = last != layers_.end() && layer != in.layer;
     loads.push_back(known ? last->second.first : in.loads);
@@ -28,8 +26,8 @@ Nanoseconds StepTrial::step_ns(const PlaceInput& in, const Placement& p) {
       placements.push_back(known ? last->second.second : Placement(p.bounds()));
     }
   }
-  replay_.set_placed(std::move(loads), placements);
-  return metrics(plan_->graph, replay_.run()).makespan_ns;
+  replay_->set_placed(std::move(loads), placements);
+  return metrics(plan_->graph, replay_->run()).makespan_ns;
 }
 
 void StepTrial::placed(const PlaceInput& in, const Placement& next) {

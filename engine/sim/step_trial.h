@@ -6,6 +6,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "engine/placement/policy.h"
@@ -17,7 +18,7 @@ namespace moe {
 class StepTrial {
  public:
   /// Requires: the plan has a routing model and placement policies.
-  explicit StepTrial(std::shared_ptr<const Plan> plan);
+  explicit StepTrial(std::shared_ptr<const Plan> plan) : plan_(std::move(plan)) {}
   /// Returns the time of a step in which the layer of `in` has the loads of `in` and placement `p`,
   /// and every other layer those of its last call of placed(). A layer without such a call has the
   /// loads of `in` and plain expert parallelism. No expert moves in that step, and a device without
@@ -28,7 +29,7 @@ class StepTrial {
 
  private:
   std::shared_ptr<const Plan> plan_;
-  StepReplay replay_;
+  std::optional<StepReplay> replay_;  // made by the first call of step_ns()
   std::map<int64_t, std::pair<ExpertCounts, Placement>> layers_;  // of the last calls, by layer
 };
 

@@ -310,8 +310,10 @@ p:simulate() p:explain() p:spans() p:spans { all_ranks = true }
   local w = expect.runs(head)
   expect.equal({ #w.simulated, #w.shown }, { 1, 3 })
   for _, timelines in ipairs(w.shown) do assert(timelines == w.simulated[1]) end
-  w = expect.runs(head .. "p:simulate { steps = 5 } for i = 1, 5 do p:spans { step = i } end")
+  w = expect.runs(head .. "p:simulate { steps = 5 } for i = 1, 5 do p:spans { step = i } "
+    .. "p:explain { step = i } end")
   expect.equal(#w.simulated, 3)
+  assert(w.shown[#w.shown] == w.simulated[3])
   expect.equal(w.simulated[3].options, { keep = "all", steps = 5 })
   w = expect.runs(head:gsub("routing = moe.workload 'zipf' {}", "") .. "p:spans { step = 9 }")
   expect.equal(#w.simulated, 1)  -- without a routing model one step stands for all

@@ -26,7 +26,8 @@ local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan",
   { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
     "without t, the simulation from when the plan was made; with t, a new simulation, and "
       .. "`moebench check` ends at this call" },
-  { "explain", "(): moe.Explanation", "why communication is exposed, and what would help" },
+  { "explain", "(t?: moe.ExplainFields): moe.Explanation",
+    "why communication is exposed, and what would help" },
   { "overlap", "(): moe.Overlap",
     "how much of the all-to-alls' time weight gradients can hide, from the graph alone" },
   { "spans", "(t?: moe.SpansFields): moe.Span[]", "the simulated timeline, ordered by begin" },
@@ -163,13 +164,16 @@ function Plan:overlap()
   return errors.call(errors.here(), core_plan.overlap, core_plan)
 end
 
-M.SPANS = {
+M.EXPLAIN = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "the step whose timeline is returned; steps differ only under a routing model" },
+    doc = "the simulated step; steps differ only under a routing model" },
+}
+
+M.SPANS = schema.merged(M.EXPLAIN, {
   all_ranks = { type = "boolean", default = false,
     doc = "whether to return the spans of all ranks, and not only of the first; without a routing "
       .. "model all ranks do the same" },
-}
+})
 
 -- Returns timelines that include the simulated step `step`. For a step beyond those that the plan
 -- keeps, it simulates again and keeps the result: up to the largest step that was ever requested,
@@ -206,8 +210,11 @@ function Plan:memory()
   return out
 end
 
-function Plan:explain()
-  return explain.of(self.core, errors.here(), self.held, 1)
+function Plan:explain(t)
+  local at = errors.here()
+  local c = schema.check(M.EXPLAIN, t or {}, "explain", at)
+  local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
+  return explain.of(self.core, at, { timelines = simulation_with(self, step, at) }, step)
 end
 
 function Plan:run(executor, t)
