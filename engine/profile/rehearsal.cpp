@@ -289,7 +289,10 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
 }
 
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then) {
-  return ratio(compute_ns(graph, now), compute_ns(graph, then));
+  const auto taken = [&](const StepSamples& samples) {
+    return compute_ns(graph, samples) + median(samples.at(kPeers));
+  };
+  return ratio(taken(now), taken(then));
 }
 
 Rehearsal::Rehearsal(std::shared_ptr<const Plan> plan, RehearsalOptions options)

@@ -68,8 +68,9 @@ StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 /// Returns the factors that follow from the medians of the samples and the times of the same ops
 /// alone in plan.spec.cost. Requires: samples of each group of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
-/// Returns by what factor compute took longer in `now` than in `then`: the ratio of the sums over
-/// all groups of compute ops of their medians.
+/// Returns by what factor compute took longer in `now` than in `then`, with the time in which ranks
+/// waited for a slower one: the ratio of the sums of the medians of all groups of compute ops and
+/// of "peers". Compute alone is a mean over ranks, but a step is as slow as its slowest core.
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then);
 
 /// At most so many steps of a rehearsal are executed in turns with the runs that are predicted:
@@ -78,7 +79,7 @@ constexpr int64_t kMostStepsBeside = 64;
 
 /// What a run of the plain program in turns with others tells of the machine's speed.
 struct SpeedBeside {
-  /// By what factor compute took longer than in the rehearsal.
+  /// By what factor compute took longer than in the rehearsal: slower().
   double slower = 1;
   /// For each step after the first, its time divided by the median of all.
   std::vector<double> steps;

@@ -150,8 +150,9 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
     "the metrics predicted from ops that run alone, before the rehearsal" },
   { "disturbed_ops", "integer?", "number of op times that were measured while the machine was "
     .. "disturbed; absent if there are none" },
-  { "slower", "number?", "by what factor compute took longer during the run than in the rehearsal "
-    .. "before the prediction, in equal steps of plain expert parallelism" },
+  { "slower", "number?", "by what factor compute, with the wait for a slower rank, took longer "
+    .. "during the run than in the rehearsal before the prediction, in equal steps of plain expert "
+    .. "parallelism" },
   { "same_speed_ms", "number?", "iteration_ms predicted for a machine that is slower by this factor"
     },
   { "lo_ms", "number?", "lower end of the interval of iteration_ms, which 9 of 10 runs at the same "

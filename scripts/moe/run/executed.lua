@@ -93,9 +93,9 @@ local function executed_record(run, r)
   end
 end
 
--- Steps of a turn. A shared host may change its speed within a second: with more steps per turn the
--- speeds that systems meet would differ by more than the one or two percent that a step takes longer
--- whose caches other runs have filled.
+-- Steps of a turn. A shared host may change its speed within a second: with more steps per turn
+-- the speeds that systems meet would differ by more than the one or two percent that a step takes
+-- longer whose caches other runs have filled.
 local TURN_STEPS = 1
 
 -- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its
