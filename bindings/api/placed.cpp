@@ -1,6 +1,6 @@
 // Methods of the argument p of a placement policy: a placement that can be read and edited. Before
 // an edit changes anything, it is checked against the slots that the plan has. Edits return p.
-#include <algorithm>
+#include <map>
 
 #include "bindings/policy/placement_views.h"
 #include "engine/placement/performance_model.h"
@@ -207,51 +207,36 @@ int share(lua_State* L) {
   return edited(L);
 }
 
-/// Reads a table device -> tokens of devices with copies of an expert, and appends a quota for each.
-void read_quotas(lua_State* L, int index, const PlaceCall& call, const Placement& placement,
-                 int64_t expert, std::vector<Quota>& quotas) {
-  if (!lua_istable(L, index)) {
-    throw user_error("p:quota: a {} is not allowed; give a table device -> tokens",
-                     luaL_typename(L, index));
-  }
-  for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
-    const int64_t device = check_device(L, lua_gettop(L) - 1, call);
-    const double tokens = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
-    if (device == placement.owner(expert) || !placement.holds(device, expert)) {
-      throw user_error(
-          "p:quota: device {} {} expert {}; give tokens of devices with a copy, the owner computes "
-          "the rest",
-          device + 1, placement.holds(device, expert) ? "owns" : "does not hold", expert + 1);
-    }
-    if (!(tokens >= 0 && tokens <= 0x1p53 && tokens == std::floor(tokens))) {
-      throw user_error("p:quota: {} tokens for device {}; give a whole number of at least 0",
-                       tokens, device + 1);
-    }
-    quotas.push_back({device, static_cast<int64_t>(tokens)});
-  }
-}
-
 // p:quota(e, tokens) -> p; tokens[device] of the devices with a copy, the owner computes the rest
 int quota(lua_State* L) {
   PlacementHandle& p = check_placement(L);
   Placement& placement = p.edit();
-  const PlaceCall& call = *p.call;
-  const int64_t e = check_expert(L, 2, call);
-  if (!placement.bounds().weighted) {
-    throw UserError("p:quota: needs weighted = true in the policy");
+  const int64_t e = check_expert(L, 2, *p.call), all = p.call->in->loads.of_expert(e);
+  if (!placement.bounds().weighted) throw UserError("p:quota: needs weighted = true in the policy");
+  luaL_checktype(L, 3, LUA_TTABLE);
+  int64_t rest = all;
+  std::map<int64_t, int64_t> copies;  // in the order of devices
+  for (lua_pushnil(L); lua_next(L, 3) != 0; lua_pop(L, 1)) {
+    const int64_t device = check_device(L, lua_gettop(L) - 1, *p.call);
+    const double tokens = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
+    if (device == placement.owner(e) || !placement.holds(device, e)) {
+      throw user_error(
+          "p:quota: device {} {} expert {}; give tokens of devices with a copy, the owner computes "
+          "the rest",
+          device + 1, placement.holds(device, e) ? "owns" : "does not hold", e + 1);
+    }
+    if (!(tokens >= 0 && tokens <= static_cast<double>(rest) && tokens == std::floor(tokens))) {
+      throw user_error(
+          "p:quota: {} tokens for device {}; give a whole number from 0 to the {} of the expert's "
+          "{} "
+          "tokens that are left",
+          tokens, device + 1, rest, all);
+    }
+    rest -= copies[device] = static_cast<int64_t>(tokens);
   }
-  std::vector<Quota> quotas;
-  read_quotas(L, 3, call, placement, e, quotas);
-  std::sort(quotas.begin(), quotas.end(),
-            [](const Quota& a, const Quota& b) { return a.device < b.device; });
-  int64_t rest = call.in->loads.of_expert(e);
-  for (const Quota& q : quotas) rest -= q.tokens;
-  if (rest < 0) {
-    throw user_error("p:quota: expert {} has {} tokens, {} fewer than its copies are to compute",
-                     e + 1, call.in->loads.of_expert(e), -rest);
-  }
-  quotas.insert(quotas.begin(), {placement.owner(e), rest});
-  share_by_quota(placement, e, call.in->loads, quotas);
+  std::vector<Quota> quotas = {{placement.owner(e), rest}};
+  for (const auto& [device, tokens] : copies) quotas.push_back({device, tokens});
+  share_by_quota(placement, e, p.call->in->loads, quotas);
   return edited(L);
 }
 

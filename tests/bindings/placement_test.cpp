@@ -133,9 +133,9 @@ TEST_CASE("quotas of p are those of the engine, and the owner computes the rest"
   CHECK_THAT(error_of("p:quota(1, { [3] = 1 })"), Contains("device 3 is not allowed"));
   const std::string copied = "p:shadow(1, 2) ";
   CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 41 })"),
-             Contains("expert 1 has 40 tokens, 1 fewer than"));
+             Contains("41 tokens for device 2; give a whole number from 0 to the 40 of"));
   CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 0.5 })"), Contains("0.5 tokens for device 2"));
-  CHECK_THAT(error_of(copied + "p:quota(1, 3)"), Contains("a number is not allowed"));
+  CHECK_THAT(error_of(copied + "p:quota(1, 3)"), Contains("table expected"));
   CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 3 })", true, false),
              Contains("needs weighted = true"));
 }

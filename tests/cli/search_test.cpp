@@ -36,8 +36,8 @@ class Recipe {
                      file + " --cache c.sqlite --out " + out);
   }
   Outcome check() const {
-    return test::run("cd " + folder_.string() + "; exec timeout 120 " MOEBENCH_BINARY
-                     " check recipe.lua");
+    return test::run("cd " + folder_.string() +
+                     "; exec timeout 120 " MOEBENCH_BINARY " check recipe.lua");
   }
   json results(const std::string& out = "out") const {
     std::ifstream in(folder_ / out / "results.json");
@@ -136,7 +136,8 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("Order as predicted in "));
 }
 
-TEST_CASE("a check of a search plans the plain mix and each of its policies, and searches nothing") {
+TEST_CASE(
+    "a check of a search plans the plain mix and each of its policies, and searches nothing") {
   const Recipe recipe(R"(
     local broken = moe.policy.schedule { name = "broken", apply = function(s, g)
       s:before(g:ops {}[2], g:ops {}[1])

@@ -293,7 +293,7 @@ test("a difference within the noise, or of too few steps, is not resolved", func
   local all, w = compared(noise)
   expect.equal(all[1].verdict, "not resolved")
   assert(all[1].lo < 1 and all[1].hi > 1)
-  assert(w.output:find("In turns, step by step. To first: times of the same steps divided", 1, true))
+  assert(w.output:find("In turns, step by step. To first: times of the same steps", 1, true))
   local few = compared(function(name) return name == "raf" and 1 or 2 end, 6)
   expect.equal({ few[1].verdict, few[1].lo, few[1].ratio }, { "not resolved", nil, 0.5 })
 end)
@@ -349,7 +349,7 @@ test("a prediction is compared at the speed that the machine had in each step", 
   expect.equal({ q.frozen_error, q.slower }, { p.frozen_error, 1.1 })
   assert(math.abs(q.same_speed_ms / q.iteration_ms - 1.06) < 1e-12)
   assert(w.output:find("Compute took 1.100 times as long during the runs", 1, true))
-  -- Most steps meet a machine that is slow by half; the rehearsal beside them computes all the time.
+  -- Most steps meet a machine that is slow by half; the rehearsal beside them only computes.
   local steps = {}
   for i = 1, 4 do steps[i] = i == 1 and 1 or 1.5 end
   local slow = ran { slower = 1, steps = steps, compute_share = 1 }

@@ -20,7 +20,8 @@ end)
 test("unknown workloads and options are named, and values out of range", function()
   expect.fails(expect.HEAD .. "moe.workload 'zpif' {}", 2,
     "moe.workload: unknown workload 'zpif'. Did you mean 'zipf'?")
-  expect.fails(zipf "sigma = 1", 2, "moe.workload.zipf: unknown key 'sigma', have: drift, max_over_mean")
+  expect.fails(zipf "sigma = 1", 2,
+    "moe.workload.zipf: unknown key 'sigma', have: drift, max_over_mean")
   expect.fails(zipf "s = -1", 2, "moe.workload.zipf.s: -1 is not allowed; give a number from 0")
   expect.fails(expect.HEAD .. "moe.workload 'rotating_hotspot' { period = 1.5 }", 2,
     "period: 1.5 is not allowed; give an integer from 1")

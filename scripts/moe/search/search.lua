@@ -250,6 +250,20 @@ local function check(c, space, at)
   end
 end
 
+-- Returns what the tried mixes say of the best one: most fields of the type "search".
+local function found(c, space, tried, best, weight)
+  local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
+    contributions = contributions(space, tried, best), top = tried:top(best, weight, c.top),
+    front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
+    policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
+    simulated = tried.simulated, excluded = tried.excluded, space = space.size }
+  s.bound_ms = tried:entry(best).bound_ms
+  s.least_bound_ms = s.bound_ms and tried.least_bound
+  s.order = order.of(c, tried, best, s.named[1])
+  s.system = text.system(space, best)
+  return s
+end
+
 --- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
 --- prints it, and adds it to results.json.
 function M.search(t)
@@ -274,7 +288,6 @@ function M.search(t)
   local weights = weights_of(objectives)
   local exhaustive = explore_all(space, tried, c, weights, begin)
   local searched_s = core.clock() - begin
-  local early = not exhaustive and searched_s < c.budget_s
   local best = tried:best(weights[1])
   if not best then
     local why = tried:first_reason()
@@ -282,17 +295,9 @@ function M.search(t)
       or "moe.search.allowed: allows no mix of those seen; return true for some", at)
   end
   best = simplest(space, tried, best, weights[1])
-  local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
-    contributions = contributions(space, tried, best), top = tried:top(best, weights[1], c.top),
-    front = tried:front(best, weights[1]), named = tried:named(), refused = tried:refusals(),
-    policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
-    simulated = tried.simulated, excluded = tried.excluded, space = space.size,
-    exhaustive = exhaustive, objective = objectives, patience = early and c.patience or nil,
-    searched_s = searched_s }
-  s.bound_ms = tried:entry(best).bound_ms
-  s.least_bound_ms = s.bound_ms and tried.least_bound
-  s.order = order.of(c, tried, best, s.named[1])
-  s.system = text.system(space, best)
+  local s = found(c, space, tried, best, weights[1])
+  s.exhaustive, s.objective, s.searched_s = exhaustive, objectives, searched_s
+  s.patience = not exhaustive and searched_s < c.budget_s and c.patience or nil
   s.took_s = core.clock() - begin
   local why
   s.recipe, why = text.write_recipe(c, space, best)
