@@ -383,9 +383,8 @@ int run_plans_in_turns(lua_State* L) {
   if (beside && !results.back().error && results.back().run.result.timelines.size() > 1) {
     const SpeedBeside speed = runs[0].handle.rehearsal->speed(results.back().run.result);
     for (PreparedRun& run : runs) {
-      run.out["beside"] = {{"slower", speed.slower},
-                           {"steps", speed.steps},
-                           {"compute_share", speed.compute_share}};
+      run.out["beside"] = {
+          {"slower", speed.slower}, {"steps", speed.steps}, {"compute_share", speed.compute_share}};
     }
   }
   push_userdata<FinishedTurns>(L, kTurnsType, std::move(runs), std::move(results));
