@@ -26,10 +26,10 @@ struct NodeSlots {
   int64_t devices = 1, room = 1;  // residents per device
   int64_t nodes = 1, groups = 0;  // groups: 0, one per node
 };
-/// Returns the experts that live on each device by EPLB's hierarchical policy: groups of consecutive
-/// experts are packed into nodes, equally many into each, and the experts of a node are replicated
-/// and packed among its devices. Throws UserError where nodes do not divide the devices, or groups
-/// do not fit nodes and experts. Unlike settle(), nodes stay where packing puts them.
+/// Returns the experts that live on each device by EPLB's hierarchical policy: groups of
+/// consecutive experts are packed into nodes, equally many into each, and the experts of a node are
+/// replicated and packed among its devices. Throws UserError where nodes do not divide the devices,
+/// or groups do not fit nodes and experts. Unlike settle(), nodes stay where packing puts them.
 std::vector<std::vector<int64_t>> pack_nodes(const std::vector<int64_t>& inputs,
                                              const NodeSlots& slots);
 

@@ -19,8 +19,8 @@ struct Quota {
 /// expert, each device once; tokens add up to the expert's. A source first fills the quota of its
 /// own device, so that these tokens do not travel. What is left goes in the order of sources to
 /// what is left of the quotas, in their order, so that every quota is met to the token. Above
-/// Placement::kMaxWeight tokens of a source for the expert the parts are rounded. Throws UserError where
-/// the placement's bounds have no weights. Requires: loads of the placement's size.
+/// Placement::kMaxWeight tokens of a source for the expert the parts are rounded. Throws UserError
+/// where the placement's bounds have no weights. Requires: loads of the placement's size.
 void share_by_quota(Placement& placement, int64_t expert, const ExpertCounts& loads,
                     const std::vector<Quota>& quotas);
 
