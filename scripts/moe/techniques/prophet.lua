@@ -171,7 +171,9 @@ local function place(t)
   local method = balance[c.policy]
   local pooled = POOLED[c.policy] or method and method.pooled
   if pooled then
-    c.residents = (c.residents or math.ceil(#c.routed / devices)) + (c.shadows or 0)
+    -- A device holds an expert once, so slots beyond the number of experts stay empty.
+    local own = c.residents or math.ceil(#c.routed / devices)
+    c.residents = math.max(own, math.min(own + (c.shadows or 0), #c.routed))
     c.shadows = 0
   end
   c.shadows = c.shadows or #c.routed
