@@ -121,7 +121,7 @@ TEST_CASE("a rehearsal is executed again only if the last one began before the g
   rehearsal.execute(0);
   const InStep first = rehearsal.in_step();
   CHECK(first.took_ns > 0);
-  CHECK((first.speed_spread > 0 && std::isfinite(first.speed_spread)));
+  CHECK((first.speed_spread > 0 && first.speed_spread < 1));
   CHECK_THAT(first.source, Catch::Contains("2 rehearsed steps") && Catch::Contains("0.5 GB/s"));
   rehearsal.execute(0);
   CHECK(rehearsal.in_step().took_ns == first.took_ns);
