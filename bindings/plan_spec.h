@@ -34,6 +34,7 @@ struct LuaPlacement {
   nlohmann::json model, cluster;  // as recipes read them in ctx
   std::string workload;           // name of the routing model; "" if there is none
   Bytes device_bytes = 0;         // memory of a device; 0 if unknown
+  bool library = false;           // whether the Lua library defines it, not the recipe
 };
 
 /// A schedule policy in Lua that gave a lane a pick, a function that picks the lane's next op. The

@@ -3,14 +3,14 @@
 -- cluster. Then: from how many tokens per rank on does it pay to send copies of experts (MoonEP,
 -- issue 6)? The layers are as wide as those of DeepSeek-V3. Copies are sent in the step that uses
 -- them: there are no micro-batches here under which they could hide. LPLB keeps its copies; here
--- they are sent too. eplb places experts for the steps that follow. FlexMoE and LAER lay out
--- experts with their states and do not act between gate and dispatch; they are in balancers.lua
--- only.
+-- they are sent too. eplb, flexmoe and laer lay out experts after a step, for those that follow;
+-- experts that change their device are moved with their states. LAER itself keeps parameters
+-- sharded over all devices (FSEP) and so moves nothing; that is not built here.
 local moe = require "moe"
 
 local NODES, SEEDS, STEPS = { 1, 2, 8 }, { 1, 2, 3 }, 4
 local SYSTEMS = { "raf_rows", "ultraep", "echo", "moonep", "llep", "lplb", "eplb",
-  "prophet_planner" }
+  "flexmoe", "laer", "prophet_planner" }
 local WORKLOADS = { "W0_balanced", "W1_hot_expert_set", "W2_hot_rank", "W3_spread_hot_experts",
   "W4_source_ragged", "W5_zero_expert_rank", "W6_rotating_hotspot", "W7_burst" }
 local TOKENS = { 256, 512, 1024, 2048, 4096, 8192, 16384 }  -- per rank

@@ -90,7 +90,9 @@ for _, d in ipairs(kept:differences()) do
   end
 end
 
-if #errors > 0 then
+if #errors == 0 then
+  print(("All of the %d runs are disturbed; their errors are in the tables above"):format(#R.runs))
+else
   print(("%d runs, %d of them disturbed and left out. Errors of the others: median %.1f%%, "
     .. "95th percentile %.1f%%, largest %.1f%%"):format(#R.runs, marked, at(0.5), at(0.95), at(1)))
   print(("Runs in their predictions' intervals of 90%%: %d of %d, %.0f%%"):format(inside, #errors,

@@ -25,7 +25,6 @@
 #include "engine/exec/data.h"
 #include "engine/exec/device/executor.h"
 #include "engine/exec/results/machine_state.h"
-#include "engine/profile/rehearsal.h"
 #include "engine/run.h"
 
 namespace moe::lua {
@@ -293,8 +292,6 @@ void set_values(lua_State* L, const HostOptions& options) {
   set_text(L, "session", fmt::format("{:x}-{}", steady_ns(), getpid()));
   lua_pushnumber(L, kMostOthers);
   lua_setfield(L, -2, "most_others");
-  lua_pushinteger(L, kMostStepsBeside);
-  lua_setfield(L, -2, "most_steps_beside");
   if (!options.out_dir.empty()) set_text(L, "out_dir", options.out_dir);
   if (options.processes != nullptr) {
     lua_pushinteger(L, options.processes->size());

@@ -77,16 +77,12 @@ int context_log(lua_State* L) {
 /// Throws UserError, beginning with `who`, where weights leave tokens without a holder.
 void check_taken(const Placement& p, const char* who) {
   for (int64_t e = 0; e < p.bounds().experts; ++e) {
-    if (p.sharing(e) != Sharing::kWeighted) continue;
-    for (int64_t source = 0; source < p.bounds().devices; ++source) {
-      int64_t sum = 0;
-      for (const int64_t d : p.holders(e)) sum += p.weight(source, d, p.slot_of(e, d));
-      if (sum > 0) continue;
-      throw user_error(
-          "{} a placement in which no holder of expert {} takes the tokens of device {}; call "
-          "p:share with a function after all holders of the expert are set",
-          who, e + 1, source + 1);
-    }
+    const int64_t source = p.not_taken(e);
+    if (source < 0) continue;
+    throw user_error(
+        "{} a placement in which no holder of expert {} takes the tokens of device {}; call "
+        "p:share with a function after all holders of the expert are set",
+        who, e + 1, source + 1);
   }
 }
 

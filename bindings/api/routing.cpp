@@ -6,7 +6,7 @@
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "engine/routing/workload.h"
 
 namespace moe::lua {
@@ -83,7 +83,7 @@ int trace_info(lua_State* L) {
   return 1;
 }
 
-// core.trace_import { format, files, experts or 0, k, to } -> path of the trace
+// core.trace_import { format, files, experts or 0, k, where or none, to } -> path of the trace
 int trace_import(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.import");
@@ -96,17 +96,25 @@ int trace_import(lua_State* L) {
   for (size_t i = 0; i < texts.size(); ++i) named.push_back({file_name(paths[i]), texts[i]});
   const std::string format = f.text("format");
   const int64_t experts = f.integer("experts"), k = f.integer("k");
-  const Trace trace = format == "megatron"   ? trace_of_megatron(named, experts)
-                      : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
-                                             : trace_of_csv(named.at(0), experts, k);
+  const auto where = values.value("where", std::map<std::string, std::string>());
+  const auto beside = [&](size_t manifest, const std::string& file) {
+    const std::filesystem::path path = paths.at(manifest).get<std::string>();
+    return files.read(path.parent_path() / file);
+  };
+  const Trace trace = format == "megatron"          ? trace_of_megatron(named, experts)
+                      : format == "tensorrt"        ? trace_of_tensorrt(named.at(0), k)
+                      : format == "rank_loads"      ? trace_of_rank_loads(named.at(0), k, where)
+                      : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
+                                                    : trace_of_csv(named.at(0), experts, k);
   const std::filesystem::path to = files.writable(f.text("to"));
   write_file(to, trace_bytes(trace));
   lua_pushstring(L, to.c_str());
   return 1;
 }
 
-// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, or its
-// prefix (megatron: a file per rank). step, layer: from 1, only for tensorrt, whose file holds one.
+// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, its
+// prefix (megatron: a file per rank) or the folder (token_imbalance). step, layer: from 1, only for
+// tensorrt and token_imbalance, which hold one.
 int trace_export(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.export");
@@ -120,6 +128,9 @@ int trace_export(lua_State* L) {
     }
   } else if (format == "tensorrt") {
     out.emplace_back(to, tensorrt_of_trace(trace, f.integer("step") - 1, f.integer("layer") - 1));
+  } else if (format == "token_imbalance") {
+    out = token_imbalance_of_trace(trace, f.integer("step") - 1, f.integer("layer") - 1);
+    for (auto& [name, text] : out) name.insert(0, to + "/");
   } else {
     out.emplace_back(to, csv_of_trace(trace));
   }

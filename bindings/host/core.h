@@ -45,7 +45,7 @@ void open_simulations(lua_State* L);
 /// Makes the types of the arguments of a gate's route() (api/gate.cpp).
 void open_gate(lua_State* L);
 /// Makes the types of the arguments of a placement policy's place() (api/placement.cpp,
-/// api/placed.cpp).
+/// policy/placed.cpp).
 void open_placement(lua_State* L);
 
 }  // namespace moe::lua

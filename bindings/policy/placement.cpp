@@ -27,7 +27,7 @@ class RankPlacement {
     }
     if (run.simulated) trial_ = std::make_unique<StepTrial>(run.simulated);
     try {
-      host_.evaluate_policies();
+      if (!policy_->library) host_.evaluate_policies();
       fetch();
     } catch (const UserError& e) {
       throw user_error("placement '{}', rank {}: {}", policy_->name, rank_, e.what());
@@ -69,11 +69,11 @@ class RankPlacement {
 
  private:
   // Gets the policy's function place and its options from the definition that the recipe made in
-  // this state.
+  // this state, or from the library's module of its own methods.
   void fetch() {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
-    lua_pushliteral(L, "moe");
+    lua_pushstring(L, policy_->library ? "moe.techniques.balance.pass" : "moe");
     call(L, 1, 1);
     lua_getfield(L, -1, "_policy");
     lua_pushliteral(L, "placement");
@@ -154,9 +154,11 @@ std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fiel
   placed.use = how.text("at") == "layer" ? PlacementUse::kNow : PlacementUse::kNext;
   placed.moves_residents = how.flag("moves", false);
   placed.weighted = how.flag("weighted", false);
+  policy->library = how.flag("library", false);
   placed.every = options.integer("every");
   placed.shadows = options.integer("shadows");
   placed.extra_residents = options.integer("extra_residents");
+  placed.static_rows = options.integer("static_rows");
   placed.expected_copies = options.number("expected_copies");
   for (const auto& [name, value] : policy->options.items()) {
     if (value.is_number()) placed.options[name] = value.get<double>();

@@ -1,6 +1,6 @@
 // The C++ values behind the arguments ctx, load and p of a placement policy, with the checks that
 // their methods share. A handle of a call that has ended is refused. The methods are in
-// bindings/api/placement.cpp and placed.cpp.
+// bindings/api/placement.cpp and policy/placed.cpp.
 #pragma once
 
 #include <cmath>
@@ -79,7 +79,7 @@ int push_list(lua_State* L, int64_t n, const Of& of) {
   return 1;
 }
 
-/// Makes the type of p (api/placed.cpp).
+/// Makes the type of p (policy/placed.cpp).
 void open_placed(lua_State* L);
 
 }  // namespace moe::lua

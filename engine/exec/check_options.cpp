@@ -4,6 +4,7 @@
 #include "engine/comm/job/processes.h"
 #include "engine/exec/machine_memory.h"
 #include "engine/exec/results/expert_offload.h"
+#include "engine/graph/op_def.h"
 
 namespace moe {
 namespace {
@@ -20,6 +21,19 @@ void check_processes(const Plan& plan, const RunOptions& options) {
         "link: the emulated link works within one process only, but {} processes were started; "
         "omit the link, or start the program without a launcher",
         options.processes->size());
+  }
+}
+
+void check_static_rows(const Graph& graph) {
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (graph.removed(op) || !is(graph, op, MoeOp::kPlace)) continue;
+    const int64_t rows = attr_int(graph.op(op), "static_rows");
+    if (rows == 0) continue;
+    throw user_error(
+        "{}: static_rows = {} is possible in simulations only: an execution computes the rows that "
+        "have a token; omit static_rows to execute this system",
+        attr_string(graph.op(op), "stage"), rows);
   }
 }
 
@@ -55,6 +69,7 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
                      train.eval_batches);
   }
   check_popularity(plan, options.infer);
+  check_static_rows(plan.graph);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
     throw user_error(
         "link: the cluster of the emulated link has {} devices, but the plan has {} ranks; the "

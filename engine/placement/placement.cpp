@@ -49,10 +49,6 @@ int64_t Placement::code_size(const PlacementBounds& b) {
   return 2 * b.experts + b.devices * b.slots() + weights;
 }
 
-size_t Placement::slot_index(int64_t device, int64_t slot) const {
-  return index(bounds_.experts + device * bounds_.slots() + slot);
-}
-
 size_t Placement::sharing_index(int64_t expert) const {
   return index(bounds_.experts + bounds_.devices * bounds_.slots() + expert);
 }
@@ -64,10 +60,6 @@ size_t Placement::weight_index(int64_t source, int64_t device, int64_t slot) con
 
 Sharing Placement::sharing(int64_t expert) const {
   return static_cast<Sharing>(codes_[sharing_index(expert)]);
-}
-
-int64_t Placement::at(int64_t device, int64_t slot) const {
-  return codes_[slot_index(device, slot)];
 }
 
 int64_t Placement::slot_of(int64_t expert, int64_t device) const {
@@ -88,6 +80,17 @@ std::vector<int64_t> Placement::holders(int64_t expert) const {
     if (holds(d, expert)) devices.push_back(d);
   }
   return devices;
+}
+
+int64_t Placement::not_taken(int64_t expert) const {
+  if (sharing(expert) != Sharing::kWeighted) return -1;
+  std::vector<std::pair<int64_t, int64_t>> held;  // device, slot
+  for (const int64_t d : holders(expert)) held.emplace_back(d, slot_of(expert, d));
+  for (int64_t source = 0; source < bounds_.devices; ++source) {
+    const auto takes = [&](const auto& at) { return weight(source, at.first, at.second) > 0; };
+    if (std::none_of(held.begin(), held.end(), takes)) return source;
+  }
+  return -1;
 }
 
 int64_t Placement::free_residents(int64_t device) const {
@@ -300,15 +303,10 @@ void Placement::check() const {
       throw user_error("placement: code {} for the sharing of expert {}, allowed: 0 to {}", code, e,
                        bounds_.weighted ? 2 : 1);
     }
-    if (sharing(e) != Sharing::kWeighted) continue;
-    for (int64_t source = 0; source < bounds_.devices; ++source) {
-      int64_t sum = 0;
-      for (const int64_t d : holders(e)) sum += weight(source, d, slot_of(e, d));
-      if (sum == 0) {
-        throw user_error(
-            "placement: no holder of expert {} takes the tokens of device {}; set a weight above 0",
-            e, source);
-      }
+    if (const int64_t source = not_taken(e); source >= 0) {
+      throw user_error(
+          "placement: no holder of expert {} takes the tokens of device {}; set a weight above 0",
+          e, source);
     }
   }
 }

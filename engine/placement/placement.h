@@ -49,13 +49,16 @@ class Placement {
   int64_t owner(int64_t expert) const { return codes_[index(expert)]; }
   Sharing sharing(int64_t expert) const;
   /// Returns the expert in a slot; -1 when the slot is empty.
-  int64_t at(int64_t device, int64_t slot) const;
+  int64_t at(int64_t device, int64_t slot) const { return codes_[slot_index(device, slot)]; }
   /// Returns the slot in which the device holds the expert; -1 when it does not hold it.
   int64_t slot_of(int64_t expert, int64_t device) const;
   bool holds(int64_t device, int64_t expert) const { return slot_of(expert, device) >= 0; }
   bool is_resident(int64_t expert, int64_t device) const;
   /// Returns the devices that hold the expert, ascending.
   std::vector<int64_t> holders(int64_t expert) const;
+  /// Returns the first source whose tokens for the expert no holder takes, since all of their
+  /// weights are 0; -1 if there is none.
+  int64_t not_taken(int64_t expert) const;
   int64_t free_residents(int64_t device) const;
   int64_t free_shadows(int64_t device) const;
   /// For kWeighted: the relative share of the rows of `source` for the slot's expert that this slot
@@ -99,7 +102,9 @@ class Placement {
 
  private:
   static size_t index(int64_t i) { return static_cast<size_t>(i); }
-  size_t slot_index(int64_t device, int64_t slot) const;
+  size_t slot_index(int64_t device, int64_t slot) const {
+    return static_cast<size_t>(bounds_.experts + device * bounds_.slots() + slot);
+  }
   size_t sharing_index(int64_t expert) const;
   size_t weight_index(int64_t source, int64_t device, int64_t slot) const;
   int64_t find_free(int64_t device, int64_t first, int64_t last) const;

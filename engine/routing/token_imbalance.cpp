@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <memory>
 #include <mutex>
 #include <numeric>
@@ -10,19 +9,10 @@
 #include <random>
 
 #include "engine/base/errors.h"
+#include "engine/base/sha256.h"
 
 namespace moe {
 namespace {
-
-constexpr uint32_t kRound[64] = {
-    0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
-    0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
-    0xe49b69c1, 0xefbe4786, 0x0fc19dc6, 0x240ca1cc, 0x2de92c6f, 0x4a7484aa, 0x5cb0a9dc, 0x76f988da,
-    0x983e5152, 0xa831c66d, 0xb00327c8, 0xbf597fc7, 0xc6e00bf3, 0xd5a79147, 0x06ca6351, 0x14292967,
-    0x27b70a85, 0x2e1b2138, 0x4d2c6dfc, 0x53380d13, 0x650a7354, 0x766a0abb, 0x81c2c92e, 0x92722c85,
-    0xa2bfe8a1, 0xa81a664b, 0xc24b8b70, 0xc76c51a3, 0xd192e819, 0xd6990624, 0xf40e3585, 0x106aa070,
-    0x19a4c116, 0x1e376c08, 0x2748774c, 0x34b0bcb5, 0x391c0cb3, 0x4ed8aa4a, 0x5b9cca4f, 0x682e6ff3,
-    0x748f82ee, 0x78a5636f, 0x84c87814, 0x8cc70208, 0x90befffa, 0xa4506ceb, 0xbef9a3f7, 0xc67178f2};
 
 using Pool = std::vector<int32_t>;
 
@@ -105,7 +95,7 @@ void route(const std::string& name, uint64_t seed, const RoutingQuery& q,
     throw user_error("workload {}: k = {} choices per token, allowed: 1 to the {} experts in use",
                      name, q.k, law.hot.size());
   }
-  std::mt19937 random(sha256_word(fmt::format("{}|{}|{}", name, seed, q.step)));
+  std::mt19937 random(sha256(fmt::format("{}|{}|{}", name, seed, q.step))[0]);
   std::vector<size_t> swaps(k);
   for (int64_t t = 0; t < q.tokens; ++t) {
     choose(law.is_hot(t) ? law.hot : all, random, swaps,
@@ -144,34 +134,6 @@ class LastLoads {
 };
 
 }  // namespace
-
-uint32_t sha256_word(std::string_view text) {
-  MOE_CHECK(text.size() <= 55, "sha256_word: a text of {} characters, at most 55", text.size());
-  std::array<uint32_t, 64> w = {};
-  const auto put = [&](size_t i, uint32_t byte) { w[i / 4] |= byte << (24 - 8 * (i % 4)); };
-  for (size_t i = 0; i < text.size(); ++i) put(i, static_cast<unsigned char>(text[i]));
-  put(text.size(), 0x80);
-  w[15] = static_cast<uint32_t>(8 * text.size());
-  for (size_t i = 16; i < 64; ++i) {
-    const uint32_t a = w[i - 15], b = w[i - 2];
-    w[i] = w[i - 16] + w[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ (a >> 3)) +
-           (std::rotr(b, 17) ^ std::rotr(b, 19) ^ (b >> 10));
-  }
-  std::array<uint32_t, 8> h = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a,
-                               0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
-  const uint32_t first = h[0];
-  for (size_t i = 0; i < 64; ++i) {
-    const uint32_t e = h[4], a = h[0];
-    const uint32_t one = h[7] + (std::rotr(e, 6) ^ std::rotr(e, 11) ^ std::rotr(e, 25)) +
-                         ((e & h[5]) ^ (~e & h[6])) + kRound[i] + w[i];
-    const uint32_t two = (std::rotr(a, 2) ^ std::rotr(a, 13) ^ std::rotr(a, 22)) +
-                         ((a & h[1]) ^ (a & h[2]) ^ (h[1] & h[2]));
-    std::copy_backward(h.begin(), h.end() - 1, h.end());
-    h[4] += one;
-    h[0] = one + two;
-  }
-  return first + h[0];
-}
 
 const std::vector<TokenImbalance>& token_imbalances() {
   static const std::vector<TokenImbalance> all = {

@@ -26,7 +26,4 @@ const std::vector<TokenImbalance>& token_imbalances();
 /// model throws UserError for k > experts, and where a pool has fewer than k experts.
 RoutingModel token_imbalance(std::string_view name, uint64_t seed);
 
-/// Returns the first four bytes of the SHA-256 of a text of at most 55 characters, as a number.
-uint32_t sha256_word(std::string_view text);
-
 }  // namespace moe

@@ -134,6 +134,9 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders)
 
 void RoutedStep::add(OpId op) {
   if (layers_.empty()) return;
+  if (is(graph_, op, MoeOp::kPlace)) {
+    rows_[index(layer_of(op))].static_rows = attr_int(graph_.op(op), "static_rows");
+  }
   const bool moves = graph_.def(op).collective == Collective::kExperts;
   if (!moves && !work_follows_occupancy(graph_, op)) return;
   Entry entry;
@@ -274,6 +277,24 @@ void RoutedStep::route(const std::vector<ExpertCounts>& kept,
   alike_ = ranks_alike();
 }
 
+int64_t RoutedStep::padding(size_t l, const Placement& placement, int64_t slot,
+                            int64_t rows) const {
+  const int64_t fixed = rows_[l].static_rows;
+  if (fixed == 0 || rows == 0 || slot < placement.bounds().residents) return 0;
+  if (rows > fixed) {
+    throw user_error(
+        "placement: a copy of an expert of the MoE layer of block {} gets {} rows, but static_rows "
+        "= {}; give copies fewer tokens by p:quota, or raise static_rows",
+        layers_[l].block, rows, fixed);
+  }
+  if (!rounds_.empty()) {
+    throw UserError(
+        "placement: static_rows is not possible with rounds (fastermoe_pipeline): padding has no "
+        "source, so no round would compute it");
+  }
+  return fixed - rows;
+}
+
 void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement& placement) {
   const MoeLayer& layer = layers_[l];
   if (index(kept.sources) != ranks_ || kept.experts != layer.experts) {
@@ -301,13 +322,15 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
     const int64_t* rows_of = by_slot.data();
     for (const size_t device : members) {
       for (int64_t s = 0; s < slots; ++s) {
+        int64_t of_slot = 0;
         for (const size_t source : members) {
           const int64_t count = *rows_of++;
           if (count == 0) continue;
           rows.sent[source * ranks_ + device] += count;
           of_source[source] += count;
-          of_device[device] += count;
+          of_slot += count;
         }
+        of_device[device] += of_slot + padding(l, placement, s, of_slot);
       }
     }
   }

@@ -2,8 +2,9 @@
 // which fraction of an op's rows hold a token, the bytes of each irregular all-to-all between each
 // pair of ranks, and the bytes of experts that move because of a placement. The rows of a source
 // rank are its choices that found a slot; the rows of a device are those that the placement assigns
-// to its slots. A part of a batch gets an even share of the rows. Times are not here but in
-// StepReplay.
+// to its slots. A part of a batch gets an even share of the rows. With attr static_rows = n of the
+// op place, every copy of an expert that gets rows computes n rows, of which those without a token
+// are padding and are not sent. Times are not here but in StepReplay.
 #pragma once
 
 #include <string>
@@ -48,7 +49,8 @@ class RoutedStep {
 
   /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
   /// found a slot, and the placement within each group of holders in this step and in the next one.
-  /// Throws UserError if `kept` has another number of ranks or experts than the graph.
+  /// Throws UserError if `kept` has another number of ranks or experts than the graph, and for a
+  /// copy that gets more than static_rows rows.
   void route(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements,
              const std::vector<Placement>& next);
   /// As above, with the same placements in the next step, so that no expert moves.
@@ -78,6 +80,7 @@ class RoutedStep {
     std::vector<RoutedWork> source, experts;  // indexed by rank
     bool source_used = false, experts_used = false;
     int64_t room = 0;  // rows for which a device has room, if rows are packed (Tensor::stored_rows)
+    int64_t static_rows = 0;  // attr of the layer's op place; 0: copies compute the rows they get
   };
   /// A set of all-to-all ops that move the same bytes.
   struct Exchange {
@@ -121,6 +124,8 @@ class RoutedStep {
   int32_t movement_of(OpId op, size_t layer);
   int32_t round_of_experts(OpId op, size_t layer);
   void move(Movement& movement, const Placement& now, const Placement& next) const;
+  /// Returns the rows that copy `slot` of a device computes as padding, if it gets `rows`.
+  int64_t padding(size_t layer, const Placement& placement, int64_t slot, int64_t rows) const;
   void route_layer(size_t layer, const ExpertCounts& kept, const Placement& placement);
   /// Sets no_room_ if a rank has no room for its rows in this layer.
   void check_room(size_t layer, size_t rank, int64_t rows);

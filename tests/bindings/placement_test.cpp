@@ -457,6 +457,67 @@ end
   CHECK(!failure);
 }
 
+TEST_CASE("copies of fixed shapes cost their padding in simulations, and are not executed") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local function ms(options)
+  return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', seq = 512 },
+    cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system 'echo' { moe.pass.echo(options) }
+  }:simulate { steps = 1 }.iteration_ms
+end
+local small, large = ms { static_rows = 1000 }, ms { static_rows = 1000000 }
+assert(small >= ms {} and large > 2 * small, small .. ' ' .. large)
+local ok, err = pcall(train, moe.system 'x' { moe.pass.echo { static_rows = 64 } })
+assert(err.kind == 'stop' or err.message:find('static_rows = 64 is possible in simulations only'),
+  err.message)
+ok, err = pcall(moe.pass.laer, { static_rows = 64 })
+assert(err.message:find('static_rows: 64 has no effect with shadows = 0'), err.message)
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
+TEST_CASE("the library's layouts move experts between steps, and change no result") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local function train(system)
+  return moe.train { model = model { experts = 8, k = 2, gate = 'top_k' }, ranks = 4, steps = 4,
+    tokens = 'reference', precision = 'f64', system = system }
+end
+local plain = train(moe.system 'raf_rows' {})
+for _, name in ipairs { 'flexmoe', 'laer' } do
+  local r = train(moe.system(name) { moe.pass[name] {}, moe.pass.serial {} })
+  local moves = 0
+  for step = 1, 4 do
+    local p = r.placements[step][1]
+    moves = moves + p.moves
+    assert(p.copies == 0 and (step > 1 or p.max_load == p.max_load_plain), name)
+    assert(math.abs(r.losses[step] - plain.losses[step]) < 1e-9, name)
+  end
+  assert(moves > 0, name .. ' moves nothing')
+end
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
+TEST_CASE("a layout that does not fit names the expert or the device") {
+  const auto refused = [](const std::string& holders) {
+    return message_of(kHead + R"(
+local p = moe.policy.placement { name = 'l', at = 'step', extra_residents = 1,
+  place = function(ctx, load, p)
+    return p:layout()" +
+                      holders + R"() end }
+train(moe.system 'x' { p {} })
+)");
+  };
+  CHECK_THAT(refused("{}"), Contains("p:layout: expert 1 has no list of devices"));
+  CHECK_THAT(refused("{ { 1 }, {} }"), Contains("p:layout: expert 2 has no list of devices"));
+  CHECK_THAT(refused("{ { 1, 1 } }"), Contains("p:layout: expert 1 is on device 1 twice"));
+  CHECK_THAT(refused("{ { 3 } }"), Contains("device 3"));
+  CHECK_THAT(refused("{ { 1 }, { 1 }, { 1 }, { 1 } }"), Contains("p:layout: device 1 gets more"));
+}
+
 TEST_CASE("a run says how far the planner's model is from its spans, with every sample") {
   const Folder folder;
   const std::optional<Failure> failure = run_recipe(folder, kHead + R"(

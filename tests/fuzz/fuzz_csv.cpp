@@ -1,5 +1,5 @@
 // CSVs of layer,expert.
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "tests/fuzz/mutate.h"
 
 using namespace moe;

@@ -1,5 +1,5 @@
 // Lines of Megatron-LM's RouterTracer.
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "tests/fuzz/mutate.h"
 
 using namespace moe;

@@ -1,7 +1,7 @@
 // TensorRT-LLM's routing patterns.
 #include <nlohmann/json.hpp>
 
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "tests/fuzz/mutate.h"
 
 using namespace moe;

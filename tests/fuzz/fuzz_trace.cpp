@@ -2,7 +2,7 @@
 // formats.
 #include "engine/routing/trace.h"
 
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "engine/routing/workload.h"
 #include "tests/fuzz/mutate.h"
 

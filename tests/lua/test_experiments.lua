@@ -233,6 +233,14 @@ test("results complete before a failure are on disk and printed, the error once"
   assert(w.files["out/trace-013-raf-executed.json"])
 end)
 
+test("a show that fails because runs are missing does not hide the error of the run", function()
+  local text = experiment('run = { "simulate", { "cpu", ranks = 2 } }, '
+    .. "show = function(R) print(R:where { executor = 'cpu' }.runs[1].losses[1]) end")
+  local w = world.run(text, {}, "run", function(w) w.fails_in = "raf" end)
+  expect.equal(w.message, "rank 1 is gone")
+  assert(w.output:find("vs first", 1, true), w.output)  -- the usual tables
+end)
+
 test("--executor chooses targets, --ranks changes their ranks", function()
   local w = expect.runs(experiment(CPU), { executor = "cpu", ranks = 4 })
   expect.equal(#w.results.runs, 3)

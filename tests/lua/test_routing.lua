@@ -133,6 +133,10 @@ test("other tools' traces are imported and exported with checked fields", functi
   fails("import", "format = 'csv', files = { 'a', 'b' }",
     "files: has 2 files, but the format 'csv' takes one")
   fails("import", "format = 'megatron', files = { 'a' }, k = 2", "k: is not used by the format")
+  fails("import", "format = 'csv', files = { 'a' }, where = { a = 'b' }",
+    "where: is not used by the format")
+  fails("import", "format = 'rank_loads', files = { 'a' }, where = { a = 1 }", "where.a: ")
+  fails("export", "format = 'rank_loads', trace = 'a'", "format: 'rank_loads' is not allowed")
   fails("export", "format = 'csv', trace = 'a', step = 2", "step: is not used by the format")
   fails("exprot", "", "moe.trace: unknown function 'exprot'. Did you mean 'export'?")
 end)

@@ -4,6 +4,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/base/sha256.h"
 #include "engine/routing/workload.h"
 #include "tests/base/message_of.h"
 
@@ -32,8 +33,17 @@ TEST_CASE("W0 to W7 are those of the benchmark, to the bit") {
 }
 
 TEST_CASE("the first bytes of SHA-256") {
-  CHECK(sha256_word("abc") == 0xba7816bf);
-  CHECK(sha256_word("") == 0xe3b0c442);
+  CHECK(sha256("abc")[0] == 0xba7816bf);
+  CHECK(sha256("")[0] == 0xe3b0c442);
+  // FIPS 180-2, appendix B: two blocks, and a million letters; hashlib for the lengths between.
+  CHECK(sha256_text("abcdbcdecdefdefgefghfghighijhijkijkljklmklmnlmnomnopnopq") ==
+        "248d6a61d20638b8e5c026930c3e6039a33ce45964ff2167f6ecedd419db06c1");
+  CHECK(sha256_text(std::string(1'000'000, 'a')) ==
+        "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  CHECK(sha256_text(std::string(64, 'a')) ==
+        "ffe054fe7ae0cb6dc65c3af9b61d5209f439851db43d0ba5997337df154668eb");
+  CHECK(sha256_text(std::string(119, 'a')) ==
+        "31eba51c313a5c08226adf18d4a359cfdfd8d2e816b13f4af952f7ea6584dcfb");
 }
 
 TEST_CASE("W0 to W7: k different experts each, the same on all ranks, counted as they are chosen") {

@@ -2,12 +2,14 @@
 // other tools.
 #include "engine/routing/trace.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 #include "engine/routing/workload.h"
 #include "tests/base/message_of.h"
 
@@ -430,4 +432,76 @@ TEST_CASE("a value of any depth or length has a short place in a message") {
   CHECK_THAT(message_of(deep), Contains("has the entry [[...]]"));
   CHECK_THAT(message_of("[" + deep + ", 1]"), Contains("has the row [[...],1]"));
   CHECK(message_of("[\"" + std::string(100'000, 'x') + "\"]").size() < 200);
+}
+
+namespace {
+
+Trace rank_loads(const std::string& text, std::map<std::string, std::string> where = {},
+                 int64_t k = 1) {
+  return trace_of_rank_loads({"l.csv", text}, k, where);
+}
+
+// Rows of ranks 0 and 1 in iterations 3 and 4 of block 2; `a` and `b` are two methods.
+constexpr const char* kRankLoads =
+    "rank,method,layer,iter,token_num\n"
+    "1,a,2,3,5\n0,a,2,3,1\r\n0,b,2,3,9\n\n"
+    "0,a,2,4,6\n1,a,2,4,0\n";
+
+}  // namespace
+
+TEST_CASE("rows that ranks compute are one expert each, from all ranks alike") {
+  const Trace t = rank_loads(kRankLoads, {{"method", "a"}});
+  CHECK(t.steps == 2);
+  CHECK(t.ranks == 2);
+  CHECK(t.experts == 2);
+  CHECK(t.tokens == 3);
+  CHECK(t.blocks == std::vector<int32_t>{2});
+  // [step, source, expert]: choices 0 .. 5 in the order of experts are dealt in turn.
+  CHECK(t.counts == std::vector<uint32_t>{1, 2, 0, 3, 3, 0, 3, 0});
+  const RoutingModel routing = routing_of_trace(t);
+  CHECK(routing.loads({.step = 1, .ranks = 2, .tokens = 3, .experts = 2, .k = 1}).of_expert(0) ==
+        6);
+}
+
+TEST_CASE("rank loads of any sizes keep every rank's rows, and sources differ by one") {
+  Rng rng(11);
+  std::string text = "iter,layer,rank,token_num\n";
+  std::vector<int64_t> rows(7);
+  int64_t all = 0;
+  for (size_t r = 0; r + 1 < rows.size(); ++r) all += rows[r] = 40 + rng.below(15);
+  rows.back() = 6 * 7 * 8 - all;
+  for (size_t r = 0; r < rows.size(); ++r) text += fmt::format("0,0,{},{}\n", r, rows[r]);
+  const Trace t = rank_loads(text, {}, 3);
+  CHECK(t.tokens == 16);
+  for (size_t e = 0; e < rows.size(); ++e) {
+    int64_t sum = 0;
+    for (size_t s = 0; s < rows.size(); ++s) {
+      const auto n = static_cast<int64_t>(t.counts[s * rows.size() + e]);
+      CHECK(std::abs(n - rows[e] / 7) <= 1);
+      sum += n;
+    }
+    CHECK(sum == rows[e]);
+  }
+}
+
+TEST_CASE("rank loads that are incomplete, doubled or of two methods are refused by line") {
+  const std::string head = "iter,layer,rank,token_num\n";
+  CHECK_THROWS_WITH(rank_loads(kRankLoads),
+                    Contains("l.csv:4: column 'method' has 'a' and 'b'; choose the rows by where"));
+  CHECK_THROWS_WITH(rank_loads(kRankLoads, {{"method", "c"}}),
+                    Contains("no row has what `where` states"));
+  CHECK_THROWS_WITH(rank_loads(kRankLoads, {{"model", "c"}}),
+                    Contains("l.csv:1: there is no column 'model'"));
+  CHECK_THROWS_WITH(rank_loads("iter,layer,rank\n"), Contains("no column 'token_num'"));
+  CHECK_THROWS_WITH(rank_loads(""), Contains("no row"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,x\n"), Contains("l.csv:2: token_num = 'x'"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,-1,4\n"), Contains("l.csv:2: rank = '-1'"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0\n"), Contains("has 3 cells"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,4\n0,0,0,4\n"),
+                    Contains("l.csv:3") && Contains("is there twice"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,4\n0,0,1,4\n1,0,1,8\n"),
+                    Contains("iter 1, layer 0, rank 0 is missing"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,4\n0,0,1,3\n"),
+                    Contains("the ranks compute 7 rows, which is no multiple of 2"));
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,4\n0,0,1,4\n", {}, 3), Contains("k = 3"));
 }

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
+#include "engine/passes/placement/place_experts.h"
 #include "tests/model/gpt2.h"
 #include "tests/sim/routing.h"
 
@@ -210,6 +211,49 @@ TEST_CASE("a shadow takes its own device's rows off the wire") {
   const ExpertCounts& kept = routed.kept[routed.layer_of(g, there)];
   const std::vector<double>& m = *routed.step.routed_work(there, 0)->bytes;
   CHECK(m[2] == 64.0 * static_cast<double>(kept.at(1, 1)));  // of 1 to 0: expert 1 alone
+}
+
+/// A placement stage whose copies compute `rows` rows.
+Stage padded(int64_t rows) {
+  Stage made{.name = "test", .kind = StageKind::kPlacement};
+  made.transform = [rows](Graph graph, const PassContext& context) {
+    const PlacementStage how = {
+        .policy = "test", .use = PlacementUse::kNow, .shadows = 1, .static_rows = rows};
+    return place_experts(std::move(graph), how, context);
+  };
+  return made;
+}
+
+TEST_CASE("with static_rows a copy that has rows computes exactly as many, and sends no padding") {
+  const auto plan_of = [](int64_t rows) {
+    return make_plan(routed_spec(counted({padded(rows)}), 2, flat_cluster(2)));
+  };
+  const auto plain = plan_of(0), fixed = plan_of(50);
+  // Device 1 has a copy of expert 0 of device 0, which has rows of device 1 in layer 0 alone.
+  const auto routed = [](const Plan& plan) {
+    auto r = std::make_unique<Routed>(plan.graph, 2, 9);
+    std::vector<Placement> placements = r->step.first_placements();
+    for (Placement& p : placements) p.add_shadow(0, 1);
+    r->kept[1].at(1, 0) = 0;
+    r->step.route(r->kept, placements);
+    return r;
+  };
+  const auto a = routed(*plain), b = routed(*fixed);
+  const Graph& g = fixed->graph;
+  for (const OpId op : ops_of(g, "expert_linear")) {
+    const size_t layer = a->layer_of(g, op);
+    const auto rows = [&](const Routed& r, int32_t device) {
+      return r.step.routed_work(op, device)->work.slot_occupancy * 4 * 10;  // experts * capacity
+    };
+    const auto of_copy = static_cast<double>(a->kept[layer].at(1, 0));
+    CHECK(rows(*b, 0) == Approx(rows(*a, 0)));
+    CHECK(rows(*b, 1) == Approx(rows(*a, 1) + (of_copy > 0 ? 50 - of_copy : 0)));
+  }
+  for (const OpId op : ops_of(g, "all_to_all")) {
+    CHECK(*a->step.routed_work(op, 0)->bytes == *b->step.routed_work(op, 0)->bytes);
+  }
+  const auto few = plan_of(1);
+  CHECK_THROWS_WITH(routed(*few), Catch::Contains("but static_rows = 1; give copies fewer tokens"));
 }
 
 TEST_CASE("loads of another number of ranks or experts are refused") {

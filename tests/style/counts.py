@@ -27,7 +27,7 @@ OTHER_NAMES = {
     "bindings/api/calibrate.cpp": "all_reduce all_to_all",
     "bindings/api/graph.cpp": "split",
     "bindings/api/network.cpp": "all_to_all",
-    "bindings/api/placed.cpp": "migrate",
+    "bindings/policy/placed.cpp": "migrate",
     "bindings/api/plan.cpp": "gate",
     "bindings/api/run.cpp": "balance_loss z_loss",
     "bindings/policy/gate.cpp": "gate",

@@ -146,6 +146,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   plan["layer_number"] = number;
   plan["stage"] = context_.stage;
   plan["moves"] = int64_t{stage_.moves_residents};
+  if (stage_.static_rows > 0) plan["static_rows"] = stage_.static_rows;
   const bool now = stage_.use == PlacementUse::kNow;
   plan["use"] = std::string(now ? "now" : "next");
   const OpId make = add(ops::kPlace, prefix + "place", {graph_.out(gather), state}, plan,

@@ -39,11 +39,12 @@ function M.print_claims(claims)
   end
 end
 
---- Prints the tables of an experiment: of its runs R, claims and sensitivities.
-function M.print(e, R, claims, sensitivities)
+--- Prints the tables of an experiment: of its runs R, claims and sensitivities. complete: whether
+--- all runs are there.
+function M.print(e, R, claims, sensitivities, complete)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local predicted = R:where { provenance = "simulated" }
-  if #predicted.runs > 0 then simulated.print(e, predicted) end
+  if #predicted.runs > 0 then simulated.print(e, predicted, complete) end
   local groups = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences.of(groups)
   for g, runs in ipairs(groups) do executed.print(runs, differs[g]) end

@@ -235,7 +235,7 @@ local function run(p)
       info.simulations = simulations.counts(since)
       session.flush()
       if settings.said() then core.say(settings.said()) end
-      report.print(e, R, verdicts, moved)
+      report.print(e, R, verdicts, moved, ok)
       say_found(info.simulations)
     end)
   end

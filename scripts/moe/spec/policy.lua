@@ -11,7 +11,7 @@ local schema = require "moe.base.schema"
 local M = {}
 
 --- The built-in passes, as core.table "passes" has them: those of the engine, and the balancing
---- methods in Lua that plan copies.
+--- methods in Lua.
 M.pass_rows = {}
 
 --- The policies that were defined in this Lua state, and the placements in Lua of the library:
@@ -55,6 +55,9 @@ local PLACED = {
     doc = "slots per device for copies of one step; each takes the memory of an expert" },
   extra_residents = { type = "integer", lo = 0, hi = 4096, default = 0,
     doc = "slots per device for residents, in addition to experts / devices" },
+  static_rows = { type = "integer", lo = 0, hi = 1e9, default = 0,
+    doc = "rows that every copy with tokens computes, padded where it gets fewer, as kernels of "
+      .. "static shapes need it (ECHO, MoonEP); in simulations only; 0: the rows that it gets" },
   expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
     doc = "copies that a device is expected to receive per step, for plans before a run" },
 }
@@ -179,7 +182,13 @@ local function constructor(kind, def, options, own)
       instance[key] = def[key]
     end
     if kind == "placement" then
-      instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted }
+      if instance.options.static_rows > 0 and instance.options.shadows == 0 then
+        errors.user(("%s.static_rows: %d has no effect with shadows = 0, since only copies are "
+          .. "padded; omit it or give shadows"):format(def.name, instance.options.static_rows),
+          here)
+      end
+      instance.placement = { at = def.at, moves = def.moves, weighted = def.weighted,
+        library = not own }
     end
     options_of[instance] = options
     return schema.object(instance, instance_mt[kind == "gate" and "gate" or "pass"])
@@ -253,16 +262,13 @@ end
 
 for _, name in ipairs(schema.keys_of(balance)) do
   local method = balance[name]
-  if not method.pooled then
-    local def = schema.merged(balance_pass.FIELDS,
-      { name = name, place = balance_pass.place(method) })
-    local options = schema.merged(method.options, {})
-    placement_options(def, options, "moe.pass." .. name)
-    M.pass_rows[#M.pass_rows + 1] = { name = name, doc = method.doc, kind = "placement",
-      reads = "nothing", needs = {}, gives = {}, options = option_rows(options) }
-    passes[name] = { constructor("placement", def, options, false), options, "moe.Pass",
-      method.doc }
-  end
+  local def = schema.merged(method.pooled and balance_pass.LAYOUT or balance_pass.COPIES,
+    { name = name, place = balance_pass.place(method) })
+  local options = schema.merged(method.options, {})
+  placement_options(def, options, "moe.pass." .. name)
+  M.pass_rows[#M.pass_rows + 1] = { name = name, doc = method.doc, kind = "placement",
+    reads = "nothing", needs = {}, gives = {}, options = option_rows(options) }
+  passes[name] = { constructor("placement", def, options, false), options, "moe.Pass", method.doc }
 end
 
 --- The constructors of the built-in passes: moe.pass.<name>{ options }.

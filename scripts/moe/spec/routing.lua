@@ -94,18 +94,26 @@ M.TRACE = {
     doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
-local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" }, required = true,
-  doc = "csv: lines layer,expert; megatron: Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's "
-    .. "slot_dispatch_matrix" }
+local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt", "token_imbalance" },
+  required = true, doc = "csv: lines layer,expert; megatron: Megatron-LM's RouterTracer; tensorrt: "
+    .. "TensorRT-LLM's slot_dispatch_matrix; token_imbalance: manifest.json and tensors of the "
+    .. "benchmark proposed in Megatron-LM's pull request 7488" }
 
 M.IMPORT = {
-  format = FORMAT,
+  format = schema.changed({ format = FORMAT }, { format = {
+    enum = { "csv", "megatron", "rank_loads", "tensorrt", "token_imbalance" },
+    doc = FORMAT.doc .. "; rank_loads: rows that each rank computes, a CSV file with the columns "
+      .. "iter, layer, rank, token_num, read as one expert per rank" } }).format,
   files = { type = "list", of = { type = "string" }, required = true,
-    doc = "files to read: megatron, one per rank; other formats, one file" },
+    doc = "files to read: megatron, one per rank; token_imbalance, the manifest.json of each step "
+      .. "and layer; other formats, one file" },
   experts = { type = "integer", lo = 1, hi = 65535,
     doc = "number of experts of a layer; default: the highest expert in the files" },
   k = { type = "integer", lo = 1, hi = 65535,
     doc = "choices per token, for formats that do not state this number; default: 1" },
+  where = { type = "table", as = "table<string, string>",
+    doc = "of rank_loads: value of each further column in the rows that count, for example "
+      .. "{ method = 'LAER' }" },
   to = { type = "string", required = true,
     doc = "name of the trace to write, a file of the output folder" },
 }
@@ -115,11 +123,11 @@ M.EXPORT = {
   trace = { type = "string", required = true, doc = "a recorded or imported trace" },
   to = { type = "string", required = true,
     doc = "name of the file to write in the output folder; megatron: with what the files' names "
-      .. "begin" },
+      .. "begin; token_imbalance: the folder" },
   step = { type = "integer", lo = 1, hi = 1e9,
-    doc = "the step to write, for tensorrt only; default: 1" },
+    doc = "the step to write, for tensorrt and token_imbalance only; default: 1" },
   layer = { type = "integer", lo = 1, hi = 1e6,
-    doc = "the MoE layer to write, for tensorrt only; default: 1" },
+    doc = "the MoE layer to write, for tensorrt and token_imbalance only; default: 1" },
 }
 
 local function text_of(value, path, at)
@@ -156,11 +164,16 @@ end
 local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
-  only(c, { experts = { csv = true, megatron = true }, k = { csv = true, tensorrt = true } }, path,
-    at)
-  if #c.files == 0 or #c.files > 1 and c.format ~= "megatron" then
+  only(c, { experts = { csv = true, megatron = true },
+    k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true } },
+    path, at)
+  for _, column in ipairs(schema.keys_of(c.where or {})) do
+    text_of(c.where[column], path .. ".where." .. tostring(column), at)
+  end
+  local each = ({ megatron = "one per rank", token_imbalance = "one per step and layer" })[c.format]
+  if #c.files == 0 or #c.files > 1 and not each then
     errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
-      c.format, c.format == "megatron" and "one per rank" or "one"), at)
+      c.format, each or "one"), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
@@ -172,7 +185,8 @@ end
 local function export(t)
   local at, path = errors.here(), "moe.trace.export"
   local c = schema.check(M.EXPORT, t, path, at)
-  only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
+  local one = { tensorrt = true, token_imbalance = true }
+  only(c, { step = one, layer = one }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
   errors.stop_in "policies"
   errors.stop_in "check"

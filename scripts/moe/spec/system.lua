@@ -124,6 +124,10 @@ M.known = {
     function(p) return p.llep {} end),
   lplb = placed("LPLB: a linear program over copies of the heaviest experts at fixed places, which "
     .. "are sent in each step here", function(p) return p.lplb {} end),
+  flexmoe = placed("FlexMoE: after each step, hot experts get replicas and cold ones lose theirs; "
+    .. "replicas are moved with their states", function(p) return p.flexmoe {} end),
+  laer = placed("LAER's layout, anew after each step; experts are moved with their states, as its "
+    .. "sharded parameters (FSEP) are not here", function(p) return p.laer {} end),
   moonep = placed("MoonEP: copies so that every device computes the mean, to the token",
     function(p) return p.moonep {} end),
   prophet_planner = placed("Pro-Prophet's planner alone: few experts are copied, each to the "

@@ -101,8 +101,10 @@ local function measured_line(R)
     table.concat(schema.keys_of(gpus), ", "), percents(other)))
 end
 
---- Prints the tables of simulated runs; e: the experiment.
-function M.print(e, R)
+--- Prints the tables of simulated runs. e: the experiment; complete: whether all of its runs are
+--- there. A recipe's `show` that fails because runs are missing is replaced by the usual tables, so
+--- that the error for which they are missing is the one that is raised.
+function M.print(e, R, complete)
   local constants = {}
   for run in R:each() do
     for path in pairs(run.assumed or {}) do constants[path] = true end
@@ -112,7 +114,11 @@ function M.print(e, R)
     or ("%d assumed constants (results.json has their bands)"):format(num)))
   measured_line(R)
   format.say_all(assumed_routing.lines(R.runs))
-  if e.show then e.show(R) else print_tables(R) end
+  if e.show and complete then
+    e.show(R)
+  elseif not (e.show and pcall(e.show, R)) then
+    print_tables(R)
+  end
   format.say_all(M.out_of_memory_lines(R))
   format.say_all(effects.lines(R.runs))
 end

@@ -5,10 +5,11 @@
 -- expert with the fewest, which loses one (shrink); where that does not help, two virtual experts
 -- of the heaviest and the lightest device change places (migrate). A step is kept if the heaviest
 -- device then computes less; the first that is not ends the search.
--- Choices: it begins with one virtual expert per expert, on the devices in order, so that slots for
--- more are free; the new one goes to the least-loaded device that can take it; a device has one
--- virtual expert of an expert at most; the cost of a step is the load of the heaviest device, since
--- bare counts have no links; all steps are made at once, while the method makes some per iteration.
+-- Choices: it begins with the layout in force, in bare counts with one virtual expert per expert on
+-- the devices in order, so that slots for more are free; the new one goes to the least-loaded
+-- device that can take it; a device has one virtual expert of an expert at most; the cost of a step
+-- is the load of the heaviest device, since bare counts have no links; all steps are made at once,
+-- while the method makes some per iteration.
 local layers = require "moe.techniques.balance.layer"
 
 local State = {}
@@ -98,8 +99,8 @@ return {
     steps = { type = "integer", lo = 0, hi = 1e6, default = 1000, doc = "largest number of steps" },
   },
   plan = function(layer, o)
-    local held = {}
-    for e, owner in ipairs(layer.owner) do held[e] = { owner } end
+    local held = layer.held or {}
+    for e, owner in ipairs(layer.owner) do held[e] = held[e] or { owner } end
     local state = new_state(layer, held)
     for _ = 1, o.steps do
       local better

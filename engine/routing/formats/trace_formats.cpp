@@ -1,16 +1,14 @@
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/trace_formats.h"
 
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <nlohmann/json.hpp>
-#include <set>
-#include <tuple>
 
 #include "engine/base/errors.h"
-#include "engine/routing/json_fields.h"
+#include "engine/routing/formats/json_fields.h"
+#include "engine/routing/formats/trace_batches.h"
 
 namespace moe {
 namespace {
@@ -19,86 +17,6 @@ using nlohmann::json;
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
-}
-
-/// The choices of one step, layer and rank; `where` is the line that the last of them came from.
-struct Batch {
-  std::vector<int64_t> experts;  // [tokens, k]
-  std::string where;
-};
-using BatchKey = std::tuple<int64_t, int64_t, int64_t>;  // step, layer (block), rank
-using Batches = std::map<BatchKey, Batch>;
-
-template <size_t I>
-std::vector<int64_t> values_of(const Batches& batches) {
-  std::set<int64_t> values;
-  for (const auto& [key, batch] : batches) values.insert(std::get<I>(key));
-  return {values.begin(), values.end()};
-}
-
-int64_t number_of(const std::vector<int64_t>& sorted, int64_t value) {
-  return std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin();
-}
-
-/// Throws UserError when, in a step and rank, a layer is missing or has another number of tokens
-/// than the first layer.
-void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
-                  const std::vector<int64_t>& layers, const std::vector<int64_t>& ranks, int64_t k,
-                  const std::string& source) {
-  for (const int64_t step : steps) {
-    for (const int64_t rank : ranks) {
-      const Batch* first = nullptr;
-      for (const int64_t layer : layers) {
-        const auto at = batches.find({step, layer, rank});
-        if (at == batches.end()) {
-          throw user_error("{}: layer {} of step {}, rank {} is missing", source, layer, step,
-                           rank);
-        }
-        const Batch& batch = at->second;
-        if (first == nullptr) first = &batch;
-        if (batch.experts.size() == first->experts.size()) continue;
-        const auto tokens = [&](const Batch& b) {
-          return static_cast<int64_t>(b.experts.size()) / k;
-        };
-        throw user_error(
-            "{}: layer {} has {} tokens in step {}, rank {}, but layer {} has {}; allowed: the "
-            "same in all layers",
-            batch.where, layer, tokens(batch), step, rank, layers.front(), tokens(*first));
-      }
-    }
-  }
-}
-
-/// Returns a trace of the steps, layers and ranks that occur, ascending. experts = 0 means one more
-/// than the highest expert that occurs.
-Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::string& source) {
-  if (batches.empty()) throw user_error("{}: the file contains no routing", source);
-  const std::vector<int64_t> steps = values_of<0>(batches), layers = values_of<1>(batches),
-                             ranks = values_of<2>(batches);
-  check_layers(batches, steps, layers, ranks, k, source);
-  Trace t;
-  t.steps = static_cast<int64_t>(steps.size());
-  t.layers = static_cast<int64_t>(layers.size());
-  t.ranks = static_cast<int64_t>(ranks.size());
-  t.k = k;
-  t.blocks.assign(layers.begin(), layers.end());
-  int64_t highest = 0, known = 0;
-  for (const auto& [key, batch] : batches) {
-    known += 1 + static_cast<int64_t>(batch.experts.size());
-    t.tokens = std::max(t.tokens, static_cast<int64_t>(batch.experts.size()) / k);
-    for (const int64_t e : batch.experts) highest = std::max(highest, e);
-  }
-  t.experts = experts > 0 ? experts : highest + 1;
-  check_room(t, known, source);
-  t.choices.assign(index(t.steps * t.layers * t.ranks * t.tokens * k), kNoExpert);
-  for (const auto& [key, batch] : batches) {
-    const auto& [step, layer, rank] = key;
-    const int64_t record = number_of(steps, step) * t.layers + number_of(layers, layer);
-    const int64_t first = (record * t.ranks + number_of(ranks, rank)) * t.tokens * k;
-    std::copy(batch.experts.begin(), batch.experts.end(), t.choices.begin() + first);
-  }
-  finish_trace(t, source);
-  return t;
 }
 
 /// Throws UserError for an expert out of range. limit: the number of experts; 0 if not given.
@@ -152,29 +70,6 @@ bool is_text(const json& record, const char* field, const char* wanted) {
   return at == record.end() || *at == wanted;
 }
 
-/// Calls f(iterator to the first choice) for every token with choices, in order. Throws UserError
-/// for a token with 1 to k - 1 choices and for a trace with only counts.
-template <class F>
-void each_token(const Trace& t, int64_t record, int64_t rank, F f) {
-  if (t.choices.empty() && t.tokens > 0) {
-    throw user_error(
-        "the trace has only counts, but the formats of Megatron-LM and llama.cpp need the choices "
-        "of each token");
-  }
-  for (int64_t i = 0; i < t.tokens; ++i) {
-    const auto first = t.choices.begin() + ((record * t.ranks + rank) * t.tokens + i) * t.k;
-    const auto none = std::count(first, first + t.k, kNoExpert);
-    if (none == t.k) continue;
-    if (none > 0) {
-      throw user_error(
-          "step {}, layer {}, rank {}, token {}: has {} of {} choices; the formats of Megatron-LM "
-          "and llama.cpp need all choices of a token, or none",
-          record / t.layers, record % t.layers, rank, i, t.k - none, t.k);
-    }
-    f(first);
-  }
-}
-
 /// Reads the two numbers of a CSV line; returns false when the line is not two numbers.
 bool two_numbers(std::string_view line, int64_t& a, int64_t& b) {
   const char* end = line.data() + line.size();
@@ -219,7 +114,7 @@ std::vector<std::string> megatron_of_trace(const Trace& t) {
     for (int64_t rank = 0; rank < t.ranks; ++rank) {
       std::string rows;
       int64_t tokens = 0;
-      each_token(t, record, rank, [&](auto first) {
+      each_token(t, record, rank, "of Megatron-LM", [&](auto first) {
         rows +=
             fmt::format("{}[{}]", tokens++ > 0 ? ", " : "", fmt::join(first, first + t.k, ", "));
       });
@@ -265,7 +160,7 @@ std::string csv_of_trace(const Trace& t) {
   std::string text = "layer,expert\n";
   for (int64_t record = 0; record < t.steps * t.layers; ++record) {
     for (int64_t rank = 0; rank < t.ranks; ++rank) {
-      each_token(t, record, rank, [&](auto first) {
+      each_token(t, record, rank, "of llama.cpp", [&](auto first) {
         for (int64_t j = 0; j < t.k; ++j) {
           text += fmt::format("{},{}\n", t.blocks[index(record % t.layers)], first[j]);
         }

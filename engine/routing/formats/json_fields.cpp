@@ -1,4 +1,4 @@
-#include "engine/routing/json_fields.h"
+#include "engine/routing/formats/json_fields.h"
 
 #include <nlohmann/json.hpp>
 

@@ -1,5 +1,6 @@
 // Methods of the argument p of a placement policy: a placement that can be read and edited. Before
 // an edit changes anything, it is checked against the slots that the plan has. Edits return p.
+#include <algorithm>
 #include <map>
 
 #include "bindings/policy/placement_views.h"
@@ -107,6 +108,51 @@ int migrate(lua_State* L) {
   check_moves(e.p, "migrate");
   if (!e.placement.is_resident(e.expert, e.device)) check_room(e);
   e.placement.move_owner(e.expert, e.device);
+  return edited(L);
+}
+
+/// The devices in the list at the top of the stack: holders of expert e, the owner first.
+std::vector<int64_t> listed_holders(lua_State* L, int64_t e, const PlaceCall& call) {
+  if (!lua_istable(L, -1) || lua_objlen(L, -1) == 0) {
+    throw user_error("p:layout: expert {} has no list of devices; give its owner and then others",
+                     e + 1);
+  }
+  std::vector<int64_t> devices;
+  for (size_t i = 1; i <= lua_objlen(L, -1); ++i) {
+    lua_rawgeti(L, -1, static_cast<int>(i));
+    devices.push_back(check_device(L, lua_gettop(L), call));
+    lua_pop(L, 1);
+    if (std::count(devices.begin(), devices.end(), devices.back()) == 1) continue;
+    throw user_error("p:layout: expert {} is on device {} twice", e + 1, devices.back() + 1);
+  }
+  return devices;
+}
+
+// p:layout(holders) -> p; holders[expert] = its devices, the owner first
+int layout(lua_State* L) {
+  PlacementHandle& p = check_placement(L);
+  Placement& placement = p.edit();
+  const PlacementBounds& bounds = placement.bounds();
+  check_moves(p, "layout");
+  luaL_checktype(L, 2, LUA_TTABLE);
+  std::vector<int64_t> owners;
+  std::vector<std::vector<int64_t>> held(static_cast<size_t>(bounds.devices));
+  for (int64_t e = 0; e < bounds.experts; ++e) {
+    lua_rawgeti(L, 2, static_cast<int>(e + 1));
+    const std::vector<int64_t> devices = listed_holders(L, e, *p.call);
+    lua_pop(L, 1);
+    owners.push_back(devices.front());
+    for (const int64_t d : devices) {
+      std::vector<int64_t>& experts = held[static_cast<size_t>(d)];
+      experts.push_back(e);
+      if (static_cast<int64_t>(experts.size()) <= bounds.residents) continue;
+      throw user_error("p:layout: device {} gets more than its {} slots for residents hold", d + 1,
+                       bounds.residents);
+    }
+  }
+  // Weights are those of the old slots.
+  for (int64_t e = 0; e < bounds.experts; ++e) placement.set_sharing(e, Sharing::kEven);
+  placement.set_residents(owners, held);
   return edited(L);
 }
 
@@ -299,6 +345,11 @@ void open_placed(lua_State* L) {
        method<migrate>},
       {"swap", "(a: integer, b: integer): moe.Placement", "exchanges the owners of two experts",
        method<swap>},
+      {"layout", "(holders: integer[][]): moe.Placement",
+       "lays out all residents anew: holders[expert] = its devices, the owner first; clears "
+       "copies, "
+       "and holders share an expert's tokens evenly",
+       method<layout>},
       {"drop", kEdit,
        "removes the device from the expert's residents or copies; an error for its owner",
        method<drop>},

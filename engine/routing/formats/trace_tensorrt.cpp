@@ -2,8 +2,8 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
-#include "engine/routing/json_fields.h"
-#include "engine/routing/trace_formats.h"
+#include "engine/routing/formats/json_fields.h"
+#include "engine/routing/formats/trace_formats.h"
 
 namespace moe {
 namespace {

@@ -2,9 +2,10 @@
 // format and what is lost. Errors name the file, with line or field. Our own format is in trace.h.
 #pragma once
 
+#include <functional>
+#include <map>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
 #include "engine/routing/trace.h"
@@ -54,5 +55,35 @@ Trace trace_of_csv(const NamedText& file, int64_t experts, int64_t k);
 /// Returns lines "layer,expert". Lost: ranks (their tokens follow each other), the border between
 /// steps of a single layer, and tokens without choices. Throws like megatron_of_trace.
 std::string csv_of_trace(const Trace& trace);
+
+/// Returns the content of a file that manifest number `manifest` names, relative to it.
+using ReadTensor = std::function<std::string(size_t manifest, const std::string& file)>;
+
+/// Reads traces of the token-imbalance benchmark proposed for Megatron-LM (trace v1 of pull request
+/// 7488, benchmarks/moe/token_imbalance/trace.py): a folder per step and layer with manifest.json
+/// and tensors of torch.save, of which expert_ids [tokens, topk] and source_rank [tokens] are read.
+/// Steps and layers are those of the manifests, ascending. Lost: gates, seed, workload. Throws
+/// UserError for another schema_version, a checksum, type or size that is not the manifest's, an
+/// expert or a rank out of range, and manifests of different experts, topk or ranks.
+Trace trace_of_token_imbalance(const std::vector<NamedText>& manifests, const ReadTensor& read);
+/// Returns the files of one step and layer in that format, name and content. The gates of a token
+/// are equal, since a trace has none; hidden_size and seed are 0. Throws UserError like
+/// megatron_of_trace.
+std::vector<std::pair<std::string, std::string>> token_imbalance_of_trace(const Trace& trace,
+                                                                          int64_t step,
+                                                                          int64_t layer);
+
+/// Reads how many rows each rank computes: a CSV file whose first line names its columns, among
+/// them iter, layer, rank and token_num, as the public artifact of LAER-MoE writes it (Hetu-
+/// Galvatron, branch laer-moe). Where the file has further columns (method, model_name), `where`
+/// states the values of the rows that count; columns that it does not mention must have one value.
+/// Iterations, layers and ranks are those that occur, ascending. Returns a trace with only counts
+/// and one expert per rank: what the rank computes, whichever experts it holds. The file does not
+/// say where rows come from: every rank sends the same number of rows, and equally many (but for
+/// one) to an expert. k: choices per token. Throws UserError naming the line for a missing column,
+/// a cell that is no number, and a row that is there twice; and for a row that is missing, and rows
+/// of a layer that k times the ranks does not divide.
+Trace trace_of_rank_loads(const NamedText& file, int64_t k,
+                          const std::map<std::string, std::string>& where);
 
 }  // namespace moe

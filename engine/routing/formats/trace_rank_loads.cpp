@@ -1,0 +1,182 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <set>
+#include <tuple>
+
+#include "engine/base/errors.h"
+#include "engine/routing/formats/trace_formats.h"
+
+namespace moe {
+namespace {
+
+constexpr std::array<const char*, 4> kColumns = {"iter", "layer", "rank", "token_num"};
+constexpr int64_t kMostRanks = kNoExpert - 1;
+constexpr int64_t kHighest = 1'000'000'000;  // of a number in the file
+
+size_t index(int64_t i) {
+  return static_cast<size_t>(i);
+}
+
+std::vector<std::string> cells(std::string_view line) {
+  std::vector<std::string> list;
+  for (size_t begin = 0; begin <= line.size();) {
+    const size_t end = std::min(line.find(',', begin), line.size());
+    list.emplace_back(line.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return list;
+}
+
+/// The columns of the file: where the four numbers stand, and what the others are to have.
+struct Columns {
+  std::vector<std::string> names;
+  std::array<size_t, kColumns.size()> numbers{};
+  std::map<size_t, std::string> where;      // column -> the value of the rows that count
+  std::map<size_t, std::string> undecided;  // column -> its value in the first row that counts
+};
+
+Columns columns_of(std::string_view line, const std::map<std::string, std::string>& where,
+                   const std::string& at) {
+  Columns c;
+  c.names = cells(line);
+  const auto find = [&](const std::string& name) {
+    const auto column = std::find(c.names.begin(), c.names.end(), name);
+    if (column == c.names.end()) {
+      throw user_error("{}: there is no column '{}'; the first line names {}", at, name,
+                       fmt::join(c.names, ", "));
+    }
+    return static_cast<size_t>(column - c.names.begin());
+  };
+  for (size_t i = 0; i < kColumns.size(); ++i) c.numbers[i] = find(kColumns[i]);
+  for (const auto& [name, value] : where) c.where[find(name)] = value;
+  return c;
+}
+
+/// Whether the row counts. Throws UserError where a column that `where` does not mention changes.
+bool counts(const std::vector<std::string>& row, Columns& c, const std::string& at) {
+  for (const auto& [column, value] : c.where) {
+    if (row[column] != value) return false;
+  }
+  for (size_t i = 0; i < row.size(); ++i) {
+    if (c.where.count(i) != 0 ||
+        std::find(c.numbers.begin(), c.numbers.end(), i) != c.numbers.end()) {
+      continue;
+    }
+    const std::string& first = c.undecided.try_emplace(i, row[i]).first->second;
+    if (first == row[i]) continue;
+    throw user_error("{}: column '{}' has '{}' and '{}'; choose the rows by where", at, c.names[i],
+                     first, row[i]);
+  }
+  return true;
+}
+
+int64_t number(const std::string& cell, const char* column, const std::string& at) {
+  int64_t value = -1;
+  const char* end = cell.data() + cell.size();
+  const auto read = std::from_chars(cell.data(), end, value);
+  if (read.ec != std::errc() || read.ptr != end || value < 0 || value > kHighest) {
+    throw user_error("{}: {} = '{}', allowed: whole numbers from 0 to {}", at, column, cell,
+                     kHighest);
+  }
+  return value;
+}
+
+using Key = std::tuple<int64_t, int64_t, int64_t>;  // iter, layer, rank
+using RankLoads = std::map<Key, int64_t>;
+
+RankLoads read(const NamedText& file, const std::map<std::string, std::string>& where) {
+  RankLoads loads;
+  Columns c;
+  int64_t line_number = 0;
+  for (size_t begin = 0; begin < file.text.size();) {
+    const size_t end = std::min(file.text.find('\n', begin), file.text.size());
+    std::string_view line = file.text.substr(begin, end - begin);
+    begin = end + 1;
+    const std::string at = fmt::format("{}:{}", file.name, ++line_number);
+    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
+    if (line.empty()) continue;
+    if (c.names.empty()) {
+      c = columns_of(line, where, at);
+      continue;
+    }
+    const std::vector<std::string> row = cells(line);
+    if (row.size() != c.names.size()) {
+      throw user_error("{}: has {} cells, but the first line names {} columns", at, row.size(),
+                       c.names.size());
+    }
+    if (!counts(row, c, at)) continue;
+    std::array<int64_t, kColumns.size()> n{};
+    for (size_t i = 0; i < n.size(); ++i) n[i] = number(row[c.numbers[i]], kColumns[i], at);
+    if (loads.emplace(Key(n[0], n[1], n[2]), n[3]).second) continue;
+    throw user_error("{}: iter {}, layer {}, rank {} is there twice", at, n[0], n[1], n[2]);
+  }
+  return loads;
+}
+
+template <size_t I>
+std::vector<int64_t> values_of(const RankLoads& loads) {
+  std::set<int64_t> values;
+  for (const auto& [key, load] : loads) values.insert(std::get<I>(key));
+  return {values.begin(), values.end()};
+}
+
+/// Deals the choices begin to end - 1 of a layer, which are of expert e, to the sources in turn.
+void deal(uint32_t* counts, int64_t e, int64_t ranks, int64_t begin, int64_t end) {
+  for (int64_t s = 0; s < ranks; ++s) {
+    const auto up_to = [&](int64_t n) { return (n + ranks - 1 - s) / ranks; };
+    counts[s * ranks + e] = static_cast<uint32_t>(up_to(end) - up_to(begin));
+  }
+}
+
+}  // namespace
+
+Trace trace_of_rank_loads(const NamedText& file, int64_t k,
+                          const std::map<std::string, std::string>& where) {
+  const RankLoads loads = read(file, where);
+  if (loads.empty()) throw user_error("{}: no row has what `where` states", file.name);
+  const std::vector<int64_t> steps = values_of<0>(loads), layers = values_of<1>(loads),
+                             ranks = values_of<2>(loads);
+  const auto size = [](const std::vector<int64_t>& v) { return static_cast<int64_t>(v.size()); };
+  Trace t = {.steps = size(steps),
+             .layers = size(layers),
+             .ranks = size(ranks),
+             .experts = size(ranks),
+             .k = k};
+  if (t.ranks > kMostRanks || k < 1 || k > t.ranks) {
+    throw user_error("{}: {} ranks and k = {}; allowed: 1 to {} ranks, k from 1 to their number",
+                     file.name, t.ranks, k, kMostRanks);
+  }
+  t.blocks.assign(layers.begin(), layers.end());
+  check_room(t, size(ranks) * static_cast<int64_t>(loads.size()), file.name);
+  for (const int64_t step : steps) {
+    for (const int64_t layer : layers) {
+      const size_t record = t.counts.size();
+      t.counts.resize(record + index(t.ranks * t.ranks));
+      int64_t dealt = 0;
+      for (int64_t e = 0; e < t.ranks; ++e) {
+        const auto at = loads.find({step, layer, ranks[index(e)]});
+        if (at == loads.end()) {
+          throw user_error("{}: iter {}, layer {}, rank {} is missing", file.name, step, layer,
+                           ranks[index(e)]);
+        }
+        deal(t.counts.data() + record, e, t.ranks, dealt, dealt + at->second);
+        dealt += at->second;
+      }
+      if (dealt % (k * t.ranks) != 0) {
+        throw user_error(
+            "{}: iter {}, layer {}: the ranks compute {} rows, which is no multiple of {} ranks "
+            "times k = {}",
+            file.name, step, layer, dealt, t.ranks, k);
+      }
+      t.tokens = std::max(t.tokens, dealt / (k * t.ranks));
+    }
+  }
+  finish_trace(t, file.name);
+  return t;
+}
+
+}  // namespace moe
