@@ -156,6 +156,7 @@ json spans_json(lua_State* L, const PlanHandle& handle, bool all_ranks) {
                    {"rank", span.rank + 1},
                    {"lane", plan.schedule.lanes[span.lane.index()].name},
                    {"chunk", span.chunk + 1},
+                   {"bytes", span.bytes},
                    {"post_ms", to_ms(span.post)},
                    {"begin_ms", to_ms(span.begin)},
                    {"end_ms", to_ms(span.end)}});
@@ -164,7 +165,7 @@ json spans_json(lua_State* L, const PlanHandle& handle, bool all_ranks) {
 }
 
 /// plan:spans { timelines, step, all_ranks } -> a list of { op, kind, rank, lane, chunk (from 1),
-/// post_ms, begin_ms, end_ms }
+/// bytes, post_ms, begin_ms, end_ms }
 int spans(lua_State* L) {
   const PlanHandle& handle = check_plan(L);
   luaL_checktype(L, 2, LUA_TTABLE);

@@ -457,6 +457,40 @@ end
   CHECK(!failure);
 }
 
+TEST_CASE("the methods' copies and rows are as many bytes executed as simulated, op by op") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local function bytes(of, step)
+  local sum = {}
+  for _, s in ipairs(of:spans { step = step, all_ranks = true }) do
+    local key = s.op .. ' of rank ' .. s.rank
+    sum[key] = (sum[key] or 0) + s.bytes
+  end
+  return sum
+end
+for _, name in ipairs { 'ultraep', 'echo', 'moonep', 'llep', 'lplb', 'flexmoe', 'laer' } do
+  local plan = moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', dtype = 'f32' },
+    system = moe.system(name) {}, cluster = moe.cluster.custom { nodes = 2, devices_per_node = 2,
+      device = { gemm_flops_per_s = 1e12, memory_bytes_per_s = 1e11 },
+      intra = { bytes_per_s = 1e10, latency_us = 3 },
+      nic = { bytes_per_s = 1e9, latency_us = 9 } } }
+  local r = plan:run('cpu', { steps = 4, tokens = 'reference' })
+  local moved = 0
+  for step = 1, 4 do
+    local ran, planned = bytes(r, step), bytes(plan, step)
+    for key, n in pairs(ran) do
+      assert(planned[key] == n, ('%s, step %d, %s: %s, planned %s'):format(name, step, key, n,
+        planned[key]))
+      if key:find 'copy' or key:find 'migrate' then moved = moved + n end
+    end
+  end
+  assert(moved > 0, name)
+end
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
 TEST_CASE("copies of fixed shapes cost their padding in simulations, and are not executed") {
   const Folder folder;
   const std::optional<Failure> failure = run_recipe(folder, kHead + R"(

@@ -91,6 +91,7 @@ schema.record("span", "span", "the time of one op on a lane", {
   { "rank", "integer", "number of the rank, from 1" },
   { "lane", "string", "the lane that ran the op" },
   { "chunk", "integer", "number of the chunk of a transfer, from 1" },
+  { "bytes", "integer", "bytes that the rank sends to other ranks" },
   { "post_ms", "number", "when the op was ready to begin" },
   { "begin_ms", "number", "when the op began" }, { "end_ms", "number", "when the op ended" },
 })
@@ -166,7 +167,7 @@ end
 
 M.EXPLAIN = {
   step = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "the simulated step; steps differ only under a routing model" },
+    doc = "the step; of a simulation, steps differ only under a routing model" },
 }
 
 M.SPANS = schema.merged(M.EXPLAIN, {
@@ -233,6 +234,12 @@ function Plan:run(executor, t)
   errors.stop_in "check"
   local result = train.good(train.started("running", plan, options, spec.ranks, at))
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
+  function result.spans(of, fields)
+    local here = errors.here()
+    local asked = schema.check(M.SPANS, fields or {}, "spans", here)
+    return errors.call(here, plan.spans, plan,
+      { timelines = of.timelines, step = asked.step, all_ranks = asked.all_ranks })
+  end
   return result
 end
 

@@ -389,6 +389,8 @@ schema.record("train result", "result", "the result of a run on real ranks", {
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
   { "explain", "(step?: integer): moe.Explanation",
     "explains a step that ran, by default the first; only for results of plan:run" },
+  { "spans", "(t?: moe.SpansFields): moe.Span[]",
+    "the timeline of a step that ran, ordered by begin; only for results of plan:run" },
 }, schema.changed(schema.declared "result", { metrics = { as = "moe.Metrics[]" },
   moe = { as = "moe.MoeStats[][]" }, ranks = { as = "moe.RankStats[][]" },
   machine_state = { as = "moe.MachineState[]" },
