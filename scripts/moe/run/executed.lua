@@ -119,11 +119,11 @@ end
 -- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
 -- deviation of the errors of undisturbed predictions (recipes/prediction_error.lua, seeds 1 and 2,
 -- two quiet cores; recipes/README.md has the errors and the coverage); the noise of steps, of which
--- the rehearsed steps tell; how much the simulated steps differ, since their routing does; and how
--- much the cores' speed varies: each step of the run is compared with the rehearsal's step beside
--- it. The median of n samples has MEDIAN / sqrt(n) of their standard deviation; what comes from the
--- rehearsal and from the run has both parts. The distance between quartiles is 1.35 standard
--- deviations.
+-- the rehearsed steps tell; how much the simulated steps differ, since a gate that learns routes
+-- otherwise than in the rehearsal; and how much the cores' speed varies: each step of the run is
+-- compared with the rehearsal's step beside it. The median of n samples has MEDIAN / sqrt(n) of
+-- their standard deviation; the noise of steps is in the rehearsal's median and in the run's. The
+-- distance between quartiles is 1.35 standard deviations.
 local FIT, QUARTILES, MEDIAN, NINETY = 0.015, 1.35, 1.25, 1.645
 
 -- Returns the distance between the quartiles of the samples divided by their median.
@@ -136,14 +136,15 @@ local function spread_of(samples)
 end
 
 -- Returns half the relative width of the interval of a prediction. info: that of the plan;
--- simulated: times of the simulated steps; steps: how many are executed, of which the first does
--- not count; rehearsed: how many were rehearsed.
-local function uncertainty(info, simulated, steps, rehearsed)
-  local own = math.max(1, steps - 1)
+-- simulated: times of the simulated steps; spec: of the job, of which `steps` are executed.
+local function uncertainty(info, simulated, spec, steps)
+  local own, rehearsed = math.max(1, steps - 1), spec.cost.rehearse
+  -- The first step does not count; the loads of a routing model are known.
+  local routes = spec.routing and 0 or spread_of(simulated) / QUARTILES
   local speed = MEDIAN * info.speed_spread / math.sqrt(own)
   local both = MEDIAN / QUARTILES * math.sqrt(1 / own + 1 / rehearsed)
   return NINETY * math.sqrt(FIT ^ 2 + speed ^ 2 + (both * info.rehearsal_spread) ^ 2
-    + (both * spread_of(simulated)) ^ 2)
+    + routes ^ 2)
 end
 
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
@@ -165,8 +166,7 @@ local function predict(all)
       disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
-      local half = uncertainty(info, made.sim.samples_ms, one.job.entry.steps,
-        one.job.spec.cost.rehearse)
+      local half = uncertainty(info, made.sim.samples_ms, one.job.spec, one.job.entry.steps)
       run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end
