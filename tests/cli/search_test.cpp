@@ -151,6 +151,24 @@ TEST_CASE(
   CHECK(o.text.find("simulated in") == std::string::npos);
 }
 
+TEST_CASE("however short the time, a search sees the plain mix and each policy alone") {
+  const Recipe recipe(R"(
+    local bad = moe.policy.placement { name = "bad", params = { a = 1, b = 2 },
+      place = function(ctx, load, p) return p:shadow(1, 0) end }
+    local routed = moe.model.gpt2_moe { layers = 2, hidden = 64, heads = 4, seq = 32,
+      batch_per_device = 2, experts_per_device = 1, routing = moe.workload "zipf" {} }
+    local s = moe.search { model = routed, cluster = cluster, with = { bad { b = 3 } },
+      budget_s = 0.1 }
+    local mine = s.policies[1]
+    assert(s.simulated >= 2 and mine.n >= 1 and mine.refused == mine.n and mine.why:find "device 0")
+    assert(mine.policy == "bad b=3", mine.policy)
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Contains("refused in all of them: "));
+}
+
 TEST_CASE("a search under a routing prunes by no bound and claims none") {
   const Recipe recipe(R"(
     local skewed = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 512, heads = 4, seq = 256,

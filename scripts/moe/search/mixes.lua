@@ -376,6 +376,7 @@ function Tried:policies()
     for _, entry in ipairs(self.list) do
       if entry.mix[given.dimension] == given.choice then
         one.n, one.refused = one.n + 1, one.refused + (entry.why and 1 or 0)
+        one.why = one.why or entry.why
         local fits = not entry.why and not entry.oom
         if fits and entry.iteration_ms < (one.best_ms or math.huge) then
           one.best_ms, one.techniques = entry.iteration_ms, entry.label

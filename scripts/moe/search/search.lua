@@ -129,6 +129,16 @@ local function weights_of(objectives)
   return { fast and 1 or 0 }
 end
 
+-- Sees the plain mix and each policy of `with` alone, however short the budget is.
+local function see_given(space, tried, weight)
+  tried:exact(space:plain(), weight)
+  for _, given in ipairs(space:given()) do
+    local mix = space:plain()
+    mix[given.dimension] = given.choice
+    tried:exact(mix, weight)
+  end
+end
+
 -- Explores the space once for each weight, with the time since `begin` in the budget; returns
 -- whether all mixes were seen.
 local function explore_all(space, tried, c, weights, begin)
@@ -165,9 +175,10 @@ schema.record("search", "search", "what moe.search found", {
       .. "not fit then; why: it is refused then" },
   { "refused", "{ techniques: string, why: string, n: integer }[]",
     "why mixes were refused, the first mix, and how many" },
-  { "policies", "{ policy: string, n: integer, refused: integer, best_ms: number?, techniques: "
-    .. "string? }[]", "for each pass in `with`: in how many mixes it was tried, how many of them "
-    .. "were refused, and the time and the techniques of the fastest of the others that fits" },
+  { "policies", "{ policy: string, n: integer, refused: integer, why: string?, best_ms: "
+    .. "number?, techniques: string? }[]", "for each pass in `with`: in how many mixes it was "
+    .. "tried, how many of them were refused, the first reason, and the time and the techniques of "
+    .. "the fastest of the others that fits" },
   { "not_allowed", "integer", "mixes that the search came to and `allowed` forbids" },
   { "too_large", "integer", "mixes that were simulated and do not fit in a device's memory" },
   { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
@@ -284,8 +295,9 @@ function M.search(t)
   local begin = core.clock()
   session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
   local tried = mixes.new(space, spec_of(c), c, at)
-  tried:known_systems()
   local weights = weights_of(objectives)
+  see_given(space, tried, weights[1])
+  tried:known_systems()
   local exhaustive = explore_all(space, tried, c, weights, begin)
   local searched_s = core.clock() - begin
   local best = tried:best(weights[1])

@@ -130,11 +130,14 @@ end
 
 local OUT = { label = "", passes = {}, set = {}, schedules = true }
 
--- Returns the choice that has a policy of the recipe, or a pass that it gives, in the mix.
+-- Returns the choice that has a policy of the recipe, or a pass that it gives, in the mix. Its
+-- label has the options that are not the defaults.
 local function choice_with(pass)
-  local label = pass.name
+  local label, fields = pass.name, policy.options_of(pass)
   for name, value in pairs(pass.options) do
-    label = ("%s %s=%s"):format(label, name, value_text(value))
+    if value ~= (fields[name] or {}).default then
+      label = ("%s %s=%s"):format(label, name, value_text(value))
+    end
   end
   return { technique = pass.name, label = label, passes = { pass }, set = {}, given = true,
     schedules = pass.stage == "schedule" }

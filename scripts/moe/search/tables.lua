@@ -94,8 +94,11 @@ end
 
 -- Returns a line on a pass that the recipe gives in `with`.
 local function policy_line(s, one)
-  local text = ("%s: in %d mixes"):format(one.policy, one.n)
+  local text = ("%s: in %d %s"):format(one.policy, one.n, one.n == 1 and "mix" or "mixes")
   if one.n == 0 then return one.policy .. ": in none of the mixes that were tried" end
+  if one.refused > 0 and one.refused == one.n then
+    return text .. ", refused in all of them: " .. one.why
+  end
   if one.refused > 0 then text = ("%s, %d of them refused"):format(text, one.refused) end
   if not one.best_ms then return text end
   local slower = one.best_ms / s.best.iteration_ms - 1
