@@ -1,6 +1,7 @@
 -- `moebench list [kind]`: prints what is built in, from the tables that the checks use too.
 local aligned = require "moe.base.aligned"
 local claims_lib = require "moe.results.claims"
+local balance = require "moe.techniques.balance"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
@@ -85,11 +86,18 @@ local function models()
   return out
 end
 
+-- Returns the placement policies: those of the engine, and the methods in Lua.
+local function placements()
+  local out, row_of = schema.merged(core.table "placements", {}), {}
+  for _, row in ipairs(policy.pass_rows) do row_of[row.name] = row end
+  for _, name in ipairs(schema.keys_of(balance)) do out[#out + 1] = row_of[name] end
+  return out
+end
+
 local LISTS = { systems = systems, claims = claims,
   clusters = function() return functions_of "cluster" end,
-  models = models }
-for _, kind in ipairs { "gates", "passes", "placements", "executors", "metrics", "ops",
-  "workloads" } do
+  models = models, passes = function() return policy.pass_rows end, placements = placements }
+for _, kind in ipairs { "gates", "executors", "metrics", "ops", "workloads" } do
   LISTS[kind] = function() return core.table(kind) end
 end
 
