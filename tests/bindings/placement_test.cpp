@@ -432,14 +432,18 @@ end
   CHECK(!failure);
 }
 
-TEST_CASE("the library's methods plan from the exact load of each layer, and change no result") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+// Trains in float64 on four ranks; plain: without a placement.
+const std::string kInF64 = R"(
 local function train(system)
   return moe.train { model = model { experts = 8, k = 2, gate = 'top_k' }, ranks = 4, steps = 4,
     tokens = 'reference', precision = 'f64', system = system }
 end
 local plain = train(moe.system 'raf_rows' {})
+)";
+
+TEST_CASE("the library's methods plan from the exact load of each layer, and change no result") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + kInF64 + R"(
 for _, name in ipairs { 'ultraep', 'echo', 'llep', 'lplb', 'moonep' } do
   local options = name == 'llep' and { factor = 1, min_tokens = 1, ratio = 1 } or {}
   local r = train(moe.system(name) { moe.pass[name](options), moe.pass.serial {} })
@@ -513,12 +517,7 @@ assert(err.message:find('static_rows: 64 has no effect with shadows = 0'), err.m
 
 TEST_CASE("the library's layouts move experts between steps, and change no result") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
-local function train(system)
-  return moe.train { model = model { experts = 8, k = 2, gate = 'top_k' }, ranks = 4, steps = 4,
-    tokens = 'reference', precision = 'f64', system = system }
-end
-local plain = train(moe.system 'raf_rows' {})
+  const std::optional<Failure> failure = run_recipe(folder, kHead + kInF64 + R"(
 for _, name in ipairs { 'flexmoe', 'laer' } do
   local r = train(moe.system(name) { moe.pass[name] {}, moe.pass.serial {} })
   local moves = 0

@@ -1,19 +1,10 @@
 #include "engine/routing/formats/trace_batches.h"
 
-#include <set>
-
 namespace moe {
 namespace {
 
 size_t index(int64_t i) {
   return static_cast<size_t>(i);
-}
-
-template <size_t I>
-std::vector<int64_t> values_of(const Batches& batches) {
-  std::set<int64_t> values;
-  for (const auto& [key, batch] : batches) values.insert(std::get<I>(key));
-  return {values.begin(), values.end()};
 }
 
 int64_t number_of(const std::vector<int64_t>& sorted, int64_t value) {

@@ -27,20 +27,6 @@ void check_expert(int64_t e, int64_t limit, const std::string& where) {
   }
 }
 
-/// Calls f(line, "file:3") for every line that is not empty, with its number in the file.
-template <class F>
-void each_line(const NamedText& file, F f) {
-  int64_t number = 0;
-  for (size_t begin = 0; begin < file.text.size();) {
-    const size_t end = std::min(file.text.find('\n', begin), file.text.size());
-    std::string_view line = file.text.substr(begin, end - begin);
-    begin = end + 1;
-    ++number;
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    if (!line.empty()) f(line, fmt::format("{}:{}", file.name, number));
-  }
-}
-
 /// Appends the choices in the field top_indices to the batch.
 void add_indices(const json& record, int64_t k, int64_t experts, Batch& batch) {
   const int64_t tokens = integer_field(record, "num_tokens", batch.where);

@@ -4,11 +4,8 @@
 #include <array>
 #include <charconv>
 #include <map>
-#include <set>
-#include <tuple>
 
-#include "engine/base/errors.h"
-#include "engine/routing/formats/trace_formats.h"
+#include "engine/routing/formats/trace_batches.h"
 
 namespace moe {
 namespace {
@@ -85,43 +82,25 @@ int64_t number(const std::string& cell, const char* column, const std::string& a
   return value;
 }
 
-using Key = std::tuple<int64_t, int64_t, int64_t>;  // iter, layer, rank
-using RankLoads = std::map<Key, int64_t>;
+using RankLoads = std::map<BatchKey, int64_t>;
 
 RankLoads read(const NamedText& file, const std::map<std::string, std::string>& where) {
   RankLoads loads;
   Columns c;
-  int64_t line_number = 0;
-  for (size_t begin = 0; begin < file.text.size();) {
-    const size_t end = std::min(file.text.find('\n', begin), file.text.size());
-    std::string_view line = file.text.substr(begin, end - begin);
-    begin = end + 1;
-    const std::string at = fmt::format("{}:{}", file.name, ++line_number);
-    if (!line.empty() && line.back() == '\r') line.remove_suffix(1);
-    if (line.empty()) continue;
-    if (c.names.empty()) {
-      c = columns_of(line, where, at);
-      continue;
-    }
+  each_line(file, [&](std::string_view line, const std::string& at) {
+    if (c.names.empty()) return void(c = columns_of(line, where, at));
     const std::vector<std::string> row = cells(line);
     if (row.size() != c.names.size()) {
       throw user_error("{}: has {} cells, but the first line names {} columns", at, row.size(),
                        c.names.size());
     }
-    if (!counts(row, c, at)) continue;
+    if (!counts(row, c, at)) return;
     std::array<int64_t, kColumns.size()> n{};
     for (size_t i = 0; i < n.size(); ++i) n[i] = number(row[c.numbers[i]], kColumns[i], at);
-    if (loads.emplace(Key(n[0], n[1], n[2]), n[3]).second) continue;
+    if (loads.emplace(BatchKey(n[0], n[1], n[2]), n[3]).second) return;
     throw user_error("{}: iter {}, layer {}, rank {} is there twice", at, n[0], n[1], n[2]);
-  }
+  });
   return loads;
-}
-
-template <size_t I>
-std::vector<int64_t> values_of(const RankLoads& loads) {
-  std::set<int64_t> values;
-  for (const auto& [key, load] : loads) values.insert(std::get<I>(key));
-  return {values.begin(), values.end()};
 }
 
 /// Deals the choices begin to end - 1 of a layer, which are of expert e, to the sources in turn.
