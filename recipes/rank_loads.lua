@@ -13,15 +13,16 @@
 local moe = require "moe"
 
 local FILE = "token_analysis_backup.csv"
-local METHODS = { "FSDP", "FLEX", "LAER" }
 local MODELS = { "mixtral-8x7b-e8k2", "mixtral-8x7b-e16k4" }
 local FIELDS = { ["mixtral-8x7b-e8k2"] = { k = 2, expert_ffn = 14336 },
   ["mixtral-8x7b-e16k4"] = { k = 4, expert_ffn = 7168 } }
 local SEQ, EVEN = 8192, "even"
+local METHODS = { "FSDP", "FLEX", "LAER" }
+local ROWS = { METHODS[1], METHODS[2], METHODS[3], EVEN }
 -- GPUs of 8 per node with 200 Gb/s each, and with 50 Gb/s each.
 local CLUSTERS = { "a100", "p4de" }
 
--- Returns the file name and the sizes of the trace of a method's loads.
+-- trace_of[model][method] = { file, sizes } of the trace of its loads.
 local trace_of = {}
 for _, model in ipairs(MODELS) do
   trace_of[model] = {}
@@ -67,7 +68,7 @@ end
 
 moe.run(moe.experiment { name = "rank_loads",
   over = { checkpoint = MODELS, cluster = CLUSTERS, recompute = { "none", "blocks" },
-    method = { EVEN, unpack(METHODS) } },
+    method = ROWS },
   case = function(p)
     local again = p.recompute ~= "none" and p.recompute or nil
     return { model = model_of(p.checkpoint, p.method),
@@ -89,7 +90,7 @@ moe.run(moe.experiment { name = "rank_loads",
         end
         ms[column][p.method] = mean(run.samples_ms)
       end
-      for _, method in ipairs { "FSDP", "FLEX", "LAER", EVEN } do
+      for _, method in ipairs(ROWS) do
         local row = { method, ("%.2f"):format(uneven(name, method)) }
         for i = 3, #rows[1], 2 do
           local by = ms[rows[1][i]]

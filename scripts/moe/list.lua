@@ -1,7 +1,7 @@
 -- `moebench list [kind]`: prints what is built in, from the tables that the checks use too.
 local aligned = require "moe.base.aligned"
-local claims_lib = require "moe.results.claims"
 local balance = require "moe.techniques.balance"
+local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"

@@ -1,6 +1,8 @@
 #include "engine/routing/formats/torch_archive.h"
 
+#include <algorithm>
 #include <array>
+#include <optional>
 
 #include "engine/base/errors.h"
 

@@ -42,6 +42,13 @@ void check_layers(const Batches& batches, const std::vector<int64_t>& steps,
 
 }  // namespace
 
+void check_record(const Trace& t, int64_t step, int64_t layer) {
+  if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
+    throw user_error("there is no step {}, layer {}: the trace has {} steps of {} layers each",
+                     step + 1, layer + 1, t.steps, t.layers);
+  }
+}
+
 Trace trace_of(const Batches& batches, int64_t experts, int64_t k, const std::string& source) {
   if (batches.empty()) throw user_error("{}: the file contains no routing", source);
   const std::vector<int64_t> steps = values_of<0>(batches), layers = values_of<1>(batches),

@@ -49,6 +49,9 @@ void each_line(const NamedText& file, F f) {
   }
 }
 
+/// Throws UserError unless the trace has this step and layer, from 0.
+void check_record(const Trace& t, int64_t step, int64_t layer);
+
 /// Calls f(iterator to the first choice) for every token with choices, in order. format: the name
 /// of the format that needs them. Throws UserError for a token with 1 to k - 1 choices and for a
 /// trace with only counts.

@@ -3,6 +3,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/routing/formats/json_fields.h"
+#include "engine/routing/formats/trace_batches.h"
 #include "engine/routing/formats/trace_formats.h"
 
 namespace moe {
@@ -141,10 +142,7 @@ Trace trace_of_tensorrt(const NamedText& file, int64_t k) {
 }
 
 std::string tensorrt_of_trace(const Trace& t, int64_t step, int64_t layer) {
-  if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
-    throw user_error("there is no step {}, layer {}: the trace has {} steps of {} layers each",
-                     step + 1, layer + 1, t.steps, t.layers);
-  }
+  check_record(t, step, layer);
   if (t.experts % t.ranks != 0) {
     throw user_error(
         "{} experts do not divide evenly over {} ranks, as the format of TensorRT-LLM requires",

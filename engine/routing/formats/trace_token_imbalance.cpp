@@ -146,10 +146,7 @@ Trace trace_of_token_imbalance(const std::vector<NamedText>& manifests, const Re
 std::vector<std::pair<std::string, std::string>> token_imbalance_of_trace(const Trace& t,
                                                                           int64_t step,
                                                                           int64_t layer) {
-  if (step < 0 || step >= t.steps || layer < 0 || layer >= t.layers) {
-    throw user_error("there is no step {}, layer {}: the trace has {} steps of {} layers each",
-                     step + 1, layer + 1, t.steps, t.layers);
-  }
+  check_record(t, step, layer);
   std::vector<int64_t> ids;
   std::vector<int32_t> source;
   for (int64_t rank = 0; rank < t.ranks; ++rank) {
