@@ -159,11 +159,8 @@ void Host::open_library() {
   call(L, 0, 0);
 }
 
-// Switches the JIT compiler off while the recipe is loaded: an error in compiled code (a stack
-// overflow) skips the message handler, so its line would be lost.
 void Host::begin_loading() {
   if (options_.trust) return;
-  luaJIT_setmode(state(), 0, LUAJIT_MODE_ENGINE | LUAJIT_MODE_OFF);
   const double seconds = options_.load_deadline_s;
   loading_deadline_ = std::make_unique<Deadline>(
       watchdog_,

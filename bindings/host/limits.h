@@ -1,9 +1,9 @@
 // Limits of one lua_State: a cap on its memory, and stop(), which ends running Lua code even in
-// JIT-compiled loops. LuaJIT's count hooks do not fire in compiled code, but that code tests the
-// flag of LuaJIT's profiler at every line. So stop() sends SIGPROF to the thread that runs the
-// state, LuaJIT's handler sets the flag, and the profiler's callback raises an error at the running
-// line. LuaJIT can profile only one state of a process at a time; that is the recipe's. A rank's
-// state has no such stop: if its code passes a deadline (watchdog.h), the process ends.
+// endless loops, from any thread. stop() sends SIGPROF to the thread that runs the state, the
+// handler of LuaJIT's profiler sets a flag that running code tests, and the profiler's callback
+// raises an error at the running line. LuaJIT can profile only one state of a process at a time;
+// that is the recipe's. A rank's state has no such stop: if its code passes a deadline
+// (watchdog.h), the process ends.
 #pragma once
 
 #include <pthread.h>
