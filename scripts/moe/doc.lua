@@ -197,6 +197,20 @@ local function found(asked)
   return whole, rest
 end
 
+-- Appends the fields of this name, of all topics; returns whether there are any.
+local function field_text(lines, name)
+  local before = #lines
+  for _, t in ipairs(every_topic()) do
+    for _, m in ipairs(t.members) do
+      if m.name == name then
+        lines[#lines + 1] = ("'%s' of %s"):format(name, t.as or t.name)
+        if m.method then methods_text(lines, t.as, { m }) else fields_text(lines, { m }) end
+      end
+    end
+  end
+  return #lines > before
+end
+
 local function refuse(topic)
   local names = {}
   for _, t in ipairs(every_topic()) do
@@ -209,8 +223,8 @@ local function refuse(topic)
     near ~= "" and (". Did you mean '%s'?"):format(near) or ""))
 end
 
---- Prints the topics that match the name `topic` (see found()), or the overview of all topics if
---- `topic` is nil. Raises a command-line error if no topic matches.
+--- Prints the topics that match the name `topic` (see found()), or else the fields of this name, or
+--- the overview of all topics if `topic` is nil. Raises a command-line error if nothing matches.
 function M.doc(topic)
   local lines = {}
   if not topic then
@@ -219,7 +233,8 @@ function M.doc(topic)
   end
   topic = topic:gsub("^moe%.", "")
   local exact, parts = found(topic)
-  if #exact + #parts == 0 then refuse(topic) end
+  if #exact + #parts == 0 and not field_text(lines, topic) then refuse(topic) end
+  if #lines > 0 then return core.say(table.concat(lines, "\n")) end
   for _, t in ipairs(exact) do
     lines[#lines + 1] = topic_text(t)
     lines[#lines + 1] = ""

@@ -37,20 +37,31 @@ function M.new(space, spec, c, at)
     excluded = 0, forbidden = {}, not_allowed = 0 }, Tried)
 end
 
--- Returns the specification for a system, with the number of steps that it takes.
-function Tried:spec_for(system, spec)
-  local c = self.c
-  local steps = c.steps or (c.model.routing or target.places(system)) and target.PLACED_STEPS
-  return schema.merged(spec or self.spec, { simulate = { steps = steps or nil } })
+-- Returns how many steps of a system are simulated; nil: the default of the plan, one.
+function Tried:steps_for(system)
+  return self.c.steps or (self.c.model.routing or target.places(system)) and target.PLACED_STEPS
+    or nil
 end
 
--- Returns the reason of a refusal without the line `at` of the search, the names of ops that differ
--- from mix to mix, and the stages before.
+--- Returns how many steps of a mix are simulated.
+function Tried:steps_of(mix)
+  return self:steps_for(self.space:system(mix, "mix", self.at)) or 1
+end
+
+-- Returns the specification for a system, with the number of steps that it takes.
+function Tried:spec_for(system, spec)
+  local steps = self:steps_for(system)
+  return schema.merged(spec or self.spec, { simulate = { steps = steps } })
+end
+
+-- Returns the reason of a refusal without the line `at` of the search, the numbers in names of ops,
+-- which differ from mix to mix, and the stages before.
 local function reason_of(err, at)
   local text = tostring(err.message or err):gsub(" %(after stage.*", "")
   local here = ("%s:%d: "):format(at.name, at.line)
   if text:sub(1, #here) == here then text = text:sub(#here + 1) end
-  return (text:gsub("'b%d[^']*'", "'...'"):gsub("'mix'", "'...'"))
+  return (text:gsub("'b%d[^']*'", function(op) return (op:gsub("%d+", "*")) end)
+    :gsub("system 'mix'", "the mix"))
 end
 
 -- Simulates a system; returns its outcome, or nil and the reason for which it is refused.

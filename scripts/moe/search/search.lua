@@ -11,6 +11,7 @@ local real = require "moe.search.real"
 local schema = require "moe.base.schema"
 local session = require "moe.run.session"
 local settings = require "moe.run.settings"
+local simulations = require "moe.run.simulations"
 local space_lib = require "moe.search.space"
 local target = require "moe.spec.target"
 local text = require "moe.search.text"
@@ -25,7 +26,8 @@ M.FIELDS = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   optimizer = target.OPTIMIZER_FIELD,
   techniques = { type = "any", default = "all", as = '"all"|string[]',
-    doc = 'the techniques that mixes may have: "all", or a list of names: '
+    doc = 'the techniques that mixes may have: "all", or a list of names of passes and of fields '
+      .. "of a system; prophet_split is prophet with split = true: "
       .. table.concat(space_lib.TECHNIQUES, ", ") },
   with = { type = "list", of = { type = "pass" }, default = {},
     doc = "policies of the recipe, or passes with options of their own, which a mix has or has "
@@ -162,6 +164,10 @@ end
 local mt = schema.class("search", "what moe.search returns")
 
 schema.record("search", "search", "what moe.search found", {
+  { "model", "string", "name of the model" }, { "cluster", "string", "name of the cluster" },
+  { "devices", "integer", "number of devices" },
+  { "memory_bytes", "integer", "memory of a device, which no mix may exceed" },
+  { "steps", "integer", "simulated steps of the best mix, of which the median counts" },
   { "objective", "string[]", "what was minimized" },
   { "best", "moe.Run", "the best mix, as in results.json" },
   { "plain", "moe.Run", "the mix without any technique" },
@@ -187,7 +193,8 @@ schema.record("search", "search", "what moe.search found", {
   { "bound_ms", "number?", "a time below which no schedule of the best mix's ops is; nil under a "
     .. "routing or with placed experts, whose ops take other times in each step" },
   { "least_bound_ms", "number?", "the smallest such time of all mixes seen" },
-  { "simulated", "integer", "mixes that were planned and simulated" },
+  { "simulated", "integer", "mixes that were planned, and simulated unless they are refused" },
+  { "cached", "integer", "simulations, of known systems too, that were found in the cache" },
   { "excluded", "integer", "mixes that were not simulated since a bound says that they are slower, "
     .. "or since mixes with the same two techniques were refused" },
   { "space", "integer", "number of mixes" },
@@ -219,8 +226,10 @@ local function simplest(space, tried, mix, weight)
   return mix
 end
 
+-- Returns what each technique of the mix contributes; nothing for a mix that does not fit.
 local function contributions(space, tried, mix)
   local list, best = core.array {}, tried:record(mix, "best")
+  if best.oom then return list end
   for _, choice in ipairs(space:chosen(mix)) do
     local less = { unpack(mix) }
     less[choice.dimension] = 1
@@ -267,10 +276,12 @@ local function found(c, space, tried, best, weight)
     contributions = contributions(space, tried, best), top = tried:top(best, weight, c.top),
     front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
     policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
-    simulated = tried.simulated, excluded = tried.excluded, space = space.size }
+    simulated = tried.simulated, excluded = tried.excluded, space = space.size,
+    name = c.name, model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
+    memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
   s.bound_ms = tried:entry(best).bound_ms
   s.least_bound_ms = s.bound_ms and tried.least_bound
-  s.order = order.of(c, tried, best, s.named[1])
+  s.order = s.best.oom and core.array {} or order.of(c, tried, best, s.named[1])
   s.system = text.system(space, best)
   return s
 end
@@ -292,7 +303,7 @@ function M.search(t)
   errors.stop_in "policies"
   if core.mode == "check" then check(c, space, at) end
   errors.stop_in "check"
-  local begin = core.clock()
+  local begin, before = core.clock(), simulations.counts()
   session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
   local tried = mixes.new(space, spec_of(c), c, at)
   local weights = weights_of(objectives)
@@ -311,9 +322,10 @@ function M.search(t)
   s.exhaustive, s.objective, s.searched_s = exhaustive, objectives, searched_s
   s.patience = not exhaustive and searched_s < c.budget_s and c.patience or nil
   s.took_s = core.clock() - begin
+  s.cached = simulations.counts(before).found
   local why
-  s.recipe, why = text.write_recipe(c, space, best)
-  text.print(c, s, why)
+  s.recipe, why = text.write_recipe(c, space, best, s)
+  text.print(s, why)
   session.add_search(c.name, s, seen_of(tried))
   if execute then
     s.executed = real.run(c, execute, space, tried, best, weights[1])

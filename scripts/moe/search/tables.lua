@@ -6,21 +6,32 @@ local M = {}
 
 local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 
+--- Returns a line on what was searched for.
+function M.head(s)
+  local memory = s.memory_bytes > 0 and (" of %s GiB"):format(gib(s.memory_bytes)) or ""
+  local steps = s.steps > 1 and ("median of %d steps"):format(s.steps) or "one step"
+  return ("%s: %s on %s, %d devices%s; simulated, %s"):format(s.name, s.model, s.cluster, s.devices,
+    memory, steps)
+end
+
 --- Returns a line on how much of the space was seen.
 function M.seen(s)
-  local text = ("%d of %d mixes planned and simulated in %.0f s"):format(s.simulated, s.space,
-    s.searched_s)
+  local refused = 0
+  for _, one in ipairs(s.refused) do refused = refused + one.n end
+  local text = ("%d of %d mixes planned, %d of them refused, and %d known systems in %.0f s")
+    :format(s.simulated, s.space, refused, #s.named, s.searched_s)
   if s.took_s >= s.searched_s + 1 then
     text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
   end
+  if s.cached > 0 then text = text .. ("; %d simulations were in the cache"):format(s.cached) end
   if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
   if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
   if s.simulated >= s.space then return text .. ": all" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
   end
-  text = text .. (", %d excluded by bounds and refusals; a better one may be among the rest")
-    :format(s.excluded)
+  text = text .. (", %d left out because of bounds and earlier refusals; a better one may be among "
+    .. "the rest"):format(s.excluded)
   if not s.patience then return text end
   return text .. (".\nIt ended before its budget, since %d descents in a row found nothing better; "
     .. "a larger `patience` sees more"):format(s.patience)
@@ -29,7 +40,8 @@ end
 --- Returns a line on how fast a mix can be.
 function M.bound(s)
   if not s.bound_ms then
-    return "There is no bound on the best mix's time: its ops take other times in each step."
+    return "No bound on the best mix's time is given: its ops take other times in each step "
+      .. "(lower_bound_ms in results.json is that of the step with the median time)."
   end
   return ("No schedule of the best mix's ops takes less than %s ms; of the ops of all mixes with "
     .. "a bound, less than %s ms."):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms))
@@ -114,6 +126,11 @@ function M.notes(s)
   if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
     lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
       .. "best mix."):format(known.system)
+  end
+  for _, one in ipairs(s.contributions) do
+    if one.why then
+      lines[#lines + 1] = ("Without %s the best mix is refused: %s"):format(one.technique, one.why)
+    end
   end
   for _, one in ipairs(s.order) do
     lines[#lines + 1] = one.holds

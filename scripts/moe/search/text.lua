@@ -23,7 +23,7 @@ function M.system(space, mix)
     for _, pass in ipairs(choice.passes) do lines[#lines + 1] = "  " .. pass_text(pass) .. "," end
     set = schema.merged(set, choice.set)
   end
-  local name = #lines > 0 and "best" or "lina_baseline"  -- a system without any pass
+  local name = #lines > 0 and "best" or "plain"
   for key, value in pairs(set) do
     lines[#lines + 1] = ("  %s = %s,"):format(key, lua_text.text(value, "  "))
   end
@@ -63,8 +63,9 @@ return moe.experiment {
 ]]
 
 --- Writes the recipe best.lua of the best mix into the output folder; returns the file's name, or
---- nil and what cannot be written.
-function M.write_recipe(c, space, best)
+--- nil and what it would need. s: the search.
+function M.write_recipe(c, space, best, s)
+  if s.best.oom then return nil, "a device with more memory" end
   for _, choice in ipairs(space:chosen(best)) do
     for _, pass in ipairs(choice.passes) do
       if pass.own then return nil, "the policy " .. pass.name end
@@ -118,9 +119,8 @@ function M.print_executed(s)
 end
 
 --- Prints the search.
-function M.print(c, s, why)
-  core.say(("%s: %s on %s, %d devices"):format(c.name, c.model.name, c.cluster.name,
-    c.cluster.devices))
+function M.print(s, why)
+  core.say(tables.head(s))
   core.say(tables.seen(s))
   if s.best.oom then
     core.say "No mix fits in a device's memory; the best is the one that exceeds it least"

@@ -96,6 +96,8 @@ M.known = {
   end },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
+  plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
+    all_reduce = AFTER, passes = function() return {} end },
   -- The baseline has no priorities: transfers of its two lanes share a link as the cluster states.
   lina_baseline = { doc = "two lanes: all-to-alls, and at the same time all-reduces in DDP's "
       .. "buckets",

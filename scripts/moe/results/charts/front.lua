@@ -56,8 +56,9 @@ function M.front(t)
   end
   local function scale(list) return axes.linear(axes.range_of(list, math.huge, -math.huge)) end
   t.x, t.y, t.x_label, t.y_label = scale(xs), scale(ys), "time of a step, ms", "peak memory, GiB"
-  t.legend = { { doc = ("%d mixes"):format(#t.seen), mark = html.circle { cx = 11, cy = 6, r = 2,
-    class = "seen" } }, svg.series_entry(FRONT, "front, numbered as in the table") }
+  t.legend = { { doc = ("%d mixes and known systems that fit"):format(#t.seen),
+    mark = html.circle { cx = 11, cy = 6, r = 2, class = "seen" } },
+    svg.series_entry(FRONT, "front, numbered as in the table") }
   if t.best then
     t.legend[3] = { doc = "best", mark = svg.mark(BEST, 11, 6) }
   end

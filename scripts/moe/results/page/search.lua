@@ -44,8 +44,8 @@ end
 function M.blocks(s)
   local runs = by_time(s.front)
   local out = { blocks.html(html.h3 { "Search: ", s.name }),
-    blocks.text { "Objective: " .. objective_text(s.objective), tables.seen(s), tables.bound(s),
-      unpack(tables.notes(s)) },
+    blocks.text { tables.head(s), "Objective: " .. objective_text(s.objective), tables.seen(s),
+      tables.bound(s), unpack(tables.notes(s)) },
     blocks.table("top", "The plain mix, the best ones and the best known system", tables.top(s)),
     blocks.grid { front.front { name = "front", seen = s.seen, front = runs,
       title = ("%s: time and memory of the mixes, simulated"):format(s.name), best = s.best },
