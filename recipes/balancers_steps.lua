@@ -15,6 +15,8 @@ local WORKLOADS = { "W0_balanced", "W1_hot_expert_set", "W2_hot_rank", "W3_sprea
   "W4_source_ragged", "W5_zero_expert_rank", "W6_rotating_hotspot", "W7_burst" }
 local TOKENS = { 256, 512, 1024, 2048, 4096, 8192, 16384 }  -- per rank
 local PAYS = { "moonep", "ultraep" }
+-- The ops that send experts or their gradients.
+local SENDS = { copy_experts = true, return_gradients = true, sum_residents = true, migrate = true }
 
 local function model(routing, tokens)
   local seq = math.min(tokens, 4096)
@@ -90,11 +92,14 @@ local function fastest(by_system)
   return best
 end
 
+local function plan_of(workload, nodes, system)
+  return moe.plan { model = model(moe.workload(workload) { seed = SEEDS[1] }, 8192),
+    cluster = moe.cluster.h100 { nodes = nodes }, system = system }
+end
+
 -- Returns what the last step of the system waits for: exposed milliseconds by cause.
 local function causes(workload, nodes, name)
-  local plan = moe.plan { model = model(moe.workload(workload) { seed = SEEDS[1] }, 8192),
-    cluster = moe.cluster.h100 { nodes = nodes }, system = moe.system(name) {} }
-  local texts, why = {}, plan:explain { step = STEPS }
+  local texts, why = {}, plan_of(workload, nodes, moe.system(name) {}):explain { step = STEPS }
   for _, cause in ipairs(why.causes) do
     if cause.ms >= 0.05 * why.exposed_ms then
       texts[#texts + 1] = ("%s %.1f"):format(cause.cause, cause.ms)
@@ -118,6 +123,42 @@ local function show_why(times)
   print(moe.table(rows))
 end
 
+-- Returns what a step of the system costs beside its rows: { plans us, MB sent, ms of transfers, ms
+-- of these while compute runs, ms of the step }, means over ranks.
+local function costs(workload, nodes, system)
+  local plan = plan_of(workload, nodes, system)
+  local why, planned, sent, ms, hidden = plan:explain { step = STEPS }, 0, 0, 0, 0
+  for _, span in ipairs(plan:spans { step = STEPS }) do
+    if span.kind == "place" then planned = planned + 1000 * (span.end_ms - span.begin_ms) end
+  end
+  for _, share in ipairs(why.collectives) do
+    if SENDS[share.kind] then
+      sent, ms, hidden = sent + share.bytes / 1e6, ms + share.transfer_ms, hidden + share.hidden_ms
+    end
+  end
+  return { planned, sent, ms, hidden, why.iteration_ms }
+end
+
+-- Shows it for each method, its ops in one order, and where compute may run during transfers.
+local function show_costs()
+  local nodes, workload = NODES[#NODES], WORKLOADS[2]
+  print(("\nPlans, and transfers of experts and their gradients, in step %d of %s on %d H100; at "
+    .. "the right without the pass serial, so that compute runs beside transfers"):format(STEPS,
+    short(workload), 8 * nodes))
+  local rows = { { "", "plans us", "sent MB", "transfer ms", "step ms", "", "transfer ms",
+    "hidden ms", "step ms" } }
+  for _, name in ipairs(SYSTEMS) do
+    if name ~= "raf_rows" and name ~= "prophet_planner" then
+      local one = costs(workload, nodes, moe.system(name) {})
+      local two = costs(workload, nodes, moe.system("beside_" .. name) { moe.pass[name] {} })
+      rows[#rows + 1] = { name, ("%.0f"):format(one[1]), ("%.0f"):format(one[2]),
+        ("%.1f"):format(one[3]), ("%.1f"):format(one[5]), "", ("%.1f"):format(two[3]),
+        ("%.1f"):format(two[4]), ("%.1f"):format(two[5]) }
+    end
+  end
+  print(moe.table(rows))
+end
+
 moe.run(moe.experiment { name = "balancers_steps",
   over = { nodes = NODES, workload = WORKLOADS, seed = SEEDS },
   case = function(p)
@@ -129,6 +170,7 @@ moe.run(moe.experiment { name = "balancers_steps",
     local times = over_even(R)
     for _, nodes in ipairs(NODES) do show_times(times, nodes) end
     show_why(times)
+    show_costs()
   end })
 
 moe.run(moe.experiment { name = "break_even",

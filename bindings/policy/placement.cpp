@@ -159,6 +159,7 @@ std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fiel
   placed.shadows = options.integer("shadows");
   placed.extra_residents = options.integer("extra_residents");
   placed.static_rows = options.integer("static_rows");
+  placed.plan_s = options.number("plan_us") * 1e-6;
   placed.expected_copies = options.number("expected_copies");
   for (const auto& [name, value] : policy->options.items()) {
     if (value.is_number()) placed.options[name] = value.get<double>();

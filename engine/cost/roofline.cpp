@@ -111,7 +111,8 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
   const std::optional<Measured> found = measured_product(graph, graph.op(op), work);
   const double ns = std::max(found ? std::ceil(found->ns) : rounded_ns(work.flops, rate),
-                             rounded_ns(work.bytes, device.memory_bytes_per_s));
+                             rounded_ns(work.bytes, device.memory_bytes_per_s)) +
+                    std::ceil(work.seconds * kNsPerSecond);
   const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }

@@ -22,7 +22,13 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{Placement::code_size(bounds)}, DType::kI32}};
 }
 
+// Every step is charged an equal share of a plan.
 Work work(const Graph& g, const Op& op, const WorkContext&) {
+  const auto every = static_cast<double>(attr_int(op, "every", 1));
+  return {.bytes = io_bytes(g, op), .seconds = attr_double(op, "plan_s") / every};
+}
+
+Work copy_work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op)};
 }
 
@@ -119,7 +125,7 @@ const OpDef kCommit = {.name = "commit",
                        .doc = "makes the next placement the current one",
                        .inputs = {{"next", Role::kNextPlacement}, {"placement", Role::kPlacement}},
                        .infer = infer_commit,
-                       .work = work,
+                       .work = copy_work,
                        .mutates = {1},
                        .run_f32 = run_commit<float>,
                        .run_f64 = run_commit<double>,

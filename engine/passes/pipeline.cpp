@@ -87,6 +87,10 @@ PassDef placement_pass(const PlacementPolicy& policy) {
       {"expected_copies", 1.0,
        "copies that a device is assumed to receive per step, for plans made before any run", 0,
        4096},
+      {"plan_us", defaults.plan_us,
+       "time of one plan of a layer in us, as measured or published; charged in simulations where "
+       "the placement is made; an execution takes the time that it takes",
+       0, 1e9},
       {"split",
        false,
        "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "

@@ -86,6 +86,7 @@ struct PlacementDefaults {
   int64_t shadows = 0, extra_residents = 0;
   const char* pass = nullptr;  // name of the pass; null: the policy's name
   bool weighted = false;       // whether placements share tokens by weights (Sharing::kWeighted)
+  double plan_us = 0;          // time of one plan of a layer
 };
 
 struct PlacementPolicy {

@@ -174,7 +174,8 @@ PlacementPolicy ultraep_policy() {
                       "with the most room, as in the public code")},
       false,
       Reads::kNothing,
-      {.now = true, .shadows = 2, .weighted = true}};
+      // Measured on one CPU core for 256 experts on 64 devices (bench_placement).
+      {.now = true, .shadows = 2, .weighted = true, .plan_us = 90}};
 }
 
 }  // namespace moe

@@ -515,6 +515,32 @@ assert(err.message:find('static_rows: 64 has no effect with shadows = 0'), err.m
   CHECK(!failure);
 }
 
+TEST_CASE("the time of plans is charged to simulated steps, in the layer or at the end") {
+  const Folder folder;
+  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+local function ms(name, options)
+  return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', layers = 2 },
+    cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system(name) { moe.pass[name](options),
+      moe.pass.serial {} } }:simulate { steps = 1 }.iteration_ms
+end
+for name, options in pairs { echo = { shadows = 1 }, laer = { extra_residents = 1 },
+    eplb = { extra_residents = 1 }, top_k = { shadows = 3 } } do
+  local function at(us, every)
+    return ms(name, { shadows = options.shadows, extra_residents = options.extra_residents,
+      plan_us = us, every = every })
+  end
+  assert(at(1000) > at(0) and math.abs(at(1500) - at(1000) - 0.5 * (at(1000) - at(0))) < 1e-9, name)
+  assert(math.abs(at(1000, 4) - at(250)) < 1e-9, name)
+end
+assert(math.abs(ms('echo', { plan_us = 90 }) - ms('echo', {})) < 1e-9, 'as long as UltraEP plans')
+local ok, err = pcall(moe.pass.echo, { plan_us = -1 })
+assert(err.message:find('plan_us = -1', 1, true) or err.message:find('plan_us: -1', 1, true),
+  err.message)
+)");
+  INFO((failure ? failure->message + failure->traceback : ""));
+  CHECK(!failure);
+}
+
 TEST_CASE("the library's layouts move experts between steps, and change no result") {
   const Folder folder;
   const std::optional<Failure> failure = run_recipe(folder, kHead + kInF64 + R"(

@@ -104,7 +104,8 @@ moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   local stage = w.plans[1].system.stages[1]
   expect.equal(stage.kind, "placement")
   expect.equal(stage.options,
-    { n = 3, every = 4, shadows = 1, extra_residents = 0, expected_copies = 1, static_rows = 0 })
+    { n = 3, every = 4, shadows = 1, extra_residents = 0, expected_copies = 1, static_rows = 0,
+      plan_us = 0 })
   expect.equal(stage.placement, { at = "step", moves = true, weighted = false, library = false })
   expect.equal(w.plans[1].simulate, { steps = 8 })
 end)

@@ -146,6 +146,7 @@ void Placer::place(const ExchangedLayer& layer, int64_t number) {
   plan["layer_number"] = number;
   plan["stage"] = context_.stage;
   plan["moves"] = int64_t{stage_.moves_residents};
+  if (stage_.plan_s > 0) plan["plan_s"] = stage_.plan_s;
   if (stage_.static_rows > 0) plan["static_rows"] = stage_.static_rows;
   const bool now = stage_.use == PlacementUse::kNow;
   plan["use"] = std::string(now ? "now" : "next");
@@ -292,6 +293,7 @@ Graph place_by_policy(Graph graph, const PassContext& context) {
   stage.every = number("every");
   stage.shadows = number("shadows");
   stage.extra_residents = number("extra_residents");
+  stage.plan_s = std::get<double>(context.options.at("plan_us")) * 1e-6;
   stage.expected_copies = std::get<double>(context.options.at("expected_copies"));
   stage.split = std::get<bool>(context.options.at("split"));
   for (const OptionSpec& option : policy.options) {

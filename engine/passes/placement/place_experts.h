@@ -28,6 +28,7 @@ struct PlacementStage {
   /// Whether copies are sent in two transfers, sub-Trans A and B of Pro-Prophet (section V).
   bool split = false;
   int64_t static_rows = 0;  // rows that a copy with rows computes, the rest padding; 0: no padding
+  double plan_s = 0;        // time of one plan of a layer in seconds, charged in simulations
   double expected_copies = 1;  // per device and step, for cost models before any run
 };
 
@@ -38,7 +39,8 @@ struct PlacementStage {
 ///                               attr beside = "experts" or "between": the compute that may hide
 ///                               the copy
 ///   place                       runs the policy on the loads: at the end of the step, with kNow
-///                               before the rows are sent; attr static_rows, see RoutedStep
+///                               before the rows are sent; attr static_rows, see RoutedStep;
+///                               attr plan_s, in seconds, is a part of its Work
 /// It also gets a state "b<i>.placement", and its experts get `residents` slots per device.
 /// Autodiff turns copy_experts into return_gradients. Layers on one rank stay as they are. Throws
 /// UserError when a stage has already placed the layers, when all-to-alls are cut or among fewer

@@ -58,6 +58,9 @@ local PLACED = {
   static_rows = { type = "integer", lo = 0, hi = 1e9, default = 0,
     doc = "rows that every copy with tokens computes, padded where it gets fewer, as kernels of "
       .. "static shapes need it (ECHO, MoonEP); in simulations only; 0: the rows that it gets" },
+  plan_us = { type = "number", lo = 0, hi = 1e9, default = 0,
+    doc = "time of one plan of a layer in us, as measured or published; charged in simulations "
+      .. "where the placement is made; an execution takes the time that it takes" },
   expected_copies = { type = "number", lo = 0, hi = 4096, default = 1,
     doc = "copies that a device is expected to receive per step, for plans before a run" },
 }
@@ -260,10 +263,21 @@ local function option_rows(given)
   return rows
 end
 
+-- Returns the time of UltraEP's plan. The other methods that plan copies in the layer are assumed
+-- to take as long; layouts are made beside the steps and take no time of them.
+local function ultraep_plan_us()
+  for _, row in ipairs(core.table "passes") do
+    for _, option in ipairs(row.options) do
+      if row.name == "ultraep" and option.name == "plan_us" then return option.default end
+    end
+  end
+end
+
 for _, name in ipairs(schema.keys_of(balance)) do
   local method = balance[name]
   local def = schema.merged(method.pooled and balance_pass.LAYOUT or balance_pass.COPIES,
-    { name = name, place = balance_pass.place(method) })
+    { name = name, place = balance_pass.place(method),
+      plan_us = method.pooled and 0 or ultraep_plan_us() })
   local options = schema.merged(method.options, {})
   placement_options(def, options, "moe.pass." .. name)
   M.pass_rows[#M.pass_rows + 1] = { name = name, doc = method.doc, kind = "placement",
