@@ -136,6 +136,29 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("Order as predicted in "));
 }
 
+TEST_CASE("a mix that the executing ranks refuse is told, and the next best ones are executed") {
+  const Recipe recipe(R"(
+    local s = moe.search { model = model, cluster = cluster,
+      techniques = { "hierarchical_a2a", "used_rows" }, execute = { mixes = 3, steps = 3,
+        model = { layers = 2, hidden = 64, seq = 32 } } }
+    assert(s.space == 4 and #s.executed.refused > 0, #s.executed.refused)
+    for _, one in ipairs(s.executed.refused) do
+      assert(one.techniques:find "hierarchical_a2a" and one.why:find "one device", one.why)
+    end
+    local names = {}
+    for _, run in ipairs(s.executed.runs) do
+      names[#names + 1] = run.system
+      for _, stage in ipairs(run.stages) do assert(stage.name ~= "hierarchical_a2a") end
+    end
+    print("executed:", #names, names[1])
+  )");
+  const Outcome o = recipe.run();
+  INFO(o.text);
+  REQUIRE(o.exit == 0);
+  CHECK_THAT(o.text, Contains("executed:\t2\tplain"));
+  CHECK_THAT(o.text, Contains("(hierarchical_a2a") && Contains(" is not executed: "));
+}
+
 TEST_CASE(
     "a check of a search plans the plain mix and each of its policies, and searches nothing") {
   const Recipe recipe(R"(

@@ -158,6 +158,14 @@ local function plan_all(p)
   end
 end
 
+--- Returns why a system of the experiment cannot be planned, a user error; nil: all can be.
+function M.refusal(e)
+  local ok, err = pcall(plan_all, with_jobs(prepared(e, errors.here())))
+  if ok then return nil end
+  if core.kind_of(err) ~= "user" then error(err, 0) end
+  return err
+end
+
 --- Checks experiments without running them: calls `case` for every point and plans every system for
 --- every target. Says the number of plans.
 function M.check_all(experiments)

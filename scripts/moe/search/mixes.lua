@@ -60,9 +60,13 @@ local function reason_of(err, at)
   local text = tostring(err.message or err):gsub(" %(after stage.*", "")
   local here = ("%s:%d: "):format(at.name, at.line)
   if text:sub(1, #here) == here then text = text:sub(#here + 1) end
-  return (text:gsub("'b%d[^']*'", function(op) return (op:gsub("%d+", "*")) end)
-    :gsub("system 'mix'", "the mix"))
+  return (text:gsub("'b%d[^']*'", function(op)
+    return (op:gsub("^'b%d+", "'b*"):gsub("_%d+", "_*"))
+  end):gsub("system 'mix'", "the mix"))
 end
+
+--- Returns the reason of a refusal, an error, as refusals() has them.
+function Tried:reason(err) return reason_of(err, self.at) end
 
 -- Simulates a system; returns its outcome, or nil and the reason for which it is refused.
 function Tried:outcome(system, spec)

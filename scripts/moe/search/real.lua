@@ -31,6 +31,8 @@ schema.record("search executed", "executed", "what the executed runs of a search
     .. "resolved or the predicted one is below 1%" },
   { "held", "integer", "number of pairs whose order is the predicted one" },
   { "compared", "integer", "number of pairs that are resolved and not disturbed" },
+  { "refused", "{ mix: string, techniques: string, why: string }[]",
+    "mixes that are not executed, since these ranks refuse their plans; the next best ones are" },
 })
 
 --- Returns the checked fields of `execute`: a number of mixes, or a table of FIELDS.
@@ -58,6 +60,8 @@ local function small(model, at)
   return fields
 end
 
+local MOST_TRIED = 50  -- mixes that are tried on the ranks, the best first, until enough are found
+
 local LEAST = 0.01  -- predicted differences below this are no order
 
 --- Returns what two executed runs say, an entry of `pairs` of the type "search executed". d: their
@@ -74,18 +78,31 @@ function M.pair(d)
     verdict = d.verdict, disturbed = disturbed, held = held }
 end
 
---- Executes the plain mix and the best ones; returns the type "search executed". o: the checked
---- fields of `execute`.
+--- Executes the plain mix and the best ones that can be planned on these ranks; returns the type
+--- "search executed". o: the checked fields of `execute`.
 function M.run(c, o, space, tried, best, weight)
-  local systems = { space:system(space:plain(), "plain", tried.at) }
-  for i, mix in ipairs(tried:best_mixes(best, weight, o.mixes)) do
-    systems[#systems + 1] = space:system(mix, i == 1 and "best" or "mix_" .. i, tried.at)
-  end
   local entry = { "cpu", ranks = o.ranks, steps = o.steps, link = o.link, pace = o.pace,
     model = o.model or small(c.model, tried.at) }
-  local R = experiment.run(experiment.experiment { name = c.name .. "_executed", model = c.model,
-    systems = systems, optimizer = c.optimizer, run = { entry }, band = "none" })
-  local out = { runs = core.array(R.runs), pairs = core.array {}, held = 0, compared = 0 }
+  local function executes(systems)
+    return experiment.experiment { name = c.name .. "_executed", model = c.model,
+      systems = systems, optimizer = c.optimizer, run = { entry }, band = "none" }
+  end
+  local systems = { space:system(space:plain(), "plain", tried.at) }
+  local out = { runs = core.array {}, pairs = core.array {}, held = 0, compared = 0,
+    refused = core.array {} }
+  for i, mix in ipairs(tried:best_mixes(best, weight, MOST_TRIED)) do
+    local system = space:system(mix, i == 1 and "best" or "mix_" .. i, tried.at)
+    local refusal = #space:chosen(mix) > 0 and experiment.refusal(executes { system })
+    if refusal then
+      table.insert(out.refused, { mix = system.name, techniques = space:label(mix),
+        why = tried:reason(refusal) })
+    elseif #space:chosen(mix) > 0 then  -- the plain mix is executed anyhow
+      systems[#systems + 1] = system
+    end
+    if #systems > o.mixes then break end
+  end
+  local R = experiment.run(executes(systems))
+  out.runs = core.array(R.runs)
   for _, d in ipairs(R:differences()) do
     local pair = M.pair(d)
     table.insert(out.pairs, pair)

@@ -115,6 +115,9 @@ end
 --- Prints what the executed runs of a search say.
 function M.print_executed(s)
   core.say("\n" .. table_text(tables.executed(s)))
+  for _, one in ipairs(s.executed.refused) do
+    core.say(("%s (%s) is not executed: %s"):format(one.mix, one.techniques, one.why))
+  end
   core.say(tables.held(s))
 end
 
