@@ -138,9 +138,10 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
 
 TEST_CASE("a mix that the executing ranks refuse is told, and the next best ones are executed") {
   const Recipe recipe(R"(
-    local s = moe.search { model = model, cluster = cluster,
+    local s = moe.search { model = model, cluster = cluster, contributions = false,
       techniques = { "hierarchical_a2a", "used_rows" }, execute = { mixes = 3, steps = 3,
         model = { layers = 2, hidden = 64, seq = 32 } } }
+    assert(#s.contributions == 0 and #s.order == 0)
     assert(s.space == 4 and #s.executed.refused > 0, #s.executed.refused)
     for _, one in ipairs(s.executed.refused) do
       assert(one.techniques:find "hierarchical_a2a" and one.why:find "one device", one.why)

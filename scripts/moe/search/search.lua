@@ -43,8 +43,11 @@ M.FIELDS = {
   memory_bytes = { type = "number", lo = 1, hi = 1e15,
     doc = "memory of a device, which no mix may exceed; default: that of the cluster" },
   budget_s = { type = "number", lo = 0.1, hi = 1e6, default = 60,
-    doc = "seconds for the known systems and for mixes; what the best mix's techniques contribute "
-      .. "and how its order depends on the assumed constants is found out afterwards" },
+    doc = "seconds for the known systems and for mixes" },
+  contributions = { type = "boolean", default = true,
+    doc = "whether to find out, after the budget, what each technique of the best mix contributes "
+      .. "and how its order depends on the assumed constants, which may take longer than the "
+      .. "budget" },
   steps = { type = "integer", lo = 1, hi = 1e6,
     doc = "number of steps to simulate; the median step counts. Default: 1, or 8 for a model with "
       .. "a routing and for mixes that place experts" },
@@ -226,10 +229,9 @@ local function simplest(space, tried, mix, weight)
   return mix
 end
 
--- Returns what each technique of the mix contributes; nothing for a mix that does not fit.
+-- Returns what each technique of the mix contributes.
 local function contributions(space, tried, mix)
   local list, best = core.array {}, tried:record(mix, "best")
-  if best.oom then return list end
   for _, choice in ipairs(space:chosen(mix)) do
     local less = { unpack(mix) }
     less[choice.dimension] = 1
@@ -272,8 +274,10 @@ end
 
 -- Returns what the tried mixes say of the best one: most fields of the type "search".
 local function found(c, space, tried, best, weight)
+  local explains = c.contributions and not tried:entry(best).oom
   local s = { best = tried:record(best, "best"), plain = tried:record(space:plain(), "plain"),
-    contributions = contributions(space, tried, best), top = tried:top(best, weight, c.top),
+    contributions = explains and contributions(space, tried, best) or core.array {},
+    order = core.array {}, top = tried:top(best, weight, c.top),
     front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
     policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
     simulated = tried.simulated, excluded = tried.excluded, space = space.size,
@@ -281,7 +285,7 @@ local function found(c, space, tried, best, weight)
     memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
   s.bound_ms = tried:entry(best).bound_ms
   s.least_bound_ms = s.bound_ms and tried.least_bound
-  s.order = s.best.oom and core.array {} or order.of(c, tried, best, s.named[1])
+  if explains then s.order = order.of(c, tried, best, s.named[1]) end
   s.system = text.system(space, best)
   return s
 end

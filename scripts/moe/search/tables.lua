@@ -51,8 +51,10 @@ end
 function M.top(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
   local function add(run, label)
+    local both_fit = not run.oom and not s.plain.oom
     rows[#rows + 1] = { run.system, run.oom and "OOM" or format.ms(run.iteration_ms),
-      ("%.2fx"):format(s.plain.iteration_ms / run.iteration_ms), gib(run.peak_bytes), label or "" }
+      both_fit and ("%.2fx"):format(s.plain.iteration_ms / run.iteration_ms) or "",
+      gib(run.peak_bytes), label or "" }
   end
   add(s.plain)
   for _, run in ipairs(s.top) do add(run, run.choice) end
@@ -63,11 +65,12 @@ end
 
 --- Returns the table of what each technique of the best mix contributes.
 function M.contributions(s)
-  local rows = { { "without", "iteration ms", "slower by", "peak GiB", "" } }
+  local rows = { { "without", "iteration ms", "slower by", "peak GiB" } }
   for _, one in ipairs(s.contributions) do
-    rows[#rows + 1] = { one.technique, one.without_ms and format.ms(one.without_ms) or "refused",
-      one.without_ms and ("%+.1f%%"):format(100 * (one.without_ms / one.best_ms - 1)) or "",
-      one.without_bytes and gib(one.without_bytes) or "", one.oom and "does not fit" or "" }
+    local ms = not one.oom and one.without_ms
+    rows[#rows + 1] = { one.technique, one.why and "refused" or ms and format.ms(ms) or "OOM",
+      ms and ("%+.1f%%"):format(100 * (ms / one.best_ms - 1)) or "",
+      one.without_bytes and gib(one.without_bytes) or "" }
   end
   return rows
 end

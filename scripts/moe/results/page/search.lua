@@ -24,7 +24,7 @@ end
 local function contributions(s)
   local groups = {}
   for _, c in ipairs(s.contributions) do
-    local saved = c.without_ms and c.without_ms - c.best_ms
+    local saved = c.without_ms and not c.oom and c.without_ms - c.best_ms
     groups[#groups + 1] = saved and { bars = { { label = c.technique,
       value = ("%+.1f%%"):format(100 * saved / c.best_ms), parts = { math.max(saved, 0) } } } }
   end
