@@ -102,7 +102,7 @@ function Tried:entry(mix)
   local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix) }
   if outcome then
     entry.iteration_ms, entry.peak_bytes = outcome.iteration_ms, outcome.peak_bytes
-    entry.oom, entry.hash = outcome.oom, outcome.plan_hash
+    entry.oom, entry.no_room, entry.hash = outcome.oom, outcome.no_room, outcome.plan_hash
     entry.bound_ms = self:bound_of(system, outcome)
     self.bounds[self.space:family(mix)] = entry.bound_ms
     self.least_bound = math.min(self.least_bound or math.huge, entry.bound_ms or math.huge)
@@ -375,11 +375,15 @@ function Tried:front(best, weight)
   return front
 end
 
---- Returns the number of mixes that were simulated and do not fit in a device's memory.
+--- Returns the number of mixes that were simulated and do not fit in a device's memory; how many of
+--- them only lack rows on a device (model.rows_bound); and the first reason of these.
 function Tried:too_large()
-  local n = 0
-  for _, entry in ipairs(self.list) do n = n + (entry.oom and 1 or 0) end
-  return n
+  local n, no_rows, why = 0, 0, nil
+  for _, entry in ipairs(self.list) do
+    n, no_rows = n + (entry.oom and 1 or 0), no_rows + (entry.no_room and 1 or 0)
+    why = why or entry.no_room
+  end
+  return n, no_rows, why
 end
 
 --- Returns { policy, n, refused, best_ms, techniques } for each pass that the recipe gives: in how

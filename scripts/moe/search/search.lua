@@ -190,6 +190,9 @@ schema.record("search", "search", "what moe.search found", {
     .. "the fastest of the others that fits" },
   { "not_allowed", "integer", "mixes that the search came to and `allowed` forbids" },
   { "too_large", "integer", "mixes that were simulated and do not fit in a device's memory" },
+  { "no_rows", "integer", "those of them in which a device gets more rows than model.rows_bound "
+    .. "allows" },
+  { "no_room", "string?", "which device of the first of these, and how many rows" },
   { "order", "{ second: string, holds: boolean, changes: string[] }[]", "whether the best mix "
     .. "stays faster than the plain one and than the best known system at both ends of each "
     .. "assumed constant, or at which ends it does not" },
@@ -240,7 +243,7 @@ local function contributions(space, tried, mix)
     list[#list + 1] = { technique = choice.label, best_ms = best.iteration_ms,
       best_bytes = best.peak_bytes, without_ms = one and one.iteration_ms or nil,
       without_bytes = one and one.peak_bytes or nil, oom = one and one.oom or nil,
-      why = one and one.why or nil }
+      why = one and one.why or not one and "`allowed` forbids it" or nil }
   end
   table.sort(list, function(a, b) return (a.without_ms or 1e300) > (b.without_ms or 1e300) end)
   return list
@@ -279,10 +282,11 @@ local function found(c, space, tried, best, weight)
     contributions = explains and contributions(space, tried, best) or core.array {},
     order = core.array {}, top = tried:top(best, weight, c.top),
     front = tried:front(best, weight), named = tried:named(), refused = tried:refusals(),
-    policies = tried:policies(), not_allowed = tried.not_allowed, too_large = tried:too_large(),
-    simulated = tried.simulated, excluded = tried.excluded, space = space.size,
-    name = c.name, model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
+    policies = tried:policies(), not_allowed = tried.not_allowed,
+    simulated = tried.simulated, excluded = tried.excluded, space = space.size, name = c.name,
+    model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
     memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
+  s.too_large, s.no_rows, s.no_room = tried:too_large()
   s.bound_ms = tried:entry(best).bound_ms
   s.least_bound_ms = s.bound_ms and tried.least_bound
   if explains then s.order = order.of(c, tried, best, s.named[1]) end

@@ -25,6 +25,10 @@ function M.seen(s)
   end
   if s.cached > 0 then text = text .. ("; %d simulations were in the cache"):format(s.cached) end
   if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
+  if (s.no_rows or 0) > 0 then
+    text = text .. (", %d of them since a device gets more rows than model.rows_bound allows")
+      :format(s.no_rows)
+  end
   if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
   if s.simulated >= s.space then return text .. ": all" end
   if s.exhaustive then
@@ -115,7 +119,7 @@ local function policy_line(s, one)
     return text .. ", refused in all of them: " .. one.why
   end
   if one.refused > 0 then text = ("%s, %d of them refused"):format(text, one.refused) end
-  if not one.best_ms then return text end
+  if not one.best_ms then return text .. "; none of them fits in memory" end
   local slower = one.best_ms / s.best.iteration_ms - 1
   return ("%s; the fastest takes %s ms, %s: %s"):format(text, format.ms(one.best_ms),
     slower > 0 and ("%.1f%% more than the best mix"):format(100 * slower) or "as the best mix",
@@ -130,6 +134,10 @@ function M.notes(s)
     lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
       .. "best mix."):format(known.system)
   end
+  for _, one in ipairs(s.best.without_effect or {}) do
+    lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)
+  end
+  if s.no_room then lines[#lines + 1] = "Rows beyond model.rows_bound: " .. s.no_room end
   for _, one in ipairs(s.contributions) do
     if one.why then
       lines[#lines + 1] = ("Without %s the best mix is refused: %s"):format(one.technique, one.why)

@@ -1,5 +1,6 @@
 -- What a search prints, and the best mix as Lua text.
 local aligned = require "moe.base.aligned"
+local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
 local lua_text = require "moe.base.lua_text"
 local schema = require "moe.base.schema"
@@ -63,9 +64,9 @@ return moe.experiment {
 ]]
 
 --- Writes the recipe best.lua of the best mix into the output folder; returns the file's name, or
---- nil and what it would need. s: the search.
+--- nil and what it would need; nil alone for a mix that does not fit. s: the search.
 function M.write_recipe(c, space, best, s)
-  if s.best.oom then return nil, "a device with more memory" end
+  if s.best.oom then return nil, nil end
   for _, choice in ipairs(space:chosen(best)) do
     for _, pass in ipairs(choice.passes) do
       if pass.own then return nil, "the policy " .. pass.name end
@@ -124,17 +125,22 @@ end
 --- Prints the search.
 function M.print(s, why)
   core.say(tables.head(s))
+  for _, line in ipairs(assumed_routing.lines { s.best }) do core.say(line) end
   core.say(tables.seen(s))
   if s.best.oom then
-    core.say "No mix fits in a device's memory; the best is the one that exceeds it least"
+    core.say("None of the mixes that were tried fits in a device's memory; the best is the one "
+      .. "that exceeds it least")
   end
   core.say("\n" .. table_text(tables.top(s)))
   core.say("\n" .. tables.bound(s))
   if #s.contributions > 0 then core.say("\n" .. table_text(tables.contributions(s))) end
-  core.say("\nTime against memory: nothing seen is better in both\n"
-    .. table_text(tables.front(s)))
+  if #s.front > 0 then
+    core.say("\nTime against memory: nothing seen is better in both\n"
+      .. table_text(tables.front(s)))
+  end
   for _, line in ipairs(tables.notes(s)) do core.say(line) end
   core.say("\n" .. s.system)
+  if s.best.oom then return core.say "\nNo recipe is written, since no mix fits" end
   core.say(s.recipe and core.out_dir and ("\nRecipe of the best mix: %s/%s"):format(core.out_dir,
     s.recipe) or ("\nNo recipe is written, since it would need %s; use the system above in a "
       .. "recipe that has it"):format(why))
