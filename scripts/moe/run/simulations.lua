@@ -71,9 +71,21 @@ function add_value(value, state)
   end
 end
 
+-- Returns whether a value has a function of the recipe in it, which most have not.
+local function has_function(value, seen)
+  if type(value) == "function" then return not is_library(value) end
+  if type(value) ~= "table" or seen[value] then return false end
+  seen[value] = true
+  for _, v in next, value do
+    if has_function(v, seen) then return true end
+  end
+  return false
+end
+
 -- Returns the functions of the recipe in a specification and in the alternatives of a system.
 local function functions_of(spec, alternatives)
   local list, seen = {}, {}
+  if not has_function({ spec, alternatives }, {}) then return list end
   local function find(value)
     if type(value) == "function" and not is_library(value) then list[#list + 1] = value end
     if type(value) ~= "table" or seen[value] then return end
@@ -86,6 +98,7 @@ end
 
 -- Returns a text of all values that the functions can reach, or nil if there are too many.
 local function state_of(functions)
+  if #functions == 0 then return "" end
   local state = { seen = {}, n = 0 }
   for _, module in pairs(package.loaded) do
     if type(module) == "table" then state.seen[module] = 0 end
