@@ -7,7 +7,8 @@ local M = {}
 
 -- A search's mixes, and a run of its front.
 local SEEN = { iteration_ms = "number", peak_bytes = "number", ["label?"] = "string" }
-local FOUND = { iteration_ms = "number", peak_bytes = "number", system = "string",
+local FOUND = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
+  hidden_comm_ms = "number", wait_ms = "number", peak_bytes = "number", system = "string",
   ["choice?"] = "string", ["oom?"] = "boolean" }
 local MOVED = { { constant = "string", lo = "number", hi = "number", ["at_lo?"] = "number",
   ["at_hi?"] = "number" } }

@@ -67,6 +67,18 @@ function M.top(s)
   return rows
 end
 
+--- Returns the table of where the time of the plain mix, of the best and of the best known system
+--- goes.
+function M.times(s)
+  local rows = { { "", "compute ms", "communication exposed", "hidden", "waiting", "step ms" } }
+  for _, run in ipairs { s.plain, s.best, s.named[1] } do
+    rows[#rows + 1] = { run.system, format.ms(run.compute_ms), format.ms(run.exposed_comm_ms),
+      format.ms(run.hidden_comm_ms), format.ms(run.wait_ms),
+      run.oom and "OOM" or format.ms(run.iteration_ms) }
+  end
+  return rows
+end
+
 --- Returns the table of what each technique of the best mix contributes.
 function M.contributions(s)
   local rows = { { "without", "iteration ms", "slower by", "peak GiB" } }

@@ -132,6 +132,7 @@ function M.print(s, why)
       .. "that exceeds it least")
   end
   core.say("\n" .. table_text(tables.top(s)))
+  core.say("\n" .. table_text(tables.times(s)))
   core.say("\n" .. tables.bound(s))
   if #s.contributions > 0 then core.say("\n" .. table_text(tables.contributions(s))) end
   if #s.front > 0 then

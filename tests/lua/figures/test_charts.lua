@@ -194,21 +194,26 @@ test("an exported chart stands alone: it has its size, its rules and no variable
   end
 end)
 
+local function run(system, ms, bytes, choice)
+  return { system = system, iteration_ms = ms, compute_ms = ms - 3, exposed_comm_ms = 2,
+    hidden_comm_ms = 1, wait_ms = 1, peak_bytes = bytes, choice = choice }
+end
+
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
   space = 9, exhaustive = false,
-  best = { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 }, excluded = 1, took_s = 3,
+  best = run("mix", 10, 2 ^ 33), excluded = 1, took_s = 3,
   searched_s = 1, not_allowed = 4, too_large = 5, model = "m", cluster = "c", devices = 8,
   memory_bytes = 40 * 2 ^ 30, steps = 8, cached = 4,
   policies = { { policy = "mine n=2", n = 3, refused = 1, best_ms = 11, techniques = "mine n=2" },
     { policy = "yours", n = 0, refused = 0 } },
   bound_ms = 8, least_bound_ms = 7,
-  plain = { system = "plain", iteration_ms = 25, peak_bytes = 2 ^ 31 },
-  top = { { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33, choice = "dw_schedule" } },
-  named = { { system = "lancet", iteration_ms = 9, peak_bytes = 2 ^ 33 } },
+  plain = run("plain", 25, 2 ^ 31),
+  top = { run("mix", 10, 2 ^ 33, "dw_schedule") },
+  named = { run("lancet", 9, 2 ^ 33) },
   order = { { second = "plain", holds = true, changes = {} } },
   refused = { { techniques = "zero", why = "no room", n = 2 } },
-  front = { { system = "small", iteration_ms = 20, peak_bytes = 2 ^ 31 },
-    { system = "mix", iteration_ms = 10, peak_bytes = 2 ^ 33 } },
+  front = { run("small", 20, 2 ^ 31),
+    run("mix", 10, 2 ^ 33) },
   seen = { { iteration_ms = 30, peak_bytes = 2 ^ 32, label = "<worst>" },
     { iteration_ms = 20, peak_bytes = 2 ^ 31, label = "small" } },
   contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 },
@@ -226,7 +231,7 @@ test("a search is drawn with its front, and says how much of the space was seen"
     "7 of 9 mixes planned, 2 of them refused, and 1 known systems in 1 s, then 2 s for "
       .. "contributions and order; 4 simulations were in the cache; 5 do not fit in memory; 4 are "
       .. "not allowed, 1 left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
-    "Without used_rows the best mix is refused: no rows",
+    "Without used_rows the best mix is refused: no rows", "Where the time goes",
     "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
       .. "mix: mine n=2", "yours: in none of the mixes that were tried",
     "Refused, 2 mixes, such as zero: no room", "The known system lancet",

@@ -47,6 +47,7 @@ function M.blocks(s)
     blocks.text { tables.head(s), "Objective: " .. objective_text(s.objective), tables.seen(s),
       tables.bound(s), unpack(tables.notes(s)) },
     blocks.table("top", "The plain mix, the best ones and the best known system", tables.top(s)),
+    blocks.table("times", "Where the time goes", tables.times(s)),
     blocks.grid { front.front { name = "front", seen = s.seen, front = runs,
       title = ("%s: time and memory of the mixes, simulated"):format(s.name), best = s.best },
       contributions(s) },
