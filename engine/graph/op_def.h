@@ -166,7 +166,7 @@ struct Work {
   double bytes = 0;
   MatrixWork matrix = {};
   double host_bytes = 0;  // the share of `bytes` that is read from CPU memory
-  double seconds = 0;     // besides, where the time of an op is given: of a planner
+  double seconds = 0;     // given time that the op takes in addition, as of a planner
 
   /// Whether the flops run on the device's matrix units.
   bool gemm() const { return matrix.kind != MatrixWork::Kind::kNone; }

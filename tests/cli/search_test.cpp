@@ -136,7 +136,7 @@ TEST_CASE("a search keeps to what is allowed, has policies of the recipe, and to
   CHECK_THAT(o.text, Contains("Order as predicted in "));
 }
 
-TEST_CASE("a mix that the executing ranks refuse is told, and the next best ones are executed") {
+TEST_CASE("a search names the mixes that the ranks refuse, and executes the next best ones") {
   const Recipe recipe(R"(
     local s = moe.search { model = model, cluster = cluster, contributions = false,
       techniques = { "hierarchical_a2a", "used_rows" }, execute = { mixes = 3, steps = 3,

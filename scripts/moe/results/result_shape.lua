@@ -38,7 +38,7 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
     ["bound_ms?"] = "number", ["least_bound_ms?"] = "number", searched_s = "number",
     model = "string", cluster = "string", devices = "number", memory_bytes = "number",
     steps = "number", cached = "number", took_s = "number", simulated = "number",
-    ["no_rows?"] = "number", ["no_room?"] = "string", excluded = "number",
+    no_rows = "number", ["no_room?"] = "string", excluded = "number",
     not_allowed = "number", too_large = "number", space = "number", exhaustive = "boolean" } },
 }
 local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",

@@ -332,7 +332,7 @@ function M.search(t)
   s.took_s = core.clock() - begin
   s.cached = simulations.counts(before).found
   local why
-  s.recipe, why = text.write_recipe(c, space, best, s)
+  if not s.best.oom then s.recipe, why = text.write_recipe(c, space, best) end
   text.print(s, why)
   session.add_search(c.name, s, seen_of(tried))
   if execute then

@@ -25,7 +25,7 @@ function M.seen(s)
   end
   if s.cached > 0 then text = text .. ("; %d simulations were in the cache"):format(s.cached) end
   if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
-  if (s.no_rows or 0) > 0 then
+  if s.no_rows > 0 then
     text = text .. (", %d of them since a device gets more rows than model.rows_bound allows")
       :format(s.no_rows)
   end

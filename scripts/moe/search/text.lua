@@ -64,9 +64,8 @@ return moe.experiment {
 ]]
 
 --- Writes the recipe best.lua of the best mix into the output folder; returns the file's name, or
---- nil and what it would need; nil alone for a mix that does not fit. s: the search.
-function M.write_recipe(c, space, best, s)
-  if s.best.oom then return nil, nil end
+--- nil and what it would need.
+function M.write_recipe(c, space, best)
   for _, choice in ipairs(space:chosen(best)) do
     for _, pass in ipairs(choice.passes) do
       if pass.own then return nil, "the policy " .. pass.name end

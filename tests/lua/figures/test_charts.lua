@@ -202,7 +202,8 @@ end
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
   space = 9, exhaustive = false,
   best = run("mix", 10, 2 ^ 33), excluded = 1, took_s = 3,
-  searched_s = 1, not_allowed = 4, too_large = 5, model = "m", cluster = "c", devices = 8,
+  searched_s = 1, not_allowed = 4, too_large = 5, no_rows = 3, model = "m",
+  cluster = "c", devices = 8,
   memory_bytes = 40 * 2 ^ 30, steps = 8, cached = 4,
   policies = { { policy = "mine n=2", n = 3, refused = 1, best_ms = 11, techniques = "mine n=2" },
     { policy = "yours", n = 0, refused = 0 } },
@@ -229,8 +230,9 @@ test("a search is drawn with its front, and says how much of the space was seen"
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
     "find it: m on c, 8 devices of 40.0 GiB; simulated, median of 8 steps",
     "7 of 9 mixes planned, 2 of them refused, and 1 known systems in 1 s, then 2 s for "
-      .. "contributions and order; 4 simulations were in the cache; 5 do not fit in memory; 4 are "
-      .. "not allowed, 1 left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
+      .. "contributions and order; 4 simulations were in the cache; 5 do not fit in memory, 3 of "
+      .. "them since a device gets more rows than model.rows_bound allows; 4 are not allowed, 1 "
+      .. "left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
     "Without used_rows the best mix is refused: no rows", "Where the time goes",
     "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
       .. "mix: mine n=2", "yours: in none of the mixes that were tried",
