@@ -1,6 +1,6 @@
-// Checkpoints of a small model, read whole and for the parameters alone.
+// Checkpoints of a tiny model on two ranks, with placed experts, read whole and for the parameters
+// alone.
 #include <cstring>
-#include <filesystem>
 
 #include "engine/exec/checkpoint.h"
 #include "tests/exec/support.h"
@@ -12,19 +12,30 @@ namespace {
 
 constexpr size_t kHead = 32, kTextBytes = 24;  // of a header; where the text's length stands
 
+/// Smaller than run.sh's -max_len, so that a whole checkpoint can be an input.
+PlanSpec tiny() {
+  test::Gpt2 model = test::small_model();
+  model.vocab = model.hidden = model.ffn = 4;
+  model.heads = model.layers = model.moe_every = 1;
+  model.seq = 2;
+  PlanSpec spec = test::spec_of(model, 2);
+  spec.system.stages = {test::pass("eplb")};
+  return spec;
+}
+
 struct World {
-  std::shared_ptr<const Plan> plan = test::plan_of(test::spec_of(test::small_model(), 1));
+  std::shared_ptr<const Plan> plan = test::plan_of(tiny());
   PersistentTensors all = persistent_tensors(*plan);
-  RankBuffers buffers{*plan, 4};
-  AllBuffers ranks = {&buffers};
+  RankBuffers first{*plan, 4}, second{*plan, 4};
+  AllBuffers ranks = {&first, &second};
   std::string path = fuzz::folder() + "/x.ckpt", good;
   World() {
-    std::memset(buffers.persistent().data(), 0, buffers.persistent().size());
+    const RunOptions options = test::options_of(*plan, 1);
+    for (size_t r = 0; r < ranks.size(); ++r) {
+      initialise<float>(*plan, all, *ranks[r], static_cast<int64_t>(r), options);
+    }
     write_checkpoint(path, all, ranks, 4, 3);
-    good.resize(std::filesystem::file_size(path));
-    FILE* const file = std::fopen(path.c_str(), "rb");
-    good.resize(std::fread(good.data(), 1, good.size(), file));
-    std::fclose(file);
+    good = fuzz::content(path);
   }
 };
 

@@ -16,20 +16,12 @@ namespace {
 constexpr std::string_view kFile = "SQLite format 3";
 const std::string kKey = "key";
 
-std::string read(const std::string& path) {
-  std::string bytes(std::filesystem::file_size(path), '\0');
-  FILE* const file = std::fopen(path.c_str(), "rb");
-  bytes.resize(std::fread(bytes.data(), 1, bytes.size(), file));
-  std::fclose(file);
-  return bytes;
-}
-
 /// A file with one row.
 const std::string& good_file() {
   static const std::string bytes = [] {
     const std::string path = fuzz::folder() + "/good.db";
     ProfileCache(path).store(kKey, {{1, 2, 3}});
-    return read(path);
+    return fuzz::content(path);
   }();
   return bytes;
 }

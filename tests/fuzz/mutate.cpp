@@ -285,6 +285,11 @@ size_t mutated(uint8_t* data, size_t size, size_t max_size, unsigned seed, const
   if (!one_in(64, random)) {
     out = mutate({reinterpret_cast<const char*>(data), size}, random);
   }
+  if (size == 0 && out.size() > max_size) {
+    std::fprintf(stderr, "FINDING: a mutated sample has %zu bytes, -max_len allows %zu\n",
+                 out.size(), max_size);
+    std::abort();
+  }
   if (out.empty() || out.size() > max_size) return LLVMFuzzerMutate(data, size, max_size);
   std::memcpy(data, out.data(), out.size());
   return out.size();
@@ -317,6 +322,11 @@ const std::string& folder() {
 
 void write(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
+}
+
+std::string content(const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace moe::fuzz

@@ -37,5 +37,6 @@ int loaded(const std::function<void()>& load);
 /// A folder of this process's own, in memory where the machine has /dev/shm; removed at the end.
 const std::string& folder();
 void write(const std::string& path, std::string_view text);
+std::string content(const std::string& path);
 
 }  // namespace moe::fuzz

@@ -9,13 +9,15 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60} inputs=${2:-0}
 loaders=("${@:3}")
-((${#loaders[@]} > 0)) || loaders=(trace megatron tensorrt csv nccl_log profile_cache checkpoint
-  machine results)
+((${#loaders[@]} > 0)) || loaders=(trace megatron tensorrt csv rank_loads token_imbalance nccl_log
+  profile_cache checkpoint safetensors machine results)
 programs=("${loaders[@]/#/fuzz_}")
 cmake --preset fuzz >/dev/null && cmake --build build/fuzz --target "${programs[@]}" || exit 2
 
 export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 export ASAN_OPTIONS=quarantine_size_mb=16
+declare -A most_bytes=([profile_cache]=65536 [checkpoint]=8192 [safetensors]=8192
+  [token_imbalance]=8192)  # of an input
 runs_lua=(machine results)  # LeakSanitizer does not follow the pointers that LuaJIT keeps
 export LSAN_OPTIONS=print_suppressions=0
 found=0
@@ -32,8 +34,8 @@ for loader in "${loaders[@]}"; do
     ((done < inputs)) && limit=(-runs=$((inputs - done)))
     log=build/fuzz/$loader.log
     "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" "${leaks[@]}" \
-      -timeout=10 \
-      -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len=4096 -close_fd_mask=1 -print_final_stats=1 \
+      -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len="${most_bytes[$loader]:-4096}" \
+      -len_control=0 -close_fd_mask=1 -print_final_stats=1 \
       -artifact_prefix="$kept/" >"$log" 2>&1
     status=$?
     done=$((done + $(sed -n 's/^stat::number_of_executed_units: *//p' "$log")))

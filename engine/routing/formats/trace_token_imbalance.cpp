@@ -82,6 +82,13 @@ void add_choices(const json& manifest, const Sizes& s, const std::string& where,
       tensor<int64_t>(manifest, "expert_ids", "int64", s.tokens * s.k, where, read);
   const std::vector<int32_t> source =
       tensor<int32_t>(manifest, "source_rank", "int32", s.tokens, where, read);
+  check_room({.steps = 1,
+              .layers = 1,
+              .ranks = s.ranks,
+              .tokens = (s.tokens + s.ranks - 1) / s.ranks,
+              .experts = s.experts,
+              .k = s.k},
+             s.tokens * (s.k + 1), where);
   for (int64_t r = 0; r < s.ranks; ++r) batches[{s.step, s.layer, r}].where = where;
   for (int64_t t = 0; t < s.tokens; ++t) {
     const int64_t rank = source[static_cast<size_t>(t)];
