@@ -4,15 +4,12 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// Returns the index of the first of `n` elements that belongs to chunk number `chunk` of
 /// `num_chunks`.

@@ -5,6 +5,7 @@
 #include <optional>
 #include <string_view>
 
+#include "engine/base/index.h"
 #include "engine/base/rng.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
@@ -15,10 +16,6 @@ namespace moe {
 namespace {
 
 constexpr uint64_t kIdStream = 0x1d5, kRotationStream = 0x707;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// Returns the number of token ids for the op: the rows of its table or the last dimension of its
 /// scores; 2^15 if it has neither.

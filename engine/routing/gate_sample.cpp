@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/routing/popularity.h"
 
 namespace moe {
@@ -28,10 +29,6 @@ constexpr int64_t kWholeScores = int64_t{1} << 25, kExpertScores = int64_t{1} <<
 constexpr int64_t kSourceScores = int64_t{1} << 26, kSearches = int64_t{1} << 28;
 constexpr int64_t kMostColumns = 8192;
 constexpr uint64_t kSeed = 1;  // of even scores and of token ids
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// The choices of one source rank in one layer.
 struct Tally {

@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/fnv.h"
+#include "engine/base/index.h"
 #include "engine/routing/popularity.h"
 
 namespace moe {
@@ -18,10 +19,6 @@ constexpr int64_t kHighestBlock = 1'000'000;
 // per number in the file if that is more. The trace is larger than the file because all ranks get
 // as many tokens as the rank with the most, and every expert has a count.
 constexpr double kRoom = 1 << 22, kRoomForEach = 64;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// Returns the step and layer of a record, and the rank, as text for errors.
 std::string place(const Trace& t, int64_t record, int64_t rank) {

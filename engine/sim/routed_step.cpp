@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/ops/stored_rows.h"
@@ -12,10 +13,6 @@
 
 namespace moe {
 namespace {
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 bool is_irregular(const Graph& graph, OpId op) {
   return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;

@@ -3,16 +3,13 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/base/rng.h"
 #include "engine/comm/communicator.h"
 #include "tests/comm/ranks.h"
 
 namespace moe {
 namespace {
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// Bytes that rank `from` sends to rank `to` in group g; some are 0, some longer than a chunk.
 Bytes piece_bytes(int64_t from, int64_t to, int64_t g, uint64_t seed) {

@@ -3,16 +3,13 @@
 #include <chrono>
 #include <cmath>
 
+#include "engine/base/index.h"
 #include "engine/comm/local/emulated_link.h"
 #include "engine/network/closed_form.h"
 #include "tests/comm/ranks.h"
 
 namespace moe {
 namespace {
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 Cluster slow_link(int64_t ranks) {
   Cluster c;

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/local/emulated_link.h"
 #include "engine/network/closed_form.h"
@@ -12,10 +13,6 @@ namespace moe {
 namespace {
 
 using Catch::Matchers::Contains;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// One piece of `bytes` for each of n members.
 Pieces even(int64_t n, Bytes bytes) {

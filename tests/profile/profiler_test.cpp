@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/cost/cost_model.h"
 #include "engine/exec/results/machine_state.h"
 #include "engine/graph/text.h"
@@ -24,10 +25,6 @@ namespace {
 using Catch::Matchers::Contains;
 
 constexpr ProfileOptions kQuick = {.ranks_beside = 2, .min_time_s = 0, .min_samples = 3};
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// A training step of a model so small that profiling all of it takes a moment.
 Graph step_graph(const std::string& gate, int64_t num_ranks) {

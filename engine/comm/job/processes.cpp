@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstdlib>
 
+#include "engine/base/index.h"
 #include "engine/base/stop.h"
 #include "engine/base/threads.h"
 #include "engine/base/utf8.h"
@@ -24,10 +25,6 @@ constexpr Nanoseconds kMessagePoll = 10'000;
 constexpr int kClockRounds = 64;
 constexpr size_t kLongestReason = 2000;  // bytes; fits into send buffers if the peer does not read
 constexpr char kBeat[] = ".", kStop[] = "s";
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 void sleep_ns(Nanoseconds ns) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(ns));

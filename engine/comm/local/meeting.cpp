@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 
 namespace moe {
 namespace {
@@ -18,10 +19,6 @@ constexpr Nanoseconds kFinishSpin = 30'000;
 // A transfer of up to this size is copied by the last member to arrive, before it wakes the others.
 constexpr Bytes kAloneBytes = 32 << 10;
 constexpr double kLongestTimeout = 1e9;  // in seconds; in nanoseconds it fits in an int64
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 bool spin_until(const std::atomic<uint64_t>& turns, uint64_t turn, Nanoseconds limit) {
   const Nanoseconds until = clock_ns() + limit;

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 
 namespace moe {
 namespace {
@@ -14,10 +15,6 @@ constexpr Bytes kCopyBytes = 256 << 10;
 constexpr int64_t kSumElements = 32 << 10;
 // Elements of a tile, which is summed in the first-level cache and then stored to every member.
 constexpr int64_t kTileElements = 1024;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 const char* call_name(CallKind kind) {
   switch (kind) {

@@ -6,15 +6,12 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 
 namespace moe {
 namespace {
 
 enum Tag : int { kCall, kData, kSum };
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// The FNV-1a hash (64 bits) of the sizes of a peer's pieces.
 uint64_t hash_of(const Bytes* sizes, int64_t n) {

@@ -14,6 +14,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/comm/communicator.h"
 
 namespace moe {
@@ -43,10 +44,6 @@ struct Entry {
   int64_t port = 0;
   uint64_t machine = 0;
 };
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 Nanoseconds in_seconds(double seconds) {
   return clock_ns() + static_cast<Nanoseconds>(seconds * kNsPerSecond);

@@ -15,6 +15,7 @@
 #include <thread>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/comm/job/launch.h"
@@ -28,10 +29,6 @@ namespace {
 constexpr Bytes kAtOnce = TcpFrame::kMostBytes;  // most bytes moved while a peer's lock is held
 constexpr auto kNap = std::chrono::milliseconds(1);
 constexpr Nanoseconds kLastWordsOut = 300'000'000, kFarewell = 10'000'000'000;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 struct Peer {
   std::mutex mutex;  // guards all members except `lost`

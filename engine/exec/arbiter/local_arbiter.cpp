@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/sync.h"
 
@@ -14,10 +15,6 @@ namespace {
 
 constexpr int64_t kAny = -1;             // stands for all ranks
 constexpr double kLongestTimeout = 1e9;  // in seconds; in nanoseconds it fits in an int64
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 }  // namespace
 

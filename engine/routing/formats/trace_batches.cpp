@@ -1,11 +1,9 @@
 #include "engine/routing/formats/trace_batches.h"
 
+#include "engine/base/index.h"
+
 namespace moe {
 namespace {
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 int64_t number_of(const std::vector<int64_t>& sorted, int64_t value) {
   return std::lower_bound(sorted.begin(), sorted.end(), value) - sorted.begin();

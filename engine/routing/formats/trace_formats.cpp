@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/routing/formats/json_fields.h"
 #include "engine/routing/formats/trace_batches.h"
 
@@ -14,10 +15,6 @@ namespace moe {
 namespace {
 
 using nlohmann::json;
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 /// Throws UserError for an expert out of range. limit: the number of experts; 0 if not given.
 void check_expert(int64_t e, int64_t limit, const std::string& where) {

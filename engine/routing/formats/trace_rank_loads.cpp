@@ -5,6 +5,7 @@
 #include <charconv>
 #include <map>
 
+#include "engine/base/index.h"
 #include "engine/routing/formats/trace_batches.h"
 
 namespace moe {
@@ -13,10 +14,6 @@ namespace {
 constexpr std::array<const char*, 4> kColumns = {"iter", "layer", "rank", "token_num"};
 constexpr int64_t kMostRanks = kNoExpert - 1;
 constexpr int64_t kHighest = 1'000'000'000;  // of a number in the file
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 std::vector<std::string> cells(std::string_view line) {
   std::vector<std::string> list;

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/routing/formats/json_fields.h"
 #include "engine/routing/formats/trace_batches.h"
 #include "engine/routing/formats/trace_formats.h"
@@ -13,10 +14,6 @@ using nlohmann::json;
 using Matrix = std::vector<std::vector<int64_t>>;
 
 constexpr int64_t kMostSlots = 1'000'000'000;  // in one entry of a matrix
-
-size_t index(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 Matrix matrix(const json& object, const char* field, int64_t rows, int64_t columns,
               const std::string& source) {
