@@ -124,10 +124,23 @@ RoutingQuery last_layer(const PlanSpec& spec) {
           .k = spec.gate.k};
 }
 
-// Throws UserError if the routing model cannot give choices for the plan's sizes, so that the error
-// comes before a run and not in the middle of it.
-void check_routing(const PlanSpec& spec) {
-  if (spec.model->num_moe_layers() > 0) spec.routing->loads(last_layer(spec));
+// Returns the mean of a layer's choices, of which as many get a slot as the plan's capacity allows.
+MeanRouting mean_of(const ExpertCounts& choices, const PlanSpec& spec) {
+  const int64_t tokens = spec.model->tokens_per_rank(),
+                kept = kept_rows(choices, spec.gate.capacity).total();
+  const auto all = static_cast<double>(spec.num_ranks * tokens);
+  return {.sources = spec.num_ranks,
+          .tokens = tokens,
+          .choices = static_cast<double>(choices.total()) / all,
+          .kept = static_cast<double>(kept) / all};
+}
+
+// Returns the mean choices of a routing model, of no sources without MoE layers. Throws UserError
+// if the model cannot give choices for the plan's sizes, so that the error comes before a run and
+// not in the middle of it.
+MeanRouting checked_routing(const PlanSpec& spec) {
+  if (spec.model->num_moe_layers() == 0) return {};
+  return mean_of(spec.routing->loads(last_layer(spec)), spec);
 }
 
 // Returns the cost model that profiles ops on this machine. cost.blocks: CUDA blocks of the run's
@@ -164,15 +177,8 @@ Prediction profile_of(Host& host, const Fields& cost, const PlanSpec& spec,
 // Returns what the gate did in the first rehearsed step, in the last layer.
 AssumedRouting rehearsed_routing(const Rehearsal& rehearsal, const PlanSpec& spec,
                                  AssumedRouting assumed) {
-  const RoutingQuery query = last_layer(spec);
-  const ExpertCounts choices = rehearsal.routing()->loads(query);
-  const double tokens = static_cast<double>(query.ranks * query.tokens);
-  const int64_t kept = kept_rows(choices, spec.gate.capacity).total();
   assumed.scores = rehearsal.routing()->name;
-  assumed.sample = {.sources = query.ranks,
-                    .tokens = query.tokens,
-                    .choices = static_cast<double>(choices.total()) / tokens,
-                    .kept = static_cast<double>(kept) / tokens};
+  assumed.sample = mean_of(rehearsal.routing()->loads(last_layer(spec)), spec);
   return assumed;
 }
 
@@ -333,7 +339,10 @@ void set_gate(lua_State* L, int index, const Fields& fields, const ModelSpec& mo
 /// if it is null) to find what it routes.
 void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const RoutingModel> routing,
                  PlanSpec& spec, PlanHandle& handle) {
-  if (spec.routing) return check_routing(spec);
+  if (spec.routing) {
+    handle.routing.sample = checked_routing(spec);
+    return;
+  }
   const bool timed = fields.at("cost").text("kind") != "none";
   if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
   if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);

@@ -56,7 +56,7 @@ struct AssumedRouting {
   /// What the gate read: "even", the name of a workload, or "the rehearsed steps".
   std::string scores;
   std::string choices;  // the workload or trace whose choices replace the gate; else ""
-  MeanRouting sample;   // of the gate; under a workload, of the last layer in the first step
+  MeanRouting sample;   // under a workload or trace, of the last layer in the first step
   double dropped() const { return sample.choices > 0 ? 1 - sample.kept / sample.choices : 0; }
 };
 

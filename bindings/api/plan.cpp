@@ -17,6 +17,7 @@
 #include "engine/graph/text.h"
 #include "engine/profile/predict.h"
 #include "engine/replay/replay.h"
+#include "engine/routing/executed_routing.h"
 #include "engine/run.h"
 
 namespace moe::lua {
@@ -60,14 +61,26 @@ void keep_timelines(const std::string& keep, std::vector<Timeline>& from, Timeli
   for (size_t i = first; i < end; ++i) to.steps.emplace(i + 1, std::move(from[i]));
 }
 
-/// Returns the plan as a prediction assumes it: on a machine that is `slower` than in the rehearsal
-/// and, if PlanHandle::routes_as_rehearsed, with the routing of the rehearsed steps.
-std::shared_ptr<const Plan> predicted_plan(const PlanHandle& handle, double slower) {
+/// Returns the routing that the option `executed` of simulate gives, or null.
+std::shared_ptr<const RoutingModel> executed_of(const Fields& fields) {
+  if (!fields.has("executed")) return nullptr;
+  const json& used = fields.value().at("executed");
+  return std::make_shared<const RoutingModel>(
+      executed_routing(used.get<std::vector<std::vector<std::vector<int64_t>>>>()));
+}
+
+/// Returns the plan as a prediction assumes it: on a machine that is `slower` than in the
+/// rehearsal, or if beside than in the rehearsal's last steps beside runs; with the routing
+/// `executed`. Where that is null, and if PlanHandle::routes_as_rehearsed, with the routing of the
+/// rehearsed steps.
+std::shared_ptr<const Plan> predicted_plan(const PlanHandle& handle, bool beside, double slower,
+                                           const std::shared_ptr<const RoutingModel>& executed) {
   if (!handle.rehearsal) return handle.plan;
-  InStep in_step = handle.rehearsal->in_step();
+  InStep in_step = beside ? handle.rehearsal->in_step_beside() : handle.rehearsal->in_step();
   in_step.slower = slower;
   auto plan = std::make_shared<Plan>(with_in_step(*handle.plan, *handle.profile, in_step));
   if (handle.routes_as_rehearsed) plan->spec.routing = handle.rehearsal->routing();
+  if (executed) plan->spec.routing = executed;
   return plan;
 }
 
@@ -75,12 +88,14 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
                     Timelines& timelines) {
   const auto log = std::make_shared<PlacementLog>();
   const Fields fields(values, "simulate");
-  const std::shared_ptr<const Plan> predicted = predicted_plan(handle, fields.number("slower", 1));
+  const std::shared_ptr<const RoutingModel> executed = executed_of(fields);
+  const std::shared_ptr<const Plan> predicted =
+      predicted_plan(handle, fields.flag("beside", false), fields.number("slower", 1), executed);
   const Plan& plan = *predicted;
   const std::string keep = fields.text("keep", "first");
   RunOptions options;
   read_fields(fields, options);
-  if (handle.routes_as_rehearsed) {
+  if (handle.routes_as_rehearsed && !executed) {
     options.steps = std::max(options.steps, handle.rehearsal->num_steps());
   }
   const std::string executor = fields.text("executor", "simulate");
@@ -127,7 +142,10 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 /// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false } -> the metrics of the
 /// step with the median time (steps differ only under a routing model) and, in the field
 /// `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
-/// "all". slower: for a plan with a rehearsal, by what factor the machine is slower than in it.
+/// "all". Of a plan with a rehearsal: beside: whether the machine is as in the steps of it that ran
+/// in turns with the last runs; slower: by what factor it is slower than that, or than in the
+/// rehearsal; executed: the used slots of executed steps, [step][MoE layer][rank * experts], which
+/// are the routing then.
 /// links: whether the last step's timeline (keep = "last"), else the first step's, also has
 /// the bytes that links carry. The field no_room is given where a device has no room for its rows
 /// in a step.
@@ -218,17 +236,17 @@ json log_json(const Plan& plan) {
 
 /// Returns what the plan assumes of the routing: { gate, scores, sources, tokens, choices,
 /// dropped } if a gate was sampled, { gate } if it did not run (the recipe gives `fill`),
-/// { choices_of } if a routing model replaces the gate.
+/// { choices_of, sources, tokens, choices, dropped } if a routing model replaces the gate.
 json assumed_routing_json(const AssumedRouting& routing) {
   json all = json::object();
-  if (!routing.choices.empty()) {
+  if (routing.choices.empty()) {
+    all["gate"] = routing.gate;
+  } else {
     all["choices_of"] = routing.choices;
-    return all;
   }
-  all["gate"] = routing.gate;
   if (routing.sample.sources > 0) {
-    all.update({{"scores", routing.scores},
-                {"sources", routing.sample.sources},
+    if (routing.choices.empty()) all["scores"] = routing.scores;
+    all.update({{"sources", routing.sample.sources},
                 {"tokens", routing.sample.tokens},
                 {"choices", routing.sample.choices},
                 {"dropped", routing.dropped()}});

@@ -349,9 +349,13 @@ RehearsalRun Rehearsal::beside(int64_t steps) const {
   return run;
 }
 
-SpeedBeside Rehearsal::speed(const RunResult& beside) const {
+SpeedBeside Rehearsal::speed(const RunResult& beside) {
   const Graph& graph = plan_->graph;
-  const StepSamples now = step_samples(graph, beside);
+  StepSamples now = step_samples(graph, beside);
+  for (const char* const core : {kCore, kCoreLate}) {  // which only the rehearsal measures
+    if (samples_.contains(core)) now[core] = samples_.at(core);
+  }
+  beside_ = moe::in_step(*plan_, now);
   const std::vector<Nanoseconds>& steps = now.at("step");
   const Nanoseconds middle = median(steps);
   SpeedBeside speed{.slower = slower(graph, now, samples_),

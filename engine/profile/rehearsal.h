@@ -104,8 +104,12 @@ class Rehearsal {
   /// Returns rehearsal_run() with another number of steps in all, to be executed in turns with the
   /// runs that are predicted.
   RehearsalRun beside(int64_t steps) const;
-  /// Returns the machine's speed in the run beside(), compared with the last execution.
-  SpeedBeside speed(const RunResult& beside) const;
+  /// Returns the machine's speed in the run beside(), compared with the last execution, and sets
+  /// in_step_beside(). Requires: more than one step.
+  SpeedBeside speed(const RunResult& beside);
+  /// The factors in the last run beside(): those of a machine that runs other programs in turns,
+  /// at its speed at that time.
+  const InStep& in_step_beside() const { return beside_; }
 
  private:
   double least_disturbed(const RehearsalOptions& options);
@@ -114,7 +118,7 @@ class Rehearsal {
   const RehearsalOptions options_;
   Nanoseconds began_ = 0;  // 0: not executed yet
   StepSamples samples_;
-  InStep in_step_;
+  InStep in_step_, beside_;
   std::shared_ptr<const RoutingModel> routing_;
 };
 

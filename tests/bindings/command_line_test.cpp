@@ -224,6 +224,39 @@ print(#executed, #executed[1])
   CHECK(o.text == "3\t2\n");
 }
 
+TEST_CASE("an executed step is compared with the prediction for the routing of the run") {
+  const Folder folder;
+  const Outcome o = run_text(folder, "local moe = require 'moe'\n" + kRareSecond + R"(
+local R = moe.run(moe.experiment { name = "x", systems = { moe.system "raf_rows" {} },
+  model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 32,
+    batch_per_device = 4, experts = 4, gate = rare {}, capacity = "none" },
+  run = { { "cpu", ranks = 2, steps = 3, rehearse = 2,
+    link = { bytes_per_s = 1e8, latency_us = 20 } } } })
+local p = R.runs[1].prediction
+assert(math.abs(p.error - (p.steady_ms / p.same_routing_ms - 1)) < 1e-9)
+)");
+  INFO(o.text);
+  CHECK(o.status == 0);
+  CHECK_THAT(o.text, Contains("for equal speed and for the routing of the runs"));
+}
+
+TEST_CASE("a plan says which share of a workload's choices its capacity drops") {
+  const Folder folder;
+  const Outcome o = run_text(folder, "local moe = require 'moe'\n" + kRareSecond + R"(
+local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 32, heads = 4, seq = 32,
+  batch_per_device = 8, experts = 8, gate = "switch", capacity_factor = 0.7,
+  routing = moe.workload "zipf" { s = 1.1, drift = 0.3 } }
+local simulated = moe.infer { executor = "simulate", cluster = cluster, model = model, batches = 1 }
+local last = simulated.moe[1][2]
+local assumed = moe.plan { cluster = cluster, system = moe.system "raf" {}, model = model }
+  :info().assumed_routing
+assert(assumed.choices_of:find "zipf" and assumed.choices == 1 and assumed.tokens == 256)
+assert(last.dropped > 100 and math.abs(assumed.dropped - last.dropped / 512) < 1e-12)
+)");
+  INFO(o.text);
+  CHECK(o.status == 0);
+}
+
 TEST_CASE("bound gives a Lua gate's capacity") {
   const Folder folder;
   const auto with_bound = [](const std::string& bound) {

@@ -328,11 +328,11 @@ end)
 
 test("a prediction is compared at the speed that the machine had in each step", function()
   local function ran(beside)
-    local w = expect.runs((recipe():gsub("steps = 3", "steps = 5")), nil, "run", function(_, core)
+    local w = expect.runs((recipe():gsub("steps = 3", "steps = 5")), nil, "run", function(m, core)
       local result = core.result_in_turns
       core.result_in_turns = function(...)
         local r = result(...)
-        r.beside = beside
+        r.beside, m.slower_beside = beside, beside and beside.slower
         -- Compute is 0.6 of a step here, in a run as in a simulation.
         for i, speed in ipairs(beside and beside.steps or {}) do
           r.samples_ms[i + 1] = r.samples_ms[i + 1] * (1 + 0.6 * (speed - 1))
@@ -358,6 +358,40 @@ test("a prediction is compared at the speed that the machine had in each step", 
   expect.equal(slow.inside, math.abs(slow.error) < 0.03)
   local half = ran { slower = 1, steps = { 1, 1.25, 1.25, 1.25 }, compute_share = 0.5 }
   assert(half.steady_ms < slow.steady_ms)
+end)
+
+test("a prediction is compared with the routing of the run if that was not known before", function()
+  local asked
+  local function ran(text, differ)
+    asked = nil
+    local w = expect.runs(text, nil, "run", function(made, core)
+      local result = core.result_in_turns
+      core.result_in_turns = function(...)
+        local r = result(...)
+        r.beside = { slower = 1, steps = { 1, 1 }, compute_share = 1 }
+        return r
+      end
+      made.routed_ms = function(ms, options)
+        asked = options
+        return ms * differ
+      end
+    end)
+    return w.results.runs[#w.results.runs].prediction, w.output
+  end
+  local same, text = ran(recipe(), 1)
+  expect.equal({ asked.steps, asked.executed }, { 3, { { { 1, 8 }, { 2, 6 } },
+    { { 2, 8 }, { 2, 6 } }, { { 3, 8 }, { 2, 6 } } } })
+  expect.equal(same.same_routing_ms, same.same_speed_ms)
+  assert(text:find("errors are for equal speed and for the routing of the runs", 1, true), text)
+  local other = ran(recipe(), 1.1)
+  expect.equal({ other.frozen_error, other.same_speed_ms }, { same.frozen_error,
+    same.same_speed_ms })
+  assert(math.abs((1 + same.error) / (1 + other.error) - 1.1) < 1e-12, other.error)
+  expect.equal({ other.inside, same.inside }, { math.abs(other.error) < 0.03, false })
+  local law = recipe():gsub("seq = 16", "seq = 16, routing = moe.workload 'zipf' {}")
+  local known, said = ran(law, 1.1)
+  expect.equal({ known.same_routing_ms, asked }, {})
+  assert(not said:find("for the routing of the runs", 1, true), said)
 end)
 
 test("intervals are wider where cores vary in speed, and where fewer steps run", function()

@@ -136,7 +136,12 @@ local function note(list, timelines)
 end
 
 function Plan:simulate(options)
-  local total = step_ms(self.spec) * (0.4 + 0.6 * (options and options.slower or 1))
+  local slower = options and options.slower or 1
+  if options and options.beside then slower = slower * (self.world.slower_beside or 1) end
+  local total = step_ms(self.spec) * (0.4 + 0.6 * slower)
+  if options and options.executed and self.world.routed_ms then
+    total = self.world.routed_ms(total, options)
+  end
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
   out.samples_ms = { out.iteration_ms }
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
@@ -196,7 +201,7 @@ function Plan:run(options)
     out.losses[step] = 5 - 0.1 * step
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))
     out.samples_ms[step] = out.metrics[step].iteration_ms
-    out.moe[step] = { { dropped = 3 }, { dropped = 4 } }
+    out.moe[step] = { { dropped = 3, counts = { step, 8 } }, { dropped = 4, counts = { 2, 6 } } }
     out.machine_state[step] = { reference_ms = 0.5, others = 0.01 * step }
     out.ranks[step] = { { loss = 2, cpu_ms = 3 + step, behind_ms = 0 },
       { loss = 3, cpu_ms = 5, behind_ms = world.behind_ms or 0 } }

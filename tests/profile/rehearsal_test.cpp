@@ -181,6 +181,10 @@ TEST_CASE("beside runs the machine is as slow as the steps of a rehearsal tell")
   CHECK(result.timelines.size() == 4);
   const SpeedBeside speed = rehearsal.speed(result);
   CHECK(speed.slower > 0);
+  const InStep &before = rehearsal.in_step(), &now_beside = rehearsal.in_step_beside();
+  CHECK(now_beside.core_ns == before.core_ns);
+  CHECK(now_beside.factors.size() == before.factors.size());
+  CHECK(now_beside.factors != before.factors);
   CHECK((0 < speed.compute_share && speed.compute_share <= 1));
   std::vector<double> steps = speed.steps;
   REQUIRE(steps.size() == 3);  // the first does not count

@@ -13,21 +13,26 @@ local function range(numbers, form)
   return lo == hi and lo or ("%s to %s"):format(lo, hi)
 end
 
--- Returns what the gate of runs with the same scores does.
-local function sampled(runs)
-  local r, choices, dropped = runs[1].assumed_routing, values.new {}, values.new {}
+-- Returns the choices per token in runs with the same routing, and how many of them are dropped.
+local function counted(runs)
+  local choices, dropped = values.new {}, values.new {}
   for i, run in ipairs(runs) do
     choices[i], dropped[i] = run.assumed_routing.choices, 100 * run.assumed_routing.dropped
   end
-  local scores = r.scores == "even" and "even scores" or "scores of " .. r.scores
-  return ("gate %s on %s, %s choices per token, %s%% of them dropped"):format(r.gate, scores,
-    range(choices, "%.2f"), range(dropped, "%.1f"))
+  return ("%s choices per token, %s%% of them dropped"):format(range(choices, "%.2f"),
+    range(dropped, "%.1f"))
 end
 
 local function text_of(runs)
   local r = runs[1].assumed_routing
-  if r.choices_of then return ("choices of %s, no gate runs"):format(r.choices_of) end
-  return r.scores and sampled(runs) or ("gate %s, which does not run"):format(r.gate)
+  if r.choices_of then
+    -- Results of earlier versions do not have the number of choices.
+    return ("choices of %s, no gate runs%s"):format(r.choices_of,
+      r.choices and "; " .. counted(runs) or "")
+  end
+  if not r.scores then return ("gate %s, which does not run"):format(r.gate) end
+  local scores = r.scores == "even" and "even scores" or "scores of " .. r.scores
+  return ("gate %s on %s, %s"):format(r.gate, scores, counted(runs))
 end
 
 --- Returns a line for each kind of routing that the runs assume. head: how a line begins; default:

@@ -111,7 +111,7 @@ schema.record("assumed routing", "run.assumed_routing", "what simulations and pr
     { "gate", "string?", "the gate, if it chooses" },
     { "scores", "string?", "on which scores it ran: even, or those of a workload; absent if the "
       .. "recipe gives the fill" },
-    { "sources", "integer?", "number of ranks for which the gate ran" },
+    { "sources", "integer?", "number of ranks whose choices were counted" },
     { "tokens", "integer?", "number of tokens of each of these ranks" },
     { "choices", "number?", "choices per token, dropped ones included; of a workload those of the "
       .. "last layer in the first step" },
@@ -153,16 +153,19 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "slower", "number?", "by what factor compute, with the wait for a slower rank, took longer "
     .. "during the run than in the rehearsal before the prediction, in equal steps of plain expert "
     .. "parallelism" },
-  { "same_speed_ms", "number?", "iteration_ms predicted for a machine that is slower by this factor"
-    },
+  { "same_speed_ms", "number?", "iteration_ms predicted for the speed that the machine had, by "
+    .. "kind of op, in the rehearsal's steps that ran in turns with the run" },
+  { "same_routing_ms", "number?", "the same for the routing of the run's first 64 steps; absent if "
+    .. "the routing was known before the run" },
   { "lo_ms", "number?", "lower end of the interval of iteration_ms, which 9 of 10 runs at the same "
     .. "speed are expected to be in; absent without a rehearsal" },
   { "hi_ms", "number?", "upper end" },
-  { "inside", "boolean?", "whether the run was in the interval, at the speed of the rehearsal" },
+  { "inside", "boolean?", "whether `error` is within the interval; with same_routing_ms, within "
+    .. "one that does not count how much the routing may vary" },
   { "steady_ms", "number?", "median of the run's steps, each as it would be at the run's median "
     .. "speed: steps of the rehearsal beside the run say how slow the machine was in each" },
-  { "error", "number", "steady_ms divided by same_speed_ms, minus 1; without these as "
-    .. "frozen_error" },
+  { "error", "number", "steady_ms divided by same_routing_ms, or by same_speed_ms where that is "
+    .. "absent, minus 1; without both as frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
 }, METRICS)
 

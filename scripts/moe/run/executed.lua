@@ -119,10 +119,10 @@ end
 -- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
 -- deviation of the errors of undisturbed predictions (recipes/prediction_error.lua, seeds 1 and 2,
 -- two quiet cores; recipes/README.md has the errors and the coverage); the noise of steps, of which
--- the rehearsed steps tell; how much the simulated steps differ, since a gate that learns routes
--- otherwise than in the rehearsal; and how much the cores' speed varies: each step of the run is
--- compared with the rehearsal's step beside it. The median of n samples has MEDIAN / sqrt(n) of
--- their standard deviation; the noise of steps is in the rehearsal's median and in the run's. The
+-- the rehearsed steps tell; how much the cores' speed varies: each step of the run is compared with
+-- the rehearsal's step beside it; and how much the simulated steps differ, since a gate that learns
+-- routes otherwise than in the rehearsal. The median of n samples has MEDIAN / sqrt(n) of their
+-- standard deviation; the noise of steps is in the rehearsal's median and in the run's. The
 -- distance between quartiles is 1.35 standard deviations.
 local FIT, QUARTILES, MEDIAN, NINETY = 0.015, 1.35, 1.25, 1.645
 
@@ -135,16 +135,17 @@ local function spread_of(samples)
   return (sorted[n - quarter] - sorted[1 + quarter]) / sorted[1 + math.floor(n / 2)]
 end
 
--- Returns half the relative width of the interval of a prediction. info: that of the plan;
--- simulated: times of the simulated steps; spec: of the job, of which `steps` are executed.
+-- Returns half the relative width of the interval of a prediction, and what of it remains once the
+-- routing is known. info: that of the plan; simulated: times of the simulated steps; spec: of the
+-- job, of which `steps` are executed.
 local function uncertainty(info, simulated, spec, steps)
   local own, rehearsed = math.max(1, steps - 1), spec.cost.rehearse
   -- The first step does not count; the loads of a routing model are known.
   local routes = spec.routing and 0 or spread_of(simulated) / QUARTILES
   local speed = MEDIAN * info.speed_spread / math.sqrt(own)
   local both = MEDIAN / QUARTILES * math.sqrt(1 / own + 1 / rehearsed)
-  return NINETY * math.sqrt(FIT ^ 2 + speed ^ 2 + (both * info.rehearsal_spread) ^ 2
-    + routes ^ 2)
+  local known = FIT ^ 2 + speed ^ 2 + (both * info.rehearsal_spread) ^ 2
+  return NINETY * math.sqrt(known + routes ^ 2), NINETY * math.sqrt(known)
 end
 
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
@@ -166,7 +167,8 @@ local function predict(all)
       disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
-      local half = uncertainty(info, made.sim.samples_ms, one.job.spec, one.job.entry.steps)
+      local half
+      half, one.half = uncertainty(info, made.sim.samples_ms, one.job.spec, one.job.entry.steps)
       run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end
@@ -204,18 +206,40 @@ end
 -- By how much slower a machine is simulated to learn how a step's time depends on its speed.
 local SLOWER = 1.1
 
--- Adds to the prediction of a run what it is at the speed that the machine had during the run, and
--- compares it with the run's steps, each at the median speed: the rehearsal's steps beside it say
--- how slow the machine was at the time of each. beside: the result's field of this name.
-local function at_same_speed(one, beside)
-  local run, p, plan = one.run, one.run.prediction, one.made.plan
-  if not beside then return end
-  local function ms_at(slower)
-    return errors.call(one.job.system.at, plan.simulate, plan,
-      schema.merged(one.job.spec.simulate or {}, { slower = slower })).iteration_ms
+-- The most executed steps whose routing is simulated.
+local MOST_ROUTED = 64
+
+-- Returns the used slots of a run's first steps, as plan:simulate takes them; nil where the routing
+-- was known before the run, and without MoE layers.
+local function routed(spec, steps)
+  if spec.routing or not steps[1] or #steps[1] == 0 then return nil end
+  local used = {}
+  for i = 1, math.min(#steps, MOST_ROUTED) do
+    used[i] = {}
+    for l, layer in ipairs(steps[i]) do used[i][l] = layer.counts end
   end
-  p.slower, p.same_speed_ms = beside.slower, ms_at(beside.slower)
-  local share = (ms_at(SLOWER * beside.slower) / p.same_speed_ms - 1) / (SLOWER - 1)
+  return used
+end
+
+-- Adds to the prediction of a run what it is at the speed that the machine had during the run, and
+-- with the run's routing if that was not known before. The speed is that of the rehearsal's steps
+-- beside the run, by kind of op: steps in turns meet caches that other programs have filled.
+-- Compares it with the run's steps, each at the median speed: the steps beside it say how slow the
+-- machine was at the time of each. r: the result.
+local function at_same_speed(one, r)
+  local run, p, plan, beside = one.run, one.run.prediction, one.made.plan, r.beside
+  if not beside then return end
+  local executed = routed(one.job.spec, r.moe)
+  local as_routed = executed and { executed = executed, steps = #executed }
+  local function ms_at(slower, how)
+    local asked = schema.merged(one.job.spec.simulate or {}, how or {})
+    asked.beside, asked.slower = true, slower
+    return errors.call(one.job.system.at, plan.simulate, plan, asked).iteration_ms
+  end
+  p.slower, p.same_speed_ms = beside.slower, ms_at(1)
+  p.same_routing_ms = as_routed and ms_at(1, as_routed)
+  local at_speed = p.same_routing_ms or p.same_speed_ms
+  local share = (ms_at(SLOWER, as_routed) / at_speed - 1) / (SLOWER - 1)
   local steady = values.new {}
   for i, speed in ipairs(beside.steps) do
     local ms = run.samples_ms[i + 1]
@@ -223,9 +247,8 @@ local function at_same_speed(one, beside)
   end
   -- A run that ended after its first step has no other.
   p.steady_ms = #steady > 0 and steady:median() or run.iteration_ms
-  p.error = p.steady_ms / p.same_speed_ms - 1
-  local frozen = p.iteration_ms * (1 + p.error)
-  p.inside = p.lo_ms <= frozen and frozen <= p.hi_ms
+  p.error = p.steady_ms / at_speed - 1
+  p.inside = math.abs(math.log(1 + p.error)) <= one.half
 end
 
 -- Completes the record of a run with its result, appends it to `done` if at least one step has run,
@@ -239,7 +262,7 @@ local function finished(one, r, done)
   run.record = select(2, options_of(one))
   done[#done + 1] = run
   session.keep(one.number, run)  -- before anything that may be interrupted
-  at_same_speed(one, r.beside)
+  at_same_speed(one, r)
   core.write_output(one.trace .. "executed.json", made.plan:trace {
     { timelines = made.sim.timelines }, { timelines = r.timelines, step = #r.losses } })
   run.trace = one.trace .. "executed.json"

@@ -72,7 +72,8 @@ local function turns_lines(runs)
   local slower = first.prediction.slower
   if slower then
     format.append(lines, { ("Compute took %.3f times as long during the runs as when they were "
-      .. "predicted;"):format(slower), "the errors are for equal speed" })
+      .. "predicted;"):format(slower), "the errors are for equal speed"
+        .. (first.prediction.same_routing_ms and " and for the routing of the runs" or "") })
   end
   return lines
 end

@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/graph/op_def.h"
+#include "engine/routing/executed_routing.h"
 #include "engine/routing/gate_sample.h"
 #include "engine/routing/primitives.h"
 #include "engine/routing/workload.h"
@@ -89,6 +90,38 @@ TEST_CASE("by the scores of a workload a gate sends the same bytes simulated and
         CHECK(row_bytes(*plan, simulated.timelines[step]) == sent);
       }
     }
+  }
+}
+
+TEST_CASE("with the counts of executed steps a simulation sends their bytes, op by op") {
+  for (const Gate& gate : {rare_second(), builtin_gate("switch"), builtin_gate("expert_choice")}) {
+    INFO(gate.name);
+    const PlanSpec spec = spec_with(gate);
+    const auto plan = make_plan(spec);
+    RunOptions options = options_of(*plan, 3);
+    if (gate.name == "rare_second") options.policies.gate = [&](int64_t) { return gate; };
+    const RunResult executed = run_cpu(*plan, options);
+    std::vector<std::vector<std::vector<int64_t>>> used;
+    for (const auto& layers : executed.moe) {
+      used.emplace_back();
+      for (const MoeStats& layer : layers) used.back().push_back(layer.counts);
+    }
+    if (gate.chooser != Chooser::kExpert) CHECK(used[0] != used[2]);  // those fill all slots
+    Plan routed = *plan;
+    routed.spec.routing = std::make_shared<const RoutingModel>(executed_routing(used));
+    const RunResult simulated = moe::run(routed, "simulate", options);
+    REQUIRE(simulated.timelines.size() == 3);
+    for (size_t step = 0; step < 3; ++step) {
+      const Timeline& made = simulated.timelines[step];
+      const BytesByOp planned = row_bytes(*plan, made);
+      for (const auto& [key, bytes] : row_bytes(*plan, executed.timelines[step])) {
+        // Where both ranks do the same, one of them is simulated.
+        CHECK(planned.at({key.first, made.num_ranks == 1 ? 0 : key.second}) == bytes);
+      }
+    }
+    options.steps = 4;
+    CHECK_THROWS_WITH(moe::run(routed, "simulate", options),
+                      Catch::Matchers::Contains("3 executed steps has no counts of step 3"));
   }
 }
 
