@@ -53,7 +53,7 @@ class Zip {
     put(central_, kCentral, 4);
     put(central_, 20, 2);  // made by
     central_ += sizes;
-    put(central_, 0, 10);  // comment, disk, attributes
+    central_.append(10, '\0');  // comment, disk, attributes
     put(central_, out_.size(), 4);
     central_ += name;
     ++entries_;
