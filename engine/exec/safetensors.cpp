@@ -127,6 +127,16 @@ const TensorSource& source_of(const TensorSources& sources, const ParamInfo& inf
                    info.name);
 }
 
+/// Returns a number of a header. Throws UserError for one that is not whole or is below 0.
+size_t whole(const std::string& path, const std::string& name, const json& number) {
+  if (!number.is_number_unsigned() || number.get<uint64_t>() > uint64_t{1} << 62) {
+    wrong(path, fmt::format("shape and data_offsets of its tensor '{}' must be whole numbers of at "
+                            "least 0",
+                            name));
+  }
+  return number.get<size_t>();
+}
+
 /// Returns the tensor that the header of a file lists; nothing for one of a type that no parameter
 /// has. content: the bytes after the header.
 std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::string& name,
@@ -136,9 +146,11 @@ std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::s
   std::string type;
   try {
     type = tensor.at("dtype").get<std::string>();
-    entry.shape = tensor.at("shape").get<Shape>();
-    begin = tensor.at("data_offsets").at(0).get<size_t>();
-    end = tensor.at("data_offsets").at(1).get<size_t>();
+    for (const json& n : tensor.at("shape").get_ref<const json::array_t&>()) {
+      entry.shape.push_back(static_cast<int64_t>(whole(path, name, n)));
+    }
+    begin = whole(path, name, tensor.at("data_offsets").at(0));
+    end = whole(path, name, tensor.at("data_offsets").at(1));
   } catch (const json::exception&) {
     wrong(path, fmt::format("its tensor '{}' has no dtype, shape and data_offsets", name));
   }
@@ -147,7 +159,7 @@ std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::s
   if (known == kTypes.end()) return std::nullopt;
   entry.type = static_cast<FileType>(known - kTypes.begin());
   double elements = 1;
-  for (const int64_t n : entry.shape) elements *= static_cast<double>(std::max<int64_t>(n, 0));
+  for (const int64_t n : entry.shape) elements *= static_cast<double>(n);
   const double bytes = elements * static_cast<double>(type_bytes(entry.type));
   if (begin > end || end > content.size() || bytes != static_cast<double>(end - begin)) {
     wrong(path, fmt::format("its tensor '{}' {} of type {} lies in bytes {} to {} of {}", name,

@@ -142,7 +142,12 @@ TEST_CASE("files that are not in the format are refused") {
   CHECK(one("[2]", "[0,8]") == "(no error)");
   CHECK_THAT(one("[3]", "[0,12]"), Contains("lies in bytes 0 to 12 of 8"));
   CHECK_THAT(one("[1]", "[0,8]"), Contains("'a' [1] of type F32 lies in bytes"));
-  CHECK_THAT(one("[-2]", "[0,8]"), Contains("lies in bytes"));
+  for (const char* const shape :
+       {"[-2]", "[1.5]", "[1e308]", "[18446744073709551615]", "[\"2\"]"}) {
+    CHECK_THAT(one(shape, "[0,8]"), Contains("shape and data_offsets of its tensor 'a' must be"));
+  }
+  CHECK_THAT(one("[2]", "[0,8.5]"), Contains("must be whole numbers of at least 0"));
+  CHECK_THAT(one("2", "[0,8]"), Contains("'a' has no dtype"));
   CHECK_THAT(one("[1]", "[8,4]"), Contains("lies in bytes"));
   CHECK_THAT(one("[4611686018427387904,4]", "[0,0]"), Contains("lies in bytes"));
   CHECK_THAT(one("[1]", "[-1,3]"), Contains("'a'"));
