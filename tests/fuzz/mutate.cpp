@@ -285,7 +285,7 @@ size_t mutated(uint8_t* data, size_t size, size_t max_size, unsigned seed, const
   if (!one_in(64, random)) {
     out = mutate({reinterpret_cast<const char*>(data), size}, random);
   }
-  if (size == 0 && out.size() > max_size) {
+  if (size <= 1 && out.size() > max_size) {  // without a corpus libFuzzer begins with one byte
     std::fprintf(stderr, "FINDING: a mutated sample has %zu bytes, -max_len allows %zu\n",
                  out.size(), max_size);
     std::abort();

@@ -167,8 +167,9 @@ local function predict(all)
       disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
     for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
     if one.job.spec.cost.rehearse > 0 then
-      local half
-      half, one.half = uncertainty(info, made.sim.samples_ms, one.job.spec, one.job.entry.steps)
+      local half, of_known_routing = uncertainty(info, made.sim.samples_ms, one.job.spec,
+        one.job.entry.steps)
+      one.of_known_routing = of_known_routing
       run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
       run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
     end
@@ -248,7 +249,7 @@ local function at_same_speed(one, r)
   -- A run that ended after its first step has no other.
   p.steady_ms = #steady > 0 and steady:median() or run.iteration_ms
   p.error = p.steady_ms / at_speed - 1
-  p.inside = math.abs(math.log(1 + p.error)) <= one.half
+  p.inside = math.abs(math.log(1 + p.error)) <= one.of_known_routing
 end
 
 -- Completes the record of a run with its result, appends it to `done` if at least one step has run,
