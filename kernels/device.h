@@ -128,6 +128,7 @@ struct DeviceTable {
   void (*use_device)(int32_t device);
   DeviceInfo (*info)();
 
+  /// Rounds up to whole vectors of 16 bytes: kernels may read a matrix to the end of its last one.
   void* (*allocate)(int64_t bytes);
   void (*release)(void*);
   /// Allocates pinned host memory, so that copies between it and the device are asynchronous.

@@ -3,6 +3,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <string>
 
@@ -27,10 +28,14 @@ OneEvent& event_of(Event event) {
   return *static_cast<OneEvent*>(event);
 }
 
-/// Returns `bytes`, but 1 for 0, so that a null pointer always means failure. A negative number
-/// becomes larger than any memory and fails.
-size_t at_least_one(int64_t bytes) {
-  return bytes == 0 ? 1 : static_cast<size_t>(bytes);
+/// Returns `bytes`, rounded up to whole vectors of 16 bytes, of which there is at least one, so that
+/// a null pointer always means failure. cuBLAS reads the last row of a matrix in words or vectors,
+/// also beyond the row's end where rows lie further apart than they are long; memcheck showed 4
+/// bytes read at the last 2. A negative number becomes larger than any memory and fails.
+size_t whole_vectors(int64_t bytes) {
+  constexpr int64_t kVector = 16;
+  if (bytes < 0) return static_cast<size_t>(bytes);
+  return static_cast<size_t>(std::max(bytes, int64_t{1}) + kVector - 1) / kVector * kVector;
 }
 
 /// Converts a version number of the runtime or driver: 13020 is "13.2".
@@ -90,7 +95,7 @@ DeviceInfo info() {
 void* allocate(int64_t bytes) {
   void* memory = nullptr;
   const std::string what = "allocate " + std::to_string(bytes) + " bytes";
-  return worked(cudaMalloc(&memory, at_least_one(bytes)), what.c_str()) ? memory : nullptr;
+  return worked(cudaMalloc(&memory, whole_vectors(bytes)), what.c_str()) ? memory : nullptr;
 }
 
 void release(void* memory) {
@@ -101,7 +106,7 @@ void* allocate_host(int64_t bytes) {
   void* memory = nullptr;
   const std::string what = "allocate_host " + std::to_string(bytes) + " bytes";
   // Portable, because ranks in one process may use different devices.
-  return worked(cudaHostAlloc(&memory, at_least_one(bytes), cudaHostAllocPortable), what.c_str())
+  return worked(cudaHostAlloc(&memory, whole_vectors(bytes), cudaHostAllocPortable), what.c_str())
              ? memory
              : nullptr;
 }

@@ -197,18 +197,27 @@ local function found(asked)
   return whole, rest
 end
 
--- Appends the fields of this name, of all topics; returns whether there are any.
+-- Appends the fields of this name, of all topics, those with the same text once with the names of
+-- all their topics; returns whether there are any.
 local function field_text(lines, name)
-  local before = #lines
+  local texts, owners = {}, {}
   for _, t in ipairs(every_topic()) do
     for _, m in ipairs(t.members) do
       if m.name == name then
-        lines[#lines + 1] = ("'%s' of %s"):format(name, t.as or t.name)
-        if m.method then methods_text(lines, t.as, { m }) else fields_text(lines, { m }) end
+        local text = {}
+        if m.method then methods_text(text, t.as, { m }) else fields_text(text, { m }) end
+        text = table.concat(text, "\n")
+        if not owners[text] then texts[#texts + 1], owners[text] = text, {} end
+        table.insert(owners[text], t.as or t.name)
       end
     end
   end
-  return #lines > before
+  for _, text in ipairs(texts) do
+    lines[#lines + 1] = wrapped(("'%s' of %s"):format(name, table.concat(owners[text], ", ")),
+      WIDTH - 4, "    ")
+    lines[#lines + 1] = text
+  end
+  return #texts > 0
 end
 
 local function refuse(topic)

@@ -195,7 +195,7 @@ TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the 
     device().mixed->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
     CHECK(c == 15);
     CHECK(emulation::cublas_used.stream == stream);
-    CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
+    CHECK(emulation::cublas_used.math == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
     CHECK(emulation::cublas_rows_at_16_bytes);
     device().kernels->gemm(false, false, 1, 1, 1, 1, &a, 1, &b, 1, 0, &c, 1, stream);
     CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);

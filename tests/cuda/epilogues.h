@@ -14,6 +14,9 @@ constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
 /// Members of an epilogue.
 constexpr int kBias = 1, kAdd = 2, kBeforeGelu = 4, kGeluAt = 8;
 
+/// In bfloat16 a kernel may round what it gives to the next one: twice, numbers below 8.
+constexpr double kTwoRoundings = 2 * 8 * 0x1p-9;
+
 /// Rows of each expert; columns, depth; how far all matrices begin from a vector.
 struct Sizes {
   std::vector<int64_t> rows;

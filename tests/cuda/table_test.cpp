@@ -62,7 +62,7 @@ TEST_CASE("a GEMM of mixed types keeps a workspace and room for what it rounds, 
   table.gemm(false, false, 3, 3, 3, 1, x.data(), 3, x.data(), 3, 0, y.data(), 3, &stream);
   CHECK(to_float(y[8]) == 27);
   CHECK(emulation::things_alive() == alive + 1);
-  CHECK(emulation::cublas_used.math == CUBLAS_DEFAULT_MATH);
+  CHECK(emulation::cublas_used.math == CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
   table.gemm(false, false, 3, 3, 3, 1, w.data(), 3, w.data(), 3, 1, y.data(), 3, &stream);
   CHECK(to_float(y[8]) == 102);  // 27 + 75
   CHECK(emulation::things_alive() == alive + 2);

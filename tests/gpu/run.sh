@@ -274,9 +274,12 @@ run_bench() {
   run_check bench_gpu "${ours[@]}" "$(program bench_gpu)" "${options[@]}"
   benches=$(rows_of '{"bench"')
   if $quick || [ ! -e "$(program moebench)" ]; then return; fi
-  run_check train_step "${ours[@]}" "$(program moebench)" run "$here/step.lua" \
-    --out "${out%.json}-step"
-  benches+=${benches:+,$'\n'}$(rows_of '{"bench"')
+  local steps
+  for steps in step tables; do
+    run_check "$steps" "${ours[@]}" "$(program moebench)" run "$here/$steps.lua" \
+      --out "${out%.json}-$steps"
+    benches+=${benches:+,$'\n'}$(rows_of '{"bench"')
+  done
 }
 
 run_torch() {

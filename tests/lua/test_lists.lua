@@ -39,6 +39,13 @@ test("a known system says which passes it is made of, with their options", funct
   end
 end)
 
+test("a field that many topics have alike is documented once, with their names", function()
+  local text = doc "routing"
+  local _, count = text:gsub("in place of the gate;", "")
+  expect.equal(count, 1)
+  assert(text:find("'routing' of model.decoder, .*model.gpt2_moe, .*model.mixtral_8x7b"), text)
+end)
+
 test("an unknown kind is named with the nearest one, without a place", function()
   local _, err = list "gatez"
   expect.equal(err.message, "list: unknown kind 'gatez'. Did you mean 'gates'?")

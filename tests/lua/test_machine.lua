@@ -95,7 +95,7 @@ test("calibrate on a GPU says so in the file, and is refused where there is none
     local c = measured(ranks)
     c.executor, c.dtype = "cuda", core.args.precision
     c.overlap = { source = "measured with x and y",
-      rows = { { blocks = 4, gemm = 1.125, memory = 1.25 },
+      rows = core.array { { blocks = 4, gemm = 1.125, memory = 1.25 },
         { blocks = 8, gemm = 1.5, memory = 1.75 } } }
     return c
   end
@@ -104,6 +104,7 @@ test("calibrate on a GPU says so in the file, and is refused where there is none
   local file = w.files["out/machine.lua"]
   assert(file:find("bf16, all ranks on one GPU, with copies between their buffers.", 1, true), file)
   assert(file:find('provenance = "measured"', 1, true), file)
+  assert(file:find("blocks = 8, ", 1, true) and file:find("gemm = 1.5", 1, true), file)
   local said = table.concat(w.said, "\n")
   assert(said:find "4 +x1.125 +x1.250\n", said)
   assert(said:find("measured with x and y", 1, true), said)

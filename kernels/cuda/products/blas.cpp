@@ -82,11 +82,14 @@ StreamResources* resources_of(Stream stream) {
 cublasHandle_t handle_of(Handles& handles, bool exact, Stream stream) {
   cublasHandle_t& handle = exact ? handles.exact : handles.tensor;
   if (handle != nullptr) return handle;
-  const cublasMath_t math = exact ? CUBLAS_PEDANTIC_MATH : CUBLAS_DEFAULT_MATH;
+  // Parts of a sum that is split among blocks are float32 (see lt.cpp).
+  constexpr auto kTensorMath = static_cast<cublasMath_t>(
+      CUBLAS_DEFAULT_MATH | CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION);
   if (!accepted(cublasCreate(&handle), "gemm: cublasCreate")) return nullptr;
   if (accepted(cublasSetStream(handle, static_cast<cudaStream_t>(stream)),
                "gemm: cublasSetStream") &&
-      accepted(cublasSetMathMode(handle, math), "gemm: cublasSetMathMode"))
+      accepted(cublasSetMathMode(handle, exact ? CUBLAS_PEDANTIC_MATH : kTensorMath),
+               "gemm: cublasSetMathMode"))
     return handle;
   cublasDestroy(std::exchange(handle, nullptr));
   return nullptr;

@@ -93,7 +93,8 @@ function M.file_of(c)
     residuals = { gemm = residuals_of(c.gemm), memory = residuals_of(c.memory),
       roofline = c.roofline, spread = c.spread } }
   if c.overlap and #c.overlap.rows > 0 then
-    out.overlap = c.overlap
+    out.overlap = { source = c.overlap.source, rows = {} }  -- the core's array is no plain table
+    for i, row in ipairs(c.overlap.rows) do out.overlap.rows[i] = row end
   end
   for _, kind in ipairs(TABLES) do
     if c[kind] then
@@ -168,7 +169,7 @@ function M.calibrate(file)
   if c.overlap then core.say("\n" .. overlap_text(c.overlap)) end
   core.say("\nwritten: "
     .. core.write_output(file, HEAD:format(c.dtype, where(c), file,
-      lua_text.text(M.file_of(c), "", 9))))
+      assert(lua_text.text(M.file_of(c), "", 9)))))
   core.say("written: " .. core.write_output(file:gsub("%.lua$", "") .. ".csv", M.csv_of(c)))
 end
 

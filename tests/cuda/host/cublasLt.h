@@ -14,6 +14,7 @@
 struct cublasLtMatmulAlgo_t {
   uint64_t rows, cols, depth;
   uint32_t alignment[4], of_bias, of_aux;
+  bool parts_as_result;  // see sum_of()
 };
 struct cublasLtMatmulHeuristicResult_t {
   cublasLtMatmulAlgo_t algo;
@@ -62,18 +63,25 @@ struct LtOperands {
   Out *d, *aux;
 };
 
+/// A sum with a bias is rounded before c is added to it, as by cuBLAS 13.1 on an H200.
 template <class Out>
-void multiply(const LtShape& s, float alpha, float beta, const LtOperands<Out>& p) {
+void multiply(const LtShape& s, bool parts_as_result, float alpha, float beta,
+              const LtOperands<Out>& p) {
   const bool ta = s.operation.op_a == CUBLAS_OP_T, tb = s.operation.op_b == CUBLAS_OP_T;
   const auto depth = static_cast<int64_t>(s.depth());
   for (int64_t j = 0; j < static_cast<int64_t>(s.d.cols); ++j)
     for (int64_t i = 0; i < static_cast<int64_t>(s.d.rows); ++i) {
-      double sum = 0;
-      for (int64_t q = 0; q < depth; ++q)
-        sum += number(ta ? p.a[i * s.a.ld + q] : p.a[q * s.a.ld + i]) *
-               number(tb ? p.b[q * s.b.ld + j] : p.b[j * s.b.ld + q]);
-      sum = alpha * sum + (beta == 0 ? 0 : beta * number(p.c[j * s.c.ld + i]));
+      double sum = alpha * sum_of<Out>(depth, parts_as_result, [&](int64_t q) {
+                     return number(ta ? p.a[i * s.a.ld + q] : p.a[q * s.a.ld + i]) *
+                            number(tb ? p.b[q * s.b.ld + j] : p.b[j * s.b.ld + q]);
+                   });
       if (s.has_bias()) sum += number(p.bias[i]);
+      if (s.has_bias() && beta != 0) {
+        Out rounded;
+        put(rounded, sum);
+        sum = number(rounded);
+      }
+      if (beta != 0) sum += beta * number(p.c[j * s.c.ld + i]);
       Out* const aux = p.aux + j * s.operation.aux_ld + i;
       if (s.operation.epilogue == CUBLASLT_EPILOGUE_DGELU) {
         sum *= gelu_slope(number(*aux));
@@ -86,12 +94,12 @@ void multiply(const LtShape& s, float alpha, float beta, const LtOperands<Out>& 
 }
 
 template <class Out>
-void multiply_all(const LtShape& s, float alpha, const void* a, const void* b, float beta,
-                  const void* c, void* d) {
+void multiply_all(const LtShape& s, bool parts_as_result, float alpha, const void* a, const void* b,
+                  float beta, const void* c, void* d) {
   const cublasLtMatmulDescOpaque_t& o = s.operation;
   for (int64_t i = 0; i < s.d.count; ++i)
     multiply<Out>(
-        s, alpha, beta,
+        s, parts_as_result, alpha, beta,
         {static_cast<const moe::kernels::Bf16*>(a) + i * s.a.stride,
          static_cast<const moe::kernels::Bf16*>(b) + i * s.b.stride,
          static_cast<const Out*>(c) + i * s.c.stride,
@@ -120,7 +128,13 @@ inline cublasStatus_t cublasLtMatmulAlgoGetHeuristic(
   if (lt_offers == LtOffers::kNone || (!plain && (lt_offers == LtOffers::kPlain || !vectors)))
     return CUBLAS_STATUS_NOT_SUPPORTED;
   cublasLtMatmulAlgo_t algo = {
-      d->rows, d->cols, s.depth(), {}, alignment_of(operation->bias), alignment_of(operation->aux)};
+      d->rows,
+      d->cols,
+      s.depth(),
+      {},
+      alignment_of(operation->bias),
+      alignment_of(operation->aux),
+      (preference->reductions & CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE) != 0};
   std::copy_n(preference->alignment, 4, algo.alignment);
   results[0] = {algo, std::min<size_t>(kLtWorkspaceBytes, preference->workspace_bytes),
                 CUBLAS_STATUS_SUCCESS};
@@ -168,10 +182,12 @@ inline cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc
   if (d_layout->count == 1) cublas_calls.streams.insert(stream);
   cublas_rows_at_16_bytes = at_16_bytes(a) && at_16_bytes(b) && s.a.ld % 8 == 0 && s.b.ld % 8 == 0;
   const float by = *static_cast<const float*>(alpha), keep = *static_cast<const float*>(beta);
+  const bool parts_as_result = algo->parts_as_result;
   give(stream, [=] {
     std::memset(workspace, 0xff, workspace_bytes);
-    s.d.type == CUDA_R_32F ? multiply_all<float>(s, by, a, b, keep, c, d)
-                           : multiply_all<moe::kernels::Bf16>(s, by, a, b, keep, c, d);
+    s.d.type == CUDA_R_32F
+        ? multiply_all<float>(s, parts_as_result, by, a, b, keep, c, d)
+        : multiply_all<moe::kernels::Bf16>(s, parts_as_result, by, a, b, keep, c, d);
   });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -53,7 +53,7 @@ inline cublasStatus_t cublasGemmStridedBatchedEx_64(
   cublas_used = *handle;
   ++cublas_calls.batched;
   const Types types = types_of(handle, type_a, type_b, type_c, compute);
-  const GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc};
+  const GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc, handle->math};
   if (types == Types::kNone) return CUBLAS_STATUS_NOT_SUPPORTED;
   if (!sizes.allowed() || count < 0 || stride_a < 0 || stride_b < 0 || stride_c < (n - 1) * ldc + m)
     return CUBLAS_STATUS_INVALID_VALUE;
@@ -104,7 +104,7 @@ inline cublasStatus_t cublasGemmGroupedBatchedEx_64(
   std::vector<GroupOfProducts> groups;
   size_t all = 0;
   for (int64_t i = 0; i < num_groups; ++i) {
-    groups.push_back({{op_a[i], op_b[i], m[i], n[i], k[i], lda[i], ldb[i], ldc[i]},
+    groups.push_back({{op_a[i], op_b[i], m[i], n[i], k[i], lda[i], ldb[i], ldc[i], handle->math},
                       static_cast<const float*>(alpha)[i],
                       static_cast<const float*>(beta)[i],
                       size[i]});

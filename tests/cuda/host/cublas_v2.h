@@ -7,6 +7,7 @@
 #include <cuda_runtime.h>
 
 #include <set>
+#include <utility>
 
 #include "kernels/bf16.h"
 
@@ -20,7 +21,11 @@ using cudaDataType_t = cudaDataType;
 enum cublasComputeType_t { CUBLAS_COMPUTE_32F, CUBLAS_COMPUTE_32F_PEDANTIC };
 enum cublasGemmAlgo_t { CUBLAS_GEMM_DEFAULT };
 enum cublasOperation_t { CUBLAS_OP_N, CUBLAS_OP_T };
-enum cublasMath_t { CUBLAS_DEFAULT_MATH, CUBLAS_PEDANTIC_MATH };
+enum cublasMath_t {
+  CUBLAS_DEFAULT_MATH = 0,
+  CUBLAS_PEDANTIC_MATH = 2,
+  CUBLAS_MATH_DISALLOW_REDUCED_PRECISION_REDUCTION = 16
+};
 struct cublasContext {
   cudaStream_t stream = nullptr;
   cublasMath_t math = CUBLAS_DEFAULT_MATH;
@@ -83,10 +88,30 @@ inline void put(moe::kernels::Bf16& to, double v) {
   to = moe::kernels::to_bf16(static_cast<float>(v));
 }
 
+/// Returns the sum of term(p) for p < n. as_result: the library splits the sum among blocks and
+/// stores their parts in the type of the result, as cuBLAS 13.1 does on an H200 where it may.
+template <class Out, class Term>
+double sum_of(int64_t n, bool as_result, Term term) {
+  constexpr int64_t kPart = 16;
+  double sum = 0, part = 0;
+  for (int64_t p = 0; p < n; ++p) {
+    part += term(p);
+    if ((p + 1) % kPart != 0 && p + 1 < n) continue;
+    if (as_result) {
+      Out stored;
+      put(stored, part);
+      part = number(stored);
+    }
+    sum += std::exchange(part, 0);
+  }
+  return sum;
+}
+
 /// Of one product, all but the operands.
 struct GemmSizes {
   cublasOperation_t op_a, op_b;
   int64_t m, n, k, lda, ldb, ldc;
+  cublasMath_t math;
   bool allowed() const {
     const int64_t rows_a = op_a == CUBLAS_OP_N ? m : k, rows_b = op_b == CUBLAS_OP_N ? k : n;
     return m >= 0 && n >= 0 && k >= 0 && lda >= rows_a && lda >= 1 && ldb >= rows_b && ldb >= 1 &&
@@ -98,10 +123,10 @@ template <class T, class Out>
 void multiply(const GemmSizes& s, float alpha, const T* a, const T* b, float beta, Out* c) {
   for (int64_t j = 0; j < s.n; ++j)
     for (int64_t i = 0; i < s.m; ++i) {
-      double sum = 0;
-      for (int64_t p = 0; p < s.k; ++p)
-        sum += number(s.op_a == CUBLAS_OP_N ? a[p * s.lda + i] : a[i * s.lda + p]) *
+      const double sum = sum_of<Out>(s.k, s.math == CUBLAS_DEFAULT_MATH, [&](int64_t p) {
+        return number(s.op_a == CUBLAS_OP_N ? a[p * s.lda + i] : a[i * s.lda + p]) *
                number(s.op_b == CUBLAS_OP_N ? b[j * s.ldb + p] : b[p * s.ldb + j]);
+      });
       Out& out = c[j * s.ldc + i];
       put(out, alpha * sum + (beta == 0 ? 0.0 : beta * number(out)));
     }
@@ -125,7 +150,8 @@ inline cublasStatus_t cublasSgemm_64(cublasHandle_t handle, cublasOperation_t op
                                      const float* alpha, const float* a, int64_t lda,
                                      const float* b, int64_t ldb, const float* beta, float* c,
                                      int64_t ldc) {
-  return emulation::gemm(handle, {op_a, op_b, m, n, k, lda, ldb, ldc}, *alpha, a, b, *beta, c);
+  return emulation::gemm(handle, {op_a, op_b, m, n, k, lda, ldb, ldc, handle->math}, *alpha, a, b,
+                         *beta, c);
 }
 
 /// Of bfloat16 into floats or bfloat16, by math that is not pedantic.
@@ -140,10 +166,10 @@ inline cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t o
     return reinterpret_cast<uintptr_t>(at) % 16 == 0 && stride % 8 == 0;
   };
   if (type_a != CUDA_R_16BF || type_b != CUDA_R_16BF || compute != CUBLAS_COMPUTE_32F ||
-      handle->math != CUBLAS_DEFAULT_MATH)
+      handle->math == CUBLAS_PEDANTIC_MATH)
     return CUBLAS_STATUS_NOT_SUPPORTED;
   emulation::cublas_rows_at_16_bytes = at_16_bytes(a, lda) && at_16_bytes(b, ldb);
-  const emulation::GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc};
+  const emulation::GemmSizes sizes = {op_a, op_b, m, n, k, lda, ldb, ldc, handle->math};
   const auto gemm = [&](auto* to) {
     return emulation::gemm(handle, sizes, *static_cast<const float*>(alpha),
                            static_cast<const Bf16*>(a), static_cast<const Bf16*>(b),

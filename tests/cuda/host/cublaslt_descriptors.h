@@ -33,8 +33,14 @@ enum cublasLtMatrixLayoutAttribute_t {
   CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT,
   CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET
 };
+enum cublasLtReductionScheme_t : uint32_t {
+  CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE = 2,
+  CUBLASLT_REDUCTION_SCHEME_OUTPUT_TYPE = 4,
+  CUBLASLT_REDUCTION_SCHEME_MASK = 7
+};
 enum cublasLtMatmulPreferenceAttributes_t {
   CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES,
+  CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
   CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
@@ -61,6 +67,7 @@ struct cublasLtMatrixLayoutOpaque_t {
 };
 struct cublasLtMatmulPreferenceOpaque_t {
   uint64_t workspace_bytes = 0;
+  uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_MASK;
   uint32_t alignment[4] = {256, 256, 256, 256};  // of a, b, c, d
 };
 using cublasLtMatmulDesc_t = cublasLtMatmulDescOpaque_t*;
@@ -135,6 +142,8 @@ inline cublasStatus_t cublasLtMatmulPreferenceSetAttribute(
     const void* value, size_t bytes) {
   if (what == CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES)
     return emulation::take(preference->workspace_bytes, value, bytes);
+  if (what == CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK)
+    return emulation::take(preference->reductions, value, bytes);
   return emulation::take(preference->alignment[what - CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES],
                          value, bytes);
 }
