@@ -28,10 +28,10 @@ OneEvent& event_of(Event event) {
   return *static_cast<OneEvent*>(event);
 }
 
-/// Returns `bytes`, rounded up to whole vectors of 16 bytes, of which there is at least one, so that
-/// a null pointer always means failure. cuBLAS reads the last row of a matrix in words or vectors,
-/// also beyond the row's end where rows lie further apart than they are long; memcheck showed 4
-/// bytes read at the last 2. A negative number becomes larger than any memory and fails.
+/// Returns `bytes`, rounded up to whole vectors of 16 bytes, at least one, so that a null pointer
+/// always means failure. cuBLAS reads the last row of a matrix in words or vectors, also beyond the
+/// row's end where rows lie further apart than they are long; memcheck showed 4 bytes read at the
+/// last 2. A negative number becomes larger than any memory and fails.
 size_t whole_vectors(int64_t bytes) {
   constexpr int64_t kVector = 16;
   if (bytes < 0) return static_cast<size_t>(bytes);
