@@ -132,7 +132,7 @@ ExpertsMoved ExpertMover<T>::call(Communicator& all) {
 
 template <class T>
 void ExpertMover<T>::copy(T* to, const T* from, int64_t n) {
-  if (n > 0) actions_.push_back({ExpertAction<T>::Kind::kCopy, to, from, n});
+  if (n > 0 && to != from) actions_.push_back({ExpertAction<T>::Kind::kCopy, to, from, n});
 }
 
 template <class T>
@@ -265,7 +265,8 @@ void ExpertMover<T>::give_back(const Placement& placement) {
   }
 }
 
-/// Adds the actions that copy this device's own gradients of its residents to the results.
+/// Adds the actions that copy this device's own gradients of its residents to the results, where
+/// the plan did not give the results their storage.
 template <class T>
 void ExpertMover<T>::begin_results() {
   for (size_t t = 0; t < tensors_; ++t) {

@@ -29,9 +29,10 @@ const OpDef& OpTable::basic(BasicOp which) const {
 std::vector<std::pair<int, int>> alias_pairs(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   std::vector<std::pair<int, int>> pairs = def.may_alias;
-  if (def.alias_each) {
+  if (def.alias_each && op.outputs.size() <= op.inputs.size()) {
+    const size_t before = op.inputs.size() - op.outputs.size();
     for (size_t i = 0; i < op.outputs.size(); ++i) {
-      pairs.emplace_back(static_cast<int>(i), static_cast<int>(i));
+      pairs.emplace_back(static_cast<int>(i), static_cast<int>(before + i));
     }
   }
   std::erase_if(pairs, [&op](const std::pair<int, int>& pair) {

@@ -268,7 +268,7 @@ struct OpDef {
   /// Pairs (output, input): the output may use the input's storage if no later op reads the input.
   /// Pairs may name inputs and outputs that an op lacks; alias_pairs() returns those that it has.
   std::vector<std::pair<int, int>> may_alias = {};
-  /// True if output i may use the storage of input i, for every i.
+  /// True if each output may use the storage of an input: n outputs those of the last n inputs.
   bool alias_each = false;
   /// Inputs that the op overwrites in place; they must be parameters or states. Such an op runs
   /// after all ops that only read the tensor. Ops that overwrite the same tensor run in program

@@ -148,6 +148,17 @@ void time_disturbed_again(const Graph& graph, const InStep& result,
   }
 }
 
+/// Returns the mean of the samples between the quartiles. Late steps change it hardly more than the
+/// median; where the cores of a shared host have two speeds it does not jump from one to the other.
+Nanoseconds middle(std::vector<Nanoseconds> samples) {
+  MOE_CHECK(!samples.empty(), "the middle of no samples");
+  std::sort(samples.begin(), samples.end());
+  const size_t n = samples.size(), cut = n < 3 ? 0 : std::max<size_t>(1, n / 4);
+  Nanoseconds sum = 0;
+  for (size_t i = cut; i < n - cut; ++i) sum += samples[i];
+  return sum / static_cast<Nanoseconds>(n - 2 * cut);
+}
+
 /// Returns the distance between the quartiles, divided by the median.
 double spread_of(std::vector<Nanoseconds> samples) {
   std::sort(samples.begin(), samples.end());
@@ -160,10 +171,10 @@ double ratio(Nanoseconds a, Nanoseconds b) {
   return b > 0 ? static_cast<double>(a) / static_cast<double>(b) : 1;
 }
 
-/// Returns the sum over all groups of compute ops of their medians.
+/// Returns the sum over all groups of compute ops of the middles of their samples.
 Nanoseconds compute_ns(const Graph& graph, const StepSamples& samples) {
   Nanoseconds sum = 0;
-  for (const std::string& group : groups_of(graph, false)) sum += median(samples.at(group));
+  for (const std::string& group : groups_of(graph, false)) sum += middle(samples.at(group));
   return sum;
 }
 
@@ -250,7 +261,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
               group);
     return known->second;
   };
-  const auto median_of = [&](const std::string& group) { return median(samples_of(group)); };
+  const auto middle_of = [&](const std::string& group) { return middle(samples_of(group)); };
   std::map<std::string, Nanoseconds> alone, count;
   std::map<std::string, double> bytes;
   std::set<std::string> collectives;
@@ -267,7 +278,7 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
   InStep result;
   Nanoseconds all_alone = 0, all_in_step = 0;
   for (const auto& [group, ns] : alone) {
-    const Nanoseconds taken = median_of(group);
+    const Nanoseconds taken = middle_of(group);
     if (collectives.contains(group)) {
       result.late[group] = (taken - ns) / count[group];
       result.late_bytes[group] = bytes[group] / static_cast<double>(count[group]);
@@ -278,19 +289,19 @@ InStep in_step(const Plan& plan, const StepSamples& samples) {
     }
   }
   result.overall = ratio(all_in_step, all_alone);
-  result.peers = 1 + ratio(median_of(kPeers), std::max<Nanoseconds>(1, all_in_step));
+  result.peers = 1 + ratio(middle_of(kPeers), std::max<Nanoseconds>(1, all_in_step));
   result.spread = spread_of(samples_of(kStep));
   if (samples.contains(kCore)) {
-    result.core_ns = median_of(kCore);
+    result.core_ns = middle_of(kCore);
     result.core_late_ns =
-        std::max<Nanoseconds>(0, median_of(kCoreLate) - result.late_of(ops::kAllToAll.name, 0));
+        std::max<Nanoseconds>(0, middle_of(kCoreLate) - result.late_of(ops::kAllToAll.name, 0));
   }
   return result;
 }
 
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then) {
   const auto taken = [&](const StepSamples& samples) {
-    return compute_ns(graph, samples) + median(samples.at(kPeers));
+    return compute_ns(graph, samples) + middle(samples.at(kPeers));
   };
   return ratio(taken(now), taken(then));
 }
@@ -357,10 +368,10 @@ SpeedBeside Rehearsal::speed(const RunResult& beside) {
   }
   beside_ = moe::in_step(*plan_, now);
   const std::vector<Nanoseconds>& steps = now.at("step");
-  const Nanoseconds middle = median(steps);
+  const Nanoseconds step = middle(steps);
   SpeedBeside speed{.slower = slower(graph, now, samples_),
-                    .compute_share = std::min(1.0, ratio(compute_ns(graph, now), middle))};
-  for (const Nanoseconds ns : steps) speed.steps.push_back(ratio(ns, middle));
+                    .compute_share = std::min(1.0, ratio(compute_ns(graph, now), step))};
+  for (const Nanoseconds ns : steps) speed.steps.push_back(ratio(ns, step));
   return speed;
 }
 

@@ -65,25 +65,26 @@ StepSamples step_samples(const Graph& graph, const RunResult& result);
 /// errors of a run, and Interrupted if the run is stopped.
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
-/// Returns the factors that follow from the medians of the samples and the times of the same ops
-/// alone in plan.spec.cost. Requires: samples of each group of the plan.
+/// Returns the factors that follow from the middles of the samples (the means of those between the
+/// quartiles) and the times of the same ops alone in plan.spec.cost. Requires: samples of each group
+/// of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
 /// Returns by what factor compute took longer in `now` than in `then`, with the time in which ranks
-/// waited for a slower one: the ratio of the sums of the medians of all groups of compute ops and
+/// waited for a slower one: the ratio of the sums of the middles of all groups of compute ops and
 /// of "peers". Compute alone is a mean over ranks, but a step is as slow as its slowest core.
 double slower(const Graph& graph, const StepSamples& now, const StepSamples& then);
 
 /// At most so many steps of a rehearsal are executed in turns with the runs that are predicted:
-/// enough for a median; more would only take time.
+/// enough for a middle; more would only take time.
 constexpr int64_t kMostStepsBeside = 64;
 
 /// What a run of the plain program in turns with others tells of the machine's speed.
 struct SpeedBeside {
   /// By what factor compute took longer than in the rehearsal: slower().
   double slower = 1;
-  /// For each step after the first, its time divided by the median of all.
+  /// For each step after the first, its time divided by the middle of all.
   std::vector<double> steps;
-  /// Compute's part of the median step; the rest does not depend on the machine's speed.
+  /// Compute's part of the middle step; the rest does not depend on the machine's speed.
   double compute_share = 1;
 };
 

@@ -83,7 +83,7 @@ TEST_CASE("over an emulated link a collective is never over before the link mode
   }
 }
 
-TEST_CASE("factors are medians of the steps over the time alone, lateness a collective's share") {
+TEST_CASE("factors are middles of the steps over the time alone, lateness a collective's share") {
   const auto plan = make_plan(tiny_target(false));
   std::map<std::string, int64_t> ops;
   int64_t compute = 0;
@@ -114,6 +114,25 @@ TEST_CASE("factors are medians of the steps over the time alone, lateness a coll
     fewer.erase(group);
     CHECK_THROWS_WITH(in_step(*plan, fewer), Catch::Contains("no samples of the group '" + group));
   }
+}
+
+TEST_CASE("factors do not jump where steps have two speeds") {
+  const auto plan = make_plan(tiny_target(false));
+  const auto factor = [&](int64_t slow_steps) {
+    StepSamples samples = {{"peers", {0}}, {"step", {1}}};
+    for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
+      std::vector<Nanoseconds>& ns =
+          samples[step_group(plan->graph, OpId(static_cast<int64_t>(i)))];
+      ns.resize(9);
+      for (int64_t step = 0; step < 9; ++step)
+        ns[static_cast<size_t>(step)] += (step < slow_steps ? 14 : 10) * kAlone / 10;
+    }
+    return in_step(*plan, samples).factors.at("linear forward");
+  };
+  CHECK(factor(0) == Approx(1));
+  CHECK(factor(9) == Approx(1.4));
+  for (int64_t slow = 1; slow <= 9; ++slow) CHECK(factor(slow) - factor(slow - 1) <= 0.1);
+  CHECK(factor(1) == Approx(1));  // one late step of nine is not seen
 }
 
 TEST_CASE("a rehearsal is executed again only if the last one began before the given time") {

@@ -9,6 +9,7 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
   { "max", "(): number?", "largest number; nil if the list is empty" },
   { "min", "(): number?", "smallest number; nil if the list is empty" },
   { "median", "(): number?", "median of the numbers; nil if the list is empty" },
+  { "middle", "(): number?", "mean of the numbers between the quartiles; nil if the list is empty" },
   { "each", "(): (fun(): number, moe.Run?)",
     "returns an iterator over the numbers, each with its run" },
 })
@@ -39,6 +40,14 @@ function Values:median()
   local s, n = sorted(self), #self
   if n == 0 then return nil end
   return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
+end
+
+function Values:middle()
+  local s, n = sorted(self), #self
+  local cut = n < 3 and 0 or math.max(1, math.floor(n / 4))
+  local sum = 0
+  for i = cut + 1, n - cut do sum = sum + s[i] end
+  return n > 0 and sum / (n - 2 * cut) or nil
 end
 
 function Values:each()

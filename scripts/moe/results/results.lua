@@ -162,8 +162,9 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "hi_ms", "number?", "upper end" },
   { "inside", "boolean?", "whether `error` is within the interval; with same_routing_ms, within "
     .. "one that does not count how much the routing may vary" },
-  { "steady_ms", "number?", "median of the run's steps, each as it would be at the run's median "
-    .. "speed: steps of the rehearsal beside the run say how slow the machine was in each" },
+  { "steady_ms", "number?", "mean of the run's steps between the quartiles, each as it would be at "
+    .. "the run's own speed: steps of the rehearsal beside the run say how slow the machine was in "
+    .. "each" },
   { "error", "number", "steady_ms divided by same_routing_ms, or by same_speed_ms where that is "
     .. "absent, minus 1; without both as frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },

@@ -225,7 +225,7 @@ end
 -- Adds to the prediction of a run what it is at the speed that the machine had during the run, and
 -- with the run's routing if that was not known before. The speed is that of the rehearsal's steps
 -- beside the run, by kind of op: steps in turns meet caches that other programs have filled.
--- Compares it with the run's steps, each at the median speed: the steps beside it say how slow the
+-- Compares it with the run's steps, each at the middle speed: the steps beside it say how slow the
 -- machine was at the time of each. r: the result.
 local function at_same_speed(one, r)
   local run, p, plan, beside = one.run, one.run.prediction, one.made.plan, r.beside
@@ -247,7 +247,7 @@ local function at_same_speed(one, r)
     steady[i] = ms and ms / (1 + share / beside.compute_share * (speed - 1))
   end
   -- A run that ended after its first step has no other.
-  p.steady_ms = #steady > 0 and steady:median() or run.iteration_ms
+  p.steady_ms = #steady > 0 and steady:middle() or run.iteration_ms
   p.error = p.steady_ms / at_speed - 1
   p.inside = math.abs(math.log(1 + p.error)) <= one.of_known_routing
 end

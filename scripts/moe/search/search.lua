@@ -206,6 +206,7 @@ schema.record("search", "search", "what moe.search found", {
   { "space", "integer", "number of mixes" },
   { "exhaustive", "boolean", "whether all mixes were seen" },
   { "patience", "integer?", "the field `patience`, if the search ended by it" },
+  { "budget_s", "number", "the field `budget_s`: seconds after which no further mix is begun" },
   { "searched_s", "number", "seconds in which mixes were looked for" },
   { "took_s", "number", "seconds of the whole search, contributions and order included" },
   { "executed", "moe.SearchExecuted?", "what the executed runs say, with execute" },
@@ -328,6 +329,7 @@ function M.search(t)
   best = simplest(space, tried, best, weights[1])
   local s = found(c, space, tried, best, weights[1])
   s.exhaustive, s.objective, s.searched_s = exhaustive, objectives, searched_s
+  s.budget_s = c.budget_s
   s.patience = not exhaustive and searched_s < c.budget_s and c.patience or nil
   s.took_s = core.clock() - begin
   s.cached = simulations.counts(before).found

@@ -20,6 +20,10 @@ function M.seen(s)
   for _, one in ipairs(s.refused) do refused = refused + one.n end
   local text = ("%d of %d mixes planned, %d of them refused, and %d known systems in %.0f s")
     :format(s.simulated, s.space, refused, #s.named, s.searched_s)
+  if s.budget_s and s.searched_s >= s.budget_s + 1 then
+    text = text .. (" (budget_s: %g; the plain mix and the known systems are always simulated, and "
+      .. "a simulation that has begun ends)"):format(s.budget_s)
+  end
   if s.took_s >= s.searched_s + 1 then
     text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
   end
@@ -51,7 +55,12 @@ function M.bound(s)
     .. "a bound, less than %s ms."):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms))
 end
 
---- Returns the table of the plain mix, the best ones and the best known system.
+-- A known system that overlaps nothing and sends and computes real rows alone, as frameworks of
+-- today do: beside it one sees what the best mix gains apart from padding.
+local WITHOUT_PADDING = "raf_rows"
+
+--- Returns the table of the plain mix, the known system without padding, the best mixes and the best
+--- known system.
 function M.top(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
   local function add(run, label)
@@ -61,6 +70,11 @@ function M.top(s)
       gib(run.peak_bytes), label or "" }
   end
   add(s.plain)
+  for i, run in ipairs(s.named) do
+    if i > 1 and run.system == WITHOUT_PADDING then
+      add(run, "known system: no padding, no overlap")
+    end
+  end
   for _, run in ipairs(s.top) do add(run, run.choice) end
   local known = s.named[1]
   if known then add(known, "known system" .. (known.choice and ", " .. known.choice or "")) end
@@ -70,9 +84,11 @@ end
 --- Returns the table of where the time of the plain mix, of the best and of the best known system
 --- goes.
 function M.times(s)
-  local rows = { { "", "compute ms", "communication exposed", "hidden", "waiting", "step ms" } }
+  local rows = { { "", "compute ms", "busiest device / mean", "communication exposed", "hidden",
+    "waiting", "step ms" } }
   for _, run in ipairs { s.plain, s.best, s.named[1] } do
-    rows[#rows + 1] = { run.system, format.ms(run.compute_ms), format.ms(run.exposed_comm_ms),
+    rows[#rows + 1] = { run.system, format.ms(run.compute_ms),
+      run.imbalance and ("%.2f"):format(run.imbalance) or "", format.ms(run.exposed_comm_ms),
       format.ms(run.hidden_comm_ms), format.ms(run.wait_ms),
       run.oom and "OOM" or format.ms(run.iteration_ms) }
   end

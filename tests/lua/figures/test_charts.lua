@@ -196,7 +196,7 @@ end)
 
 local function run(system, ms, bytes, choice)
   return { system = system, iteration_ms = ms, compute_ms = ms - 3, exposed_comm_ms = 2,
-    hidden_comm_ms = 1, wait_ms = 1, peak_bytes = bytes, choice = choice }
+    hidden_comm_ms = 1, wait_ms = 1, peak_bytes = bytes, choice = choice, imbalance = 1.25 }
 end
 
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
@@ -210,7 +210,7 @@ local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" },
   bound_ms = 8, least_bound_ms = 7,
   plain = run("plain", 25, 2 ^ 31),
   top = { run("mix", 10, 2 ^ 33, "dw_schedule") },
-  named = { run("lancet", 9, 2 ^ 33) },
+  named = { run("lancet", 9, 2 ^ 33), run("raf_rows", 15, 2 ^ 31) },
   order = { { second = "plain", holds = true, changes = {} } },
   refused = { { techniques = "zero", why = "no room", n = 2 } },
   front = { run("small", 20, 2 ^ 31),
@@ -219,6 +219,17 @@ local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" },
     { iteration_ms = 20, peak_bytes = 2 ^ 31, label = "small" } },
   contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 },
     { technique = "used_rows", best_ms = 10, why = "no rows" } } }
+
+test("a search that took longer than its budget says so and why", function()
+  local tables = require "moe.search.tables"
+  local function seen(budget_s)
+    return tables.seen(setmetatable({ budget_s = budget_s, searched_s = 9, took_s = 9 },
+      { __index = SEARCH }))
+  end
+  assert(seen(5):find("in 9 s (budget_s: 5; the plain mix and the known systems are always "
+    .. "simulated, and a simulation that has begun ends)", 1, true), seen(5))
+  assert(not seen(9):find("budget", 1, true) and not seen(nil):find("budget", 1, true))
+end)
 
 test("a search is drawn with its front, and says how much of the space was seen", function()
   local files = pages.folder()
@@ -229,13 +240,14 @@ test("a search is drawn with its front, and says how much of the space was seen"
   pages.check_elements(page)
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
     "find it: m on c, 8 devices of 40.0 GiB; simulated, median of 8 steps",
-    "7 of 9 mixes planned, 2 of them refused, and 1 known systems in 1 s, then 2 s for "
+    "7 of 9 mixes planned, 2 of them refused, and 2 known systems in 1 s, then 2 s for "
       .. "contributions and order; 4 simulations were in the cache; 5 do not fit in memory, 3 of "
       .. "them since a device gets more rows than model.rows_bound allows; 4 are not allowed, 1 "
       .. "left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
     "Without used_rows the best mix is refused: no rows", "Where the time goes",
     "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
       .. "mix: mine n=2", "yours: in none of the mixes that were tried",
+    "known system: no padding, no overlap", ">1.25<",
     "Refused, 2 mixes, such as zero: no room", "The known system lancet",
     "&lt;worst&gt;: 30 ms, 4 GiB",
     "+20.0%", ">dw_schedule<")
