@@ -66,8 +66,8 @@ StepSamples step_samples(const Graph& graph, const RunResult& result);
 StepSamples rehearse(const Plan& plan, const RehearsalOptions& options);
 
 /// Returns the factors that follow from the middles of the samples (the means of those between the
-/// quartiles) and the times of the same ops alone in plan.spec.cost. Requires: samples of each group
-/// of the plan.
+/// quartiles) and the times of the same ops alone in plan.spec.cost. Requires: samples of each
+/// group of the plan.
 InStep in_step(const Plan& plan, const StepSamples& samples);
 /// Returns by what factor compute took longer in `now` than in `then`, with the time in which ranks
 /// waited for a slower one: the ratio of the sums of the middles of all groups of compute ops and

@@ -9,7 +9,7 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
   { "max", "(): number?", "largest number; nil if the list is empty" },
   { "min", "(): number?", "smallest number; nil if the list is empty" },
   { "median", "(): number?", "median of the numbers; nil if the list is empty" },
-  { "middle", "(): number?", "mean of the numbers between the quartiles; nil if the list is empty" },
+  { "middle", "(): number?", "mean between the quartiles; nil if the list is empty" },
   { "each", "(): (fun(): number, moe.Run?)",
     "returns an iterator over the numbers, each with its run" },
 })

@@ -59,8 +59,8 @@ end
 -- today do: beside it one sees what the best mix gains apart from padding.
 local WITHOUT_PADDING = "raf_rows"
 
---- Returns the table of the plain mix, the known system without padding, the best mixes and the best
---- known system.
+--- Returns the table of the plain mix, the known system without padding, the best mixes and the
+--- best known system.
 function M.top(s)
   local rows = { { "mix", "iteration ms", "plain / mix", "peak GiB", "techniques" } }
   local function add(run, label)
