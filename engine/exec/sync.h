@@ -24,9 +24,9 @@ class Aborted : public std::exception {
 };
 
 /// Requests from the operating system that the calling thread runs soon after it wakes, even when
-/// all cores are computing: a comm lane works for microseconds and then waits. Where the system
-/// refuses a part of the request, the thread only wakes later: without the privilege CAP_SYS_NICE
-/// it gets no larger share of a core than others.
+/// all cores are computing, and keeps its core: a comm lane works for microseconds and then waits.
+/// With the privilege CAP_SYS_NICE it becomes a real-time thread (SCHED_FIFO) or, where the system
+/// allows none, gets the largest share of a core; without it, it only wakes later.
 void wake_promptly();
 
 /// Which ops of one rank have finished in an epoch. An epoch is one run of the program, counted
