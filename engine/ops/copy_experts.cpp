@@ -261,7 +261,6 @@ const OpDef kReturnGradients = {
     .outputs = {several("sums", kMaxTensors)},
     .infer = infer_back,
     .work = work_shadows,
-    .alias_each = true,
     .loose_slots = true,
     .scratch_bytes = scratch_back,
     .host_inputs = first_input};

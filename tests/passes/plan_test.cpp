@@ -120,6 +120,17 @@ TEST_CASE("a plan of a graph and an illegal schedule is refused") {
              Contains("'b1.moe.a2a_1' is on lane 'compute'"));
 }
 
+TEST_CASE("gradients of residents are summed where the device's own are") {
+  const auto plan = make_plan(small_spec({stage("eplb")}));
+  const std::vector<OpId> sums = test::ops_of(plan->graph, "sum_residents");
+  REQUIRE(!sums.empty());
+  for (const OpId id : sums) {
+    const Op& op = plan->graph.op(id);
+    for (size_t i = 0; i < op.outputs.size(); ++i)
+      CHECK(plan->memory.buffers[op.outputs[i].index()].alias_of == op.inputs[i + 1]);
+  }
+}
+
 TEST_CASE("irregular counts of another layer are refused") {
   const auto plan = make_plan(small_spec({stage("irregular_a2a")}));
   Graph graph = plan->graph;

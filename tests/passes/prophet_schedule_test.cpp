@@ -53,23 +53,6 @@ std::map<OpId, Span> spans(const Plan& plan) {
   return by_op;
 }
 
-TEST_CASE("a device sums gradients of experts where its own are") {
-  for (const char* const pass : {"prophet", "eplb"}) {
-    INFO(pass);
-    const auto plan = make_plan(timed({stage(pass)}));
-    std::vector<OpId> sums = ops_of(plan->graph, "return_gradients");
-    for (const OpId op : ops_of(plan->graph, "sum_residents")) sums.push_back(op);
-    REQUIRE(!sums.empty());
-    for (const OpId id : sums) {
-      const Op& op = plan->graph.op(id);
-      for (size_t i = 0; i < op.outputs.size(); ++i) {
-        const TensorId own = op.inputs[op.inputs.size() - op.outputs.size() + i];
-        CHECK(plan->memory.buffers[op.outputs[i].index()].alias_of == own);
-      }
-    }
-  }
-}
-
 TEST_CASE("the compute between layers hides T / tau of experts, in sixteenths") {
   PlacementRates rates;
   rates.expert_bytes = 100;
