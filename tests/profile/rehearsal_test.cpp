@@ -182,7 +182,7 @@ TEST_CASE("a rehearsal under a routing model says nothing about the gate's choic
 
 TEST_CASE("beside runs the machine is as slow as the steps of a rehearsal tell") {
   const auto plan = make_plan(tiny_target(false));
-  StepSamples then = rehearse(*plan, {.steps = 2}), now = then;
+  StepSamples then = rehearse(*plan, {.steps = 3}), now = then;  // whose middles are samples
   CHECK(slower(plan->graph, now, then) == 1);
   for (auto& [group, samples] : now) {
     for (Nanoseconds& ns : samples) ns *= 3;
