@@ -81,8 +81,8 @@ std::optional<Algorithm> ask(const Lane& lane, LtCall& call, const Alignments& a
                      CUBLAS_STATUS_SUCCESS;
   };
   set(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, static_cast<uint64_t>(lane.workspace_bytes));
-  // Where a sum is split among blocks, its parts are float32. Unless it is told so, the library may
-  // store them in the type of the result and so round every part to bfloat16.
+  // Where a sum is split among blocks, its parts are float32. Without this preference the library
+  // may store the parts in the type of the result, which rounds every part to bfloat16.
   set(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK,
       static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   set(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, at.b);
