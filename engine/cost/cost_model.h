@@ -14,6 +14,7 @@
 
 #include "engine/base/units.h"
 #include "engine/cluster/cluster.h"
+#include "engine/cost/block_fills.h"
 #include "engine/cost/in_step.h"
 #include "engine/cost/overlap.h"
 #include "engine/cost/samples.h"
@@ -34,6 +35,9 @@ struct RoutedWork {
   const std::vector<double>* bytes = nullptr;
   /// For Collective::kExperts: AllToAll::bytes of each step; steps run one after the other.
   const std::vector<std::vector<double>>* steps = nullptr;
+  /// How the rows of a compute op at the experts spread over blocks; null: evenly over as many
+  /// blocks as there are without copies of experts. Only given to a model that reads_blocks().
+  const BlockFills* blocks = nullptr;
 };
 
 /// What a collective and the compute of its rank cost each other while both run. On a CPU, the
@@ -66,6 +70,8 @@ class CostModel {
   virtual Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork&) const {
     return op_ns(graph, op);
   }
+  /// Whether routed_ns() reads RoutedWork::blocks.
+  virtual bool reads_blocks() const { return false; }
   /// Returns the time to wake a lane: from the end of an op to the begin of one that waits for it.
   virtual Nanoseconds handoff_ns() const { return 0; }
   /// Returns the time from an arbiter's choice of a transfer to the begin of the transfer, in which
@@ -220,8 +226,10 @@ class ProfileCache;
 /// is not in the cache is timed by `measure`, and its samples are stored. Times that were read once
 /// are kept, so that a plan uses one value per op. An op whose work depends on slot occupancy is
 /// measured at the context's occupancy and at 0, 1/4, 1/2, 3/4 and 1, each with a cache key of its
-/// own ("... fill=0.8", to three decimals); in between, its time is interpolated linearly, so that
-/// a run with many different loads needs few measurements. Other ops are measured with full slots.
+/// own ("... fill=0.8", to three digits); in between, its time is interpolated linearly, so that a
+/// run with many different loads needs few measurements. Where the op counts the rows of blocks, it
+/// is measured with all blocks filled alike (timed_fills()), and its time is the mean, over its
+/// blocks, of the times at their fills. Other ops are measured with full slots.
 /// Samples in the cache that were disturbed are measured again if the machine is quiet now, and
 /// replaced by new ones that are undisturbed or have a lower median. Not thread-safe.
 class ProfileCost : public CostModel {
@@ -241,6 +249,7 @@ class ProfileCost : public CostModel {
     return routed_ns(graph, op, {context_});
   }
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
+  bool reads_blocks() const override { return true; }
   Nanoseconds handoff_ns() const override;
   /// With in-step factors: `taken` is the measured time to copy the bytes plus InStep::core_ns,
   /// `late` is InStep::core_late_ns. With an overlap table: `slowdown` is its row for the number of
@@ -272,13 +281,20 @@ class ProfileCost : public CostModel {
 
  private:
   /// Returns the op's key in the cache, without the prefix, and the context at which the op is
-  /// measured.
-  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op,
-                                                   double slot_occupancy) const;
-  /// Returns the op's median time at one of `occupancies_`: from seen_, the cache or a measurement.
-  Nanoseconds measured_ns(const Graph& graph, OpId op, double slot_occupancy) const;
-  /// Returns the op's median time at any occupancy, interpolated between `occupancies_`.
-  Nanoseconds alone_ns(const Graph& graph, OpId op, double slot_occupancy) const;
+  /// measured. fill: the slot occupancy, or the fill of each block of an op that counts blocks.
+  std::pair<std::string, WorkContext> signature_of(const Graph& graph, OpId op, double fill) const;
+  /// Returns the op's median time at this fill: from seen_, the cache or a measurement.
+  Nanoseconds measured_ns(const Graph& graph, OpId op, double fill) const;
+  /// Returns the fills between which the op's time is interpolated, ascending.
+  std::vector<double> fills_of(const Graph& graph, OpId op) const;
+  /// Returns the op's time with all slots at one of fills_of(), also where packed rows had room for
+  /// some slots only when it was measured.
+  double all_filled_ns(const Graph& graph, OpId op, double fill) const;
+  /// Returns the mean of the op's times at the given fills, each with a weight; interpolated.
+  double mean_ns(const Graph& graph, OpId op,
+                 const std::vector<std::pair<double, double>>& weights) const;
+  /// Returns the op's median time for this work.
+  Nanoseconds alone_ns(const Graph& graph, OpId op, const RoutedWork& routed) const;
   /// Returns the median of the samples of `signature`: from seen_, else from the cache if each is
   /// at least `least` ns there and they need not be measured again, else from measure().
   template <class F>
@@ -293,8 +309,7 @@ class ProfileCost : public CostModel {
   bool has_link_;
   Cluster link_;
   WorkContext context_;
-  double slot_occupancy_;            // context_.slot_occupancy to three decimals, as in keys
-  std::vector<double> occupancies_;  // occupancies at which ops are measured, ascending
+  double slot_occupancy_;  // context_.slot_occupancy to three digits, as in keys
   MeasureHandoff measure_handoff_;
   Quiet quiet_;
   double slower_ = 1;

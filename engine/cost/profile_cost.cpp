@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
 #include "engine/cost/profile_cache.h"
@@ -10,13 +11,13 @@
 namespace moe {
 namespace {
 
-/// Returns the occupancy to three decimals, as in cache keys.
-double rounded(double slot_occupancy) {
-  return std::round(slot_occupancy * 1000) / 1000;
+/// Returns the fill to three digits, as in cache keys.
+double rounded(double fill) {
+  return std::stod(fmt::format("{:.3g}", fill));
 }
 
 /// Returns the slot occupancy at which packed rows of the op (Tensor::stored_rows) fill their
-/// storage, to three decimals, rounded down; 1 if its rows are not packed.
+/// storage, to three digits; 1 if its rows are not packed.
 double full_occupancy(const Graph& graph, const Op& op) {
   double full = 1;
   for (const auto* list : {&op.inputs, &op.outputs}) {
@@ -29,7 +30,19 @@ double full_occupancy(const Graph& graph, const Op& op) {
       full = std::min(full, static_cast<double>(rows.stored_rows) / slots);
     }
   }
-  return std::floor(full * 1000) / 1000;
+  return rounded(full);
+}
+
+/// Returns the fills of the blocks, or of packed rows the fills of slots, each with the weight 1.
+std::vector<std::pair<double, double>> weights_of(const BlockFills& blocks, bool packed) {
+  const size_t n = packed ? index(blocks.sources) : 1;
+  std::vector<std::pair<double, double>> weights;
+  for (size_t b = 0; b < blocks.fills.size(); b += n) {
+    double sum = 0;
+    for (size_t i = b; i < b + n; ++i) sum += blocks.fills[i];
+    weights.emplace_back(sum / static_cast<double>(n), 1.0);
+  }
+  return weights;
 }
 
 /// Whether samples of a new measurement are better than those with the median `before`.
@@ -59,11 +72,8 @@ ProfileCost::ProfileCost(std::shared_ptr<ProfileCache> cache, std::string key_pr
       link_(link != nullptr ? *link : Cluster()),
       context_(context),
       slot_occupancy_(rounded(context.slot_occupancy)),
-      occupancies_{0, 0.25, 0.5, 0.75, 1},
       measure_handoff_(std::move(measure_handoff)),
       quiet_(std::move(quiet)) {
-  const auto at = std::lower_bound(occupancies_.begin(), occupancies_.end(), slot_occupancy_);
-  if (at == occupancies_.end() || *at != slot_occupancy_) occupancies_.insert(at, slot_occupancy_);
   if (has_link_) check(link_);
 }
 
@@ -94,45 +104,87 @@ Nanoseconds ProfileCost::median_of(const std::string& signature, Nanoseconds lea
 }
 
 std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph, OpId op,
-                                                              double slot_occupancy) const {
+                                                              double fill) const {
   std::string signature = op_signature(graph, op);
   if (!work_follows_occupancy(graph, op)) return {std::move(signature), {}};
-  return {signature + fmt::format(" fill={:g}", slot_occupancy),
-          {.slot_occupancy = slot_occupancy}};
+  if (!counts_blocks(graph, graph.op(op))) {
+    return {signature + fmt::format(" fill={:g}", fill), {.slot_occupancy = fill}};
+  }
+  return {signature + fmt::format(" each block={:g}", fill),
+          {.slot_occupancy = fill / attr_double(graph.op(op), "occupancy", 1)}};
 }
 
-Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double slot_occupancy) const {
-  const auto [signature, context] = signature_of(graph, op, slot_occupancy);
+Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
+  const auto [signature, context] = signature_of(graph, op, fill);
   const Nanoseconds least = graph.def(op).collective == Collective::kNone ? 1 : 0;
   return checked_ns(
       median_of(signature, least, [&, &with = context] { return measure_(graph, op, with); }),
       [&] { return fmt::format("op '{}', as measured,", graph.op(op).name); });
 }
 
-Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId op, double slot_occupancy) const {
-  if (rounded(slot_occupancy) == slot_occupancy_ || !work_follows_occupancy(graph, op)) {
-    return measured_ns(graph, op, slot_occupancy_);
+std::vector<double> ProfileCost::fills_of(const Graph& graph, OpId id) const {
+  const Op& op = graph.op(id);
+  std::vector<double> fills = {0, 0.25, 0.5, 0.75, 1, slot_occupancy_};
+  if (counts_blocks(graph, op)) {
+    fills = timed_fills(graph, op, slot_occupancy_);
+    for (double& fill : fills) fill = rounded(fill);
+  } else if (const double full = full_occupancy(graph, op); full < 1) {
+    fills = {0, rounded(full / 2), full, std::min(slot_occupancy_, full)};
   }
-  const double most = most_occupancy(graph, op);
-  MOE_CHECK(slot_occupancy >= 0 && slot_occupancy <= most * (1 + 1e-9),
-            "op '{}': the slot occupancy is {}, but must be from 0 to {}", graph.op(op).name,
-            slot_occupancy, most);
-  // Above 1 the last segment is extended.
-  std::vector<double> occupancies = occupancies_;
-  if (const double full = full_occupancy(graph, graph.op(op)); full < 1) {
-    occupancies = {0, rounded(full / 2), full, std::min(slot_occupancy_, full)};
-    std::sort(occupancies.begin(), occupancies.end());
-    occupancies.erase(std::unique(occupancies.begin(), occupancies.end()), occupancies.end());
+  std::sort(fills.begin(), fills.end());
+  fills.erase(std::unique(fills.begin(), fills.end()), fills.end());
+  return fills;
+}
+
+double ProfileCost::all_filled_ns(const Graph& graph, OpId op, double fill) const {
+  const auto taken = static_cast<double>(measured_ns(graph, op, fill));
+  if (!counts_blocks(graph, graph.op(op))) return taken;
+  const TimedRows timed = timed_rows(graph, graph.op(op), fill);
+  if (timed.filled == timed.slots) return taken;
+  const auto empty = static_cast<double>(measured_ns(graph, op, 0));
+  const double slots = static_cast<double>(timed.slots) / static_cast<double>(timed.filled);
+  return empty + (taken - empty) * slots;
+}
+
+double ProfileCost::mean_ns(const Graph& graph, OpId op,
+                            const std::vector<std::pair<double, double>>& weights) const {
+  const std::vector<double> fills = fills_of(graph, op);
+  std::vector<double> shares(fills.size());
+  double all = 0;
+  for (const auto& [fill, weight] : weights) {
+    all += weight;
+    // Beyond the last fill the last segment is extended.
+    const auto above = std::lower_bound(fills.begin() + 1, fills.end() - 1, fill);
+    const double up = (fill - *(above - 1)) / (*above - *(above - 1));
+    shares[index(above - fills.begin())] += weight * up;
+    shares[index(above - fills.begin()) - 1] += weight * (1 - up);
   }
-  const auto above =
-      std::lower_bound(occupancies.begin() + 1, occupancies.end() - 1, slot_occupancy);
-  const double hi = *above, lo = *(above - 1);
-  const auto at_hi = static_cast<double>(measured_ns(graph, op, hi));
-  const auto at_lo = static_cast<double>(measured_ns(graph, op, lo));
-  const double ns = at_lo + (at_hi - at_lo) * (slot_occupancy - lo) / (hi - lo);
-  return checked_ns(std::max(ns, 0.0), [&] {
-    return fmt::format("op '{}', as measured, with a slot_occupancy of {:g}", graph.op(op).name,
-                       slot_occupancy);
+  double ns = 0;
+  for (size_t i = 0; i < fills.size(); ++i) {
+    if (shares[i] != 0) ns += all_filled_ns(graph, op, fills[i]) * shares[i] / all;
+  }
+  return std::max(ns, 0.0);
+}
+
+Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId id, const RoutedWork& routed) const {
+  const Op& op = graph.op(id);
+  if (!work_follows_occupancy(graph, id)) return measured_ns(graph, id, slot_occupancy_);
+  const double most = most_occupancy(graph, id);
+  double fill = routed.work.slot_occupancy;
+  MOE_CHECK(fill >= 0 && fill <= most * (1 + 1e-9),
+            "op '{}': the slot occupancy is {}, but must be from 0 to {}", op.name, fill, most);
+  if (rounded(fill) == slot_occupancy_) fill = slot_occupancy_;
+  std::vector<std::pair<double, double>> weights = {{fill, 1.0}};
+  if (counts_blocks(graph, op) && routed.blocks != nullptr) {
+    weights = weights_of(*routed.blocks, graph.tensor(op.inputs[0]).stored_rows > 0);
+  } else if (counts_blocks(graph, op)) {
+    // As without copies of experts: the slots of copies are empty.
+    const double holds = std::min(1.0, attr_double(op, "occupancy", 1) * std::max(1.0, fill));
+    weights = {{std::min(1.0, fill), holds}, {0, 1 - holds}};
+  }
+  return checked_ns(mean_ns(graph, id, weights), [&] {
+    return fmt::format("op '{}', as measured, with a slot_occupancy of {:g}", op.name,
+                       routed.work.slot_occupancy);
   });
 }
 
@@ -150,7 +202,7 @@ Nanoseconds ProfileCost::handoff_ns() const {
 
 Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const {
   if (is_view(graph, graph.op(op))) return 0;
-  Nanoseconds ns = alone_ns(graph, op, routed.work.slot_occupancy);
+  Nanoseconds ns = alone_ns(graph, op, routed);
   const bool collective = graph.def(op).collective != Collective::kNone;
   if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, routed));
   if (!in_step_ && collective) return ns;
@@ -168,7 +220,7 @@ CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {
   if (!collective) return {};
   CoreSharing sharing;
   if (in_step_ && in_step_->core_ns > 0) {
-    sharing.taken = alone_ns(graph, op, slot_occupancy_) + in_step_->core_ns;
+    sharing.taken = alone_ns(graph, op, {context_}) + in_step_->core_ns;
     sharing.late = in_step_->core_late_ns;
   }
   if (overlap_) sharing.slowdown = overlap_->at(blocks_);

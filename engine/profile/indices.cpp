@@ -7,6 +7,7 @@
 
 #include "engine/base/index.h"
 #include "engine/base/rng.h"
+#include "engine/cost/block_fills.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/ops/stored_rows.h"
@@ -100,28 +101,42 @@ TensorId packed_rows(const Graph& graph, const Op& op, int64_t n) {
   return {};
 }
 
-/// Returns the counts of packed rows at the slot occupancy, which is an even one unless the op has
-/// attr occupancy: then the rows fill one slot of the device after the other. `n`: number of
-/// counts, those of each part of the batch one after the other.
-std::vector<int32_t> packed_counts(const Op& op, Role role, const Tensor& rows, int64_t n,
+/// Returns how many of `rows` rows block b of `blocks` has, spread evenly.
+int32_t rows_of_block(int64_t rows, int64_t blocks, int64_t b) {
+  return static_cast<int32_t>(rows / blocks + (b < rows % blocks ? 1 : 0));
+}
+
+/// Returns the counts of packed rows at the source of the tokens, spread evenly at the slot
+/// occupancy. `n`: number of counts, those of each part of the batch one after the other.
+std::vector<int32_t> packed_counts(const Op& op, const Tensor& rows, int64_t n,
                                    const WorkContext& context) {
   const int64_t blocks = blocks_in(rows), parts = n / blocks;
-  const int64_t capacity = rows.shape[rows.shape.size() - 2];
-  const bool by_slot = op.attrs.contains("occupancy") && role == Role::kRecvCounts;
-  const int64_t slots = by_slot ? rows.shape[0] : blocks, sources = blocks / slots;
-  const double share = attr_double(op, "share", 1);
-  const double even = context.slot_occupancy * static_cast<double>(slots * capacity) *
-                      (by_slot ? attr_double(op, "occupancy") : 1);
-  const double room = static_cast<double>(rows.stored_rows) / static_cast<double>(sources);
-  const auto total = static_cast<int64_t>(share * std::min(even, room));
+  const double even =
+      context.slot_occupancy * static_cast<double>(blocks * rows.shape[rows.shape.size() - 2]);
+  const auto total = static_cast<int64_t>(attr_double(op, "share", 1) *
+                                          std::min(even, static_cast<double>(rows.stored_rows)));
   std::vector<int32_t> counts;
   for (int64_t part = 1; part <= parts; ++part) {
-    const int64_t up_to = total * part / parts;
     for (int64_t b = 0; b < blocks; ++b) {
-      const int64_t s = b / sources;
-      const int64_t here = by_slot ? std::clamp<int64_t>(up_to - s * capacity, 0, capacity)
-                                   : up_to * (s + 1) / slots - up_to * s / slots;
-      counts.push_back(static_cast<int32_t>(here));
+      counts.push_back(rows_of_block(total * part / parts, blocks, b));
+    }
+  }
+  return counts;
+}
+
+/// Returns the n counts of an op that counts blocks: timed_rows(), spread evenly over source ranks;
+/// those of each part of the batch one after the other.
+std::vector<int32_t> counts_of_blocks(const Graph& graph, const Op& op, int64_t n,
+                                      const WorkContext& context) {
+  const TimedRows timed =
+      timed_rows(graph, op, context.slot_occupancy * attr_double(op, "occupancy", 1));
+  const int64_t blocks = blocks_in(graph.tensor(op.inputs[0])), parts = n / blocks;
+  const int64_t sources = blocks / timed.slots;
+  std::vector<int32_t> counts;
+  for (int64_t part = 1; part <= parts; ++part) {
+    for (int64_t b = 0; b < blocks; ++b) {
+      const int64_t rows = b / sources < timed.filled ? timed.rows_of_slot * part / parts : 0;
+      counts.push_back(rows_of_block(rows, sources, b % sources));
     }
   }
   return counts;
@@ -197,26 +212,6 @@ std::vector<int32_t> placement_codes(const Op& op, size_t n) {
   return {placement.codes().begin(), placement.codes().end()};
 }
 
-/// Returns the row counts [slots, sources] of a device at the given slot occupancy. The rows fill
-/// one slot after the other.
-std::vector<int32_t> rows_of_slots(const Graph& graph, const Op& op, size_t input,
-                                   const WorkContext& context) {
-  const Shape& blocks = graph.tensor(op.inputs[input]).shape;
-  const int64_t capacity = capacity_of(graph, op);
-  std::vector<int32_t> rows(index(blocks[0] * blocks[1]));
-  const double a_source = attr_double(op, "share", 1) * context.slot_occupancy *
-                          attr_double(op, "occupancy") * static_cast<double>(blocks[0] * capacity);
-  int64_t left = std::llround(a_source);
-  for (int64_t s = 0; s < blocks[0]; ++s) {
-    const int64_t here = std::min(left, capacity);
-    for (int64_t p = 0; p < blocks[1]; ++p) {
-      rows[index(s * blocks[1] + p)] = static_cast<int32_t>(here);
-    }
-    left -= here;
-  }
-  return rows;
-}
-
 }  // namespace
 
 std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
@@ -234,14 +229,14 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
     case Role::kCounts:
     case Role::kLoads:
     case Role::kRecvCounts: {
+      if (role == Role::kRecvCounts && counts_blocks(graph, op)) {
+        return counts_of_blocks(graph, op, static_cast<int64_t>(n), context);
+      }
       const auto packed = packed_rows(graph, op, static_cast<int64_t>(n));
       if (packed.valid()) {
-        return packed_counts(op, role, graph.tensor(packed), static_cast<int64_t>(n), context);
+        return packed_counts(op, graph.tensor(packed), static_cast<int64_t>(n), context);
       }
       if (ops::stored_of(op) > 0) return map_values(graph, op, role, context);  // numbers the slots
-      if (op.attrs.contains("occupancy") && role == Role::kRecvCounts) {
-        return rows_of_slots(graph, op, input, context);
-      }
       const int64_t rows = used_places(op, context, capacity_of(graph, op));
       return std::vector<int32_t>(n, static_cast<int32_t>(rows));
     }

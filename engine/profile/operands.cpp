@@ -188,14 +188,13 @@ void ProfileOperands::rotate_parts(const Graph& graph, const Op& op) {
   const bool rows_in = !ways.empty() && ways[0].inputs[0] == kRows;
   if (!rows_in || b >= op.inputs.size() || !op.inputs[b].valid()) return;
   const Shape& x = graph.tensor(op.inputs[0]).shape;
-  const int64_t rows = *static_cast<const int32_t*>(static_cast<void*>(input_copies_[e].first));
+  const auto* const ends = static_cast<const int32_t*>(static_cast<void*>(input_copies_[e].first));
+  const std::vector<int32_t> rows(ends, ends + num_elements(graph.tensor(op.inputs[e]).shape));
+  const int64_t most = *std::max_element(rows.begin(), rows.end());
   const auto parts = std::llround(1 / attr_double(op, "share", 1));
-  if (rows == 0) return;
-  rotation_ = PartRotation{b,
-                           e,
-                           num_elements(graph.tensor(op.inputs[e]).shape),
-                           rows,
-                           std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / rows)),
+  if (most == 0) return;
+  rotation_ = PartRotation{b, e, rows,
+                           std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / most)),
                            std::max<int64_t>(1, output_copies_[0].count)};
 }
 
@@ -286,11 +285,13 @@ void ProfileOperands::advance() {
     inputs_[joined.input] = static_cast<std::byte*>(outputs_[joined.output]) + joined.offset;
   }
   if (rotation_) {
-    const int64_t part = call_ / rotation_->calls_a_part % rotation_->num_parts;
-    std::fill_n(static_cast<int32_t*>(inputs_[rotation_->begin]), rotation_->num_row_ends,
-                static_cast<int32_t>(part * rotation_->rows));
-    std::fill_n(static_cast<int32_t*>(inputs_[rotation_->end]), rotation_->num_row_ends,
-                static_cast<int32_t>((part + 1) * rotation_->rows));
+    const auto part = static_cast<int32_t>(call_ / rotation_->calls_a_part % rotation_->num_parts);
+    auto* const begins = static_cast<int32_t*>(inputs_[rotation_->begin]);
+    auto* const ends = static_cast<int32_t*>(inputs_[rotation_->end]);
+    for (size_t block = 0; block < rotation_->rows.size(); ++block) {
+      begins[block] = part * rotation_->rows[block];
+      ends[block] = (part + 1) * rotation_->rows[block];
+    }
   }
   ++call_;
 }

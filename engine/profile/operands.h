@@ -66,8 +66,9 @@ class ProfileOperands {
   /// For an op that is one part of a cut along rows. The rows of all parts are in one tensor; calls
   /// use the rows of one part after the other, so that they are as cold in the caches as in a step.
   struct PartRotation {
-    size_t begin, end;  // the inputs that hold row begins and row ends
-    int64_t num_row_ends, rows, num_parts, calls_a_part;
+    size_t begin, end;          // the inputs that hold row begins and row ends
+    std::vector<int32_t> rows;  // of a part, in each block
+    int64_t num_parts, calls_a_part;
   };
 
   void join(const Graph& graph, const Op& op);

@@ -82,9 +82,21 @@ double ratio(int64_t rows, int64_t places) {
   return static_cast<double>(rows) / static_cast<double>(places);
 }
 
+/// Returns the rows of these source ranks, in this order.
+ExpertCounts of_sources(const ExpertCounts& all, const std::vector<size_t>& sources) {
+  ExpertCounts counts(static_cast<int64_t>(sources.size()), all.experts);
+  for (size_t p = 0; p < sources.size(); ++p) {
+    for (int64_t e = 0; e < all.experts; ++e) {
+      counts.at(static_cast<int64_t>(p), e) = all.at(static_cast<int64_t>(sources[p]), e);
+    }
+  }
+  return counts;
+}
+
 bool all_equal(const std::vector<RoutedWork>& works) {
   return std::all_of(works.begin(), works.end(), [&](const RoutedWork& l) {
-    return l.work.slot_occupancy == works[0].work.slot_occupancy;
+    return l.work.slot_occupancy == works[0].work.slot_occupancy &&
+           (l.blocks == nullptr || l.blocks->fills == works[0].blocks->fills);
   });
 }
 
@@ -116,10 +128,11 @@ ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity) {
   return choices;
 }
 
-RoutedStep::RoutedStep(const Graph& graph, const Group& holders)
+RoutedStep::RoutedStep(const Graph& graph, const Group& holders, bool by_block)
     : graph_(graph),
       ranks_(index(graph.num_ranks)),
       holders_(resolve(holders, graph.num_ranks, "experts")),
+      by_block_(by_block),
       layers_(moe_layers(graph)),
       rows_(layers_.size()),
       entries_(graph.num_ops()) {
@@ -195,7 +208,7 @@ int32_t RoutedStep::round_of_experts(OpId op, size_t layer) {
     return r.layer == layer && r.round == round;
   });
   if (known != rounds_.end()) return static_cast<int32_t>(known - rounds_.begin());
-  rounds_.push_back({layer, round, {}});
+  rounds_.push_back({layer, round, {}, {}});
   return static_cast<int32_t>(rounds_.size() - 1);
 }
 
@@ -304,30 +317,30 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   rows.sent.assign(ranks_ * ranks_, 0);
   std::vector<int64_t> of_source(ranks_), of_device(ranks_);
   const int64_t n = holders_.size, slots = placement.bounds().slots();
+  if (by_block_) rows.blocks.assign(ranks_, {.sources = n, .capacity = layer.capacity});
   for (size_t r = 0; r < ranks_; ++r) {  // the body runs at the first rank of each group
     const auto rank = static_cast<int64_t>(r);
     if (holders_.place(rank) != 0) continue;
-    ExpertCounts mine(n, layer.experts);
-    for (int64_t p = 0; p < n; ++p) {
-      for (int64_t e = 0; e < layer.experts; ++e) {
-        mine.at(p, e) = kept.at(holders_.member(rank, p), e);
-      }
-    }
-    const std::vector<int64_t> by_slot = rows_by_slot(placement, mine);
     std::vector<size_t> members;
     for (int64_t p = 0; p < n; ++p) members.push_back(index(holders_.member(rank, p)));
+    const std::vector<int64_t> by_slot = rows_by_slot(placement, of_sources(kept, members));
     const int64_t* rows_of = by_slot.data();
     for (const size_t device : members) {
       for (int64_t s = 0; s < slots; ++s) {
         int64_t of_slot = 0;
         for (const size_t source : members) {
           const int64_t count = *rows_of++;
+          if (by_block_) rows.blocks[device].fills.push_back(ratio(count, layer.capacity));
           if (count == 0) continue;
           rows.sent[source * ranks_ + device] += count;
           of_source[source] += count;
           of_slot += count;
         }
-        of_device[device] += of_slot + padding(l, placement, s, of_slot);
+        const int64_t padded = padding(l, placement, s, of_slot);
+        of_device[device] += of_slot + padded;
+        for (int64_t p = 0; by_block_ && p < n; ++p) {
+          rows.blocks[device].fills[index(s * n + p)] += ratio(padded, n * layer.capacity);
+        }
       }
     }
   }
@@ -339,6 +352,7 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
     // The occupancy of a device is relative to the slots that it has without expert copies: as many
     // as a source rank, experts * capacity.
     rows.experts[r].work.slot_occupancy = ratio(of_device[r], layer.experts * layer.capacity);
+    if (by_block_) rows.experts[r].blocks = &rows.blocks[r];
   }
 }
 
@@ -380,10 +394,25 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
   }
 }
 
+BlockFills RoutedStep::blocks_in(const RoundRows& rows, int64_t device) const {
+  const BlockFills& all = rows_[rows.layer].blocks[index(device)];
+  BlockFills result = {.sources = 0, .capacity = all.capacity, .fills = {}};
+  std::vector<bool> sends;
+  for (int64_t source = 0; source < all.sources; ++source) {
+    sends.push_back(meet(rows.round, holders_, source, holders_.place(device)));
+    if (sends.back()) ++result.sources;
+  }
+  for (size_t b = 0; b < all.fills.size(); ++b) {
+    if (sends[b % sends.size()]) result.fills.push_back(all.fills[b]);
+  }
+  return result;
+}
+
 void RoutedStep::fill_round(RoundRows& rows) const {
   const MoeLayer& layer = layers_[rows.layer];
   const std::vector<int64_t>& sent = rows_[rows.layer].sent;
   rows.experts.resize(ranks_);
+  rows.blocks.resize(by_block_ ? ranks_ : 0);
   for (size_t r = 0; r < ranks_; ++r) {
     const auto device = static_cast<int64_t>(r);
     int64_t received = 0;
@@ -393,6 +422,10 @@ void RoutedStep::fill_round(RoundRows& rows) const {
     }
     rows.experts[r].work.slot_occupancy =
         ratio(received * rows.round.of, layer.experts * layer.capacity);
+    if (by_block_) {
+      rows.blocks[r] = blocks_in(rows, device);
+      rows.experts[r].blocks = &rows.blocks[r];
+    }
   }
 }
 

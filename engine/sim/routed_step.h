@@ -38,9 +38,10 @@ enum class Side : uint8_t { kSource, kExperts };
 
 class RoutedStep {
  public:
-  /// `holders`: the group of ranks that together hold all experts (ModelSpec::expert_group). Keeps
-  /// a reference to the graph.
-  RoutedStep(const Graph& graph, const Group& holders);
+  /// `holders`: the group of ranks that together hold all experts (ModelSpec::expert_group).
+  /// by_block: whether RoutedWork::blocks is given for compute ops at the experts. Keeps a
+  /// reference to the graph.
+  RoutedStep(const Graph& graph, const Group& holders, bool by_block = false);
   RoutedStep(const RoutedStep&) = delete;
 
   const std::vector<MoeLayer>& layers() const { return layers_; }
@@ -78,6 +79,7 @@ class RoutedStep {
   struct Rows {
     std::vector<int64_t> sent;  // [source rank, device], with rows that stay on their rank
     std::vector<RoutedWork> source, experts;  // indexed by rank
+    std::vector<BlockFills> blocks;           // indexed by rank; empty unless by_block
     bool source_used = false, experts_used = false;
     int64_t room = 0;  // rows for which a device has room, if rows are packed (Tensor::stored_rows)
     int64_t static_rows = 0;  // attr of the layer's op place; 0: copies compute the rows they get
@@ -109,6 +111,7 @@ class RoutedStep {
     size_t layer;
     Round round;
     std::vector<RoutedWork> experts;  // indexed by rank
+    std::vector<BlockFills> blocks;   // as in Rows
   };
   struct Entry {
     int32_t layer = -1;
@@ -131,11 +134,14 @@ class RoutedStep {
   void check_room(size_t layer, size_t rank, int64_t rows);
   void fill_matrix(Exchange& exchange);
   void fill_round(RoundRows& rows) const;
+  /// Returns the blocks of a device in a round: those of the sources that send to it.
+  BlockFills blocks_in(const RoundRows& rows, int64_t device) const;
   bool ranks_alike() const;
 
   const Graph& graph_;
   const size_t ranks_;
   const Group holders_;
+  const bool by_block_;
   std::vector<MoeLayer> layers_;
   std::vector<Rows> rows_;  // indexed by layer
   std::vector<Exchange> exchanges_;

@@ -328,6 +328,30 @@ TEST_CASE("calls of a part take turns at the rows of all parts, which never leav
   CHECK(seen == Rows{{0, 8}, {8, 16}, {16, 24}, {24, 32}});
 }
 
+TEST_CASE("where packed rows have room for one full slot only, all parts leave the others empty") {
+  Graph graph(op_table());
+  const auto add = [&](Tensor tensor) { return graph.add_tensor(std::move(tensor)); };
+  const TensorId x = add({"x", {2, 2, 40, 8}, DType::kF32, TensorKind::kInput});
+  graph.tensor(x).stored_rows = 80;
+  const TensorId w = add({"w", {2, 16, 8}, DType::kF32, TensorKind::kParam});
+  const TensorId end = add({"end", {2, 2}, DType::kI32, TensorKind::kInput});
+  const TensorId begin = add({"begin", {2, 2}, DType::kI32, TensorKind::kInput});
+  const OpId part = graph.add_op("expert_linear", "part", {x, w, TensorId(), end, begin},
+                                 {{"rows", std::string("used")}, {"share", 0.25}});
+  ProfileOperands operands(graph, part, {.slot_occupancy = 1});
+  std::set<std::vector<int32_t>> seen;
+  for (int call = 0; call < 1000; ++call) {
+    operands.next();
+    const auto* from = static_cast<const int32_t*>(operands.inputs()[4]);
+    const auto* to = static_cast<const int32_t*>(operands.inputs()[3]);
+    seen.insert({from[0], to[0], from[1], to[1], to[2] - from[2], to[3] - from[3]});
+  }
+  CHECK(seen == std::set<std::vector<int32_t>>{{0, 10, 0, 10, 0, 0},
+                                               {10, 20, 10, 20, 0, 0},
+                                               {20, 30, 20, 30, 0, 0},
+                                               {30, 40, 30, 40, 0, 0}});
+}
+
 TEST_CASE("waking a lane is sampled in both directions and takes some time") {
   std::vector<Nanoseconds> samples = profile_handoff(2).ns;
   CHECK(samples.size() == 180);
