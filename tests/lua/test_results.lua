@@ -405,7 +405,8 @@ test("intervals are wider where cores vary in speed, and where fewer steps run",
     return math.log(p.hi_ms / p.iteration_ms)
   end
   local still = half(0, 9)
-  local expected = 1.645 * 1.25 * 0.1 / math.sqrt(8)  -- of the median of 8 steps
+  -- Of the median of 8 steps, neighbours of which are alike.
+  local expected = 1.645 * 1.25 * 1.25 * 0.1 / math.sqrt(8)
   assert(math.abs(half(0.1, 9) ^ 2 - still ^ 2 - expected ^ 2) < 1e-9)
   assert(half(0.1, 5) > half(0.1, 9) and half(0.1, 9) > still)
 end)

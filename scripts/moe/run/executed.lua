@@ -122,9 +122,11 @@ end
 -- the rehearsed steps tell; how much the cores' speed varies: each step of the run is compared with
 -- the rehearsal's step beside it; and how much the simulated steps differ, since a gate that learns
 -- routes otherwise than in the rehearsal. The median of n samples has MEDIAN / sqrt(n) of their
--- standard deviation; the noise of steps is in the rehearsal's median and in the run's. The
--- distance between quartiles is 1.35 standard deviations.
-local FIT, QUARTILES, MEDIAN, NINETY = 0.015, 1.35, 1.25, 1.645
+-- standard deviation, and SERIAL times as much if neighbours are alike, as the steps of a host are
+-- that changes its speed over seconds (seeds 61 and 73). The noise of steps is in three medians:
+-- the rehearsal's, the run's and that of the rehearsal's steps beside the run. The distance between
+-- quartiles is 1.35 standard deviations.
+local FIT, QUARTILES, MEDIAN, SERIAL, NINETY = 0.015, 1.35, 1.25, 1.25, 1.645
 
 -- Returns the distance between the quartiles of the samples divided by their median.
 local function spread_of(samples)
@@ -142,9 +144,9 @@ local function uncertainty(info, simulated, spec, steps)
   local own, rehearsed = math.max(1, steps - 1), spec.cost.rehearse
   -- The first step does not count; the loads of a routing model are known.
   local routes = spec.routing and 0 or spread_of(simulated) / QUARTILES
-  local speed = MEDIAN * info.speed_spread / math.sqrt(own)
-  local both = MEDIAN / QUARTILES * math.sqrt(1 / own + 1 / rehearsed)
-  local known = FIT ^ 2 + speed ^ 2 + (both * info.rehearsal_spread) ^ 2
+  local speed = SERIAL * MEDIAN * info.speed_spread / math.sqrt(own)
+  local all_three = SERIAL * MEDIAN / QUARTILES * math.sqrt(2 / own + 1 / rehearsed)
+  local known = FIT ^ 2 + speed ^ 2 + (all_three * info.rehearsal_spread) ^ 2
   return NINETY * math.sqrt(known + routes ^ 2), NINETY * math.sqrt(known)
 end
 

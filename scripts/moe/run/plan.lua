@@ -247,7 +247,7 @@ function M.plan(t)
   local at = errors.here()
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
-  c = settings.call(c)
+  c = settings.call(c, M.PLAN, "moe.plan", at)
   local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end

@@ -338,8 +338,13 @@ function M.entry(entry, point, full, at)
 end
 
 --- Returns the checked fields `c` of a function that runs something, changed as the settings say.
---- fields: its field list; path: that of the fields in errors.
+--- fields: its field list; path: that of the fields in errors. Raises a user error for a setting
+--- that can have no effect, before anything runs.
 function M.call(c, fields, path, at)
+  for _, s in ipairs(M.all()) do
+    if not (s.head or s.found) then M.unknown(s, {}, at) end
+  end
+  M.check "sure"
   M.case(c, {})
   for _, head in ipairs { "model", "cluster", "system" } do
     if c[head] then M.used(head) end

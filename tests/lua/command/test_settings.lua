@@ -135,6 +135,16 @@ test("a name that no experiment has is named before another mistake that may fol
     assert(not world.run(text).message:find("--set", 1, true))
   end)
 
+test("a function that runs something refuses a name that nothing has before it runs", function()
+  local text = expect.HEAD .. [[
+moe.train { model = m, ranks = 2, system = moe.system "raf" {}, steps = 2 }
+]]
+  local w = world.run(text, { set = { seed = "2" } })
+  expect.failed(w, 2, "--set seed=2: unknown name 'seed'")
+  expect.equal(#w.plans, 0)
+  expect.equal(#world.run(text).plans, 1)
+end)
+
 test("a setting that changes nothing is an error", function()
   fails("model.layers", "2", "is the recipe's own value")
   fails("cluster.nic.bytes_per_s", "x1", "is the recipe's own value")
