@@ -12,22 +12,15 @@ std::shared_ptr<const Plan> plan_in_rounds(PlanSpec spec, double groups) {
   return make_plan(std::move(spec));
 }
 
-RunResult run_poisoned(const Plan& plan, Precision precision) {
-  RunOptions options = options_of(plan, 3);
-  options.precision = precision;
-  options.test.poison = true;
-  return run_cpu(plan, options);
-}
-
 TEST_CASE("exchanged in rounds, a step has the whole's loss and routing, and trains as it does") {
   for (const auto& [ranks, groups] : {std::pair{2, 2}, {4, 2}, {4, 4}}) {
     for (const char* gate : {"switch", "top2"}) {
       CAPTURE(ranks, groups, gate);
       const PlanSpec spec = spec_of(small_model(gate), ranks, Precision::kF64);
-      const RunResult whole = run_poisoned(*plan_of(spec), Precision::kF64);
+      const RunResult whole = run_poisoned(*plan_of(spec), 3, Precision::kF64);
       const auto plan = plan_in_rounds(spec, groups);
       CHECK(plan->stages.at(0).changed);
-      const RunResult rounds = run_poisoned(*plan, Precision::kF64);
+      const RunResult rounds = run_poisoned(*plan, 3, Precision::kF64);
       CHECK(rounds.peak_bytes == plan->memory.peak_bytes());
       // A row's bits in float64 do not depend on the rows beside it: the forward is the same to the
       // last bit. A weight's gradient is a sum over rows, which every rank takes group by group

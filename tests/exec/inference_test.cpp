@@ -30,11 +30,6 @@ PlanSpec inference_spec(int64_t ranks, Precision precision = Precision::kF64) {
   return spec;
 }
 
-std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
-  spec.system.stages = std::move(stages);
-  return make_plan(std::move(spec));
-}
-
 RunResult infer(const Plan& plan, int64_t batches,
                 std::shared_ptr<const PathProfile> popularity = nullptr) {
   RunOptions options = options_of(plan, batches);

@@ -14,20 +14,6 @@ std::vector<Stage> parts_of_range(double parts, double before, double after) {
           pass("partition", {{"parts", parts}, {"before", before}, {"after", after}})};
 }
 
-std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
-  spec.system.stages = std::move(stages);
-  return make_plan(std::move(spec));
-}
-
-RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision) {
-  RunOptions options = options_of(plan, steps);
-  options.precision = precision;
-  options.test.poison = true;
-  RunResult result = run_cpu(plan, options);
-  CHECK(result.peak_bytes == plan.memory.peak_bytes());
-  return result;
-}
-
 void check_same_routing(const RunResult& whole, const RunResult& parts) {
   REQUIRE(whole.moe.size() == parts.moe.size());
   for (size_t step = 0; step < whole.moe.size(); ++step) {

@@ -34,11 +34,6 @@ Stage placed_by(PlacementStage how) {
   return stage;
 }
 
-std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
-  spec.system.stages = std::move(stages);
-  return make_plan(std::move(spec));
-}
-
 PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision = Precision::kF64) {
   Gpt2 model = small_model(gate, 2);
   model.experts = std::max(model.experts, ranks);

@@ -145,6 +145,10 @@ std::shared_ptr<const Plan> plan_of(const PlanSpec& spec, const Graph& graph) {
 std::shared_ptr<const Plan> plan_of(const PlanSpec& spec) {
   return plan_of(spec, step_graph(spec));
 }
+std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
+  spec.system.stages = std::move(stages);
+  return make_plan(std::move(spec));
+}
 
 Schedule random_schedule(const Graph& graph, Rng& rng) {
   Schedule schedule;
@@ -207,6 +211,17 @@ RunOptions options_of(const Plan& plan, int64_t steps) {
 
 RunResult run_cpu(const Plan& plan, const RunOptions& options) {
   return make_cpu_executor()->run(plan, options);
+}
+
+RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision) {
+  RunOptions options = options_of(plan, steps);
+  options.precision = precision;
+  options.test.poison = true;
+  RunResult result = run_cpu(plan, options);
+  MOE_CHECK(result.peak_bytes == plan.memory.peak_bytes(),
+            "the run needed {} bytes, but the plan says {}", result.peak_bytes,
+            plan.memory.peak_bytes());
+  return result;
 }
 
 }  // namespace moe::test

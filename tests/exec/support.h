@@ -30,6 +30,8 @@ Graph ragged_step_graph(const PlanSpec& spec);
 /// The graph in program order on the lanes "compute" and "comm".
 std::shared_ptr<const Plan> plan_of(const PlanSpec& spec, const Graph& graph);
 std::shared_ptr<const Plan> plan_of(const PlanSpec& spec);
+/// Returns the plan of the spec with these stages in place of its own.
+std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages);
 
 /// Any lanes, 1 to 3 of them for collectives, and any order that the graph allows.
 Schedule random_schedule(const Graph& graph, Rng& rng);
@@ -40,5 +42,8 @@ Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng);
 /// Reference tokens and initial values for the plan's model.
 RunOptions options_of(const Plan& plan, int64_t steps);
 RunResult run_cpu(const Plan& plan, const RunOptions& options);
+/// Runs with memory that is filled with NaN before each use, and checks that the run's peak is the
+/// plan's.
+RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision);
 
 }  // namespace moe::test

@@ -209,15 +209,12 @@ end
 -- By how much slower a machine is simulated to learn how a step's time depends on its speed.
 local SLOWER = 1.1
 
--- The most executed steps whose routing is simulated.
-local MOST_ROUTED = 64
-
 -- Returns the used slots of a run's first steps, as plan:simulate takes them; nil where the routing
 -- was known before the run, and without MoE layers.
 local function routed(spec, steps)
   if spec.routing or not steps[1] or #steps[1] == 0 then return nil end
   local used = {}
-  for i = 1, math.min(#steps, MOST_ROUTED) do
+  for i = 1, math.min(#steps, target.MOST_PREDICTED) do
     used[i] = {}
     for l, layer in ipairs(steps[i]) do used[i][l] = layer.counts end
   end

@@ -72,16 +72,13 @@ function M.simulated_spec(case, ends, edits)
   return spec
 end
 
--- The most steps that are simulated to predict a run.
-local MOST_PREDICTED = 64
-
 -- Returns the options of a case's simulations. All systems of the case simulate the same number of
 -- steps. A run under a routing model is predicted step by step, since its loads are known: a
 -- placement may begin to move experts in any of them.
 local function simulation_of(entry, case)
   local real = train.is_real(entry.kind)
   local steps = not real and entry.steps
-    or real and case.model.routing and math.min(entry.steps, MOST_PREDICTED)
+    or real and case.model.routing and math.min(entry.steps, target.MOST_PREDICTED)
   for _, system in ipairs(case.systems) do
     steps = steps or target.places(system) and target.PLACED_STEPS
   end

@@ -167,6 +167,9 @@ end
 --- first step has none.
 M.PLACED_STEPS = 8
 
+--- The most steps of an executed run that are simulated, to predict it and then with its routing.
+M.MOST_PREDICTED = 64
+
 --- Returns the plan of one candidate of system.expand(). Errors name the line `at`.
 function M.plan_of(spec, candidate, at)
   spec.system = candidate
