@@ -81,12 +81,19 @@ local marked = #R.runs - #errors
 table.sort(errors)
 local function at(share) return 100 * errors[math.max(1, math.ceil(share * #errors))] end
 
-local resolved, ranked = 0, 0
+-- The prediction for the speed that the machine had, and for the routing of the run.
+local function for_the_run(p) return p.same_routing_ms or p.same_speed_ms or p.iteration_ms end
+local function frozen(p) return p.iteration_ms end
+
+local resolved, ranked, ranked_frozen = 0, 0, 0
 for _, d in ipairs(kept:differences()) do
   if d.verdict ~= "not resolved" then
-    local faster = d.a.prediction.iteration_ms < d.b.prediction.iteration_ms
+    local function right(predicted)
+      local faster = predicted(d.a.prediction) < predicted(d.b.prediction)
+      return faster == (d.verdict == "faster") and 1 or 0
+    end
     resolved = resolved + 1
-    if faster == (d.verdict == "faster") then ranked = ranked + 1 end
+    ranked, ranked_frozen = ranked + right(for_the_run), ranked_frozen + right(frozen)
   end
 end
 
@@ -97,6 +104,7 @@ else
     .. "95th percentile %.1f%%, largest %.1f%%"):format(#R.runs, marked, at(0.5), at(0.95), at(1)))
   print(("Runs in their predictions' intervals of 90%%: %d of %d, %.0f%%"):format(inside, #errors,
     100 * inside / #errors))
-  print(("Pairs of systems of one configuration whose difference is resolved: %d, of which %d were "
-    .. "predicted in the order in which they ran"):format(resolved, ranked))
+  print(("Pairs of systems of one configuration whose difference is resolved: %d, of which %d are "
+    .. "predicted in the order in which they ran, at the speed that the machine had; by the frozen "
+    .. "predictions, at another speed, %d"):format(resolved, ranked, ranked_frozen))
 end
