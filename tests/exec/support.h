@@ -14,7 +14,7 @@ namespace moe::test {
 
 /// The reference model at its reference sizes, the batch of 8 rows shared by the ranks.
 Gpt2 reference_model(const std::string& gate, int64_t num_ranks);
-/// A model whose step takes well under a millisecond: 2 blocks, one of them MoE, `rows` a rank.
+/// A model whose step takes well under a millisecond: 2 blocks, one of them MoE, `rows` per rank.
 Gpt2 small_model(const std::string& gate = "switch", int64_t rows = 2);
 
 /// A spec with plain expert parallelism for these many ranks.

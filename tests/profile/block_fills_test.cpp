@@ -59,7 +59,8 @@ PlanSpec spec_of(bool packed, bool placed, int64_t ranks) {
   return spec;
 }
 
-/// Routes all choices to experts by `weights`, as many to each source's as `places` allow.
+/// Returns the choices that find a slot when each rank spreads its choices over experts in the
+/// ratio of `weights`, each rank beginning at another expert.
 ExpertCounts routed_by(const std::vector<int64_t>& weights, const MoeLayer& layer, int64_t ranks) {
   ExpertCounts counts(ranks, layer.experts);
   int64_t all = 0;
