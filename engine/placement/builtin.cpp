@@ -6,17 +6,9 @@
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/placement/performance_model.h"
+#include "engine/placement/policies.h"
 
 namespace moe {
-
-// The functions that make the policies; each has a file of its own, which names its paper. A new
-// policy needs a file and a place in this list, whose order is that of the policies' passes.
-#define MOE_POLICIES(X) \
-  X(prophet_policy)     \
-  X(fastermoe_shadowing_policy) X(top_k_policy) X(eplb_policy) X(swap_policy) X(ultraep_policy)
-#define MOE_DECLARE_POLICY(policy) PlacementPolicy policy();
-MOE_POLICIES(MOE_DECLARE_POLICY)
-#undef MOE_DECLARE_POLICY
 
 const std::vector<PlacementPolicy>& builtin_policies() {
   static const std::vector<PlacementPolicy> policies = [] {

@@ -5,6 +5,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/placement/builtin.h"
+#include "engine/placement/policies.h"
 
 namespace moe {
 namespace {

@@ -2,6 +2,7 @@
 
 #include "engine/placement/builtin.h"
 #include "engine/placement/performance_model.h"
+#include "engine/placement/policies.h"
 
 namespace moe {
 namespace {

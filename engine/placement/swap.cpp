@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/placement/builtin.h"
+#include "engine/placement/policies.h"
 
 namespace moe {
 namespace {

@@ -1,5 +1,6 @@
 #include "engine/base/errors.h"
 #include "engine/placement/builtin.h"
+#include "engine/placement/policies.h"
 
 namespace moe {
 

@@ -5,6 +5,7 @@
 #include <numeric>
 
 #include "engine/placement/builtin.h"
+#include "engine/placement/policies.h"
 #include "engine/placement/quota.h"
 
 namespace moe {
