@@ -271,10 +271,13 @@ void check_numbers(const OpDef& def, const char* what, const std::vector<Operand
 
 void check_declared(const OpTable& table) {
   std::set<std::string_view> names;
+  std::string_view before;
   for (const OpDef* const each : table.defs()) {
     const OpDef& def = *each;
-    MOE_CHECK(def.name != nullptr && def.doc != nullptr,
-              "an op of the table must have a name and a doc, but one is missing");
+    MOE_CHECK(def.name != nullptr, "an op of the table, {}, has no name",
+              each == table.defs()[0] ? "the first" : fmt::format("that after {}", before));
+    before = def.name;
+    MOE_CHECK(def.doc != nullptr, "op {}: it has no doc", def.name);
     MOE_CHECK(names.insert(def.name).second,
               "op {}: the name must be unique in the table, but two ops have it", def.name);
     MOE_CHECK(!def.inputs.empty(), "op {}: at least one input must be declared, but there is none",

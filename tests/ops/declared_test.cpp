@@ -46,6 +46,7 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
   CHECK(refusal([](OpDef&) {}).empty());
   const std::pair<std::function<void(OpDef&)>, const char*> faults[] = {
       {[](OpDef& d) { d.inputs = {}; }, "op mine: at least one input must be declared"},
+      {[](OpDef& d) { d.doc = nullptr; }, "op mine: it has no doc"},
       {[](OpDef& d) { d.work = nullptr; }, "op mine: functions infer and work must both be given"},
       {[](OpDef& d) { d.run_f64 = nullptr; },
        "op mine: kernels run_f32 and run_f64 must both be given"},
