@@ -1,17 +1,19 @@
 #include "engine/cost/block_fills.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <numeric>
 
 #include "engine/base/index.h"
 #include "engine/cost/profile_cache.h"
 #include "engine/graph/op_def.h"
-#include "engine/passes/placement/place_experts.h"
 #include "engine/profile/indices.h"
 #include "tests/sim/routing.h"
 
 namespace moe {
 namespace {
 
+using test::copies;
 using test::counted;
 using test::flat_cluster;
 using test::ops_of;
@@ -40,16 +42,6 @@ std::vector<int64_t> by_slot(const std::vector<int64_t>& rows, int64_t sources) 
 
 bool is_packed(const Graph& graph, OpId op) {
   return graph.tensor(graph.op(op).inputs[0]).stored_rows > 0;
-}
-
-/// Experts may have copies on one more slot of each device.
-Stage copies() {
-  Stage made{.name = "test", .kind = StageKind::kPlacement};
-  made.transform = [](Graph graph, const PassContext& context) {
-    const PlacementStage how = {.policy = "test", .use = PlacementUse::kNow, .shadows = 1};
-    return place_experts(std::move(graph), how, context);
-  };
-  return made;
 }
 
 PlanSpec spec_of(bool packed, bool placed, int64_t ranks) {

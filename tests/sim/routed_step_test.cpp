@@ -3,7 +3,6 @@
 #include <catch2/catch.hpp>
 #include <numeric>
 
-#include "engine/passes/placement/place_experts.h"
 #include "tests/model/gpt2.h"
 #include "tests/sim/routing.h"
 
@@ -213,20 +212,9 @@ TEST_CASE("a shadow takes its own device's rows off the wire") {
   CHECK(m[2] == 64.0 * static_cast<double>(kept.at(1, 1)));  // of 1 to 0: expert 1 alone
 }
 
-/// A placement stage whose copies compute `rows` rows.
-Stage padded(int64_t rows) {
-  Stage made{.name = "test", .kind = StageKind::kPlacement};
-  made.transform = [rows](Graph graph, const PassContext& context) {
-    const PlacementStage how = {
-        .policy = "test", .use = PlacementUse::kNow, .shadows = 1, .static_rows = rows};
-    return place_experts(std::move(graph), how, context);
-  };
-  return made;
-}
-
 TEST_CASE("with static_rows a copy that has rows computes exactly as many, and sends no padding") {
   const auto plan_of = [](int64_t rows) {
-    return make_plan(routed_spec(counted({padded(rows)}), 2, flat_cluster(2)));
+    return make_plan(routed_spec(counted({test::copies(rows)}), 2, flat_cluster(2)));
   };
   const auto plain = plan_of(0), fixed = plan_of(50);
   // Device 1 has a copy of expert 0 of device 0, which has rows of device 1 in layer 0 alone.

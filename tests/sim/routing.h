@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "engine/base/rng.h"
+#include "engine/passes/placement/place_experts.h"
 #include "engine/sim/routed_step.h"
 #include "engine/sim/simulator.h"
 #include "tests/passes/fixture.h"
@@ -37,6 +38,18 @@ inline std::vector<Stage> counted(std::vector<Stage> more = {}) {
   std::vector<Stage> stages = {stage("irregular_a2a"), stage("used_rows")};
   stages.insert(stages.end(), more.begin(), more.end());
   return stages;
+}
+
+/// A stage after which each device has a slot for a copy of an expert. Copies compute `static_rows`
+/// rows, or with 0 those that they get.
+inline Stage copies(int64_t static_rows = 0) {
+  Stage made{.name = "test", .kind = StageKind::kPlacement};
+  made.transform = [static_rows](Graph graph, const PassContext& context) {
+    const PlacementStage how = {
+        .policy = "test", .use = PlacementUse::kNow, .shadows = 1, .static_rows = static_rows};
+    return place_experts(std::move(graph), how, context);
+  };
+  return made;
 }
 
 /// Four blocks, MoE in 1 and 3; 32 tokens per rank, 4 experts, 10 places per expert.
