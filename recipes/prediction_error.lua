@@ -104,7 +104,7 @@ else
     .. "95th percentile %.1f%%, largest %.1f%%"):format(#R.runs, marked, at(0.5), at(0.95), at(1)))
   print(("Runs in their predictions' intervals of 90%%: %d of %d, %.0f%%"):format(inside, #errors,
     100 * inside / #errors))
-  print(("Pairs of systems of one configuration whose difference is resolved: %d, of which %d are "
-    .. "predicted in the order in which they ran, at the speed that the machine had; by the frozen "
-    .. "predictions, at another speed, %d"):format(resolved, ranked, ranked_frozen))
+  print(("Pairs of systems of one configuration whose difference is resolved: %d, of which %d were "
+    .. "predicted in the order in which they ran; for the speed and the routing of the runs, %d"
+    ):format(resolved, ranked_frozen, ranked))
 end
