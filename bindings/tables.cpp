@@ -74,6 +74,7 @@ json passes() {
                    {"reads", reads_name(pass.reads)},
                    {"needs", names_of(pass.needs)},
                    {"gives", names_of(pass.gives)},
+                   {"inference", pass.inference_only},
                    {"options", options_json(pass.options)}});
   }
   return all;

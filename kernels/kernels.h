@@ -22,16 +22,12 @@
 #include <vector>
 
 #include "kernels/bf16.h"
+#include "kernels/gate_rules.h"
+#include "kernels/maps.h"
 
 namespace moe::kernels {
 
 using Stream = void*;
-
-/// How the weights of a token's choices are computed from the scores p of the gate: the score
-/// itself (kProb), the score divided by the sum over the token's choices (kRenorm), or 1 (kOne).
-enum class WeightRule : int32_t { kProb, kRenorm, kOne };
-/// How scores p are computed from logits: softmax over experts, or elementwise sigmoid.
-enum class ScoreRule : int32_t { kSoftmax, kSigmoid };
 
 /// Sizes of one attention call. Head j of a matrix is its columns [j * width, (j + 1) * width); the
 /// width is head_dim for q and k, and value_dim for v and ctx. Query head h reads head
@@ -60,9 +56,6 @@ struct GatedForm {
   double limit = std::numeric_limits<double>::infinity();
   double alpha = 1, offset = 0;
 };
-
-/// A function of one number: factor * x (kScale), 1 / (1 + exp(-x)), or x where x > 0, else 0.
-enum class Map : int32_t { kScale, kSigmoid, kRelu };
 
 /// How split_heads() and join_heads() cut a row: it has `heads` groups of `first` + `second`
 /// columns. shared: the second columns are one group for all heads.
@@ -250,9 +243,9 @@ struct KernelTable {
   /// y = x with the columns a, b of each pair turned: a cos - b sin, b cos + a sin; y may be x.
   void (*rope)(T* y, const T* x, const W* angles, const RopeShape& shape, Stream);
 
-  /// y = acc + map(x); `factor` is that of kScale.
+  /// y = acc + map(x), as maps.h has it; `factor` is that of kScale.
   void (*map)(T* y, const T* x, Map map, W factor, const T* acc, int64_t n, Stream);
-  /// dx = acc + dy * the slope of kSigmoid or kRelu where the function's value is y.
+  /// dx = acc + dy * the slope of the function where its value is y; the map must have dx().
   void (*map_dx)(T* dx, const T* dy, const T* y, Map map, const T* acc, int64_t n, Stream);
   /// y [rows,cols] = acc + a * b; b is [rows,cols], or [rows] where `by_row` is set.
   void (*mul)(T* y, const T* a, const T* b, const T* acc, int64_t rows, int64_t cols, bool by_row,

@@ -10,7 +10,8 @@ namespace {
 
 bool passes_gradient(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
-  return def.gradient != nullptr && (def.differentiable == nullptr || def.differentiable(op));
+  const bool has_rule = def.gradient != nullptr && def.gradient != no_gradient;
+  return has_rule && (def.differentiable == nullptr || def.differentiable(op));
 }
 
 /// Returns, per tensor, whether it is a parameter or depends on one through ops with a gradient.

@@ -269,6 +269,10 @@ void check_numbers(const OpDef& def, const char* what, const std::vector<Operand
 
 }  // namespace
 
+void no_gradient(GradContext&, OpId op) {
+  MOE_CHECK(false, "no gradient flows through op {}", op.index());
+}
+
 void check_declared(const OpTable& table) {
   std::set<std::string_view> names;
   std::string_view before;
@@ -284,6 +288,9 @@ void check_declared(const OpTable& table) {
               def.name);
     MOE_CHECK(def.infer != nullptr && def.work != nullptr,
               "op {}: functions infer and work must both be given", def.name);
+    MOE_CHECK(def.gradient != nullptr,
+              "op {}: it has no gradient rule; give no_gradient if no gradient flows through it",
+              def.name);
     const bool moves = def.collective != Collective::kNone;
     MOE_CHECK(
         moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),

@@ -232,6 +232,9 @@ template <class T>
 struct KernelCall;  // ops/kernel_call.h
 class GradContext;  // graph/autodiff.h
 
+/// The value of OpDef::gradient of an op through which no gradient flows. Never called.
+void no_gradient(GradContext&, OpId op);
+
 struct OpDef {
   const char* name;
   const char* doc;
@@ -249,7 +252,8 @@ struct OpDef {
   /// and what is allowed when inputs or attributes are wrong.
   std::vector<TensorSpec> (*infer)(const Graph&, const Op&) = nullptr;
   Work (*work)(const Graph&, const Op&, const WorkContext&) = nullptr;
-  /// The gradient rule: emits the op's backward; null when no gradient flows through this kind.
+  /// The gradient rule: emits the op's backward. An op of the table must set it, to no_gradient if
+  /// no gradient flows through this kind.
   void (*gradient)(GradContext&, OpId) = nullptr;
   /// Returns false when this op's attributes let no gradient through; null: all ops of the kind
   /// let it through.

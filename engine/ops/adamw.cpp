@@ -49,6 +49,7 @@ const OpDef kAdamw = {
     .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
     .infer = infer,
     .work = work,
+    .gradient = no_gradient,
     .mutates = {0, 1, 2},
     .run_f32 = run<float>,
     .run_f64 = run<double>};

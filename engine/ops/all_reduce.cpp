@@ -45,6 +45,7 @@ const OpDef kAllReduce = {
     .outputs = {several("sums", kMaxTensors)},
     .infer = infer,
     .work = work,
+    .gradient = no_gradient,
     .alias_each = true,
     .scratch_bytes = scratch};
 

@@ -219,6 +219,7 @@ const OpDef kExchangeCounts = {
     .outputs = {{"recv_counts", Role::kRecvCounts}},
     .infer = infer_counts,
     .work = work_counts,
+    .gradient = no_gradient,
     .axes = axes_counts};
 
 }  // namespace moe::ops

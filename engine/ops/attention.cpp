@@ -135,6 +135,7 @@ const OpDef kAttentionDx = {
     .outputs = {{"dqkv"}},
     .infer = infer_dx,
     .work = work_dx,
+    .gradient = no_gradient,
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,

@@ -46,6 +46,7 @@ const OpDef kCountPart = {
     .outputs = {{"used_after", Role::kUsedBefore}},
     .infer = infer,
     .work = work,
+    .gradient = no_gradient,
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .on_host = always};

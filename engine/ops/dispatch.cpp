@@ -131,6 +131,7 @@ const OpDef kDispatchDx = {
     .outputs = {{"dx"}},
     .infer = infer_dx,
     .work = work_dx,
+    .gradient = no_gradient,
     .may_alias = {{0, 2}},
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,

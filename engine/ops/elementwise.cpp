@@ -271,6 +271,7 @@ const OpDef kSigmoid = [] {
 const OpDef kSigmoidDx = [] {
   OpDef def = each_row_op<MapDxForm<Map::kSigmoid>>("sigmoid_dx", "dx = dy y (1 - y) [+ acc]",
                                                     {{"dy"}, {"y"}, optional("acc", Role::kAdded)});
+  def.gradient = no_gradient;
   def.may_alias = {{0, 2}, {0, 0}};
   return def;
 }();
@@ -286,6 +287,7 @@ const OpDef kRelu = [] {
 const OpDef kReluDx = [] {
   OpDef def = each_row_op<MapDxForm<Map::kRelu>>("relu_dx", "dx = dy where y > 0, else 0 [+ acc]",
                                                  {{"dy"}, {"y"}, optional("acc", Role::kAdded)});
+  def.gradient = no_gradient;
   def.may_alias = {{0, 2}, {0, 0}};
   return def;
 }();

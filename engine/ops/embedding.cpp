@@ -111,6 +111,7 @@ const OpDef kEmbeddingDw = {
     .outputs = {{"dwte", Role::kTable}, optional("dwpe")},
     .infer = infer_dw,
     .work = work_dw,
+    .gradient = no_gradient,
     .may_alias = {{0, 2}, {1, 3}},
     .run_f32 = run_dw<float>,
     .run_f64 = run_dw<double>,

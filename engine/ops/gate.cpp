@@ -284,6 +284,7 @@ const OpDef kGateDlogits = {
     .outputs = {{"dlogits"}},
     .infer = infer_dlogits,
     .work = work_dlogits,
+    .gradient = no_gradient,
     .scratch_bytes = dlogits_scratch,
     .run_f32 = run_dlogits<float>,
     .run_f64 = run_dlogits<double>};

@@ -143,6 +143,7 @@ const OpDef kGatherLoads = {.name = "gather_loads",
                             .outputs = {{"loads", Role::kLoads}},
                             .infer = infer,
                             .work = work,
+                            .gradient = no_gradient,
                             .axes = axes};
 
 const OpDef kSlotRows = {
@@ -155,6 +156,7 @@ const OpDef kSlotRows = {
     .outputs = {{"rows", Role::kRecvCounts}},
     .infer = infer_rows,
     .work = work_rows,
+    .gradient = no_gradient,
     .axes = axes_rows,
     .run_f32 = run_rows<float>,
     .run_f64 = run_rows<double>,

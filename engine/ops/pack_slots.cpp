@@ -52,6 +52,7 @@ const OpDef kPackSlots = {
                 {"packed_slot_choice", Role::kSlotChoice}},
     .infer = infer,
     .work = work,
+    .gradient = no_gradient,
     .rows_end = [](const Graph&, const Op& op,
                    size_t output) { return output == 1 ? op.inputs[kCountsIn] : TensorId(); },
     .run_f32 = run<float>,

@@ -67,6 +67,7 @@ const OpDef kReduceScatter = {
     .outputs = {several("slices", kMaxTensors)},
     .infer = infer_scatter,
     .work = work,
+    .gradient = no_gradient,
     .scratch_bytes = scratch};
 
 const OpDef kAllGather = {
@@ -80,6 +81,7 @@ const OpDef kAllGather = {
     .inputs = {several("parameters", kMaxTensors)},
     .infer = infer_gather,
     .work = work,
+    .gradient = no_gradient,
     .mutates_from = 0,
     .scratch_bytes = scratch};
 

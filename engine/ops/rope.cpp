@@ -116,6 +116,7 @@ const OpDef kRopeAngles = {
     .outputs = {{"angles"}},
     .infer = infer_angles,
     .work = work_angles,
+    .gradient = no_gradient,
     .run_f32 = run_angles<float>,
     .run_f64 = run_angles<double>};
 

@@ -29,6 +29,7 @@ const OpDef kSgd = {.name = "sgd",
                     .inputs = {{"w"}, {"v"}, {"g"}},
                     .infer = infer,
                     .work = work,
+                    .gradient = no_gradient,
                     .mutates = {0, 1},
                     .run_f32 = run<float>,
                     .run_f64 = run<double>};

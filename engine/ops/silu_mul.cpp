@@ -143,6 +143,7 @@ const OpDef kSiluMulDx = {
     .outputs = {{"dx"}},
     .infer = infer_dx,
     .work = work_dx,
+    .gradient = no_gradient,
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,
     .run_bf16 = run_dx<kernels::Bf16>,

@@ -18,8 +18,7 @@
 namespace moe {
 
 // Each pass is defined in the file of its name, with its source and equations. A new pass needs a
-// file, its name in this list, an entry in the table below, and its place in a search
-// (scripts/moe/search/space.lua).
+// file, its name in this list and an entry in the table below.
 using GraphPass = Graph(Graph graph, const PassContext& context);
 using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
 // clang-format off

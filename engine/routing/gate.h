@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "engine/routing/expert_groups.h"
-#include "kernels/kernels.h"
+#include "kernels/gate_rules.h"
 
 namespace moe {
 

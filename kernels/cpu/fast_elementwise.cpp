@@ -111,9 +111,12 @@ void silu_mul_dx(float* dx, const float* dy, const float* x, GatedForm form, int
     });
 }
 
-MOE_INLINE Vec sigmoid(Vec x) {
-  return reciprocal(1.0f + exp_bounded(at_most(-x, splat(79.5f))));
-}
+/// As ScalarMath, of vectors. The bound keeps exp() finite.
+struct VecMath {
+  static MOE_INLINE Vec exp(Vec x) { return exp_bounded(at_most(x, splat(79.5f))); }
+  static MOE_INLINE Vec reciprocal(Vec x) { return MOE_ISA::reciprocal(x); }
+  static MOE_INLINE Vec at_least_0(Vec x) { return at_least(x, Vec{}); }
+};
 
 /// y = acc + f(i, lanes), where a null acc counts as 0.
 template <class F>
@@ -126,22 +129,20 @@ MOE_INLINE void each_sum(float* y, const float* acc, int64_t n, F f) {
 }
 
 void map(float* y, const float* x, Map map, float factor, const float* acc, int64_t n, Stream) {
-  const auto each = [&](auto f) {
-    each_sum(y, acc, n, [&](int64_t i, auto lanes) { return f(load(x + i, lanes)); });
-  };
-  if (map == Map::kScale) each([&](Vec v) { return factor * v; });
-  if (map == Map::kSigmoid) each([](Vec v) { return sigmoid(v); });
-  if (map == Map::kRelu) each([](Vec v) { return at_least(v, Vec{}); });
+  with_formulas(map, [&](auto f) {
+    each_sum(y, acc, n, [&](int64_t i, auto lanes) {
+      return f.template of<VecMath>(load(x + i, lanes), factor);
+    });
+  });
 }
 
 void map_dx(float* dx, const float* dy, const float* y, Map map, const float* acc, int64_t n,
             Stream) {
-  const auto each = [&](auto f) {
-    each_sum(dx, acc, n,
-             [&](int64_t i, auto lanes) { return f(load(dy + i, lanes), load(y + i, lanes)); });
-  };
-  if (map == Map::kSigmoid) each([](Vec d, Vec v) { return d * (v * (1.0f - v)); });
-  if (map == Map::kRelu) each([](Vec d, Vec v) { return v <= 0.0f ? Vec{} : d; });
+  with_slope<VecMath, Vec>(map, [&](auto f) {
+    each_sum(dx, acc, n, [&](int64_t i, auto lanes) {
+      return f.template dx<VecMath>(load(dy + i, lanes), load(y + i, lanes));
+    });
+  });
 }
 
 void mul(float* y, const float* a, const float* b, const float* acc, int64_t rows, int64_t cols,

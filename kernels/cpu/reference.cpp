@@ -1,5 +1,6 @@
 // The reference: double, plain loops in the order of the formulas. The fast kernels are tested
-// against it, so it is simple and shares only each_product() and AdamW's factors with them.
+// against it, so it is simple and shares only each_product(), AdamW's factors and the formulas of maps
+// with them.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -177,22 +178,13 @@ void silu_mul_dx(double* dx, const double* dy, const double* x, GatedForm form, 
   }
 }
 
-double map_of(double x, Map map, double factor) {
-  if (map == Map::kScale) return factor * x;
-  if (map == Map::kSigmoid) return 1 / (1 + std::exp(-x));
-  return x < 0 ? 0 : x;  // NaN stays
-}
-
 void map(double* y, const double* x, Map map, double factor, const double* acc, int64_t n, Stream) {
-  for (int64_t i = 0; i < n; ++i) y[i] = at_or_zero(acc, i) + map_of(x[i], map, factor);
+  for (int64_t i = 0; i < n; ++i) y[i] = at_or_zero(acc, i) + map_of(map, x[i], factor);
 }
 
 void map_dx(double* dx, const double* dy, const double* y, Map map, const double* acc, int64_t n,
             Stream) {
-  for (int64_t i = 0; i < n; ++i) {
-    const double d = map == Map::kSigmoid ? dy[i] * y[i] * (1 - y[i]) : y[i] <= 0 ? 0 : dy[i];
-    dx[i] = at_or_zero(acc, i) + d;
-  }
+  for (int64_t i = 0; i < n; ++i) dx[i] = at_or_zero(acc, i) + map_dx_of(map, dy[i], y[i]);
 }
 
 void mul(double* y, const double* a, const double* b, const double* acc, int64_t rows, int64_t cols,

@@ -112,21 +112,11 @@ __global__ void silu_mul_dx_kernel(T* dx, const T* dy, const T* x, Gated f, int6
   }
 }
 
-__device__ float map_of(float x, Map map, float factor) {
-  if (map == Map::kScale) return factor * x;
-  if (map == Map::kSigmoid) return 1 / (1 + expf(-x));
-  return x < 0 ? 0 : x;  // NaN stays
-}
-
-__device__ float map_dx_of(float dy, float y, Map map) {
-  return map == Map::kSigmoid ? dy * y * (1 - y) : y <= 0 ? 0 : dy;
-}
-
 template <class T, int N>
 __global__ void map_kernel(T* y, const T* x, Map map, float factor, const T* acc, int64_t n) {
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
     const auto v = load<N>(x + i), a = load_or_zero<N>(acc, i);
-    store(y + i, numbers<N>([&](int j) { return a.at[j] + map_of(v.at[j], map, factor); }));
+    store(y + i, numbers<N>([&](int j) { return a.at[j] + map_of(map, v.at[j], factor); }));
   }
 }
 
@@ -134,7 +124,7 @@ template <class T, int N>
 __global__ void map_dx_kernel(T* dx, const T* dy, const T* y, Map map, const T* acc, int64_t n) {
   for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
     const auto d = load<N>(dy + i), v = load<N>(y + i), a = load_or_zero<N>(acc, i);
-    store(dx + i, numbers<N>([&](int j) { return a.at[j] + map_dx_of(d.at[j], v.at[j], map); }));
+    store(dx + i, numbers<N>([&](int j) { return a.at[j] + map_dx_of(map, d.at[j], v.at[j]); }));
   }
 }
 

@@ -25,8 +25,8 @@ end
 for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
   "inference", "infer", "figures/page", "figures/charts", "figures/sensitivity", "journal",
-  "search/explore", "search/real", "papers/lina", "papers/pipemoe", "papers/prophet",
-  "papers/balance", "command/settings", "command/diff" } do
+  "search/explore", "search/real", "search/space", "papers/lina", "papers/pipemoe",
+  "papers/prophet", "papers/balance", "command/settings", "command/diff" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 

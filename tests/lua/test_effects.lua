@@ -34,6 +34,19 @@ test("a stage without effect is said under the table, once per system, with its 
     { stage = "used_rows", reason = "b" } })
 end)
 
+test("simulated placements without a routing say that no policy is called", function()
+  local recipe = expect.HEAD .. [[
+return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "raf" {}, moe.system "prophet" {}, moe.system "eplb" {} } }
+]]
+  local said = "Placements: without a routing, eplb, prophet is not called; each device is assumed "
+    .. "to receive expected_copies = 1 per layer\n"
+  local w = expect.runs(recipe)
+  assert(w.output:find(said, 1, true), w.output)
+  w = expect.runs((recipe:gsub("seq = 16", "seq = 16, routing = moe.workload 'zipf' {}")))
+  assert(not w.output:find "Placements:", w.output)
+end)
+
 test("where all does as it was told nothing is said", function()
   local w = expect.runs(RECIPE)
   assert(not w.output:find "Without effect", w.output)

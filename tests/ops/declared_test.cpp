@@ -30,6 +30,7 @@ OpDef whole() {
           .outputs = {{"y"}},
           .infer = infer_same,
           .work = no_work,
+          .gradient = no_gradient,
           .run_f32 = run_nothing<float>,
           .run_f64 = run_nothing<double>};
 }
@@ -48,6 +49,7 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
       {[](OpDef& d) { d.inputs = {}; }, "op mine: at least one input must be declared"},
       {[](OpDef& d) { d.doc = nullptr; }, "op mine: it has no doc"},
       {[](OpDef& d) { d.work = nullptr; }, "op mine: functions infer and work must both be given"},
+      {[](OpDef& d) { d.gradient = nullptr; }, "op mine: it has no gradient rule"},
       {[](OpDef& d) { d.run_f64 = nullptr; },
        "op mine: kernels run_f32 and run_f64 must both be given"},
       {[](OpDef& d) {

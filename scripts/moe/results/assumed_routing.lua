@@ -35,8 +35,27 @@ local function text_of(runs)
   return ("gate %s on %s, %s"):format(r.gate, scores, counted(runs))
 end
 
+-- Returns a line on the placements of simulated runs without a routing model, in which no policy is
+-- called, or nil.
+local function placements(runs)
+  local copies, policies = values.new {}, {}
+  for _, run in ipairs(runs) do
+    for _, stage in ipairs(not run.routing and run.stages or {}) do
+      local expected = stage.kind == "placement" and stage.options.expected_copies
+      if expected then
+        copies[#copies + 1], policies[stage.name] = expected, true
+      end
+    end
+  end
+  if #copies == 0 then return nil end
+  return ("Placements: without a routing, %s is not called; each device is assumed to receive "
+    .. "expected_copies = %s per layer"):format(table.concat(schema.keys_of(policies), ", "),
+    range(copies, "%g"))
+end
+
 --- Returns a line for each kind of routing that the runs assume. head: how a line begins; default:
---- "Routing". Results of earlier versions have no such lines.
+--- "Routing", for simulations, with a line on their placements. Results of earlier versions have no
+--- such lines.
 function M.lines(runs, head)
   local by_kind = {}
   for _, run in ipairs(runs) do
@@ -51,8 +70,11 @@ function M.lines(runs, head)
   for i, kind in ipairs(kinds) do
     lines[i] = ("%s: %s"):format(head or "Routing", text_of(by_kind[kind]))
   end
-  if #lines <= MAX_LINES then return lines end
-  return { ("%s: %d kinds, which results.json has"):format(head or "Routing", #lines) }
+  if #lines > MAX_LINES then
+    lines = { ("%s: %d kinds, which results.json has"):format(head or "Routing", #lines) }
+  end
+  if not head then lines[#lines + 1] = placements(runs) end
+  return lines
 end
 
 --- Returns what chooses the experts in an executed run: "switch gate", "routing zipf(...)".

@@ -11,6 +11,7 @@ local NONE, READY, READY_EACH = system_lib.AFTER, system_lib.DDP, system_lib.LIN
 
 -- Each dimension is { name, technique... } and each technique { name, passes = pass -> options } or
 -- { name, set = field of the system -> values }. An option with a list has one choice per value.
+-- Passes that stand nowhere here are added by add_others().
 local DIMENSIONS = {
   { "rows", { "irregular_a2a", passes = { irregular_a2a = {} } },
     { "used_rows", passes = { irregular_a2a = {}, used_rows = {} } } },
@@ -23,12 +24,7 @@ local DIMENSIONS = {
   { "placement", { "prophet", passes = { prophet = { hidden = { 0, 1 } } } },
     { "prophet_split", passes = { prophet = { hidden = 1, split = true } } },
     { "fastermoe_shadowing", passes = { fastermoe_shadowing = {} } },
-    { "top_k", passes = { top_k = { k = 2, shadows = 2 } } },
-    { "eplb", passes = { eplb = {} } }, { "swap", passes = { swap = {} } },
-    { "ultraep", passes = { ultraep = {} } }, { "echo", passes = { echo = {} } },
-    { "llep", passes = { llep = {} } }, { "lplb", passes = { lplb = {} } },
-    { "moonep", passes = { moonep = {} } }, { "flexmoe", passes = { flexmoe = {} } },
-    { "laer", passes = { laer = {} } } },
+    { "top_k", passes = { top_k = { k = 2, shadows = 2 } } } },
   { "copies", { "prophet_schedule", passes = { prophet_schedule = {} } } },
   { "weights", { "dw_schedule", passes = { dw_schedule = {} } } },
   { "discipline", { "serial", passes = { serial = {} } },
@@ -41,33 +37,41 @@ local DIMENSIONS = {
   { "activations", { "recompute", set = { recompute = { "blocks" } } } },
 }
 
--- Passes that no mix has, and why.
-local INFERENCE = "it is for inference only"
-local EXCLUDED = { placed = "it places experts as they are without it", lina_inference = INFERENCE }
-
---- Returns whether a pass is for inference only.
-function M.is_for_inference(pass) return EXCLUDED[pass] == INFERENCE end
+-- Passes that no mix has, beside those for inference: "placed" leaves experts where they are.
+local EXCLUDED = { placed = true }
 
 -- What a choice of an all-reduce policy is called.
 local REDUCE_NAMES = { [READY] = "when ready, buckets of 25 MiB",
   [READY_EACH] = "when ready, each gradient" }
 
-local kinds = {}  -- name of a pass -> its kind
-for _, row in ipairs(policy.pass_rows) do kinds[row.name] = row.kind end
+local kinds, for_inference = {}, {}  -- indexed by the name of a pass
+for _, row in ipairs(policy.pass_rows) do
+  kinds[row.name], for_inference[row.name] = row.kind, row.inference
+end
 
--- Raises an error that names the first pass that is neither in a dimension nor excluded.
-local function check_passes()
-  local known = schema.merged(EXCLUDED, {})
+--- Returns whether a pass is for inference only.
+function M.is_for_inference(pass) return for_inference[pass] or false end
+
+-- Adds the passes that no dimension has, with the defaults of their options: those that place
+-- experts to the dimension "placement", each other pass as a dimension of its own.
+local function add_others()
+  local known, placement = schema.merged(EXCLUDED, for_inference), nil
   for _, dimension in ipairs(DIMENSIONS) do
+    if dimension[1] == "placement" then placement = dimension end
     for i = 2, #dimension do
       for name in pairs(dimension[i].passes or {}) do known[name] = true end
     end
   end
-  for name in pairs(kinds) do
-    assert(known[name], name .. ": the pass is neither in a dimension of moe.search nor excluded")
+  for _, row in ipairs(policy.pass_rows) do
+    local technique = { row.name, passes = { [row.name] = {} } }
+    if not known[row.name] and row.kind == "placement" then
+      placement[#placement + 1] = technique
+    elseif not known[row.name] then
+      DIMENSIONS[#DIMENSIONS + 1] = { row.name, technique }
+    end
   end
 end
-check_passes()
+add_others()
 
 --- The names of all techniques.
 M.TECHNIQUES = {}
