@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/profile/indices.h"
+#include "kernels/bf16.h"
 
 namespace moe {
 namespace {
