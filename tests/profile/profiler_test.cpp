@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/index.h"
 #include "engine/cost/cost_model.h"
+#include "engine/cost/profile_cache.h"
 #include "engine/exec/results/machine_state.h"
 #include "engine/graph/text.h"
 #include "engine/model/model.h"
