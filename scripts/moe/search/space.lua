@@ -55,7 +55,7 @@ function M.is_for_inference(pass) return for_inference[pass] or false end
 -- Adds the passes that no dimension has, with the defaults of their options: those that place
 -- experts to the dimension "placement", each other pass as a dimension of its own.
 local function add_others()
-  local known, placement = schema.merged(EXCLUDED, for_inference), nil
+  local known, placement = schema.merged(for_inference, EXCLUDED), nil
   for _, dimension in ipairs(DIMENSIONS) do
     if dimension[1] == "placement" then placement = dimension end
     for i = 2, #dimension do
