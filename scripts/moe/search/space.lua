@@ -55,19 +55,18 @@ function M.is_for_inference(pass) return for_inference[pass] or false end
 -- Adds the passes that no dimension has, with the defaults of their options: those that place
 -- experts to the dimension "placement", each other pass as a dimension of its own.
 local function add_others()
-  local known, placement = schema.merged(for_inference, EXCLUDED), nil
+  local known, of = schema.merged(for_inference, EXCLUDED), {}  -- of: dimensions by name
   for _, dimension in ipairs(DIMENSIONS) do
-    if dimension[1] == "placement" then placement = dimension end
+    of[dimension[1]] = dimension
     for i = 2, #dimension do
       for name in pairs(dimension[i].passes or {}) do known[name] = true end
     end
   end
   for _, row in ipairs(policy.pass_rows) do
-    local technique = { row.name, passes = { [row.name] = {} } }
-    if not known[row.name] and row.kind == "placement" then
-      placement[#placement + 1] = technique
-    elseif not known[row.name] then
-      DIMENSIONS[#DIMENSIONS + 1] = { row.name, technique }
+    if not known[row.name] then
+      local dimension = row.kind == "placement" and of.placement or { row.name }
+      dimension[#dimension + 1] = { row.name, passes = { [row.name] = {} } }
+      if dimension ~= of.placement then DIMENSIONS[#DIMENSIONS + 1] = dimension end
     end
   end
 end
