@@ -1,6 +1,6 @@
 // The reference: double, plain loops in the order of the formulas. The fast kernels are tested
-// against it, so it is simple and shares only each_product(), AdamW's factors and the formulas of maps
-// with them.
+// against it, so it is simple and shares with them only each_product(), AdamW's factors and the
+// formulas of maps.h.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
