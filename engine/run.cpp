@@ -56,6 +56,15 @@ std::string missing(const ExecutorDef& executor) {
   return executor.missing == nullptr ? "" : executor.missing();
 }
 
+void check_steps(const ExecutorDef& executor, const RunResult& result) {
+  if (!executor.precisions.empty()) return;
+  const size_t steps = result.metrics.size();
+  MOE_CHECK(steps > 0, "executor '{}' returned the metrics of no step", executor.name);
+  MOE_CHECK(result.timelines.size() == steps && result.bounds.size() == steps,
+            "executor '{}' returned metrics of {} steps, but {} timelines and {} lower bounds",
+            executor.name, steps, result.timelines.size(), result.bounds.size());
+}
+
 RunResult run(const Plan& plan, std::string_view executor, const RunOptions& options) {
   const ExecutorDef& def = executor_def(executor);
   const std::vector<Precision>& own = def.precisions;
@@ -65,7 +74,9 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
         "row of the table in engine/run.cpp",
         name_of(options.precision), def.name);
   }
-  return def.make()->run(plan, options);
+  RunResult result = def.make()->run(plan, options);
+  check_steps(def, result);
+  return result;
 }
 
 PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options) {

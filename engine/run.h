@@ -13,8 +13,8 @@
 
 namespace moe {
 
-/// A row of the table of executors in run.cpp. An executor is added by a new row only: recipes, the
-/// command line, `list` and checks read the table.
+/// A row of the table of executors in run.cpp. An executor is added by a new row: recipes, the
+/// command line, `list` and checks read the table. See check_steps() for what it must return.
 struct ExecutorDef {
   const char* name;
   const char* doc;
@@ -30,6 +30,10 @@ std::span<const ExecutorDef> executors();
 const ExecutorDef& executor_def(std::string_view name);
 /// Returns why this machine cannot run the executor; "" if it can.
 std::string missing(const ExecutorDef& executor);
+
+/// Throws InternalError if `executor` computes nothing and its result lacks the metrics, the timeline
+/// or the lower bounds of a step. (exec/results/step_results.cpp makes the result of the others.)
+void check_steps(const ExecutorDef& executor, const RunResult& result);
 
 /// Runs the plan on the executor called `executor`. Throws UserError if there is none of that name,
 /// or if the executor does not support options.precision.

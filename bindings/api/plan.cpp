@@ -16,7 +16,6 @@
 #include "engine/base/limits.h"
 #include "engine/graph/text.h"
 #include "engine/profile/predict.h"
-#include "engine/replay/replay.h"
 #include "engine/routing/executed_routing.h"
 #include "engine/run.h"
 
@@ -107,10 +106,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   options.on_step = nullptr;
   const int64_t end = steady_ns();
   const size_t middle = median_step(result.metrics);
-  const LowerBound bound =
-      result.bounds.empty()  // an executor that does not give them
-          ? lower_bound(replay_input(plan.graph, plan.schedule, plan.orders, *plan.spec.cost))
-          : result.bounds[middle];
+  const LowerBound& bound = result.bounds[middle];
   json out = values_json(result.metrics[middle]);
   json samples = json::array();
   for (const Metrics& m : result.metrics) samples.push_back(to_ms(m.makespan_ns));

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <utility>
 
 #include "engine/graph/op_def.h"
 #include "engine/run.h"
@@ -21,6 +22,21 @@ TEST_CASE("the bytes that a rank holds are the bytes that the simulator reports"
     CHECK(executed.peak_bytes == plan->memory.peak_bytes());
     CHECK(executed.peak_bytes == moe::run(*plan, "simulate", {}).peak_bytes);
   }
+}
+
+TEST_CASE("what an executor leaves out of its result is named with the executor") {
+  const auto plan = plan_of(spec_of(small_model(), 2));
+  const ExecutorDef& def = executor_def("simulate");
+  RunResult result = moe::run(*plan, "simulate", {});
+  CHECK_NOTHROW(check_steps(def, result));
+  const auto refused = [&](auto& list) {
+    auto kept = std::exchange(list, {});
+    CHECK_THROWS_WITH(check_steps(def, result), Catch::Contains("executor 'simulate' returned"));
+    list = std::move(kept);
+  };
+  refused(result.metrics);
+  refused(result.timelines);
+  refused(result.bounds);
 }
 
 TEST_CASE(

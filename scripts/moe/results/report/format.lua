@@ -70,6 +70,7 @@ local function part_text(run, key) return ms(not run.oom and run[key] or nil) en
 local function speedup_text(base, run)
   if not run then return "-" end
   if run.oom then return "OOM" end
+  if run.iteration_ms == 0 then return "-" end
   return base and not base.oom and ("%.2fx"):format(base.iteration_ms / run.iteration_ms) or "-"
 end
 
