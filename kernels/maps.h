@@ -20,6 +20,9 @@ namespace moe::kernels {
 #define MOE_NAME_OF_MAP(name) k##name,
 enum class Map : int32_t { MOE_MAPS(MOE_NAME_OF_MAP) };
 #undef MOE_NAME_OF_MAP
+#define MOE_VALUE_OF_MAP(name) Map::k##name,
+inline constexpr Map kMaps[] = {MOE_MAPS(MOE_VALUE_OF_MAP)};
+#undef MOE_VALUE_OF_MAP
 
 struct ScalarMath {
   template <class X>
@@ -74,7 +77,7 @@ struct Relu {
 
 /// Calls f with the formulas of `map`.
 template <class F>
-MOE_MAP void with_formulas(Map map, F&& f) {
+MOE_MAP constexpr void with_formulas(Map map, F&& f) {
 #define MOE_CALL_MAP(name) \
   if (map == Map::k##name) f(maps::name());
   MOE_MAPS(MOE_CALL_MAP)
@@ -83,10 +86,17 @@ MOE_MAP void with_formulas(Map map, F&& f) {
 
 /// Calls f with the formulas of `map` if they have dx().
 template <class M, class X, class F>
-MOE_MAP void with_slope(Map map, F&& f) {
+MOE_MAP constexpr void with_slope(Map map, F&& f) {
   with_formulas(map, [&](auto formulas) {
     if constexpr (requires(X x) { formulas.template dx<M>(x, x); }) f(formulas);
   });
+}
+
+/// Whether the formulas of `map` have dx(), so that it has a kernel map_dx.
+constexpr bool has_slope(Map map) {
+  bool has = false;
+  with_slope<ScalarMath, double>(map, [&](auto) { has = true; });
+  return has;
 }
 
 /// The value of `map` at one number.

@@ -61,6 +61,7 @@ struct MapForm {
 
 template <Map kMap>
 struct MapDxForm {
+  static_assert(kernels::has_slope(kMap), "the map's formulas in kernels/maps.h lack dx()");
   static constexpr size_t kValues = 3;
   static constexpr double kFlops = kMap == Map::kSigmoid ? 4 : 1;
   template <class T>

@@ -116,7 +116,7 @@ TEST_CASE("maps, their gradients and products agree with the reference") {
   using kernels::Map;
   for (const auto& [rows, cols] : kRows)
     for (const int64_t shift : {0, 1})
-      for (const Map map : {Map::kScale, Map::kSigmoid, Map::kRelu})
+      for (const Map map : kernels::kMaps)
         agree_on_both(1e-5, [&](const auto& k, auto arrays) {
           using A = decltype(arrays);
           using T = typename A::Stored;
@@ -129,7 +129,7 @@ TEST_CASE("maps, their gradients and products agree with the reference") {
           std::vector<T> y(n + shift), dx(n + shift), full(n + shift), by_row(n + shift);
           std::vector<T> dots(rows);
           k.map(y.data() + shift, x.data() + shift, map, W(1.5), a, n, nullptr);
-          if (map != Map::kScale)
+          if (kernels::has_slope(map))
             k.map_dx(dx.data() + shift, dy.data() + shift, acc.data() + shift, map, a, n, nullptr);
           k.mul(full.data() + shift, dy.data() + shift, acc.data() + shift, a, rows, cols, false,
                 nullptr);
