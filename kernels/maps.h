@@ -93,7 +93,7 @@ MOE_MAP constexpr void with_slope(Map map, F&& f) {
 }
 
 /// Whether the formulas of `map` have dx(), so that it has a kernel map_dx.
-constexpr bool has_slope(Map map) {
+MOE_MAP constexpr bool has_slope(Map map) {
   bool has = false;
   with_slope<ScalarMath, double>(map, [&](auto) { has = true; });
   return has;
