@@ -31,8 +31,9 @@ const ExecutorDef& executor_def(std::string_view name);
 /// Returns why this machine cannot run the executor; "" if it can.
 std::string missing(const ExecutorDef& executor);
 
-/// Throws InternalError if `executor` computes nothing and its result lacks the metrics, the timeline
-/// or the lower bounds of a step. (exec/results/step_results.cpp makes the result of the others.)
+/// Throws InternalError if `executor` computes nothing and its result lacks the metrics, the
+/// timeline or the lower bounds of a step. (exec/results/step_results.cpp makes the result of the
+/// others.)
 void check_steps(const ExecutorDef& executor, const RunResult& result);
 
 /// Runs the plan on the executor called `executor`. Throws UserError if there is none of that name,
