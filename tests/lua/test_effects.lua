@@ -39,8 +39,8 @@ test("simulated placements without a routing say that no policy is called", func
 return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
   systems = { moe.system "raf" {}, moe.system "prophet" {}, moe.system "eplb" {} } }
 ]]
-  local said = "Placements: without a routing, eplb, prophet is not called; each device is assumed "
-    .. "to receive expected_copies = 1 per layer\n"
+  local said = "Placements: none made without a routing (eplb, prophet); each device is assumed to "
+    .. "receive expected_copies = 1 per layer\n"
   local w = expect.runs(recipe)
   assert(w.output:find(said, 1, true), w.output)
   w = expect.runs((recipe:gsub("seq = 16", "seq = 16, routing = moe.workload 'zipf' {}")))

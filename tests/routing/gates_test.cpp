@@ -321,9 +321,8 @@ TEST_CASE("a token-scope gate routes a batch in parts as it routes the whole") {
     if (scope_of(gate, 0.7) == GateScope::kToken) ++token_gates, check_parts(gate, 0.7);
     if (scope_of(gate, 0) == GateScope::kToken) ++unlimited, check_parts(gate, 0);
   }
-  // At least those that are of token scope today; a new gate may be another.
-  CHECK(token_gates >= 3);  // switch, hash, random
-  CHECK(unlimited >= 8);
+  CHECK(token_gates == 3);  // switch, hash, random
+  CHECK(unlimited == 8);
 }
 
 TEST_CASE("a gate shows whether it is of token scope") {
@@ -349,7 +348,7 @@ TEST_CASE("a gate shows whether it is of token scope") {
       CHECK_THROWS_WITH(check(), Catch::Contains("is routed differently"));
     }
   }
-  CHECK(token >= 3);  // switch, hash, random
+  CHECK(token == 3);
 }
 
 TEST_CASE("parts that hand on the places used drop nobody where micro-batches of C/2 drop C/4") {

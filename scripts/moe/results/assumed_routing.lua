@@ -48,7 +48,7 @@ local function placements(runs)
     end
   end
   if #copies == 0 then return nil end
-  return ("Placements: without a routing, %s is not called; each device is assumed to receive "
+  return ("Placements: none made without a routing (%s); each device is assumed to receive "
     .. "expected_copies = %s per layer"):format(table.concat(schema.keys_of(policies), ", "),
     range(copies, "%g"))
 end
