@@ -13,6 +13,8 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/base/mapped_file.h"
+
 namespace moe {
 
 class ExpertTable;
@@ -161,8 +163,7 @@ class OpTables {
                       const GridSource& source, std::span<const uint16_t> cells,
                       const std::string& path);
 
-  void* data_ = nullptr;
-  size_t size_ = 0;
+  MappedFile file_;
   std::string gpu_;
   std::vector<std::vector<uint16_t>> csv_cells_;  // the cells of grids from CSV
   std::vector<std::unique_ptr<OpGrid>> grids_;

@@ -1,8 +1,4 @@
 // Files of op times: the format of scripts/import_op_times.py, and a user's CSV.
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -11,7 +7,6 @@
 #include <set>
 
 #include "engine/base/errors.h"
-#include "engine/base/files.h"
 #include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
 
@@ -56,24 +51,8 @@ GridAxis axis_of(const json& axis, const std::string& path) {
 
 }  // namespace
 
-OpTables::OpTables(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  struct stat status {};
-  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw user_error("{}: the table of op times cannot be read", path);
-  }
-  size_ = static_cast<size_t>(status.st_size);
-  data_ = size_ == 0 ? MAP_FAILED : mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data_ == MAP_FAILED) {
-    data_ = nullptr;
-    throw user_error("{}: the table of op times cannot be read", path);
-  }
-  try {
-    read({static_cast<const char*>(data_), size_}, path);
-  } catch (...) {
-    munmap(data_, size_);
-    throw;
-  }
+OpTables::OpTables(const std::string& path) : file_(path, Links::kFollow) {
+  read(file_.content(), path);
 }
 
 void OpTables::read(std::string_view text, const std::string& path) {
@@ -323,9 +302,7 @@ const ExpertTable* OpTables::experts(std::string_view dtype) const {
   return nullptr;
 }
 
-OpTables::~OpTables() {
-  munmap(data_, size_);
-}
+OpTables::~OpTables() = default;
 
 std::shared_ptr<const OpTables> OpTables::open(const std::string& path) {
   static std::mutex mutex;

@@ -1,9 +1,5 @@
 #include "engine/exec/safetensors.h"
 
-#include <fcntl.h>
-#include <sys/mman.h>
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
@@ -11,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <span>
 
 #include "engine/base/errors.h"
 #include "engine/base/files.h"
@@ -197,31 +194,18 @@ Safetensors::Safetensors(const std::vector<std::string>& paths) {
   for (const std::string& path : paths) open(path);
 }
 
-Safetensors::~Safetensors() {
-  for (const auto& map : maps_) munmap(const_cast<std::byte*>(map.data()), map.size());
-}
-
 void Safetensors::open(const std::string& path) {
-  const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW));
-  struct stat status {};
-  if (!file.valid() || fstat(file.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    throw user_error("cannot read {}: {}", path,
-                     file.valid() ? "it is not a regular file" : std::strerror(errno));
-  }
-  const auto size = static_cast<size_t>(status.st_size);
-  if (size < 8) wrong(path, "it is shorter than 8 bytes");
-  void* const data = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.get(), 0);
-  if (data == MAP_FAILED) throw user_error("cannot read {}: {}", path, std::strerror(errno));
-  maps_.emplace_back(static_cast<const std::byte*>(data), size);
+  const std::string_view file = files_.emplace_back(path, Links::kRefuse).content();
+  if (file.size() < 8) wrong(path, "it is shorter than 8 bytes");
   uint64_t length = 0;
-  std::memcpy(&length, data, 8);
-  if (length > kMostHeader || length > size - 8) {
-    wrong(path, fmt::format("its header has {} bytes, the file {}", length, size));
+  std::memcpy(&length, file.data(), 8);
+  if (length > kMostHeader || length > file.size() - 8) {
+    wrong(path, fmt::format("its header has {} bytes, the file {}", length, file.size()));
   }
-  const char* const text = static_cast<const char*>(data) + 8;
-  const json header = json::parse(text, text + length, nullptr, false);
+  const std::string_view text = file.substr(8, length);
+  const json header = json::parse(text, nullptr, false);
   if (!header.is_object()) wrong(path, "its header is not a JSON object");
-  const std::span<const std::byte> content = maps_.back().subspan(8 + length);
+  const std::span content = std::as_bytes(std::span(file.substr(8 + length)));
   for (const auto& [name, tensor] : header.items()) {
     if (name == "__metadata__") continue;
     const std::optional<Entry> entry = entry_of(path, name, tensor, content);

@@ -3,14 +3,15 @@
 // Where a model's tensors are in the files is given by a TensorSource for each.
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <map>
 #include <memory>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "engine/base/mapped_file.h"
 #include "engine/model/model.h"
 
 namespace moe {
@@ -48,7 +49,6 @@ class Safetensors {
   /// Opens all files, which must not be links. Throws UserError with the path for a file that
   /// cannot be read or is not in the format, and for a tensor that is in two files.
   explicit Safetensors(const std::vector<std::string>& paths);
-  ~Safetensors();
   Safetensors(const Safetensors&) = delete;
   Safetensors& operator=(const Safetensors&) = delete;
 
@@ -61,7 +61,7 @@ class Safetensors {
   void open(const std::string& path);
 
   std::string path_;  // of the first file
-  std::vector<std::span<const std::byte>> maps_;
+  std::vector<MappedFile> files_;
   std::map<std::string, Entry> entries_;
 };
 

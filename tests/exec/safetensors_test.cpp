@@ -153,6 +153,15 @@ TEST_CASE("files that are not in the format are refused") {
   CHECK_THAT(one("[1]", "[-1,3]"), Contains("'a'"));
 }
 
+TEST_CASE("a file that is refused does not stay mapped") {
+  const File file("refused.safetensors");
+  file.write(bytes_of("[]"));
+  CHECK_THROWS_AS(opened(file), UserError);
+  std::ifstream maps("/proc/self/maps");
+  const std::string mapped{std::istreambuf_iterator<char>(maps), {}};
+  CHECK(mapped.find("refused.safetensors") == std::string::npos);
+}
+
 TEST_CASE("a model that the files do not fit is refused with both names") {
   const File file("fit.safetensors");
   write_safetensors(file.path(), some_model(), kSources, FileType::kF32, number);
