@@ -69,7 +69,7 @@ int load_total(lua_State* L) {
 
 int context_log(lua_State* L) {
   const PlaceCall& call = check_call(L, kContextType);
-  const std::string why = luaL_checkstring(L, 2);
+  const std::string why = utf8_argument(L, 2);
   if (call.log) call.log(why);
   return 0;
 }

@@ -34,7 +34,7 @@ int is_free(lua_State* L) {
 
 // Returns the reason of an order edge: the text that the recipe gives, or the recipe's line.
 std::string reason(lua_State* L, int index) {
-  if (!lua_isnoneornil(L, index)) return luaL_checkstring(L, index);
+  if (!lua_isnoneornil(L, index)) return utf8_argument(L, index);
   const std::optional<Position> position = Host::of(L).recipe_position(L);
   return position ? fmt::format("{}:{}", position->source, position->line) : "policy";
 }
@@ -43,6 +43,7 @@ int before(lua_State* L) {
   GraphSession& session = check_schedule(L);
   const OpId from = check_own_op(L, 2, session), to = check_own_op(L, 3, session);
   session.before(from, to, reason(L, 4));
+  count_kept(L);
   return 0;
 }
 
@@ -51,6 +52,7 @@ int sequence(lua_State* L) {
   const std::vector<OpId> ops = check_ops(L, 2, session);
   const std::string why = reason(L, 3);
   for (size_t i = 1; i < ops.size(); ++i) session.before(ops[i - 1], ops[i], why);
+  count_kept(L);
   return 0;
 }
 

@@ -173,6 +173,14 @@ std::string text_argument(lua_State* L, int index) {
   return {text, size};
 }
 
+std::string utf8_argument(lua_State* L, int index) {
+  std::string text = text_argument(L, index);
+  const auto at = first_invalid_byte(text);
+  if (!at) return text;
+  throw user_error("{}bad argument #{}: the text is not UTF-8 from byte {} on; give UTF-8 text",
+                   recipe_position(L), index, *at + 1);
+}
+
 void mark_array(lua_State* L, int index) {
   if (index < 0) index = lua_gettop(L) + 1 + index;
   luaL_newmetatable(L, kArrayType);

@@ -23,6 +23,8 @@ void push_json(lua_State* L, const nlohmann::json& value);
 
 /// Returns the text at `index`, which may contain NULs; raises a Lua error if it is not a text.
 std::string text_argument(lua_State* L, int index);
+/// The same for a text that results will have. Throws UserError if it is not UTF-8.
+std::string utf8_argument(lua_State* L, int index);
 
 /// Marks the table at `index` as an array.
 void mark_array(lua_State* L, int index);

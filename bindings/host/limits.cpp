@@ -61,7 +61,10 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
   const bool grows = new_size > old_size;
   if (grows && memory_cap_ != 0 && after > memory_cap_) return nullptr;
   void* result = std::realloc(block, new_size);
-  if (result == nullptr) return nullptr;
+  if (result == nullptr) {
+    system_has_no_more_ = true;
+    return nullptr;
+  }
   used_ = after;
   if (grows && memory_cap_ != 0 && after > memory_cap_ / 2) {
     stop("user", out_of_memory().message, Where::kAnywhere);
@@ -70,6 +73,12 @@ void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
 }
 
 Failure Limits::out_of_memory() const {
+  if (system_has_no_more_) {
+    return {"run",
+            "the machine gives Lua no more memory; the recipe, or a limit of the address space "
+            "(ulimit -v), leaves too little",
+            ""};
+  }
   return {"user",
           fmt::format("the recipe uses more than {} MiB of memory, the most that is allowed",
                       memory_cap_ >> 21),

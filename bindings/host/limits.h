@@ -76,9 +76,10 @@ class Limits {
 
   const size_t memory_cap_;
   size_t used_ = 0;
-  size_t at_start_ = 0;         // bytes that the process had allocated at start()
-  size_t collect_at_ = 0;       // bytes in use at which count_kept() collects
-  lua_State* state_ = nullptr;  // set between start() and finish()
+  bool system_has_no_more_ = false;  // an allocation below the cap failed
+  size_t at_start_ = 0;              // bytes that the process had allocated at start()
+  size_t collect_at_ = 0;            // bytes in use at which count_kept() collects
+  lua_State* state_ = nullptr;       // set between start() and finish()
   pthread_t thread_{};
   std::mutex mutex_;  // guards the members below, and resetting state_
   Failure request_;   // the requested error; kind "" means that there is none

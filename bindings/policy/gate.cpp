@@ -58,9 +58,19 @@ class RankGate {
     options_->push(L);
     Failure failure;
     deadline_.arm(host_.options().policy_deadline_s);
-    const bool good = try_call(L, 3, 0, failure);
+    const bool good = try_call(L, 3, 1, failure);
     deadline_.disarm();
-    if (good) return;
+    if (good) {
+      // What take() returns may be handed on.
+      const bool nothing = lua_isnil(L, -1) || lua_isboolean(L, -1);
+      const std::string type = luaL_typename(L, -1);
+      lua_pop(L, 1);
+      if (nothing) return;
+      throw user_error(
+          "{}: {}route() returned a {}, which has no effect; it returns nothing and "
+          "chooses experts by ctx:take or ctx:fill",
+          who(), line_, type);
+    }
     if (failure.kind == "run") throw run_error("{}: {}", who(), failure.message);
     // An error of the recipe's function is the recipe's mistake.
     throw user_error("{}: {}", who(), failure.message);
@@ -83,6 +93,10 @@ class RankGate {
           "before anything runs");
     }
     lua_getfield(L, -1, "route");
+    lua_Debug function;
+    lua_pushvalue(L, -1);
+    lua_getinfo(L, ">S", &function);
+    line_ = fmt::format("{}:{}: ", function.source + 1, function.linedefined);
     route_ = std::make_unique<Reference>(L);
     push_json(L, policy_->options);
     options_ = std::make_unique<Reference>(L);
@@ -91,7 +105,7 @@ class RankGate {
 
   /// Returns the gate and layer for messages; the executor that calls the gate adds rank and step.
   std::string who() const {
-    return fmt::format("gate '{}', layer {}", policy_->name, layer_.load());
+    return fmt::format("gate '{}', layer {}", policy_->name, layer_.load() + 1);
   }
 
   // Called on the watchdog's thread.
@@ -99,7 +113,8 @@ class RankGate {
     exit_now(
         fmt::format(
             "gate '{}', rank {}, step {}, layer {}: a call of route() passed the deadline of {} s",
-            policy_->name, rank_, step_.load(), layer_.load(), host_.options().policy_deadline_s),
+            policy_->name, rank_, step_.load(), layer_.load() + 1,
+            host_.options().policy_deadline_s),
         3);
   }
 
@@ -107,6 +122,7 @@ class RankGate {
   std::shared_ptr<const GatePolicy> policy_;
   int64_t rank_;
   std::unique_ptr<Reference> route_, options_;
+  std::string line_;  // of the function route: "recipe.lua:3: "
   std::atomic<int64_t> step_{0}, layer_{0};
   std::set<int64_t> scope_shown_;  // layers in which the scope was checked
   Deadline deadline_;

@@ -59,7 +59,7 @@ int context_cost_ms(lua_State* L) {
 int context_log(lua_State* L) {
   drop_context_argument(L);
   const auto [session, op] = check_op(L, 1);
-  session->log(op, luaL_checkstring(L, 2));
+  session->log(op, utf8_argument(L, 2));
   return 0;
 }
 
@@ -68,7 +68,7 @@ int context_log(lua_State* L) {
 int context_skip(lua_State* L) {
   drop_context_argument(L);
   GraphSession& session = session_of(L);
-  const std::string why = luaL_checkstring(L, 1);
+  const std::string why = utf8_argument(L, 1);
   session.skip(why, lua_isnoneornil(L, 2) ? OpId() : check_op(L, 2).second);
   return 0;
 }

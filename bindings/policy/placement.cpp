@@ -102,7 +102,8 @@ class RankPlacement {
         fmt::format(
             "placement '{}', rank {}, step {}, layer {}: a call of place() passed the deadline of "
             "{} s",
-            policy_->name, rank_, step_.load(), layer_.load(), host_.options().policy_deadline_s),
+            policy_->name, rank_, step_.load(), layer_.load() + 1,
+            host_.options().policy_deadline_s),
         3);
   }
 

@@ -31,6 +31,11 @@ std::jthread start_thread(const std::string& what, Body body) {
   }
 }
 
+/// Throws RunError unless this process can reserve address space for the stacks of n threads and
+/// for the blocks that the allocator takes when each of them first allocates; jemalloc 5.3 crashes
+/// if it gets none. what: what the threads are, for instance "the lanes of 4 ranks".
+void check_room_for_threads(int64_t n, const std::string& what);
+
 /// CPU time of the calling thread, in nanoseconds.
 inline Nanoseconds thread_cpu_ns() {
   timespec t{};

@@ -21,7 +21,8 @@ Placement ask_policy(const PlacementFunction& policy, const std::string& name, i
                      PlaceInput input, LastPlaced& last) {
   const auto text = [&](const std::exception& error) {
     return fmt::format("placement '{}', rank {}, step {}, layer {}: {}",
-                       name.substr(0, name.find('@')), rank, input.step, input.layer, error.what());
+                       name.substr(0, name.find('@')), rank, input.step, input.layer + 1,
+                       error.what());
   };
   if (input.layer == 0) input.experts_before_s = 0;
   if (last.step == input.step && last.layer == input.layer - 1) {

@@ -5,6 +5,13 @@
 #include "engine/routing/gate.h"
 
 namespace moe {
+namespace {
+
+UserError no_token(int64_t t, int64_t tokens) {
+  return user_error("gate: there is no token {}; tokens count from 1 to {}", t + 1, tokens);
+}
+
+}  // namespace
 
 RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t> used_before)
     : maps_(maps), next_column_(static_cast<size_t>(maps.tokens)) {
@@ -40,7 +47,7 @@ RoutingBuilder::RoutingBuilder(const RoutingMaps& maps, std::span<const int32_t>
 
 bool RoutingBuilder::take(int64_t t, int64_t e) {
   if (t < 0 || t >= maps_.tokens) {
-    throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
+    throw no_token(t, maps_.tokens);
   }
   const int32_t* chosen = maps_.expert + t * maps_.columns;
   int32_t& column = next_column_[static_cast<size_t>(t)];
@@ -50,11 +57,11 @@ bool RoutingBuilder::take(int64_t t, int64_t e) {
 
 bool RoutingBuilder::take_at(int64_t t, int64_t column, int64_t e) {
   if (t < 0 || t >= maps_.tokens) {
-    throw user_error("gate: there is no token {}; tokens count from 0 to {}", t, maps_.tokens - 1);
+    throw no_token(t, maps_.tokens);
   }
   if (column < 0)
-    throw user_error("gate: token {}: choice number {} is negative; choices count from 0", t,
-                     column);
+    throw user_error("gate: token {}: there is no choice {}; choices count from 1", t + 1,
+                     column + 1);
   return place(t, column, e);
 }
 
@@ -73,8 +80,7 @@ void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
     for (int64_t i = 0; i < count; ++i) {
       const int64_t t = order.empty() ? i : order[static_cast<size_t>(i)];
       if (t < 0 || t >= maps_.tokens) {
-        throw user_error("gate: there is no token {}; tokens count from 0 to {}", t,
-                         maps_.tokens - 1);
+        throw no_token(t, maps_.tokens);
       }
       const int32_t e = choices[static_cast<size_t>(t * k + j)];
       if (e != -1) place(t, j, e);
@@ -85,12 +91,12 @@ void RoutingBuilder::fill(std::span<const int32_t> choices, int64_t k,
 // Requires: t is in range and column is not negative.
 bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
   if (e < 0 || e >= maps_.experts) {
-    throw user_error("gate: there is no expert {}; experts count from 0 to {}", e,
-                     maps_.experts - 1);
+    throw user_error("gate: there is no expert {}; experts count from 1 to {}", e + 1,
+                     maps_.experts);
   }
   if (column >= maps_.columns) {
     throw user_error(
-        "gate: token {} has more than {} choices, the most that a gate may make per token", t,
+        "gate: token {} has more than {} choices, the most that a gate may make per token", t + 1,
         maps_.columns);
   }
   int32_t* chosen = maps_.expert + t * maps_.columns;
@@ -98,14 +104,15 @@ bool RoutingBuilder::place(int64_t t, int64_t column, int64_t e) {
     throw user_error(
         "gate: choice {} of token {} is made already (expert {}); make each choice once, and list "
         "a token only once in an order",
-        column, t, chosen[column]);
+        column + 1, t + 1, chosen[column] + 1);
   }
   if (std::find(chosen, chosen + maps_.columns, e) != chosen + maps_.columns) {
-    throw user_error("gate: token {} chose expert {} twice", t, e);
+    throw user_error("gate: token {} chose expert {} twice", t + 1, e + 1);
   }
   if (scores_ != nullptr &&
       scores_[t * maps_.experts + e] == -std::numeric_limits<float>::infinity()) {
-    throw user_error("gate: token {} chose expert {}, which is in none of its best groups", t, e);
+    throw user_error("gate: token {} chose expert {}, which is in none of its best groups", t + 1,
+                     e + 1);
   }
   chosen[column] = static_cast<int32_t>(e);
   if (left(e) <= 0) return false;

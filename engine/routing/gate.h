@@ -60,6 +60,8 @@ struct RoutingMaps {
 /// Fills RoutingMaps. Slots are taken in call order: positions of an expert are 0, 1, 2, ...; a
 /// dropped choice reserves none. (In GShard dropped first choices count in the positions of second
 /// choices. The same tokens are kept, because an expert that dropped a choice is full.)
+/// Tokens, choices and experts count from 0 here, and from 1 in the errors, which authors of gates
+/// in Lua read.
 class RoutingBuilder {
  public:
   /// Clears the maps (slot_choice only if !maps.part). used_before [experts]: slots taken by

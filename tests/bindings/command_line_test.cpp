@@ -278,7 +278,7 @@ TEST_CASE("a gate that raises ends the run with its name, rank, step, layer and 
 train(g {}))");
   CHECK(o.status == 1);
   CHECK_THAT(o.text, Contains(": rank ") &&
-                         Contains(", step 1, op b1.moe.gate: gate 'mine', layer 1: ") &&
+                         Contains(", step 1, op b1.moe.gate: gate 'mine', layer 2: ") &&
                          Contains("recipe.lua:10: token 0 is not allowed; Lua counts from 1"));
   CHECK(o.text.find("rank ") == o.text.rfind("rank "));
   CHECK(o.text.find("gate '") == o.text.rfind("gate '"));

@@ -614,7 +614,7 @@ assert(err.kind == 'stop' or err.kind == 'run' and #err.result.losses == 3)
 assert(err.kind == 'stop' or err.result.stop_reason == err.message)
 error(err, 0)
 )");
-  CHECK_THAT(message, Contains("placement 'tired', rank 0, step 2, layer 0: ") &&
+  CHECK_THAT(message, Contains("placement 'tired', rank 0, step 2, layer 1: ") &&
                           Contains("recipe.lua:15: oh no"));
 }
 

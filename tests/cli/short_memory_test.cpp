@@ -24,7 +24,8 @@ TEST_CASE("a short address space ends a run with a named error, whatever its siz
         << ", steps = 2, tokens = 'reference', model = moe.model.gpt2_moe { vocab = 256,\n"
            "  layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2, experts = 64 } "
            "}\n";
-    for (const int mib : {60, 80, 100, 120, 150, 200, 250, 300, 400, 600, 1000, 2000}) {
+    for (const int mib : {60,  80,  100, 120, 150, 200, 250, 300, 320,  330, 340,
+                          350, 360, 370, 380, 390, 400, 420, 600, 1000, 2000}) {
       const Outcome o =
           run("cd " + folder.string() + "; ulimit -c 0; ulimit -v " + std::to_string(mib * 1024) +
               "; exec timeout 60 " MOEBENCH_BINARY " run short.lua --out out --cache :memory:");

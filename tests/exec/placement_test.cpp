@@ -333,7 +333,7 @@ TEST_CASE("a policy that fails leaves the old placement, and the steps so far") 
   const RunResult result = run_poisoned(*plan, 10, failing);
   CHECK(result.stopped);
   CHECK(result.losses.size() == 3);
-  CHECK_THAT(result.stop_reason, Catch::Contains("placement 'test', rank 0, step 2, layer 0: ") &&
+  CHECK_THAT(result.stop_reason, Catch::Contains("placement 'test', rank 0, step 2, layer 1: ") &&
                                      Catch::Contains("expert 99, allowed: 0 to"));
   CHECK(result.placements[2][0].next == result.placements[2][0].in_force);
 }

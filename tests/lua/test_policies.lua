@@ -160,7 +160,7 @@ return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { node
 test("a policy that fails in the middle of a run fails it; the steps before stand in the results",
   function()
     local function stops(made)
-      made.stop_reason = "placement 'mine', rank 0, step 2, layer 0: recipe.lua:2: oh no"
+      made.stop_reason = "placement 'mine', rank 0, step 2, layer 1: recipe.lua:2: oh no"
     end
     local w = world.run(expect.HEAD .. PLACEMENT .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "x" { p {} } },

@@ -101,19 +101,19 @@ TEST_CASE("order_by_token keeps who holds a place and numbers the places by toke
 TEST_CASE("a token out of range is refused") {
   OwnedMaps m(2, 2, 1, 1);
   RoutingBuilder builder(m.maps);
-  CHECK_THROWS_WITH(builder.take(2, 0), Contains("no token 2"));
-  CHECK_THROWS_WITH(builder.take(-1, 0), Contains("no token -1"));
-  CHECK_THROWS_WITH(builder.take_at(2, 0, 0), Contains("no token 2"));
-  CHECK_THROWS_WITH(builder.fill(Ints{0, 0}, 1, Ints{0, 5}), Contains("no token 5"));
+  CHECK_THROWS_WITH(builder.take(2, 0), Contains("no token 3; tokens count from 1 to 2"));
+  CHECK_THROWS_WITH(builder.take(-1, 0), Contains("no token 0"));
+  CHECK_THROWS_WITH(builder.take_at(2, 0, 0), Contains("no token 3"));
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 0}, 1, Ints{0, 5}), Contains("no token 6"));
   CHECK_THROWS_AS(builder.take(2, 0), UserError);
 }
 
 TEST_CASE("an expert out of range is refused") {
   OwnedMaps m(2, 2, 1, 1);
   RoutingBuilder builder(m.maps);
-  CHECK_THROWS_WITH(builder.take(0, 2), Contains("no expert 2"));
-  CHECK_THROWS_WITH(builder.take(0, -1), Contains("no expert -1"));
-  CHECK_THROWS_WITH(builder.fill(Ints{-2, 0}, 1), Contains("no expert -2"));
+  CHECK_THROWS_WITH(builder.take(0, 2), Contains("no expert 3; experts count from 1 to 2"));
+  CHECK_THROWS_WITH(builder.take(0, -1), Contains("no expert 0"));
+  CHECK_THROWS_WITH(builder.fill(Ints{-2, 0}, 1), Contains("no expert -1"));
 }
 
 TEST_CASE("a choice too many is refused") {
@@ -121,26 +121,28 @@ TEST_CASE("a choice too many is refused") {
   RoutingBuilder builder(m.maps);
   builder.take(0, 0);
   builder.take(0, 1);
-  CHECK_THROWS_WITH(builder.take(0, 2), Contains("token 0 has more than 2 choices"));
-  CHECK_THROWS_WITH(builder.take_at(1, 2, 0), Contains("token 1 has more than 2 choices"));
-  CHECK_THROWS_WITH(builder.take_at(1, -1, 0), Contains("choice number -1 is negative"));
+  CHECK_THROWS_WITH(builder.take(0, 2), Contains("token 1 has more than 2 choices"));
+  CHECK_THROWS_WITH(builder.take_at(1, 2, 0), Contains("token 2 has more than 2 choices"));
+  CHECK_THROWS_WITH(builder.take_at(1, -1, 0),
+                    Contains("token 2: there is no choice 0; choices count from 1"));
 }
 
 TEST_CASE("an expert that the token chose is refused the second time, dropped or not") {
   OwnedMaps m(2, 2, 2, 1);
   RoutingBuilder builder(m.maps);
   builder.take(0, 1);
-  CHECK_THROWS_WITH(builder.take(0, 1), Contains("token 0 chose expert 1 twice"));
+  CHECK_THROWS_WITH(builder.take(0, 1), Contains("token 1 chose expert 2 twice"));
   builder.take(1, 1);
-  CHECK_THROWS_WITH(builder.take(1, 1), Contains("token 1 chose expert 1 twice"));
+  CHECK_THROWS_WITH(builder.take(1, 1), Contains("token 2 chose expert 2 twice"));
   CHECK_THROWS_WITH(builder.take_at(1, 0, 0),
-                    Contains("choice 0 of token 1 is made already (expert 1)"));
+                    Contains("choice 1 of token 2 is made already (expert 2)"));
 }
 
 TEST_CASE("an order that names a token twice is refused") {
   OwnedMaps m(3, 2, 1, 3);
   RoutingBuilder builder(m.maps);
-  CHECK_THROWS_WITH(builder.fill(Ints{0, 1, 0}, 1, Ints{2, 2}), Contains("token 2"));
+  CHECK_THROWS_WITH(builder.fill(Ints{0, 1, 0}, 1, Ints{2, 2}),
+                    Contains("of token 3 is made already"));
 }
 
 TEST_CASE("choices of the wrong length are refused") {

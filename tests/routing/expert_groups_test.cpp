@@ -100,7 +100,7 @@ TEST_CASE("what a token cannot choose is not ranked, and no gate can take it") {
   builder.limit(scores.data());
   CHECK(builder.take(0, 3));
   CHECK_THROWS_WITH(builder.take(0, 2),
-                    Contains("token 0 chose expert 2, which is in none of its"));
+                    Contains("token 1 chose expert 3, which is in none of its"));
   for (const char* gate : {"top_k", "bpr", "expert_choice"}) {
     OwnedMaps maps(2, 4, builtin_gate(gate).columns(2, 4), 2);
     RoutingBuilder limited(maps.maps);

@@ -223,6 +223,8 @@ void CpuRun<T>::spawn() {
         "cannot reserve it; raise its limit (ulimit -v)",
         num_here_);
   }
+  check_room_for_threads(num_here_ * num_lanes_ - 1,
+                         fmt::format("the lanes of {} ranks", num_here_));
   for (int64_t r = 0; r < num_here_; ++r) {
     for (int64_t l = r == 0 ? 1 : 0; l < num_lanes_; ++l) {
       threads_.push_back(

@@ -325,8 +325,17 @@ function M.collector(root, as, ends)
   return { root = root, as = as, ends = ends or {}, found = {} }
 end
 
+-- Raises a user error for an object with a field that was assigned after it was made.
+local function check_as_made(value, path, at)
+  local assigned, class = assigned_in(value, value)
+  if not assigned then return end
+  errors.user(("%s%s: was assigned after the %s was made, so its value is not checked; make a new "
+    .. "%s instead"):format(path, assigned, class, class), at)
+end
+
 local function check_number(field, value, path, at, assumed)
   if assumed and is_a("assumed", value) then
+    check_as_made(value, path, at)
     local name = assumed.as .. path:sub(#assumed.root + 1)
     assumed.found[path] = { name = name, value = value.value, lo = value.lo, hi = value.hi,
       why = value.why }
@@ -388,11 +397,7 @@ function M.field(field, value, path, at, assumed)
   end
   if M.classes[kind] then
     if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
-    local assigned, class = assigned_in(value, value)
-    if assigned then
-      errors.user(("%s%s: was assigned after the %s was made, so its value is not checked; make "
-        .. "a new %s instead"):format(path, assigned, class, class), at)
-    end
+    check_as_made(value, path, at)
   elseif kind ~= "any" and type(value) ~= kind then
     refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
       or "a " .. kind, at)
@@ -451,7 +456,7 @@ function M.assumed(t)
     errors.user(("moe.assumed.value: %s is not between lo = %s and hi = %s"):format(a.value, a.lo,
       a.hi), at)
   end
-  return setmetatable(a, assumed_mt)
+  return M.object(a, assumed_mt)
 end
 
 return M

@@ -201,8 +201,9 @@ schema.record("results file", "results.json",
   { "seed", "integer", "the value of --seed" },
   { "lines", "integer", "number of lines of runs.jsonl, which has the same content line by line" },
   { "experiments", "{ name: string, title: string, over: table, params: table, set?: table, "
-    .. "simulations?: { done: integer, found: integer } }[]", "the experiments that were run, with "
-    .. "the numbers of simulations that were done and that were found in the cache" },
+    .. "planned?: integer, simulations?: { done: integer, found: integer } }[]", "the experiments "
+    .. "that were run, with the number of their runs, had they not been interrupted, and the "
+    .. "numbers of simulations that were done and that were found in the cache" },
   { "runs", "moe.Run[]", "runs of all experiments" },
   { "claims", "moe.Verdict[]", "evaluated claims of all experiments" },
   { "searches", "moe.Search[]?", "what each moe.search found, with `seen`: time, memory and label "
@@ -210,6 +211,11 @@ schema.record("results file", "results.json",
   { "sensitivities", "moe.Sensitivity[]?",
     "how numbers of the experiments move with the assumed constants" },
 }).also = "results"
+
+--- Returns the line that says that an experiment ended early, or nil if all its runs were done.
+function M.incomplete(done, planned)
+  return done < planned and ("Incomplete: %d of %d runs were done"):format(done, planned) or nil
+end
 
 --- Raises an error if the record has a field that is not in FIELDS; the error names that field.
 function M.check_record(run)

@@ -90,6 +90,20 @@ local function check_entry(entry, i, at)
     index = i, fields = ENTRIES[kind] })
 end
 
+local run_as = {}  -- the experiments that were run, indexed by name
+
+-- Raises a user error unless the experiment is run for the first time and no other has its name,
+-- by which tables, page and results.json tell experiments apart.
+local function claim_name(e)
+  local other = run_as[e.name]
+  run_as[e.name] = e
+  if not other then return end
+  errors.user(other == e and ("experiment '%s': is run a second time; moe.run runs it, and so does "
+    .. "returning it from the recipe: do one of the two"):format(e.name)
+    or ("experiment.name: '%s' is the name of another experiment that this recipe runs (line %s); "
+    .. "give each a name of its own"):format(e.name, other.at and other.at.line or "?"), e.at)
+end
+
 function M.experiment(t)
   local at = errors.here()
   local e = schema.check(M.FIELDS, t, "experiment", at)
@@ -128,6 +142,7 @@ end
 local function prepared(e, at)
   schema.field({ type = "experiment", required = true }, e,
     schema.is_a("experiment", e) and "experiment" or "moe.run", at)
+  sensitivity.asked(e)
   local p = { e = e }
   p.over, p.params = points.after_set(e)
   return p
@@ -170,6 +185,7 @@ end
 --- every target. Says the number of plans.
 function M.check_all(experiments)
   for _, p in ipairs(all_prepared(experiments)) do
+    claim_name(p.e)
     plan_all(p)
     core.say(("ok: %s, %d plans"):format(p.e.name, #p.jobs))
   end
@@ -233,7 +249,7 @@ local function run(p)
   local e, R, verdicts, moved = p.e, results.new {}, {}, {}
   if #p.jobs == 0 then return R end  -- left out by --executor
   local info = { name = e.name, title = e.title, over = points.list_labels(p.over),
-    params = points.labels(p.params), set = core.args.set }
+    params = points.labels(p.params), set = core.args.set, planned = #p.jobs }
   session.begin(info)
   local since = simulations.counts()
   local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved) end,
@@ -244,6 +260,8 @@ local function run(p)
       session.flush()
       if settings.said() then core.say(settings.said()) end
       report.print(e, R, verdicts, moved, ok)
+      local missing = results.incomplete(#R.runs, #p.jobs)
+      if missing then core.say(missing) end
       say_found(info.simulations)
     end)
   end
@@ -255,7 +273,9 @@ end
 function M.run_all(experiments)
   errors.stop_in "policies"
   ran = true
-  for _, p in ipairs(all_prepared(experiments)) do run(p) end
+  local all = all_prepared(experiments)
+  for _, p in ipairs(all) do claim_name(p.e) end
+  for _, p in ipairs(all) do run(p) end
 end
 
 --- Runs an experiment and returns its results (see run()).
@@ -264,6 +284,7 @@ function M.run(e)
   errors.stop_in "policies"
   ran = true
   local p = prepared(e, at)
+  claim_name(e)
   settings.check "sure"
   with_jobs(p)
   settings.check "sure"

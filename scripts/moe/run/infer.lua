@@ -51,11 +51,15 @@ local function candidate_of(system, at)
   local function refuse(why)
     errors.user(("moe.infer.system: system '%s' %s"):format(system.name, why), at)
   end
-  if target.reads_times(alternatives) then
+  if #alternatives > 1 or alternatives[1][1].packing then
     refuse("has several candidates, which are compared by times of training steps; "
       .. "give a system without moe.best, packing and `of`")
   end
   for _, stage in ipairs(alternatives[1][1].stages) do
+    if target.stage_reads_times(stage) then
+      refuse(("has the pass '%s', which decides by times of training steps; give a system without "
+        .. "it"):format(stage.name))
+    end
     if stage.kind == "placement" and stage.name ~= "lina_inference" then
       refuse(("has the pass '%s', which places experts for the next training step; for inference "
         .. "give a system with lina_inference"):format(stage.name))

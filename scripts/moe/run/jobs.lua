@@ -8,6 +8,7 @@ local points = require "moe.run.points"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
+local simulations = require "moe.run.simulations"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -241,6 +242,53 @@ local function entries_of(e)
   return kept
 end
 
+-- Returns the jobs in lists of those whose points differ in the coordinate `name` alone.
+local function across(name, jobs)
+  local lists, by_rest = {}, {}
+  for _, job in ipairs(jobs) do
+    for _, point in ipairs(job.points) do
+      local rest = { job.index, job.system.name }
+      for _, other in ipairs(schema.keys_of(point)) do
+        if other ~= name then rest[#rest + 1] = ("%s=%s"):format(other, tostring(point[other])) end
+      end
+      local key = table.concat(rest, "\n")
+      if not by_rest[key] then
+        by_rest[key] = {}
+        lists[#lists + 1] = by_rest[key]
+      end
+      table.insert(by_rest[key], job)
+    end
+  end
+  return lists
+end
+
+-- Returns whether two jobs do the same.
+local function equal(a, b)
+  if a.entry then return a == b end
+  local first = simulations.key(a.spec, a.system, {})
+  return first ~= nil and first == simulations.key(b.spec, b.system, {})
+end
+
+-- Raises a user error for a coordinate of the recipe on which no job depends, if there are
+-- simulations: executions alone may share what they run over many points.
+local function check_coordinates(e, over, jobs)
+  if core.args.executor then return end  -- it may matter to entries that are left out
+  for _, name in ipairs(schema.keys_of(e.over)) do
+    local simulated, differ = false, false
+    for _, list in ipairs(#over[name] > 1 and across(name, jobs) or {}) do
+      for i = 2, differ and 0 or #list do
+        simulated = simulated or not list[1].entry
+        differ = differ or not equal(list[1], list[i])
+      end
+    end
+    if simulated and not differ then
+      errors.user(("experiment.over.%s: has no effect, since the runs at its %d values are equal; "
+        .. "let `case` read it, or omit it"):format(name, #over[name]), e.at,
+        "experiment.over." .. name)
+    end
+  end
+end
+
 --- Returns all jobs of an experiment at the points of `over`. A job is { system, case, spec,
 --- points, index = number of its entry in run, at = the recipe's line }; a simulated job also has
 --- `assumed`, an executed job `entry` and `options`.
@@ -258,6 +306,7 @@ function M.all(e, over, params)
     claim_checkpoints(jobs)
     for _, job in ipairs(jobs) do all[#all + 1] = job end
   end
+  check_coordinates(e, over, all)
   return all
 end
 

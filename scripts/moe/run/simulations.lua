@@ -9,9 +9,11 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local record = require "moe.run.record"
+local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
+local typed = require "moe.base.typed"
 
 local M = {}
 
@@ -175,12 +177,36 @@ function M.key(spec, system, options)
     arguments = in_lua and arguments() or nil }, in_lua)
 end
 
---- Returns what a kept simulation found, as anew() does, or nil if there is none with this key or
---- options.traced asks for a trace that it lacks.
+-- The members of a run that no simulation determines.
+local OF_JOB = { experiment = true, entry = true, system = true, model = true, cluster = true,
+  cluster_parameters = true, devices = true, executor = true, parameters = true, optimizer = true,
+  provenance = true }
+
+local function is_size(x) return x >= 0 and x < math.huge end
+
+-- Returns whether a kept outcome and trace can be those of a simulation: the cache is a file, which
+-- others may have changed.
+local function is_sound(outcome, trace)
+  local ok, value = pcall(core.json_decode, outcome)
+  if not ok or type(value) ~= "table" or typed.wrong(value, "moe.Run", OF_JOB) then return false end
+  for name, x in pairs(value) do
+    if not results.FIELDS[name] or type(x) == "number" and not is_size(x) then return false end
+  end
+  for _, x in ipairs(value.samples_ms) do
+    if not is_size(x) then return false end
+  end
+  local read, file = trace == "" or pcall(core.json_decode, trace)
+  return read and (trace == "" or type(file) == "table" and type(file.traceEvents) == "table")
+end
+
+--- Returns what a kept simulation found, as anew() does, or nil if there is none with this key that
+--- is sound, or options.traced asks for a trace that it lacks.
 function M.find(key, options)
   if not key then return nil end
   local outcome, trace = core.find_simulation(key)
   if not outcome or options.traced and trace == "" then return nil end
+  if not options.traced then trace = "" end
+  if not is_sound(outcome, trace) then return nil end
   count.found = count.found + 1
   return outcome, trace
 end

@@ -298,6 +298,10 @@ function M.run_options(executor, t, spec, path, at)
         .. "in a checkpoint; make the model by moe.model.from_config", at)
     end
   end
+  if t.checkpoint_every > 0 and not t.checkpoint_to then
+    errors.user(field "checkpoint_every" .. ": writes nothing without checkpoint_to, the name of a "
+      .. "file in the output folder; give it too, or omit the field", at, field "checkpoint_every")
+  end
   if t.parameters_as and not t.parameters_to then
     errors.user(field "parameters_as" .. ": is only used with parameters_to; omit it", at)
   end

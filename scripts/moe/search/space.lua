@@ -11,10 +11,12 @@ local NONE, READY, READY_EACH = system_lib.AFTER, system_lib.DDP, system_lib.LIN
 
 -- Each dimension is { name, technique... } and each technique { name, passes = pass -> options } or
 -- { name, set = field of the system -> values }. An option with a list has one choice per value.
+-- label: what names the technique in a mix; without it, its name.
 -- Passes that stand nowhere here are added by add_others().
 local DIMENSIONS = {
   { "rows", { "irregular_a2a", passes = { irregular_a2a = {} } },
-    { "used_rows", passes = { irregular_a2a = {}, used_rows = {} } } },
+    { "used_rows", label = "irregular_a2a + used_rows",
+      passes = { irregular_a2a = {}, used_rows = {} } } },
   { "parts", { "capacity_pipeline", passes = { capacity_pipeline = { degree = { 2, 4, 8 } } } },
     { "pipemoe", passes = { pipemoe = { objective = { "forward", "step" } } } },
     { "micro_ops", passes = { micro_ops = { bytes = { 30e6, 8e6 } } } } },
@@ -115,7 +117,7 @@ local function choices_of(technique, grid)
     end
     return made
   end
-  made[1] = { technique = name, label = name, passes = {}, set = {}, schedules = true }
+  made[1] = { technique = name, label = technique.label or name, passes = {}, set = {}, schedules = true }
   for pass, options in pairs(technique.passes) do
     local more = {}
     for _, before in ipairs(made) do

@@ -143,6 +143,9 @@ local function any_reads(stages, what)
   return false
 end
 
+--- Returns whether a stage decides by how long ops take.
+function M.stage_reads_times(stage) return reads_of(stage) == "times" end
+
 --- Returns whether the plan depends on how long ops take: the fastest of several alternatives is
 --- taken, a stage reads times, or experts are packed. alternatives: as system.expand() returns
 --- them.

@@ -84,6 +84,12 @@ function M.report(data, used)
   for _, e in ipairs(data.experiments) do
     if not said[e.name] then
       local own = experiment_blocks(data, e.name)
+      local done = 0
+      for _, run in ipairs(results.ended(data.runs)) do
+        done = done + (run.experiment == e.name and 1 or 0)
+      end
+      local missing = results.incomplete(done, e.planned or 0)
+      if missing then table.insert(own, 1, blocks.text { missing }) end
       blocks.name_all(own, e.name, used)
       experiments[#experiments + 1] = { name = e.name, title = e.title or "", blocks = own }
     end

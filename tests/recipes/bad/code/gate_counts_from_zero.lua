@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 12
--- says: rank 0, step 0, op b1.moe.gate: gate 'broken', layer 1: /
+-- says: rank 0, step 0, op b1.moe.gate: gate 'broken', layer 2: /
 -- says: gate_counts_from_zero.lua:8: token 0 is not allowed; Lua counts from 1: give 1 to 32
 local moe = require "moe"
 local g = moe.policy.gate { name = "broken", scope = "batch", k = 1,

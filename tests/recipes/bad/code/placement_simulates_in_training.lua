@@ -1,6 +1,6 @@
 -- exit: 3
 -- line: 8
--- says: placement 'asks', rank 0, step 0, layer 0
+-- says: placement 'asks', rank 0, step 0, layer 1
 -- says: ctx:simulate is possible only while the plan is simulated
 local moe = require "moe"
 local p = moe.policy.placement { name = "asks",
