@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "bindings/host/protected.h"
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/base/utf8.h"

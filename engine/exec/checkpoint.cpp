@@ -287,7 +287,7 @@ int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
   Opened file(path, element_bytes);
   const std::string expected = text_of(all);
   if (file.text() != expected) {
-    throw user_error("checkpoint {}: it is of another model: {}", path,
+    throw user_error("checkpoint {}: it is of another model, optimizer or placement: {}", path,
                      difference(file.text(), expected));
   }
 

@@ -344,3 +344,44 @@ return moe.experiment { name = "x", over = { gate = { "switch", g {} } },
   expect.equal(w.results.runs[1].point, { gate = "mine" })
   expect.equal(w.plans[1].gate.name, "mine")
 end)
+
+test("a kept outcome that no simulation can give is simulated anew", function()
+  local recipe = expect.HEAD .. 'return moe.experiment { name = "x", model = m, '
+    .. 'cluster = moe.cluster.p4de { nodes = 1 }, systems = { moe.system "raf" {} } }'
+  local first = expect.runs(recipe)
+  local function again(change)
+    local w = expect.runs(recipe, {}, "run", function(w)
+      for key, kept in pairs(first.outcomes) do w.outcomes[key] = { change(kept[1]), kept[2] } end
+    end)
+    expect.equal(w.results.runs[1].iteration_ms, first.results.runs[1].iteration_ms)
+    return w.results.experiments[1].simulations
+  end
+  expect.equal(again(function(outcome) return outcome end), { done = 0, found = 1 })
+  local texts = { function() return "" end, function() return "null" end,
+    function() return "{}" end, function() return "[1]" end, function() return '"x"' end }
+  for name, value in pairs { iteration_ms = -5, peak_bytes = -2 ^ 50, stages = 3, log = { 1 },
+    samples_ms = { -1 }, assumed_routing = {}, holders = "x", unheard_of = 1 } do
+    texts[#texts + 1] = function(outcome)
+      outcome = world.decode(outcome)
+      outcome[name] = value
+      return world.encode(outcome)
+    end
+  end
+  for _, change in ipairs(texts) do expect.equal(again(change), { done = 1, found = 0 }) end
+end)
+
+test("an experiment that ends early says how many of its runs were done", function()
+  local w = world.run(expect.HEAD .. [[
+return moe.experiment { name = "x", over = { nodes = { 1, 2, 4 } }, case = function(p) return {
+  model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+  systems = { moe.system "raf" {} } } end }]], {}, "run", function(_, core)
+    local add = core.append_output
+    core.append_output = function(name, text, anew)
+      add(name, text, anew)
+      if text:find('"nodes":2', 1, true) then error(core.failure("run", "interrupted"), 0) end
+    end
+  end)
+  assert(w.error)
+  assert(w.output:find("Incomplete: 2 of 3 runs were done", 1, true), w.output)
+  expect.equal(w.results.experiments[1].planned, 3)
+end)

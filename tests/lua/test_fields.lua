@@ -310,3 +310,18 @@ test("moe.best wants one option with a list", function()
     "the constructor of a pass")
   expect.fails(head .. "moe.pass.capacity_pipeline, { degree = { 1, 99 } })", 2, "from 1 to 64")
 end)
+
+test("a built-in cluster's links take each field that is given by itself", function()
+  local function nic(text)
+    return expect.runs(expect.HEAD .. "moe.plan { model = m, "
+      .. "cluster = moe.cluster.p4de { nodes = 2, " .. text .. ' }, system = moe.system "raf" {} }').plans[1].cluster.nic
+  end
+  local own = nic ""
+  assert(own.latency_us > 0)
+  local given = nic "nic = { bytes_per_s = 5e9 }"
+  expect.equal({ given.bytes_per_s, given.latency_us }, { 5e9, own.latency_us })
+  expect.equal(nic("nic = { latency_us = 1 }").bytes_per_s, own.bytes_per_s)
+  expect.equal(nic("nic = { efficiency = 0.5 }").bytes_per_s, 12.5e9 / 2)
+  expect.fails(expect.HEAD .. "moe.cluster.p4de { nodes = 2, nic = { bytes_per_s = 1, "
+    .. "efficiency = 0.5 } }", 2, "not both")
+end)

@@ -143,9 +143,11 @@ function Plan:simulate(options)
     total = self.world.routed_ms(total, options)
   end
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
+  for _, row in ipairs(TABLES.metrics) do out[row.name] = out[row.name] or 0 end
   out.samples_ms = { out.iteration_ms }
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
-  out.alone_ms = { all_to_all = 1 }
+  out.busiest_lane_ms, out.critical_path_ms = out.lower_bound_ms, out.lower_bound_ms
+  out.alone_ms, out.measured_share, out.extrapolated_share = { all_to_all = 1 }, 0, 0
   out.timelines = note(self.world.simulated, { options = options })
   return out
 end
@@ -172,7 +174,9 @@ function Plan:explain(t)
     findings = { { op = "a", why = "'b' needs it", advice = "c", worth_ms = 2, gain_ms = 2 } },
     idle = { { stage = "t", why = "no MoE layer" } }, exposures = {} }
 end
-function Plan:overlap() return { num_a2a = 2, num_dw = 1, greedy_ms = 1, bound_ms = 2 } end
+function Plan:overlap()
+  return { num_a2a = 2, num_dw = 1, a2a_ms = 2, dw_ms = 1, greedy_ms = 1, bound_ms = 2 }
+end
 
 function Plan:order(lane)
   if lane ~= "compute" then error("unknown lane '" .. lane .. "'", 0) end
@@ -182,7 +186,7 @@ end
 function Plan:text() return "graph " .. self.spec.model.name end
 function Plan:trace(list)
   for _, one in ipairs(list) do note(self.world.shown, one.timelines) end
-  return "{}"
+  return '{"traceEvents":[]}'
 end
 function Plan:spans(t)
   note(self.world.shown, t.timelines)

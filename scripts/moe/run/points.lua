@@ -28,8 +28,9 @@ function M.check(over, params, at)
           "a number, a string, a boolean, or a table or object with a field name", at)
       end
       if seen[label] then
-        errors.user(("%s: '%s' is in the list twice; values must differ"):format(entry,
-          tostring(label)), at)
+        errors.user((type(value) == "table"
+          and "%s: its name '%s' is that of another value too; give each a name of its own"
+          or "%s: '%s' is in the list twice; values must differ"):format(entry, tostring(label)), at)
       end
       seen[label] = true
     end

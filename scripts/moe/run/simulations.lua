@@ -195,8 +195,12 @@ local function is_sound(outcome, trace)
   for _, x in ipairs(value.samples_ms) do
     if not is_size(x) then return false end
   end
-  local read, file = trace == "" or pcall(core.json_decode, trace)
-  return read and (trace == "" or type(file) == "table" and type(file.traceEvents) == "table")
+  local r = value.assumed_routing
+  local counted = r.choices and r.dropped
+  if not (r.choices_of or r.gate) or (r.scores or r.choices) and not counted then return false end
+  if trace == "" then return true end
+  local read, file = pcall(core.json_decode, trace)
+  return read and type(file) == "table" and type(file.traceEvents) == "table"
 end
 
 --- Returns what a kept simulation found, as anew() does, or nil if there is none with this key that

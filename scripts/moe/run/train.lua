@@ -268,6 +268,18 @@ end
 --- index) and not a checkpoint of moebench.
 function M.is_open(name) return name and (name:match "%.safetensors$" or name:match "%.json$") end
 
+-- Raises a user error for a field of an output file that no name is given for.
+local function check_files(t, path, at)
+  if t.checkpoint_every > 0 and not t.checkpoint_to then
+    errors.user(path .. ".checkpoint_every: writes nothing without checkpoint_to, the name of a "
+      .. "file in the output folder; give it too, or omit the field", at,
+      path .. ".checkpoint_every")
+  end
+  if t.parameters_as and not t.parameters_to then
+    errors.user(path .. ".parameters_as: is only used with parameters_to; omit it", at)
+  end
+end
+
 --- Checks the fields of a run that depend on each other, and returns the options for plan:run of
 --- the core. t: the fields, each checked alone before; path: their prefix in errors ("moe.train").
 function M.run_options(executor, t, spec, path, at)
@@ -298,13 +310,7 @@ function M.run_options(executor, t, spec, path, at)
         .. "in a checkpoint; make the model by moe.model.from_config", at)
     end
   end
-  if t.checkpoint_every > 0 and not t.checkpoint_to then
-    errors.user(field "checkpoint_every" .. ": writes nothing without checkpoint_to, the name of a "
-      .. "file in the output folder; give it too, or omit the field", at, field "checkpoint_every")
-  end
-  if t.parameters_as and not t.parameters_to then
-    errors.user(field "parameters_as" .. ": is only used with parameters_to; omit it", at)
-  end
+  check_files(t, path, at)
   if t.parameters then options.parameters = { path = t.parameters, sources = tensors } end
   if t.parameters_to then
     options.written = { path = M.checkpoint(t.parameters_to, nil, field "parameters_to", at),
@@ -345,6 +351,17 @@ function M.started(what, plan, options, ranks, at)
   return errors.call(at, plan.run, plan, options)
 end
 
+-- Says how far an interrupted run came: the recipe, which ends at its next line, cannot.
+local function say_stopped(result, steps)
+  local losses = {}
+  for i, loss in ipairs(result.losses) do losses[i] = ("%.4f"):format(loss) end
+  core.undisturbed(function()
+    core.say(("moe.train was interrupted after %d of %d steps; losses: %s"):format(#losses, steps,
+      #losses <= 12 and table.concat(losses, " ")
+      or table.concat(losses, " ", 1, 6) .. " .. " .. table.concat(losses, " ", #losses - 5)))
+  end)
+end
+
 --- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan needs it.
 function M.train(t)
   local at = errors.here()
@@ -372,7 +389,9 @@ function M.train(t)
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  return M.good(M.started("training", plan, options, spec.ranks, at))
+  local result = M.good(M.started("training", plan, options, spec.ranks, at))
+  if result.stopped then say_stopped(result, c.steps) end
+  return result
 end
 
 schema.record("moe stats", "stats", "statistics of an MoE layer in a step", {},

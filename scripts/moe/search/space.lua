@@ -117,7 +117,8 @@ local function choices_of(technique, grid)
     end
     return made
   end
-  made[1] = { technique = name, label = technique.label or name, passes = {}, set = {}, schedules = true }
+  made[1] = { technique = name, label = technique.label or name, passes = {}, set = {},
+    schedules = true }
   for pass, options in pairs(technique.passes) do
     local more = {}
     for _, before in ipairs(made) do

@@ -179,6 +179,21 @@ local function load_file(name)
   return data
 end
 
+-- Returns a built-in cluster's link with the fields that the recipe gives in place of its own. A
+-- rate takes the place of its peak and achieved share, and the other way round.
+local function link_with(own, given)
+  if type(own) ~= "table" or type(given) ~= "table" then return given end
+  local out = schema.merged(own, given)
+  for achieved, parts in pairs(ACHIEVED) do
+    if given[achieved] then
+      for _, part in ipairs(parts) do out[part] = given[part] end
+    elseif given[parts[1]] or given[parts[2]] then
+      out[achieved] = nil
+    end
+  end
+  return out
+end
+
 local function named(name)
   return function(t)
     local at = errors.here()
@@ -188,7 +203,9 @@ local function named(name)
     end
     local data = load_file(name)
     data.doc, data.name = nil, name
-    return resolve(schema.merged(data, t), path, at, nil, t)
+    local all = schema.merged(data, t)
+    for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
+    return resolve(all, path, at, nil, t)
   end
 end
 
@@ -199,7 +216,7 @@ local constructors = { custom = { function(t) return resolve(t, "cluster", error
 for _, name in ipairs(M.files) do
   constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster",
     load_file(name).doc .. ". Takes nodes, and any further field of cluster.custom in place of the "
-      .. "cluster's own" }
+      .. "cluster's own; of intra and nic each field by itself" }
 end
 
 --- moe.cluster.<name>{ nodes = n, ... } returns a built-in cluster; further fields replace its own.

@@ -266,7 +266,8 @@ test("a sweep over two axes has lines for each, heat maps, and a chart per furth
     local files = pages.folder(nil, pages.RECIPE:gsub("over = { nodes = { 2, 4 } }",
       'over = { nodes = { 2, 4, 8 }, hidden = { 32, 64, 128 }, kind = { "a", "b" } }'):gsub(
       "model = m", "model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = p.hidden, "
-      .. "heads = p.kind == 'a' and 4 or 8, seq = 16, batch_per_device = 2, experts_per_device = 2 }"))
+      .. "heads = p.kind == 'a' and 4 or 8, seq = 16, batch_per_device = 2, "
+      .. "experts_per_device = 2 }"))
     local out = pages.export_of(files)
     for _, name in ipairs { "speedup-by-gpus", "speedup-by-hidden", "step-by-gpus",
       "memory-by-gpus", "heat-deepspeed-gpus-hidden", "heat-lancet_dw-gpus-hidden", "step-1",

@@ -139,6 +139,10 @@ function M.error_lines(runs)
   local off, wide, lines = values.new {}, false, turns_lines(runs)
   format.append(lines, assumed_routing.lines(runs, "Predicted with routing"))
   lines[#lines + 1] = runs[1].crowded
+  if runs[1].precision == "f64" then
+    lines[#lines + 1] = "Predicted from ops in f32, which the fast kernels compute; f64 runs on "
+      .. "the reference kernels, which are slower"
+  end
   for i, run in ipairs(runs) do
     off[i] = math.abs(run.prediction.error)
     wide = wide or select(2, spread(run))

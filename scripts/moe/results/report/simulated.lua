@@ -97,7 +97,7 @@ local function measured_line(R)
   end
   if #measured == 0 then return end
   core.say(("Of the ops' time %s is measured on %s, %s follows from other measured sizes, the rest "
-    .. "from rates and links; whole steps have run on one H200 alone"):format(percents(measured),
+    .. "from rates\nand links; whole steps have run on one H200 alone"):format(percents(measured),
     table.concat(schema.keys_of(gpus), ", "), percents(other)))
 end
 
