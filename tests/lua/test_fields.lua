@@ -314,7 +314,8 @@ end)
 test("a built-in cluster's links take each field that is given by itself", function()
   local function nic(text)
     return expect.runs(expect.HEAD .. "moe.plan { model = m, "
-      .. "cluster = moe.cluster.p4de { nodes = 2, " .. text .. ' }, system = moe.system "raf" {} }').plans[1].cluster.nic
+      .. "cluster = moe.cluster.p4de { nodes = 2, "
+      .. text .. ' }, system = moe.system "raf" {} }').plans[1].cluster.nic
   end
   local own = nic ""
   assert(own.latency_us > 0)

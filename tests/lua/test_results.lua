@@ -462,7 +462,8 @@ test("of a long table the first rows are printed, and how to see the others", fu
       moe.run(moe.experiment { name = "x", over = { batch = { %s } }, case = function(p)
         return { model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4,
             seq = 16, batch_per_device = p.batch, experts_per_device = 2 },
-          cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} } } end })]]):format(
+          cluster = moe.cluster.p4de { nodes = 2 },
+          systems = { moe.system "raf" {} } } end })]]):format(
             table.concat({ unpack(many, 1, n) }, ","))).output
   end
   assert(output(250):find("... and 50 more rows; `moebench report out`", 1, true))

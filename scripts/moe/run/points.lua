@@ -29,7 +29,7 @@ function M.check(over, params, at)
       end
       if seen[label] then
         errors.user((type(value) == "table"
-          and "%s: its name '%s' is that of another value too; give each a name of its own"
+          and "%s: its name '%s' is that of another value too; give each its own name"
           or "%s: '%s' is in the list twice; values must differ"):format(entry, tostring(label)), at)
       end
       seen[label] = true
