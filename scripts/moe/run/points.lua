@@ -30,7 +30,8 @@ function M.check(over, params, at)
       if seen[label] then
         errors.user((type(value) == "table"
           and "%s: its name '%s' is that of another value too; give each its own name"
-          or "%s: '%s' is in the list twice; values must differ"):format(entry, tostring(label)), at)
+          or "%s: '%s' is in the list twice; values must differ"):format(entry, tostring(label)),
+          at)
       end
       seen[label] = true
     end
