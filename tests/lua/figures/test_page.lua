@@ -138,3 +138,16 @@ test("ticks are round and no more than asked for", function()
     assert(span / step <= 6 and span / step > 2, ("%g of %g"):format(step, span))
   end
 end)
+
+test("a page says which experiment ended early, and there is none of no runs", function()
+  local files = pages.folder()
+  assert(not pages.page_of(files):find("Incomplete", 1, true))
+  local data = world.decode(files["old/results.json"])
+  data.experiments[1].planned = 99
+  files["old/results.json"] = world.encode(data)
+  pages.has(pages.page_of(files), ("Incomplete: %d of 99 runs were done"):format(#data.runs))
+  data.runs, data.claims = {}, {}
+  files["old/results.json"], files["old/runs.jsonl"] = world.encode(data), nil
+  local _, err = pages.page_of(files)
+  pages.has(err.message, "old: has no runs")
+end)

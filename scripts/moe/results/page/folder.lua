@@ -18,27 +18,40 @@ local M = {}
 -- runs have.
 local function selected(runs)
   for key, text in pairs(core.args.where or {}) do
-    local kept, have, wanted = {}, {}, {}
+    local kept, have, wanted, names = {}, {}, {}, {}
     for value in (text .. ","):gmatch "([^,]*)," do wanted[value] = true end
     for _, run in ipairs(runs) do
+      for name, field in pairs(schema.merged(run, run.point or {})) do
+        if type(field) ~= "table" then names[name] = true end
+      end
       local value = run[key]
       if value == nil then value = run.point and run.point[key] end
       if type(value) ~= "table" and value ~= nil then have[tostring(value)] = true end
       if wanted[tostring(value)] then kept[#kept + 1] = run end
     end
-    if #kept == 0 then
+    if not next(have) then
+      errors.user(schema.unknown_text("--where", "field of a run", key, schema.keys_of(names)))
+    elseif #kept == 0 then
       errors.user(("--where %s=%s: no run has it; have: %s"):format(key, text,
-        next(have) and table.concat(schema.keys_of(have), ", ") or "no such field"))
+        table.concat(schema.keys_of(have), ", ")))
     end
     runs = kept
   end
   return runs
 end
 
---- Returns the content of results.json of the folder, with the runs that --where selects and the
---- folder's name in `dir`.
+--- Returns the content of results.json of the folder, with the runs that --where selects, the
+--- folder's name in `dir`, and the number of ended runs of each experiment in `ended`. Raises a
+--- user error if there is nothing in it.
 function M.load(dir)
   local data = results.load(dir)
+  if #data.runs == 0 and #(data.searches or {}) == 0 then
+    errors.user(dir .. ": has no runs; the recipe that wrote it finished none")
+  end
+  data.ended = {}
+  for _, run in ipairs(results.ended(data.runs).runs) do
+    data.ended[run.experiment] = (data.ended[run.experiment] or 0) + 1
+  end
   data.dir, data.runs = dir, selected(data.runs)
   return data
 end
@@ -84,11 +97,7 @@ function M.report(data, used)
   for _, e in ipairs(data.experiments) do
     if not said[e.name] then
       local own = experiment_blocks(data, e.name)
-      local done = 0
-      for _, run in ipairs(results.ended(data.runs)) do
-        done = done + (run.experiment == e.name and 1 or 0)
-      end
-      local missing = results.incomplete(done, e.planned or 0)
+      local missing = results.incomplete(data.ended[e.name] or 0, e.planned or 0)
       if missing then table.insert(own, 1, blocks.text { missing }) end
       blocks.name_all(own, e.name, used)
       experiments[#experiments + 1] = { name = e.name, title = e.title or "", blocks = own }
