@@ -1,6 +1,6 @@
 -- exit: 1
 -- line: 6
--- says: experiment.over.capfac: has no effect, since the runs at its 3 values are equal; /
+-- says: experiment.over.capfac: has no effect, since the runs at its 3 values are equal
 -- says: let `case` read it, or omit it
 local moe = require "moe"
 return moe.experiment { name = "x", over = { nodes = { 1, 2 }, capfac = { 1, 1.25, 2 } },
