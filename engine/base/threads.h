@@ -47,9 +47,10 @@ inline Nanoseconds thread_cpu_ns() {
 class ThreadGroup {
  public:
   /// Starts n threads; thread i runs body(i). name(i) describes it in errors. Throws RunError like
-  /// start_thread(), and then no body has run.
+  /// start_thread() and check_room_for_threads(), and then no body has run.
   ThreadGroup(int64_t n, const std::function<std::string(int64_t)>& name,
               const std::function<void(int64_t)>& body) {
+    if (n > 0) check_room_for_threads(n, name(0) + " and the others");
     try {
       for (int64_t i = 0; i < n; ++i) {
         threads_.push_back(start_thread(name(i), [this, body, i] {

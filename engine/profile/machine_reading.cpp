@@ -10,10 +10,12 @@
 #include <thread>
 #include <tuple>
 
+#include "engine/base/errors.h"
 #include "engine/base/threads.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/results/machine_state.h"
 #include "engine/exec/sync.h"
+#include "kernels/cpu/blas_buffers.h"
 
 namespace moe {
 namespace {
@@ -88,6 +90,12 @@ double median_of(const std::vector<std::vector<Call>>& cores, Nanoseconds from, 
 
 MachineReading read_machine(double seconds) {
   const std::vector<int64_t> cores = own_cores();
+  if (!kernels::reserve_blas_buffers(static_cast<int64_t>(cores.size()))) {
+    throw run_error(
+        "reading the speed of {} cores needs 128 MiB of address space per core, but this process "
+        "cannot reserve it; raise its limit (ulimit -v)",
+        cores.size());
+  }
   std::vector<std::vector<Call>> calls(cores.size());
   std::vector<Nanoseconds> late;
   const OthersWatch watch;
