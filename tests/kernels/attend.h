@@ -116,9 +116,12 @@ Attended<T> attend(const kernels::KernelTable<T>& k, const Attend& a, const Atte
   out.dv.assign(in.v.size(), before);
   out.lse.assign(static_cast<size_t>(a.rows() * a.s.heads), 77);
   auto work = work_for(k, a.s);
-  std::memset(work.data(), 0xff, work.size());  // NaN
+  const auto fill_with_nan = [&work] {
+    if (!work.empty()) std::memset(work.data(), 0xff, work.size());
+  };
+  fill_with_nan();
   k.attention(out.ctx.data(), out.lse.data(), in.in(), a.s, work.data(), nullptr);
-  std::memset(work.data(), 0xff, work.size());
+  fill_with_nan();
   k.attention_dx({out.dq.data(), out.dk.data(), out.dv.data()}, in.dctx.data(), out.ctx.data(),
                  in.in(), out.lse.data(), a.s, work.data(), nullptr);
   if (!a.sinks) return out;

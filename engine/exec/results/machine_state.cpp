@@ -11,8 +11,10 @@
 #include <thread>
 #include <vector>
 
+#include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
 #include "engine/cost/profile_cache.h"
+#include "kernels/cpu/blas_buffers.h"
 #include "kernels/kernels.h"
 
 namespace moe {
@@ -74,6 +76,11 @@ Nanoseconds reference_ns() {
 }
 
 double slower_than_reference() {
+  if (!kernels::reserve_blas_buffers(1)) {
+    throw run_error(
+        "measuring this machine's speed needs 128 MiB of address space, but this process cannot "
+        "reserve it; raise its limit (ulimit -v)");
+  }
   return static_cast<double>(reference_ns()) / static_cast<double>(kReferenceNs);
 }
 

@@ -14,7 +14,8 @@ Nanoseconds reference_call_ns();
 /// The speed to which times of single ops are converted: that of a machine on which a call of the
 /// reference kernel takes so long. A common value; any other would do.
 constexpr Nanoseconds kReferenceNs = 400'000;
-/// Returns how much slower this machine is now: reference_ns() / kReferenceNs.
+/// Returns how much slower this machine is now: reference_ns() / kReferenceNs. Throws RunError if
+/// there is no address space for the kernel's buffers. Requires: no other thread computes products.
 double slower_than_reference();
 /// Returns the median of three calls with the operands in the caches. On a shared host calls within
 /// one second differ by up to a factor of 2; only the median over a run of many steps says how fast
