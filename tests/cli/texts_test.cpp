@@ -152,8 +152,9 @@ TEST_CASE("names cannot act on a terminal: tables, progress, errors, prints") {
   const std::string shown = "a\\x1b[31m\\x9bb\\u202e\\x0d";
   const std::string codes[] = {
       experiment(kSimulated, "'" + evil + "'"),
-      experiment("over = { n = { '" + evil + "', 'b' } }, case = function() return { " +
-                 kSimulated + " } end"),
+      experiment("over = { n = { '" + evil + "', 'b' } }, case = function(p) local c = { " +
+                 kSimulated + " } c.cluster = moe.cluster.p4de { nodes = p.n == 'b' and 2 or 1 } " +
+                 "return c end"),
       "error('" + evil + "')",
       "error { message = '" + evil + "' }",
       "moe.train { ['" + evil + "'] = 1 }",
