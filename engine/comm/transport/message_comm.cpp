@@ -324,7 +324,9 @@ void MessageComm::spread(const Request& request, const void* own, void* out, Byt
     messages_->receive(channel_, who_.rank(m), kSum, to + begin(m), begin(m + 1) - begin(m));
     messages_->send(channel_, who_.rank(m), kSum, own, mine);
   }
-  if (own != to + begin(number_)) std::memcpy(to + begin(number_), own, index(mine));
+  if (mine > 0 && own != to + begin(number_)) {
+    std::memcpy(to + begin(number_), own, index(mine));
+  }
   complete(request);
 }
 
