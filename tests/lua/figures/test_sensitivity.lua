@@ -70,3 +70,11 @@ test("what cannot be varied is refused where it stands", function()
   refused("sensitivity = { { name = 'n', value = function() return 'x' end } }", nil,
     "the value of 'n' is x")
 end)
+
+test("a misspelt --sensitivity is refused before earlier results are moved", function()
+  local w = world.run(expect.HEAD .. 'return moe.experiment { name = "x", model = m, '
+    .. 'cluster = moe.cluster.p4de { nodes = 1 }, systems = { moe.system "raf" {} } }',
+    { sensitivity = "iteration" })
+  expect.failed(w, 2, "--sensitivity: unknown field of a simulated run 'iteration'")
+  expect.equal(w.kept, nil)
+end)
