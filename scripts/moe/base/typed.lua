@@ -36,6 +36,7 @@ end
 
 local checks = {}  -- functions that check a value, indexed by the text of the type
 local reader = {}
+local is_of_class
 
 -- Reads a type from s.text at s.at on; returns the function that checks a value.
 function reader.type(s)
@@ -88,8 +89,10 @@ function reader.plain(s)
     return function(value) return value == true end
   elseif BASIC[name] then
     return function(value) return name == "any" or type(value) == name end
+  elseif not (name and name:find "^moe%.") then
+    error(("'%s' is no type at byte %d"):format(s.text, s.at), 0)
   end
-  return function(value) return M.is(value, name) end
+  return function(value) return is_of_class(value, name) end
 end
 
 -- Takes what the pattern matches, with the spaces after it; returns its captures.
@@ -139,12 +142,10 @@ function M.wrong(value, class, skip)
   end
 end
 
---- Returns whether a value has the type: the class of a record, of which all members are checked;
---- another class, which is a table; or a type as records have them.
-function M.is(value, text)
-  if not text:match "^moe%.[%w_]+$" then return check_of(text)(value) end
-  if type(value) ~= "table" then return false end
-  return not record_of(text) or M.wrong(value, text, {}) == nil
+-- Returns whether a value is of the class: of a record all members are checked; a value of another
+-- class is a table.
+function is_of_class(value, class)
+  return type(value) == "table" and not (record_of(class) and M.wrong(value, class, {}))
 end
 
 return M

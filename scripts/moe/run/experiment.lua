@@ -142,7 +142,7 @@ end
 local function prepared(e, at)
   schema.field({ type = "experiment", required = true }, e,
     schema.is_a("experiment", e) and "experiment" or "moe.run", at)
-  sensitivity.asked(e)
+  sensitivity.asked(e)  -- its errors come before earlier results are moved
   local p = { e = e }
   p.over, p.params = points.after_set(e)
   return p
