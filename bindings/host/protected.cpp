@@ -215,6 +215,13 @@ std::string recipe_position(lua_State* L) {
   return position ? fmt::format("{}:{}: ", position->source, position->line) : "";
 }
 
+std::string function_position(lua_State* L) {
+  lua_Debug function;
+  lua_pushvalue(L, -1);
+  lua_getinfo(L, ">S", &function);
+  return fmt::format("{}:{}: ", function.source + 1, function.linedefined);
+}
+
 int run_core_function(lua_State* L, lua_CFunction function) {
   return run_protected(L, function, false);
 }

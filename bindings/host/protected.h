@@ -57,6 +57,8 @@ bool try_resume(lua_State* coroutine, int num_args, Failure& failure);
 
 /// Returns the position of the innermost frame outside the library as "recipes/x.lua:5: ", or "".
 std::string recipe_position(lua_State* L);
+/// Returns where the Lua function on top of the stack is defined, as "recipes/x.lua:5: ".
+std::string function_position(lua_State* L);
 
 /// Runs a function that only the Lua library calls and turns its exceptions into Lua errors. A
 /// UserError becomes a string without position (the library adds the recipe's line); RunError and

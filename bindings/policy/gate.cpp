@@ -93,10 +93,7 @@ class RankGate {
           "before anything runs");
     }
     lua_getfield(L, -1, "route");
-    lua_Debug function;
-    lua_pushvalue(L, -1);
-    lua_getinfo(L, ">S", &function);
-    line_ = fmt::format("{}:{}: ", function.source + 1, function.linedefined);
+    line_ = function_position(L);
     route_ = std::make_unique<Reference>(L);
     push_json(L, policy_->options);
     options_ = std::make_unique<Reference>(L);

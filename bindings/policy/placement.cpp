@@ -85,10 +85,7 @@ class RankPlacement {
           "before anything runs");
     }
     lua_getfield(L, -1, "place");
-    lua_pushvalue(L, -1);
-    lua_Debug function;
-    lua_getinfo(L, ">S", &function);
-    line_ = fmt::format("{}:{}: ", function.source + 1, function.linedefined);
+    line_ = function_position(L);
     place_ = std::make_unique<Reference>(L);
     push_json(L, policy_->options);
     options_ = std::make_unique<Reference>(L);
