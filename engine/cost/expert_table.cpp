@@ -12,6 +12,8 @@ namespace {
 /// ratio of the measured time to it is near 1 for a small layer too.
 constexpr double kFloor = 20e-6;
 constexpr size_t kNeighbours = 4;
+/// The load that every table has.
+constexpr const char* kEvenLoad = "balanced";
 /// Added to the squared distance of a neighbour, whose weight is the inverse of the sum.
 constexpr double kSoft = 0.05;
 /// Relative errors of times of a measured layer, and of any other layer: the 90th percentiles of
@@ -38,7 +40,7 @@ ExpertTable::ExpertTable(const std::string& name, std::string dtype, PeakRates p
     throw user_error("{}: table of 'experts': {}", name, what);
   };
   const auto rises = [](double left, double right) { return !(left < right); };
-  if (tokens_.empty() || !(tokens_[0] > 0) ||
+  if (tokens_.empty() || !(tokens_[0] > 0) || !(tokens_.back() < kMostOfSize) ||
       std::adjacent_find(tokens_.begin(), tokens_.end(), rises) != tokens_.end()) {
     fail("the numbers of tokens must be above 0 and ascend");
   }
@@ -50,8 +52,11 @@ ExpertTable::ExpertTable(const std::string& name, std::string dtype, PeakRates p
   for (double& t : log_tokens_) t = std::log(t);
   for (const Measured& m : layers_) {
     const ExpertLayer& l = m.layer;
-    if (!(l.hidden > 0 && l.inner > 0 && l.experts > 0 && l.k > 0 && l.ep > 0 && l.gates > 0)) {
-      fail("the sizes of a layer must be above 0");
+    for (const double size : {l.hidden, l.inner, l.experts, l.k, l.ep, l.gates}) {
+      if (!(size >= 1 && size < kMostOfSize)) {
+        fail(fmt::format("a size of a layer is {}, allowed: at least 1 and below {:g}", size,
+                         kMostOfSize));
+      }
     }
     features_.push_back(features(l));
   }
@@ -82,6 +87,19 @@ ExpertTable::ExpertTable(const std::string& name, std::string dtype, PeakRates p
             (log_tokens_[t] - log_tokens_[low]) / (log_tokens_[high] - log_tokens_[low]);
         ratio[t] = ratio[low] + static_cast<float>(share) * (ratio[high] - ratio[low]);
       }
+    }
+  }
+  if (std::find(loads_.begin(), loads_.end(), kEvenLoad) == loads_.end()) {
+    fail(fmt::format("none of its loads is '{}'", kEvenLoad));
+  }
+  for (size_t load = 0; load < loads_.size(); ++load) {
+    const auto serves_others = [&](const Measured& m) {
+      const auto layer = static_cast<size_t>(&m - layers_.data());
+      return !m.alone && !std::isnan(*ratios(layer, load));
+    };
+    if (std::none_of(layers_.begin(), layers_.end(), serves_others)) {
+      fail(fmt::format("of load '{}' no layer that others may follow has two measured times",
+                       loads_[load]));
     }
   }
 }
@@ -163,7 +181,7 @@ OpTime ExpertTable::at(const ExpertLayer& layer, double tokens, size_t load) con
 
 double ExpertTable::grouped_gemm(double experts, double rows, double n, double k) const {
   const size_t balanced =
-      static_cast<size_t>(std::find(loads_.begin(), loads_.end(), "balanced") - loads_.begin());
+      static_cast<size_t>(std::find(loads_.begin(), loads_.end(), kEvenLoad) - loads_.begin());
   // It is not known here whether k or n is the hidden size, so the mean of both cases is taken.
   const Features weights{1, 1, 1, 0, 0, 0};
   double sum = 0;

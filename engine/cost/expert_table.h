@@ -34,7 +34,8 @@ class ExpertTable {
   /// cells: row-major [layer][load][tokens], OpGrid::kMissing where nothing was measured. loads:
   /// names, "balanced" among them. moves_all: the kernel moves the rows of all ranks of the group.
   /// Throws UserError beginning with `name` unless there is one cell per layer, load and number of
-  /// tokens, sizes are above 0 and numbers of tokens ascend.
+  /// tokens, sizes are at least 1, numbers of tokens ascend, and each load has two measured times
+  /// of a layer that is not `alone`.
   ExpertTable(const std::string& name, std::string dtype, PeakRates peak,
               std::vector<Measured> layers, std::vector<std::string> loads,
               std::vector<double> tokens, std::span<const uint16_t> cells, bool moves_all,

@@ -145,9 +145,9 @@ OpGrid::OpGrid(const std::string& name, const MeasuredOp& op, std::string dtype,
       fail(fmt::format("axis {} is '{}'; it must be '{}'", a + 1, axis.name, op.axes[a]));
     }
     const auto rises = [](double left, double right) { return !(left < right); };
-    if (axis.values.empty() || !(axis.values[0] > 0) || !(axis.values.back() < 1e18) ||
+    if (axis.values.empty() || !(axis.values[0] >= 1) || !(axis.values.back() < kMostOfSize) ||
         std::adjacent_find(axis.values.begin(), axis.values.end(), rises) != axis.values.end()) {
-      fail(fmt::format("the values of axis '{}' must be above 0 and ascend", axis.name));
+      fail(fmt::format("the values of axis '{}' must be at least 1 and ascend", axis.name));
     }
     if (!(axis.weight > 0)) fail(fmt::format("the weight of axis '{}' must be above 0", axis.name));
     strides_[a] = size;

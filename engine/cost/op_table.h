@@ -19,6 +19,9 @@ namespace moe {
 
 class ExpertTable;
 
+/// Sizes, rates and weights of tables are below this, so that no product of them overflows.
+constexpr double kMostOfSize = 1e18;
+
 /// The data-sheet rates of a GPU. A table interpolates the ratio of the measured time to the time
 /// by these rates, which changes less from cell to cell than the time does.
 struct PeakRates {
@@ -58,7 +61,7 @@ struct MeasuredOp {
 /// Returns the ops that tables may hold.
 std::span<const MeasuredOp> measured_ops();
 
-/// One axis of a grid. values: ascending, at least one, above 0; interpolation is linear in their
+/// One axis of a grid. values: ascending, at least one, from 1; interpolation is linear in their
 /// logarithm. weight: how much a missing cell follows its neighbours on this axis, above 0.
 struct GridAxis {
   std::string name;

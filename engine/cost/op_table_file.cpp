@@ -43,10 +43,35 @@ T field_of(const json& header, const char* key, const std::string& path) {
   throw user_error("{}: the header has no valid '{}'", path, key);
 }
 
+/// Returns header[key], a number above 0. Throws UserError naming the file and the key.
+double positive_of(const json& header, const char* key, const std::string& path) {
+  const auto value = field_of<double>(header, key, path);
+  if (value > 0 && value < kMostOfSize) return value;
+  throw user_error("{}: '{}' of the header is {}, allowed: above 0 and below {:g}", path, key,
+                   value, kMostOfSize);
+}
+
 GridAxis axis_of(const json& axis, const std::string& path) {
   return {field_of<std::string>(axis, "name", path),
-          field_of<std::vector<double>>(axis, "values", path),
-          field_of<double>(axis, "weight", path)};
+          field_of<std::vector<double>>(axis, "values", path), positive_of(axis, "weight", path)};
+}
+
+PeakRates peak_of(const json& header, const json& table, const std::string& path) {
+  PeakRates peak{positive_of(table, "peak_flops_per_s", path),
+                 positive_of(header, "peak_memory_bytes_per_s", path),
+                 positive_of(table, "element_bytes", path),
+                 positive_of(header, "peak_link_bytes_per_s", path)};
+  if (table.contains("node_ranks")) peak.node_ranks = positive_of(table, "node_ranks", path);
+  return peak;
+}
+
+GridSource source_of(const json& table, const std::string& path) {
+  GridSource source{
+      field_of<std::string>(table, "kernel", path), field_of<std::string>(table, "framework", path),
+      field_of<std::string>(table, "version", path), field_of<double>(table, "spread", path)};
+  if (source.spread >= 0 && source.spread < kMostOfSize) return source;
+  throw user_error("{}: 'spread' of the header is {}, allowed: from 0, below {:g}", path,
+                   source.spread, kMostOfSize);
 }
 
 }  // namespace
@@ -68,17 +93,8 @@ void OpTables::read(std::string_view text, const std::string& path) {
   size_t first = 0;
   for (const json& table : field_of<json::array_t>(header, "tables", path)) {
     const auto name = field_of<std::string>(table, "op", path);
-    PeakRates peak{field_of<double>(table, "peak_flops_per_s", path),
-                   field_of<double>(header, "peak_memory_bytes_per_s", path),
-                   field_of<double>(table, "element_bytes", path),
-                   field_of<double>(header, "peak_link_bytes_per_s", path)};
-    if (table.contains("node_ranks")) {
-      peak.node_ranks = field_of<double>(table, "node_ranks", path);
-    }
-    const GridSource source{field_of<std::string>(table, "kernel", path),
-                            field_of<std::string>(table, "framework", path),
-                            field_of<std::string>(table, "version", path),
-                            field_of<double>(table, "spread", path)};
+    const PeakRates peak = peak_of(header, table, path);
+    const GridSource source = source_of(table, path);
     const auto dtype = field_of<std::string>(table, "dtype", path);
     if (name == measured::kExperts) {
       first += read_experts(table, peak, dtype, source, cells.subspan(first), path);
@@ -113,12 +129,14 @@ std::vector<std::string> fields_of_line(std::string_view line) {
   return fields;
 }
 
-/// Returns the number of a field of CSV. Throws UserError naming `place` unless it is above 0.
-double number_of(const std::string& field, const std::string& place) {
+/// Returns the number of a field of CSV. Throws UserError naming `place` unless it is at least
+/// `least`.
+double number_of(const std::string& field, double least, const std::string& place) {
   char* end = nullptr;
   const double value = std::strtod(field.c_str(), &end);
-  if (field.empty() || *end != '\0' || !(value > 0) || !(value < 1e18)) {
-    throw user_error("{} = '{}': give a number above 0", place, field);
+  if (field.empty() || *end != '\0' || !(value >= least) || !(value < kMostOfSize)) {
+    throw user_error("{} = '{}': give a number of at least {:g} and below {:g}", place, field,
+                     least, kMostOfSize);
   }
   return value;
 }
@@ -160,8 +178,8 @@ class CsvRow {
   std::string text(std::string_view name) const {
     return has(name) ? fields_[static_cast<size_t>(at(name) - columns_.begin())] : "";
   }
-  double number(std::string_view name) const {
-    return number_of(text(name), fmt::format("{}: {}", place_, name));
+  double number(std::string_view name, double least) const {
+    return number_of(text(name), least, fmt::format("{}: {}", place_, name));
   }
 
  private:
@@ -183,14 +201,14 @@ void add_row(const CsvRow& row, const std::string& place, AllRows& all) {
       throw user_error("{}: op '{}' needs the column '{}', which the first line does not name",
                        place, op.name, axis);
     }
-    point.push_back(row.number(axis));
+    point.push_back(row.number(axis, 1));
   }
   const std::string dtype = row.text("dtype").empty() ? "bf16" : row.text("dtype");
   if (dtype != "bf16" && dtype != "f32" && dtype != "fp8") {
     throw user_error("{}: dtype = '{}': give bf16, f32 or fp8", place, dtype);
   }
-  const double us = row.number("us");
-  if (us < 1e-3 || us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
+  const double us = row.number("us", 1e-3);
+  if (us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
   // With 1 flop per s, and rates so high that bytes take no time, the time in s is the number of
   // flops.
   const double flops_per_s = op.peak_s(point, {1, 1e300, 2, 1e300}) / (us * 1e-6);

@@ -110,17 +110,25 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   const Work work = def.work(graph, graph.op(op), routed.work);
   const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
   const std::optional<Measured> found = measured_product(graph, graph.op(op), work);
-  const double ns = std::max(found ? std::ceil(found->ns) : rounded_ns(work.flops, rate),
-                             rounded_ns(work.bytes, device.memory_bytes_per_s)) +
-                    std::ceil(work.seconds * kNsPerSecond);
-  const auto what = [&] { return slow_op(device, work, graph.op(op).name); };
+  const double product = found ? std::ceil(found->ns) : rounded_ns(work.flops, rate);
+  const double memory = rounded_ns(work.bytes, device.memory_bytes_per_s);
+  const double ns = std::max(product, memory) + std::ceil(work.seconds * kNsPerSecond);
+  const auto what = [&] {
+    const std::string& name = graph.op(op).name;
+    if (!found || memory > product) return slow_op(device, work, name);
+    return fmt::format("op '{}', by measured times of {},", name, op_times_->gpu());
+  };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
 
 Nanoseconds RooflineCost::collective_time(const Graph& graph, OpId op,
                                           const RoutedWork& routed) const {
   const std::optional<Measured> found = measured_collective(graph, op, routed);
-  return found ? static_cast<Nanoseconds>(found->ns) : collective_ns(cluster_, graph, op, routed);
+  if (!found) return collective_ns(cluster_, graph, op, routed);
+  return checked_ns(found->ns, [&] {
+    return fmt::format("op '{}', by measured times of {:g} bytes,", graph.op(op).name,
+                       payload_bytes(graph, op, routed.work));
+  });
 }
 
 TimeSource RooflineCost::time_source(const Graph& graph, OpId op) const {

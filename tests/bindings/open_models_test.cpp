@@ -165,3 +165,35 @@ TEST_CASE("checkpoints, tokens and configs that do not fit are refused by name")
   CHECK_THAT(refused("mixtral", "moe.model.from_config 'losses.json'"),
              Contains("it is not a config.json of a model"));
 }
+
+TEST_CASE(
+    "a key of a config of another kind, or without which a model would be another, is named") {
+  const auto with = [](const std::string& name, const nlohmann::json& patch) {
+    const Folder folder;
+    auto config = nlohmann::json::parse(read_file(kModels / name / "config.json"));
+    config.merge_patch(patch);  // null removes a key
+    folder.write("own.json", config.dump());
+    return outcome(folder, kModels / name,
+                   "require('moe').model.from_config 'own.json' { seq = 8, batch = 2 }");
+  };
+  using nlohmann::json;
+  CHECK(with("deepseek_v3", json::object()) == "(no error)");
+  CHECK_THAT(with("deepseek_v3", {{"qk_rope_head_dim", nullptr}}),
+             Contains("own.json: qk_rope_head_dim: is missing"));
+  CHECK_THAT(with("deepseek_v3", {{"n_shared_experts", "2"}}),
+             Contains("own.json: n_shared_experts: '2' is not allowed; give a number"));
+  CHECK_THAT(with("deepseek_v3", {{"rope_parameters", 7}}),
+             Contains("own.json: rope_parameters: 7"));
+  CHECK_THAT(with("mixtral", {{"num_experts_per_tok", nullptr}}),
+             Contains("own.json: num_experts_per_tok: is missing"));
+  CHECK_THAT(with("mixtral", {{"rms_norm_eps", nullptr}}),
+             Contains("own.json.eps: is missing; the config does not state it"));
+  CHECK_THAT(with("mixtral", {{"tie_word_embeddings", "no"}}),
+             Contains("own.json: tie_word_embeddings: 'no' is not allowed; give a boolean"));
+  CHECK_THAT(with("mixtral", {{"hidden_act", json::object()}}), Contains("own.json: hidden_act"));
+  CHECK_THAT(with("qwen3_moe", {{"mlp_only_layers", {"x"}}}), Contains("mlp_only_layers"));
+  for (const char* const key : {"moe_topk", "num_shared_expert", "moe_intermediate_size"}) {
+    CHECK_THAT(with("hunyuan_v1_moe", {{key, {1, 2}}}),
+               Contains(std::string(key) + ": a number of its own per block is not built"));
+  }
+}

@@ -3,6 +3,8 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <set>
 
@@ -214,6 +216,14 @@ TEST_CASE("an op or a collective beyond the clock is refused by its name, time a
   const RooflineCost table(two_nodes(), {},
                            {{Collective::kAllToAll, InterpolatedTable({{0, 0}, {1, 1e15}})}});
   CHECK_THROWS_WITH(table.op_ns(g, a2a), Catch::Contains("cluster.collectives"));
+  const std::string slow = std::filesystem::temp_directory_path() / "moebench_slow_link.csv";
+  std::ofstream(slow) << "op,us,ranks,bytes\nall_to_all,1e10,4,1\n";
+  Cluster node{.nodes = 1, .devices_per_node = 4, .device = cluster.device, .intra = {1e9, 0}};
+  node.collective_times = slow;
+  const OpId large = g.add_op("all_to_all", "l", {}, {{"bytes", 1e15}});
+  CHECK_THROWS_WITH(RooflineCost(node, {}).op_ns(g, large),
+                    Catch::Contains("op 'l', by measured times of 1e+15 bytes") &&
+                        Catch::Contains("beyond the clock"));
 }
 
 TEST_CASE("a cluster of another size than the graph is refused with both numbers") {

@@ -140,9 +140,25 @@ TEST_CASE("a table of other axes, or without cells, is refused with its file's n
   const std::vector<uint16_t> cells(8, OpGrid::kMissing);
   CHECK_THROWS_WITH(gemm_grid(cells), "t: table of 'gemm': it has no measured cell");
   CHECK_THROWS_WITH(gemm_grid({}), Catch::Contains("it has 0 cells; its axes have 8"));
-  CHECK_THROWS_WITH(gemm_grid(cells, {1024, 256}), Catch::Contains("axis 'm' must be above 0"));
+  CHECK_THROWS_WITH(gemm_grid(cells, {1024, 256}), Catch::Contains("axis 'm' must be at least 1"));
   CHECK_THROWS_WITH(OpTables("/nonexistent"), Catch::Contains("/nonexistent"));
   CHECK_THROWS_AS(OpTables(MOE_SOURCE_DIR "/README.md"), UserError);
+}
+
+TEST_CASE("a table of expert kernels that would leave a look-up without a time is refused") {
+  const auto make = [](double hidden, const std::vector<std::string>& loads, uint16_t last) {
+    std::vector<uint16_t> cells(2 * loads.size(), OpGrid::cell_of(1e5));
+    cells.back() = last;
+    ExpertTable("t", "bf16", kPeak, {{{hidden, 512, 8, 2, 2, 2}}}, loads, {1, 2}, cells, false, {});
+  };
+  const uint16_t known = OpGrid::cell_of(1e5);
+  make(1024, {"balanced"}, known);
+  CHECK_THROWS_WITH(make(1024, {"skewed"}, known),
+                    "t: table of 'experts': none of its loads is 'balanced'");
+  CHECK_THROWS_WITH(make(1024, {"balanced", "skewed"}, OpGrid::kMissing),
+                    Catch::Contains("of load 'skewed' no layer"));
+  CHECK_THROWS_WITH(make(1e300, {"balanced"}, known),
+                    Catch::Contains("a size of a layer is 1e+300"));
 }
 
 /// Writes the text to a file of this name and returns its path.
@@ -171,6 +187,34 @@ TEST_CASE("measurements of the user are read from CSV, the median of equal sizes
   CHECK(tables.find("attention", "bf16") == nullptr);
 }
 
+TEST_CASE("rates, spreads and weights of a file that give no times are refused by their names") {
+  const auto refused = [](const std::string& rate, const std::string& spread,
+                          const std::string& weight) {
+    const std::string axis = R"(","values":[8],"weight":)" + weight + "}";
+    std::string text =
+        "moebench op times 1\n"
+        R"({"gpu":"g","peak_memory_bytes_per_s":1e12,)"
+        R"("peak_link_bytes_per_s":1e12,"tables":[{"op":"gemm","element_bytes":2,)"
+        R"("kernel":"","framework":"","version":"","dtype":"bf16",)"
+        R"("peak_flops_per_s":)" +
+        rate + R"(,"spread":)" + spread + R"(,"axes":[{"name":"m)" + axis + R"(,{"name":"n)" +
+        axis + R"(,{"name":"k)" + axis + "]}]}";
+    text += std::string(text.size() % 2 == 0 ? 2 : 1, '\0') + "aa";
+    try {
+      const OpTables tables(csv_file("moebench_bad.times", text));
+    } catch (const UserError& e) {
+      return std::string(e.what());
+    }
+    return std::string("(no error)");
+  };
+  CHECK(refused("1e15", "0", "1") == "(no error)");
+  for (const char* const rate : {"0", "-1e15", "1e300"}) {
+    CHECK_THAT(refused(rate, "0", "1"), Catch::Contains("moebench_bad.times: 'peak_flops_per_s'"));
+  }
+  CHECK_THAT(refused("1e15", "-1", "1"), Catch::Contains("'spread' of the header is -1"));
+  CHECK_THAT(refused("1e15", "0", "1e300"), Catch::Contains("'weight' of the header is 1e+300"));
+}
+
 TEST_CASE("a fault in CSV is refused with its line") {
   const auto refused = [](const std::string& text) {
     try {
@@ -192,6 +236,8 @@ TEST_CASE("a fault in CSV is refused with its line") {
       refused(head + "gemm,0.0615,1024,4096,4096\n"),
       Catch::Contains("csv:2: us = 0.0615") && Catch::Contains("is the time in microseconds?"));
   CHECK_THAT(refused(head + "gemm,nan,2,3,4\n"), Catch::Contains("csv:2: us = 'nan'"));
+  CHECK_THAT(refused("op,us,ranks,bytes\nall_reduce,1,0.5,8\n"),
+             Catch::Contains("csv:2: ranks = '0.5': give a number of at least 1"));
   CHECK_THAT(refused(head + "all_reduce,1,2,3,4\n"),
              Catch::Contains("csv:2: op 'all_reduce' needs the column 'ranks'"));
 }

@@ -1,6 +1,10 @@
 -- config.json of Hugging Face -> fields of moe.model.decoder, and where the tensors of a checkpoint
--- are. One entry per model_type: fields(c) returns the fields that differ from those of all, and
--- `tensors` the names of tensors that differ. A part that does not exist here is refused by name.
+-- are. One entry per model_type: fields(c, config) returns the fields that differ from those of
+-- all, where c is a view that checks what is read of the config; `tensors` has the names of tensors
+-- that differ. A part that does not exist here is refused by name.
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
 local M = {}
 
 -- In names, {i} is the block and %d the expert.
@@ -53,15 +57,45 @@ local SPARSE = {
   ["ex.fc2.w"] = one(block "block_sparse_moe.experts.%d.w2.weight"),
 }
 
+-- What the keys of a config.json are in JSON; those that do not stand here are numbers.
+local KINDS = { model_type = "string", hidden_act = "string", topk_method = "string",
+  rope_type = "string", type = "string", layer_types = "table", mlp_only_layers = "table",
+  rope_parameters = "table", rope_scaling = "table" }
+for _, key in ipairs { "attention_bias", "norm_topk_prob", "qkv_bias", "rope_interleave",
+    "tie_word_embeddings", "truncate", "use_qk_norm", "use_sliding_window" } do
+  KINDS[key] = "boolean"
+end
+
+-- Returns a view of a config in which a value of another kind is the user's error, as is a table in
+-- it; view(table) is a view of another one. what, at: as in M.fields.
+local function checked(config, what, at)
+  local mt = { what = what, at = at }
+  function mt.__index(_, key)
+    local value, kind = config[key], KINDS[key] or "number"
+    if value ~= nil and type(value) ~= kind then
+      schema.refuse(("%s: %s"):format(what, key), value, "a " .. kind, at)
+    end
+    return kind == "table" and value and #value == 0 and checked(value, what, at) or value
+  end
+  function mt.__call(_, other) return checked(other, what, at) end
+  return setmetatable({}, mt)
+end
+
+-- Returns the value of a key that the config must have.
+local function need(c, key)
+  if c[key] ~= nil then return c[key] end
+  local mt = getmetatable(c)
+  errors.user(("%s: %s: is missing"):format(mt.what, key), mt.at)
+end
+
 -- Returns moe_every and the number of dense first blocks of the Qwen family.
 local function qwen_blocks(c)
   if #(c.mlp_only_layers or {}) > 0 then
-    return nil, ("mlp_only_layers = [%d, ...]: single dense blocks are not built"):format(
-      c.mlp_only_layers[1])
+    return nil, "mlp_only_layers: single dense blocks are not built"
   end
   return { moe_every = c.decoder_sparse_step or 1, ffn = c.intermediate_size,
     expert_ffn = c.moe_intermediate_size, experts = c.num_experts or c.num_local_experts,
-    k = c.num_experts_per_tok }
+    k = need(c, "num_experts_per_tok") }
 end
 
 -- Fields of the routers of DeepSeek-V3 and those after it.
@@ -78,7 +112,7 @@ end
 
 local function deepseek(c)
   local rope = c.rope_parameters or c.rope_scaling or {}
-  local head, scale = c.qk_nope_head_dim + c.qk_rope_head_dim, 0
+  local head, scale = need(c, "qk_nope_head_dim") + need(c, "qk_rope_head_dim"), 0
   local factor, all_dim = rope.factor or 1, rope.mscale_all_dim or 0
   if (rope.rope_type or rope.type) == "yarn" and all_dim > 0 and factor > 1 then
     local mscale = 0.1 * all_dim * math.log(factor) + 1
@@ -86,8 +120,8 @@ local function deepseek(c)
   end
   return { dense_layers = c.first_k_dense_replace, ffn = c.intermediate_size,
     moe_every = c.moe_layer_freq or 1, expert_ffn = c.moe_intermediate_size,
-    experts = c.n_routed_experts, k = c.num_experts_per_tok,
-    shared_ffn = (c.n_shared_experts or 0) * c.moe_intermediate_size,
+    experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+    shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
     kv_heads = false, head_dim = false, kv_rank = c.kv_lora_rank, q_rank = c.q_lora_rank or 0,
     nope = c.qk_nope_head_dim, rotary = c.qk_rope_head_dim, value_dim = c.v_head_dim,
     attention_scale = scale,
@@ -98,7 +132,8 @@ M.TYPES = {
   mixtral = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = c.num_experts_per_tok, window = c.sliding_window or 0, router = softmax_router(true) }
+        k = need(c, "num_experts_per_tok"), window = c.sliding_window or 0,
+        router = softmax_router(true) }
     end,
     tensors = SPARSE,
   },
@@ -128,7 +163,8 @@ M.TYPES = {
   olmoe = {
     fields = function(c)
       if c.clip_qkv then return nil, "clip_qkv: is not built" end
-      return { expert_ffn = c.intermediate_size, experts = c.num_experts, k = c.num_experts_per_tok,
+      return { expert_ffn = c.intermediate_size, experts = c.num_experts,
+        k = need(c, "num_experts_per_tok"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false, qk_norm = "row",
         router = softmax_router(c.norm_topk_prob) }
     end,
@@ -154,8 +190,8 @@ M.TYPES = {
     fields = function(c)
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
         ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts, k = c.num_experts_per_tok,
-        shared_ffn = (c.n_shared_experts or 0) * c.moe_intermediate_size,
+        experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+        shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, qk_norm = c.use_qk_norm and "head" or "none" })
     end,
   },
@@ -166,8 +202,8 @@ M.TYPES = {
       end
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
         ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts, k = c.num_experts_per_tok,
-        shared_ffn = (c.n_shared_experts or 0) * c.moe_intermediate_size,
+        experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+        shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
         qk_norm = "head" })
     end,
@@ -181,7 +217,7 @@ M.TYPES = {
         end
       end
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = c.num_experts_per_tok, qkv_bias = c.attention_bias ~= false,
+        k = need(c, "num_experts_per_tok"), qkv_bias = c.attention_bias ~= false,
         out_bias = c.attention_bias ~= false, sinks = true, window = c.sliding_window,
         full_every = every, router_bias = true, ffn_bias = true, act_limit = c.swiglu_limit or 7,
         act_alpha = c.swiglu_alpha or 1.702, act_offset = 1, router = softmax_router(true) }
@@ -198,7 +234,7 @@ M.TYPES = {
   granitemoe = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = c.num_experts_per_tok, qkv_bias = c.attention_bias or false,
+        k = need(c, "num_experts_per_tok"), qkv_bias = c.attention_bias or false,
         out_bias = c.attention_bias or false, embedding_scale = c.embedding_multiplier or 1,
         residual_scale = c.residual_multiplier or 1, logit_scale = 1 / (c.logits_scaling or 1),
         attention_scale = c.attention_multiplier or 0, router = softmax_router(true) }
@@ -208,20 +244,23 @@ M.TYPES = {
       ["ex.fc2.w"] = one(block "block_sparse_moe.output_linear.weight") },
   },
   hunyuan_v1_moe = {
-    fields = function(c)
-      local function plain(name)  -- a number, or the same number for each block
-        local v = c[name]
-        if type(v) ~= "table" then return v end
-        for _, x in ipairs(v) do if x ~= v[1] then return nil end end
-        return v[1]
+    fields = function(c, config)
+      local equal, differs = {}, nil  -- a list of one number per block becomes that number
+      for _, key in ipairs { "moe_topk", "num_shared_expert", "moe_intermediate_size",
+          "num_experts" } do
+        local v = config[key]
+        equal[key] = v
+        if type(v) == "table" then
+          for _, x in ipairs(v) do if x ~= v[1] then differs = key end end
+          equal[key] = v[1]
+        end
       end
-      local k, shared = plain "moe_topk", plain "num_shared_expert"
-      local ffn = plain "moe_intermediate_size" or c.intermediate_size
-      if not k then return nil, "moe_topk: a number of its own per block is not built" end
-      return { expert_ffn = ffn, experts = plain "num_experts", k = k,
-        shared_ffn = (shared or 1) * c.intermediate_size, qkv_bias = c.attention_bias or false,
-        out_bias = c.attention_bias or false, qk_norm = "head", norm_after_rope = true,
-        router = softmax_router(true) }
+      if differs then return nil, differs .. ": a number of its own per block is not built" end
+      local own, ffn = c(equal), need(c, "intermediate_size")
+      return { expert_ffn = own.moe_intermediate_size or ffn, experts = own.num_experts,
+        k = need(own, "moe_topk"), shared_ffn = (own.num_shared_expert or 1) * ffn,
+        qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
+        qk_norm = "head", norm_after_rope = true, router = softmax_router(true) }
     end,
     tensors = { ["attn.q_norm.w"] = one(block "self_attn.query_layernorm.weight"),
       ["attn.k_norm.w"] = one(block "self_attn.key_layernorm.weight"),
@@ -231,7 +270,7 @@ M.TYPES = {
   minimax_m2 = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = c.num_experts_per_tok, qk_norm = c.use_qk_norm ~= false and "row" or "none",
+        k = need(c, "num_experts_per_tok"), qk_norm = c.use_qk_norm ~= false and "row" or "none",
         rotary = c.rotary_dim, choice_bias = true,
         router = { scores = "sigmoid", weight = "renorm" } }
     end,
@@ -271,18 +310,19 @@ local function rope_fields(c)
 end
 
 --- Returns the fields of the model of a config.json (as a table, null left out), or nil and why it
---- cannot be built.
-function M.fields(c)
+--- cannot be built. what: names the model in errors about single keys; at: where it is named.
+function M.fields(config, what, at)
+  local c = checked(config, what, at)
   local kind = M.TYPES[c.model_type]
   if not kind then
     local missing = M.MISSING[c.model_type]
     if missing then return nil, ("model_type = '%s': needs %s"):format(c.model_type, missing) end
-    return nil, ("model_type = '%s': is not known"):format(tostring(c.model_type))
+    return nil, ("model_type = '%s': is not known"):format(c.model_type)
   end
   if (c.hidden_act or "silu") ~= "silu" then
     return nil, ("hidden_act = '%s': only silu is built"):format(c.hidden_act)
   end
-  local own, why = kind.fields(c)
+  local own, why = kind.fields(c, config)
   if not own then return nil, why end
   local rope, no_rope = rope_fields(c)
   if not rope then return nil, no_rope end
@@ -291,8 +331,8 @@ function M.fields(c)
   local fields = merged({ name = c.model_type, vocab = c.vocab_size, layers = c.num_hidden_layers,
     hidden = c.hidden_size, heads = c.num_attention_heads, kv_heads = c.num_key_value_heads,
     head_dim = head_dim, eps = c.rms_norm_eps, tied = c.tie_word_embeddings or false,
-    rotary = turning and turning < 1
-      and math.floor((head_dim or c.hidden_size / c.num_attention_heads) * turning) or nil },
+    rotary = turning and turning < 1 and math.floor(turning
+      * (head_dim or need(c, "hidden_size") / need(c, "num_attention_heads"))) or nil },
     rope, own)
   for name, value in pairs(fields) do
     if value == false and (name == "kv_heads" or name == "head_dim") then fields[name] = nil end

@@ -304,9 +304,10 @@ local configs = require "moe.models.configs"
 local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
--- what: names the model in errors; at: where the config is named.
-local function configured(config, what, at)
-  local fields, why = configs.fields(config)
+-- what: names the model in errors; at: where the config is named; needed: names of fields of which
+-- the decoder's defaults are not taken.
+local function configured(config, what, at, needed)
+  local fields, why = configs.fields(config, what, at)
   if not fields then errors.user(("%s: %s"):format(what, why), at) end
   local base = schema.merged(decoder.defaults, fields)
   local arch = setmetatable(schema.merged(decoder, { name = fields.name,
@@ -314,6 +315,11 @@ local function configured(config, what, at)
   return function(t)
     local here = errors.here()
     if type(t) ~= "table" then schema.refuse(what, t, "a table of the model's fields", here) end
+    for _, name in ipairs(needed) do
+      if base[name] == nil and t[name] == nil then
+        errors.user(("%s.%s: is missing; the config does not state it"):format(what, name), here)
+      end
+    end
     return make(arch, schema.merged(without_partners(base, t), t), what, here)
   end
 end
@@ -338,7 +344,7 @@ local function from_config(file)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
-  return configured(without_null(config), "model." .. file, at)
+  return configured(without_null(config), "model." .. file, at, { "eps", "theta" })
 end
 
 -- The constructor of a published model, by its name in models/open.lua.
@@ -347,7 +353,7 @@ local function named(name)
     local config = schema.merged(open_models[name], {})
     config.published = nil
     local at = errors.here()
-    return configured(config, "model." .. name, at)(schema.merged({ name = name }, t or {}))
+    return configured(config, "model." .. name, at, {})(schema.merged({ name = name }, t or {}))
   end
 end
 
