@@ -47,7 +47,7 @@ json line_json(const CalibratedLine& line) {
   return all;
 }
 
-json table_json(const CalibratedTable& table) {
+json calibrated_json(const CalibratedTable& table) {
   json all = line_json(table);
   all["interpolation"] = error_json(table.interpolation);
   return all;
@@ -82,8 +82,8 @@ json calibration_json(const Calibration& c, int64_t ranks) {
   if (!c.overlap.source.empty()) all["overlap"] = overlap_json(c.overlap);
   if (ranks == 1) return all;
   all["intra"] = values_json(c.link);
-  all["all_to_all"] = table_json(c.all_to_all);
-  all["all_reduce"] = table_json(c.all_reduce);
+  all["all_to_all"] = calibrated_json(c.all_to_all);
+  all["all_reduce"] = calibrated_json(c.all_reduce);
   return all;
 }
 

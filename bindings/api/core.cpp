@@ -30,10 +30,6 @@
 namespace moe::lua {
 namespace {
 
-void push_text(lua_State* L, const std::string& text) {
-  lua_pushlstring(L, text.data(), text.size());
-}
-
 int json_encode(lua_State* L) {
   push_text(L, json_text(to_json(L, 1), static_cast<int>(luaL_optinteger(L, 2, -1))));
   return 1;

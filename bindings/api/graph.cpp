@@ -350,7 +350,7 @@ int graph_split(lua_State* L) {
   if (made.empty() && !only_try) throw user_error("g:split: {}", why);
   if (made.empty()) {
     lua_pushnil(L);
-    lua_pushlstring(L, why.data(), why.size());
+    push_text(L, why);
     return 2;
   }
   lua_createtable(L, static_cast<int>(made.size()), 0);

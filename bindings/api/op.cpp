@@ -9,10 +9,6 @@
 namespace moe::lua {
 namespace {
 
-void push_text(lua_State* L, std::string_view text) {
-  lua_pushlstring(L, text.data(), text.size());
-}
-
 // Pushes index + 1, since numbers count from 1 in Lua; nil for -1, which means none.
 void push_number_from_1(lua_State* L, int64_t index) {
   if (index < 0) {

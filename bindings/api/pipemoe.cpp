@@ -81,7 +81,7 @@ json spans_json(const Plan& plan, const Timeline& timeline) {
 
 // ({ devices, experts_per_device, rows, hidden, ffn, dtype, alpha_a, beta_a, alpha_gemm, beta_gemm,
 // degree, spans }) -> { time_s, spans (if spans is true) } of a simulated forward pass
-int simulate(lua_State* L) {
+int simulate_degree(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields fields(values, "moe.pipemoe.simulate");
   const ChunkedLayer layer{.num_ranks = fields.integer("devices"),
@@ -153,7 +153,7 @@ void open_pipemoe(lua_State* L) {
   static constexpr luaL_Reg kFunctions[] = {
       {"pipemoe_degree", core_function<with_effect<degree>>},
       {"pipemoe_fit", core_function<fit>},
-      {"pipemoe_simulate", core_function<with_effect<simulate>>},
+      {"pipemoe_simulate", core_function<with_effect<simulate_degree>>},
       {"pipemoe_time", core_function<with_effect<time>>},
       {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);

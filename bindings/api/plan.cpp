@@ -335,7 +335,7 @@ int order(lua_State* L) {
 
 int text(lua_State* L) {
   const std::string text = print(check_plan(L).plan->graph);
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, text);
   return 1;
 }
 

@@ -168,7 +168,7 @@ void push_routing(lua_State* L, RoutingModel routing) {
   const std::string name = routing.name;
   push_kept<RoutingHandle>(L, kRoutingType,
                            std::make_shared<const RoutingModel>(std::move(routing)));
-  lua_pushlstring(L, name.data(), name.size());
+  push_text(L, name);
 }
 
 void open_routing(lua_State* L) {

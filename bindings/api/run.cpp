@@ -419,7 +419,7 @@ int too_large_together(lua_State* L) {
       "together they need {:.1f} GiB, but this process may allocate only {:.1f} GiB more, limited "
       "by {}",
       needed / 0x1p30, static_cast<double>(available.bytes) / 0x1p30, available.limited_by);
-  lua_pushlstring(L, why.data(), why.size());
+  push_text(L, why);
   return 1;
 }
 

@@ -33,7 +33,7 @@ int trace_plan(lua_State* L) {
   std::vector<std::string> lanes;
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
   const std::string text = trace_json(plan.graph, lanes, all);
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, text);
   return 1;
 }
 

@@ -145,7 +145,7 @@ void push_json(lua_State* L, const json& value) {
       break;
     case json::value_t::string: {
       const std::string& text = value.get_ref<const std::string&>();
-      lua_pushlstring(L, text.data(), text.size());
+      push_text(L, text);
       break;
     }
     case json::value_t::array:

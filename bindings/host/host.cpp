@@ -201,7 +201,7 @@ std::optional<Failure> Host::main(const std::string& argument) {
   Failure failure;
   begin_loading();
   lua_pushcfunction(L, core_function<prepare_main>);
-  lua_pushlstring(L, argument.data(), argument.size());
+  push_text(L, argument);
   bool good = try_call(L, 1, 3, failure);
   if (good) {
     lua_State* coroutine = lua_newthread(L);

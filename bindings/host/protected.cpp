@@ -20,7 +20,7 @@ int error_to_string(lua_State* L) {
 }
 
 void set_text(lua_State* L, const char* key, const std::string& text) {
-  lua_pushlstring(L, text.data(), text.size());
+  push_text(L, text);
   lua_setfield(L, -2, key);
 }
 
@@ -98,7 +98,7 @@ int run_protected(lua_State* L, lua_CFunction function, bool position) {
     const int results = results_of(L, function, position, failure);
     if (results >= 0) return results;
     if (failure.kind.empty()) {
-      lua_pushlstring(L, failure.message.data(), failure.message.size());
+      push_text(L, failure.message);
     } else {
       push_failure(L, failure);
     }
@@ -136,7 +136,7 @@ void push_failure(lua_State* L, const Failure& failure) {
   lua_setmetatable(L, -2);
   push_kinds(L);
   lua_pushvalue(L, -2);
-  lua_pushlstring(L, failure.kind.data(), failure.kind.size());
+  push_text(L, failure.kind);
   lua_rawset(L, -3);
   lua_pop(L, 1);
 }

@@ -6,6 +6,7 @@
 
 #include <lua.hpp>
 #include <string>
+#include <string_view>
 
 #include "engine/base/errors.h"
 
@@ -33,6 +34,10 @@ class LuaError : public UserError {
 /// Converts an exception that is no LuaError, UserError or RunError: kind "run" if memory, a thread
 /// or a library was not available, else "internal".
 Failure foreign_failure(const std::exception& error);
+
+inline void push_text(lua_State* L, std::string_view text) {
+  lua_pushlstring(L, text.data(), text.size());
+}
 
 /// Pushes an error table {kind=, message=} whose tostring is the message. The kind is also kept
 /// outside the table: a table that a recipe made has no kind, and one whose field `kind` a recipe

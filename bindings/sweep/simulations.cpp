@@ -48,7 +48,7 @@ int simulation_key(lua_State* L) {
   // share a key with a probability of 3%.
   const std::string key =
       fmt::format("{:016x}{:016x}", text_hash(text), text_hash(text, text_hash("second")));
-  lua_pushlstring(L, key.data(), key.size());
+  push_text(L, key);
   return 1;
 }
 
@@ -99,8 +99,8 @@ int find_simulation(lua_State* L) {
     kept->with([&](SimulationCache& cache) { found = cache.find(key); });
   }
   if (!found) return 0;
-  lua_pushlstring(L, found->outcome.data(), found->outcome.size());
-  lua_pushlstring(L, found->trace.data(), found->trace.size());
+  push_text(L, found->outcome);
+  push_text(L, found->trace);
   return 2;
 }
 
@@ -144,7 +144,7 @@ int next_answer(lua_State* L) {
   const auto answer = check_workers(L).next();
   if (!answer) return 0;
   lua_pushnumber(L, static_cast<double>(answer->child + 1));
-  lua_pushlstring(L, answer->text.data(), answer->text.size());
+  push_text(L, answer->text);
   return 2;
 }
 

@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "bindings/host/convert.h"
+#include "bindings/host/protected.h"
 
 namespace moe::lua {
 namespace {
@@ -118,7 +119,7 @@ void Workers::serve(lua_State* L, int socket, pid_t parent) {
     }
     lua_pushvalue(L, function);
     const std::string question = *message_in(bytes);
-    lua_pushlstring(L, question.data(), question.size());
+    push_text(L, question);
     Failure failure;
     if (!try_call(L, 1, 1, failure)) {
       std::fprintf(stderr, "moebench: worker process: %s\n", failure.message.c_str());

@@ -8,7 +8,6 @@
 namespace moe {
 namespace {
 
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 /// Levels that differ by less than this factor are equal except for rounding.
 constexpr double kTie = 1 + 1e-13;
 /// Differs from every sum.

@@ -13,9 +13,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 namespace moe {
+
+/// A level, rate or time that nothing bounds.
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 class FairShare {
  public:

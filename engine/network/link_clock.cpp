@@ -1,14 +1,11 @@
 #include "engine/network/link_clock.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/base/errors.h"
 
 namespace moe {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Returns the latest end of a flow that counts as the same event as an end at `ns`: the two ends
 /// differ only by rounding.

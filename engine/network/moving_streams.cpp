@@ -1,18 +1,11 @@
 #include "engine/network/moving_streams.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
 
 #include "engine/base/units.h"
 
 namespace moe {
-namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
-
-}  // namespace
-
 MovingStreams::MovingStreams(size_t num_links, bool per_collective)
     : per_collective_(per_collective),
       sharing_(num_links),

@@ -1,13 +1,11 @@
 #include "engine/network/traffic.h"
 
 #include <algorithm>
-#include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/network/fair_share.h"
 
 namespace moe {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 Order::Order(const Cluster& cluster, const Fabric& fabric, NetworkOp network_op, Share share,
              double begin, double stretch)

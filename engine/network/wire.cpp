@@ -10,12 +10,11 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/network/closed_form.h"
+#include "engine/network/fair_share.h"
 #include "engine/network/traffic.h"
 
 namespace moe {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 /// Returns `cluster`; throws UserError if the wire cannot be constructed with the arguments.
 const Cluster& checked(const Cluster& cluster, const NetworkOptions& options) {

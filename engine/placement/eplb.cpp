@@ -4,15 +4,12 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/placement/builtin.h"
 #include "engine/placement/policies.h"
 
 namespace moe {
 namespace {
-
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
 
 struct SharedExperts {
   int64_t experts = 0, group = 0, device = 0;
@@ -20,18 +17,18 @@ struct SharedExperts {
 
 std::vector<SharedExperts> shared_experts(const Placement& now,
                                           const std::vector<std::vector<int64_t>>& groups) {
-  std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
+  std::vector<std::vector<int64_t>> homes(index(now.bounds().experts));
   for (int64_t d = 0; d < now.bounds().devices; ++d) {
     for (int64_t s = 0; s < now.bounds().residents; ++s) {
-      if (now.at(d, s) >= 0) homes[at(now.at(d, s))].push_back(d);
+      if (now.at(d, s) >= 0) homes[index(now.at(d, s))].push_back(d);
     }
   }
   std::vector<SharedExperts> all;
-  std::vector<int64_t> with(at(now.bounds().devices));
+  std::vector<int64_t> with(index(now.bounds().devices));
   for (size_t g = 0; g < groups.size(); ++g) {
     std::fill(with.begin(), with.end(), 0);
     for (const int64_t expert : groups[g]) {
-      for (const int64_t d : homes[at(expert)]) ++with[at(d)];
+      for (const int64_t d : homes[index(expert)]) ++with[index(d)];
     }
     for (size_t d = 0; d < with.size(); ++d) {
       if (with[d] > 0) all.push_back({with[d], int64_t(g), int64_t(d)});
@@ -53,7 +50,7 @@ std::vector<std::vector<int64_t>> on_devices(const Placement& now,
     held[device] = groups[group];
     group_done[group] = device_done[device] = true;
   };
-  for (const SharedExperts& c : shared_experts(now, groups)) put(at(c.group), at(c.device));
+  for (const SharedExperts& c : shared_experts(now, groups)) put(index(c.group), index(c.device));
   size_t device = 0;
   for (size_t g = 0; g < groups.size(); ++g) {
     while (device < groups.size() && device_done[device]) ++device;
@@ -105,27 +102,27 @@ std::vector<int64_t> replicate(const std::vector<int64_t>& inputs, int64_t total
 std::vector<std::vector<int64_t>> pack(const std::vector<int64_t>& inputs,
                                        const std::vector<int64_t>& residents, int64_t groups,
                                        int64_t room) {
-  std::vector<double> each(inputs.size()), sums(at(groups));
+  std::vector<double> each(inputs.size()), sums(index(groups));
   for (size_t e = 0; e < inputs.size(); ++e) {
     each[e] = static_cast<double>(inputs[e]) / static_cast<double>(residents[e]);
   }
   std::vector<int64_t> order(inputs.size());
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
-                   [&](int64_t a, int64_t b) { return each[at(a)] > each[at(b)]; });
-  std::vector<std::vector<int64_t>> packed(at(groups));
+                   [&](int64_t a, int64_t b) { return each[index(a)] > each[index(b)]; });
+  std::vector<std::vector<int64_t>> packed(index(groups));
   for (const int64_t expert : order) {
-    for (int64_t i = 0; i < residents[at(expert)]; ++i) {
+    for (int64_t i = 0; i < residents[index(expert)]; ++i) {
       size_t least = packed.size();
       for (size_t g = 0; g < packed.size(); ++g) {
         const std::vector<int64_t>& group = packed[g];
         // An expert's residents are placed one after the other, so in a group it can only be last.
-        const bool fits = group.size() < at(room) && (group.empty() || group.back() != expert);
+        const bool fits = group.size() < index(room) && (group.empty() || group.back() != expert);
         if (fits && (least == packed.size() || sums[g] < sums[least])) least = g;
       }
       if (least == packed.size()) break;
       packed[least].push_back(expert);
-      sums[least] += each[at(expert)];
+      sums[least] += each[index(expert)];
     }
   }
   return packed;
@@ -145,21 +142,21 @@ std::vector<std::vector<int64_t>> pack_nodes(const std::vector<int64_t>& inputs,
         slots.nodes, experts);
   }
   const int64_t each = experts / groups, per_node = slots.devices / slots.nodes;
-  std::vector<int64_t> of_group(at(groups));
-  for (size_t e = 0; e < inputs.size(); ++e) of_group[e / at(each)] += inputs[e];
+  std::vector<int64_t> of_group(index(groups));
+  for (size_t e = 0; e < inputs.size(); ++e) of_group[e / index(each)] += inputs[e];
   std::vector<std::vector<int64_t>> held;
   for (const std::vector<int64_t>& node :
-       pack(of_group, std::vector<int64_t>(at(groups), 1), slots.nodes, groups / slots.nodes)) {
+       pack(of_group, std::vector<int64_t>(index(groups), 1), slots.nodes, groups / slots.nodes)) {
     std::vector<int64_t> numbers, own;
     for (const int64_t group : node) {
       for (int64_t e = group * each; e < (group + 1) * each; ++e) {
         numbers.push_back(e);
-        own.push_back(inputs[at(e)]);
+        own.push_back(inputs[index(e)]);
       }
     }
     const auto residents = replicate(own, slots.room * per_node, per_node);
     for (std::vector<int64_t>& device : pack(own, residents, per_node, slots.room)) {
-      for (int64_t& e : device) e = numbers[at(e)];
+      for (int64_t& e : device) e = numbers[index(e)];
       held.push_back(std::move(device));
     }
   }
@@ -171,13 +168,13 @@ Placement settle(const Placement& now, const std::vector<std::vector<int64_t>>& 
 }
 
 Placement reside(const Placement& now, const std::vector<std::vector<int64_t>>& held) {
-  std::vector<std::vector<int64_t>> homes(at(now.bounds().experts));
+  std::vector<std::vector<int64_t>> homes(index(now.bounds().experts));
   for (size_t d = 0; d < held.size(); ++d) {
-    for (const int64_t expert : held[d]) homes[at(expert)].push_back(static_cast<int64_t>(d));
+    for (const int64_t expert : held[d]) homes[index(expert)].push_back(static_cast<int64_t>(d));
   }
   std::vector<int64_t> owners;
   for (int64_t e = 0; e < now.bounds().experts; ++e) {
-    const std::vector<int64_t>& devices = homes[at(e)];
+    const std::vector<int64_t>& devices = homes[index(e)];
     const auto holds_now = [&](int64_t d) { return now.is_resident(e, d); };
     const bool stays = std::count(devices.begin(), devices.end(), now.owner(e)) > 0;
     const auto found = std::find_if(devices.begin(), devices.end(), holds_now);
@@ -186,7 +183,7 @@ Placement reside(const Placement& now, const std::vector<std::vector<int64_t>>& 
   Placement next = now;
   next.set_residents(owners, held);
   for (int64_t e = 0; e < now.bounds().experts; ++e) {
-    next.set_sharing(e, homes[at(e)].size() > 1 ? Sharing::kEven : Sharing::kLocal);
+    next.set_sharing(e, homes[index(e)].size() > 1 ? Sharing::kEven : Sharing::kLocal);
   }
   return next;
 }

@@ -12,7 +12,7 @@ namespace {
 constexpr int kCodeBits = 63;
 constexpr size_t kPending = 1 << 16;
 
-void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
+void check_popularity(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {
     throw user_error("popularity.{} = {}, allowed: {} to {}", field, value, lo, hi);
   }
@@ -79,15 +79,15 @@ size_t first_slot(uint64_t path, size_t slots) {
 }  // namespace
 
 void check(const PathOptions& options) {
-  check_range("layers", options.layers, 1, 1 << 16);
-  check_range("experts", options.experts, 1, 1 << 20);
-  check_range("path", options.path, 1, kCodeBits / bits_of(options) - 1);
-  check_range("keep", options.keep, 1, options.experts);
+  check_popularity("layers", options.layers, 1, 1 << 16);
+  check_popularity("experts", options.experts, 1, 1 << 20);
+  check_popularity("path", options.path, 1, kCodeBits / bits_of(options) - 1);
+  check_popularity("keep", options.keep, 1, options.experts);
 }
 
 TokenPaths::TokenPaths(const PathOptions& options, int64_t tokens) : options_(options) {
   check(options);
-  check_range("tokens", tokens, 0, int64_t{1} << 40);
+  check_popularity("tokens", tokens, 0, int64_t{1} << 40);
   bits_ = bits_of(options);
   mask_ = mask_of(options, options.path);
   codes_.resize(static_cast<size_t>(tokens));
@@ -159,7 +159,7 @@ PathProfile::Table& PathProfile::table(int64_t layer, int64_t length) {
 }
 
 const PathProfile::Table& PathProfile::table(int64_t layer, int64_t length) const {
-  check_range("layer", layer, 0, options_.layers - 1);
+  check_popularity("layer", layer, 0, options_.layers - 1);
   return tables_[static_cast<size_t>(layer * options_.path + length - 1)];
 }
 
@@ -175,7 +175,7 @@ int64_t PathProfile::num_paths(int64_t layer) const {
 
 std::vector<PathProfile::Kept> PathProfile::at(int64_t layer, std::span<const int32_t> path) const {
   const auto length = static_cast<int64_t>(path.size());
-  check_range("path", length, shortest(), options_.path);
+  check_popularity("path", length, shortest(), options_.path);
   check_choices(path, path.size(), 1, options_.experts);
   uint64_t code = 0;
   for (const int32_t expert : path) {
@@ -258,7 +258,7 @@ void PathCounts::Counts::flush(int key_bits) {
 
 void PathCounts::add(int64_t layer, const TokenPaths& before, std::span<const int32_t> choices,
                      int64_t k) {
-  check_range("layer", layer, 0, options_.layers - 1);
+  check_popularity("layer", layer, 0, options_.layers - 1);
   check_choices(choices, before.codes().size(), k, options_.experts);
   const int bits = bits_of(options_);
   const int64_t shortest = options_.shorter ? 1 : options_.path;
@@ -326,7 +326,7 @@ void add_transitions(std::span<const int32_t> before, std::span<const int32_t> a
 }
 
 double locality(const ExpertCounts& transitions, int64_t top) {
-  check_range("top", top, 1, transitions.experts);
+  check_popularity("top", top, 1, transitions.experts);
   int64_t follow = 0;
   for (int64_t e = 0; e < transitions.sources; ++e) {
     std::vector<int64_t> next;

@@ -7,7 +7,7 @@
 namespace moe {
 namespace {
 
-void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
+void check_bound(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {
     throw user_error("placement.{} = {}, allowed: {} to {}", field, value, lo, hi);
   }
@@ -16,10 +16,10 @@ void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
 }  // namespace
 
 void check(const PlacementBounds& bounds) {
-  check_range("experts", bounds.experts, 1, int64_t{1} << 20);
-  check_range("devices", bounds.devices, 1, int64_t{1} << 20);
-  check_range("residents", bounds.residents, 1, bounds.experts);
-  check_range("shadows", bounds.shadows, 0, bounds.experts);
+  check_bound("experts", bounds.experts, 1, int64_t{1} << 20);
+  check_bound("devices", bounds.devices, 1, int64_t{1} << 20);
+  check_bound("residents", bounds.residents, 1, bounds.experts);
+  check_bound("shadows", bounds.shadows, 0, bounds.experts);
   if (bounds.residents * bounds.devices < bounds.experts) {
     throw user_error(
         "placement.residents = {} per device: {} devices cannot hold {} experts, allowed: at least "
@@ -290,7 +290,7 @@ void Placement::check() const {
   }
   const size_t weights = weight_index(0, 0, 0);
   for (size_t i = weights; i < codes_.size(); ++i) {
-    check_range("weight", codes_[i], 0, kMaxWeight);
+    check_bound("weight", codes_[i], 0, kMaxWeight);
   }
   for (int64_t e = 0; e < bounds_.experts; ++e) {
     if (owner(e) < 0 || owner(e) >= bounds_.devices || !is_resident(e, owner(e))) {

@@ -4,22 +4,20 @@
 #include <numeric>
 
 #include "engine/base/errors.h"
+#include "engine/base/index.h"
 #include "engine/placement/builtin.h"
 #include "engine/placement/policies.h"
 
 namespace moe {
 namespace {
 
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
 /// The state of the search: the inputs that each device computes and receives with the copies so
 /// far, and the experts of each device that are still to be tried.
-class Search {
+class ProphetSearch {
  public:
-  Search(const ExpertCounts& loads, std::span<const int64_t> owners, const ProphetOptions& options)
-      : loads_(loads), owners_(owners), options_(options), column_(at(loads.sources)) {
+  ProphetSearch(const ExpertCounts& loads, std::span<const int64_t> owners,
+                const ProphetOptions& options)
+      : loads_(loads), owners_(owners), options_(options), column_(index(loads.sources)) {
     count_inputs();
     sort_experts();
   }
@@ -47,75 +45,76 @@ class Search {
   std::vector<int64_t> column_;       // inputs from each device for the expert of devices_for()
 };
 
-void Search::count_inputs() {
-  now_.computed.assign(at(loads_.sources), 0);
+void ProphetSearch::count_inputs() {
+  now_.computed.assign(index(loads_.sources), 0);
   now_.received = now_.computed;
-  of_expert_.assign(at(loads_.experts), 0);
+  of_expert_.assign(index(loads_.experts), 0);
   const int64_t* row = loads_.rows.data();
   for (int64_t source = 0; source < loads_.sources; ++source, row += loads_.experts) {
     for (int64_t e = 0; e < loads_.experts; ++e) {
-      of_expert_[at(e)] += row[e];
-      if (owners_[at(e)] != source) now_.received[at(owners_[at(e)])] += row[e];
+      of_expert_[index(e)] += row[e];
+      if (owners_[index(e)] != source) now_.received[index(owners_[index(e)])] += row[e];
     }
   }
   for (int64_t e = 0; e < loads_.experts; ++e) {
-    now_.computed[at(owners_[at(e)])] += of_expert_[at(e)];
+    now_.computed[index(owners_[index(e)])] += of_expert_[index(e)];
   }
 }
 
-void Search::sort_experts() {
-  order_.resize(at(loads_.experts));
+void ProphetSearch::sort_experts() {
+  order_.resize(index(loads_.experts));
   std::iota(order_.begin(), order_.end(), 0);
   std::sort(order_.begin(), order_.end(), [&](int64_t a, int64_t b) {
-    if (owners_[at(a)] != owners_[at(b)]) return owners_[at(a)] < owners_[at(b)];
-    if (of_expert_[at(a)] != of_expert_[at(b)]) return of_expert_[at(a)] > of_expert_[at(b)];
+    if (owners_[index(a)] != owners_[index(b)]) return owners_[index(a)] < owners_[index(b)];
+    if (of_expert_[index(a)] != of_expert_[index(b)])
+      return of_expert_[index(a)] > of_expert_[index(b)];
     return a < b;
   });
-  cursor_.assign(at(loads_.sources), 0);
-  end_.assign(at(loads_.sources), 0);
+  cursor_.assign(index(loads_.sources), 0);
+  end_.assign(index(loads_.sources), 0);
   size_t i = 0;
   for (int64_t device = 0; device < loads_.sources; ++device) {
-    cursor_[at(device)] = i;
-    while (i < order_.size() && owners_[at(order_[i])] == device) ++i;
-    end_[at(device)] = i;
+    cursor_[index(device)] = i;
+    while (i < order_.size() && owners_[index(order_[i])] == device) ++i;
+    end_[index(device)] = i;
   }
 }
 
-int64_t Search::next_expert() {
+int64_t ProphetSearch::next_expert() {
   const auto heaviest = std::max_element(now_.computed.begin(), now_.computed.end());
   const auto device = static_cast<size_t>(heaviest - now_.computed.begin());
   if (cursor_[device] == end_[device]) return -1;
   return order_[cursor_[device]++];
 }
 
-std::vector<int64_t> Search::devices_for(int64_t expert) {
+std::vector<int64_t> ProphetSearch::devices_for(int64_t expert) {
   std::vector<int64_t> devices;
   for (int64_t d = 0; d < loads_.sources; ++d) {
-    column_[at(d)] = loads_.at(d, expert);
-    if (d == owners_[at(expert)]) continue;
-    if (options_.n != ProphetOptions::kAuto || column_[at(d)] > 0) devices.push_back(d);
+    column_[index(d)] = loads_.at(d, expert);
+    if (d == owners_[index(expert)]) continue;
+    if (options_.n != ProphetOptions::kAuto || column_[index(d)] > 0) devices.push_back(d);
   }
   if (options_.n <= 0) return devices;
   // Removes the n devices with the fewest inputs (BottomK) and restores the order of the others.
   const auto rest = devices.begin() + options_.n;
   std::nth_element(devices.begin(), rest - 1, devices.end(), [&](int64_t a, int64_t b) {
-    return std::pair(column_[at(a)], a) < std::pair(column_[at(b)], b);
+    return std::pair(column_[index(a)], a) < std::pair(column_[index(b)], b);
   });
   devices.erase(devices.begin(), rest);
   std::sort(devices.begin(), devices.end());
   return devices;
 }
 
-int64_t Search::copy(const Selected& selected) {
-  const int64_t owner = owners_[at(selected.expert)];
+int64_t ProphetSearch::copy(const Selected& selected) {
+  const int64_t owner = owners_[index(selected.expert)];
   int64_t moved = 0;
   for (const int64_t device : selected.devices) {
-    const int64_t inputs = column_[at(device)];
-    now_.computed[at(device)] += inputs;
+    const int64_t inputs = column_[index(device)];
+    now_.computed[index(device)] += inputs;
     moved += inputs;
   }
-  now_.computed[at(owner)] -= moved;
-  now_.received[at(owner)] -= moved;
+  now_.computed[index(owner)] -= moved;
+  now_.received[index(owner)] -= moved;
   return moved;
 }
 
@@ -145,7 +144,7 @@ void check_input(const ExpertCounts& loads, std::span<const int64_t> owners,
 ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> owners,
                          const PlacementRates& rates, const ProphetOptions& options) {
   check_input(loads, owners, options);
-  Search search(loads, owners, options);
+  ProphetSearch search(loads, owners, options);
   ProphetPlan plan;
   plan.loads = plan.loads_without = search.now();
   CopyCount copies(loads.sources, rates);
@@ -163,7 +162,7 @@ ProphetPlan plan_prophet(const ExpertCounts& loads, std::span<const int64_t> own
     // Copies that would take no inputs only cost time. (The paper's search, with one expert per
     // device, picks the same device again in the next round and ends.)
     if (search.copy(selected) == 0) continue;
-    copies.add(owners[at(expert)], static_cast<int64_t>(selected.devices.size()) + 1);
+    copies.add(owners[index(expert)], static_cast<int64_t>(selected.devices.size()) + 1);
     plan.selected.push_back(std::move(selected));
     const double time_s = time_now_s();
     if (time_s < plan.time_s) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/index.h"
 #include "engine/placement/builtin.h"
 #include "engine/placement/policies.h"
 #include "engine/placement/quota.h"
@@ -11,22 +12,18 @@
 namespace moe {
 namespace {
 
-size_t at(int64_t i) {
-  return static_cast<size_t>(i);
-}
-
-class Search {
+class UltraEpSearch {
  public:
-  Search(const ExpertCounts& loads, std::span<const int64_t> owners, int64_t slots,
-         const UltraEpOptions& options)
+  UltraEpSearch(const ExpertCounts& loads, std::span<const int64_t> owners, int64_t slots,
+                const UltraEpOptions& options)
       : load_(inputs_of_experts(loads)),
         slots_(slots),
         options_(options),
-        before_(at(loads.sources)) {
+        before_(index(loads.sources)) {
     owned_.resize(before_.size());
     for (const int64_t e : heaviest_first(load_)) {
-      owned_[at(owners[at(e)])].push_back(e);
-      before_[at(owners[at(e)])] += load_[at(e)];
+      owned_[index(owners[index(e)])].push_back(e);
+      before_[index(owners[index(e)])] += load_[index(e)];
     }
     givers_ = heaviest_first(before_);
   }
@@ -45,9 +42,9 @@ class Search {
     if (balance < 0) return false;
     free_.assign(before_.size(), slots_);
     for (const int64_t d : givers_) {
-      if (room_[at(d)] >= 0) break;
-      int64_t need = -room_[at(d)];
-      for (const int64_t e : owned_[at(d)]) {
+      if (room_[index(d)] >= 0) break;
+      int64_t need = -room_[index(d)];
+      for (const int64_t e : owned_[index(d)]) {
         need -= give(e, need, copies);
         if (need == 0) break;
       }
@@ -56,7 +53,7 @@ class Search {
     return true;
   }
 
-  int64_t heaviest() const { return before_[at(givers_.front())]; }
+  int64_t heaviest() const { return before_[index(givers_.front())]; }
   int64_t total() const { return std::accumulate(before_.begin(), before_.end(), int64_t{0}); }
 
  private:
@@ -64,22 +61,22 @@ class Search {
   int64_t give(int64_t expert, int64_t need, std::vector<Copied>& copies) {
     int64_t given = 0;
     const size_t first = copies.size();
-    while (given < need && given < load_[at(expert)]) {
-      const int64_t wanted = std::min(need, load_[at(expert)]) - given;
+    while (given < need && given < load_[index(expert)]) {
+      const int64_t wanted = std::min(need, load_[index(expert)]) - given;
       int64_t taker = -1, takers = 0;
       for (size_t d = 0; d < room_.size(); ++d) {
         if (room_[d] <= 0 || free_[d] == 0 || holds(copies, first, d)) continue;
         ++takers;
-        if (taker < 0 || better(room_[d], room_[at(taker)], wanted))
+        if (taker < 0 || better(room_[d], room_[index(taker)], wanted))
           taker = static_cast<int64_t>(d);
       }
       if (takers == 0) break;
-      const int64_t tokens = std::min(wanted, room_[at(taker)]);
+      const int64_t tokens = std::min(wanted, room_[index(taker)]);
       const int64_t share = even_ ? (need - given + takers - 1) / takers : 1;
       if (tokens < std::max(share, options_.min_tokens)) break;
       copies.push_back({expert, taker, tokens});
-      room_[at(taker)] -= tokens;
-      --free_[at(taker)];
+      room_[index(taker)] -= tokens;
+      --free_[index(taker)];
       given += tokens;
     }
     return given;
@@ -94,7 +91,7 @@ class Search {
   // The owner has no room, and only the copies from `first` on are of the same expert.
   static bool holds(const std::vector<Copied>& copies, size_t first, size_t device) {
     for (size_t i = first; i < copies.size(); ++i) {
-      if (at(copies[i].device) == device) return true;
+      if (index(copies[i].device) == device) return true;
     }
     return false;
   }
@@ -121,7 +118,7 @@ Placement place_ultraep(const PlaceInput& input, const PolicyOptions& options) {
   const std::vector<int64_t> inputs = inputs_of_experts(input.loads);
   for (size_t i = 0; i < plan.copies.size();) {
     const int64_t expert = plan.copies[i].expert;
-    std::vector<Quota> quotas = {{owners[at(expert)], inputs[at(expert)]}};
+    std::vector<Quota> quotas = {{owners[index(expert)], inputs[index(expert)]}};
     for (; i < plan.copies.size() && plan.copies[i].expert == expert; ++i) {
       next.add_shadow(expert, plan.copies[i].device);
       quotas.push_back({plan.copies[i].device, plan.copies[i].tokens});
@@ -136,7 +133,7 @@ Placement place_ultraep(const PlaceInput& input, const PolicyOptions& options) {
 
 UltraEpPlan plan_ultraep(const ExpertCounts& loads, std::span<const int64_t> owners, int64_t slots,
                          const UltraEpOptions& options) {
-  Search search(loads, owners, slots, options);
+  UltraEpSearch search(loads, owners, slots, options);
   const int64_t mean = (search.total() + loads.sources - 1) / loads.sources;
   const int64_t most = search.heaviest(), step = std::max<int64_t>(1, (most + 99) / 100);
   std::vector<Copied> copies;

@@ -26,8 +26,7 @@ using Where = DeviceStorage::Where;
 using Times = std::vector<Nanoseconds>;
 
 constexpr double kTimeout_s = 60;  // for joining the process group, and for each collective
-constexpr int64_t kWarmUp = 5, kFewestRounds = 20;
-constexpr auto kPoll = std::chrono::microseconds(20);
+constexpr int64_t kWarmUpRounds = 5, kFewestRounds = 20;
 constexpr int32_t kByte = 0x3c;  // fills the payload: floats of about 0.01, whose sums are finite
 
 /// The process group in which collectives are timed, seen from one rank.
@@ -61,7 +60,7 @@ class TimedProcessGroup {
     const bool sums = graph.def(op).collective == Collective::kAllReduce;
     const DeviceEvent begin(device_, true), end(device_, true);
     Times samples;
-    const int64_t rounds = kWarmUp + std::max(kFewestRounds, min_samples);
+    const int64_t rounds = kWarmUpRounds + std::max(kFewestRounds, min_samples);
     for (int64_t round = 0; round < rounds; ++round) {
       auto* const met = reinterpret_cast<float*>(meeting_.data());
       table_.all_reduce(process_group_, met, met, 1, stream_.get());
@@ -75,7 +74,7 @@ class TimedProcessGroup {
       }
       device_.record(end.get(), stream_.get());
       finish(graph.op(op).name);
-      if (round < kWarmUp) continue;
+      if (round < kWarmUpRounds) continue;
       samples.push_back(std::llround(device_.elapsed_ns(begin.get(), end.get())));
     }
     check_device(device_, graph.op(op).name);

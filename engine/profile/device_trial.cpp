@@ -5,6 +5,7 @@
 #include <cstring>
 #include <thread>
 
+#include "engine/base/contains.h"
 #include "engine/base/errors.h"
 #include "engine/comm/communicator.h"
 #include "engine/exec/device/ops.h"
@@ -24,7 +25,6 @@ constexpr Bytes kL2Bytes = 60 << 20;
 static_assert(ProfileOperands::kFarBytes >= 2 * kL2Bytes,
               "kFarBytes of other traffic must evict data from the L2");
 
-constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr Nanoseconds kSpin = 200'000;  // time of busy waiting before the host sleeps in between
 constexpr Nanoseconds kPatience = 60'000'000'000;
 
@@ -35,10 +35,6 @@ Bytes operand_bytes(const Graph& graph, TensorId t) {
 
 Bytes aligned(Bytes bytes) {
   return (bytes + kAlignment - 1) / kAlignment * kAlignment;
-}
-
-bool contains(const std::vector<TensorId>& list, TensorId t) {
-  return std::find(list.begin(), list.end(), t) != list.end();
 }
 
 /// Returns the inputs that the op overwrites: parameters that it updates, and inputs whose storage

@@ -21,7 +21,7 @@ namespace moe {
 namespace {
 
 // At the begin, in which clock rates rise and operands get into the caches; nothing is kept of it.
-constexpr Nanoseconds kWarmUp = 100'000'000;
+constexpr Nanoseconds kSettling = 100'000'000;
 constexpr Nanoseconds kSleep = 1'000'000;
 
 struct Call {
@@ -99,7 +99,7 @@ MachineReading read_machine(double seconds) {
   std::vector<std::vector<Call>> calls(cores.size());
   std::vector<Nanoseconds> late;
   const OthersWatch watch;
-  const Nanoseconds begin = clock_ns() + kWarmUp;
+  const Nanoseconds begin = clock_ns() + kSettling;
   const Nanoseconds end = begin + std::llround(seconds * kNsPerSecond);
   {
     const ThreadGroup all(

@@ -33,7 +33,7 @@ struct SeededQuery {
 
 /// Weights of classes before drift. If num_hot > 0, the first num_hot classes get the fraction
 /// `share` of all choices.
-struct Shape {
+struct ClassShape {
   std::vector<double> weight;
   std::vector<int32_t> expert_of;
   int64_t num_hot = 0;
@@ -49,46 +49,46 @@ double normal(uint64_t index, uint64_t stream) {  // Box-Muller
          std::cos(2 * std::numbers::pi * uniform(2 * index + 1, stream));
 }
 
-Shape even_shape(const SeededQuery& seeded) {
+ClassShape even_shape(const SeededQuery& seeded) {
   return {
       std::vector<double>(static_cast<size_t>(seeded.query.experts), 1.0),
       permutation(seeded.query.experts, seeded.key(RandomStream::kOrder, {seeded.query.layer}))};
 }
 
-Shape zipf_shape(const SeededQuery& seeded, double s) {
-  Shape shape = even_shape(seeded);
+ClassShape zipf_shape(const SeededQuery& seeded, double s) {
+  ClassShape shape = even_shape(seeded);
   for (size_t c = 0; c < shape.weight.size(); ++c) {
     shape.weight[c] = std::pow(static_cast<double>(c + 1), -s);
   }
   return shape;
 }
 
-Shape markov(const SeededQuery& seeded) {
+ClassShape markov(const SeededQuery& seeded) {
   const auto n = static_cast<double>(seeded.query.experts);
   return zipf_shape(seeded, n > 1 ? std::log(seeded["ratio"]) / std::log(n) : 0);
 }
 
-Shape log_normal_shape(const SeededQuery& seeded, uint32_t key) {
-  Shape shape = even_shape(seeded);
+ClassShape log_normal_shape(const SeededQuery& seeded, uint32_t key) {
+  ClassShape shape = even_shape(seeded);
   for (size_t c = 0; c < shape.weight.size(); ++c) {
     shape.weight[c] = std::exp(seeded["sigma"] * normal(c, key));
   }
   return shape;
 }
 
-Shape log_normal(const SeededQuery& seeded) {
+ClassShape log_normal(const SeededQuery& seeded) {
   return log_normal_shape(seeded, seeded.key(RandomStream::kShape, {seeded.class_layer()}));
 }
 
-Shape source_ragged(const SeededQuery& seeded) {
+ClassShape source_ragged(const SeededQuery& seeded) {
   return log_normal_shape(
       seeded, seeded.key(RandomStream::kShape, {seeded.class_layer(), seeded.rank + 1}));
 }
 
 /// Assigns the experts in `hot` to the first classes, which together get the option `share` of all
 /// choices.
-Shape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
-  Shape shape = even_shape(seeded);
+ClassShape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
+  ClassShape shape = even_shape(seeded);
   for (size_t i = 0; i < hot.size(); ++i) {
     const auto at = std::find(shape.expert_of.begin(), shape.expert_of.end(), hot[i]);
     std::iter_swap(shape.expert_of.begin() + static_cast<std::ptrdiff_t>(i), at);
@@ -102,27 +102,27 @@ int64_t drawn_below(int64_t n, uint32_t key) {
   return static_cast<int64_t>(uniform(0, key) * static_cast<double>(n));
 }
 
-Shape hot_expert(const SeededQuery& seeded) {
+ClassShape hot_expert(const SeededQuery& seeded) {
   const uint32_t key = seeded.key(RandomStream::kHot, {seeded.query.layer});
   return with_hot(seeded, {static_cast<int32_t>(drawn_below(seeded.query.experts, key))});
 }
 
-Shape zipf_of_s(const SeededQuery& seeded) {
+ClassShape zipf_of_s(const SeededQuery& seeded) {
   return zipf_shape(seeded, seeded["s"]);
 }
 
-Shape zipf(const SeededQuery& seeded) {
+ClassShape zipf(const SeededQuery& seeded) {
   const double wanted = seeded["max_over_mean"];
   if (wanted == 0) return zipf_of_s(seeded);
   return zipf_shape(seeded, zipf_exponent(seeded.query, even_shape(seeded).expert_of, wanted));
 }
 
-Shape hot_rank(const SeededQuery& seeded) {
+ClassShape hot_rank(const SeededQuery& seeded) {
   const uint32_t key = seeded.key(RandomStream::kHot, {seeded.query.layer});
   return with_hot(seeded, experts_on(seeded.query, drawn_below(num_holders(seeded.query), key)));
 }
 
-Shape spread_hot(const SeededQuery& seeded) {
+ClassShape spread_hot(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
   // For each holder, in random order, its experts in random order.
   std::vector<std::vector<int32_t>> on;
@@ -144,7 +144,7 @@ Shape spread_hot(const SeededQuery& seeded) {
   return with_hot(seeded, hot);
 }
 
-Shape rotating_hotspot(const SeededQuery& seeded) {
+ClassShape rotating_hotspot(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
   const std::vector<int32_t> turns =
       permutation(q.experts, seeded.key(RandomStream::kHot, {q.layer}));
@@ -152,7 +152,7 @@ Shape rotating_hotspot(const SeededQuery& seeded) {
                   {turns[static_cast<size_t>(q.step / seeded.integer("period") % q.experts)]});
 }
 
-Shape burst(const SeededQuery& seeded) {
+ClassShape burst(const SeededQuery& seeded) {
   const RoutingQuery& q = seeded.query;
   const int64_t stretch = q.step / seeded.integer("length");
   if (uniform(0, seeded.key(RandomStream::kHot, {stretch})) >= seeded["chance"])
@@ -188,7 +188,7 @@ void scale(std::vector<double>& weight, size_t begin, size_t end, double sum) {
   }
 }
 
-using ShapeOf = Shape (*)(const SeededQuery&);
+using ShapeOf = ClassShape (*)(const SeededQuery&);
 constexpr ShapeOf kShapes[] = {nullptr,          zipf,       log_normal,    hot_rank,
                                hot_expert,       spread_hot, source_ragged, zipf_of_s,
                                rotating_hotspot, burst,      markov};
@@ -295,7 +295,7 @@ std::vector<int32_t> permutation(int64_t n, uint32_t key) {
 Popularity popularity(const WorkloadSetting& setting, const RoutingQuery& query, int64_t rank) {
   static_assert(std::size(kShapes) == 11);
   const SeededQuery seeded = {setting, query, rank};
-  Shape shape = kShapes[setting.row](seeded);
+  ClassShape shape = kShapes[setting.row](seeded);
   add_drift(seeded, shape.weight);
   const auto hot = static_cast<size_t>(shape.num_hot);
   const size_t all = shape.weight.size();

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/base/contains.h"
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 
@@ -15,10 +16,6 @@ constexpr uint64_t kMostTries = 16;
 
 uint64_t of_2_32(double part) {
   return static_cast<uint64_t>(std::llround(std::clamp(part, 0.0, 1.0) * 0x1p32));
-}
-
-bool contains(std::span<const int32_t> list, int32_t value) {
-  return std::find(list.begin(), list.end(), value) != list.end();
 }
 
 }  // namespace

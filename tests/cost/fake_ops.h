@@ -10,6 +10,10 @@
 
 namespace moe::fake {
 
+inline OpId op_id(size_t i) {
+  return OpId(static_cast<int64_t>(i));
+}
+
 inline std::vector<TensorSpec> infer(const Graph&, const Op& op) {
   return {{{attr_int(op, "n", 1)}, DType::kF32}};
 }

@@ -40,14 +40,6 @@ PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision =
   return spec_of(model, ranks, precision);
 }
 
-RunResult run_poisoned(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr) {
-  RunOptions options = options_of(plan, steps);
-  options.test.poison = true;
-  options.train.keep_grad_norms = true;
-  if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
-  return run_cpu(plan, options);
-}
-
 void check_same_model(const RunResult& a, const RunResult& b) {
   REQUIRE(a.losses.size() == b.losses.size());
   for (size_t step = 0; step < a.losses.size(); ++step) {
@@ -99,7 +91,7 @@ PlacementFunction random_policy(uint64_t seed, bool even) {
 TEST_CASE("where experts lie is no part of the model") {
   const std::string gate = GENERATE("switch", "top2");
   for (const int64_t ranks : {1, 2, 4}) {
-    const RunResult expected = run_poisoned(*plan_with(spec_with(gate, ranks), {}), 4);
+    const RunResult expected = run_with_norms(*plan_with(spec_with(gate, ranks), {}), 4);
     for (uint64_t seed = 0; seed < 6; ++seed) {
       CAPTURE(gate, ranks, seed);
       const PlacementStage how = {.shadows = 1 + static_cast<int64_t>(seed % 3),
@@ -118,7 +110,7 @@ TEST_CASE("where experts lie is no part of the model") {
           return p;
         };
       }
-      const RunResult result = run_poisoned(*plan, 4, policy);
+      const RunResult result = run_with_norms(*plan, 4, policy);
       check_same_model(expected, result);
       if (ranks > 1) REQUIRE(result.placements.size() == 4);
     }
@@ -126,7 +118,7 @@ TEST_CASE("where experts lie is no part of the model") {
 }
 
 TEST_CASE("copies that enter a node once leave the same model") {
-  const RunResult expected = run_poisoned(*plan_with(spec_with("top2", 4), {}), 4);
+  const RunResult expected = run_with_norms(*plan_with(spec_with("top2", 4), {}), 4);
   for (const int64_t devices : {2, 4}) {
     PlanSpec spec = spec_with("top2", 4);
     spec.cluster.nodes = 4 / devices;
@@ -143,7 +135,7 @@ TEST_CASE("copies that enter a node once leave the same model") {
       }
       CHECK(ops ==
             2 * plan->spec.model->num_moe_layers());  // copies and their gradients, by MoE layer
-      check_same_model(expected, run_poisoned(*plan, 4, random_policy(seed, seed % 2 == 0)));
+      check_same_model(expected, run_with_norms(*plan, 4, random_policy(seed, seed % 2 == 0)));
     }
   }
 }
@@ -151,7 +143,7 @@ TEST_CASE("copies that enter a node once leave the same model") {
 /// The bits of CPU ranks, whatever the timing of the device's streams.
 void check_on_device(const Plan& plan, int64_t steps, const PlacementFunction& policy,
                      uint64_t seed) {
-  const RunResult expected = run_poisoned(plan, steps, policy);
+  const RunResult expected = run_with_norms(plan, steps, policy);
   RunOptions options = options_of(plan, steps);
   options.train.keep_grad_norms = true;
   if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
@@ -218,18 +210,18 @@ TEST_CASE("built-in policies train the same model") {
       pass("eplb"),
       pass("swap")};
   const auto plain = plan_with(spec_with("top2", 4), {});
-  const RunResult expected = run_poisoned(*plain, 3);
+  const RunResult expected = run_with_norms(*plain, 3);
   for (const Stage& policy : policies) {
     CAPTURE(policy.name);
-    check_same_model(expected, run_poisoned(*plan_with(spec_with("top2", 4), {policy}), 3));
+    check_same_model(expected, run_with_norms(*plan_with(spec_with("top2", 4), {policy}), 3));
   }
 }
 
 TEST_CASE("fifty steps with experts that move leave the optimiser where fifty without do") {
-  const RunResult expected = run_poisoned(*plan_with(spec_with("switch", 2), {}), 50);
+  const RunResult expected = run_with_norms(*plan_with(spec_with("switch", 2), {}), 50);
   const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
   const auto plan = plan_with(spec_with("switch", 2), {placed_by(how)});
-  const RunResult result = run_poisoned(*plan, 50, random_policy(7, true));
+  const RunResult result = run_with_norms(*plan, 50, random_policy(7, true));
   for (const auto& [name, norm] : expected.param_l2) {
     INFO(name);
     CHECK(result.param_l2.at(name) == Approx(norm).epsilon(1e-9));
@@ -244,10 +236,10 @@ TEST_CASE("AdamW's states move with their experts, and router losses see the sam
     m.balance_loss.coefficient = 0.02;
     m.z_loss = 1e-3;
   });
-  const RunResult expected = run_poisoned(*plan_with(spec, {}), 4);
+  const RunResult expected = run_with_norms(*plan_with(spec, {}), 4);
   const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
   const RunResult result =
-      run_poisoned(*plan_with(spec, {placed_by(how)}), 4, random_policy(9, true));
+      run_with_norms(*plan_with(spec, {placed_by(how)}), 4, random_policy(9, true));
   check_same_model(expected, result);
   for (size_t step = 0; step < 4; ++step) {
     CHECK(result.moe[step][0].balance_loss ==
@@ -263,7 +255,7 @@ TEST_CASE("placements are in force in the step that the stage says") {
   };
   const auto plan =
       plan_with(spec_with("switch", 2), {placed_by({.shadows = 0, .moves_residents = true})});
-  const RunResult result = run_poisoned(*plan, 3, moving);
+  const RunResult result = run_with_norms(*plan, 3, moving);
   const auto owner = [&](size_t step) {
     const PlacementRecord& record = result.placements[step][0];
     return Placement::decode(record.bounds, record.in_force).owner(0);
@@ -293,7 +285,7 @@ TEST_CASE("a copy travels once there and its gradient once back") {
     return p;
   };
   const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
-  const RunResult result = run_poisoned(*plan, 2, shadow);
+  const RunResult result = run_with_norms(*plan, 2, shadow);
   std::map<std::string, Bytes> bytes;
   for (const Span& span : result.timelines[1].spans) {
     bytes[std::string(plan->graph.def(span.op).name)] += span.bytes;
@@ -312,14 +304,14 @@ TEST_CASE("with a placement too a batch in parts trains as the whole") {
   const PlanSpec spec = spec_with("switch", 4);
   const Stage placed = placed_by({.shadows = 2, .moves_residents = true});
   const auto whole = plan_with(spec, {placed});
-  const RunResult expected = run_poisoned(*whole, 3, random_policy(3, false));
+  const RunResult expected = run_with_norms(*whole, 3, random_policy(3, false));
   const auto cut =
       plan_with(spec, {placed, pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}}),
                        pass("dw_schedule")});
   REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
-  check_same_model(expected, run_poisoned(*cut, 3, random_policy(3, false)));
+  check_same_model(expected, run_with_norms(*cut, 3, random_policy(3, false)));
   // Experts whose rows are shared: all rows of a source go to one device, cut or not.
-  check_same_model(expected, run_poisoned(*cut, 3, random_policy(3, true)));
+  check_same_model(expected, run_with_norms(*cut, 3, random_policy(3, true)));
 }
 
 TEST_CASE("a policy that fails leaves the old placement, and the steps so far") {
@@ -330,7 +322,7 @@ TEST_CASE("a policy that fails leaves the old placement, and the steps so far") 
     return p;
   };
   const auto plan = plan_with(spec_with("switch", 2), {placed_by({.shadows = 1})});
-  const RunResult result = run_poisoned(*plan, 10, failing);
+  const RunResult result = run_with_norms(*plan, 10, failing);
   CHECK(result.stopped);
   CHECK(result.losses.size() == 3);
   CHECK_THAT(result.stop_reason, Catch::Contains("placement 'test', rank 0, step 2, layer 1: ") &&
@@ -345,7 +337,7 @@ TEST_CASE("a record says what devices computed under the placement and would hav
     return p;
   };
   const auto plan = plan_with(spec_with("switch", 2), {placed_by({.moves_residents = true})});
-  const RunResult result = run_poisoned(*plan, 2, swapped);
+  const RunResult result = run_with_norms(*plan, 2, swapped);
   for (size_t step = 0; step < 2; ++step) {
     const PlacementRecord& record = result.placements[step][0];
     const std::vector<int64_t>& counts = result.moe[step][0].counts;
@@ -508,17 +500,17 @@ TEST_CASE("copies in two transfers train the same bits as in one") {
     PlanSpec deep = spec;
     change_model(deep, [&](Gpt2& m) { m.layers = 4; });
     const auto whole = plan_with(deep, {placed_by({.shadows = 2})});
-    const RunResult expected = run_poisoned(*whole, 4, full_shadows());
+    const RunResult expected = run_with_norms(*whole, 4, full_shadows());
     const auto cut = plan_with_cut(spec, {});
     const Op& rest = cut->graph.op(cut->graph.find_op("b3.moe.copy_a"));
     CHECK(rest.attrs.contains("begin"));  // inside a slot
-    const RunResult result = run_poisoned(*cut, 4, full_shadows());
+    const RunResult result = run_with_norms(*cut, 4, full_shadows());
     check_same_model(expected, result);
     CHECK(result.losses == expected.losses);
     CHECK(result.digest == expected.digest);
     // An expert in another slot on each device travels in shares that are not the same for all.
     for (uint64_t seed = 0; seed < 4; ++seed) {
-      check_same_model(expected, run_poisoned(*cut, 4, random_shadows(seed)));
+      check_same_model(expected, run_with_norms(*cut, 4, random_shadows(seed)));
     }
   }
 }
@@ -580,22 +572,22 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
   for (const bool own_lane : {false, true}) {
     PlanSpec spec = spec_with("top2", 4);
     spec.system.sync.lane = own_lane ? ReduceLane::kOwn : ReduceLane::kWithAllToAlls;
-    const RunResult expected = run_poisoned(*plan_with_cut(spec, {}), 4, full_shadows());
+    const RunResult expected = run_with_norms(*plan_with_cut(spec, {}), 4, full_shadows());
     for (size_t m = 0; m < mixes.size(); ++m) {
       CAPTURE(own_lane, m);
-      const RunResult result = run_poisoned(*plan_with_cut(spec, mixes[m]), 4, full_shadows());
+      const RunResult result = run_with_norms(*plan_with_cut(spec, mixes[m]), 4, full_shadows());
       CHECK(result.losses == expected.losses);
       CHECK(result.digest == expected.digest);
     }
   }
   PlanSpec deep = spec_with("switch", 4);
   change_model(deep, [&](Gpt2& m) { m.layers = 4; });
-  const RunResult plain = run_poisoned(*plan_with(deep, {}), 4);
+  const RunResult plain = run_with_norms(*plan_with(deep, {}), 4);
   const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
   const auto parts =
       plan_with_cut(spec_with("switch", 4),
                     {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
-  check_same_model(plain, run_poisoned(*parts, 4, full_shadows()));
+  check_same_model(plain, run_with_norms(*parts, 4, full_shadows()));
 }
 
 TEST_CASE("every op of a placed step, and of placed inference, can be timed") {

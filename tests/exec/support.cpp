@@ -224,4 +224,12 @@ RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision) {
   return result;
 }
 
+RunResult run_with_norms(const Plan& plan, int64_t steps, PlacementFunction policy) {
+  RunOptions options = options_of(plan, steps);
+  options.test.poison = true;
+  options.train.keep_grad_norms = true;
+  if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
+  return run_cpu(plan, options);
+}
+
 }  // namespace moe::test

@@ -45,5 +45,7 @@ RunResult run_cpu(const Plan& plan, const RunOptions& options);
 /// Runs with memory that is filled with NaN before each use, and checks that the run's peak is the
 /// plan's.
 RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision);
+/// Runs with such memory and keeps the norms of gradients. policy: places experts.
+RunResult run_with_norms(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr);
 
 }  // namespace moe::test

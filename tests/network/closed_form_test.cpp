@@ -8,21 +8,13 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
+#include "tests/network/clusters.h"
 
 namespace moe {
 namespace {
 
-/// The topology of the cross-check against a flow simulator (ideal max-min sharing): 8 devices per
-/// node, 50e9 bytes/s of NIC per node in all.
-Cluster eight_a_node(int64_t devices, int64_t nics = 1) {
-  Cluster cluster;
-  cluster.nodes = devices / 8;
-  cluster.devices_per_node = 8;
-  cluster.intra = {300e9, 1000};
-  cluster.nic = {50e9 / static_cast<double>(nics), 2500};
-  cluster.nics_per_node = nics;
-  return cluster;
-}
+using test::eight_a_node;
+using test::kMiB;
 
 std::vector<double> uniform_matrix(int64_t n, double bytes) {
   return std::vector<double>(static_cast<size_t>(n * n), bytes);
@@ -34,8 +26,6 @@ std::vector<double> random_matrix(int64_t n, uint64_t seed) {
   for (double& b : bytes) b = static_cast<double>(rng.below(1 << 20));
   return bytes;
 }
-
-constexpr double kMiB = 1 << 20;
 
 TEST_CASE("a balanced all-to-all matches the flow simulator to the nanosecond") {
   CHECK(all_to_all_ns(eight_a_node(64), kMiB) == 9'400'241);

@@ -55,7 +55,7 @@ std::vector<NetworkTimes> told_as_they_begin(const Cluster& cluster,
   return times;
 }
 
-std::vector<NetworkOp> random_ops(const Cluster& cluster, Rng& rng) {
+std::vector<NetworkOp> random_meeting(const Cluster& cluster, Rng& rng) {
   std::vector<NetworkOp> ops;
   const int64_t count = 2 + rng.below(4);
   for (int64_t i = 0; i < count; ++i) {
@@ -77,7 +77,7 @@ TEST_CASE("what is told as it begins ends as what is told in advance") {
   for (uint64_t seed = 0; seed < 300; ++seed) {
     Rng rng(seed);
     const Cluster cluster = test::random_cluster(rng);
-    const std::vector<NetworkOp> ops = random_ops(cluster, rng);
+    const std::vector<NetworkOp> ops = random_meeting(cluster, rng);
     const NetworkOptions options{.share = static_cast<Share>(seed % 4), .efficiency = 0.8};
     const NetworkRun advance = run_collectives(cluster, ops, options);
     const auto online = told_as_they_begin(cluster, ops, options, advance.nodes_alike, rng);
@@ -142,7 +142,7 @@ TEST_CASE("where every collective and every begin is twice as long, so is every 
   for (uint64_t seed = 0; seed < 50; ++seed) {
     Rng rng(seed);
     const Cluster cluster = test::random_cluster(rng);
-    const std::vector<NetworkOp> ops = random_ops(cluster, rng);
+    const std::vector<NetworkOp> ops = random_meeting(cluster, rng);
     std::vector<Nanoseconds> ends[2];
     for (const int64_t scale : {1, 2}) {
       Wire wire(cluster, {.share = static_cast<Share>(seed % 4)}, false);

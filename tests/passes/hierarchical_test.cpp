@@ -35,8 +35,8 @@ PlanSpec on_nodes(std::vector<Stage> stages, int64_t nodes = 2, int64_t per_node
   return spec;
 }
 
-std::string refusal(std::vector<Stage> stages, int64_t nodes = 2, int64_t per_node = 2,
-                    int64_t ep = 0) {
+std::string refusal_on(std::vector<Stage> stages, int64_t nodes = 2, int64_t per_node = 2,
+                       int64_t ep = 0) {
   return message_of<UserError>(
       [&] { make_plan(on_nodes(std::move(stages), nodes, per_node, ep)); });
 }
@@ -132,13 +132,14 @@ TEST_CASE("expert-parallel groups that fill nodes are taken node by node") {
 }
 
 TEST_CASE("where there are no two steps the pass says why") {
-  CHECK_THAT(refusal({stage(kPass)}, 1, 4), Contains("stage 'hierarchical_a2a'") &&
-                                                Contains("op 'b1.moe.a2a_1'") &&
-                                                Contains("4 ranks of one node"));
-  CHECK_THAT(refusal({stage(kPass)}, 4, 1), Contains("a node has one device"));
-  CHECK_THAT(refusal({stage(kPass)}, 2, 4, 2), Contains("2 ranks of one node (with 4 devices)"));
-  CHECK_THAT(refusal({stage(kPass)}, 4, 3, 4), Contains("4 ranks, which do not fill nodes of 3"));
-  CHECK_THAT(refusal({stage(kPass), stage(kPass)}), Contains("is already split into steps"));
+  CHECK_THAT(refusal_on({stage(kPass)}, 1, 4), Contains("stage 'hierarchical_a2a'") &&
+                                                   Contains("op 'b1.moe.a2a_1'") &&
+                                                   Contains("4 ranks of one node"));
+  CHECK_THAT(refusal_on({stage(kPass)}, 4, 1), Contains("a node has one device"));
+  CHECK_THAT(refusal_on({stage(kPass)}, 2, 4, 2), Contains("2 ranks of one node (with 4 devices)"));
+  CHECK_THAT(refusal_on({stage(kPass)}, 4, 3, 4),
+             Contains("4 ranks, which do not fill nodes of 3"));
+  CHECK_THAT(refusal_on({stage(kPass), stage(kPass)}), Contains("is already split into steps"));
   PlanSpec other = on_nodes({stage(kPass)});
   other.cluster.nodes = 4;
   CHECK_THAT(message_of<UserError>([&] { make_plan(other); }),

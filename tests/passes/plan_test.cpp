@@ -14,7 +14,7 @@ using test::small_spec;
 using test::stage;
 
 /// Systems of all kinds, by name.
-std::vector<SystemSpec> systems() {
+std::vector<SystemSpec> named_systems() {
   const auto cut = [](double degree) { return stage("capacity_pipeline", {{"degree", degree}}); };
   const GradientSync own_lane = {.lane = ReduceLane::kOwn};
   std::vector<SystemSpec> made = {
@@ -33,7 +33,7 @@ std::vector<SystemSpec> systems() {
 
 TEST_CASE("every system gives a legal plan on 1, 2 and 4 ranks, the same one each time") {
   for (const int64_t ranks : {1, 2, 4}) {
-    for (const SystemSpec& system : systems()) {
+    for (const SystemSpec& system : named_systems()) {
       INFO(system.name << " on " << ranks);
       PlanSpec spec = small_spec({}, ranks);
       spec.system = system;
@@ -50,7 +50,7 @@ TEST_CASE("every system gives a legal plan on 1, 2 and 4 ranks, the same one eac
 
 TEST_CASE("different orders, graphs and element sizes have different hashes") {
   std::vector<std::string> hashes;
-  for (const SystemSpec& system : systems()) {
+  for (const SystemSpec& system : named_systems()) {
     PlanSpec spec = small_spec();
     spec.system = system;
     hashes.push_back(make_plan(spec)->hash);

@@ -19,7 +19,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
-ProfileOptions quick(int64_t ranks) {
+ProfileOptions quick_profile(int64_t ranks) {
   return {.ranks_beside = ranks, .min_time_s = 0, .min_samples = 5};
 }
 
@@ -55,7 +55,7 @@ std::set<std::string> check_all_kinds(const PlanSpec& spec) {
     if (op.attrs.contains("gelu")) kind += " with gelu";
     if (!kinds.insert(kind + (op.attrs.contains("share") ? " part" : "")).second) continue;
     CAPTURE(op.name, kind);
-    ProfileOptions options = quick(graph.num_ranks);
+    ProfileOptions options = quick_profile(graph.num_ranks);
     options.work = spec.work;
     const std::vector<Nanoseconds> samples = profile_lazy(graph, id, options);
     CHECK(samples.size() >= 5);
@@ -126,7 +126,7 @@ TEST_CASE(
   std::multiset<std::string> timed;
   const auto measure = [&](const Graph& graph, OpId op, const WorkContext& work) {
     timed.insert(op_signature(graph, op));
-    ProfileOptions options = quick(2);
+    ProfileOptions options = quick_profile(2);
     options.work = work;
     return Samples{profile_lazy(graph, op, options)};
   };
@@ -184,7 +184,7 @@ TEST_CASE("an operand that a call writes over is put back, so that all calls mak
   CAPTURE(kind);
   const OpId op = op_of_kind(graph, kind);
   looked_at.clear();
-  const auto samples = profile_lazy(graph, op, quick(2), watched_device(), order);
+  const auto samples = profile_lazy(graph, op, quick_profile(2), watched_device(), order);
   std::set<size_t> sizes;
   std::set<std::vector<float>> values;
   for (const std::vector<float>& x : looked_at) {
@@ -199,7 +199,7 @@ TEST_CASE("an op on a device computes what the CPU does from the same operands")
   const Graph graph = make_plan(spec_of(small_model("switch"), 1))->graph;
   const OpId op = op_of_kind(graph, "linear");
   looked_at.clear();
-  profile_lazy(graph, op, quick(1), watched_device());
+  profile_lazy(graph, op, quick_profile(1), watched_device());
   ProfileOperands operands(graph, op, {});
   operands.next();
   graph.def(op).run_f32({graph,
@@ -218,14 +218,14 @@ TEST_CASE("an op on a device computes what the CPU does from the same operands")
 TEST_CASE("a sample is a call's time on the device, not what the device sleeps before a batch") {
   const Graph graph = make_plan(spec_of(small_model("switch"), 1))->graph;
   // On the lazy device a task is a microsecond: the kernel, and the look at its output.
-  for (const Nanoseconds ns : profile_lazy(graph, op_of_kind(graph, "gelu"), quick(1))) {
+  for (const Nanoseconds ns : profile_lazy(graph, op_of_kind(graph, "gelu"), quick_profile(1))) {
     CHECK(ns == 2000);
   }
 }
 
 TEST_CASE("a short op is sampled through the whole measurement on a device, and not kept whole") {
   const Graph graph = make_plan(spec_of(small_model("switch"), 1))->graph;
-  ProfileOptions options = quick(1);
+  ProfileOptions options = quick_profile(1);
   options.min_time_s = 0.05;
   const auto samples = profile_lazy(graph, op_of_kind(graph, "gelu"), options);
   CHECK(samples.size() >= 5);
@@ -269,7 +269,7 @@ TEST_CASE("what the device says of an op ends its timing, and names the op") {
   const OpId none = graph.add_op("simulated_only", "b0.magic", {x});
   const auto profile = [&](OpId op) {
     lazy_start(LazyOrder::kAsGiven);
-    return profile_op_on_device(graph, op, quick(2), lazy_device());
+    return profile_op_on_device(graph, op, quick_profile(2), lazy_device());
   };
   CHECK_THROWS_AS(profile(wrong), RunError);
   CHECK(lazy_stats().handles == 0);

@@ -13,9 +13,7 @@
 namespace moe {
 namespace {
 
-OpId op_id(size_t i) {
-  return OpId(static_cast<int64_t>(i));
-}
+using fake::op_id;
 
 /// A random program on compute, comm and comm_reduce with arbiters, chunks, priorities and holds.
 struct Program {

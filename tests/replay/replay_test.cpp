@@ -13,14 +13,11 @@
 namespace moe {
 namespace {
 
+using fake::op_id;
 using test::same_spans;
 
-OpId op_id(size_t i) {
-  return OpId(static_cast<int64_t>(i));
-}
-
 /// A random program on three lanes, with order edges, and durations that differ by rank.
-struct Program {
+struct ThreeLanes {
   Graph graph{fake::table()};
   Schedule schedule;
   LaneOrders orders;
@@ -48,9 +45,9 @@ struct Program {
   Timeline run() const { return replay(input()); }
 };
 
-Program random_program(uint64_t seed, size_t num_ops, int32_t num_ranks) {
+ThreeLanes random_lanes(uint64_t seed, size_t num_ops, int32_t num_ranks) {
   Rng rng(seed);
-  Program p;
+  ThreeLanes p;
   p.num_ranks = num_ranks;
   p.graph.num_ranks = num_ranks;
   std::vector<TensorId> made;
@@ -81,9 +78,9 @@ Program random_program(uint64_t seed, size_t num_ops, int32_t num_ranks) {
   return p;
 }
 
-using Key = std::pair<size_t, int32_t>;  // op, rank
-std::map<Key, Span> by_op(const Timeline& timeline) {
-  std::map<Key, Span> spans;
+using OpOnRank = std::pair<size_t, int32_t>;  // op, rank
+std::map<OpOnRank, Span> by_op(const Timeline& timeline) {
+  std::map<OpOnRank, Span> spans;
   for (const Span& span : timeline.spans) spans[{span.op.index(), span.rank}] = span;
   return spans;
 }
@@ -96,14 +93,15 @@ Nanoseconds makespan(const Timeline& timeline) {
 
 /// An oracle that knows no graph algorithm: it looks at every lane of every rank at every
 /// nanosecond, again and again until nothing more happens at that time.
-class SlowMachine {
+class EveryNanosecond {
  public:
-  explicit SlowMachine(const Program& program) : p_(program), deps_(dependencies(program.graph)) {
+  explicit EveryNanosecond(const ThreeLanes& program)
+      : p_(program), deps_(dependencies(program.graph)) {
     for (const OrderEdge& e : p_.schedule.order_edges) deps_.preds[e.to.index()].push_back(e.from);
     next_.resize(p_.orders.lanes.size() * static_cast<size_t>(p_.num_ranks));
   }
 
-  std::map<Key, Span> run() {
+  std::map<OpOnRank, Span> run() {
     const size_t all = p_.graph.num_ops() * static_cast<size_t>(p_.num_ranks);
     for (now_ = 0; ended_.size() < all; ++now_) {
       REQUIRE(now_ < 100'000);
@@ -129,7 +127,7 @@ class SlowMachine {
     size_t& next = next_[lane * static_cast<size_t>(p_.num_ranks) + static_cast<size_t>(rank)];
     if (next == p_.orders.lanes[lane].size()) return false;
     const OpId op = p_.orders.lanes[lane][next];
-    const Key key{op.index(), rank};
+    const OpOnRank key{op.index(), rank};
     if (posted_.count(key) == 0) {
       for (const OpId before : deps_.preds[op.index()]) {
         if (ended_.count({before.index(), rank}) == 0) return false;
@@ -156,20 +154,20 @@ class SlowMachine {
     return last;
   }
 
-  const Program& p_;
+  const ThreeLanes& p_;
   Dependencies deps_;
   Nanoseconds now_ = 0;
   std::vector<size_t> next_;  // by lane and rank
-  std::map<Key, Nanoseconds> posted_, ended_;
-  std::map<Key, Span> spans_;
+  std::map<OpOnRank, Nanoseconds> posted_, ended_;
+  std::map<OpOnRank, Span> spans_;
 };
 
 TEST_CASE("replay agrees with a machine that looks at every lane at every nanosecond") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     INFO("seed " << seed);
-    const Program p = random_program(seed, 30, 1 + static_cast<int32_t>(seed % 4));
-    const std::map<Key, Span> expected = SlowMachine(p).run();
-    const std::map<Key, Span> actual = by_op(p.run());
+    const ThreeLanes p = random_lanes(seed, 30, 1 + static_cast<int32_t>(seed % 4));
+    const std::map<OpOnRank, Span> expected = EveryNanosecond(p).run();
+    const std::map<OpOnRank, Span> actual = by_op(p.run());
     REQUIRE(actual.size() == expected.size());
     for (const auto& [key, span] : expected) {
       const Span& got = actual.at(key);
@@ -183,7 +181,7 @@ TEST_CASE("replay agrees with a machine that looks at every lane at every nanose
 }
 
 TEST_CASE("every op runs once per rank, and spans stand in order of begin, rank, lane and op") {
-  const Program p = random_program(1, 200, 3);
+  const ThreeLanes p = random_lanes(1, 200, 3);
   const Timeline timeline = p.run();
   CHECK(timeline.num_ranks == 3);
   CHECK(timeline.provenance == Provenance::kSimulated);
@@ -196,8 +194,8 @@ TEST_CASE("every op runs once per rank, and spans stand in order of begin, rank,
 
 TEST_CASE("a lane runs one op at a time") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const Program p = random_program(seed, 100, 2);
-    const std::map<Key, Span> spans = by_op(p.run());
+    const ThreeLanes p = random_lanes(seed, 100, 2);
+    const std::map<OpOnRank, Span> spans = by_op(p.run());
     for (const std::vector<OpId>& lane : p.orders.lanes) {
       for (int32_t rank = 0; rank < p.num_ranks; ++rank) {
         for (size_t i = 1; i < lane.size(); ++i) {
@@ -211,8 +209,8 @@ TEST_CASE("a lane runs one op at a time") {
 
 TEST_CASE("data, mutation and order edges are kept") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    const Program p = random_program(seed, 100, 2);
-    const std::map<Key, Span> spans = by_op(p.run());
+    const ThreeLanes p = random_lanes(seed, 100, 2);
+    const std::map<OpOnRank, Span> spans = by_op(p.run());
     const auto kept = [&](OpId from, OpId to) {
       for (int32_t r = 0; r < p.num_ranks; ++r) {
         REQUIRE(spans.at({to.index(), r}).post >= spans.at({from.index(), r}).end);
@@ -227,20 +225,20 @@ TEST_CASE("data, mutation and order edges are kept") {
 }
 
 TEST_CASE("an overwriting op waits for every other reader of the tensor") {
-  Program p;
+  ThreeLanes p;
   const TensorId w = fake::param(p.graph, "w");
   const OpId reader = p.graph.add_op("all_to_all", "reader", {w});
   const OpId update = p.graph.add_op("update", "update", {w});
   p.durations = {100, 1};
   p.schedule = default_schedule(p.graph);
   p.orders = lane_orders(p.graph, p.schedule);
-  const std::map<Key, Span> spans = by_op(p.run());
+  const std::map<OpOnRank, Span> spans = by_op(p.run());
   CHECK(spans.at({reader.index(), 0}).begin == 0);
   CHECK(spans.at({update.index(), 0}).begin == 100);
 }
 
 TEST_CASE("a collective begins for all when the last member has posted and ends for all alike") {
-  Program p;
+  ThreeLanes p;
   p.num_ranks = 2;
   const OpId work = p.graph.add_op("compute", "work", {});
   const OpId a2a = p.graph.add_op("all_to_all", "a2a", {p.graph.out(work)});
@@ -248,7 +246,7 @@ TEST_CASE("a collective begins for all when the last member has posted and ends 
   p.durations = {10, 30, 5, 7, 1, 2};
   p.schedule = default_schedule(p.graph);
   p.orders = lane_orders(p.graph, p.schedule);
-  const std::map<Key, Span> spans = by_op(p.run());
+  const std::map<OpOnRank, Span> spans = by_op(p.run());
   for (const int32_t rank : {0, 1}) {
     const Span& span = spans.at({a2a.index(), rank});
     CHECK(span.post == (rank == 0 ? 10 : 30));
@@ -261,7 +259,7 @@ TEST_CASE("a collective begins for all when the last member has posted and ends 
 
 TEST_CASE("no schedule is shorter than the critical path or the busiest lane") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
-    const Program p = random_program(seed, 120, 1 + static_cast<int32_t>(seed % 4));
+    const ThreeLanes p = random_lanes(seed, 120, 1 + static_cast<int32_t>(seed % 4));
     const LowerBound bound = lower_bound(p.input());
     const Nanoseconds took = makespan(p.run());
     CHECK(took >= bound.critical_path_ns);
@@ -274,7 +272,7 @@ TEST_CASE("no schedule is shorter than the critical path or the busiest lane") {
 }
 
 TEST_CASE("the lower bound of ranks that differ is that of the rank with the largest") {
-  Program p;
+  ThreeLanes p;
   p.num_ranks = p.graph.num_ranks = 2;
   const OpId a = p.graph.add_op("compute", "a", {});
   p.graph.add_op("compute", "b", {p.graph.out(a)});
@@ -289,7 +287,7 @@ TEST_CASE("the lower bound of ranks that differ is that of the rank with the lar
 }
 
 TEST_CASE("the lower bound of a fork is its longer arm or its fuller lane") {
-  Program p;
+  ThreeLanes p;
   const OpId a = p.graph.add_op("compute", "a", {});
   const OpId comm = p.graph.add_op("all_to_all", "comm", {p.graph.out(a)});
   p.graph.add_op("compute", "b", {p.graph.out(a)});
@@ -307,7 +305,7 @@ TEST_CASE("the lower bound of a fork is its longer arm or its fuller lane") {
 
 TEST_CASE("a schedule that orders all ops takes the sum of their durations") {
   for (uint64_t seed = 0; seed < 20; ++seed) {
-    Program p = random_program(seed, 60, 1);
+    ThreeLanes p = random_lanes(seed, 60, 1);
     for (size_t i = 1; i < p.graph.num_ops(); ++i) {
       p.schedule.before(op_id(i - 1), op_id(i), "test", "one by one");
     }
@@ -320,12 +318,12 @@ TEST_CASE("a schedule that orders all ops takes the sum of their durations") {
 
 TEST_CASE("ranks that do the same need be simulated once") {
   for (uint64_t seed = 0; seed < 10; ++seed) {
-    Program one = random_program(seed, 80, 1);
-    Program many = one;
+    ThreeLanes one = random_lanes(seed, 80, 1);
+    ThreeLanes many = one;
     many.num_ranks = 5;
     many.durations.clear();
     for (const Nanoseconds ns : one.durations) many.durations.insert(many.durations.end(), 5, ns);
-    const std::map<Key, Span> alone = by_op(one.run());
+    const std::map<OpOnRank, Span> alone = by_op(one.run());
     for (const auto& [key, span] : by_op(many.run())) {
       REQUIRE(span.begin == alone.at({key.first, 0}).begin);
       REQUIRE(span.end == alone.at({key.first, 0}).end);
@@ -334,12 +332,12 @@ TEST_CASE("ranks that do the same need be simulated once") {
 }
 
 TEST_CASE("a rerun gives the same timeline") {
-  const Program p = random_program(7, 300, 4);
+  const ThreeLanes p = random_lanes(7, 300, 4);
   CHECK(same_spans(p.run(), p.run()));
 }
 
 TEST_CASE("spans carry the bytes that a rank sends") {
-  const Program p = random_program(3, 20, 2);
+  const ThreeLanes p = random_lanes(3, 20, 2);
   ReplayInput input = p.input();
   input.bytes = [](OpId op, int32_t) { return 100 + op.value; };
   for (const Span& span : replay(input).spans) CHECK(span.bytes == 100 + span.op.value);
@@ -347,7 +345,7 @@ TEST_CASE("spans carry the bytes that a rank sends") {
 }
 
 TEST_CASE("lane orders that wait for each other in a circle are refused with the ops") {
-  Program p;
+  ThreeLanes p;
   const OpId a = p.graph.add_op("compute", "a", {});
   const OpId b = p.graph.add_op("all_to_all", "b", {p.graph.out(a)});
   const OpId c = p.graph.add_op("compute", "c", {p.graph.out(b)});
@@ -358,7 +356,7 @@ TEST_CASE("lane orders that wait for each other in a circle are refused with the
 }
 
 TEST_CASE("an op that stands in no lane, or in two, is a bug") {
-  Program p = random_program(5, 10, 1);
+  ThreeLanes p = random_lanes(5, 10, 1);
   LaneOrders& orders = p.orders;
   const std::vector<OpId> lane = orders.lanes[0];
   orders.lanes[0].pop_back();
@@ -369,7 +367,7 @@ TEST_CASE("an op that stands in no lane, or in two, is a bug") {
 }
 
 TEST_CASE("a lane that waits for another one pays for waking, one that is busy does not") {
-  Program p;
+  ThreeLanes p;
   const auto add = [&](const char* kind, const char* name, std::vector<TensorId> inputs,
                        Nanoseconds ns) {
     const OpId op = p.graph.add_op(kind, name, std::move(inputs));
@@ -397,7 +395,7 @@ TEST_CASE("a lane that waits for another one pays for waking, one that is busy d
 
 TEST_CASE("waking lanes never makes a step shorter, and no more longer than once per op") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
-    const Program p = random_program(seed, 30, 2);
+    const ThreeLanes p = random_lanes(seed, 30, 2);
     ReplayInput input = p.input();
     const auto end_of = [](const Timeline& timeline) {
       Nanoseconds end = 0;
@@ -413,7 +411,7 @@ TEST_CASE("waking lanes never makes a step shorter, and no more longer than once
 }
 
 TEST_CASE("a step beyond the clock is refused with the op that ends it") {
-  Program p;
+  ThreeLanes p;
   std::vector<TensorId> before;
   const auto add = [&](const char* kind, const char* name, Nanoseconds ns) {
     const OpId op = p.graph.add_op(kind, name, before);
@@ -437,7 +435,7 @@ TEST_CASE("a step beyond the clock is refused with the op that ends it") {
 }
 
 TEST_CASE("more ranks that differ have a shorter clock, so that sums over them do not overflow") {
-  Program p;
+  ThreeLanes p;
   p.num_ranks = p.graph.num_ranks = 1 << 12;
   p.graph.add_op("compute", "a", {});
   p.durations.assign(1 << 12, Nanoseconds{1} << 50);

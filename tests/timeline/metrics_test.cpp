@@ -12,7 +12,7 @@ namespace {
 constexpr int64_t kHorizon = 60;
 
 /// Two ops, so that a span is of computation or of communication.
-struct TwoOps {
+struct ComputeAndComm {
   Graph graph{fake::table()};
   OpId compute = graph.add_op("compute", "compute", {});
   OpId comm = graph.add_op("all_to_all", "comm", {});
@@ -26,7 +26,7 @@ struct TwoOps {
 };
 
 /// Random spans; comm spans may overlap one another, as on several comm lanes.
-Timeline random_timeline(const TwoOps& ops, uint64_t seed, int32_t ranks, bool waits) {
+Timeline random_timeline(const ComputeAndComm& ops, uint64_t seed, int32_t ranks, bool waits) {
   Rng rng(seed);
   Timeline timeline{.num_ranks = ranks};
   for (int i = 0; i < 6 * ranks; ++i) {
@@ -78,7 +78,7 @@ void check_equal(const Metrics& a, const Metrics& b) {
 }
 
 TEST_CASE("metrics equal a count of every nanosecond") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     INFO("seed " << seed);
     const Timeline timeline = random_timeline(ops, seed, 1, true);
@@ -87,7 +87,7 @@ TEST_CASE("metrics equal a count of every nanosecond") {
 }
 
 TEST_CASE("over ranks the metrics are the mean of every rank's count") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   for (uint64_t seed = 0; seed < 20; ++seed) {
     INFO("seed " << seed);
     const Timeline timeline = random_timeline(ops, seed, 3, true);
@@ -103,7 +103,7 @@ TEST_CASE("over ranks the metrics are the mean of every rank's count") {
 }
 
 TEST_CASE("without waiting, exposed and hidden communication make all of it") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   for (uint64_t seed = 0; seed < 50; ++seed) {
     INFO("seed " << seed);
     const Metrics m = metrics(ops.graph, random_timeline(ops, seed, 4, false));
@@ -113,7 +113,7 @@ TEST_CASE("without waiting, exposed and hidden communication make all of it") {
 }
 
 TEST_CASE("a transfer is hidden while its rank computes and exposed while another one does") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   const Timeline timeline{.spans = {ops.computes(0, 10, 0), ops.sends(4, 6, 16, 0),
                                     ops.computes(12, 14, 0), ops.sends(6, 6, 16, 1)},
                           .num_ranks = 2};
@@ -127,7 +127,7 @@ TEST_CASE("a transfer is hidden while its rank computes and exposed while anothe
 }
 
 TEST_CASE("waiting for peers with nothing to compute is exposed, not transfer") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   const Metrics m =
       metrics(ops.graph, {.spans = {ops.computes(0, 5), ops.sends(5, 25, 30)}, .num_ranks = 1});
   CHECK(m.comm_ns == 5);
@@ -137,7 +137,7 @@ TEST_CASE("waiting for peers with nothing to compute is exposed, not transfer") 
 }
 
 TEST_CASE("sums over ranks of the longest times do not overflow") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   constexpr Nanoseconds kLong = Nanoseconds{1} << 53;
   Timeline timeline{.num_ranks = 1500};
   for (int32_t r = 0; r < timeline.num_ranks; ++r) {
@@ -155,12 +155,12 @@ TEST_CASE("sums over ranks of the longest times do not overflow") {
 }
 
 TEST_CASE("an empty timeline has no time in it") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   check_equal(metrics(ops.graph, {}), Metrics());
 }
 
 TEST_CASE("a span of a rank that the timeline does not have is a bug") {
-  const TwoOps ops;
+  const ComputeAndComm ops;
   CHECK_THROWS_AS(metrics(ops.graph, {.spans = {ops.computes(0, 1, 2)}, .num_ranks = 2}),
                   InternalError);
 }

@@ -29,7 +29,7 @@ struct TurnMessage {
 };
 
 template <class T>
-std::string message_of(const std::vector<T>& events) {
+std::string bytes_of(const std::vector<T>& events) {
   return {reinterpret_cast<const char*>(events.data()), events.size() * sizeof(T)};
 }
 
@@ -99,14 +99,14 @@ void DistributedArbiter::post(int64_t rank, const std::vector<Ready>& ops) {
     for (const auto& [op, since] : ops) {
       events.push_back({MemberEvent::kPost, op, processes_.to_common(since)});
     }
-    channel_->send(0, message_of(events));
+    channel_->send(0, bytes_of(events));
   }
   changed_.notify_all();
 }
 
 void DistributedArbiter::begun(int64_t rank, OpId op) {
   if (all_) return all_->begun(rank, op);
-  channel_->send(0, message_of(std::vector<MemberEvent>{{MemberEvent::kBegun, op, 0}}));
+  channel_->send(0, bytes_of(std::vector<MemberEvent>{{MemberEvent::kBegun, op, 0}}));
 }
 
 void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
@@ -124,14 +124,14 @@ void DistributedArbiter::done(int64_t rank, Nanoseconds end) {
   }
   if (all_) return all_->done(rank, end);
   channel_->send(
-      0, message_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
+      0, bytes_of(std::vector<MemberEvent>{{MemberEvent::kDone, op, processes_.to_common(end)}}));
 }
 
 /// Sends a turn to the other ranks. Called under the lock of rank 0's LocalArbiter, so that turns
 /// are sent in the order in which it chose them.
 void DistributedArbiter::send_turn(const Turn& turn) {
   const std::vector<TurnMessage> message = {{turn.op, turn.chunk, turn.since}};
-  for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, message_of(message));
+  for (int64_t r = 1; r < processes_.size(); ++r) channel_->send(r, bytes_of(message));
 }
 
 void DistributedArbiter::read_messages() {

@@ -18,7 +18,6 @@
 namespace moe {
 namespace {
 
-constexpr auto kPoll = std::chrono::microseconds(20);
 constexpr Nanoseconds kSpin = 200'000;  // how long a waiting CPU thread polls without sleeping
 
 DeviceChoices choices(const Plan& plan, const Policies& policies) {

@@ -4,6 +4,7 @@
 // the CPU, and collectives.
 #pragma once
 
+#include <chrono>
 #include <span>
 #include <vector>
 
@@ -13,6 +14,9 @@
 #include "kernels/device.h"
 
 namespace moe {
+
+/// How long a host thread that waits for a device sleeps before it asks again.
+constexpr auto kPoll = std::chrono::microseconds(20);
 
 bool is_gate(const Graph& graph, OpId op);
 

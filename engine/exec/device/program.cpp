@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 
+#include "engine/base/contains.h"
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/schedule/lifetime.h"
@@ -18,10 +19,6 @@ std::vector<TensorId> written(const Graph& graph, const Op& op) {
     tensors.push_back(op.inputs[static_cast<size_t>(i)]);
   }
   return tensors;
-}
-
-bool contains(const std::vector<TensorId>& list, TensorId t) {
-  return std::find(list.begin(), list.end(), t) != list.end();
 }
 
 class Builder {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/base/contains.h"
 #include "engine/base/errors.h"
 #include "engine/exec/device/ops.h"
 #include "engine/exec/policies.h"
@@ -13,10 +14,6 @@ namespace moe {
 namespace {
 
 using Where = DeviceStorage::Where;
-
-bool contains(const std::vector<TensorId>& list, TensorId t) {
-  return std::find(list.begin(), list.end(), t) != list.end();
-}
 
 }  // namespace
 

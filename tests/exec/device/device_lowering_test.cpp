@@ -53,7 +53,7 @@ RunOptions options_for(const Plan& plan, int64_t steps) {
   return options;
 }
 
-void check_same(const RunResult& edited, const RunResult& plain) {
+void check_same_edited(const RunResult& edited, const RunResult& plain) {
   CHECK(edited.losses == plain.losses);
   CHECK(edited.digest == plain.digest);
   CHECK(edited.predictions == plain.predictions);
@@ -78,7 +78,7 @@ TEST_CASE("a step with GELU in its products has the bits of one with GELU apart,
     REQUIRE(plans.edited->hash != plans.plain->hash);
     RunOptions options = options_for(*plans.plain, 3);
     options.precision = precision;
-    check_same(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
+    check_same_edited(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
   }
 }
 
@@ -89,7 +89,7 @@ TEST_CASE("wherever Lancet's ranges begin and end, GELU in its products changes 
       const Pair plans =
           both(spec_of(small_model("switch", 4), 2), lancet(2, before, after), {.fuse_gelu = true});
       const RunOptions options = options_for(*plans.plain, 2);
-      check_same(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
+      check_same_edited(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
     }
   }
 }
@@ -102,7 +102,7 @@ TEST_CASE("a device makes GELU with its products as CPU ranks do, in any order o
     const RunOptions options = options_for(*plans.plain, 2);
     const RunResult expected = run_cpu(*plans.plain, options);
     for (const uint64_t seed : {1, 2}) {
-      check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, seed), expected);
+      check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, seed), expected);
     }
   }
 }
@@ -110,7 +110,7 @@ TEST_CASE("a device makes GELU with its products as CPU ranks do, in any order o
 TEST_CASE("the reference model has its numbers with GELU in its products") {
   const Pair plans = both(spec_of(reference_model("switch", 2), 2), {}, {.fuse_gelu = true});
   const RunOptions options = options_for(*plans.plain, 1);
-  check_same(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
+  check_same_edited(run_cpu(*plans.edited, options), run_cpu(*plans.plain, options));
 }
 
 TEST_CASE("operands that are rounded once give the bits of those rounded in every product") {
@@ -123,8 +123,8 @@ TEST_CASE("operands that are rounded once give the bits of those rounded in ever
     REQUIRE(plans.edited->hash != plans.plain->hash);
     const RunOptions options = options_for(*plans.plain, 3);
     const RunResult expected = run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1);
-    check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1), expected);
-    check_same(run_lazy(*plans.edited, options, LazyOrder::kLastFirst, 1), expected);
+    check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1), expected);
+    check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kLastFirst, 1), expected);
   }
 }
 
@@ -140,8 +140,8 @@ TEST_CASE("blocks that run again on a device, edited for it, have the bits of ac
       const Pair plans = both(spec, systems()[i], {.fuse_gelu = !rounds, .round_once = rounds});
       REQUIRE(plans.edited->hash != plans.plain->hash);
       const RunOptions options = options_for(*kept, 2);
-      check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
-                 run_lazy(*kept, options, LazyOrder::kAsGiven, 1));
+      check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
+                        run_lazy(*kept, options, LazyOrder::kAsGiven, 1));
     }
   }
 }
@@ -157,8 +157,8 @@ TEST_CASE("all that a model may have is rounded once, and trains with the same b
   spec.system.sync.lane = ReduceLane::kOwn;
   const Pair plans = both(spec, {}, {.round_once = true});
   const RunOptions options = options_for(*plans.plain, 3);
-  check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
-             run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1));
+  check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
+                    run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1));
 }
 
 TEST_CASE(
@@ -175,8 +175,8 @@ TEST_CASE(
     CAPTURE(stages[0].name);
     const Pair plans = both(spec, stages, {.round_once = true});
     const RunOptions options = options_for(*plans.plain, 2);
-    check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
-               run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1));
+    check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, 1),
+                      run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1));
   }
 }
 
@@ -193,7 +193,7 @@ TEST_CASE("both edits together train in bfloat16 near float32, and alike in ever
     for (size_t step = 0; step < near.losses.size(); ++step) {
       CHECK(result.losses[step] == Approx(near.losses[step]).epsilon(1e-2));
     }
-    check_same(run_lazy(*plans.edited, options, LazyOrder::kRandom, 2), result);
+    check_same_edited(run_lazy(*plans.edited, options, LazyOrder::kRandom, 2), result);
   }
 }
 

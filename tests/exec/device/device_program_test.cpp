@@ -41,7 +41,7 @@ RunResult run_lazy(const Plan& plan, const RunOptions& options) {
   return make_device_executor(lazy_device())->run(plan, options);
 }
 
-std::vector<std::vector<Stage>> systems() {
+std::vector<std::vector<Stage>> device_systems() {
   return {{},
           {pass("dw_schedule")},
           {pass("irregular_a2a"), pass("used_rows"), pass("dw_schedule")},
@@ -60,7 +60,7 @@ DeviceProgram streams_alone(DeviceProgram program) {
 }
 
 TEST_CASE("a program is proven, and none of its waits may be left out") {
-  for (const auto& stages : systems()) {
+  for (const auto& stages : device_systems()) {
     for (const char* gate : {"switch", "bpr"}) {
       const bool cut = !stages.empty() && stages.back().name == "partition";
       if (cut && gate == std::string("bpr")) continue;
@@ -185,7 +185,7 @@ TEST_CASE("an evaluation between replays of AdamW's step does not move its numbe
 }
 
 TEST_CASE("spans on a device come one after the other on a lane, each after what it waits for") {
-  for (const auto& stages : systems()) {
+  for (const auto& stages : device_systems()) {
     const auto plan = plan_with(stages);
     const RunResult result = run_lazy(*plan, options_of(*plan, 4));
     REQUIRE(result.timelines.size() == 4);
@@ -321,7 +321,7 @@ TEST_CASE("a run that fails on a device keeps its steps before, as on CPU ranks"
 }
 
 TEST_CASE("the first number that is not finite is named with its op, as on CPU ranks") {
-  for (const auto& stages : systems()) {
+  for (const auto& stages : device_systems()) {
     const auto plan = plan_with(stages, 1);
     RunOptions options = options_of(*plan, 2);
     options.init = [](uint64_t element, uint64_t parameter) {

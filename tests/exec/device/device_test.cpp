@@ -14,7 +14,7 @@ PlanSpec with(PlanSpec spec, std::vector<Stage> stages) {
   return spec;
 }
 
-void check_same(const RunResult& device, const RunResult& cpu) {
+void check_same_training(const RunResult& device, const RunResult& cpu) {
   REQUIRE(device.losses == cpu.losses);
   REQUIRE(device.digest == cpu.digest);
   CHECK(device.param_projection == cpu.param_projection);
@@ -43,12 +43,12 @@ void check_on_device(const Plan& plan, RunOptions options, int random_orders = 3
     for (const LazyOrder order :
          {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst}) {
       CAPTURE(poison, static_cast<int>(order));
-      check_same(run_lazy(plan, options, order, 1), expected);
+      check_same_training(run_lazy(plan, options, order, 1), expected);
     }
     for (int seed = 1; seed <= random_orders; ++seed) {
       CAPTURE(poison, seed);
-      check_same(run_lazy(plan, options, LazyOrder::kRandom, static_cast<uint64_t>(seed)),
-                 expected);
+      check_same_training(run_lazy(plan, options, LazyOrder::kRandom, static_cast<uint64_t>(seed)),
+                          expected);
     }
   }
 }
@@ -122,8 +122,8 @@ TEST_CASE("experts' products in any way give the bits of CPU ranks on a device")
       const auto plan = make_plan(spec);
       const RunOptions options = full_options(*plan, 3);
       const RunResult expected = run_cpu(*plain, options);
-      check_same(run_lazy(*plan, options, LazyOrder::kRandom, 1), expected);
-      check_same(run_cpu(*plan, options), expected);
+      check_same_training(run_lazy(*plan, options, LazyOrder::kRandom, 1), expected);
+      check_same_training(run_cpu(*plan, options), expected);
     }
   }
 }
@@ -141,7 +141,7 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
     options.test.poison = true;
     const RunResult result = run_lazy(*plan, options, LazyOrder::kRandom, seed);
     CAPTURE(seed);
-    check_same(result, expected);
+    check_same_training(result, expected);
     for (const auto& rank : result.executed) REQUIRE(rank == plan->orders.lanes);
   }
 }
@@ -187,7 +187,7 @@ TEST_CASE("PipeMoE's, FasterMoE's and the hierarchical transfers run on a device
 TEST_CASE("the reference model on a device has the bits of CPU ranks") {
   const auto plan = make_plan(spec_of(reference_model("switch", 2), 2));
   const RunOptions options = options_of(*plan, 2);
-  check_same(run_lazy(*plan, options, LazyOrder::kRandom, 1), run_cpu(*plan, options));
+  check_same_training(run_lazy(*plan, options, LazyOrder::kRandom, 1), run_cpu(*plan, options));
 }
 
 /// Transfers of an arbiter follow each other, on all ranks in one order.
@@ -227,7 +227,7 @@ TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with 
     options.test.poison = true;
     const auto order = static_cast<LazyOrder>(seed % 4);
     const RunResult result = run_lazy(*plan, options, order, seed);
-    check_same(result, expected);
+    check_same_training(result, expected);
     chosen += !arbiters(plan->schedule).empty();
     for (const Timeline& timeline : result.timelines) check_turns(*plan, timeline);
   }

@@ -33,7 +33,7 @@ Gate all_to_first_expert() {
   return gate;
 }
 
-RunResult run(const Plan& plan, Gate (*gate)() = all_to_first_expert) {
+RunResult run_packed(const Plan& plan, Gate (*gate)() = all_to_first_expert) {
   RunOptions options = options_of(plan, 1);
   options.precision = Precision::kF64;
   options.test.poison = true;
@@ -71,14 +71,14 @@ class CheapCountsInParts : public CostModel {
 TEST_CASE("a range that ends with the exchange of counts leaves the rows behind it whole") {
   const auto by_score = [] { return builtin_gate("switch"); };
   PlanSpec spec = dropless(kUsedRows);
-  const RunResult whole = run(*make_plan(spec), by_score);
+  const RunResult whole = run_packed(*make_plan(spec), by_score);
   spec.cost = std::make_shared<CheapCountsInParts>();
   spec.system.stages.push_back(pass("partition", {{"parts", 2.0}, {"groups", 0.0}}));
   const auto plan = make_plan(spec);
   CHECK(plan->graph.find_op("b1.moe.gate.p1").valid());
   CHECK(plan->graph.find_op("b1.moe.gate.exchange_counts.p1").valid());
   CHECK(plan->graph.find_op("b1.moe.a2a_1").valid());
-  const RunResult cut = run(*plan, by_score);
+  const RunResult cut = run_packed(*plan, by_score);
   CHECK(cut.losses == whole.losses);
   for (const auto& [name, norm] : whole.param_l2) {  // rows are added in another order
     CHECK(cut.param_l2.at(name) == Approx(norm).epsilon(1e-12));
@@ -105,14 +105,14 @@ class CheapGatesAndCombinesInParts : public CostModel {
 TEST_CASE("a range ends with the exchange of loads, another begins at the combine") {
   const auto by_score = [] { return builtin_gate("switch"); };
   PlanSpec spec = dropless({pass("swap")}, 4, 8, 4);
-  const RunResult whole = run(*make_plan(spec), by_score);
+  const RunResult whole = run_packed(*make_plan(spec), by_score);
   spec.cost = std::make_shared<CheapGatesAndCombinesInParts>();
   spec.system.stages = {pass("partition", {{"parts", 2.0}, {"groups", 0.0}}), pass("swap")};
   const auto plan = make_plan(spec);
   CHECK(plan->graph.find_op("b1.moe.gate.p1").valid());
   CHECK(plan->graph.find_op("b1.moe.dispatch").valid());
   CHECK(plan->graph.find_op("b1.moe.combine.p1").valid());
-  const RunResult cut = run(*plan, by_score);
+  const RunResult cut = run_packed(*plan, by_score);
   CHECK(cut.losses == whole.losses);
   for (const auto& [name, norm] : whole.param_l2) {  // rows are added in another order
     CHECK(cut.param_l2.at(name) == Approx(norm).epsilon(1e-12));
@@ -123,11 +123,11 @@ TEST_CASE("a step whose rows have no room fails and names the layer and the devi
   for (const bool two_steps : {false, true}) {
     std::vector<Stage> stages = kUsedRows;
     if (two_steps) stages.push_back(pass("hierarchical_a2a"));
-    CHECK_NOTHROW(run(*make_plan(dropless(stages, 4))));
+    CHECK_NOTHROW(run_packed(*make_plan(dropless(stages, 4))));
     const PlanSpec tight = dropless(stages, 2);
-    CHECK_THROWS_WITH(run(*make_plan(tight)), Catch::Contains("block 1") &&
-                                                  Catch::Contains("device 0") &&
-                                                  Catch::Contains("model.rows_bound"));
+    CHECK_THROWS_WITH(run_packed(*make_plan(tight)), Catch::Contains("block 1") &&
+                                                         Catch::Contains("device 0") &&
+                                                         Catch::Contains("model.rows_bound"));
   }
 }
 

@@ -27,20 +27,13 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, int64_t zero, std::vector<S
   return make_plan(std::move(spec));
 }
 
-RunResult run_poisoned(const Plan& plan, int64_t steps) {
-  RunOptions options = options_of(plan, steps);
-  options.test.poison = true;
-  options.train.keep_grad_norms = true;
-  return run_cpu(plan, options);
-}
-
 int count(const Graph& graph, Collective which) {
   return static_cast<int>(std::count_if(graph.ops().begin(), graph.ops().end(), [&](const Op& op) {
     return graph.def(op).collective == which;
   }));
 }
 
-void check_same_bits(const RunResult& whole, const RunResult& sharded) {
+void check_same_sharded(const RunResult& whole, const RunResult& sharded) {
   CHECK(sharded.losses == whole.losses);
   CHECK(sharded.digest == whole.digest);
   REQUIRE(sharded.grad_l2.size() == whole.grad_l2.size());
@@ -68,7 +61,7 @@ TEST_CASE("sharded states train to the bits of whole ones, in groups, buckets an
               count(whole->graph, Collective::kAllReduce));
         CHECK(count(sharded->graph, Collective::kAllGather) ==
               count(whole->graph, Collective::kAllReduce));
-        check_same_bits(run_poisoned(*whole, 4), run_poisoned(*sharded, 4));
+        check_same_sharded(run_with_norms(*whole, 4), run_with_norms(*sharded, 4));
       }
     }
   }
@@ -99,7 +92,7 @@ TEST_CASE("systems with sharded states train to the bits of those with whole one
         if (!reduces(kind) || lane == ReduceLane::kWithAllToAlls) continue;
         CHECK(sharded->schedule.lanes[sharded->schedule.lane_of[i].index()].name == "comm_reduce");
       }
-      check_same_bits(run_poisoned(*whole, 3), run_poisoned(*sharded, 3));
+      check_same_sharded(run_with_norms(*whole, 3), run_with_norms(*sharded, 3));
     }
   }
 }
@@ -176,7 +169,7 @@ TEST_CASE("a run goes on from a checkpoint of another ZeRO stage, on other numbe
         CAPTURE(zero, ranks, ep);
         const auto other = plan(1, ranks, ep);
         CHECK(resumed(*other, 0).digest == written.digest);
-        check_same_bits(resumed(*plan(0, ranks, ep), 2), resumed(*other, 2));
+        check_same_sharded(resumed(*plan(0, ranks, ep), 2), resumed(*other, 2));
       }
     }
   }

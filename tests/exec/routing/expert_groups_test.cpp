@@ -16,13 +16,6 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
   return make_plan(std::move(spec));
 }
 
-RunResult run_poisoned(const Plan& plan, int64_t steps) {
-  RunOptions options = options_of(plan, steps);
-  options.test.poison = true;
-  options.train.keep_grad_norms = true;
-  return run_cpu(plan, options);
-}
-
 PlanSpec spec_with(const std::string& gate, int64_t ep, int64_t ranks,
                    Precision precision = Precision::kF64) {
   Gpt2 model = small_model(gate, 2);
@@ -30,7 +23,7 @@ PlanSpec spec_with(const std::string& gate, int64_t ep, int64_t ranks,
   return spec_of(model, ranks, precision);
 }
 
-void check_same_model(const RunResult& a, const RunResult& b) {
+void check_same_in_groups(const RunResult& a, const RunResult& b) {
   REQUIRE(a.losses.size() == b.losses.size());
   for (size_t step = 0; step < a.losses.size(); ++step) {
     CHECK(b.losses[step] == Approx(a.losses[step]).epsilon(1e-9));
@@ -56,12 +49,12 @@ TEST_CASE("the model's numbers do not depend on the size of the expert-parallel 
   const std::string gate = GENERATE("switch", "top2", "expert_choice", "bpr");
   for (const int64_t ranks : {2, 4}) {
     const auto all = plan_with(spec_with(gate, 0, ranks), {});
-    const RunResult expected = run_poisoned(*all, 3);
+    const RunResult expected = run_with_norms(*all, 3);
     for (int64_t ep = ranks; ep >= 1; ep /= 2) {
       CAPTURE(gate, ranks, ep);
       const auto plan = plan_with(spec_with(gate, ep, ranks), {});
-      const RunResult result = run_poisoned(*plan, 3);
-      check_same_model(expected, result);
+      const RunResult result = run_with_norms(*plan, 3);
+      check_same_in_groups(expected, result);
       if (ep == ranks) CHECK(result.digest == expected.digest);
     }
   }
@@ -98,7 +91,7 @@ TEST_CASE("systems train the same model in groups") {
        pass("partition", {{"parts", 2.0}, {"before", 1.0}, {"after", 1.0}})}};
   const std::string gate = "switch";
   const auto plain = plan_with(spec_with(gate, 0, 4), {});
-  const RunResult expected = run_poisoned(*plain, 2);
+  const RunResult expected = run_with_norms(*plain, 2);
   for (const int64_t ep : {1, 2}) {
     for (const std::vector<Stage>& stages : systems) {
       CAPTURE(ep, stages.size(), stages[0].name);
@@ -106,7 +99,7 @@ TEST_CASE("systems train the same model in groups") {
       spec.system.sync.lane = ReduceLane::kOwn;
       spec.system.sync.bucket_bytes = 4096;
       const auto plan = plan_with(spec, stages);
-      check_same_model(expected, run_poisoned(*plan, 2));
+      check_same_in_groups(expected, run_with_norms(*plan, 2));
     }
   }
 }
@@ -115,12 +108,12 @@ TEST_CASE("in groups too a batch in parts trains as the whole, bit by bit") {
   for (const int64_t ep : {1, 2}) {
     const PlanSpec spec = spec_with("switch", ep, 4);
     const auto whole = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
-    const RunResult expected = run_poisoned(*whole, 2);
+    const RunResult expected = run_with_norms(*whole, 2);
     const auto cut =
         plan_with(spec, {pass("irregular_a2a"), pass("used_rows"),
                          pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}})});
     REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
-    const RunResult result = run_poisoned(*cut, 2);
+    const RunResult result = run_with_norms(*cut, 2);
     CHECK(result.losses == expected.losses);
     CHECK(result.digest == expected.digest);
   }

@@ -64,7 +64,7 @@ std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) 
   return make_plan(std::move(spec));
 }
 
-RunResult run_poisoned(const Plan& plan, int64_t steps) {
+RunResult run_checked(const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
   options.test.poison = true;
   RunResult result = run_cpu(plan, options);
@@ -128,7 +128,7 @@ TEST_CASE("they do so too where the gate's batch is cut in parts, and where only
   for (const char* name : {"balance_rank", "balance_kept_all_z", "bias_balance_z"}) {
     const PlanSpec spec = golden_spec(name);
     const auto whole = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
-    const RunResult expected = run_poisoned(*whole, 5);
+    const RunResult expected = run_checked(*whole, 5);
     check_golden(name, expected);
     for (const double before : {0, 1, 6}) {
       CAPTURE(name, before);
@@ -137,7 +137,7 @@ TEST_CASE("they do so too where the gate's batch is cut in parts, and where only
                  pass("partition", {{"parts", 2.0}, {"before", before}, {"after", 1.0}})});
       CHECK(plan->graph.find_op("b1.moe.gate.p1").valid() == (before > 0));
       CHECK(plan->graph.find_op("b1.moe.fc1.p1").valid());
-      const RunResult result = run_poisoned(*plan, 5);
+      const RunResult result = run_checked(*plan, 5);
       check_golden(name, result);
       CHECK(result.digest == expected.digest);
       for (size_t s = 0; s < 5; ++s) {
@@ -269,11 +269,11 @@ TEST_CASE("biases move the choice and leave the weights of the chosen experts as
   CHECK(a.losses == b.losses);
 }
 
-class File {
+class TensorFile {
  public:
-  explicit File(const char* name)
+  explicit TensorFile(const char* name)
       : path_(std::filesystem::temp_directory_path() / (std::string("moebench_test_") + name)) {}
-  ~File() { std::filesystem::remove(path_); }
+  ~TensorFile() { std::filesystem::remove(path_); }
   std::string path() const { return path_; }
 
  private:
@@ -289,7 +289,7 @@ PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
 }
 
 TEST_CASE("a run of AdamW and biases that is cut in two is the same run") {
-  const File file("router.ckpt");
+  const TensorFile file("router.ckpt");
   const auto plan = plan_of(adamw_spec(2));
   const RunResult whole = run_cpu(*plan, options_of(*plan, 6));
   RunOptions first = options_of(*plan, 3), second = first;
@@ -302,7 +302,7 @@ TEST_CASE("a run of AdamW and biases that is cut in two is the same run") {
 }
 
 TEST_CASE("a checkpoint of another optimizer, or without biases, is refused with the state") {
-  const File file("router_other.ckpt");
+  const TensorFile file("router_other.ckpt");
   const auto plan = plan_of(adamw_spec(1));
   RunOptions options = options_of(*plan, 1);
   options.train.checkpoints.write_to = file.path();
