@@ -86,8 +86,11 @@ ensure_needs() {
 ensure_build_needs() { ensure_needs "${build_needs[@]}"; }
 ensure_test_needs() { ensure_needs "${build_needs[@]}" "${test_needs[@]}"; }
 
-# build_release TARGET: configures and builds the target in build/release.
+# build_release TARGET: configures and builds the target in build/release. A folder that is new
+# compiles several sources at a time.
 build_release() {
-  (cd "$root" && cmake --preset release) >&2
+  local joined=()
+  [ -e "$build/CMakeCache.txt" ] || joined=(-DMOE_JOIN_SOURCES=ON)
+  (cd "$root" && cmake --preset release "${joined[@]}") >&2
   cmake --build "$build" --parallel "$(nproc)" --target "$1" >&2
 }

@@ -1,4 +1,7 @@
-// results.json, read by a recipe and made into a page.
+// The files of a folder of results, read by a recipe and made into a page. An input is results.json
+// and, after a byte of 0, runs.jsonl.
+#include <nlohmann/json.hpp>
+
 #include "tests/fuzz/lua_loader.h"
 
 using namespace moe;
@@ -7,8 +10,34 @@ namespace {
 
 constexpr std::string_view kSample = R"({"schema": 1, "runs": []})";
 
-std::string mutate(std::string_view text, fuzz::Random& random) {
-  return fuzz::mutate_json(text, random, kSample);
+std::pair<std::string_view, std::string_view> parts_of(std::string_view input) {
+  const size_t end = std::min(input.find('\0'), input.size());
+  return {input.substr(0, end), input.substr(std::min(end + 1, input.size()))};
+}
+
+/// The lines that moebench would write for a results.json: its top, then its runs.
+std::string lines_of(std::string_view whole) {
+  nlohmann::json head = nlohmann::json::parse(whole, nullptr, false);
+  if (!head.is_object()) return std::string(whole);
+  const nlohmann::json runs = head["runs"];
+  for (const char* const list : {"runs", "claims", "experiments"}) head.erase(list);
+  head["session"] = "later";
+  std::string lines = head.dump() + "\n";
+  for (size_t i = 0; runs.is_array() && i < runs.size(); ++i) {
+    lines += nlohmann::json{{"run", i + 1}, {"record", runs[i]}}.dump() + "\n";
+  }
+  return lines;
+}
+
+std::string mutate(std::string_view input, fuzz::Random& random) {
+  const auto [whole, lines] = parts_of(input);
+  const size_t which = random() % 8;
+  if (which == 0) return std::string(whole) + '\0' + lines_of(whole);
+  if (which > 3 || lines.empty()) {
+    const std::string changed = fuzz::mutate_json(whole, random, kSample);
+    return lines.empty() ? changed : changed + '\0' + std::string(lines);
+  }
+  return std::string(whole) + '\0' + fuzz::mutate_json_lines(lines, random, kSample);
 }
 
 }  // namespace
@@ -19,6 +48,7 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::string path = fuzz::folder() + "/results.json";
+  static const std::string path_of_lines = fuzz::folder() + "/runs.jsonl";
   static fuzz::LuaLoader loader(R"(
     local moe, page = require "moe", require "moe.results.page"
     return function()
@@ -27,6 +57,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if not ok and (type(why) ~= "table" or why.kind ~= "user") then error(why, 0) end
       page.report "report.html"
     end)");
-  fuzz::write(path, {reinterpret_cast<const char*>(data), size});
+  const auto [whole, lines] = parts_of({reinterpret_cast<const char*>(data), size});
+  fuzz::write(path, whole);
+  fuzz::write(path_of_lines, lines);
   return fuzz::loaded([] { loader.load(); });
 }

@@ -19,7 +19,8 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # free one took three quarters of the time of loaders that refuse most inputs.
 export ASAN_OPTIONS=quarantine_size_mb=16:malloc_context_size=4:detect_stack_use_after_return=0
 declare -A most_bytes=([profile_cache]=65536 [checkpoint]=8192 [safetensors]=8192
-  [token_imbalance]=8192 [op_times]=8192)  # of an input
+  [token_imbalance]=8192 [op_times]=8192
+  [results]=16384)  # of an input
 runs_lua=(machine config results)  # LeakSanitizer does not follow the pointers that LuaJIT keeps
 export LSAN_OPTIONS=print_suppressions=0
 found=0
@@ -28,6 +29,11 @@ for loader in "${loaders[@]}"; do
   mkdir -p "$folder" "$kept"
   seeds=("tests/fuzz/seeds/$loader")
   [[ -d ${seeds[0]} ]] || seeds=()
+  most=${most_bytes[$loader]:-4096}
+  if long=$(find "${seeds[@]:-/dev/null}" -type f -size "+${most}c") && [[ -n $long ]]; then
+    echo "$loader: more than -max_len=$most bytes, of which libFuzzer cuts the rest off: $long"
+    exit 2
+  fi
   leaks=()
   [[ " ${runs_lua[*]} " == *" $loader "* ]] && leaks=(-detect_leaks=0)
   begin=$SECONDS done=0 status=0
@@ -36,7 +42,7 @@ for loader in "${loaders[@]}"; do
     ((done < inputs)) && limit=(-runs=$((inputs - done)))
     log=build/fuzz/$loader.log
     "build/fuzz/tests/fuzz/fuzz_$loader" "$folder" "${seeds[@]}" "${limit[@]}" "${leaks[@]}" \
-      -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len="${most_bytes[$loader]:-4096}" \
+      -timeout=10 -malloc_limit_mb=256 -rss_limit_mb=1024 -max_len="$most" \
       -len_control=0 -close_fd_mask=1 -print_final_stats=1 \
       -artifact_prefix="$kept/" >"$log" 2>&1
     status=$?

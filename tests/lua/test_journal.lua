@@ -101,6 +101,22 @@ test("of a results.json and lines that differ the one that knows more is read", 
       .. "moebench writes; the file is ignored" })
 end)
 
+test("values of another type in either file are refused or passed over by name", function()
+  local files = folder()
+  local function with(results, lines)
+    return world.run('local moe = require "moe"\nR = moe.results "old"', {}, "run", function(w)
+      w.files["old/results.json"], w.files["old/runs.jsonl"] = results, lines
+    end)
+  end
+  local whole, lines = files["old/results.json"], files["old/runs.jsonl"]
+  expect.failed(with(whole:gsub('"lines":%s*%d+', '"lines": "x"'), lines), 2,
+    "old/results.json: lines")
+  local w = with(whole, (lines:gsub('"machine":%s*{', '"machine": 7, "was": {', 1)))
+  expect.equal(w.failure, nil)
+  assert(w.warned[1]:find("runs.jsonl: machine", 1, true)
+    and w.warned[1]:find("the file is ignored", 1, true), w.warned[1])
+end)
+
 test("a terminal is shown each finished run and what is expected of the rest", function()
   local now, seen = 0, {}
   local w = world.run(recipe(), {}, "run", function(w, core)

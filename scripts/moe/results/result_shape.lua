@@ -12,7 +12,7 @@ local FOUND = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms 
   ["choice?"] = "string", ["oom?"] = "boolean" }
 local MOVED = { { constant = "string", lo = "number", hi = "number", ["at_lo?"] = "number",
   ["at_hi?"] = "number" } }
-local FOLDER = { version = "string", seed = "number", ["date?"] = "string",
+local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["lines?"] = "number",
   machine = { cpu = "string", cores = "number", kernel_set = "string", ["git?"] = "string" },
   ["recipe?"] = { name = "string", hash = "string" },
   experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table",

@@ -508,13 +508,16 @@ end
 local function load_lines(file, at)
   local found, text = pcall(core.read_file, file)
   local data = found and journal.parse(text, file, at)
-  if data then check_schema(data, file, at) end
+  if data then
+    check_schema(data, file, at)
+    result_shape.check(data, file)
+  end
   return data
 end
 
--- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
--- of the file.
-local function load_newest(dir, at)
+--- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
+--- of the file. Raises a user error if the file cannot be read or was not written by moebench.
+function M.load(dir, at)
   local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
   local whole = pcall(core.read_file, name)
   local readable, lines = pcall(load_lines, name_of_lines, at)
@@ -522,20 +525,13 @@ local function load_newest(dir, at)
   if not whole and lines then return lines, name_of_lines end
   local data = M.json(name, at)
   check_schema(data, name, at)
+  result_shape.check(data, name)
   if not readable then
     core.warn(("%s; the file is ignored"):format(lines.message))
-  elseif lines and type(data.runs) == "table" and journal.is_newer(lines, data) then
+  elseif lines and journal.is_newer(lines, data) then
     core.warn(("%s is older than %s, which is read instead"):format(name, name_of_lines))
     return lines, name_of_lines
   end
-  return data, name
-end
-
---- Returns the content of results.json of a folder, or of runs.jsonl if that is newer, and the name
---- of the file. Raises a user error if the file cannot be read or was not written by moebench.
-function M.load(dir, at)
-  local data, name = load_newest(dir, at)
-  result_shape.check(data, name)
   return data, name
 end
 
