@@ -64,7 +64,7 @@ int write_output(lua_State* L) {
     write_file(path, text_argument(L, 2));
     return path.string();
   });
-  push_text(L, written);
+  push_text(L, written.get_ref<const std::string&>());
   return 1;
 }
 
