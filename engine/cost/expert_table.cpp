@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/base/contains.h"
 #include "engine/base/errors.h"
 
 namespace moe {
@@ -89,9 +90,7 @@ ExpertTable::ExpertTable(const std::string& name, std::string dtype, PeakRates p
       }
     }
   }
-  if (std::find(loads_.begin(), loads_.end(), kEvenLoad) == loads_.end()) {
-    fail(fmt::format("none of its loads is '{}'", kEvenLoad));
-  }
+  if (!contains(loads_, kEvenLoad)) fail(fmt::format("none of its loads is '{}'", kEvenLoad));
   for (size_t load = 0; load < loads_.size(); ++load) {
     const auto serves_others = [&](const Measured& m) {
       const auto layer = static_cast<size_t>(&m - layers_.data());
