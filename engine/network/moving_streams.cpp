@@ -6,6 +6,7 @@
 #include "engine/base/units.h"
 
 namespace moe {
+
 MovingStreams::MovingStreams(size_t num_links, bool per_collective)
     : per_collective_(per_collective),
       sharing_(num_links),

@@ -8,7 +8,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kModel = R"(
+const std::string kDisciplineModel = R"(
 local moe = require "moe"
 local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32,
   batch_per_device = 2, experts_per_device = 1 }
@@ -22,24 +22,24 @@ local function schedule(apply, ...)
 end
 )";  // 12 lines
 
-void good(const std::string& text) {
-  const std::string message = message_of(kModel + text);
+void good_discipline(const std::string& text) {
+  const std::string message = message_of(kDisciplineModel + text);
   CHECK(message == "(no error)");
 }
 
-std::string bad(const std::string& text) {
-  return message_of(kModel + text);
+std::string bad_discipline(const std::string& text) {
+  return message_of(kDisciplineModel + text);
 }
 
 /// The message of an apply(s, g) on line 13.
 std::string bad_apply(const std::string& body) {
-  return bad("schedule(function(s, g) " + body + " end)");
+  return bad_discipline("schedule(function(s, g) " + body + " end)");
 }
 
 }  // namespace
 
 TEST_CASE("a pick in Lua that follows the priorities plans and simulates as the built-in one") {
-  good(R"(
+  good_discipline(R"(
     local function system(pick)
       return schedule(function(s, g)
         for _, op in ipairs(g:ops { kind = "all_to_all" }) do
@@ -71,7 +71,7 @@ TEST_CASE("a pick in Lua that follows the priorities plans and simulates as the 
 }
 
 TEST_CASE("a pick decides: the largest first ends the largest before the smallest") {
-  good(R"(
+  good_discipline(R"(
     local first
     local function by(better)
       return plan_of { moe.policy.schedule { name = "by" .. tostring(better), apply = function(s, g)
@@ -92,7 +92,7 @@ TEST_CASE("a pick decides: the largest first ends the largest before the smalles
 }
 
 TEST_CASE("handles that the schedule kept are the ones that a pick is given, readable there only") {
-  good(R"(
+  good_discipline(R"(
     local seen, kept_s
     local last
     schedule(function(s, g)
@@ -118,7 +118,7 @@ TEST_CASE("what a pick does wrong fails the run at its line, with lane and sched
   const auto message = [](const std::string& pick, const std::string& kind) {
     const Folder folder;
     const auto failure = run_recipe(
-        folder, kModel +
+        folder, kDisciplineModel +
                     "schedule(function(s, g)\n s:discipline('comm', { pick = function(ready)\n" +
                     pick + " end }) end)");
     REQUIRE(failure);
@@ -140,7 +140,7 @@ TEST_CASE("a pick that does not return is stopped at its line, and the run fails
   const Folder folder;
   const auto failure =
       run_recipe(folder,
-                 kModel +
+                 kDisciplineModel +
                      "schedule(function(s)\n s:discipline('comm', { pick = function()\n while true "
                      "do end end }) end)",
                  [](HostOptions& o) { o.policy_deadline_s = 0.2; });
@@ -151,7 +151,7 @@ TEST_CASE("a pick that does not return is stopped at its line, and the run fails
 }
 
 TEST_CASE("Lina's priority written in Lua makes the built-in's plan") {
-  good(R"(
+  good_discipline(R"(
     local own = schedule(function(s, g)
       for _, op in ipairs(g:ops { kind = "all_to_all" }) do s:priority(op, 1) end
       for _, op in ipairs(g:ops { kind = "all_reduce", where = function(op)
@@ -198,8 +198,9 @@ TEST_CASE("a discipline that is wrong is refused at its line") {
       bad_apply("s:discipline('comm', { pick = 'priority', hold = function(op, g) return "
                 "g:op { kind = 'sgd' } end })"),
       Contains("illegal schedule: hold") && Contains("the first op must come before the second"));
-  CHECK_THAT(bad("schedule(function(s) s:discipline('comm', {}) end, moe.pass.priority {})"),
-             Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'priority'"));
+  CHECK_THAT(
+      bad_discipline("schedule(function(s) s:discipline('comm', {}) end, moe.pass.priority {})"),
+      Contains("lane 'comm' already has a discipline") && Contains("'mine' and 'priority'"));
 }
 
 TEST_CASE("a chunk or a priority that is wrong is refused at its line") {
@@ -213,15 +214,15 @@ TEST_CASE("a chunk or a priority that is wrong is refused at its line") {
              Contains("is already cut into chunks of 64 bytes (stages 'mine' and 'mine')"));
   CHECK_THAT(bad_apply("s:chunk(g:op { kind = 'gelu' }, 64)"),
              Contains("is a gelu; only transfers can be cut into chunks"));
-  CHECK_THAT(bad("schedule(function(s, g) " + op +
-                 "s:chunk(op, 64) end, moe.pass.chunked { bytes = 100 })"),
+  CHECK_THAT(bad_discipline("schedule(function(s, g) " + op +
+                            "s:chunk(op, 64) end, moe.pass.chunked { bytes = 100 })"),
              Contains("(stages 'mine' and 'chunked')"));
   CHECK_THAT(bad_apply(op + "s:priority(op, 0.5)"), Contains("s:priority: 0.5 is not allowed"));
 }
 
 namespace {
 
-const std::string kTrain = R"(
+const std::string kDisciplineTrain = R"(
 local function train(system, steps)
   return moe.train { model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4,
       seq = 16, batch_per_device = 2, experts = 2 },
@@ -233,7 +234,7 @@ local reduce = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 }  // namespace
 
 TEST_CASE("Lina's variants and a pick in Lua train to the same bits as no overlap at all") {
-  good(kTrain + R"(
+  good_discipline(kDisciplineTrain + R"(
     local mine = moe.policy.schedule { name = "mine", params = { smallest = false },
       apply = function(s, g, ctx, o)
         for _, op in ipairs(g:ops { kind = "all_to_all" }) do s:priority(op, 1) end
@@ -266,7 +267,7 @@ TEST_CASE("Lina's variants and a pick in Lua train to the same bits as no overla
 TEST_CASE("a pick that goes wrong in the executor alone ends the run with its line") {
   // A fresh state counts its calls from 0 again: the simulation, which comes first, stays below 40.
   const Folder folder;
-  const auto failure = run_recipe(folder, kModel + kTrain + R"(
+  const auto failure = run_recipe(folder, kDisciplineModel + kDisciplineTrain + R"(
     local calls = 0
     local p = moe.policy.schedule { name = "late", apply = function(s, g)
       s:discipline("comm_reduce", { pick = function(ready)
@@ -284,7 +285,7 @@ TEST_CASE("a pick that goes wrong in the executor alone ends the run with its li
 }
 
 TEST_CASE("a schedule whose pick the executor needs stands at the top of the recipe") {
-  CHECK_THAT(bad(kTrain + R"(
+  CHECK_THAT(bad_discipline(kDisciplineTrain + R"(
     train(moe.system "raf" {}, 1)
     local p = moe.policy.schedule { name = "hidden", apply = function(s)
       s:discipline("comm_reduce", { pick = function(ready) return ready[1] end })

@@ -12,8 +12,8 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// One rank's tokens with seeded scores, and room for their routing.
-struct Trial {
-  Trial(int64_t tokens, int64_t experts, int64_t k, int64_t capacity)
+struct GateTrial {
+  GateTrial(int64_t tokens, int64_t experts, int64_t k, int64_t capacity)
       : scores(static_cast<size_t>(tokens * experts)),
         ids(static_cast<size_t>(tokens)),
         expert(static_cast<size_t>(tokens * k)),
@@ -40,7 +40,7 @@ struct Trial {
 };
 
 /// Calls the Lua function text(ctx, s) on the trial.
-void route(LibraryState& lua, Trial& trial, const std::string& body) {
+void route(LibraryState& lua, GateTrial& trial, const std::string& body) {
   RoutingBuilder builder(trial.maps);
   builder.limit(trial.in.scores);
   lua.run("return function(ctx, s) " + body + " end", 1);
@@ -51,7 +51,7 @@ void route(LibraryState& lua, Trial& trial, const std::string& body) {
 void check_as_builtin(const char* gate, int64_t k, const std::string& body) {
   INFO(gate);
   LibraryState lua;
-  Trial mine(64, 8, k, 10), theirs(64, 8, k, 10);
+  GateTrial mine(64, 8, k, 10), theirs(64, 8, k, 10);
   route(lua, mine, body);
   RoutingBuilder builder(theirs.maps);
   builtin_gate(gate).route(theirs.in, builder);
@@ -60,9 +60,9 @@ void check_as_builtin(const char* gate, int64_t k, const std::string& body) {
   CHECK(mine.slot_choice == theirs.slot_choice);
 }
 
-std::string error_of(const std::string& body) {
+std::string gate_error(const std::string& body) {
   LibraryState lua;
-  Trial trial(4, 3, 1, 2);
+  GateTrial trial(4, 3, 1, 2);
   try {
     route(lua, trial, body);
   } catch (const UserError& e) {
@@ -75,7 +75,7 @@ std::string error_of(const std::string& body) {
 
 TEST_CASE("a Lua gate sees the experts that its tokens cannot choose, and cannot take them") {
   LibraryState lua;
-  Trial trial(16, 4, 2, 16);
+  GateTrial trial(16, 4, 2, 16);
   limit_to_groups({2, 1}, trial.scores, 4);
   route(lua, trial, R"(
     local best = s:topk_rows(3)
@@ -111,7 +111,7 @@ TEST_CASE("gates written in Lua route as the built-in ones do") {
 
 TEST_CASE("take says whether the token was kept, left how many places there are") {
   LibraryState lua;
-  Trial trial(4, 3, 1, 2);
+  GateTrial trial(4, 3, 1, 2);
   CHECK_NOTHROW(route(lua, trial,
                       "assert(ctx:left(2) == 2) assert(ctx:take(1, 2)) assert(ctx:take(2, 2))\n"
                       "assert(ctx:left(2) == 0) assert(ctx:take(3, 2) == false)\n"
@@ -121,7 +121,7 @@ TEST_CASE("take says whether the token was kept, left how many places there are"
 
 TEST_CASE("sums and counts are those of the scores and choices") {
   LibraryState lua;
-  Trial trial(64, 8, 1, 64);
+  GateTrial trial(64, 8, 1, 64);
   double first = 0;
   for (size_t t = 0; t < 64; ++t) first += trial.scores[t * 8];
   CHECK_NOTHROW(route(lua, trial,
@@ -134,35 +134,35 @@ TEST_CASE("sums and counts are those of the scores and choices") {
 }
 
 TEST_CASE("a view refuses what lies outside of it") {
-  CHECK_THAT(error_of("s(0, 1)"),
+  CHECK_THAT(gate_error("s(0, 1)"),
              Contains("token 0 is not allowed; Lua counts from 1: give 1 to 4"));
-  CHECK_THAT(error_of("s(5, 1)"), Contains("token 5 is not allowed; give 1 to 4"));
-  CHECK_THAT(error_of("s(1, 4)"), Contains("expert 4 is not allowed; give 1 to 3"));
-  CHECK_THAT(error_of("s(1.5, 1)"), Contains("token 1.5 is not allowed"));
-  CHECK_THAT(error_of("s(0/0, 1)"), Contains("is not allowed"));
-  CHECK_THAT(error_of("s('1', 1)"), Contains("token string is not allowed"));
-  CHECK_THAT(error_of("s:topk_rows(4)"), Contains("k 4 is not allowed"));
-  CHECK_THAT(error_of("s:topk_col(1, 5)"), Contains("n 5 is not allowed"));
-  CHECK_THAT(error_of("ctx:take(1, 0)"), Contains("expert 0"));
-  CHECK_THAT(error_of("ctx:left(99)"), Contains("expert 99"));
-  CHECK_THAT(error_of("ctx.ids(5)"), Contains("token 5"));
-  CHECK_THAT(error_of("s:argmax_rows()(5)"), Contains("row 5"));
-  CHECK_THAT(error_of("ctx:fill({ 1, 2, 3, 4 })"), Contains("choice 4 is not allowed"));
-  CHECK_THAT(error_of("ctx:fill({ 1, 2 })"), !Contains("(no error)"));
-  CHECK_THAT(error_of("ctx:fill({ 1, { 1, 2 }, 3, 3 })"),
+  CHECK_THAT(gate_error("s(5, 1)"), Contains("token 5 is not allowed; give 1 to 4"));
+  CHECK_THAT(gate_error("s(1, 4)"), Contains("expert 4 is not allowed; give 1 to 3"));
+  CHECK_THAT(gate_error("s(1.5, 1)"), Contains("token 1.5 is not allowed"));
+  CHECK_THAT(gate_error("s(0/0, 1)"), Contains("is not allowed"));
+  CHECK_THAT(gate_error("s('1', 1)"), Contains("token string is not allowed"));
+  CHECK_THAT(gate_error("s:topk_rows(4)"), Contains("k 4 is not allowed"));
+  CHECK_THAT(gate_error("s:topk_col(1, 5)"), Contains("n 5 is not allowed"));
+  CHECK_THAT(gate_error("ctx:take(1, 0)"), Contains("expert 0"));
+  CHECK_THAT(gate_error("ctx:left(99)"), Contains("expert 99"));
+  CHECK_THAT(gate_error("ctx.ids(5)"), Contains("token 5"));
+  CHECK_THAT(gate_error("s:argmax_rows()(5)"), Contains("row 5"));
+  CHECK_THAT(gate_error("ctx:fill({ 1, 2, 3, 4 })"), Contains("choice 4 is not allowed"));
+  CHECK_THAT(gate_error("ctx:fill({ 1, 2 })"), !Contains("(no error)"));
+  CHECK_THAT(gate_error("ctx:fill({ 1, { 1, 2 }, 3, 3 })"),
              Contains("row 2 of the list has 2 entries, but row 1 has 1"));
-  CHECK_THAT(error_of("ctx:fill(s:argmax_rows(), s:argmax_rows())"),
+  CHECK_THAT(gate_error("ctx:fill(s:argmax_rows(), s:argmax_rows())"),
              Contains("numbers from 1 to 3, but numbers from 1 to 4 are needed"));
-  CHECK_THAT(error_of("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
-  CHECK_THAT(error_of("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
-  CHECK_THAT(error_of("ctx.take(1, 1)"), Contains("is a ':' missing?"));
-  CHECK_THAT(error_of("s.topk_rows(ctx, 1)"), Contains("scores is needed (is a ':' missing?)"));
+  CHECK_THAT(gate_error("ctx:take(1, 1) ctx:take(1, 1)"), !Contains("(no error)"));
+  CHECK_THAT(gate_error("return ctx.capasity"), Contains("Did you mean 'capacity'?"));
+  CHECK_THAT(gate_error("ctx.take(1, 1)"), Contains("is a ':' missing?"));
+  CHECK_THAT(gate_error("s.topk_rows(ctx, 1)"), Contains("scores is needed (is a ':' missing?)"));
 }
 
 TEST_CASE("a view that a gate keeps is blind once the call is over") {
   LibraryState lua;
   {
-    Trial trial(4, 3, 1, 2);
+    GateTrial trial(4, 3, 1, 2);
     route(lua, trial, "kept = { ctx = ctx, s = s, ids = ctx.ids, list = s:argmax_rows() }");
   }
   for (const char* use :
@@ -177,7 +177,7 @@ TEST_CASE("a view that a gate keeps is blind once the call is over") {
 TEST_CASE("a gate's random numbers depend on step, layer and tokens alone") {
   LibraryState lua;
   const auto numbers = [&](int64_t step, int64_t layer) {
-    Trial trial(4, 3, 1, 2);
+    GateTrial trial(4, 3, 1, 2);
     trial.in.step = step;
     trial.in.layer = layer;
     route(lua, trial, "out = ctx.rng:uniform() .. ' ' .. ctx.rng:below(1000)");
@@ -193,7 +193,7 @@ TEST_CASE("a gate's random numbers depend on step, layer and tokens alone") {
 
 TEST_CASE("a gate may drop its views, whose memory others then use") {
   LibraryState lua;
-  Trial trial(4, 4, 1, 4);
+  GateTrial trial(4, 4, 1, 4);
   route(lua, trial, R"(
     ctx, s = nil, nil
     collectgarbage()

@@ -9,7 +9,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 // Three MoE layers of four experts, trained for two steps.
-const std::string kHead = R"(
+const std::string kInferHead = R"(
 local moe = require "moe"
 local function model(more)
   local t = { vocab = 64, layers = 3, moe_every = 1, hidden = 16, heads = 2, seq = 8,
@@ -29,14 +29,14 @@ local function train(more)
 end
 )";
 
-std::string message(const std::string& text) {
-  return message_of(kHead + text);
+std::string infer_message(const std::string& text) {
+  return message_of(kInferHead + text);
 }
 
 }  // namespace
 
 TEST_CASE("Lina's inference in a recipe gives the predictions of one expert place each") {
-  CHECK(message(R"(
+  CHECK(infer_message(R"(
 local trained = train { checkpoint_to = "t.ckpt" }
 local fixed = infer { parameters = "t.ckpt", record = "t.trace" }
 assert(fixed.parameters_digest == trained.digest and fixed.digest ~= infer().digest)
@@ -66,7 +66,7 @@ end
 }
 
 TEST_CASE("a simulated inference has the rows and the decisions of CPU ranks with that routing") {
-  CHECK(message(R"(
+  CHECK(infer_message(R"(
 local record = infer { record = "t.trace", batches = 6 }.record
 local profile = moe.lina.popularity { trace = record, batches = 3, path = 1 }
 local again = {}
@@ -96,7 +96,7 @@ assert(again[true] and again[false])
 }
 
 TEST_CASE("moe.lina.inference tells what a system's batches take, estimate and copy") {
-  CHECK(message(R"(
+  CHECK(infer_message(R"(
 local trace = moe.lina.trace { model = model(), devices = 4, path = 1, batches = 3,
   profile_batches = 3, routing = moe.workload "zipf" { seed = 3 } }
 local function serve(system)
@@ -118,7 +118,7 @@ assert(near(none.phase2_ms, 3 * 6.2))
 }
 
 TEST_CASE("the batches of a later run are those of one long run") {
-  CHECK(message(R"(
+  CHECK(infer_message(R"(
 local all, late = infer { batches = 4 }, infer { batches = 2, first_batch = 3 }
 assert(late.losses[1] == all.losses[3] and late.losses[2] == all.losses[4])
 assert(late.accuracy[2] == all.accuracy[4])
@@ -126,10 +126,10 @@ assert(late.accuracy[2] == all.accuracy[4])
 }
 
 TEST_CASE("training and inference refuse each other's systems at the recipe's line") {
-  CHECK_THAT(message("train {\n  system = moe.system 'lina_inference' {} }"),
+  CHECK_THAT(infer_message("train {\n  system = moe.system 'lina_inference' {} }"),
              Contains("recipe.lua:") && Contains("stage 'lina_inference'") &&
                  Contains("for inference only"));
-  CHECK_THAT(message("infer { system = moe.system 's' { moe.pass.partition {} } }"),
+  CHECK_THAT(infer_message("infer { system = moe.system 's' { moe.pass.partition {} } }"),
              Contains("recipe.lua:") && Contains("'s'"));
 }
 
@@ -137,18 +137,19 @@ TEST_CASE("a profile of another model or another path is refused") {
   const std::string record = "local r = infer { record = 't.trace' }\n";
   const std::string profile = "local p = moe.lina.popularity { trace = r.record, path = 1 }\n";
   const std::string lina = "moe.system 'l' { moe.pass.lina_inference { path = 1 } }";
-  CHECK_THAT(message(record + profile +
-                     "infer { system = moe.system 'lina_inference' {}, popularity = p,\n"
-                     "  model = model { layers = 4 } }"),
+  CHECK_THAT(infer_message(record + profile +
+                           "infer { system = moe.system 'lina_inference' {}, popularity = p,\n"
+                           "  model = model { layers = 4 } }"),
              Contains("popularity.layers: the popularity profile has 3, but the plan has 4"));
-  CHECK_THAT(message(record + profile +
-                     "infer { system = moe.system 's' { moe.pass.lina_inference { path = 2 } }, "
-                     "popularity = p }"),
-             Contains("popularity.path: the popularity profile has 1, but the plan has 2"));
-  CHECK_THAT(message(record + profile + "infer { system = " + lina +
-                     ", popularity = p, model = model { experts = 2 } }"),
+  CHECK_THAT(
+      infer_message(record + profile +
+                    "infer { system = moe.system 's' { moe.pass.lina_inference { path = 2 } }, "
+                    "popularity = p }"),
+      Contains("popularity.path: the popularity profile has 1, but the plan has 2"));
+  CHECK_THAT(infer_message(record + profile + "infer { system = " + lina +
+                           ", popularity = p, model = model { experts = 2 } }"),
              Contains("popularity.experts: the popularity profile has 4, but the plan has 2"));
-  CHECK_THAT(message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
+  CHECK_THAT(infer_message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
              Contains("step: 9 is not allowed; the trace has 4 steps"));
-  CHECK_THAT(message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));
+  CHECK_THAT(infer_message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));
 }

@@ -11,7 +11,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kHead = R"(
+const std::string kMachineHead = R"(
 local moe = require "moe"
 local model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 64, heads = 4, seq = 32,
   batch_per_device = 2, experts_per_device = 1, capacity_factor = 1, dtype = "f32" }
@@ -31,8 +31,8 @@ end
 local function near(a, b) assert(math.abs(a - b) < 1e-3 * b, a .. " is not " .. b) end
 )";
 
-void good(const Folder& folder, const std::string& text) {
-  const std::optional<Failure> failure = run_recipe(folder, kHead + text);
+void good_machine(const Folder& folder, const std::string& text) {
+  const std::optional<Failure> failure = run_recipe(folder, kMachineHead + text);
   CHECK((failure ? failure->message : "") == "");
 }
 
@@ -43,7 +43,7 @@ std::string data_file(const std::string& name) {
 }  // namespace
 
 TEST_CASE("a table gives an all-to-all its time, and says so") {
-  good(Folder(), R"(
+  good_machine(Folder(), R"(
     -- One MoE layer: two all-to-alls forward, two backward.
     near(a2a_ms { all_to_all = { { 0, 250 }, { 1e9, 250 } } }, 1.0)
     local p = plan { all_to_all = { { 0, 250 }, { 1e9, 250 } } }
@@ -54,7 +54,7 @@ TEST_CASE("a table gives an all-to-all its time, and says so") {
 }
 
 TEST_CASE("the parts of a partitioned all-to-all are looked up at their own payload") {
-  good(Folder(), R"(
+  good_machine(Folder(), R"(
     local constant = { { 0, 250 }, { 1e9, 250 } }   -- four times as many, as long each
     near(a2a_ms({ all_to_all = constant }, 4), 4 * a2a_ms({ all_to_all = constant }, 1))
     local linear = { { 0, 0 }, { 1e9, 1e9 } }       -- as much in all
@@ -64,7 +64,7 @@ TEST_CASE("the parts of a partitioned all-to-all are looked up at their own payl
 
 TEST_CASE("the payload of a table is all that a rank brings, in the model's bytes") {
   // 4 experts of 2 * 32 / 4 slots of 64 floats: 16 KiB.
-  good(Folder(), R"(
+  good_machine(Folder(), R"(
     near(a2a_ms { all_to_all = { { 0, 0 }, { 16 * 1024, 1000 } } }, 4.0)
   )");
 }
@@ -73,7 +73,7 @@ TEST_CASE("an nccl-tests log stands where a table does") {
   const Folder folder;
   folder.write("old.log", data_file("nccl_alltoall_4_old.log"));
   // Payloads of 16 KiB: its fifth row, 20.41 us.
-  good(folder, R"(near(a2a_ms { all_to_all = moe.nccl_tests "old.log" }, 4 * 0.02041))");
+  good_machine(folder, R"(near(a2a_ms { all_to_all = moe.nccl_tests "old.log" }, 4 * 0.02041))");
 }
 
 TEST_CASE("a log of other ranks, of another collective, or of nothing is refused by name") {
@@ -83,7 +83,7 @@ TEST_CASE("a log of other ranks, of another collective, or of nothing is refused
   folder.write("cut.log", data_file("nccl_all_reduce_16.log").substr(0, 3000));
   const auto message = [&](const std::string& kind, const std::string& file) {
     const std::string text = "plan { " + kind + " = moe.nccl_tests '" + file + "' }";
-    const std::optional<Failure> failure = run_recipe(folder, kHead + text);
+    const std::optional<Failure> failure = run_recipe(folder, kMachineHead + text);
     REQUIRE(failure);
     CHECK(failure->kind == "user");
     return failure->message;
@@ -113,7 +113,7 @@ TEST_CASE("calibrate writes a machine file that recipes simulate on") {
     CHECK_THAT(text, Contains(part));
   }
   folder.write("box.lua", read_file(file));
-  good(folder, R"(
+  good_machine(folder, R"(
     local m = moe.machine "box.lua"
     assert(m.devices_per_node == 2 and #m.collectives.all_to_all.rows == 17)
     local p = moe.plan { model = model, cluster = moe.cluster.custom(m),
@@ -122,7 +122,7 @@ TEST_CASE("calibrate writes a machine file that recipes simulate on") {
     assert(p:info().cost:find("all-to-all by table, all-reduce by table", 1, true))
   )");
   folder.write("box.csv", read_file(folder.path("new/box.csv")));
-  good(folder, R"(
+  good_machine(folder, R"(
     local m, times = moe.machine "box.lua", moe.op_table "box.csv"
     m.device.op_times, m.collective_times, m.collectives = times, times, nil
     local c = moe.cluster.custom(m)

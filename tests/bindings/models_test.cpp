@@ -9,7 +9,7 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// A model of blocks, whose first block has ops of its own in the place of a block.
-const std::string kModel = R"(
+const std::string kSmallModel = R"(
 local moe = require "moe"
 local cluster = moe.cluster.p4de { nodes = 1 }
 local sizes = { vocab = 256, seq = 32, batch_per_device = 2, experts_per_device = 1 }
@@ -22,24 +22,24 @@ local function define(build, params)
 end
 )";
 
-void good(const std::string& text) {
-  CHECK(message_of(kModel + text) == "(no error)");
+void good_model(const std::string& text) {
+  CHECK(message_of(kSmallModel + text) == "(no error)");
 }
 
-std::string bad(const std::string& text) {
-  return message_of(kModel + text);
+std::string bad_model(const std::string& text) {
+  return message_of(kSmallModel + text);
 }
 
 /// Refused in `line` of a build that has an embedding before it and a head after it.
 std::string bad_line(const std::string& line) {
-  return bad("plan(define(function(b, o)\n  local x = b:embedding { hidden = o.hidden }\n" + line +
-             "\n  b:head(x)\nend)(sizes))");
+  return bad_model("plan(define(function(b, o)\n  local x = b:embedding { hidden = o.hidden }\n" +
+                   line + "\n  b:head(x)\nend)(sizes))");
 }
 
 }  // namespace
 
 TEST_CASE("a model of blocks has the plan of the built-in one") {
-  good(R"(
+  good_model(R"(
     local mine = define(function(b, o)
       assert(o.experts == 8 and o.batch_per_device == 2 and o.k == 1 and o.hidden == 64)
       assert(#b.ids.shape == 2 and b.ids.shape[2] == o.seq and b.targets.name == "targets")
@@ -64,7 +64,7 @@ TEST_CASE("a model of blocks has the plan of the built-in one") {
 }
 
 TEST_CASE("ops in the place of blocks are trained, and their parameters follow the blocks' names") {
-  good(R"(
+  good_model(R"(
     local mine = define(function(b, o)
       local x = b:embedding { hidden = o.hidden, positions = true }
       b:block(1)
@@ -105,25 +105,26 @@ TEST_CASE("what a build does wrong is named") {
   CHECK_THAT(bad_line("b:op { kind = 'lineer', name = 'a', inputs = { x } }"),
              Contains("Did you mean 'linear'?"));
   CHECK_THAT(bad_line("b:experts(x, { ffn = 8 })"), Contains("a gate must be in a block"));
-  CHECK_THAT(bad("plan(define(function(b, o) b:head(b.ids) end)(sizes))"),
+  CHECK_THAT(bad_model("plan(define(function(b, o) b:head(b.ids) end)(sizes))"),
              Contains("no block has declared the parameter 'wte'"));
-  CHECK_THAT(bad("plan(define(function(b, o) b:embedding { hidden = 8 } end)(sizes))"),
+  CHECK_THAT(bad_model("plan(define(function(b, o) b:embedding { hidden = 8 } end)(sizes))"),
              Contains("has no cross_entropy op"));
-  CHECK_THAT(bad("plan(define(function(b, o) error 'oops' end)(sizes))"),
+  CHECK_THAT(bad_model("plan(define(function(b, o) error 'oops' end)(sizes))"),
              Contains("oops (in model 'mine')"));
 }
 
 TEST_CASE("what a definition does wrong is named") {
-  CHECK_THAT(bad("moe.model.define { name = 'a' }"),
+  CHECK_THAT(bad_model("moe.model.define { name = 'a' }"),
              Contains("moe.model.define.build: is missing"));
-  CHECK_THAT(bad("define(print, { vocab = 3 })"), Contains("every model has a field of this name"));
-  CHECK_THAT(bad("define(print, { f = print })"), Contains("moe.model.define.params.f"));
-  CHECK_THAT(bad("define(print)\ndefine(print)"), Contains("'mine' is defined twice"));
-  CHECK_THAT(bad("define(print)({ hiden = 8 })"), Contains("Did you mean 'hidden'?"));
+  CHECK_THAT(bad_model("define(print, { vocab = 3 })"),
+             Contains("every model has a field of this name"));
+  CHECK_THAT(bad_model("define(print, { f = print })"), Contains("moe.model.define.params.f"));
+  CHECK_THAT(bad_model("define(print)\ndefine(print)"), Contains("'mine' is defined twice"));
+  CHECK_THAT(bad_model("define(print)({ hiden = 8 })"), Contains("Did you mean 'hidden'?"));
 }
 
 TEST_CASE("a builder cannot be used after the model is built") {
-  CHECK_THAT(bad("local kept\nplan(define(function(b, o)\n  kept = b\n"
-                 "  b:head(b:embedding { hidden = 8 })\nend)(sizes))\nlocal x = kept.ids"),
+  CHECK_THAT(bad_model("local kept\nplan(define(function(b, o)\n  kept = b\n"
+                       "  b:head(b:embedding { hidden = 8 })\nend)(sizes))\nlocal x = kept.ids"),
              Contains("has ended"));
 }

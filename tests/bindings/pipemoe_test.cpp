@@ -8,7 +8,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kHead = R"(
+const std::string kPipeMoeHead = R"(
 local moe = require "moe"
 local function with(t, more) for k, v in pairs(more) do t[k] = v end return t end
 local function lines(more)
@@ -18,14 +18,14 @@ end
 local function near(a, b) assert(math.abs(a - b) <= 1e-12 * b, a .. " " .. b) end
 )";
 
-std::string message(const std::string& text) {
-  return message_of(kHead + text);
+std::string pipemoe_message(const std::string& text) {
+  return message_of(kPipeMoeHead + text);
 }
 
 }  // namespace
 
 TEST_CASE("a recipe asks for a degree, and its time is that of the closed form and recurrence") {
-  CHECK(message(R"(
+  CHECK(pipemoe_message(R"(
 local d = moe.pipemoe.degree(lines())
 for _, by in ipairs { "closed_form", "recurrence" } do
   near(moe.pipemoe.time(lines { degree = d.degree, by = by }), d.time_s)
@@ -41,19 +41,19 @@ assert(moe.pipemoe.degree(lines { allowed = { 16, 8 }, method = "paper" }).degre
 }
 
 TEST_CASE("degrees that cannot be are refused at the recipe's line") {
-  CHECK_THAT(message("moe.pipemoe.degree(lines { allowed = {} })"),
+  CHECK_THAT(pipemoe_message("moe.pipemoe.degree(lines { allowed = {} })"),
              Contains("recipe.lua:9: moe.pipemoe.degree.allowed: the set is empty"));
-  CHECK_THAT(message("moe.pipemoe.degree(lines { max_degree = 4, allowed = { 8 } })"),
+  CHECK_THAT(pipemoe_message("moe.pipemoe.degree(lines { max_degree = 4, allowed = { 8 } })"),
              Contains("contains the degree 8; 1 to 4 is allowed"));
-  CHECK_THAT(message("moe.pipemoe.degree(lines { max_degree = 0 })"),
+  CHECK_THAT(pipemoe_message("moe.pipemoe.degree(lines { max_degree = 0 })"),
              Contains("moe.pipemoe.degree.max_degree: 0 is not allowed"));
-  CHECK_THAT(message(R"(moe.pipemoe.simulate { devices = 16, rows = 64, hidden = 8, ffn = 8,
+  CHECK_THAT(pipemoe_message(R"(moe.pipemoe.simulate { devices = 16, rows = 64, hidden = 8, ffn = 8,
     alpha_a = 0, beta_a = 0, alpha_gemm = 0, beta_gemm = 0, degree = 5 })"),
              Contains("layer.degree = 5") && Contains("degrees 1 to 4 are allowed"));
 }
 
 TEST_CASE("a simulated layer says what ran when, dispatches first") {
-  CHECK(message(R"(
+  CHECK(pipemoe_message(R"(
 local l = moe.pipemoe.layers { devices = 32 }[1]
 local run = moe.pipemoe.simulate { devices = 32, rows = l.rows, hidden = l.hidden, ffn = l.ffn,
   alpha_a = l.alpha_a, beta_a = l.beta_a, alpha_gemm = l.alpha_gemm, beta_gemm = l.beta_gemm,
@@ -70,7 +70,7 @@ assert(math.abs(run.time_s - expected) < 2e-8)
 }
 
 TEST_CASE("lines fitted on a cluster decide as the pass does") {
-  CHECK(message(R"(
+  CHECK(pipemoe_message(R"(
 local cluster = moe.cluster.p3dn { nodes = 1 }
 local model = moe.model.gpt2_moe { layers = 2, hidden = 512, heads = 8, seq = 512,
   batch_per_device = 8, experts_per_device = 1, capacity_factor = 1 }
@@ -83,7 +83,7 @@ local text = plan:explain().text
 assert(text:find(("degree %d: the layer's step predicted %.3f ms"):format(d.degree, 1e3 * d.time_s),
   1, true), text)
 )") == "(no error)");
-  CHECK_THAT(message(R"(moe.pipemoe.fit { cluster = moe.cluster.p4de { nodes = 1 },
+  CHECK_THAT(pipemoe_message(R"(moe.pipemoe.fit { cluster = moe.cluster.p4de { nodes = 1 },
   model = moe.model.gpt2_moe { layers = 1, hidden = 64, heads = 8, seq = 64,
     batch_per_device = 8, experts_per_device = 1 } })"),
              Contains("moe.pipemoe.fit: the model has no all-to-all, with 0 MoE layers"));

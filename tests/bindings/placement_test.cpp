@@ -13,8 +13,9 @@ using Catch::Matchers::Contains;
 namespace {
 
 /// A layer of 4 experts on 2 devices of a node each; expert 1 has most tokens.
-struct Trial {
-  Trial() : now({.experts = 4, .devices = 2, .residents = 3, .shadows = 1, .weighted = true}) {
+struct PlacementTrial {
+  PlacementTrial()
+      : now({.experts = 4, .devices = 2, .residents = 3, .shadows = 1, .weighted = true}) {
     policy.name = "trial";
     policy.stage.moves_residents = true;
     policy.model = {{"layers", 2}};
@@ -43,7 +44,7 @@ struct Trial {
 };
 
 /// Calls the Lua function text(ctx, load, p, o) on the trial.
-Placement place(LibraryState& lua, Trial& trial, const std::string& body) {
+Placement place(LibraryState& lua, PlacementTrial& trial, const std::string& body) {
   PlacementTables tables(lua.L(), trial.policy);
   const PlaceInput in = trial.input();
   lua.run("return function(ctx, load, p, o) " + body + " end", 1);
@@ -59,13 +60,13 @@ Placement place(LibraryState& lua, Trial& trial, const std::string& body) {
 
 Placement placed(const std::string& body) {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   return place(lua, trial, body);
 }
 
-std::string error_of(const std::string& body, bool moves = true, bool weighted = true) {
+std::string placement_error(const std::string& body, bool moves = true, bool weighted = true) {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   trial.policy.stage.moves_residents = moves;
   if (!weighted) trial.now = Placement({.experts = 4, .devices = 2, .residents = 3, .shadows = 1});
   try {
@@ -80,7 +81,7 @@ std::string error_of(const std::string& body, bool moves = true, bool weighted =
 
 TEST_CASE("a policy sees loads, ctx and the cluster from 1") {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   CHECK_NOTHROW(place(lua, trial, R"(
     assert(load(1, 2) == 30 and load(1) == 40 and load:of_expert(4) == 12)
     assert(load:of_device(1) == 19 and load:total() == 70)
@@ -97,7 +98,7 @@ TEST_CASE("a policy sees loads, ctx and the cluster from 1") {
 }
 
 TEST_CASE("edits of p are those of the engine") {
-  Trial trial;
+  PlacementTrial trial;
   Placement expected = trial.now;
   expected.add_shadow(0, 1);
   expected.add_resident(1, 1);
@@ -122,27 +123,29 @@ TEST_CASE("edits of p are those of the engine") {
 }
 
 TEST_CASE("quotas of p are those of the engine, and the owner computes the rest") {
-  Trial trial;
+  PlacementTrial trial;
   Placement expected = trial.now;
   expected.add_shadow(0, 1);
   share_by_quota(expected, 0, trial.loads, {{0, 7}, {1, 33}});
   CHECK(placed("return p:shadow(1, 2):quota(1, { [2] = 33 })") == expected);
   CHECK(device_loads(expected, trial.loads).computed == std::vector<int64_t>{7 + 8, 33 + 22});
-  CHECK_THAT(error_of("p:quota(1, { [2] = 1 })"), Contains("device 2 does not hold expert 1"));
-  CHECK_THAT(error_of("p:quota(1, { [1] = 1 })"), Contains("device 1 owns expert 1"));
-  CHECK_THAT(error_of("p:quota(1, { [3] = 1 })"), Contains("device 3 is not allowed"));
+  CHECK_THAT(placement_error("p:quota(1, { [2] = 1 })"),
+             Contains("device 2 does not hold expert 1"));
+  CHECK_THAT(placement_error("p:quota(1, { [1] = 1 })"), Contains("device 1 owns expert 1"));
+  CHECK_THAT(placement_error("p:quota(1, { [3] = 1 })"), Contains("device 3 is not allowed"));
   const std::string copied = "p:shadow(1, 2) ";
-  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 41 })"),
+  CHECK_THAT(placement_error(copied + "p:quota(1, { [2] = 41 })"),
              Contains("41 tokens for device 2; give a whole number from 0 to the 40 of"));
-  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 0.5 })"), Contains("0.5 tokens for device 2"));
-  CHECK_THAT(error_of(copied + "p:quota(1, 3)"), Contains("table expected"));
-  CHECK_THAT(error_of(copied + "p:quota(1, { [2] = 3 })", true, false),
+  CHECK_THAT(placement_error(copied + "p:quota(1, { [2] = 0.5 })"),
+             Contains("0.5 tokens for device 2"));
+  CHECK_THAT(placement_error(copied + "p:quota(1, 3)"), Contains("table expected"));
+  CHECK_THAT(placement_error(copied + "p:quota(1, { [2] = 3 })", true, false),
              Contains("needs weighted = true"));
 }
 
 TEST_CASE("p tells its holders, its rows, its times and what is free") {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   trial.left = 1000;
   Placement next = trial.now;
   next.add_shadow(0, 1);
@@ -168,7 +171,7 @@ TEST_CASE("p tells its holders, its rows, its times and what is free") {
 
 TEST_CASE("ctx:simulate tells the time of a step with the placement that it is given") {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   trial.simulate_ms = [](const Placement& p) { return p.holds(1, 0) ? 2.5 : 4.0; };
   CHECK_NOTHROW(place(lua, trial, R"(
     local q = p:copy():shadow(1, 2)
@@ -182,54 +185,61 @@ TEST_CASE("ctx:simulate tells the time of a step with the placement that it is g
 }
 
 TEST_CASE("ctx:simulate is refused where nothing is simulated") {
-  CHECK_THAT(error_of("return p, ctx:simulate(p)"),
+  CHECK_THAT(placement_error("return p, ctx:simulate(p)"),
              Contains("ctx:simulate is possible only while the plan is simulated") &&
                  Contains("use p:time_ms() there"));
 }
 
 TEST_CASE("a placement that loses an expert, has two owners or does not fit cannot be made") {
-  CHECK_THAT(error_of("p:drop(1, 1)"), Contains("device 1 owns expert 1, which would be lost"));
-  CHECK_THAT(error_of("p:drop(1, 2)"), Contains("device 2 does not hold expert 1"));
-  CHECK_THAT(error_of("p:replicate(1, 1)"), Contains("device 1 already holds expert 1"));
-  CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(1, 2)"), Contains("already holds expert 1"));
-  CHECK_THAT(error_of("p:shadow(1, 2) p:shadow(2, 2)"),
+  CHECK_THAT(placement_error("p:drop(1, 1)"),
+             Contains("device 1 owns expert 1, which would be lost"));
+  CHECK_THAT(placement_error("p:drop(1, 2)"), Contains("device 2 does not hold expert 1"));
+  CHECK_THAT(placement_error("p:replicate(1, 1)"), Contains("device 1 already holds expert 1"));
+  CHECK_THAT(placement_error("p:shadow(1, 2) p:shadow(1, 2)"), Contains("already holds expert 1"));
+  CHECK_THAT(placement_error("p:shadow(1, 2) p:shadow(2, 2)"),
              Contains("no free slot for a copy of expert 2 on device 2: its 1 slots for copies"));
-  CHECK_THAT(error_of("p:replicate(1, 2) p:migrate(2, 2)"),
+  CHECK_THAT(placement_error("p:replicate(1, 2) p:migrate(2, 2)"),
              Contains("no free slot for expert 2 on device 2: its 3 slots for residents"));
-  CHECK_THAT(error_of("p:replicate(1, 2) p:swap(1, 3)"),
+  CHECK_THAT(placement_error("p:replicate(1, 2) p:swap(1, 3)"),
              Contains("experts 1 and 3 cannot be swapped"));
-  CHECK_THAT(error_of("ctx.placement:shadow(1, 2)"), Contains("ctx.placement cannot be edited"));
+  CHECK_THAT(placement_error("ctx.placement:shadow(1, 2)"),
+             Contains("ctx.placement cannot be edited"));
   for (const char* edit : {"p:migrate(1, 2)", "p:replicate(1, 2)", "p:swap(1, 3)"}) {
-    CHECK_THAT(error_of(edit, false), Contains("this policy may not move residents"));
+    CHECK_THAT(placement_error(edit, false), Contains("this policy may not move residents"));
   }
   const std::string weights = "p:shadow(1, 2) p:share(1, function() return 0 end)";
-  CHECK_THAT(error_of(weights), Contains("all weights of expert 1 for tokens of device 1 are 0"));
-  CHECK_THAT(error_of(weights, true, false), Contains("needs weighted = true"));
-  CHECK_THAT(error_of("p:share(1, function() return -1 end)"), Contains("is -1; give a number"));
-  CHECK_THAT(error_of("p:share(1, 'evn')"), Contains("'evn' is not allowed; give 'local', 'even'"));
-  CHECK_THAT(error_of("p:shadow(1, 2) p:share(1, function(s, d) return d == 2 and 1 or 0 end)\n"
+  CHECK_THAT(placement_error(weights),
+             Contains("all weights of expert 1 for tokens of device 1 are 0"));
+  CHECK_THAT(placement_error(weights, true, false), Contains("needs weighted = true"));
+  CHECK_THAT(placement_error("p:share(1, function() return -1 end)"),
+             Contains("is -1; give a number"));
+  CHECK_THAT(placement_error("p:share(1, 'evn')"),
+             Contains("'evn' is not allowed; give 'local', 'even'"));
+  CHECK_THAT(
+      placement_error("p:shadow(1, 2) p:share(1, function(s, d) return d == 2 and 1 or 0 end)\n"
                       "return p:drop(1, 2)"),
-             Contains("in which no holder of expert 1 takes the tokens of device 1"));
+      Contains("in which no holder of expert 1 takes the tokens of device 1"));
 }
 
 TEST_CASE("ids outside of the layer and what is no placement are refused") {
-  CHECK_THAT(error_of("return p:owner(0)"),
+  CHECK_THAT(placement_error("return p:owner(0)"),
              Contains("expert 0 is not allowed; Lua counts from 1: give 1 to 4"));
-  CHECK_THAT(error_of("return p:shadow(5, 1)"), Contains("expert 5 is not allowed"));
-  CHECK_THAT(error_of("return p:shadow(1, 3)"), Contains("device 3 is not allowed; give 1 to 2"));
-  CHECK_THAT(error_of("return load(1.5)"), Contains("expert 1.5 is not allowed"));
-  CHECK_THAT(error_of("return load(1, 3)"), Contains("device 3"));
-  CHECK_THAT(error_of("return ctx.cluster:node_of(3)"), Contains("device 3"));
-  CHECK_THAT(error_of("return ctx.stp"), Contains("Did you mean 'step'?"));
-  CHECK_THAT(error_of("return p.owner(1)"), Contains("is a ':' missing?"));
-  CHECK_THAT(error_of(""), Contains("place() returned nothing; return p"));
-  CHECK_THAT(error_of("return true"), Contains("place() returned a boolean; return p"));
-  CHECK_THAT(error_of("return load"), Contains("place() returned a userdata"));
+  CHECK_THAT(placement_error("return p:shadow(5, 1)"), Contains("expert 5 is not allowed"));
+  CHECK_THAT(placement_error("return p:shadow(1, 3)"),
+             Contains("device 3 is not allowed; give 1 to 2"));
+  CHECK_THAT(placement_error("return load(1.5)"), Contains("expert 1.5 is not allowed"));
+  CHECK_THAT(placement_error("return load(1, 3)"), Contains("device 3"));
+  CHECK_THAT(placement_error("return ctx.cluster:node_of(3)"), Contains("device 3"));
+  CHECK_THAT(placement_error("return ctx.stp"), Contains("Did you mean 'step'?"));
+  CHECK_THAT(placement_error("return p.owner(1)"), Contains("is a ':' missing?"));
+  CHECK_THAT(placement_error(""), Contains("place() returned nothing; return p"));
+  CHECK_THAT(placement_error("return true"), Contains("place() returned a boolean; return p"));
+  CHECK_THAT(placement_error("return load"), Contains("place() returned a userdata"));
 }
 
 TEST_CASE("what a placement policy keeps is blind once the call is over, ctx.state is not") {
   LibraryState lua;
-  Trial trial;
+  PlacementTrial trial;
   PlacementTables tables(lua.L(), trial.policy);
   const PlaceInput in = trial.input();
   {
@@ -258,7 +268,7 @@ TEST_CASE("what a placement policy keeps is blind once the call is over, ctx.sta
 TEST_CASE("a placement's random numbers depend on step and layer alone") {
   LibraryState lua;
   const auto number = [&](int64_t step, int64_t layer) {
-    Trial trial;
+    PlacementTrial trial;
     trial.step = step;
     trial.layer = layer;
     place(lua, trial, "ctx:log(tostring(ctx.rng:below(1000000))) out = ctx.rng:uniform() return p");
@@ -272,7 +282,7 @@ TEST_CASE("a placement's random numbers depend on step and layer alone") {
 
 namespace {
 
-const std::string kHead = R"(local moe = require 'moe'
+const std::string kPlacementHead = R"(local moe = require 'moe'
 local function model(more)
   local t = { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2,
     experts = 4, capacity = 'none', routing = moe.workload 'zipf' { s = 1.5, drift = 0.1 } }
@@ -299,7 +309,7 @@ const std::string kTop1 = R"(local top = moe.policy.placement { name = 'top', at
 
 TEST_CASE("a Lua policy that copies the heaviest expert places, trains and simulates as top_k") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + kTop1 + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kTop1 + R"(
 local mine = moe.system 'mine' { top {}, moe.pass.serial {} }
 local known = moe.system 'known' { moe.pass.top_k { k = 1, shadows = 1 }, moe.pass.serial {} }
 local function same(a, b, experts, copies)
@@ -333,7 +343,7 @@ for step = 1, 4 do assert(s.samples_ms[step] == t.samples_ms[step]) end
 
 TEST_CASE("what ctx:simulate says is what the step takes, and it changes nothing in the run") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local function policy(name, at, simulates)
   return moe.policy.placement { name = name, at = at, shadows = 2, place = function(ctx, load, p)
     p:clear_shadows()
@@ -374,7 +384,7 @@ end
 TEST_CASE(
     "plan:spans shows the step that is asked for, with the copies planned in the one before") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local heaviest = moe.policy.placement { name = 'heaviest', shadows = 1,
   place = function(ctx, load, p)
     p:clear_shadows()
@@ -407,7 +417,7 @@ plan:spans { step = 0 }
 
 TEST_CASE("a policy of the step moves owners every so many steps and shares by a function") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local turn = moe.policy.placement { name = 'turn', every = 2, shadows = 1, weighted = true,
   place = function(ctx, load, p)
     ctx.state.calls = (ctx.state.calls or 0) + 1
@@ -443,7 +453,7 @@ local plain = train(moe.system 'raf_rows' {})
 
 TEST_CASE("the library's methods plan from the exact load of each layer, and change no result") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + kInF64 + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kInF64 + R"(
 for _, name in ipairs { 'ultraep', 'echo', 'llep', 'lplb', 'moonep' } do
   local options = name == 'llep' and { factor = 1, min_tokens = 1, ratio = 1 } or {}
   local r = train(moe.system(name) { moe.pass[name](options), moe.pass.serial {} })
@@ -463,7 +473,7 @@ end
 
 TEST_CASE("the methods' copies and rows are as many bytes executed as simulated, op by op") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local function bytes(of, step)
   local sum = {}
   for _, s in ipairs(of:spans { step = step, all_ranks = true }) do
@@ -497,7 +507,7 @@ end
 
 TEST_CASE("copies of fixed shapes cost their padding in simulations, and are not executed") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local function ms(options)
   return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', seq = 512 },
     cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system 'echo' { moe.pass.echo(options) }
@@ -517,7 +527,7 @@ assert(err.message:find('static_rows: 64 has no effect with shadows = 0'), err.m
 
 TEST_CASE("the time of plans is charged to simulated steps, in the layer or at the end") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local function ms(name, options)
   return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', layers = 2 },
     cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system(name) { moe.pass[name](options),
@@ -543,7 +553,7 @@ assert(err.message:find('plan_us = -1', 1, true) or err.message:find('plan_us: -
 
 TEST_CASE("the library's layouts move experts between steps, and change no result") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + kInF64 + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kInF64 + R"(
 for _, name in ipairs { 'flexmoe', 'laer' } do
   local r = train(moe.system(name) { moe.pass[name] {}, moe.pass.serial {} })
   local moves = 0
@@ -562,7 +572,7 @@ end
 
 TEST_CASE("a layout that does not fit names the expert or the device") {
   const auto refused = [](const std::string& holders) {
-    return message_of(kHead + R"(
+    return message_of(kPlacementHead + R"(
 local p = moe.policy.placement { name = 'l', at = 'step', extra_residents = 1,
   place = function(ctx, load, p)
     return p:layout()" +
@@ -579,7 +589,7 @@ train(moe.system 'x' { p {} })
 
 TEST_CASE("a run says how far the planner's model is from its spans, with every sample") {
   const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kHead + R"(
+  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
 local copies = moe.policy.placement { name = 'copies', shadows = 1, place = function(ctx, load, p)
   return p:clear_shadows():shadow(2, 3 - p:owner(2))
 end }
@@ -603,7 +613,7 @@ assert(train(moe.system 'raf' {}).planner_error == nil)
 }
 
 TEST_CASE("a policy that fails in the middle of a run ends it with its line, after the step") {
-  const std::string message = message_of(kHead + R"(
+  const std::string message = message_of(kPlacementHead + R"(
 local p = moe.policy.placement { name = 'tired', place = function(ctx, load, p)
   if ctx.step == 3 then
     error 'oh no'
@@ -619,22 +629,23 @@ error(err, 0)
 }
 
 TEST_CASE("what place() returns is checked at the line where it stands") {
-  CHECK_THAT(message_of(kHead + "local p = moe.policy.placement { name = 'nil', place =\n"
-                                "  function() end }\ntrain(moe.system 'x' { p {} })"),
+  CHECK_THAT(message_of(kPlacementHead + "local p = moe.policy.placement { name = 'nil', place =\n"
+                                         "  function() end }\ntrain(moe.system 'x' { p {} })"),
              Contains("recipe.lua:13: place() returned nothing; return p"));
 }
 
 TEST_CASE("two placements, and a placement under model.ep, are refused with their names") {
-  CHECK_THAT(message_of(kHead + kTop1 + "train(moe.system 'x' { moe.pass.swap {}, top {} })"),
-             Contains("stage 'swap' has already placed the experts") && Contains("'top'"));
-  CHECK_THAT(message_of(kHead + kTop1 + R"(
+  CHECK_THAT(
+      message_of(kPlacementHead + kTop1 + "train(moe.system 'x' { moe.pass.swap {}, top {} })"),
+      Contains("stage 'swap' has already placed the experts") && Contains("'top'"));
+  CHECK_THAT(message_of(kPlacementHead + kTop1 + R"(
 moe.plan { model = model { ep = 4, experts = 8, routing = false or nil },
   cluster = moe.cluster.p4de { nodes = 1 }, system = moe.system 'x' { top {} } })"),
              Contains("exchanges rows among fewer than all ranks (model.ep)"));
 }
 
 TEST_CASE("a placement that ranks do not find is named as such") {
-  CHECK_THAT(message_of(kHead + "train(moe.system 'raf' {})\n" + kTop1 +
+  CHECK_THAT(message_of(kPlacementHead + "train(moe.system 'raf' {})\n" + kTop1 +
                         "train(moe.system 'x' { top {} })"),
              Contains("placement 'top', rank") && Contains("is not defined where a rank"));
 }

@@ -10,7 +10,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kModel = R"(
+const std::string kPolicyModel = R"(
 local moe = require "moe"
 local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32,
   batch_per_device = 2, experts_per_device = 1 }
@@ -29,13 +29,13 @@ local function contains(list, name)
 end
 )";
 
-void good(const std::string& text) {
-  const std::string message = message_of(kModel + text);
+void good_policy(const std::string& text) {
+  const std::string message = message_of(kPolicyModel + text);
   CHECK(message == "(no error)");
 }
 
-std::string bad(const std::string& text) {
-  return message_of(kModel + text);
+std::string bad_policy(const std::string& text) {
+  return message_of(kPolicyModel + text);
 }
 
 int nothing(lua_State*) {
@@ -45,7 +45,7 @@ int nothing(lua_State*) {
 }  // namespace
 
 TEST_CASE("ops are found by what they are") {
-  good(R"(schedule(function(s, g)
+  good_policy(R"(schedule(function(s, g)
     local all = g:ops()
     local fwd = g:ops { kind = "all_to_all", phase = "forward" }
     assert(#fwd == 4, #fwd)
@@ -67,31 +67,34 @@ TEST_CASE("ops are found by what they are") {
 }
 
 TEST_CASE("wrong questions about ops are answered at their line") {
-  CHECK_THAT(bad("schedule(function(s, g)\n g:ops { knd = 'gate' } end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g)\n g:ops { knd = 'gate' } end)"),
              Contains("recipe.lua:19: g:ops: unknown key 'knd'") && Contains("'kind'"));
-  CHECK_THAT(bad("schedule(function(s, g) g:ops { kind = 'gat' } end)"), Contains("'gate'"));
-  CHECK_THAT(bad("schedule(function(s, g) g:ops { seg = 'atn' } end)"), Contains("'attn'"));
-  CHECK_THAT(bad("schedule(function(s, g) g:ops { phase = 'back' } end)"), Contains("backward"));
-  CHECK_THAT(bad("schedule(function(s, g) g:op 'nothing' end)"), Contains("no op of the graph"));
-  CHECK_THAT(bad("schedule(function(s, g) return g:ops()[1].cost end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g) g:ops { kind = 'gat' } end)"), Contains("'gate'"));
+  CHECK_THAT(bad_policy("schedule(function(s, g) g:ops { seg = 'atn' } end)"), Contains("'attn'"));
+  CHECK_THAT(bad_policy("schedule(function(s, g) g:ops { phase = 'back' } end)"),
+             Contains("backward"));
+  CHECK_THAT(bad_policy("schedule(function(s, g) g:op 'nothing' end)"),
+             Contains("no op of the graph"));
+  CHECK_THAT(bad_policy("schedule(function(s, g) return g:ops()[1].cost end)"),
              Contains("unknown field of an op 'cost'"));
-  CHECK_THAT(bad("schedule(function(s, g) s:before(g:ops()[1]) end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g) s:before(g:ops()[1]) end)"),
              Contains("argument 2: nothing is given, but an op is needed"));
-  CHECK_THAT(bad("schedule(function(s, g) g:remove(g:ops()[1]) end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g) g:remove(g:ops()[1]) end)"),
              Contains("a schedule policy cannot edit the graph"));
 }
 
 TEST_CASE("handles are refused once the policy's call is over") {
-  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g:ops()[1] end)\nprint(kept.name)"),
-             Contains("recipe.lua:20: this handle is from a call of a policy that has ended"));
-  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = g end)\nkept:ops()"),
+  CHECK_THAT(
+      bad_policy("local kept\nschedule(function(s, g) kept = g:ops()[1] end)\nprint(kept.name)"),
+      Contains("recipe.lua:20: this handle is from a call of a policy that has ended"));
+  CHECK_THAT(bad_policy("local kept\nschedule(function(s, g) kept = g end)\nkept:ops()"),
              Contains("has ended"));
-  CHECK_THAT(bad("local kept\nschedule(function(s, g) kept = s end)\nkept:lane()"),
+  CHECK_THAT(bad_policy("local kept\nschedule(function(s, g) kept = s end)\nkept:lane()"),
              Contains("has ended"));
 }
 
 TEST_CASE("before, sequence and under order the lanes; free sees data and order edges") {
-  good(R"(
+  good_policy(R"(
     local first, second, hidden, a2a
     local p = schedule(function(s, g, ctx)
       local back = g:ops { kind = "all_to_all", phase = "backward" }
@@ -121,17 +124,17 @@ TEST_CASE("before, sequence and under order the lanes; free sees data and order 
 }
 
 TEST_CASE("an op goes only onto a lane that runs its kind") {
-  CHECK_THAT(bad("schedule(function(s, g)\n s:lane(g:op { kind = 'gate' }, 'comm') end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g)\n s:lane(g:op { kind = 'gate' }, 'comm') end)"),
              Contains("recipe.lua:19: illegal schedule") && Contains("lane 'comm'") &&
                  Contains("(in schedule 'mine')"));
-  CHECK_THAT(bad("schedule(function(s, g) s:lane(g:op { kind = 'gate' }, 'com') end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g) s:lane(g:op { kind = 'gate' }, 'com') end)"),
              Contains("comm"));
-  CHECK_THAT(bad("schedule(function(s, g) s:under(g:ops()[1], g:ops()[2]) end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g) s:under(g:ops()[1], g:ops()[2]) end)"),
              Contains("is not a collective"));
 }
 
 TEST_CASE("a pass may insert, redirect and remove") {
-  good(R"(
+  good_policy(R"(
     local p = step_pass(function(g)
       local op = g:op { kind = "gelu", phase = "forward", layer = 1 }
       local again = g:insert { kind = "gelu", name = "mine.gelu", inputs = op.inputs,
@@ -142,14 +145,16 @@ TEST_CASE("a pass may insert, redirect and remove") {
     end)
     assert(contains(p:order "compute", "mine.gelu"))
   )");
-  CHECK_THAT(bad("step_pass(function(g) local op = g:ops()[1] g:remove(op) print(op.name) end)"),
-             Contains("was removed from the graph"));
-  CHECK_THAT(bad("step_pass(function(g) g:insert { kind = 'ad', name = 'x', inputs = {} } end)"),
-             Contains("Did you mean 'add'?"));
+  CHECK_THAT(
+      bad_policy("step_pass(function(g) local op = g:ops()[1] g:remove(op) print(op.name) end)"),
+      Contains("was removed from the graph"));
+  CHECK_THAT(
+      bad_policy("step_pass(function(g) g:insert { kind = 'ad', name = 'x', inputs = {} } end)"),
+      Contains("Did you mean 'add'?"));
 }
 
 TEST_CASE("a pass may split a chain into parts, or learn why not") {
-  good(R"(
+  good_policy(R"(
     local p = step_pass(function(g)
       local op = g:op { kind = "gelu", phase = "forward", layer = 1 }
       local parts = assert(g:split({ op }, { axis = 2, parts = 4 }))
@@ -166,28 +171,30 @@ TEST_CASE("a pass may split a chain into parts, or learn why not") {
     local _, n = order:gsub("gelu%.p%d", "")
     assert(n == 7, n)  -- with the split and the concat of the part that is cut again
   )");
-  CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gate' }, { axis = 9, parts = 2 }) "
+  CHECK_THAT(
+      bad_policy("step_pass(function(g) g:split(g:ops { kind = 'gate' }, { axis = 9, parts = 2 }) "
                  "end)"),
-             Contains("axis = 9"));
-  CHECK_THAT(bad("step_pass(function(g) g:split(g:ops { kind = 'gelu' }, { axes = 1 }) end)"),
-             Contains("g:split: unknown key 'axes'") && Contains("Did you mean 'axis'?"));
+      Contains("axis = 9"));
+  CHECK_THAT(
+      bad_policy("step_pass(function(g) g:split(g:ops { kind = 'gelu' }, { axes = 1 }) end)"),
+      Contains("g:split: unknown key 'axes'") && Contains("Did you mean 'axis'?"));
 }
 
 TEST_CASE("a pass in Lua runs after the passes that give what it needs, wherever it is listed") {
-  good(R"(
+  good_policy(R"(
     local seen
     local mine = moe.policy.pass { name = "mine", at = "forward", needs = { "counts" },
       apply = function(g) seen = g:op("b1.moe.a2a_1"):attr "irregular" end }
     moe.plan { model = model, cluster = cluster,
       system = moe.system "mine" { mine {}, moe.pass.irregular_a2a {} } }
     assert(seen == 1, seen))");
-  CHECK_THAT(bad("moe.policy.pass { name = 'mine', at = 'forward', needs = { 'count' },\n"
-                 "  apply = function(g) end }"),
+  CHECK_THAT(bad_policy("moe.policy.pass { name = 'mine', at = 'forward', needs = { 'count' },\n"
+                        "  apply = function(g) end }"),
              Contains("needs") && Contains("'count'") && Contains("counts"));
 }
 
 TEST_CASE("an inserted op is where its neighbours are, unless it is said or they differ") {
-  good(R"(
+  good_policy(R"(
     step_pass(function(g)
       local dw = g:op { dw = true, phase = "backward", where = function(op) return op.layer end }
       local after = g:insert { kind = "gelu", name = "after.dw", inputs = { dw } }
@@ -204,7 +211,7 @@ TEST_CASE("an inserted op is where its neighbours are, unless it is said or they
     end)
   )");
   const auto refused = [](const std::string& fields) {
-    return bad(
+    return bad_policy(
         "step_pass(function(g)\n"
         "  local a = g:op { kind = 'gelu', phase = 'forward', layer = 1 }\n"
         "  local b = g:op { kind = 'gelu', phase = 'forward', layer = 2 }\n"
@@ -219,19 +226,19 @@ TEST_CASE("an inserted op is where its neighbours are, unless it is said or they
 }
 
 TEST_CASE("a name that a handle does not have is answered with those it has") {
-  CHECK_THAT(bad("step_pass(function(g) g:opps {} end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g) g:opps {} end)"),
              Contains("unknown method of a graph 'opps'") && Contains("Did you mean 'ops'?"));
-  CHECK_THAT(bad("schedule(function(s) s:befor() end)"),
+  CHECK_THAT(bad_policy("schedule(function(s) s:befor() end)"),
              Contains("unknown method of a schedule 'befor', have: before, chunk"));
-  CHECK_THAT(bad("step_pass(function(g) g:ops()[1]:consumer() end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g) g:ops()[1]:consumer() end)"),
              Contains("unknown field of an op 'consumer'") && Contains("'consumers'"));
-  CHECK_THAT(bad("step_pass(function(g, ctx) ctx.rng:bellow(3) end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g, ctx) ctx.rng:bellow(3) end)"),
              Contains("unknown method of a rng 'bellow'") && Contains("'below'"));
-  CHECK_THAT(bad("step_pass(function(g, ctx) ctx:lgo(g:ops()[1], 'x') end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g, ctx) ctx:lgo(g:ops()[1], 'x') end)"),
              Contains("unknown method of a policy context 'lgo'") && Contains("'log'"));
-  CHECK_THAT(bad("step_pass(function(g) g:ops()[1].name = 'x' end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g) g:ops()[1].name = 'x' end)"),
              Contains("an op cannot be changed by assigning to"));
-  CHECK_THAT(bad("step_pass(function(g) g:ops { layer = 0 } end)"),
+  CHECK_THAT(bad_policy("step_pass(function(g) g:ops { layer = 0 } end)"),
              Contains("g:ops: layer 0 is not allowed; Lua counts from 1"));
 }
 
@@ -241,7 +248,7 @@ TEST_CASE("what recipes get has the fields and the types that are documented") {
 }
 
 TEST_CASE("no handle shows an address") {
-  CHECK_THAT(bad(R"(schedule(function(s, g, ctx)
+  CHECK_THAT(bad_policy(R"(schedule(function(s, g, ctx)
     error(("%s, %s, %s, %s"):format(s, g, g:ops()[1].outputs[1], ctx.rng))
   end))"),
              Contains("schedule, graph, tensor, rng"));
@@ -268,12 +275,13 @@ TEST_CASE("what a policy's ctx has of the model and the cluster is what is docum
     of_model = state.text_of("documented.context_model");
     CHECK(state.text_of("documented.context_cluster") == names_of(cluster_table({})));
   }
-  good("local names = ' " + of_model +
-       " '\nstep_pass(function(g, ctx)\n"
-       "  for name in names:gmatch '%S+' do assert(ctx.model[name] ~= nil, name) end\n"
-       "  for name in pairs(ctx.model) do assert(names:find(' ' .. name .. ' ', 1, true), name) "
-       "end\n"
-       "end)");
+  good_policy(
+      "local names = ' " + of_model +
+      " '\nstep_pass(function(g, ctx)\n"
+      "  for name in names:gmatch '%S+' do assert(ctx.model[name] ~= nil, name) end\n"
+      "  for name in pairs(ctx.model) do assert(names:find(' ' .. name .. ' ', 1, true), name) "
+      "end\n"
+      "end)");
 }
 
 TEST_CASE("a type whose member has no doc, no type or no function is refused with its name") {
@@ -297,13 +305,14 @@ TEST_CASE("a type whose member has no doc, no type or no function is refused wit
 
 TEST_CASE("a policy that changes nothing says so, with the reason that it gives") {
   const auto reason = [](const std::string& policy, const std::string& is) {
-    good("local p = " + policy +
-         "\nlocal all = p:info().without_effect\n"
-         "assert(#all == 1 and all[1].stage == 'mine', #all)\n"
-         "assert(all[1].reason:find('" +
-         is +
-         "', 1, true), all[1].reason)\n"
-         "assert(p:explain().text:find('without effect\\n  mine: ' .. all[1].reason, 1, true))");
+    good_policy(
+        "local p = " + policy +
+        "\nlocal all = p:info().without_effect\n"
+        "assert(#all == 1 and all[1].stage == 'mine', #all)\n"
+        "assert(all[1].reason:find('" +
+        is +
+        "', 1, true), all[1].reason)\n"
+        "assert(p:explain().text:find('without effect\\n  mine: ' .. all[1].reason, 1, true))");
   };
   reason("step_pass(function() end)", "function changed nothing in the graph");
   reason("schedule(function() end)", "function changed nothing in the schedule");
@@ -313,7 +322,7 @@ TEST_CASE("a policy that changes nothing says so, with the reason that it gives"
          "these ops are on lanes that run in order");
   reason("schedule(function(s, g) local a = g:ops() s:before(a[1], a[#a]) end)",
          "the simulated step is the same without it");
-  good(R"(
+  good_policy(R"(
     local p = schedule(function(s, g) s:sequence(g:ops()) end)
     assert(#p:info().without_effect == 0)
     assert(p:info().stages[1].changes.order_edges > 10)
@@ -321,7 +330,7 @@ TEST_CASE("a policy that changes nothing says so, with the reason that it gives"
 }
 
 TEST_CASE("a policy's error names its line and the policy") {
-  CHECK_THAT(bad("schedule(function(s, g)\n local x = nil; x() end)"),
+  CHECK_THAT(bad_policy("schedule(function(s, g)\n local x = nil; x() end)"),
              Contains("recipe.lua:19: attempt to call") && Contains("(in schedule 'mine')"));
 }
 
@@ -330,7 +339,7 @@ TEST_CASE("a policy that does not return is stopped at its line, and the run fai
   const auto quick = [](HostOptions& o) { o.policy_deadline_s = 0.2; };
   for (const char* wait : {"while true do end", "while true do pcall(error) end"}) {
     const auto failure =
-        run_recipe(folder, kModel + "schedule(function(s, g)\n " + wait + " end)", quick);
+        run_recipe(folder, kPolicyModel + "schedule(function(s, g)\n " + wait + " end)", quick);
     REQUIRE(failure);
     CHECK(failure->kind == "run");
     CHECK_THAT(failure->message, Contains("recipe.lua:19: a call passed the deadline of 0.2 s") &&
@@ -341,8 +350,8 @@ TEST_CASE("a policy that does not return is stopped at its line, and the run fai
 TEST_CASE("a policy's random numbers are the same on every run and follow the seed") {
   const std::string draw = "schedule(function(s, g, ctx) error(ctx.rng:uniform() .. '', 0) end)";
   const auto other = [](HostOptions& o) { o.seed = 2; };
-  const std::string once = bad(draw);
+  const std::string once = bad_policy(draw);
   CHECK_THAT(once, Contains("0.") && Contains("(in schedule 'mine')"));
-  CHECK(bad(draw) == once);
-  CHECK(message_of(kModel + draw, other) != once);
+  CHECK(bad_policy(draw) == once);
+  CHECK(message_of(kPolicyModel + draw, other) != once);
 }

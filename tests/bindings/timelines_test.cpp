@@ -8,7 +8,7 @@ using Catch::Matchers::Contains;
 
 namespace {
 
-const std::string kHead = R"(
+const std::string kTimelineHead = R"(
 local moe = require 'moe'
 local routing = moe.workload 'zipf' { drift = 0.3, seed = 1 }
 local function plan(system)
@@ -25,7 +25,7 @@ local last = p.core:simulate { steps = 3, keep = 'last', links = true }
 
 TEST_CASE("a simulation keeps the steps that it is asked to, each as long as its sample says") {
   const Folder folder;
-  const auto failure = run_recipe(folder, kHead + R"(
+  const auto failure = run_recipe(folder, kTimelineHead + R"(
 local function long(timelines, step)
   local ms = 0
   for _, s in ipairs(p.core:spans { timelines = timelines, step = step, all_ranks = true }) do
@@ -53,7 +53,7 @@ TEST_CASE("a step is shown of a result of its own plan, and of one that it has, 
   for (const char* call : {"trace", "spans", "explain"}) {
     const bool list = std::string(call) == "trace";
     const auto refused = [&](const std::string& given) {
-      return message_of(kHead + "p.core:" + call + (list ? "{" + given + "}" : given));
+      return message_of(kTimelineHead + "p.core:" + call + (list ? "{" + given + "}" : given));
     };
     INFO(call);
     CHECK_THAT(refused("{}"),

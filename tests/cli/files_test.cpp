@@ -15,14 +15,12 @@
 #include <string>
 #include <vector>
 
+#include "tests/cli/program.h"
+
 namespace fs = std::filesystem;
+using moe::test::Outcome;
 
 namespace {
-
-struct Outcome {
-  int status;
-  std::string text;
-};
 
 const std::string kTiny = R"(local moe = require "moe"
 local model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 16, heads = 2, seq = 8,
@@ -58,14 +56,7 @@ class Place {
     return {std::istreambuf_iterator<char>(in), {}};
   }
   Outcome shell(const std::string& command) const {
-    const std::string all = "exec 2>&1; cd " + path("work") + "; " + command;
-    FILE* pipe = popen(all.c_str(), "r");
-    REQUIRE(pipe != nullptr);
-    std::string text;
-    char buffer[4096];
-    for (size_t n; (n = fread(buffer, 1, sizeof buffer, pipe)) > 0;) text.append(buffer, n);
-    const int status = pclose(pipe);
-    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text};
+    return moe::test::run("cd " + path("work") + "; " + command);
   }
   /// Runs the text as work/recipe.lua. 124: it hung.
   Outcome run(const std::string& recipe, const std::string& more = "") const {
@@ -96,10 +87,10 @@ TEST_CASE("a link that stands where a temporary file was is not written through"
                        at.path(std::string("work/out/recipe/") + link));
     const Outcome plain = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
     INFO(plain.text);
-    CHECK(plain.status == (link == std::string("m.ckpt") ? 1 : 0));
+    CHECK(plain.exit == (link == std::string("m.ckpt") ? 1 : 0));
     const Outcome below = at.run(kTiny + "train { checkpoint_to = 'sub/secret.txt' }");
     INFO(below.text);
-    CHECK(below.status == (link == std::string("sub") ? 1 : 0));
+    CHECK(below.exit == (link == std::string("sub") ? 1 : 0));
     CHECK(at.text("secret.txt") == Place::kSecret);
     fs::remove_all(at.path("work/out"));
   }
@@ -111,7 +102,7 @@ TEST_CASE("a hard link in the output folder is replaced, not written through") {
   fs::create_hard_link(at.path("secret.txt"), at.path("work/out/recipe/m.ckpt"));
   const Outcome o = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
   INFO(o.text);
-  CHECK(o.status == 0);
+  CHECK(o.exit == 0);
   CHECK(at.text("secret.txt") == Place::kSecret);
   CHECK(fs::file_size(at.path("work/out/recipe/m.ckpt")) > 1000);
 }
@@ -125,14 +116,14 @@ TEST_CASE("an output folder that is a link is neither written nor a place to rea
     INFO(out);
     const Outcome writes = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }", out);
     INFO(writes.text);
-    CHECK(writes.status == 1);
+    CHECK(writes.exit == 1);
     CHECK(writes.text.find("link") != std::string::npos);
     CHECK(at.names("") == std::vector<std::string>{"secret.txt", "work"});
   }
   // The folder "out" of the working folder may be read, whatever the output is.
   const Outcome o = at.run(reads, "--out elsewhere");
   INFO(o.text);
-  CHECK(o.status == 1);
+  CHECK(o.exit == 1);
   CHECK(o.text.find("12345") == std::string::npos);
   CHECK(o.text.find("outside") != std::string::npos);
 }
@@ -153,7 +144,7 @@ TEST_CASE("what is said of a place outside does not depend on what is there") {
                                "local i, j = e:find(path, 1, true)\n"
                                "print(e:sub(1, i - 1), e:sub(j + 1))");
       INFO(path << "\n" << o.text);
-      CHECK(o.status == 0);
+      CHECK(o.exit == 0);
       said.push_back(o.text);
     }
     for (const std::string& text : said) CHECK(text == said[0]);
@@ -167,7 +158,7 @@ TEST_CASE("a link inside that leads outside says the same whether something is t
     fs::remove(at.path("work/x"));
     fs::create_symlink(at.path(there == 0 ? "none.txt" : "secret.txt"), at.path("work/x"));
     const Outcome o = at.run("local moe = require 'moe'\nmoe.trace.read 'x'");
-    CHECK(o.status == 1);
+    CHECK(o.exit == 1);
     CHECK(o.text.find("12345") == std::string::npos);
     said[there] = o.text;
   }
@@ -188,16 +179,16 @@ TEST_CASE("only regular files are read") {
       text.replace(text.find('@'), 1, name);
       const Outcome o = at.run(kTiny + text);
       INFO(text << "\n" << o.text);
-      CHECK(o.status == 1);
+      CHECK(o.exit == 1);
     }
   }
   const Outcome text = at.run(kTiny + "moe.train { model = model, text = 'fifo' }");
   INFO(text.text);
-  CHECK(text.status == 1);
-  CHECK(at.run("require 'mod'").status == 1);
+  CHECK(text.exit == 1);
+  CHECK(at.run("require 'mod'").exit == 1);
   const Outcome recipe = at.shell("timeout 30 " MOEBENCH_BINARY " run fifo");
   INFO(recipe.text);
-  CHECK(recipe.status == 1);
+  CHECK(recipe.exit == 1);
   CHECK(recipe.text.find("FIFO") != std::string::npos);
 }
 
@@ -211,7 +202,7 @@ TEST_CASE("a recipe is a file: standard input is refused by name") {
     text.replace(text.find('@'), 1, "timeout 30 " MOEBENCH_BINARY);
     const Outcome o = at.shell(text);
     INFO(text << "\n" << o.text);
-    CHECK(o.status == 1);
+    CHECK(o.exit == 1);
     CHECK(o.text.find("moebench: ") != std::string::npos);
     CHECK(o.text.find("file") != std::string::npos);
   }
@@ -221,7 +212,7 @@ TEST_CASE("a NUL in a path is refused wherever a path is taken") {
   const Place at;
   at.write("work/t.lua", "return 1");
   const Outcome resumed = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
-  REQUIRE(resumed.status == 0);
+  REQUIRE(resumed.exit == 0);
   for (const char* call :
        {"require 't\\0x'", "moe.trace.read 't.lua\\0x'", "moe.machine 't.lua\\0'",
         "moe.results 'out\\0'", "train { checkpoint_to = 'a\\0b' }",
@@ -232,7 +223,7 @@ TEST_CASE("a NUL in a path is refused wherever a path is taken") {
         "}"}) {
     const Outcome o = at.run(kTiny + call);
     INFO(call << "\n" << o.text);
-    CHECK(o.status == 1);
+    CHECK(o.exit == 1);
     CHECK(o.text.find("NUL") != std::string::npos);
   }
   CHECK(at.names("work/out/recipe") == std::vector<std::string>{"m.ckpt"});
@@ -252,7 +243,7 @@ TEST_CASE("what a killed run leaves is removed by the next, what others write is
   const Outcome o = at.run(kTiny + "train { checkpoint_to = 'sub/m.ckpt' }");
   close(fd);
   INFO(o.text);
-  CHECK(o.status == 0);
+  CHECK(o.exit == 0);
   CHECK(at.names("work/out/recipe") ==
         std::vector<std::string>{".moebench-aaaaaaaaaaaaaaaa.tmp", ".moebench-fedcba9876543210.tmp",
                                  ".moebench-mine.tmp", "m.ckpt.tmp", "sub"});
@@ -274,7 +265,7 @@ TEST_CASE("earlier results are moved to folders of their own, whoever wrote them
   const auto ends = [&](const std::string& text) {
     const Outcome o = at.run(text, "--out o");
     INFO(o.text);
-    CHECK(o.status == 0);
+    CHECK(o.exit == 0);
     return o.text;
   };
   const std::vector<std::string> one = {"results.json", "runs.jsonl",
@@ -312,21 +303,21 @@ TEST_CASE("earlier results are moved to folders of their own, whoever wrote them
   CHECK_FALSE(fs::exists(at.path("work/o/.earlier")));
   const Outcome diff = at.shell(MOEBENCH_BINARY " diff o/5 o/results.json");
   INFO(diff.text);
-  CHECK(diff.status == 0);
+  CHECK(diff.exit == 0);
   CHECK(diff.text.find("The results are equal: times, memory and plans of 1 runs") !=
         std::string::npos);
-  CHECK(at.shell(MOEBENCH_BINARY " diff o/5 o/nowhere").status == 1);
-  CHECK(at.shell(MOEBENCH_BINARY " diff o/5").status == 2);
-  CHECK(at.run(recipe(1, ""), "--set nodes=1 --set nodes=2").status == 2);
+  CHECK(at.shell(MOEBENCH_BINARY " diff o/5 o/nowhere").exit == 1);
+  CHECK(at.shell(MOEBENCH_BINARY " diff o/5").exit == 2);
+  CHECK(at.run(recipe(1, ""), "--set nodes=1 --set nodes=2").exit == 2);
   // The folder may be named by a link where it is read.
   fs::create_directory_symlink("o", at.path("work/latest"));
   const Outcome page = at.shell(MOEBENCH_BINARY " report latest");
   INFO(page.text);
-  CHECK(page.status == 0);
+  CHECK(page.exit == 0);
   CHECK(fs::exists(at.path("work/o/report.html")));
   const Outcome figures = at.shell(MOEBENCH_BINARY " export latest");
   INFO(figures.text);
-  CHECK(figures.status == 0);
+  CHECK(figures.exit == 0);
   CHECK(fs::is_directory(at.path("work/o/figures")));
 }
 
@@ -337,10 +328,10 @@ TEST_CASE("an export writes charts and tables into the folder that it is told, a
                  "{ nodes = 1 }, model = moe.model.gpt2_moe { layers = 2, hidden = 64, heads = 4, "
                  "seq = 64, batch_per_device = 2, experts_per_device = 1 } }",
                  "--out o")
-              .status == 0);
+              .exit == 0);
   const Outcome made = at.shell(MOEBENCH_BINARY " export o --to figures --where system=raf");
   INFO(made.text);
-  REQUIRE(made.status == 0);
+  REQUIRE(made.exit == 0);
   size_t count = 0;
   for (const auto& entry : fs::directory_iterator(at.path("work/figures"))) {
     const std::string ending = entry.path().extension().string();
@@ -350,10 +341,10 @@ TEST_CASE("an export writes charts and tables into the folder that it is told, a
   }
   CHECK(count > 3);
   CHECK_FALSE(fs::exists(at.path("work/o/figures")));
-  CHECK(at.shell(MOEBENCH_BINARY " export").status == 2);
-  CHECK(at.shell(MOEBENCH_BINARY " export o o").status == 2);
+  CHECK(at.shell(MOEBENCH_BINARY " export").exit == 2);
+  CHECK(at.shell(MOEBENCH_BINARY " export o o").exit == 2);
   CHECK(at.shell(MOEBENCH_BINARY " export none").text.find("no such folder") != std::string::npos);
   const Outcome none = at.shell(MOEBENCH_BINARY " export o --where system=raff");
-  CHECK(none.status == 1);
+  CHECK(none.exit == 1);
   CHECK(none.text.find("have: deepspeed, raf") != std::string::npos);
 }

@@ -21,7 +21,7 @@ std::string folder(const std::string& name) {
       .string();
 }
 
-int run(const std::string& recipe, const std::string& out, const std::string& to) {
+int run_recipe_to(const std::string& recipe, const std::string& out, const std::string& to) {
   const std::string command = std::string(MOEBENCH_BINARY) + " run " MOE_SOURCE_DIR "/" + recipe +
                               " --executor simulate --out " + out + " > " + to + " 2>/dev/null";
   return std::system(command.c_str());
@@ -98,7 +98,7 @@ TEST_CASE("every recipe of the project is right as far as it can be without runn
 
 TEST_CASE("a recipe's own tables and its claims are printed") {
   const std::string out = folder("fig"), text = out + ".txt";
-  REQUIRE(run("recipes/lancet/fig13.lua --set gpu=p3dn --set size=S", out, text) == 0);
+  REQUIRE(run_recipe_to("recipes/lancet/fig13.lua --set gpu=p3dn --set size=S", out, text) == 0);
   const std::string said = content(text);
   CHECK(said.find("compute alone ms") != std::string::npos);
   CHECK(said.find("lancet-038-V100 ") != std::string::npos);
@@ -109,7 +109,7 @@ TEST_CASE("a recipe's own tables and its claims are printed") {
 
 TEST_CASE("placements in Lua and built in shorten the steps of skewed routing") {
   const std::string out = folder("placement");
-  REQUIRE(run("recipes/custom_placement.lua", out, out + ".txt") == 0);
+  REQUIRE(run_recipe_to("recipes/custom_placement.lua", out, out + ".txt") == 0);
   const auto runs = nlohmann::json::parse(content(fs::path(out) / "results.json"))["runs"];
   REQUIRE(runs.size() == 3);
   for (size_t i = 1; i < 3; ++i) {
@@ -134,8 +134,8 @@ TEST_CASE("placements in Lua and built in shorten the steps of skewed routing") 
 
 TEST_CASE("two processes simulate the same bytes") {
   const std::string a = folder("first"), b = folder("second");
-  REQUIRE(run("recipes/custom_schedule.lua", a, a + ".txt") == 0);
-  REQUIRE(run("recipes/custom_schedule.lua", b, b + ".txt") == 0);
+  REQUIRE(run_recipe_to("recipes/custom_schedule.lua", a, a + ".txt") == 0);
+  REQUIRE(run_recipe_to("recipes/custom_schedule.lua", b, b + ".txt") == 0);
   size_t traces = 0;
   for (const auto& entry : fs::directory_iterator(a)) {
     const std::string name = entry.path().filename().string();

@@ -21,7 +21,7 @@ using Catch::Matchers::Contains;
 using Clock = std::chrono::steady_clock;
 using nlohmann::json;
 
-std::string content(const fs::path& file) {
+std::string text_of(const fs::path& file) {
   std::ifstream in(file, std::ios::binary);
   return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
 }
@@ -69,7 +69,7 @@ class Program {
   }
   /// Runs in runs.jsonl, of whole lines, or the finished ones of them; the file need not be there.
   size_t runs(bool finished) const {
-    std::istringstream text(content(out("runs.jsonl")));
+    std::istringstream text(text_of(out("runs.jsonl")));
     size_t most = 0;
     for (std::string line; std::getline(text, line) && !text.eof();) {
       const json value = json::parse(line);
@@ -93,7 +93,7 @@ class Program {
     read_terminal();
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  std::string log() const { return content(folder_ / "log"); }
+  std::string log() const { return text_of(folder_ / "log"); }
 
   void open_terminal() {
     REQUIRE(openpty(&master_, &terminal_, nullptr, nullptr, nullptr) == 0);
@@ -118,7 +118,7 @@ class Program {
   std::string shown_;
 };
 
-const std::string kModel = R"(local moe = require "moe"
+const std::string kLayers = R"(local moe = require "moe"
 local function model(layers)
   return moe.model.gpt2_moe { vocab = 256, layers = layers or 2, hidden = 32, heads = 4, seq = 16,
     batch_per_device = 2, experts_per_device = 2, gate = "switch" }
@@ -128,14 +128,14 @@ local function train() return moe.train { model = model(), ranks = 2, steps = 10
 )";
 
 /// More points than are through before anybody looks.
-const std::string kSweep = kModel + R"(
+const std::string kSweep = kLayers + R"(
 local layers = {}
 for i = 1, 1000 do layers[i] = 2 * i end
 return moe.experiment { name = "sweep", over = { layers = layers }, case = function(p) return {
   model = model(p.layers), cluster = moe.cluster.p4de { nodes = 1 },
   systems = { moe.system "raf" {} } } end })";
 
-const std::string kTraining = kModel + R"(
+const std::string kTraining = kLayers + R"(
 return moe.experiment { name = "train", model = model(), systems = { moe.system "raf" {} }, run = {
   { "cpu", ranks = 2, steps = 2, tokens = "reference", rehearse = 0 },
   { "cpu", ranks = 2, steps = 100000000, tokens = "reference", rehearse = 0 } } })";
@@ -155,7 +155,7 @@ TEST_CASE("each signal ends a sweep and keeps every run that was finished", "[si
     const size_t before = program.runs(true);
     program.send(number);
     CHECK(program.wait() == 3);
-    const json results = json::parse(content(program.out("results.json")));
+    const json results = json::parse(text_of(program.out("results.json")));
     CHECK(results["runs"].size() >= before);
     CHECK(results["runs"].size() == program.runs(true));
     CHECK_THAT(program.log(), Contains("Simulated by a cost model") && Contains("interrupted"));
@@ -170,7 +170,7 @@ TEST_CASE("each signal ends a training after its step, and its losses are kept",
     wait_until_in_second_run(program);
     program.send(number);
     CHECK(program.wait() == 3);
-    const json runs = json::parse(content(program.out("results.json")))["runs"];
+    const json runs = json::parse(text_of(program.out("results.json")))["runs"];
     REQUIRE(runs.size() == 2);
     CHECK(runs[0]["losses"].size() == 2);
     CHECK(runs[1]["stopped"] == true);
@@ -184,7 +184,7 @@ TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever c
        std::vector<std::string>{"print 'and on'", "while true do pcall(train) end",
                                 "pcall(print, 'and on')", "return"}) {
     INFO(after);
-    Program program(kModel + "local r = train()\n" + after);
+    Program program(kLayers + "local r = train()\n" + after);
     program.start_recipe();
     Program::pause(1500);
     program.send(SIGINT);
@@ -209,7 +209,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
                cluster + ", system = moe.system 'mine' { p {} } }",
            std::string("while true do end")}) {
     INFO(body);
-    Program program(kModel + body);
+    Program program(kLayers + body);
     program.start_recipe();
     Program::pause(1500);
     const auto sent = Clock::now();
@@ -226,7 +226,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
 }
 
 TEST_CASE("a SIGHUP that is ignored, as by nohup, stays so", "[signals]") {
-  Program program(kModel +
+  Program program(kLayers +
                   "moe.train { model = model(), ranks = 2, steps = 400, tokens = "
                   "'reference' }\nprint 'through'");
   program.start_recipe("run", true);
@@ -243,12 +243,12 @@ TEST_CASE("after a kill the report is made of the lines, also where the last one
   program.send(SIGKILL);
   CHECK(program.wait() == 128 + SIGKILL);
   fs::remove(program.out("results.json"));
-  CHECK_THAT(content(program.out("runs.jsonl")), Contains("\"frozen\":true"));
+  CHECK_THAT(text_of(program.out("runs.jsonl")), Contains("\"frozen\":true"));
   std::ofstream(program.out("runs.jsonl"), std::ios::app) << R"({"run":3,"rec)";
   program.start({"report", program.out()});
   CHECK(program.wait() == 0);
   CHECK_THAT(program.log(), Contains("runs.jsonl: the last line is cut off and is skipped"));
-  CHECK_THAT(content(program.out("report.html")), Contains("Executed"));
+  CHECK_THAT(text_of(program.out("report.html")), Contains("Executed"));
 }
 
 TEST_CASE("a terminal shows what runs, how far it is, and each run that is finished") {
@@ -267,7 +267,7 @@ TEST_CASE("a terminal shows what runs, how far it is, and each run that is finis
 }
 
 TEST_CASE("nothing is shown of what takes less than a second") {
-  Program program(kModel + R"(
+  Program program(kLayers + R"(
 return moe.experiment { name = "short", model = model(), cluster = moe.cluster.p4de { nodes = 1 },
   systems = { moe.system "raf" {} } })");
   program.open_terminal();

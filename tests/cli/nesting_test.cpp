@@ -93,7 +93,7 @@ TEST_CASE("nested calls that fit are no error") {
 
 namespace {
 
-const std::string kModel =
+const std::string kNestedModel =
     "moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, "
     "batch_per_device = 2, experts = 4 }";
 
@@ -113,20 +113,20 @@ TEST_CASE("functions that the engine calls are held to the stack of their thread
        1},
       {"placement",
        "local p = moe.policy.placement { name = 'mine', shadows = 0, place = f } " + train +
-           kModel + ", system = moe.system 'x' { p {} } }",
+           kNestedModel + ", system = moe.system 'x' { p {} } }",
        3},
       {"schedule",
-       "local p = moe.policy.schedule { name = 'mine', apply = f } " + train + kModel +
+       "local p = moe.policy.schedule { name = 'mine', apply = f } " + train + kNestedModel +
            ", system = moe.system 'x' { p {} } }",
        1},
       {"pass",
-       "local p = moe.policy.pass { name = 'mine', at = 'step', apply = f } " + train + kModel +
-           ", system = moe.system 'x' { p {} } }",
+       "local p = moe.policy.pass { name = 'mine', at = 'step', apply = f } " + train +
+           kNestedModel + ", system = moe.system 'x' { p {} } }",
        1},
       {"pick",
        "local p = moe.policy.schedule { name = 'mine', apply = function(s) s:discipline('comm', { "
        "pick = f }) end } " +
-           train + kModel + ", system = moe.system 'x' { p {} } }",
+           train + kNestedModel + ", system = moe.system 'x' { p {} } }",
        1},
       {"case", "return moe.experiment { name = 'x', over = { n = { 1 } }, case = f }", 1},
   };

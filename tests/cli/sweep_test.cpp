@@ -21,7 +21,7 @@ using Catch::Matchers::Contains;
 using nlohmann::json;
 
 // 3 * 24 points of 3 systems; each two batches have the same model. %s is the body of a policy.
-const std::string kSweep = R"(
+const std::string kBatches = R"(
 local moe = require "moe"
 local n = 0
 local first = moe.policy.schedule { name = "first", apply = function(s, g, ctx) %s end }
@@ -41,8 +41,9 @@ class Sweep {
   explicit Sweep(const std::string& policy = "") {
     std::string name = (fs::temp_directory_path() / "moe-sweep-XXXXXX").string();
     folder_ = mkdtemp(name.data());
-    const size_t at = kSweep.find("%s");
-    std::ofstream(folder_ / "sweep.lua") << kSweep.substr(0, at) + policy + kSweep.substr(at + 2);
+    const size_t at = kBatches.find("%s");
+    std::ofstream(folder_ / "sweep.lua")
+        << kBatches.substr(0, at) + policy + kBatches.substr(at + 2);
   }
   ~Sweep() { fs::remove_all(folder_); }
   Sweep(const Sweep&) = delete;

@@ -17,21 +17,21 @@ namespace fs = std::filesystem;
 namespace {
 
 const std::string kProgram = MOEBENCH_BINARY;
-const std::string kModel =
+const std::string kTextModel =
     "moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16, "
     "batch_per_device = 2, experts_per_device = 2 }";
 
 /// A recipe in a folder of its own.
-class Recipe {
+class TextRecipe {
  public:
-  explicit Recipe(const std::string& text)
+  explicit TextRecipe(const std::string& text)
       : folder_(fs::temp_directory_path() / ("moebench-texts-" + std::to_string(getpid()))) {
     fs::create_directories(folder_);
     std::ofstream(folder_ / "text.lua", std::ios::binary) << "local moe = require 'moe'\n" << text;
   }
-  ~Recipe() { fs::remove_all(folder_); }
-  Recipe(const Recipe&) = delete;
-  Recipe& operator=(const Recipe&) = delete;
+  ~TextRecipe() { fs::remove_all(folder_); }
+  TextRecipe(const TextRecipe&) = delete;
+  TextRecipe& operator=(const TextRecipe&) = delete;
   std::string command(const std::string& name = "run", const std::string& more = "") const {
     return "cd " + folder_.string() + "; exec " + kProgram + " " + name + " text.lua " +
            (name == "run" ? "--out out " : "") + "--cache :memory: " + more;
@@ -65,7 +65,7 @@ std::string experiment(const std::string& fields, const std::string& name = "'x'
   return "return moe.experiment { name = " + name + ", " + fields + " }";
 }
 const std::string kSimulated =
-    "model = " + kModel +
+    "model = " + kTextModel +
     ", cluster = moe.cluster.p4de { nodes = 1 }, systems = { moe.system 'raf' {} }";
 
 }  // namespace
@@ -85,7 +85,7 @@ TEST_CASE("a recipe cannot make an error of the engine's kinds") {
     for (const char* kind : {"internal", "run", "command", "stop"}) {
       std::string code = text;
       code.replace(code.find('%'), 1, kind);
-      const Recipe recipe(code);
+      const TextRecipe recipe(code);
       INFO(code);
       CHECK(run(recipe.command()).exit == 1);
       CHECK(run(recipe.command("check")).exit == 1);
@@ -96,11 +96,11 @@ TEST_CASE("a recipe cannot make an error of the engine's kinds") {
       "kind = 'internal', message = 'forged' } end } moe.train { ranks = 2, steps = 1, tokens = "
       "'reference', model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, "
       "seq = 16, batch_per_device = 2, experts = 4, gate = g {} } }";
-  CHECK(run(Recipe(gate).command()).exit == 1);
+  CHECK(run(TextRecipe(gate).command()).exit == 1);
 }
 
 TEST_CASE("an error of the engine that a recipe raises again keeps its kind") {
-  const Recipe recipe(
+  const TextRecipe recipe(
       "local ok, e = pcall(function() return moe.train { ranks = 2, steps = 4, "
       "tokens = 'reference', optimizer = { lr = 1e30 }, model = moe.model.gpt2_moe { vocab = 256, "
       "layers = 2, hidden = 32, heads = 4, seq = 16, batch_per_device = 2, experts = 4 } } "
@@ -124,21 +124,21 @@ TEST_CASE("a text that is not UTF-8 is refused at its line, by the name of its f
       {"moe.policy.gate { name = '\\255', scope = 'token', k = 1, route = print }",
        "moe.policy.gate.name"},
       {"moe.policy.schedule { name = 'x\\255', apply = print }", "moe.policy.schedule.name"},
-      {"moe.train { ranks = 2, steps = 1, text = '\\255.txt', model = " + kModel + " }",
+      {"moe.train { ranks = 2, steps = 1, text = '\\255.txt', model = " + kTextModel + " }",
        "moe.train.text"},
       {"moe.train { ranks = 2, steps = 1, tokens = 'reference', checkpoint_to = 'a\\255', model "
        "= " +
-           kModel + " }",
+           kTextModel + " }",
        "moe.train.checkpoint_to"},
       {"moe.assumed { value = 1, lo = 0, hi = 2, why = '\\255' }", "moe.assumed.why"}};
   for (const auto& c : cases) {
-    const Outcome o = run(Recipe(c.code).command());
+    const Outcome o = run(TextRecipe(c.code).command());
     INFO(c.code << "\n" << o.text);
     CHECK(o.exit == 1);
     CHECK(o.text.find("text.lua:2: " + c.field) != std::string::npos);
     CHECK(o.text.find("UTF-8") != std::string::npos);
   }
-  const Recipe recipe(
+  const TextRecipe recipe(
       experiment("params = { n = 'x' }, case = function() return { " + kSimulated + " } end"));
   const Outcome set = run(recipe.command("run", "--set n=$(printf '\\377')"));
   INFO(set.text);
@@ -162,7 +162,7 @@ TEST_CASE("names cannot act on a terminal: tables, progress, errors, prints") {
       "print(setmetatable({}, { __tostring = function() return '" + evil + "' end }))",
       "print(moe.table { { '" + evil + "' }, { 1 } })"};
   for (const std::string& code : codes) {
-    std::string text = on_terminal(Recipe(code).command());
+    std::string text = on_terminal(TextRecipe(code).command());
     INFO(code << "\n" << text);
     const std::string clear = "\x1b[K";  // of the status line, where the run takes long
     for (size_t at; (at = text.find(clear)) != std::string::npos;) text.erase(at, clear.size());
@@ -185,6 +185,6 @@ TEST_CASE("what is typed cannot act on a terminal through the command line's own
 }
 
 TEST_CASE("what a recipe prints into a file is there byte for byte") {
-  CHECK(run(Recipe("print('a\\27[31m\\0b\\255', 1, nil)").command()).text ==
+  CHECK(run(TextRecipe("print('a\\27[31m\\0b\\255', 1, nil)").command()).text ==
         std::string("a\x1b[31m\0b\xff\t1\tnil\n", 16));
 }
