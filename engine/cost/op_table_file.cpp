@@ -43,12 +43,15 @@ T field_of(const json& header, const char* key, const std::string& path) {
   throw user_error("{}: the header has no valid '{}'", path, key);
 }
 
-/// Returns header[key], a number above 0. Throws UserError naming the file and the key.
+/// The least rate and weight of a file.
+constexpr double kLeast = 1e-9;
+
+/// Returns header[key], a rate or weight. Throws UserError naming the file and the key.
 double positive_of(const json& header, const char* key, const std::string& path) {
   const auto value = field_of<double>(header, key, path);
-  if (value > 0 && value < kMostOfSize) return value;
-  throw user_error("{}: '{}' of the header is {}, allowed: above 0 and below {:g}", path, key,
-                   value, kMostOfSize);
+  if (value >= kLeast && value < kMostOfSize) return value;
+  throw user_error("{}: '{}' of the header is {}, allowed: from {:g}, below {:g}", path, key, value,
+                   kLeast, kMostOfSize);
 }
 
 GridAxis axis_of(const json& axis, const std::string& path) {

@@ -208,7 +208,7 @@ TEST_CASE("rates, spreads and weights of a file that give no times are refused b
     return std::string("(no error)");
   };
   CHECK(refused("1e15", "0", "1") == "(no error)");
-  for (const char* const rate : {"0", "-1e15", "1e300"}) {
+  for (const char* const rate : {"0", "1e-320", "-1e15", "1e300"}) {
     CHECK_THAT(refused(rate, "0", "1"), Catch::Contains("moebench_bad.times: 'peak_flops_per_s'"));
   }
   CHECK_THAT(refused("1e15", "-1", "1"), Catch::Contains("'spread' of the header is -1"));
