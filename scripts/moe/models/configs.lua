@@ -1,7 +1,7 @@
 -- config.json of Hugging Face -> fields of moe.model.decoder, and where the tensors of a checkpoint
--- are. One entry per model_type: fields(c, config) returns the fields that differ from those of
--- all, where c is a view that checks what is read of the config; `tensors` has the names of tensors
--- that differ. A part that does not exist here is refused by name.
+-- are. One entry per model_type: fields(c) returns the fields that differ from those of all, where c
+-- is a view that checks what is read of the config; `tensors` has the names of tensors that differ.
+-- A part that does not exist here is refused by name.
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
@@ -67,18 +67,23 @@ for _, key in ipairs { "attention_bias", "norm_topk_prob", "qkv_bias", "rope_int
 end
 
 -- Returns a view of a config in which a value of another kind is the user's error, as is a table in
--- it; view(table) is a view of another one. what, at: as in M.fields.
+-- it. A list with the same number for each block is that number. what, at: as in M.fields.
 local function checked(config, what, at)
-  local mt = { what = what, at = at }
-  function mt.__index(_, key)
+  return setmetatable({}, { what = what, at = at, __index = function(_, key)
     local value, kind = config[key], KINDS[key] or "number"
+    if kind == "number" and type(value) == "table" and #value > 0 then
+      for _, x in ipairs(value) do
+        if x ~= value[1] then
+          errors.user(("%s: %s: a number of its own per block is not built"):format(what, key), at)
+        end
+      end
+      value = value[1]
+    end
     if value ~= nil and type(value) ~= kind then
       schema.refuse(("%s: %s"):format(what, key), value, "a " .. kind, at)
     end
     return kind == "table" and value and #value == 0 and checked(value, what, at) or value
-  end
-  function mt.__call(_, other) return checked(other, what, at) end
-  return setmetatable({}, mt)
+  end })
 end
 
 -- Returns the value of a key that the config must have.
@@ -94,8 +99,7 @@ local function qwen_blocks(c)
     return nil, "mlp_only_layers: single dense blocks are not built"
   end
   return { moe_every = c.decoder_sparse_step or 1, ffn = c.intermediate_size,
-    expert_ffn = c.moe_intermediate_size, experts = c.num_experts or c.num_local_experts,
-    k = need(c, "num_experts_per_tok") }
+    expert_ffn = c.moe_intermediate_size, experts = c.num_experts or c.num_local_experts }
 end
 
 -- Fields of the routers of DeepSeek-V3 and those after it.
@@ -120,7 +124,7 @@ local function deepseek(c)
   end
   return { dense_layers = c.first_k_dense_replace, ffn = c.intermediate_size,
     moe_every = c.moe_layer_freq or 1, expert_ffn = c.moe_intermediate_size,
-    experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+    experts = c.n_routed_experts,
     shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
     kv_heads = false, head_dim = false, kv_rank = c.kv_lora_rank, q_rank = c.q_lora_rank or 0,
     nope = c.qk_nope_head_dim, rotary = c.qk_rope_head_dim, value_dim = c.v_head_dim,
@@ -132,8 +136,7 @@ M.TYPES = {
   mixtral = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = need(c, "num_experts_per_tok"), window = c.sliding_window or 0,
-        router = softmax_router(true) }
+        window = c.sliding_window or 0, router = softmax_router(true) }
     end,
     tensors = SPARSE,
   },
@@ -164,7 +167,6 @@ M.TYPES = {
     fields = function(c)
       if c.clip_qkv then return nil, "clip_qkv: is not built" end
       return { expert_ffn = c.intermediate_size, experts = c.num_experts,
-        k = need(c, "num_experts_per_tok"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false, qk_norm = "row",
         router = softmax_router(c.norm_topk_prob) }
     end,
@@ -190,7 +192,7 @@ M.TYPES = {
     fields = function(c)
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
         ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+        experts = c.n_routed_experts,
         shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, qk_norm = c.use_qk_norm and "head" or "none" })
     end,
@@ -202,7 +204,7 @@ M.TYPES = {
       end
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
         ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts, k = need(c, "num_experts_per_tok"),
+        experts = c.n_routed_experts,
         shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
         qk_norm = "head" })
@@ -217,7 +219,7 @@ M.TYPES = {
         end
       end
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = need(c, "num_experts_per_tok"), qkv_bias = c.attention_bias ~= false,
+        qkv_bias = c.attention_bias ~= false,
         out_bias = c.attention_bias ~= false, sinks = true, window = c.sliding_window,
         full_every = every, router_bias = true, ffn_bias = true, act_limit = c.swiglu_limit or 7,
         act_alpha = c.swiglu_alpha or 1.702, act_offset = 1, router = softmax_router(true) }
@@ -234,7 +236,7 @@ M.TYPES = {
   granitemoe = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = need(c, "num_experts_per_tok"), qkv_bias = c.attention_bias or false,
+        qkv_bias = c.attention_bias or false,
         out_bias = c.attention_bias or false, embedding_scale = c.embedding_multiplier or 1,
         residual_scale = c.residual_multiplier or 1, logit_scale = 1 / (c.logits_scaling or 1),
         attention_scale = c.attention_multiplier or 0, router = softmax_router(true) }
@@ -244,21 +246,10 @@ M.TYPES = {
       ["ex.fc2.w"] = one(block "block_sparse_moe.output_linear.weight") },
   },
   hunyuan_v1_moe = {
-    fields = function(c, config)
-      local equal, differs = {}, nil  -- a list of one number per block becomes that number
-      for _, key in ipairs { "moe_topk", "num_shared_expert", "moe_intermediate_size",
-          "num_experts" } do
-        local v = config[key]
-        equal[key] = v
-        if type(v) == "table" then
-          for _, x in ipairs(v) do if x ~= v[1] then differs = key end end
-          equal[key] = v[1]
-        end
-      end
-      if differs then return nil, differs .. ": a number of its own per block is not built" end
-      local own, ffn = c(equal), need(c, "intermediate_size")
-      return { expert_ffn = own.moe_intermediate_size or ffn, experts = own.num_experts,
-        k = need(own, "moe_topk"), shared_ffn = (own.num_shared_expert or 1) * ffn,
+    fields = function(c)
+      local ffn = need(c, "intermediate_size")
+      return { expert_ffn = c.moe_intermediate_size or ffn, experts = c.num_experts,
+        k = need(c, "moe_topk"), shared_ffn = (c.num_shared_expert or 1) * ffn,
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
         qk_norm = "head", norm_after_rope = true, router = softmax_router(true) }
     end,
@@ -270,7 +261,7 @@ M.TYPES = {
   minimax_m2 = {
     fields = function(c)
       return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
-        k = need(c, "num_experts_per_tok"), qk_norm = c.use_qk_norm ~= false and "row" or "none",
+        qk_norm = c.use_qk_norm ~= false and "row" or "none",
         rotary = c.rotary_dim, choice_bias = true,
         router = { scores = "sigmoid", weight = "renorm" } }
     end,
@@ -322,7 +313,7 @@ function M.fields(config, what, at)
   if (c.hidden_act or "silu") ~= "silu" then
     return nil, ("hidden_act = '%s': only silu is built"):format(c.hidden_act)
   end
-  local own, why = kind.fields(c, config)
+  local own, why = kind.fields(c)
   if not own then return nil, why end
   local rope, no_rope = rope_fields(c)
   if not rope then return nil, no_rope end
@@ -337,6 +328,7 @@ function M.fields(config, what, at)
   for name, value in pairs(fields) do
     if value == false and (name == "kv_heads" or name == "head_dim") then fields[name] = nil end
   end
+  fields.k = own.k or need(c, "num_experts_per_tok")
   return fields
 end
 
