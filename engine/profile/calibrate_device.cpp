@@ -115,7 +115,7 @@ class TimedProcessGroup {
         throw run_error("collective '{}' between the processes of the job did not end within {} s",
                         what, kTimeout_s);
       }
-      std::this_thread::sleep_for(kPoll);
+      std::this_thread::sleep_for(kDevicePoll);
     }
     broken_ = false;
   }

@@ -60,7 +60,7 @@ void wait_for(const DeviceTable& device, kernels::Event event, kernels::Stream s
     if (waited > kPatience) {
       throw run_error("{}: the device did not finish within {} s", what, kPatience / 1'000'000'000);
     }
-    if (waited > kSpin) std::this_thread::sleep_for(kPoll);
+    if (waited > kSpin) std::this_thread::sleep_for(kDevicePoll);
   }
   check_device(device, what);
 }

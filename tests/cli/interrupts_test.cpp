@@ -118,7 +118,7 @@ class Program {
   std::string shown_;
 };
 
-const std::string kLayers = R"(local moe = require "moe"
+const std::string kRecipeHead = R"(local moe = require "moe"
 local function model(layers)
   return moe.model.gpt2_moe { vocab = 256, layers = layers or 2, hidden = 32, heads = 4, seq = 16,
     batch_per_device = 2, experts_per_device = 2, gate = "switch" }
@@ -128,14 +128,14 @@ local function train() return moe.train { model = model(), ranks = 2, steps = 10
 )";
 
 /// More points than are through before anybody looks.
-const std::string kSweep = kLayers + R"(
+const std::string kSweep = kRecipeHead + R"(
 local layers = {}
 for i = 1, 1000 do layers[i] = 2 * i end
 return moe.experiment { name = "sweep", over = { layers = layers }, case = function(p) return {
   model = model(p.layers), cluster = moe.cluster.p4de { nodes = 1 },
   systems = { moe.system "raf" {} } } end })";
 
-const std::string kTraining = kLayers + R"(
+const std::string kTraining = kRecipeHead + R"(
 return moe.experiment { name = "train", model = model(), systems = { moe.system "raf" {} }, run = {
   { "cpu", ranks = 2, steps = 2, tokens = "reference", rehearse = 0 },
   { "cpu", ranks = 2, steps = 100000000, tokens = "reference", rehearse = 0 } } })";
@@ -184,7 +184,7 @@ TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever c
        std::vector<std::string>{"print 'and on'", "while true do pcall(train) end",
                                 "pcall(print, 'and on')", "return"}) {
     INFO(after);
-    Program program(kLayers + "local r = train()\n" + after);
+    Program program(kRecipeHead + "local r = train()\n" + after);
     program.start_recipe();
     Program::pause(1500);
     program.send(SIGINT);
@@ -209,7 +209,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
                cluster + ", system = moe.system 'mine' { p {} } }",
            std::string("while true do end")}) {
     INFO(body);
-    Program program(kLayers + body);
+    Program program(kRecipeHead + body);
     program.start_recipe();
     Program::pause(1500);
     const auto sent = Clock::now();
@@ -226,7 +226,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
 }
 
 TEST_CASE("a SIGHUP that is ignored, as by nohup, stays so", "[signals]") {
-  Program program(kLayers +
+  Program program(kRecipeHead +
                   "moe.train { model = model(), ranks = 2, steps = 400, tokens = "
                   "'reference' }\nprint 'through'");
   program.start_recipe("run", true);
@@ -267,7 +267,7 @@ TEST_CASE("a terminal shows what runs, how far it is, and each run that is finis
 }
 
 TEST_CASE("nothing is shown of what takes less than a second") {
-  Program program(kLayers + R"(
+  Program program(kRecipeHead + R"(
 return moe.experiment { name = "short", model = model(), cluster = moe.cluster.p4de { nodes = 1 },
   systems = { moe.system "raf" {} } })");
   program.open_terminal();

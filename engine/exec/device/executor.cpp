@@ -242,7 +242,7 @@ class DeviceRun {
         at = now_at;
         deadline = now + limit;
       }
-      if (now - begin > kSpin) std::this_thread::sleep_for(kPoll);
+      if (now - begin > kSpin) std::this_thread::sleep_for(kDevicePoll);
     }
     check_device(device_, "the device");
   }

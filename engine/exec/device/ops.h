@@ -16,7 +16,7 @@
 namespace moe {
 
 /// How long a host thread that waits for a device sleeps before it asks again.
-constexpr auto kPoll = std::chrono::microseconds(20);
+constexpr auto kDevicePoll = std::chrono::microseconds(20);
 
 bool is_gate(const Graph& graph, OpId op);
 
