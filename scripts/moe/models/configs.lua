@@ -1,7 +1,7 @@
 -- config.json of Hugging Face -> fields of moe.model.decoder, and where the tensors of a checkpoint
--- are. One entry per model_type: fields(c) returns the fields that differ from those of all, where c
--- is a view that checks what is read of the config; `tensors` has the names of tensors that differ.
--- A part that does not exist here is refused by name.
+-- are. One entry per model_type: fields(c) returns the fields that differ from those of all, where
+-- c is a view that checks what is read of the config; `tensors` has the names of tensors that
+-- differ. A part that does not exist here is refused by name.
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
