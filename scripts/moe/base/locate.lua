@@ -10,37 +10,30 @@ local CLOSES = { ["}"] = true, [")"] = true, ["]"] = true, ["end"] = true, ["unt
 
 -- Returns the index of the last character of the quoted text that starts at i.
 local function quoted_end(text, i)
-  local quote = text:sub(i, i)
-  local j = i + 1
-  while j <= #text do
-    local c = text:sub(j, j)
-    if c == "\\" then
-      j = j + 1
-    elseif c == quote or c == "\n" then
-      return j
-    end
-    j = j + 1
-  end
-  return j
+  local stops = "[\\\n" .. text:sub(i, i) .. "]"
+  local j = text:find(stops, i + 1)
+  while j and text:sub(j, j) == "\\" do j = text:find(stops, j + 2) end
+  return j or #text + 1
 end
 
 -- Returns the index of the last character, the kind ("text", "name" or "sign") and the text of the
 -- token that starts at i. White space and comments have no kind (nil).
 local function token_at(text, i)
+  local _, e = text:find("^%s+", i)
+  if e then return e end
+  _, e = text:find("^[%w_]+", i)
+  if e then return e, "name", text:sub(i, e) end
   local dashes, level = text:match("^(%-?%-?)%[(=*)%[", i)
   if level and dashes ~= "-" then
-    local _, e = text:find("]" .. level .. "]", i, true)
+    _, e = text:find("]" .. level .. "]", i, true)
     return e or #text, dashes == "" and "text" or nil
   end
-  local _, e = text:find("^%-%-[^\n]*", i)
-  if not e then _, e = text:find("^%s", i) end
+  _, e = text:find("^%-%-[^\n]*", i)
   if e then return e end
   if text:find("^[\"']", i) then
     e = quoted_end(text, i)
     return e, "text", text:sub(i + 1, e - 1)
   end
-  _, e = text:find("^[%w_]+", i)
-  if e then return e, "name", text:sub(i, e) end
   _, e = text:find("^[=~<>]=", i)
   e = e or i
   return e, "sign", text:sub(i, e)
@@ -57,8 +50,11 @@ local function tokens_of(text)
       tokens[#tokens + 1] = { kind = kind, text = word, line = line, depth = depth }
       if kind ~= "text" and OPENS[word] then depth = depth + 1 end
     end
-    local _, breaks = text:sub(i, e):gsub("\n", "")
-    line, i = line + breaks, e + 1
+    if kind ~= "name" and kind ~= "sign" then
+      local _, breaks = text:sub(i, e):gsub("\n", "")
+      line = line + breaks
+    end
+    i = e + 1
   end
   return tokens
 end

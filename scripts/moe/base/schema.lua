@@ -103,8 +103,8 @@ M.keys_of = keys_of
 
 function M.merged(a, b)
   local out = {}
-  for k, v in pairs(a) do out[k] = v end
-  for k, v in pairs(b) do out[k] = v end
+  for k, v in next, a do out[k] = v end
+  for k, v in next, b do out[k] = v end
   return out
 end
 
