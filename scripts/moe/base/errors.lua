@@ -13,13 +13,16 @@ local function text_of(source)
   return ok and text or ""
 end
 
+local tail_line  -- of the recipe's last return
+
 --- Returns the recipe's line that called into the library, { source, name, line }, or nil without a
 --- recipe. Functions of the library call M.here first, since it looks for the line on the stack.
 function M.here()
   local source, line = core.caller()
   if not source and core.recipe then  -- "return moe.experiment {...}" is a tail call
     source = core.recipe.name
-    line = locate.last_return(text_of(source)) or 1
+    tail_line = tail_line or locate.last_return(text_of(source)) or 1
+    line = tail_line
   end
   return source and { source = source, name = core.display_name(source), line = line }
 end

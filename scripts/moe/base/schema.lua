@@ -66,26 +66,27 @@ function M.object(fields, mt)
   return setmetatable(fields, mt)
 end
 
--- Returns the path of a field that was assigned after the objects in `value` were made, and the
--- class of the object that holds the field; nil if there is none. made: the value at that time;
--- class: the class of the object that contains `value`.
+-- Returns the path of a field that was assigned after the objects in `value` were made (of several,
+-- the first by its text), and the class of the object that holds the field; nil if there is none.
+-- made: the value at that time; class: the class of the object that contains `value`.
 local function assigned_in(value, made, class)
   if type(value) == "table" and as_made[value] and made == value then
     made, class = as_made[value], getmetatable(value).__name
   end
   if value == made or value ~= value and made ~= made then return nil end
   if type(value) ~= "table" or type(made) ~= "table" then return "", class end
+  local path, of
   for _, t in ipairs { value, made } do
-    for k in pairs(t) do
+    for k in next, t do
       local now, before = rawget(value, k), rawget(made, k)
       if now ~= before or type(now) == "table" then
-        local inner, of = assigned_in(now, before, class)
-        if inner then
-          return (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner, of
-        end
+        local inner, holder = assigned_in(now, before, class)
+        inner = inner and (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner
+        if inner and (not path or inner < path) then path, of = inner, holder end
       end
     end
   end
+  return path, of
 end
 
 local function is_a(name, value)
