@@ -192,6 +192,10 @@ TEST_CASE(
              Contains("own.json: tie_word_embeddings: 'no' is not allowed; give a boolean"));
   CHECK_THAT(with("mixtral", {{"hidden_act", json::object()}}), Contains("own.json: hidden_act"));
   CHECK_THAT(with("qwen3_moe", {{"mlp_only_layers", {"x"}}}), Contains("mlp_only_layers"));
+  const json of_one_kind = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2}}}};
+  CHECK_THAT(with("mixtral", {{"rope_theta", 1e4}, {"rope_parameters", of_one_kind}}),
+             Contains("own.json: rope_parameters.full_attention: rotary embeddings of their own "
+                      "per kind of block are not built"));
   for (const char* const key : {"moe_topk", "num_shared_expert", "moe_intermediate_size"}) {
     CHECK_THAT(with("hunyuan_v1_moe", {{key, {1, 2}}}),
                Contains(std::string(key) + ": a number of its own per block is not built"));

@@ -60,7 +60,8 @@ local SPARSE = {
 -- What the keys of a config.json are in JSON; those that do not stand here are numbers.
 local KINDS = { model_type = "string", hidden_act = "string", topk_method = "string",
   rope_type = "string", type = "string", layer_types = "table", mlp_only_layers = "table",
-  rope_parameters = "table", rope_scaling = "table" }
+  rope_parameters = "table", rope_scaling = "table", full_attention = "table",
+  sliding_attention = "table", chunked_attention = "table" }
 for _, key in ipairs { "attention_bias", "norm_topk_prob", "qkv_bias", "rope_interleave",
     "tie_word_embeddings", "truncate", "use_qk_norm", "use_sliding_window" } do
   KINDS[key] = "boolean"
@@ -283,6 +284,12 @@ M.MISSING = {
 local function rope_fields(c)
   local r = c.rope_parameters or {}
   local old = c.rope_scaling or {}
+  for _, kind in ipairs { "full_attention", "sliding_attention", "chunked_attention" } do
+    if r[kind] then
+      return nil, ("rope_parameters.%s: rotary embeddings of their own per kind of block are not "
+        .. "built"):format(kind)
+    end
+  end
   local kind = r.rope_type or old.rope_type or old.type or "default"
   if kind == "default" then kind = "none" end
   if kind ~= "none" and kind ~= "linear" and kind ~= "yarn" and kind ~= "llama3" then
