@@ -117,6 +117,10 @@ test("files that cannot be read as results are named, with the field", function(
   refused(results, with(function(d) d.machine = nil end), results, "machine: is missing")
   refused(results, with(function(d) d.runs[2].iteration_ms = "<b>" end), results,
     "runs[2].iteration_ms: is a string, but must be a number")
+  for _, ms in ipairs { 1e308, 5e-324 } do  -- whose axes would have no end
+    refused(results, with(function(d) d.runs[2].compute_ms = ms end), results,
+      ("runs[2].compute_ms: is %g, but must be 0 or of a size from 1e-100 to 1e+100"):format(ms))
+  end
   refused(results, with(function(d) d.runs[7].losses = {} end), results,
       "runs[7].losses: has 0 entries")
   refused(results, with(function(d) d.claims[1].lo = nil end), results, "claims[1].lo: is missing")

@@ -5,6 +5,9 @@ local errors = require "moe.base.errors"
 
 local M = {}
 
+-- Sums and squares of such numbers, and what an axis divides them by, are numbers too.
+local LEAST, MOST = 1e-100, 1e100
+
 local function fail(file, path, why)
   errors.user(("%s: %s%s; was the file written by moebench?"):format(file,
     path == "" and "" or path .. ": ", why))
@@ -19,6 +22,10 @@ function M.check(value, shape, file, path)
   if type(value) ~= wanted then
     fail(file, path, value == nil and "is missing"
       or ("is a %s, but must be a %s"):format(type(value), wanted))
+  end
+  if value ~= 0 and wanted == "number"
+    and not (math.abs(value) >= LEAST and math.abs(value) <= MOST) then
+    fail(file, path, ("is %g, but must be 0 or of a size from %g to %g"):format(value, LEAST, MOST))
   end
   if is_name then return end
   if #value < (shape.least or 0) then
