@@ -32,12 +32,13 @@ class Recipe {
   Recipe& operator=(const Recipe&) = delete;
 
   Outcome run(const std::string& file = "recipe.lua", const std::string& out = "out") const {
-    return test::run("cd " + folder_.string() + "; exec timeout 120 " MOEBENCH_BINARY " run " +
-                     file + " --cache c.sqlite --out " + out);
+    return test::run("cd " + folder_.string() +
+                     "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " run " + file +
+                     " --cache c.sqlite --out " + out);
   }
   Outcome check() const {
     return test::run("cd " + folder_.string() +
-                     "; exec timeout 120 " MOEBENCH_BINARY " check recipe.lua");
+                     "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " check recipe.lua");
   }
   json results(const std::string& out = "out") const {
     std::ifstream in(folder_ / out / "results.json");

@@ -51,7 +51,8 @@ class Sweep {
 
   std::string command(const std::string& out, const std::string& more) const {
     return "cd " + folder_.string() +
-           "; exec timeout 120 " MOEBENCH_BINARY " run sweep.lua --out " + out + " " + more;
+           "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " run sweep.lua --out " + out +
+           " " + more;
   }
   json results(const std::string& out) const {
     std::ifstream in(folder_ / out / "results.json");
