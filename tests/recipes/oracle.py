@@ -49,8 +49,9 @@ def without_measured(value):
     return value
 
 
-def run(binary, recipe):
-    """What the recipe plans, simulates and prints, and how many seconds it took."""
+def run(binary, recipe, texts):
+    """What the recipe plans (`texts`: with the plans' texts), simulates and prints, and how many
+    seconds it took."""
     with tempfile.TemporaryDirectory() as folder:
         plans, out = pathlib.Path(folder, "plans"), pathlib.Path(folder, "out")
         plans.mkdir()
@@ -59,7 +60,8 @@ def run(binary, recipe):
             [binary, "run", str(PRELUDE), "--trust", "--executor", "simulate", "--seed", "1",
              "--workers", "1", "--cache", ":memory:", "--out", str(out)],
             cwd=ROOT, capture_output=True, text=True,
-            env=os.environ | {"MOE_RECIPE": str(recipe), "MOE_PLANS": str(plans)})
+            env=os.environ | {"MOE_RECIPE": str(recipe), "MOE_PLANS": str(plans)}
+                | ({"MOE_TEXTS": "1"} if texts else {}))
         took = time.monotonic() - begin
         index = plans / "index.txt"
         results = out / "results.json"
@@ -177,7 +179,7 @@ def main():
     equal = 0
     for recipe in recipes:
         file, name = file_of(args.folder, recipe, suffix), recipe.relative_to(ROOT)
-        now, took = run(binary, recipe)
+        now, took = run(binary, recipe, args.mode != "golden")
         if args.mode == "freeze":
             file.write_bytes(lzma.compress(json.dumps(now).encode(), preset=1))
             same = True

@@ -1,8 +1,10 @@
--- Runs the recipe that MOE_RECIPE names, with --trust, and writes every plan that it makes to the
--- folder MOE_PLANS: a file per plan, named by the plan's hash, with its text and the order of each
--- lane. index.txt has a line per plan in the order in which they were made. Used by oracle.py.
+-- Runs the recipe that MOE_RECIPE names, with --trust, and writes the hash of every plan that it
+-- makes to a line of index.txt in the folder MOE_PLANS. If MOE_TEXTS is set, that folder also gets a
+-- file per plan, named by the plan's hash, with its text and the order of each lane. Used by
+-- oracle.py.
 local core = require "moe.core"
 local recipe, folder = os.getenv "MOE_RECIPE", os.getenv "MOE_PLANS"
+local texts = os.getenv "MOE_TEXTS"
 
 local function write(name, mode, text)
   local file = assert(io.open(folder .. "/" .. name, mode))
@@ -15,7 +17,7 @@ local known = {}
 local function keep(plan)
   local info = plan:info()
   write("index.txt", "a", info.hash .. "\n")
-  if known[info.hash] then return end
+  if not texts or known[info.hash] then return end
   known[info.hash] = true
   local parts = { plan:text() }
   for _, lane in ipairs(info.lanes) do
