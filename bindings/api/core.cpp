@@ -36,7 +36,7 @@ int json_encode(lua_State* L) {
 }
 
 int json_decode(lua_State* L) {
-  push_json(L, parse_json(text_argument(L, 1)));
+  push_json(L, parse_json(text_argument(L, 1), luaL_optstring(L, 2, "json")));
   return 1;
 }
 

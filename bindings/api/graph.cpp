@@ -322,28 +322,14 @@ int graph_split(lua_State* L) {
   check_keys(L, 3, "g:split", {"axis", "parts", "try"});
   lua_getfield(L, 3, "try");
   const bool only_try = lua_toboolean(L, -1) != 0;
-  lua_getfield(L, 3, "axis");
-  lua_getfield(L, 3, "parts");
-  if (!lua_isnumber(L, -2) || !lua_isnumber(L, -1)) {
-    throw UserError(
-        "g:split: axis or parts is not given or not a number; give two whole numbers from 1");
-  }
-  const auto axis = static_cast<int>(lua_tointeger(L, -2)) - 1;
-  const auto parts = static_cast<int64_t>(lua_tointeger(L, -1));
   if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
   const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
-  if (axis < 0 || static_cast<size_t>(axis) >= shape.size()) {
-    throw user_error(
-        "g:split: axis = {} is not allowed; give 1 to {}, an axis of the first op's output",
-        axis + 1, shape.size());
-  }
+  lua_getfield(L, 3, "axis");
+  const auto axis =
+      static_cast<int>(check_index(L, -1, static_cast<int64_t>(shape.size()), "g:split: axis ="));
   const int64_t length = shape[static_cast<size_t>(axis)];
-  if (parts < 1 || parts > length) {
-    throw user_error(
-        "g:split: parts = {} is not allowed; give 1 to {}, the length of the first op's output "
-        "along the axis",
-        parts, length);
-  }
+  lua_getfield(L, 3, "parts");
+  const int64_t parts = check_index(L, -1, length, "g:split: parts =") + 1;
   std::string why;
   const auto made = try_split(session, ops, cuts_along(session.graph(), ops, axis),
                               equal_sizes(length, parts), why);
@@ -406,10 +392,18 @@ Attrs check_attrs(lua_State* L, int index, const char* what) {
           "{}: attrs: a key is a {}; the keys must be names of attributes, which are strings", what,
           luaL_typename(L, -2));
     const std::string key = lua_tostring(L, -2);
-    const double number = lua_tonumber(L, -1);
     if (lua_type(L, -1) == LUA_TSTRING) {
       attrs[key] = std::string(lua_tostring(L, -1));
-    } else if (number == std::floor(number)) {
+      continue;
+    }
+    constexpr double kMostWhole = 1LL << 53;
+    const bool is_number = lua_type(L, -1) == LUA_TNUMBER;
+    const double number = is_number ? lua_tonumber(L, -1) : NAN;
+    if (!std::isfinite(number)) {
+      throw user_error("{}: attrs.{}: {} is not allowed; give a finite number or a text", what, key,
+                       is_number ? fmt::format("{}", number) : luaL_typename(L, -1));
+    }
+    if (number == std::floor(number) && std::abs(number) <= kMostWhole) {
       attrs[key] = static_cast<int64_t>(number);
     } else {
       attrs[key] = number;

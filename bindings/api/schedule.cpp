@@ -88,7 +88,7 @@ int under(lua_State* L) {
         "s:under: ops '{}' and '{}' are already ordered; call it only if s:free is true for them",
         name, comm_name);
   }
-  const std::string why = luaL_optstring(L, 4, ("under " + comm_name).c_str());
+  const std::string why = lua_isnoneornil(L, 4) ? "under " + comm_name : utf8_argument(L, 4);
   const Dependencies& deps = session.deps();
   for (const OpId p : deps.preds[comm.index()]) session.before(p, op, why);
   for (const OpId s : deps.succs[comm.index()]) session.before(op, s, why);

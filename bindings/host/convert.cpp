@@ -196,13 +196,13 @@ std::string json_text(const json& value, int indent) {
   }
 }
 
-json parse_json(const std::string& text) {
+json parse_json(const std::string& text, const std::string& what) {
   try {
     return json::parse(text);
   } catch (const json::parse_error& e) {
-    throw user_error("json: the text is not JSON at byte {}: {}", e.byte, e.what());
-  } catch (const json::out_of_range& e) {
-    throw user_error("json: a number is out of range: {}", e.what());
+    throw user_error("{}: the text is not JSON at byte {}", what, e.byte);
+  } catch (const json::out_of_range&) {
+    throw user_error("{}: a number is out of range; allowed: numbers of 64 bits", what);
   }
 }
 

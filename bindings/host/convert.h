@@ -37,8 +37,8 @@ inline void push_null(lua_State* L) {
 /// back as the same double. indent: spaces per level, < 0 means one line. Throws UserError unless
 /// all strings are UTF-8.
 std::string json_text(const nlohmann::json& value, int indent);
-/// Parses JSON text. Throws UserError with the number of the first wrong byte.
-nlohmann::json parse_json(const std::string& text);
+/// Parses JSON text. Throws UserError with the number of the first wrong byte, which `what` begins.
+nlohmann::json parse_json(const std::string& text, const std::string& what = "json");
 
 /// Reads fields of a JSON object; `path` names the object in errors. The functions throw UserError
 /// naming the field if it is missing or of another type ("plan.model.layers: give a whole number");

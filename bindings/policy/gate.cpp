@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <set>
 
 #include "bindings/reference.h"
@@ -132,7 +134,8 @@ HostOptions rank_options(const Host& host) {
   return options;
 }
 
-int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64_t capacity) {
+int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64_t capacity,
+                         int64_t experts) {
   lua_getfield(L, index, "bound");
   if (!lua_isfunction(L, -1)) {
     lua_pop(L, 1);
@@ -141,11 +144,19 @@ int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64
   lua_pushnumber(L, static_cast<double>(capacity));
   lua_getfield(L, index, "options");
   call(L, 2, 1);
-  const double bound = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : 0;
-  lua_pop(L, 1);
-  if (!(bound >= 1 && bound <= 2147483647.0) || bound != static_cast<double>(int64_t(bound))) {
+  const bool number = lua_type(L, -1) == LUA_TNUMBER;
+  const double bound = number ? lua_tonumber(L, -1) : 0;
+  if (!(bound >= 1) || bound != std::floor(bound)) {
     throw user_error("gate '{}': bound() returned {}; return a whole number of at least 1", name,
-                     bound);
+                     number ? fmt::format("{}", bound) : luaL_typename(L, -1));
+  }
+  lua_pop(L, 1);
+  constexpr int32_t kMostSlots = std::numeric_limits<int32_t>::max();
+  if (bound * static_cast<double>(experts) > kMostSlots) {
+    throw user_error(
+        "gate '{}': bound() returned {} slots for each of {} experts; at most {} slots "
+        "in all are allowed",
+        name, bound, experts, kMostSlots);
   }
   return static_cast<int64_t>(bound);
 }
@@ -169,7 +180,7 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
   set_router(spec, model);
   const int64_t capacity =
       builtin_gate("random").capacity(tokens, model.experts, spec.k, model.capacity_factor);
-  spec.capacity = bounded_capacity(L, index, policy->name, capacity);
+  spec.capacity = bounded_capacity(L, index, policy->name, capacity, model.experts);
   return policy;
 }
 

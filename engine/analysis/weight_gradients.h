@@ -15,11 +15,12 @@ namespace moe {
 OverlapProblem without_idle(const OverlapProblem& all);
 
 struct WeightGradientOverlap {
-  size_t num_a2a = 0, num_dw = 0;         // numbers of ops after without_idle()
-  Nanoseconds a2a_ns = 0, dw_ns = 0;      // summed times of these ops
-  Nanoseconds greedy_ns = 0;              // hidden by the greedy choice printed in the paper Lancet
-  Nanoseconds bound_ns = 0;               // upper bound of the time that any choice hides
-  std::optional<Nanoseconds> exact_ns{};  // hidden by the best choice; nullopt above 24 dW
+  size_t num_a2a = 0, num_dw = 0;     // numbers of ops after without_idle()
+  Nanoseconds a2a_ns = 0, dw_ns = 0;  // summed times of these ops
+  Nanoseconds greedy_ns = 0;          // hidden by the greedy choice printed in the paper Lancet
+  Nanoseconds bound_ns = 0;           // upper bound of the time that any choice hides
+  /// Hidden by the best choice; nullopt above 24 dW, or where finding it takes 10^6 branches.
+  std::optional<Nanoseconds> exact_ns{};
 };
 WeightGradientOverlap weight_gradient_overlap(const Graph& graph, const CostModel& cost);
 

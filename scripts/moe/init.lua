@@ -97,7 +97,7 @@ print(found.best.iteration_ms, found.system)]] },
   system = { system.system, "(name: string)", "fun(t: moe.SystemFields): moe.System",
     "a list of passes with an all-reduce policy; {} gives the known system of this name",
     fields = system.FIELDS },
-  table = { aligned.text, "(rows: (string|number)[][])", "string",
+  table = { aligned.table, "(rows: (string|number)[][])", "string",
     "a table as text; the first row is the header, a row without cells is an empty line" },
   train = { train.train, train.TRAIN, "moe.TrainResult", "runs one training on real ranks" },
   workload = { routing.workload, "(name: string)", "fun(t?: moe.WorkloadFields): moe.Routing",
@@ -122,6 +122,7 @@ function moe._policy(kind, name) return policy.registry[kind][name] end
 
 -- Returns the list of experiments that a recipe returned. Raises a user error for another value.
 local function experiments_of(value)
+  if value == nil then return {} end
   if schema.is_a("experiment", value) then return { value } end
   if schema.is_a("search", value) then return {} end
   local fits = type(value) == "table" and #value > 0
@@ -141,7 +142,9 @@ local function check(chunk)
     if core.kind_of(value) ~= "stop" then error(value, 0) end
     return core.say "ok up to the first call in the recipe that runs something"
   end
-  if value ~= nil then experiment.check_all(experiments_of(value)) end
+  local experiments = experiments_of(value)
+  experiment.check_run(experiments)
+  experiment.check_all(experiments)
   if value == nil then core.say "ok: the recipe runs nothing" end
 end
 
@@ -156,8 +159,9 @@ function moe._main(mode, argument)
   if mode == "export" then return export.export() end
   if mode == "diff" then return require("moe.results.diff").diff() end
   if mode == "check" then return check(argument) end
-  local value = argument()
-  if value ~= nil then experiment.run_all(experiments_of(value)) else experiment.check_run() end
+  local experiments = experiments_of(argument())
+  experiment.check_run(experiments)
+  experiment.run_all(experiments)
   jobs.check_executor()
   settings.check()
 end

@@ -102,3 +102,22 @@ test("an unknown op or GPU, a missing size and a size of another op are refused"
   expect.fails(HEAD:gsub('op_times = "h100",', 'op_times = 7,'), 3,
     "cluster.device.op_times: 7 is not allowed")
 end)
+
+test("a table of op times is only what moe.op_table made, and as it made it", function()
+  local function cluster(table)
+    local recipe = [[
+local moe = require "moe"
+local real = moe.op_table "own.csv"
+local given = ]] .. table .. "\n" .. [[
+return moe.cluster.custom { nodes = 1, devices_per_node = 2, intra = { bytes_per_s = 1e11,
+  latency_us = 1 }, device = { op_times = given, peak_gemm_flops_per_s = 1e15,
+  memory_bytes_per_s = 1e12, gemm_efficiency = 1 } }]]
+    return require("world").run(recipe, nil, nil, function(_, core)
+      core.op_table = function(file) return "/full/" .. file, { "gemm" } end
+    end)
+  end
+  expect.failed(cluster([[setmetatable({ path = "/etc/passwd", file = "f", ops = { "gemm" } },
+  getmetatable(real))]]), 6, "op_times: a moe.op_table object is not allowed")
+  expect.failed(cluster '(function() real.path = "/etc/passwd" return real end)()', 5,
+    "op_times.path: was assigned after the op_table was made")
+end)

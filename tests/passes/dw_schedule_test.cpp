@@ -139,6 +139,8 @@ Nanoseconds by_enumeration(const OverlapProblem& p) {
   return best;
 }
 
+constexpr int64_t kMostBranches = 1 << 30;
+
 void check_valid(const OverlapProblem& p, const OverlapAssignment& assignment) {
   std::vector<int> used(p.dw_ns.size());
   for (const OverlapPick& pick : assignment.picks) {
@@ -151,17 +153,29 @@ void check_valid(const OverlapProblem& p, const OverlapAssignment& assignment) {
 TEST_CASE("the exact solver finds the best of all assignments") {
   for (uint64_t seed = 0; seed < 40; ++seed) {
     const OverlapProblem p = random_problem(seed, 3, 6);
-    const OverlapAssignment exact = assign_exact(p);
+    const OverlapAssignment exact = assign_exact(p, kMostBranches).value();
     check_valid(p, exact);
     CHECK(exact.hidden_ns == by_enumeration(p));
   }
+}
+
+TEST_CASE("the exact solver ends, with the best assignment or with none") {
+  int without = 0;
+  for (uint64_t seed = 0; seed < 8; ++seed) {
+    const OverlapProblem p = random_problem(seed, 12, 24);
+    const auto exact = assign_exact(p, 20'000);
+    without += !exact;
+    if (exact) check_valid(p, *exact);
+  }
+  CHECK(without > 0);
+  CHECK_FALSE(assign_exact(random_problem(1, 4, 9), 1));
 }
 
 TEST_CASE("greedy is at most exact is at most the bound, and greedy falls short somewhere") {
   int short_of = 0, tight = 0;
   for (uint64_t seed = 100; seed < 160; ++seed) {
     const OverlapProblem p = random_problem(seed, 4, 9);
-    const Nanoseconds exact = assign_exact(p).hidden_ns, bound = overlap_bound(p);
+    const Nanoseconds exact = assign_exact(p, kMostBranches)->hidden_ns, bound = overlap_bound(p);
     for (const bool overshoot : {true, false}) {
       const OverlapAssignment greedy = assign_greedy(p, overshoot);
       check_valid(p, greedy);

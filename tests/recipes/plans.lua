@@ -1,6 +1,6 @@
 -- Runs the recipe that MOE_RECIPE names, with --trust, and writes the hash of every plan that it
--- makes to a line of index.txt in the folder MOE_PLANS. If MOE_TEXTS is set, that folder also gets a
--- file per plan, named by the plan's hash, with its text and the order of each lane. Used by
+-- makes to a line of index.txt in the folder MOE_PLANS. If MOE_TEXTS is set, that folder also gets
+-- a file per plan, named by the plan's hash, with its text and the order of each lane. Used by
 -- oracle.py.
 local core = require "moe.core"
 local recipe, folder = os.getenv "MOE_RECIPE", os.getenv "MOE_PLANS"

@@ -486,6 +486,9 @@ TEST_CASE("rank loads of any sizes keep every rank's rows, and sources differ by
 
 TEST_CASE("rank loads that are incomplete, doubled or of two methods are refused by line") {
   const std::string head = "iter,layer,rank,token_num\n";
+  CHECK_THROWS_WITH(
+      rank_loads(head + "0,1000001,0,4\n0,1000001,1,4\n"),
+      Contains("l.csv:2: layer = '1000001', allowed: whole numbers from 0 to 1000000"));
   CHECK_THROWS_WITH(rank_loads(kRankLoads),
                     Contains("l.csv:4: column 'method' has 'a' and 'b'; choose the rows by where"));
   CHECK_THROWS_WITH(rank_loads(kRankLoads, {{"method", "c"}}),

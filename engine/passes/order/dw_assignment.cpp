@@ -2,6 +2,7 @@
 #include <cstdlib>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 #include "engine/base/stop.h"
 #include "engine/passes/order/dw_schedule.h"
@@ -12,8 +13,12 @@ namespace {
 /// Depth-first over the dW, longest first; each branch assigns the dW to one all-to-all or none.
 class BranchAndBound {
  public:
-  explicit BranchAndBound(const OverlapProblem& problem)
-      : problem_(problem), left_(problem.a2a_ns), order_(problem.dw_ns.size()) {
+  BranchAndBound(const OverlapProblem& problem, int64_t most_branches)
+      : problem_(problem),
+        bound_(overlap_bound(problem)),
+        branches_(most_branches),
+        left_(problem.a2a_ns),
+        order_(problem.dw_ns.size()) {
     std::iota(order_.begin(), order_.end(), size_t{0});
     std::stable_sort(order_.begin(), order_.end(),
                      [&](size_t a, size_t b) { return problem.dw_ns[a] > problem.dw_ns[b]; });
@@ -21,8 +26,9 @@ class BranchAndBound {
     for (size_t i = order_.size(); i-- > 0;) rest_[i] = rest_[i + 1] + problem.dw_ns[order_[i]];
   }
 
-  OverlapAssignment run() {
+  std::optional<OverlapAssignment> run() {
     branch(0, 0);
+    if (branches_ < 0 && best_.hidden_ns != bound_) return std::nullopt;
     return best_;
   }
 
@@ -30,7 +36,8 @@ class BranchAndBound {
   void branch(size_t depth, Nanoseconds hidden) {
     check_stop();
     if (hidden > best_.hidden_ns) best_ = {picks_, hidden};
-    if (depth == order_.size()) return;
+    if (depth == order_.size() || best_.hidden_ns == bound_) return;
+    if (branches_ < 0 || --branches_ < 0) return;
     const Nanoseconds room = std::accumulate(left_.begin(), left_.end(), Nanoseconds{0});
     if (hidden + std::min(room, rest_[depth]) <= best_.hidden_ns) return;
     const size_t dw = order_[depth];
@@ -47,6 +54,8 @@ class BranchAndBound {
   }
 
   const OverlapProblem& problem_;
+  Nanoseconds bound_;              // of all assignments
+  int64_t branches_;               // that may still be taken; below 0 where there were too many
   std::vector<Nanoseconds> left_;  // uncovered time, indexed by all-to-all
   std::vector<size_t> order_;
   std::vector<Nanoseconds> rest_;  // total time of the dW from this depth on
@@ -177,8 +186,9 @@ OverlapAssignment assign_greedy(const OverlapProblem& problem, bool overshoot,
   return result;
 }
 
-OverlapAssignment assign_exact(const OverlapProblem& problem) {
-  return BranchAndBound(problem).run();
+std::optional<OverlapAssignment> assign_exact(const OverlapProblem& problem,
+                                              int64_t most_branches) {
+  return BranchAndBound(problem, most_branches).run();
 }
 
 Nanoseconds overlap_bound(const OverlapProblem& problem) {

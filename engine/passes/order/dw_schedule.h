@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "engine/base/units.h"
@@ -45,8 +46,9 @@ OverlapAssignment assign_greedy(
       return true;
     });
 
-/// Branch and bound, exponential in the number of dW: for tests and recipes with up to about 20.
-OverlapAssignment assign_exact(const OverlapProblem& problem);
+/// The best assignment, by branch and bound: exponential in the number of dW. nullopt if it takes
+/// more branches.
+std::optional<OverlapAssignment> assign_exact(const OverlapProblem& problem, int64_t most_branches);
 
 /// Returns an upper bound for all assignments: dW may be cut and shared out (a maximum flow).
 Nanoseconds overlap_bound(const OverlapProblem& problem);

@@ -14,6 +14,7 @@ namespace {
 constexpr std::array<const char*, 4> kColumns = {"iter", "layer", "rank", "token_num"};
 constexpr int64_t kMostRanks = kNoExpert - 1;
 constexpr int64_t kHighest = 1'000'000'000;  // of a number in the file
+constexpr int64_t kHighestLayer = 1'000'000;
 
 std::vector<std::string> cells(std::string_view line) {
   std::vector<std::string> list;
@@ -68,13 +69,14 @@ bool counts(const std::vector<std::string>& row, Columns& c, const std::string& 
   return true;
 }
 
-int64_t number(const std::string& cell, const char* column, const std::string& at) {
+int64_t number(const std::string& cell, size_t i, const std::string& at) {
+  const int64_t highest = i == 1 ? kHighestLayer : kHighest;
   int64_t value = -1;
   const char* end = cell.data() + cell.size();
   const auto read = std::from_chars(cell.data(), end, value);
-  if (read.ec != std::errc() || read.ptr != end || value < 0 || value > kHighest) {
-    throw user_error("{}: {} = '{}', allowed: whole numbers from 0 to {}", at, column, cell,
-                     kHighest);
+  if (read.ec != std::errc() || read.ptr != end || value < 0 || value > highest) {
+    throw user_error("{}: {} = '{}', allowed: whole numbers from 0 to {}", at, kColumns[i], cell,
+                     highest);
   }
   return value;
 }
@@ -93,7 +95,7 @@ RankLoads read(const NamedText& file, const std::map<std::string, std::string>& 
     }
     if (!counts(row, c, at)) return;
     std::array<int64_t, kColumns.size()> n{};
-    for (size_t i = 0; i < n.size(); ++i) n[i] = number(row[c.numbers[i]], kColumns[i], at);
+    for (size_t i = 0; i < n.size(); ++i) n[i] = number(row[c.numbers[i]], i, at);
     if (loads.emplace(BatchKey(n[0], n[1], n[2]), n[3]).second) return;
     throw user_error("{}: iter {}, layer {}, rank {} is there twice", at, n[0], n[1], n[2]);
   });

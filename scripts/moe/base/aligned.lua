@@ -1,4 +1,7 @@
 -- Formats rows of cells as text in aligned columns.
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
 local M = {}
 
 local function is_numeric(cell)
@@ -32,6 +35,13 @@ function M.text(rows)
     lines[r] = table.concat(cells, "  "):gsub(" +$", "")
   end
   return table.concat(lines, "\n")
+end
+
+--- moe.table: the rows that a recipe gives as text.
+function M.table(rows)
+  local list = { type = "list", of = { type = "any" } }
+  return M.text(schema.field({ type = "list", of = list, required = true }, rows, "moe.table",
+    errors.here()))
 end
 
 return M

@@ -51,7 +51,7 @@ local function chooser(kind)
       candidates[i] = { label = ("%s=%s"):format(name, tostring(value)),
         pass = schema.field({ type = "pass" }, pass, what, at) }
     end
-    return setmetatable({ kind = kind, option = name, candidates = candidates }, mt[kind])
+    return schema.object({ kind = kind, option = name, candidates = candidates }, mt[kind])
   end
 end
 
@@ -70,7 +70,7 @@ function M.changed(pass, option, f)
     seen[label] = true
   end
   if #candidates == 1 then return candidates[1].pass end
-  return setmetatable({ kind = pass.kind, option = pass.option, candidates = candidates },
+  return schema.object({ kind = pass.kind, option = pass.option, candidates = candidates },
     mt[pass.kind])
 end
 

@@ -79,7 +79,8 @@ local function assigned_in(value, made, class)
   for _, t in ipairs { value, made } do
     for k in next, t do
       local now, before = rawget(value, k), rawget(made, k)
-      if now ~= before or type(now) == "table" then
+      local seen = t == made and now ~= nil
+      if not seen and (now ~= before or type(now) == "table") then
         local inner, holder = assigned_in(now, before, class)
         inner = inner and (type(k) == "number" and "[%d]" or ".%s"):format(k) .. inner
         if inner and (not path or inner < path) then path, of = inner, holder end
@@ -89,10 +90,11 @@ local function assigned_in(value, made, class)
   return path, of
 end
 
+-- Only M.object makes objects: a recipe that finds the metatable of one may set it, too.
 local function is_a(name, value)
-  return type(value) == "table" and getmetatable(value) == M.classes[name].mt
+  return type(value) == "table" and as_made[value] ~= nil
+    and getmetatable(value) == M.classes[name].mt
 end
-M.is_a = is_a
 
 local function keys_of(t)
   local keys = {}
@@ -121,7 +123,7 @@ local function show(v)
 end
 
 local function guess(name, names)
-  local near = core.nearest(tostring(name), names)
+  local near = core.nearest(type(name) == "string" and name or show(name), names)
   return near and near ~= "" and (". Did you mean '%s'?"):format(near)
 end
 
@@ -212,8 +214,10 @@ end
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?" or, without a similar name, a
 --- message that lists the valid names. For a key in NOT_BUILT, that text takes the place of both.
 function M.unknown_text(path, what, name, names)
-  local text = ("%s: unknown %s '%s'"):format(path, what, tostring(name))
+  local text = ("%s: unknown %s %s"):format(path, what,
+    type(name) == "string" and show(name) or ("'%s'"):format(show(name)))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
+  if #names == 0 then return text .. ", there are none" end
   return text .. (guess(name, names) or ", have: " .. table.concat(names, ", "))
 end
 
@@ -231,15 +235,22 @@ function M.namespace(path, what, members)
     end })
 end
 
+local MOST_NESTED = 16
+
 -- Raises a user error for the first string in `value` that is not UTF-8, since results are written
--- as JSON. Objects of the library are skipped: their strings were checked when they were made.
+-- as JSON, and for tables in tables that have no end. Objects of the library are skipped: they were
+-- checked when they were made.
 local function check_texts(value, path, at, depth)
   if type(value) == "string" then
     local byte = core.invalid_byte(value)
     if byte then
       errors.user(("%s: is not UTF-8 from byte %d on; give UTF-8 text"):format(path, byte), at)
     end
-  elseif type(value) == "table" and depth < 8 and not getmetatable(value) then
+  elseif type(value) == "table" and not getmetatable(value) then
+    if depth > MOST_NESTED then
+      errors.user(("%s: is a table in %d others, or in itself; at most %d are allowed"):format(path,
+        depth, MOST_NESTED), at)
+    end
     for k, v in pairs(value) do
       check_texts(k, path, at, depth + 1)
       check_texts(v, path .. "." .. tostring(k), at, depth + 1)
@@ -332,6 +343,14 @@ local function check_as_made(value, path, at)
   if not assigned then return end
   errors.user(("%s%s: was assigned after the %s was made, so its value is not checked; make a new "
     .. "%s instead"):format(path, assigned, class, class), at)
+end
+
+--- Returns whether the value is an object of the class of this name. path, at: as in M.field; with
+--- them, a field of the object that was assigned after it was made is a user error.
+function M.is_a(name, value, path, at)
+  local is = is_a(name, value)
+  if is and path then check_as_made(value, path, at) end
+  return is
 end
 
 local function check_number(field, value, path, at, assumed)

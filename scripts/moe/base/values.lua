@@ -1,4 +1,5 @@
 -- Lists of numbers, as R:get, R:map and R:ratio return them.
+local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -21,29 +22,38 @@ function M.new(list, runs)
   return setmetatable(list, Values)
 end
 
-function Values:mean()
-  local sum = 0
-  for _, v in ipairs(self) do sum = sum + v end
-  return #self > 0 and sum / #self or nil
-end
-
-local function sorted(list)
-  local out = schema.merged(list, {})
+-- Returns the values in ascending order. Raises a user error that names `method` if one is no
+-- number.
+local function sorted(list, method)
+  local out = {}
+  for i, v in ipairs(list) do
+    if type(v) ~= "number" or v ~= v then
+      schema.refuse(("%s: value %d of the list"):format(method, i), v,
+        "a field or a function whose values are numbers", errors.here())
+    end
+    out[i] = v
+  end
   table.sort(out)
   return out
 end
 
-function Values:max() return sorted(self)[#self] end
-function Values:min() return sorted(self)[1] end
+function Values:mean()
+  local sum = 0
+  for _, v in ipairs(sorted(self, "mean")) do sum = sum + v end
+  return #self > 0 and sum / #self or nil
+end
+
+function Values:max() return sorted(self, "max")[#self] end
+function Values:min() return sorted(self, "min")[1] end
 
 function Values:median()
-  local s, n = sorted(self), #self
+  local s, n = sorted(self, "median"), #self
   if n == 0 then return nil end
   return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
 end
 
 function Values:middle()
-  local s, n = sorted(self), #self
+  local s, n = sorted(self, "middle"), #self
   local cut = n < 3 and 0 or math.max(1, math.floor(n / 4))
   local sum = 0
   for i = cut + 1, n - cut do sum = sum + s[i] end

@@ -260,6 +260,7 @@ end
 -- Raises a user error unless the key is a field of runs or a coordinate of these runs' points;
 -- returns it.
 local function check_key(R, key, path, at)
+  if type(key) ~= "string" then schema.refuse(path, key, "the name of a field", at) end
   if #R.runs == 0 or M.FIELDS[key] then return key end
   local names = schema.merged(M.FIELDS, {})
   for _, run in ipairs(R.runs) do
@@ -317,9 +318,11 @@ function Results:get(key)
 end
 
 function Results:groups(key)
+  local at = errors.here()
+  if type(key) ~= "function" then schema.refuse("groups", key, "a function of a run", at) end
   local order, by_key = {}, {}
   for _, run in ipairs(self.runs) do
-    local k = core.json_encode(key(run))
+    local k = errors.call(at, core.json_encode, key(run))
     if not by_key[k] then
       by_key[k] = {}
       order[#order + 1] = by_key[k]
@@ -390,6 +393,9 @@ local function least(group, key, among)
   local best
   for _, run in ipairs(group) do
     local value = (not among or fits(run.system, among)) and field(run, key)
+    if value and type(value) ~= "number" then
+      schema.refuse(key, value, "a field whose values are numbers", errors.here())
+    end
     if value and not run.oom and (not best or value < field(best, key)) then best = run end
   end
   return best

@@ -96,8 +96,8 @@ function M.numbers(asked, R)
   return list
 end
 
---- Returns the record "sensitivity" of a number of the experiment e over the band, or nil if there
---- is no run that gives the number.
+--- Returns the record "sensitivity" of a number of the experiment e over the band. If no run gives
+--- the number, says so and returns nil.
 function M.evaluate(e, number, band)
   local b = band:of(function(R)
     local v = number.value(R)
@@ -107,7 +107,10 @@ function M.evaluate(e, number, band)
     end
     return v
   end)
-  if b.ours == nil then return nil end
+  if b.ours == nil then
+    core.say(("Sensitivity of '%s': there is no run that gives the number"):format(number.name))
+    return nil
+  end
   return { experiment = e.name, name = number.name, unit = number.unit, ours = b.ours, lo = b.lo,
     hi = b.hi, sensitivity = b.sensitivity }
 end

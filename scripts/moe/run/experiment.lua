@@ -21,7 +21,7 @@ local train = require "moe.run.train"
 
 local M = {}
 
-local made, ran = {}, false  -- all experiments of the recipe; whether any of them was run
+local made = {}  -- all experiments of the recipe
 
 local mt = schema.class("experiment", "an experiment, for example moe.experiment {...}")
 
@@ -130,11 +130,17 @@ function M.experiment(t)
   return schema.object(e, mt)
 end
 
---- Raises a user error if the recipe made experiments and ran none of them.
-function M.check_run()
-  if #made == 0 or ran then return end
-  errors.user(("experiment '%s': was made but neither run nor returned; return it from the recipe")
-    :format(made[1].name), made[1].at)
+--- Raises a user error for an experiment that the recipe made and neither ran nor returned.
+--- returned: a list of experiments.
+function M.check_run(returned)
+  local known = {}
+  for _, e in ipairs(returned) do known[e] = true end
+  for _, e in ipairs(made) do
+    if not known[e] and run_as[e.name] ~= e then
+      errors.user(("experiment '%s': was made but neither run nor returned; return it from the "
+        .. "recipe, in a list if there are several: return { a, b }"):format(e.name), e.at)
+    end
+  end
 end
 
 -- Returns the experiment after the settings of the command line: { e, over, params }; with_jobs()
@@ -198,8 +204,11 @@ local function run_sensitivity(e, R, band, moved)
   progress.begin(kinds)
   for _, number in ipairs(numbers) do
     progress.job("sensitivity of " .. number.name)
-    moved[#moved + 1] = sensitivity.evaluate(e, number, band)
-    session.add_sensitivity(moved[#moved])
+    local record = sensitivity.evaluate(e, number, band)
+    if record then
+      moved[#moved + 1] = record
+      session.add_sensitivity(record)
+    end
     progress.done()
   end
 end
@@ -272,7 +281,6 @@ end
 --- Runs the experiments that a recipe returned.
 function M.run_all(experiments)
   errors.stop_in "policies"
-  ran = true
   local all = all_prepared(experiments)
   for _, p in ipairs(all) do claim_name(p.e) end
   for _, p in ipairs(all) do run(p) end
@@ -282,7 +290,6 @@ end
 function M.run(e)
   local at = errors.here()
   errors.stop_in "policies"
-  ran = true
   local p = prepared(e, at)
   claim_name(e)
   settings.check "sure"

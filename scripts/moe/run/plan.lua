@@ -83,7 +83,8 @@ schema.record("overlap", "overlap",
     { "dw_ms", "number", "sum of the times of the weight gradients" },
     { "greedy_ms", "number", "time hidden under Lancet's assignment of dW to all-to-alls" },
     { "bound_ms", "number", "upper bound of the time that any assignment hides" },
-    { "exact_ms", "number?", "time hidden by the best assignment; only if num_dw is at most 24" },
+    { "exact_ms", "number?", "time hidden by the best assignment; only if num_dw is at most 24 and "
+      .. "the search takes at most 10^6 branches" },
   })
 
 schema.record("span", "span", "the time of one op on a lane", {

@@ -1,9 +1,15 @@
 -- The points of an experiment: all combinations of the values of `over`, after --set.
+local core = require "moe.core"
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
 
 local M = {}
+
+-- Fields of runs that no coordinate may have the name of, since it would hide them.
+local OF_RUNS = { experiment = true, executor = true, provenance = true, system = true,
+  parameters = true, peak_bytes = true, point = true, samples_ms = true }
+for _, row in ipairs(core.table "metrics") do OF_RUNS[row.name] = true end
 
 -- Returns the value by which results and --set refer to a value of `over`: the value itself, or the
 -- field `name` of a table; nil if there is none.
@@ -18,6 +24,9 @@ end
 function M.check(over, params, at)
   for name, list in pairs(over) do
     local path = "experiment.over." .. tostring(name)
+    if OF_RUNS[name] then
+      errors.user(path .. ": is the name of a field of runs; give the coordinate another name", at)
+    end
     schema.field({ type = "list", of = { type = "any" } }, list, path, at)
     if #list == 0 then errors.user(path .. ": the list is empty; give at least one value", at) end
     local seen = {}

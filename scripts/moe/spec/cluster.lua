@@ -50,7 +50,7 @@ end
 -- moe.op_table that has times of at least one of the ops `used`.
 local function check_gpu(value, used, path, at)
   if value == nil then return end
-  if not schema.is_a("op_table", value) then
+  if not schema.is_a("op_table", value, path, at) then
     if type(value) == "string" and value:find("[./]") then
       schema.refuse(path, value, ('moe.op_table "%s", or one of: %s'):format(value,
         table.concat(GPUS, ", ")), at)

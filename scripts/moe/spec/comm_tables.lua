@@ -36,7 +36,7 @@ end
 --- Makes a table of times of the collective `kind` that were measured with `ranks` ranks; `source`
 --- is the name of the file that they come from.
 function M.measured(kind, rows, ranks, source, at)
-  return setmetatable({ kind = kind, rows = check_rows(rows, source .. "." .. kind, at),
+  return schema.object({ kind = kind, rows = check_rows(rows, source .. "." .. kind, at),
     ranks = ranks, source = source }, mt)
 end
 
@@ -46,11 +46,11 @@ function M.nccl_tests(file)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
   local log = errors.call(at, core.nccl_log, file)
-  return setmetatable({ kind = log.kind, rows = log.rows, ranks = log.ranks, source = file }, mt)
+  return schema.object({ kind = log.kind, rows = log.rows, ranks = log.ranks, source = file }, mt)
 end
 
 local function resolve(kind, given, devices, path, at)
-  if not schema.is_a("times", given) then
+  if not schema.is_a("times", given, path, at) then
     if type(given) ~= "table" then schema.refuse(path, given, schema.classes.times.what, at) end
     return { rows = check_rows(given, path, at), source = "the recipe" }
   end

@@ -104,7 +104,7 @@ local function check_gate(gate, path, at)
     end
     schema.unknown(path, "gate", gate, names, at)
   end
-  if schema.is_a("gate", gate) then return gate end
+  if schema.is_a("gate", gate, path, at) then return gate end
   schema.refuse(path, gate, type(gate) == "function"
     and "a gate: call the gate's constructor, for example my_gate {}"
     or "a gate's name or a gate policy", at)
@@ -340,7 +340,7 @@ local function from_config(file)
   if type(file) ~= "string" then
     schema.refuse("moe.model.from_config", file, "the name of a config.json", at)
   end
-  local config = errors.call(at, core.json_decode, errors.call(at, core.read_file, file))
+  local config = errors.call(at, core.json_decode, errors.call(at, core.read_file, file), file)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
@@ -353,6 +353,10 @@ local function named(name)
     local config = schema.merged(open_models[name], {})
     config.published = nil
     local at = errors.here()
+    if t ~= nil and type(t) ~= "table" then
+      schema.refuse("model." .. name, t, "a table of the model's fields (a config.json is read by "
+        .. "moe.model.from_config)", at)
+    end
     return configured(config, "model." .. name, at, {})(schema.merged({ name = name }, t or {}))
   end
 end

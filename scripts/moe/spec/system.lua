@@ -206,9 +206,9 @@ end
 local function passes_of(name, given, path, at)
   local passes = schema.field({ type = "list", of = { type = "any" } }, given, path, at)
   for i, pass in ipairs(passes) do
-    if not schema.is_a("best", pass) and not schema.is_a("fallback", pass) then
-      schema.field({ type = "pass" }, pass, ("%s[%d]"):format(path, i), at)
-    end
+    local place = ("%s[%d]"):format(path, i)
+    local chosen = schema.is_a("best", pass, place, at) or schema.is_a("fallback", pass, place, at)
+    if not chosen then schema.field({ type = "pass" }, pass, place, at) end
   end
   if #passes > 0 then return passes end
   if not M.known[name] then

@@ -147,7 +147,7 @@ local function trace(t)
     layers = math.floor(spec.layers / spec.moe_every), path = c.path, keep = c.keep,
     shorter = c.shorter, profile_batches = c.profile_batches, batches = c.batches }
   local handle, info = errors.call(at, core.lina_trace, query)
-  return setmetatable({ handle = handle, model = c.model, devices = c.devices,
+  return schema.object({ handle = handle, model = c.model, devices = c.devices,
     paths = info.paths, path = c.path, shorter = c.shorter, routing = c.routing.name,
     routing_model = c.routing,
     -- At this capacity factor no choice of any batch is dropped.
@@ -157,7 +157,8 @@ end
 local function popularity(t)
   local at = errors.here()
   local c = schema.check(M.POPULARITY, t, "moe.lina.popularity", at)
-  local file = schema.is_a("routing", c.trace) and c.trace.file or c.trace
+  local file = schema.is_a("routing", c.trace, "moe.lina.popularity.trace", at) and c.trace.file
+    or c.trace
   if type(file) ~= "string" then
     schema.refuse("moe.lina.popularity.trace", c.trace,
       "the name of a trace's file, or moe.trace 'file' {}", at)
@@ -166,7 +167,7 @@ local function popularity(t)
   errors.stop_in "check"
   local handle, info = errors.call(at, core.lina_popularity, { trace = file, step = c.step,
     batches = c.batches or 0, path = c.path, keep = c.keep or 1, shorter = c.shorter })
-  return setmetatable({ handle = handle, path = c.path, paths = info.paths, layers = info.layers,
+  return schema.object({ handle = handle, path = c.path, paths = info.paths, layers = info.layers,
     experts = info.experts, batches = info.batches }, profile_mt)
 end
 

@@ -1,0 +1,4 @@
+-- exit: 1
+-- says: unknown workload 'a table'
+local moe = require "moe"
+moe.workload {}
