@@ -103,6 +103,12 @@ test("an unknown op or GPU, a missing size and a size of another op are refused"
     "cluster.device.op_times: 7 is not allowed")
 end)
 
+test("numbers of ranks, rows and heads are whole", function()
+  fails('op = "all_to_all", ranks = 2.5, bytes = 1048576', 8,
+    "moe.op_time.ranks: 2.5 is not allowed; give an integer")
+  fails('op = "gemm", m = 64.5, n = 8, k = 8', 8, "moe.op_time.m: 64.5 is not allowed")
+end)
+
 test("a table of op times is only what moe.op_table made, and as it made it", function()
   local function cluster(table)
     local recipe = [[

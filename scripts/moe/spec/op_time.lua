@@ -7,7 +7,7 @@ local schema = require "moe.base.schema"
 local M = {}
 
 local function size(doc, default)
-  return { type = "number", lo = 1, hi = 1e15, required = default == nil, default = default,
+  return { type = "integer", lo = 1, hi = 1e15, required = default == nil, default = default,
     doc = doc }
 end
 
@@ -41,7 +41,7 @@ M.OPS = {
     k = size "length of the sums" }),
   attention = schema.merged(ANY, { batch = size "sequences", seq = size "tokens per sequence",
     heads = size "query heads", head_dim = size "numbers per head",
-    kv_heads = { type = "number", lo = 1, hi = 1e15,
+    kv_heads = { type = "integer", lo = 1, hi = 1e15,
       doc = "key and value heads; default: as many as query heads" } }),
   experts = schema.merged(ANY, {
     tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",

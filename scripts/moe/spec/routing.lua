@@ -59,6 +59,10 @@ function M.workload(name)
   return function(t)
     local at = errors.here()
     local given = schema.check(M.workload_fields(row), t or {}, "moe.workload." .. name, at)
+    if name == "zipf" and t and t.s and given.max_over_mean > 0 then
+      errors.user("moe.workload.zipf.s: has no effect beside max_over_mean, which finds the "
+        .. "exponent; give one of the two", at)
+    end
     local seed = given.seed or core.args.seed or 1
     given.seed = nil
     local handle, full_name = errors.call(at, core.workload, name, given, seed)
