@@ -206,6 +206,10 @@ local function started(all)
   end
 end
 
+-- The least time of compute that a step beside a run can tell of, relative to the median: cores do
+-- not run at twice their middle speed, and what other programs take from transfers is no speed.
+local LEAST_COMPUTE = 0.5
+
 -- By how much slower a machine is simulated to learn how a step's time depends on its speed.
 local SLOWER = 1.1
 
@@ -243,7 +247,8 @@ local function at_same_speed(one, r)
   local steady = values.new {}
   for i, speed in ipairs(beside.steps) do
     local ms = run.samples_ms[i + 1]
-    steady[i] = ms and ms / (1 + share / beside.compute_share * (speed - 1))
+    local compute = math.max(LEAST_COMPUTE, 1 + (speed - 1) / beside.compute_share)
+    steady[i] = ms and ms / (1 + share * (compute - 1))
   end
   -- A run that ended after its first step has no other.
   p.steady_ms = #steady > 0 and steady:middle() or run.iteration_ms
