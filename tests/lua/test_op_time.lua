@@ -123,7 +123,7 @@ return moe.cluster.custom { nodes = 1, devices_per_node = 2, intra = { bytes_per
     end)
   end
   expect.failed(cluster([[setmetatable({ path = "/etc/passwd", file = "f", ops = { "gemm" } },
-  getmetatable(real))]]), 6, "op_times: a moe.op_table object is not allowed")
+  getmetatable(real))]]), 6, "op_times: a table is not allowed")
   expect.failed(cluster '(function() real.path = "/etc/passwd" return real end)()', 5,
     "op_times.path: was assigned after the op_table was made")
 end)

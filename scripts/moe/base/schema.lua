@@ -115,7 +115,7 @@ local function show(v)
   if type(v) == "string" then return ("'%s'"):format(v) end
   if type(v) == "table" then
     local class = (getmetatable(v) or {}).__name
-    return class and M.classes[class] and ("a moe.%s object"):format(class) or "a table"
+    return as_made[v] and M.classes[class] and ("a moe.%s object"):format(class) or "a table"
   end
   if type(v) == "function" then return "a function" end
   local short = type(v) == "number" and ("%g"):format(v)

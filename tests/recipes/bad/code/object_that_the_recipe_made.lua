@@ -1,5 +1,5 @@
 -- exit: 1
--- says: is not allowed; give a system
+-- says: experiment.systems[1]: a table is not allowed; give a system
 local moe = require "moe"
 local m = moe.model.gpt2_moe { layers = 2, hidden = 64, heads = 4, seq = 16, vocab = 128,
   batch_per_device = 4, experts_per_device = 1 }
