@@ -192,6 +192,15 @@ TEST_CASE(
              Contains("own.json: tie_word_embeddings: 'no' is not allowed; give a boolean"));
   CHECK_THAT(with("mixtral", {{"hidden_act", json::object()}}), Contains("own.json: hidden_act"));
   CHECK_THAT(with("qwen3_moe", {{"mlp_only_layers", {"x"}}}), Contains("mlp_only_layers"));
+  for (const char* const key : {"vocab_size", "num_hidden_layers", "hidden_size"}) {
+    CHECK_THAT(with("mixtral", {{key, nullptr}}),
+               Contains("own.json: " + std::string(key) + ": is missing"));
+  }
+  CHECK_THAT(with("mixtral", {{"model_type", "foo"}}), Contains("is not known, have: deepseek_v2"));
+  CHECK_THAT(with("mixtral", {{"attention_dropout", 0.3}}),
+             Contains("own.json: attention_dropout = 0.3: is not built; only 0 is"));
+  CHECK_THAT(with("mixtral", {{"router_jitter_noise", 0.3}}), Contains("router_jitter_noise"));
+  CHECK_THAT(with("mixtral", {{"output_router_logits", true}}), Contains("output_router_logits"));
   const json of_one_kind = {{"full_attention", {{"rope_type", "yarn"}, {"factor", 2}}}};
   CHECK_THAT(with("mixtral", {{"rope_theta", 1e4}, {"rope_parameters", of_one_kind}}),
              Contains("own.json: rope_parameters.full_attention: rotary embeddings of their own "

@@ -62,7 +62,7 @@ local KINDS = { model_type = "string", hidden_act = "string", topk_method = "str
   rope_type = "string", type = "string", layer_types = "table", mlp_only_layers = "table",
   rope_parameters = "table", rope_scaling = "table", full_attention = "table",
   sliding_attention = "table", chunked_attention = "table" }
-for _, key in ipairs { "attention_bias", "norm_topk_prob", "qkv_bias", "rope_interleave",
+for _, key in ipairs { "attention_bias", "norm_topk_prob", "output_router_logits", "qkv_bias", "rope_interleave",
     "tie_word_embeddings", "truncate", "use_qk_norm", "use_sliding_window" } do
   KINDS[key] = "boolean"
 end
@@ -315,10 +315,19 @@ function M.fields(config, what, at)
   if not kind then
     local missing = M.MISSING[c.model_type]
     if missing then return nil, ("model_type = '%s': needs %s"):format(c.model_type, missing) end
-    return nil, ("model_type = '%s': is not known"):format(c.model_type)
+    return nil, ("model_type = '%s': is not known, have: %s"):format(c.model_type,
+      table.concat(schema.keys_of(M.TYPES), ", "))
   end
   if (c.hidden_act or "silu") ~= "silu" then
     return nil, ("hidden_act = '%s': only silu is built"):format(c.hidden_act)
+  end
+  for _, key in ipairs { "attention_dropout", "router_jitter_noise" } do
+    if (c[key] or 0) ~= 0 then
+      return nil, ("%s = %g: is not built; only 0 is"):format(key, c[key])
+    end
+  end
+  if c.output_router_logits then
+    return nil, "output_router_logits: the loss of the router that it adds is not built"
   end
   local own, why = kind.fields(c)
   if not own then return nil, why end
@@ -326,11 +335,12 @@ function M.fields(config, what, at)
   if not rope then return nil, no_rope end
   local head_dim = c.head_dim or nil
   local turning = (c.rope_parameters or {}).partial_rotary_factor or c.partial_rotary_factor
-  local fields = merged({ name = c.model_type, vocab = c.vocab_size, layers = c.num_hidden_layers,
-    hidden = c.hidden_size, heads = c.num_attention_heads, kv_heads = c.num_key_value_heads,
+  local fields = merged({ name = c.model_type, vocab = need(c, "vocab_size"),
+    layers = need(c, "num_hidden_layers"), hidden = need(c, "hidden_size"),
+    heads = need(c, "num_attention_heads"), kv_heads = c.num_key_value_heads,
     head_dim = head_dim, eps = c.rms_norm_eps, tied = c.tie_word_embeddings or false,
     rotary = turning and turning < 1 and math.floor(turning
-      * (head_dim or need(c, "hidden_size") / need(c, "num_attention_heads"))) or nil },
+      * (head_dim or c.hidden_size / c.num_attention_heads)) or nil },
     rope, own)
   for name, value in pairs(fields) do
     if value == false and (name == "kv_heads" or name == "head_dim") then fields[name] = nil end

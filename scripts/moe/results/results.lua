@@ -528,6 +528,10 @@ function M.load(dir, at)
   local whole = pcall(core.read_file, name)
   local readable, lines = pcall(load_lines, name_of_lines, at)
   if not whole and not readable then error(lines, 0) end
+  if not whole and not lines and #(core.args.folders or {}) > 0 then
+    errors.user(("%s: has neither results.json nor %s; give a folder that `moebench run` wrote")
+      :format(dir, journal.FILE), at)
+  end
   if not whole and lines then return lines, name_of_lines end
   local data = M.json(name, at)
   check_schema(data, name, at)

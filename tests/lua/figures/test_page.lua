@@ -114,6 +114,9 @@ test("files that cannot be read as results are named, with the field", function(
   end
   refused(results, '{"schema":7}', results, "schema version 7", "reads version 1")
   refused(results, '{"schema":', results)
+  local page, err = page_of {}
+  assert(not page and err.message == "old: has neither results.json nor runs.jsonl; give a folder "
+    .. "that `moebench run` wrote", err.message)
   refused(results, with(function(d) d.machine = nil end), results, "machine: is missing")
   refused(results, with(function(d) d.runs[2].iteration_ms = "<b>" end), results,
     "runs[2].iteration_ms: is a string, but must be a number")
