@@ -62,8 +62,8 @@ local KINDS = { model_type = "string", hidden_act = "string", topk_method = "str
   rope_type = "string", type = "string", layer_types = "table", mlp_only_layers = "table",
   rope_parameters = "table", rope_scaling = "table", full_attention = "table",
   sliding_attention = "table", chunked_attention = "table" }
-for _, key in ipairs { "attention_bias", "norm_topk_prob", "output_router_logits", "qkv_bias", "rope_interleave",
-    "tie_word_embeddings", "truncate", "use_qk_norm", "use_sliding_window" } do
+for _, key in ipairs { "attention_bias", "norm_topk_prob", "output_router_logits", "qkv_bias",
+    "rope_interleave", "tie_word_embeddings", "truncate", "use_qk_norm", "use_sliding_window" } do
   KINDS[key] = "boolean"
 end
 
