@@ -152,9 +152,10 @@ TEST_CASE("a pass may insert, redirect and remove") {
       bad_policy("step_pass(function(g) g:insert { kind = 'ad', name = 'x', inputs = {} } end)"),
       Contains("Did you mean 'add'?"));
   for (const char* const factor : {"true", "0 / 0", "1 / 0", "{}", "print"}) {
+    const std::string with = std::string("attrs = { factor = ") + factor + " } } end)";
     CHECK_THAT(bad_policy("step_pass(function(g) g:insert { kind = 'scale', name = 'x', inputs = "
-                          "{ g:ops()[1] }, attrs = { factor = " +
-                          std::string(factor) + " } } end)"),
+                          "{ g:ops()[1] }, " +
+                          with),
                Contains("g:insert: attrs.factor: ") &&
                    Contains("is not allowed; give a finite number or a text"));
   }
@@ -184,11 +185,11 @@ TEST_CASE("a pass may split a chain into parts, or learn why not") {
       Contains("axis = 9"));
   for (const char* const sizes : {"axis = 2.9, parts = 2", "axis = 2^32 + 2, parts = 2",
                                   "axis = 2, parts = 2.9", "axis = 2, parts = '2'"}) {
-    CHECK_THAT(
-        bad_policy(
-            "step_pass(function(g) g:split({ g:op { kind = 'gelu', phase = 'forward' } }, { " +
-            std::string(sizes) + " }) end)"),
-        Contains("is not allowed; give 1 to"));
+    const std::string with = std::string("{ ") + sizes + " }) end)";
+    CHECK_THAT(bad_policy("step_pass(function(g) g:split({ g:op { kind = 'gelu', phase = 'forward' "
+                          "} }, " +
+                          with),
+               Contains("is not allowed; give 1 to"));
   }
   CHECK_THAT(
       bad_policy("step_pass(function(g) g:split(g:ops { kind = 'gelu' }, { axes = 1 }) end)"),
