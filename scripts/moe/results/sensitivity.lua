@@ -103,7 +103,8 @@ function M.evaluate(e, number, band)
     local v = number.value(R)
     if v ~= nil and (type(v) ~= "number" or v ~= v) then
       errors.user(("experiment.sensitivity: the value of '%s' is %s; return a number, or nil if "
-        .. "there is no run"):format(number.name, tostring(v)), e.at)
+        .. "there is no run"):format(number.name, type(v) == "string" and ("'%s'"):format(v)
+        or tostring(v)), e.at)
     end
     return v
   end)
