@@ -156,7 +156,7 @@ TEST_CASE("a page is made of what a run wrote, and of nothing else") {
     std::string arguments, says;
   } const wrong[] = {{out + "/none", "no such folder"},
                      {out + " --out " + out + "/results.json", ".html"},
-                     {MOE_SOURCE_DIR, "/results.json"}};
+                     {MOE_SOURCE_DIR, "has neither results.json nor runs.jsonl"}};
   for (const auto& w : wrong) {
     const Outcome o = run(program + " report " + w.arguments);
     INFO(o.text);
