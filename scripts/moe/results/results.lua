@@ -41,7 +41,8 @@ local ROWS = {
   { "recompute", '"blocks"?', "what the backward makes again instead of keeping it" },
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "candidates", "table[]?",
-    "what that choice was made from: label, time and memory of each candidate" },
+    "what that choice was made from: label, time and memory of each candidate, or the reason why "
+    .. "it could not be planned" },
   { "degrees", "integer[]?", "the degrees that pipemoe chose, one per MoE layer" },
   { "packing", "moe.Packing?", "what Lina's packing controller chose and measured" },
   { "fill", "number", "expected share of capacity slots that hold a token" },

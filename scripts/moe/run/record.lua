@@ -2,6 +2,7 @@
 -- says, and what its simulation found.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
+local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 
 local M = {}
@@ -46,6 +47,17 @@ function M.of_job(name, job)
   }
 end
 
+-- Returns what had no effect: stages of the plan, and candidates that could not be planned.
+local function without_effect(made, info)
+  local list = core.array(schema.merged(info.without_effect, {}))
+  for _, candidate in ipairs(made.tried) do
+    if not candidate.iteration_ms then
+      list[#list + 1] = { stage = candidate.choice, reason = candidate.why }
+    end
+  end
+  return #list > 0 and list or nil
+end
+
 --- Returns the part that a plan and its simulation determine. made: a result of target.plan.
 function M.of_plan(made)
   local info, sim, candidate = made.plan:info(), made.sim, made.candidate
@@ -61,7 +73,7 @@ function M.of_plan(made)
     measured_share = sim.measured_share, extrapolated_share = sim.extrapolated_share,
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     oom = made.oom, no_room = sim.no_room, holders = made.oom and info.holders or nil,
-    without_effect = #info.without_effect > 0 and core.array(info.without_effect) or nil,
+    without_effect = without_effect(made, info),
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
   }
 end

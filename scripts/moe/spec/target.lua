@@ -203,15 +203,28 @@ local function try(spec, candidate, at, tried)
   return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
 end
 
--- Returns the first candidate that fits in memory, planned and simulated; the last one if none
--- fits.
+-- As try(). A candidate of several that cannot be planned is appended to `tried` with the reason
+-- alone, and gives nil.
+local function allowed(spec, candidate, at, tried)
+  if not candidate.choice then return try(spec, candidate, at, tried) end
+  local ok, made = xpcall(function() return try(spec, candidate, at, tried) end,
+    errors.with_traceback)
+  if ok then return made end
+  if core.kind_of(made) ~= "user" then error(made, 0) end
+  tried[#tried + 1] = { choice = candidate.choice, why = made.message:gsub("^[^:]*:%d+: ", "") }
+  return nil, made
+end
+
+-- Returns the first candidate that fits in memory, planned and simulated; the last one that can be
+-- planned if none fits; nil and the first error if none can be planned.
 local function first_that_fits(spec, candidates, at, tried)
-  local made
+  local fits, failure
   for _, candidate in ipairs(candidates) do
-    made = try(spec, candidate, at, tried)
-    if not made.oom then break end
+    local made, err = allowed(spec, candidate, at, tried)
+    fits, failure = made or fits, failure or err
+    if made and not made.oom then break end
   end
-  return made
+  return fits, failure
 end
 
 local function better(a, b)
@@ -220,17 +233,21 @@ local function better(a, b)
 end
 
 --- Plans and simulates a system and returns the best of its alternatives: the fastest among those
---- that fit in memory, or the fastest of all if none fits. spec.simulate: the options that the
+--- that fit in memory, or the fastest of all if none fits. Alternatives that cannot be planned are
+--- passed over, unless all are. spec.simulate: the options that the
 --- core's plan:simulate takes, or nil. Returns { plan, sim = its simulation, whose `timelines` the
 --- core's trace, spans and explain take, candidate, packing = the record of packing.choose or nil,
---- oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }.
+--- oom = true or nil, tried = { { choice, iteration_ms, peak_bytes, oom, why } } }, without a time
+--- for those that were passed over.
 function M.plan(spec, system)
-  local best
+  local best, failure
   local tried = core.array {}
   for _, candidates in ipairs(system_lib.expand(system)) do
-    local made = first_that_fits(spec, candidates, system.at, tried)
-    if not best or better(made, best) then best = made end
+    local made, err = first_that_fits(spec, candidates, system.at, tried)
+    if made and (not best or better(made, best)) then best = made end
+    failure = failure or err
   end
+  if not best then error(failure, 0) end
   best.tried = tried
   return best
 end

@@ -68,7 +68,14 @@ test("what cannot be varied is refused where it stands", function()
   refused('sensitivity = { "iteration_ms" }, band = "none"', nil, "experiment.band: 'none'")
   refused("sensitivity = { { name = 'n' } }", nil, "experiment.sensitivity[1].value")
   refused("sensitivity = { { name = 'n', value = function() return 'x' end } }", nil,
-    "the value of 'n' is x")
+    "the value of 'n' is 'x'")
+end)
+
+test("a number that no run gives is named, and leaves no line that cannot be read", function()
+  local w = run("sensitivity = { { name = 'n', value = function() end } }")
+  assert(not w.error, w.message)
+  pages.has(w.output, "Sensitivity of 'n': there is no run that gives the number")
+  assert(not w.files["out/runs.jsonl"]:find("\n{}", 1, true))
 end)
 
 test("a misspelt --sensitivity is refused before earlier results are moved", function()
