@@ -95,33 +95,34 @@ test("moe.best takes the fastest by simulation and records what it chose from", 
   expect.equal(run.stages[1].options, { degree = 4 })
 end)
 
-test("a choice passes over what cannot be planned, and says so; with nothing left it fails", function()
-  local function run(degrees)
-    return world.run(([[
+test("a choice passes over what cannot be planned, and says so; with nothing left it fails",
+  function()
+    local function run(degrees)
+      return world.run(([[
 local moe = require "moe"
 return moe.experiment { name = "x", cluster = moe.cluster.p4de { nodes = 2 },
   model = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, vocab = 256,
     batch_per_device = 2, experts_per_device = 2 },
   systems = { moe.system "mine" { moe.best(moe.pass.capacity_pipeline, { degree = %s }) } },
   run = { "simulate" } }]]):format(degrees), nil, "run", function(_, core)
-      local plan = core.plan
-      core.plan = function(spec)
-        for _, stage in ipairs(spec.system.stages) do
-          if stage.options.degree > 4 then error("degree: has a capacity of 4", 0) end
+        local plan = core.plan
+        core.plan = function(spec)
+          for _, stage in ipairs(spec.system.stages) do
+            if stage.options.degree > 4 then error("degree: has a capacity of 4", 0) end
+          end
+          return plan(spec)
         end
-        return plan(spec)
-      end
-    end)
-  end
-  local w = run "{ 1, 2, 8 }"
-  assert(not w.error, w.message)
-  local record = w.results.runs[1]
-  expect.equal({ record.choice, #record.candidates }, { "degree=2", 3 })
-  expect.equal(record.without_effect,
-    { { stage = "degree=8", reason = "degree: has a capacity of 4" } })
-  assert(w.output:find("Without effect in mine: stage 'degree=8'", 1, true), w.output)
-  expect.failed(run "{ 8, 16 }", 5, "degree: has a capacity of 4")
-end)
+      end)
+    end
+    local w = run "{ 1, 2, 8 }"
+    assert(not w.error, w.message)
+    local record = w.results.runs[1]
+    expect.equal({ record.choice, #record.candidates }, { "degree=2", 3 })
+    expect.equal(record.without_effect,
+      { { stage = "degree=8", reason = "degree: has a capacity of 4" } })
+    assert(w.output:find("Without effect in mine: stage 'degree=8'", 1, true), w.output)
+    expect.failed(run "{ 8, 16 }", 5, "degree: has a capacity of 4")
+  end)
 
 test("two searches in one system are a product", function()
   local w = expect.runs(expect.HEAD .. [[
