@@ -86,15 +86,11 @@ RunResult RunLoop<T>::finish() {
 
 template <class T>
 void RunLoop<T>::fail(const std::exception_ptr& error) {
-  const bool keep = is_root() && !result_.losses.empty();
   try {
     std::rethrow_exception(error);
   } catch (const RunError& failure) {
-    if (!keep) throw;
+    if (!is_root() || result_.losses.empty()) throw;
     throw RunFailed(failure, std::move(result_));
-  } catch (const UserError& failure) {  // of a policy
-    if (!keep) throw;
-    throw RunFailed(RunError(failure.what()), std::move(result_));
   }
 }
 
