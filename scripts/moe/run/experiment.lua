@@ -21,7 +21,7 @@ local train = require "moe.run.train"
 
 local M = {}
 
-local made = {}  -- all experiments of the recipe
+local made = {}  -- by the recipe
 
 local mt = schema.class("experiment", "an experiment, for example moe.experiment {...}")
 
@@ -104,7 +104,8 @@ local function claim_name(e)
     .. "give each a name of its own"):format(e.name, other.at and other.at.line or "?"), e.at)
 end
 
-function M.experiment(t)
+--- Makes an experiment of the fields t.
+function M.new(t)
   local at = errors.here()
   local e = schema.check(M.FIELDS, t, "experiment", at)
   points.check(e.over, e.params, at)
@@ -126,8 +127,14 @@ function M.experiment(t)
   e.case_path = e.case and "experiment.case" or "experiment"
   e.case = e.case or function() return direct end
   e.at = at
-  made[#made + 1] = e
   return schema.object(e, mt)
+end
+
+--- moe.experiment{...}: an experiment that the recipe is to run or return (M.check_run).
+function M.experiment(t)
+  local e = M.new(t)
+  made[#made + 1] = e
+  return e
 end
 
 --- Raises a user error for an experiment that the recipe made and neither ran nor returned.

@@ -84,7 +84,7 @@ function M.run(c, o, space, tried, best, weight)
   local entry = { "cpu", ranks = o.ranks, steps = o.steps, link = o.link, pace = o.pace,
     model = o.model or small(c.model, tried.at) }
   local function executes(systems)
-    return experiment.experiment { name = c.name .. "_executed", model = c.model,
+    return experiment.new { name = c.name .. "_executed", model = c.model,
       systems = systems, optimizer = c.optimizer, run = { entry }, band = "none" }
   end
   local systems = { space:system(space:plain(), "plain", tried.at) }
