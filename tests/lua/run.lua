@@ -22,9 +22,9 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "runs", "choices", "results",
+for _, name in ipairs { "places", "fields", "policies", "experiments", "run/runs", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
-  "inference", "infer", "figures/page", "figures/charts", "figures/sensitivity", "journal",
+  "inference", "infer", "figures/page", "figures/charts", "figures/sensitivity", "run/journal",
   "search/explore", "search/real", "search/space", "papers/lina", "papers/pipemoe",
   "papers/prophet", "papers/balance", "command/settings", "command/diff" } do
   require((name:gsub("[^/]+$", "test_%0")))
