@@ -22,11 +22,11 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "run/runs", "choices", "results",
+for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
-  "inference", "infer", "figures/page", "figures/charts", "figures/sensitivity", "run/journal",
-  "search/explore", "search/real", "search/space", "papers/lina", "papers/pipemoe",
-  "papers/prophet", "papers/balance", "command/settings", "command/diff" } do
+  "inference", "infer", "run/runs", "run/journal", "figures/page", "figures/charts",
+  "figures/sensitivity", "search/explore", "search/real", "search/space", "papers/lina",
+  "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings", "command/diff" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 
