@@ -37,7 +37,7 @@ inline void push_null(lua_State* L) {
 /// back as the same double. indent: spaces per level, < 0 means one line. Throws UserError unless
 /// all strings are UTF-8.
 std::string json_text(const nlohmann::json& value, int indent);
-/// Parses JSON text. Throws UserError with the number of the first wrong byte, which `what` begins.
+/// Parses JSON text. Throws UserError that begins with `what` and names the first wrong byte.
 nlohmann::json parse_json(const std::string& text, const std::string& what = "json");
 
 /// Reads fields of a JSON object; `path` names the object in errors. The functions throw UserError

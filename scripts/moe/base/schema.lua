@@ -122,8 +122,10 @@ local function show(v)
   return short and tonumber(short) == v and short or tostring(v)
 end
 
+local function name_text(name) return type(name) == "string" and name or show(name) end
+
 local function guess(name, names)
-  local near = core.nearest(type(name) == "string" and name or show(name), names)
+  local near = core.nearest(name_text(name), names)
   return near and near ~= "" and (". Did you mean '%s'?"):format(near)
 end
 
@@ -214,8 +216,7 @@ end
 --- Returns "path: unknown key 'capcity'. Did you mean 'capacity'?" or, without a similar name, a
 --- message that lists the valid names. For a key in NOT_BUILT, that text takes the place of both.
 function M.unknown_text(path, what, name, names)
-  local text = ("%s: unknown %s %s"):format(path, what,
-    type(name) == "string" and show(name) or ("'%s'"):format(show(name)))
+  local text = ("%s: unknown %s '%s'"):format(path, what, name_text(name))
   if what == "key" and NOT_BUILT[name] then return text .. "; " .. NOT_BUILT[name] end
   if #names == 0 then return text .. ", there are none" end
   return text .. (guess(name, names) or ", have: " .. table.concat(names, ", "))

@@ -22,9 +22,8 @@ function M.new(list, runs)
   return setmetatable(list, Values)
 end
 
--- Returns the values in ascending order. Raises a user error that names `method` if one is no
--- number.
-local function sorted(list, method)
+-- Returns the numbers of the list. Raises a user error that names `method` if one is none.
+local function numbers(list, method)
   local out = {}
   for i, v in ipairs(list) do
     if type(v) ~= "number" or v ~= v then
@@ -33,13 +32,18 @@ local function sorted(list, method)
     end
     out[i] = v
   end
+  return out
+end
+
+local function sorted(list, method)
+  local out = numbers(list, method)
   table.sort(out)
   return out
 end
 
 function Values:mean()
   local sum = 0
-  for _, v in ipairs(sorted(self, "mean")) do sum = sum + v end
+  for _, v in ipairs(numbers(self, "mean")) do sum = sum + v end
   return #self > 0 and sum / #self or nil
 end
 
