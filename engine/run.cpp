@@ -80,11 +80,16 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
 }
 
 PartialRun run_partially(const Plan& plan, std::string_view executor, const RunOptions& options) {
+  const auto kept = [&](const auto& failed) -> PartialRun {
+    if (plan.spec.inference) throw;
+    return {std::move(*failed.so_far), false};
+  };
   try {
     return {run(plan, executor, options)};
   } catch (const RunFailed& failed) {
-    if (plan.spec.inference) throw;
-    return {std::move(*failed.so_far), false};
+    return kept(failed);
+  } catch (const InputFailed& failed) {
+    return kept(failed);
   }
 }
 

@@ -42,7 +42,7 @@ RunResult run(const Plan& plan, std::string_view executor, const RunOptions& opt
 
 struct PartialRun {
   RunResult result;
-  bool ended = true;  // false if the run failed after the steps in `result` (RunFailed)
+  bool ended = true;  // false if the run failed after the steps in `result`
 };
 /// As run(), but if a training run fails after some steps, returns the result of these steps. A
 /// failed inference run still throws, since a part of its results is of no use.

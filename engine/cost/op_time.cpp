@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "engine/base/errors.h"
+#include "engine/base/limits.h"
 #include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
 #include "engine/network/closed_form.h"
@@ -108,10 +109,8 @@ OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
           false};
 }
 
-}  // namespace
-
-OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query) {
-  check(cluster);
+/// As op_time(), also times beyond the clock.
+OpTimeAnswer any_time(const Cluster& cluster, const OpTimeQuery& query) {
   const bool collective = query.op == measured::kAllToAll || query.op == measured::kAllReduce;
   const bool rows = query.op == measured::kDispatch || query.op == measured::kCombine;
   const std::string& file = collective || rows ? cluster.collective_times : cluster.device.op_times;
@@ -149,6 +148,17 @@ OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query) {
                      query.op, query.dtype != "bf16" ? "bf16" : "balanced");
   }
   return by_rates(cluster, query);
+}
+
+}  // namespace
+
+OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query) {
+  check(cluster);
+  OpTimeAnswer time = any_time(cluster, query);
+  for (const double ns : {time.ns, time.lo_ns, time.hi_ns}) {
+    checked_ns(ns, [&] { return fmt::format("'{}' of these sizes", query.op); });
+  }
+  return time;
 }
 
 }  // namespace moe

@@ -28,7 +28,8 @@ struct OpTimeAnswer {
   bool measured = false;  // false: by the rates or links of the cluster; lo and hi are then ns
 };
 
-/// Throws UserError for an op, element type or load that neither the tables nor the rates have.
+/// Throws UserError for an op, element type or load that neither the tables nor the rates have, and
+/// for a time beyond the clock (kLongestNs).
 /// Requires: as many sizes as the op has, each above 0.
 OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query);
 

@@ -8,8 +8,9 @@
 
 namespace moe {
 
-/// run() throws RunError when a run fails, and RunFailed, with the results so far, when at least
-/// one step was finished before the failure.
+/// run() throws RunError when a run fails, and UserError when the input is wrong, for example a
+/// gate; when at least one step was finished before, RunFailed or InputFailed, which have the
+/// results so far.
 class Executor {
  public:
   virtual ~Executor() = default;

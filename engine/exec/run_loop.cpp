@@ -86,11 +86,15 @@ RunResult RunLoop<T>::finish() {
 
 template <class T>
 void RunLoop<T>::fail(const std::exception_ptr& error) {
+  const bool keep = is_root() && !result_.losses.empty();
   try {
     std::rethrow_exception(error);
   } catch (const RunError& failure) {
-    if (!is_root() || result_.losses.empty()) throw;
+    if (!keep) throw;
     throw RunFailed(failure, std::move(result_));
+  } catch (const UserError& failure) {
+    if (!keep) throw;
+    throw InputFailed(failure, std::move(result_));
   }
 }
 

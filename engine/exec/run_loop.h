@@ -60,8 +60,8 @@ class RunLoop {
   /// RunOptions::record; no step may follow. Throws as measure_parameters does. The executor fills
   /// in peak_bytes of the result.
   RunResult finish();
-  /// Called instead of finish(): throws `error` again; on rank 0, a RunError as RunFailed when at
-  /// least one step is finished.
+  /// Called instead of finish(): throws `error` again; on rank 0, a RunError as RunFailed and a
+  /// UserError as InputFailed when at least one step is finished.
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:

@@ -57,6 +57,18 @@ TEST_CASE("an op that no table has takes the cluster's rates") {
       "load 'power_law_1.2': gpu has no measured 'experts' of it; give 'balanced'");
 }
 
+TEST_CASE("a time beyond the clock is an error, with and without tables") {
+  for (const bool measured : {true, false}) {
+    for (const OpTimeQuery& query :
+         {OpTimeQuery{.op = "gemm", .sizes = {1e15, 1e15, 1e15}},
+          OpTimeQuery{.op = "attention", .sizes = {1e15, 1e15, 1e15, 1e15, 1e15}},
+          OpTimeQuery{.op = "experts", .sizes = {1e15, 1e15, 1e15, 8, 1, 1}},
+          OpTimeQuery{.op = "all_reduce", .sizes = {8, 1e30}}}) {
+      CHECK_THROWS_WITH(op_time(two_nodes(measured), query), Catch::Contains("beyond the clock"));
+    }
+  }
+}
+
 TEST_CASE("a collective takes its table's time inside a node, else that of its links") {
   const auto of = [](bool measured, double ranks) {
     return op_time(two_nodes(measured), {.op = "all_to_all", .sizes = {ranks, 16e6}});

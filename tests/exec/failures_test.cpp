@@ -127,7 +127,14 @@ TEST_CASE("a gate that throws on one rank stops all ranks at once and names rank
     return gate;
   };
   const auto begin = std::chrono::steady_clock::now();
-  CHECK_THROWS_AS(run_cpu(*plan, options), UserError);
+  try {
+    run_cpu(*plan, options);
+    FAIL("it went on");
+  } catch (const InputFailed& failed) {  // a UserError, with the two steps before
+    CHECK(failed.so_far->losses.size() == 2);
+    CHECK(failed.so_far->stop_reason == failed.what());
+    CHECK(failed.so_far->wrong_input);
+  }
   CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(10));
   CHECK(message_of(*plan, options) ==
         "rank 1, step 2, op b1.moe.gate: policy 'mine': no such expert");

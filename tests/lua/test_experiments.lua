@@ -278,6 +278,15 @@ test("--executor chooses targets, --ranks changes their ranks", function()
     "--executor: unknown executor for this recipe 'cpu', have: simulate")
 end)
 
+test("--ranks without a run on ranks is an error before anything is simulated", function()
+  for _, args in ipairs { { ranks = 4 }, { ranks = 4, executor = "simulate" } } do
+    local w = world.run(experiment(args.executor and CPU or ""), args)
+    expect.failed(w, nil, "--ranks 4: changes nothing: nothing here is executed on ranks")
+    expect.equal(w.simulated, {})
+  end
+  expect.runs(expect.HEAD .. "moe.train { model = m, ranks = 2 }", { ranks = 4 })
+end)
+
 test("a run without the look for NaN is predicted without it", function()
   local w = expect.runs(experiment((CPU:gsub('"cpu",', '"cpu", check_finite = false,'))))
   expect.equal(w.executed[1].spec.cost.check_finite, false)

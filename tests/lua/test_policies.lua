@@ -159,18 +159,22 @@ return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { node
 
 test("a policy that fails in the middle of a run fails it; the steps before stand in the results",
   function()
-    local function stops(made)
-      made.stop_reason = "placement 'mine', rank 0, step 2, layer 1: recipe.lua:2: oh no"
-    end
-    local w = world.run(expect.HEAD .. PLACEMENT .. [[
+    for _, kind in ipairs { "run", "user" } do
+      local function stops(made)
+        made.stop_reason = "placement 'mine', rank 0, step 2, layer 1: oh no"
+        made.wrong_input = kind == "user"
+      end
+      local w = world.run(expect.HEAD .. PLACEMENT .. [[
 return moe.experiment { name = "x", model = m, systems = { moe.system "x" { p {} } },
   run = { { "cpu", ranks = 2, steps = 3 } } }]], {}, "run", stops)
-    expect.equal(w.error.kind, "run")
-    assert(w.message:find("oh no", 1, true), w.message)
-    expect.equal(#w.results.runs[1].losses, 3)
-    assert(w.results.runs[1].stop_reason:find("oh no", 1, true))
-    w = world.run(expect.HEAD .. PLACEMENT
-      .. 'moe.train { model = m, ranks = 2, system = moe.system "x" { p {} } }', {}, "run", stops)
-    expect.equal(w.error.kind, "run")
-    expect.equal(#w.error.result.losses, 1)
+      expect.equal(w.error.kind, kind)
+      assert(w.message:find("oh no", 1, true), w.message)
+      expect.equal(#w.results.runs[1].losses, 3)
+      assert(w.results.runs[1].stop_reason:find("oh no", 1, true))
+      w = world.run(expect.HEAD .. PLACEMENT
+        .. 'moe.train { model = m, ranks = 2, system = moe.system "x" { p {} } }', {}, "run", stops)
+      expect.equal(w.error.kind, kind)
+      expect.equal(#w.error.result.losses, 1)
+      expect.equal(w.message:match "^recipe%.lua:%d+: " ~= nil, kind == "user")
+    end
   end)

@@ -185,7 +185,7 @@ test("a claim without a run is undetermined, one that returns a text is an error
   local _, w = results_of 'claims = { moe.claim { id = "lancet-034", value = function() end } }'
   expect.equal(w.results.claims[1].verdict, "undetermined")
   expect.fails(recipe [[claims = { moe.claim { id = "lancet-034",
-value = function() return "x" end } }]], 7, "moe.claim.value: returned x")
+value = function() return "x" end } }]], 7, "moe.claim.value: returned 'x'")
   expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-3", value = print }', 2,
     "unknown figure 'lancet-3'")
 end)

@@ -200,7 +200,7 @@ function Plan:run(options)
   local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
     samples_ms = {}, metrics = {}, moe = {}, ranks = {}, machine_state = {},
     digest = "0011223344556677", peak_bytes = 2 ^ 20, stop_reason = world.stop_reason,
-    timelines = {} }
+    wrong_input = world.wrong_input, timelines = {} }
   for step = 1, options.steps do
     out.losses[step] = 5 - 0.1 * step
     out.metrics[step] = times(1.1 * step_ms(self.spec) + (step == 1 and 50 or 0))

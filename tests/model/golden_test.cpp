@@ -96,7 +96,8 @@ void check_values(const nlohmann::json& expected, const std::function<double(std
 
 }  // namespace
 
-TEST_CASE("five float64 steps give the reference's losses, routing, gradients and parameters") {
+TEST_CASE("five float64 steps give the reference's losses, routing, gradients and parameters",
+          "[slow]") {
   const auto gate = GENERATE(std::string("switch"), std::string("top2"));
   const bool fused = GENERATE(true, false);
   INFO(gate << (fused ? ", fused attention" : ", unfused attention"));
@@ -136,7 +137,8 @@ TEST_CASE("five float64 steps give the reference's losses, routing, gradients an
   });
 }
 
-TEST_CASE("three steps with activations in bfloat16 stay near the reference's in float64") {
+TEST_CASE("three steps with activations in bfloat16 stay near the reference's in float64",
+          "[slow]") {
   const auto gate = GENERATE(std::string("switch"), std::string("top2"));
   INFO(gate);
   const nlohmann::json reference = golden()["gates"][gate]["fp64"];

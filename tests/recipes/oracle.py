@@ -6,7 +6,7 @@
   oracle.py golden  FOLDER --binary build/release/moebench [--write] [RECIPE...]
 
 Recipes run with `--executor simulate` and seed 1; without recipes, all of recipes/ that FOLDER holds
-(freeze: all).
+(freeze: all), but for those after --except.
 
 freeze keeps a file NAME.json.xz per recipe: what it prints, results.json without dates and measured
 times, and for each plan its hash, its text, its log and the order of each lane. compare shows what
@@ -163,6 +163,7 @@ def main():
     parser.add_argument("--binary", required=True)
     parser.add_argument("--renames", type=pathlib.Path)
     parser.add_argument("--write", action="store_true")
+    parser.add_argument("--except", dest="omitted", nargs="+", type=pathlib.Path, default=[])
     parser.add_argument("recipes", nargs="*", type=pathlib.Path)
     args = parser.parse_intermixed_args()
     binary = str(pathlib.Path(args.binary).resolve())
@@ -171,6 +172,7 @@ def main():
     if not recipes:
         recipes = [r for r in sorted((ROOT / "recipes").rglob("*.lua"))
                    if args.mode == "freeze" or file_of(args.folder, r, suffix).exists()]
+    recipes = [r for r in recipes if r not in [o.resolve() for o in args.omitted]]
     renames = []
     if args.renames:
         renames = [line.split() for line in args.renames.read_text().splitlines()

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -120,6 +121,7 @@ struct RunResult {
   /// What failed, when the results of the steps before the failure are valid; "" otherwise. In a
   /// simulated run, which goes on: why a step could not run (RoutedStep::no_room()).
   std::string stop_reason;
+  bool wrong_input = false;  // what failed is the user's, for example a gate (UserError)
   std::vector<std::vector<RankStats>> ranks;  // [step][rank]
   std::vector<MachineState> machine;          // per step; only of ranks that are CPU threads
 };
@@ -143,6 +145,9 @@ constexpr auto fields_of(const RunResult*) {
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
             "what failed during the run; the results of the steps before are valid"),
+      field("wrong_input", &RunResult::wrong_input,
+            "whether the recipe or its input is the cause of stop_reason, for example a gate that "
+            "fails; the exit status is then 1"),
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
       field("machine_state", &RunResult::machine, "state of the machine at every step"),
       internal(&RunResult::timelines, kNamed), internal(&RunResult::bounds, kNamed),
@@ -151,17 +156,21 @@ constexpr auto fields_of(const RunResult*) {
       internal(&RunResult::predictions, "inference results are made of it"));
 }
 
-/// Error of a run that failed after at least one step. `so_far` has the results of the finished
-/// steps; it lacks what is only computed at the end (digest, parameters, peak_bytes). In a job it
-/// is thrown on rank 0.
-class RunFailed : public RunError {
+/// Error of a run that failed after at least one step by an Error (RunError or UserError). `so_far`
+/// has the results of the finished steps; it lacks what is only computed at the end (digest,
+/// parameters, peak_bytes). In a job it is thrown on rank 0.
+template <class Error>
+class FailedAfterSteps : public Error {
  public:
-  RunFailed(const RunError& error, RunResult result) : RunError(error) {
+  FailedAfterSteps(const Error& error, RunResult result) : Error(error) {
     result.stopped = true;
     result.stop_reason = error.what();
+    result.wrong_input = std::is_same_v<Error, UserError>;
     so_far = std::make_shared<RunResult>(std::move(result));
   }
   std::shared_ptr<RunResult> so_far;
 };
+using RunFailed = FailedAfterSteps<RunError>;
+using InputFailed = FailedAfterSteps<UserError>;
 
 }  // namespace moe

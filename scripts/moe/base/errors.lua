@@ -39,10 +39,8 @@ function M.changed(at, settings)
   return { source = at.source, name = at.name, line = at.line, settings = settings }
 end
 
---- Raises a user error at the line of the recipe that sets the field at fault. That field's path is
---- `where`, or by default the beginning of the message; it is searched in the call that starts at
---- `at`, a place from M.here() (by default, M.here() is called now) or M.changed().
-function M.user(message, at, where)
+-- The failure that M.user raises.
+local function of_user(message, at, where)
   local place = at or M.here()
   if place then
     local path = where or message:match("^([%w_.%[%]]+): ") or ""
@@ -50,7 +48,14 @@ function M.user(message, at, where)
     message = (place.settings and "%s (%s:%d): %s" or "%s%s:%d: %s"):format(place.settings or "",
       place.name, line, message)
   end
-  error(core.failure("user", message), 0)
+  return core.failure("user", message)
+end
+
+--- Raises a user error at the line of the recipe that sets the field at fault. That field's path is
+--- `where`, or by default the beginning of the message; it is searched in the call that starts at
+--- `at`, a place from M.here() (by default, M.here() is called now) or M.changed().
+function M.user(message, at, where)
+  error(of_user(message, at, where), 0)
 end
 
 --- Raises an error of the kind "command": the command line is wrong.
@@ -58,9 +63,16 @@ function M.command(message)
   error(core.failure("command", message), 0)
 end
 
---- Raises the error of a run that failed. result: the run's result up to its last step, or nil.
-function M.run(message, result)
-  local failure = core.failure("run", message)
+--- Raises the error of a run that failed.
+function M.run(message)
+  error(core.failure("run", message), 0)
+end
+
+--- Raises the error of a run that failed after at least one step. The error has the field `result`,
+--- the run's result of the steps before. at: the place of a user error.
+function M.failed(result, at)
+  local failure = result.wrong_input and of_user(result.stop_reason, at)
+    or core.failure("run", result.stop_reason)
   failure.result = result
   error(failure, 0)
 end

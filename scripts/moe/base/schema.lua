@@ -111,6 +111,7 @@ function M.merged(a, b)
   return out
 end
 
+--- Returns a value as errors show it, without the address of a table or function.
 local function show(v)
   if type(v) == "string" then return ("'%s'"):format(v) end
   if type(v) == "table" then
@@ -121,6 +122,8 @@ local function show(v)
   local short = type(v) == "number" and ("%g"):format(v)
   return short and tonumber(short) == v and short or tostring(v)
 end
+
+M.show = show
 
 local function name_text(name) return type(name) == "string" and name or show(name) end
 

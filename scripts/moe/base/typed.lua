@@ -127,25 +127,34 @@ local function record_of(class)
   return types[class]
 end
 
---- Returns the name of the first member of `value` that does not have the type that the record's
---- class ("moe.Run") documents, or nil. skip: names of members that are not looked at.
-function M.wrong(value, class, skip)
+local partial = false  -- may_lack of the outermost call of M.wrong
+
+local function wrong(value, class, skip)
   local record = record_of(class)
+  local function looked_at(name) return not (skip[name] or partial and value[name] == nil) end
   for _, m in ipairs(record.members) do
-    if not skip[m.name] and not check_of(m.type)(value[m.name]) then return m.name end
+    if looked_at(m.name) and not check_of(m.type)(value[m.name]) then return m.name, m.type end
   end
   for name, field in pairs(record.fields or {}) do
     local given, wanted = value[name], field.type == "integer" and "number" or field.type
     local good = given == nil and field.maybe
       or type(given) == (BASIC[wanted] and wanted or "table")
-    if not (skip[name] or good) then return name end
+    if looked_at(name) and not good then return name, field.as or field.type end
   end
+end
+
+--- Returns the name of the first member of `value` that does not have the type that the record's
+--- class ("moe.Run") documents, and that type; nil if all have it. skip: names of members that are
+--- not looked at. may_lack: whether members of it, and of members with a class, may be absent.
+function M.wrong(value, class, skip, may_lack)
+  partial = may_lack or false
+  return wrong(value, class, skip)
 end
 
 -- Returns whether a value is of the class: of a record all members are checked; a value of another
 -- class is a table.
 function is_of_class(value, class)
-  return type(value) == "table" and not (record_of(class) and M.wrong(value, class, {}))
+  return type(value) == "table" and not (record_of(class) and wrong(value, class, {}))
 end
 
 return M

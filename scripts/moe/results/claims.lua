@@ -135,7 +135,7 @@ local function checked(c, ours)
   if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
     errors.user(("moe.claim.value: returned %s; return a number (for a yes/no figure also a "
-      .. "boolean), or nil if there is no run"):format(tostring(ours)), c.at)
+      .. "boolean), or nil if there is no run"):format(schema.show(ours)), c.at)
   end
   return ours
 end

@@ -1,7 +1,9 @@
 -- The fields of results.json that this program reads, with their types; "?" after a name marks a
--- field that may be absent. The file may have further fields.
+-- field that may be absent. The file may have further fields. Fields of runs also have the types
+-- that moe.Run documents.
 local schema = require "moe.base.schema"
 local shape = require "moe.results.page.shape"
+local typed = require "moe.base.typed"
 
 local M = {}
 
@@ -19,9 +21,7 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["li
     ["planned?"] = "number" } },
   runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
     devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
-    ["oom?"] = "boolean", ["without_effect?"] = { { stage = "string", reason = "string" } },
-    ["choice?"] = "string", ["trace?"] = "string",
-    ["assumed?"] = "table" } },
+    ["packing?"] = { n = "number" } } },
   claims = { { id = "string", figure = "string", text = "string", unit = "string",
     verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
     ["hi?"] = "number", ["reason?"] = "string", ["label?"] = "string", ["note?"] = "string",
@@ -47,26 +47,31 @@ local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms 
   hidden_comm_ms = "number", wait_ms = "number" }
 local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
 local SIMULATED = { point = "table" }
-local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" },
-  ["no_room?"] = "string" }
+local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" } }
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
-  drops = { "number", least = 1 }, ["digest?"] = "string",
-  ["executed_peak_bytes?"] = "number", ["disturbed?"] = "string",
+  drops = { "number", least = 1 }, ["executed_peak_bytes?"] = "number",
   prediction = schema.merged(TIMES, { error = "number", ["disturbed_ops?"] = "number" }),
   ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
     ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",
-  ["unigram_entropy?"] = "number", ["stopped?"] = "boolean",
+  ["unigram_entropy?"] = "number",
   parameters = { layers = "number", hidden = "number", seq = "number", experts = "number",
     batch_per_device = "number", gate = "string", capacity_factor = "number" } }
 local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string" }
 
-local function check_run(run, file, path)
-  if not run.iteration_ms then return end
+local function check_ended(run, file, path)
   shape.check(run, ENDED, file, path)
   shape.check(run, run.provenance ~= "simulated" and EXECUTED or SIMULATED, file, path)
   if run.oom then shape.check(run, OUT_OF_MEMORY, file, path) end
   for name, constant in pairs(run.assumed or {}) do
     shape.check(constant, CONSTANT, file, path .. ".assumed." .. name)
+  end
+end
+
+local function check_run(run, file, path)
+  if run.iteration_ms then check_ended(run, file, path) end
+  local name, wanted = typed.wrong(run, "moe.Run", {}, true)
+  if name then
+    shape.fail(file, path .. "." .. name, "is not of the type that is written, " .. wanted)
   end
 end
 

@@ -508,7 +508,7 @@ local function check_schema(data, file, at)
   if type(data) == "table" and data.schema == M.SCHEMA then return end
   errors.user(("%s: has the schema version %s, but this program reads version %d; run the recipe "
     .. "again"):format(file,
-    tostring(type(data) == "table" and data.schema), M.SCHEMA), at)
+    schema.show(type(data) == "table" and data.schema or nil), M.SCHEMA), at)
 end
 
 -- Returns the content of runs.jsonl, or nil if there is no such file or it has no complete line.

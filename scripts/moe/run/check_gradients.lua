@@ -4,6 +4,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local model_lib = require "moe.spec.model"
 local schema = require "moe.base.schema"
+local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
@@ -52,7 +53,7 @@ function M.check_gradients(t)
   local fields = schema.merged(c, { executor = "cpu", precision = "f64", steps = 1,
     init = "reference", eval_batches = 0, checkpoint_every = 0, check_finite = true,
     timeout_s = 60 })
-  local spec = target.real_spec("cpu", c.model, core.args.ranks or c.ranks, nil,
+  local spec = target.real_spec("cpu", c.model, settings.ranks(c.ranks), nil,
     { name = "sgd", lr = 0, momentum = 0 }, "f64")
   spec.cost = { kind = "none" }
   local options = train.run_options("cpu", fields, spec, "moe.check_gradients", at)

@@ -294,7 +294,7 @@ function M.run(name, jobs, done)
     local ok, r = pcall(function()
       local r = result(i)
       finished(one, r, done)
-      if r.stop_reason then errors.run(r.stop_reason) end
+      if r.stop_reason then errors.failed(r, one.job.system.at) end
     end)
     if not ok then
       first_error = first_error or r

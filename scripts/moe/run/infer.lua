@@ -181,7 +181,7 @@ function M.infer(t)
   check_cluster(c, t, at)
   if c.executor == "simulate" then return simulated(c, candidate, at) end
   train.check_executor(c.executor, "moe.infer.executor", at)
-  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link, nil,
+  local spec = target.real_spec(c.executor, c.model, settings.ranks(c.ranks), c.link, nil,
     c.precision)
   spec.inference, spec.cost = true, { kind = "none" }
   spec.variants = train.variants(c.executor, c, "moe.infer", at)

@@ -118,7 +118,7 @@ local function real_jobs(e, entry, case)
     return entry.model and (entry.model[key] ~= nil or model.given[key] == nil)
   end)
   model = settings.model(model, case.point, "run." .. entry.kind .. ".model")
-  local ranks = core.args.ranks or entry.ranks
+  local ranks = settings.ranks(entry.ranks)
   local jobs, names = {}, {}
   for i, system in ipairs(case.systems) do
     names[i] = system.name

@@ -7,6 +7,7 @@
 -- frozen prediction, and again when it has ended.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
 
 local M = {}
 
@@ -41,7 +42,7 @@ local function take(data, line, fail)
   elseif type(line.record) == "table" then
     local n = line.run
     if type(n) ~= "number" or n ~= math.floor(n) or n < 1 or n > #data.runs + 1 then
-      fail(("run: the number is %s; allowed: 1 to %d"):format(tostring(n), #data.runs + 1))
+      fail(("run: the number is %s; allowed: 1 to %d"):format(schema.show(n), #data.runs + 1))
     end
     data.runs[n] = line.record
   else

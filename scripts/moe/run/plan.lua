@@ -233,7 +233,7 @@ function Plan:run(executor, t)
   train.claim_outputs(c, "moe.plan.run", at)
   local plan = target.plan_of(spec, self.candidate, at)
   errors.stop_in "check"
-  local result = train.good(train.started("running", plan, options, spec.ranks, at))
+  local result = train.good(train.started("running", plan, options, spec.ranks, at), at)
   function result.explain(of, step) return explain.of(plan, errors.here(), of, step) end
   function result.spans(of, fields)
     local here = errors.here()

@@ -111,10 +111,22 @@ local function why_not(s)
     or s.why or "reaches nothing: nothing here has such a field"
 end
 
+local ranks_read = false
+
+--- Returns the number of ranks of an executed run: that of --ranks, by default `given`.
+function M.ranks(given)
+  ranks_read = true
+  return core.args.ranks or given
+end
+
 --- Raises a user error for the first setting that has had no effect so far. which: "sure", only
 --- if it cannot have one later in the recipe either; "names", only if it is a name of `over` or
---- `params`; nil: all.
+--- `params`; nil: all, and --ranks.
 function M.check(which)
+  if not which and core.args.ranks and not ranks_read then
+    error(core.failure("user", ("--ranks %d: changes nothing: nothing here is executed on ranks")
+      :format(core.args.ranks)), 0)
+  end
   for _, s in ipairs(M.all()) do
     local asked = not which or s.sure or which == "names" and not s.head
     if asked and not (s.found or s.changed and s.used) then

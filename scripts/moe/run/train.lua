@@ -286,7 +286,7 @@ function M.run_options(executor, t, spec, path, at)
   local model, tensors = spec.model, spec.tensors
   local function field(name) return path .. "." .. name end
   check_precision(executor, t.precision, field "precision", at)
-  M.check_processes(core.args.ranks or t.ranks, t.link, path, at)
+  M.check_processes(settings.ranks(t.ranks), t.link, path, at)
   M.check_device(executor, t, path, at)
   M.check_pace(executor, t, path, at)
   local rows = t.tokens:match "%.json$"
@@ -337,11 +337,10 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
     doc = "where ranks run: on the CPU (cpu) or on a GPU (cuda)" },
 })
 
---- Returns the result of a run, or raises a run error if something failed after at least one step;
---- the error has the result of the steps before the failure.
-function M.good(result)
+--- Returns the result of a run, or raises errors.failed if something failed after one step or more.
+function M.good(result, at)
   if not result.stop_reason then return result end
-  errors.run(result.stop_reason, result)
+  errors.failed(result, at)
 end
 
 --- Runs the plan with these options and returns the result. what: a word for the status line of the
@@ -371,7 +370,7 @@ function M.train(t)
   c = settings.call(c, M.TRAIN, "moe.train", at)
   local system = c.system
   M.check_executor(c.executor, "moe.train.executor", at)
-  local spec = target.real_spec(c.executor, c.model, core.args.ranks or c.ranks, c.link,
+  local spec = target.real_spec(c.executor, c.model, settings.ranks(c.ranks), c.link,
     c.optimizer, c.precision)
   spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
@@ -389,7 +388,7 @@ function M.train(t)
     plan = target.plan_of(spec, alternatives[1][1], at)
   end
   errors.stop_in "check"
-  local result = M.good(M.started("training", plan, options, spec.ranks, at))
+  local result = M.good(M.started("training", plan, options, spec.ranks, at), at)
   if result.stopped then say_stopped(result, c.steps) end
   return result
 end

@@ -113,6 +113,7 @@ test("files that cannot be read as results are named, with the field", function(
     return world.encode(data)
   end
   refused(results, '{"schema":7}', results, "schema version 7", "reads version 1")
+  refused(results, '{"schema":{}}', results, "schema version a table, but")
   refused(results, '{"schema":', results)
   local page, err = page_of {}
   assert(not page and err.message == "old: has neither results.json nor runs.jsonl; give a folder "
@@ -126,6 +127,14 @@ test("files that cannot be read as results are named, with the field", function(
   end
   refused(results, with(function(d) d.runs[7].losses = {} end), results,
       "runs[7].losses: has 0 entries")
+  refused(results, with(function(d) d.runs[2].packing = { n = "2" } end), results,
+    "runs[2].packing.n: is a string, but must be a number")
+  for name, value in pairs { zero = "1", degrees = { 2, "4" }, recompute = "all", log = "x",
+    without_effect = { { stage = "split" } }, plan_ms = {},
+    assumed_routing = { sources = "4" } } do
+    refused(results, with(function(d) d.runs[2][name] = value end), results,
+      ("runs[2].%s: is not of the type that is written, "):format(name))
+  end
   refused(results, with(function(d) d.claims[1].lo = nil end), results, "claims[1].lo: is missing")
   refused(trace, nil, "cannot read " .. trace)
   refused(trace, "[", trace)

@@ -65,7 +65,8 @@ end)
 
 test("a line in the middle that is none is named", function()
   for _, case in ipairs { { "{\n", "line 3: " }, { "[]\n", "line 3: the line was not written" },
-      { '{"run":9,"record":{}}\n', "line 3: run: the number is 9; allowed: 1 to 1" } } do
+      { '{"run":9,"record":{}}\n', "line 3: run: the number is 9; allowed: 1 to 1" },
+      { '{"run":[],"record":{}}\n', "line 3: run: the number is a table; allowed: 1 to 1" } } do
     local files = folder()
     files["old/results.json"] = nil
     local first, rest = files["old/runs.jsonl"]:match "^([^\n]*\n[^\n]*\n)(.*)$"

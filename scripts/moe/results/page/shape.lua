@@ -8,7 +8,8 @@ local M = {}
 -- Sums and squares of such numbers, and what an axis divides them by, are numbers too.
 local LEAST, MOST = 1e-100, 1e100
 
-local function fail(file, path, why)
+--- Raises a user error that names the file and the field.
+function M.fail(file, path, why)
   errors.user(("%s: %s%s; was the file written by moebench?"):format(file,
     path == "" and "" or path .. ": ", why))
 end
@@ -20,16 +21,17 @@ function M.check(value, shape, file, path)
   local is_name = type(shape) == "string"
   local wanted = is_name and shape or "table"
   if type(value) ~= wanted then
-    fail(file, path, value == nil and "is missing"
+    M.fail(file, path, value == nil and "is missing"
       or ("is a %s, but must be a %s"):format(type(value), wanted))
   end
   if value ~= 0 and wanted == "number"
     and not (math.abs(value) >= LEAST and math.abs(value) <= MOST) then
-    fail(file, path, ("is %g, but must be 0 or of a size from %g to %g"):format(value, LEAST, MOST))
+    M.fail(file, path,
+      ("is %g, but must be 0 or of a size from %g to %g"):format(value, LEAST, MOST))
   end
   if is_name then return end
   if #value < (shape.least or 0) then
-    fail(file, path, ("has %d entries; at least %d are needed"):format(#value, shape.least))
+    M.fail(file, path, ("has %d entries; at least %d are needed"):format(#value, shape.least))
   end
   for i = 1, shape[1] and #value or 0 do
     M.check(value[i], shape[1], file, ("%s[%d]"):format(path, i))
