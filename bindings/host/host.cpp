@@ -165,19 +165,19 @@ void Host::begin_loading() {
   loading_deadline_ = std::make_unique<Deadline>(
       watchdog_,
       [this, seconds] {
-        limits_.stop(
-            "user",
-            fmt::format("the recipe is still being loaded after {} s; is there an endless loop?",
-                        seconds),
-            Limits::Where::kAnywhere);
+        limits_.stop("user",
+                     fmt::format("the recipe is still being loaded after {} s of computing; is "
+                                 "there an endless loop?",
+                                 seconds),
+                     Limits::Where::kAnywhere);
       },
       [this, seconds] {
-        exit_now(
-            fmt::format(
-                "{} was still being loaded after {} s and did not stop, so this process was ended",
-                options_.recipe, seconds),
-            1);
-      });
+        exit_now(fmt::format("{} was still being loaded after {} s of computing and did not stop, "
+                             "so this process was ended",
+                             options_.recipe, seconds),
+                 1);
+      },
+      Deadline::Clock::kOfThread);  // a loaded host does not end what a recipe's author cannot help
   loading_deadline_->arm(seconds);
 }
 

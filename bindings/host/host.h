@@ -45,7 +45,7 @@ struct HostOptions {
   bool trust = false;
   std::string cache;               // file of the profile cache
   Processes* processes = nullptr;  // the job of which this process is a member; null if none
-  double load_deadline_s = 10;
+  double load_deadline_s = 10;     // of a core
   double policy_deadline_s = 5;
   size_t memory_cap = size_t{1} << 30;
 };

@@ -1,5 +1,7 @@
 #include "bindings/host/watchdog.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 
@@ -13,9 +15,22 @@ int64_t steady_ns() {
       .count();
 }
 
+namespace {
+
+// The time of a thread's clock; 0 if the thread has ended.
+int64_t time_of(clockid_t thread) {
+  timespec time{};
+  return clock_gettime(thread, &time) == 0 ? time.tv_sec * 1'000'000'000 + time.tv_nsec : 0;
+}
+
+}  // namespace
+
 Deadline::Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,
-                   std::function<void()> ends)
-    : watchdog_(std::move(watchdog)), overdue_(std::move(overdue)), ends_(std::move(ends)) {
+                   std::function<void()> ends, Clock clock)
+    : watchdog_(std::move(watchdog)),
+      overdue_(std::move(overdue)),
+      ends_(std::move(ends)),
+      clock_(clock) {
   watchdog_->add(this);
 }
 
@@ -24,7 +39,14 @@ Deadline::~Deadline() {
 }
 
 void Deadline::arm(double seconds) {
-  due_ns_ = steady_ns() + static_cast<int64_t>(seconds * 1e9);
+  int64_t now = steady_ns();
+  if (clock_ == Clock::kOfThread) {
+    clockid_t thread{};
+    pthread_getcpuclockid(pthread_self(), &thread);
+    now = time_of(thread);
+    thread_ = thread;
+  }
+  due_ns_ = now + static_cast<int64_t>(seconds * 1e9);
 }
 
 Deadline::Pause::Pause(Deadline* deadline) : deadline_(deadline) {
@@ -37,9 +59,11 @@ Deadline::Pause::~Pause() {
   if (due_ns_ != 0) deadline_->due_ns_ = due_ns_ + (steady_ns() - begin_ns_);
 }
 
-void Deadline::check(int64_t now_ns) {
+void Deadline::check(int64_t wall_ns) {
   const int64_t due = due_ns_;
-  if (due == 0 || now_ns < due) return;
+  if (due == 0) return;
+  const int64_t now_ns = clock_ == Clock::kWall ? wall_ns : time_of(thread_);
+  if (now_ns < due) return;
   if (overdue_ && due != reported_ns_) {
     reported_ns_ = due;
     overdue_();

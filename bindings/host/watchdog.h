@@ -1,7 +1,9 @@
-// Deadlines in wall-clock time. One thread, the watchdog, checks all armed deadlines every few
-// milliseconds. Arming a deadline costs only two atomic stores, so every call of a policy can have
-// one. How a state is stopped is in limits.h, not here.
+// Deadlines of Lua code. One thread, the watchdog, checks all armed deadlines every few
+// milliseconds. Arming a deadline in wall-clock time costs only two atomic stores, so every call of
+// a policy can have one. How a state is stopped is in limits.h, not here.
 #pragma once
+
+#include <time.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -22,11 +24,13 @@ class Watchdog;
 /// The deadline of a call. When it passes, the watchdog's thread calls `overdue` once, and if the
 /// call still has not returned kGraceNs later, `ends`, which does not return; if `overdue` is null,
 /// it calls `ends` at once. Both must be safe to call from another thread. arm() sets the time,
-/// counted from now; before arm() and after disarm() there is no deadline.
+/// counted from now; before arm() and after disarm() there is no deadline. On the clock kOfThread
+/// only the time counts in which the thread that called arm() has a core.
 class Deadline {
  public:
+  enum class Clock { kWall, kOfThread };
   Deadline(std::shared_ptr<Watchdog> watchdog, std::function<void()> overdue,
-           std::function<void()> ends);
+           std::function<void()> ends, Clock clock = Clock::kWall);
   ~Deadline();
   Deadline(const Deadline&) = delete;
   Deadline& operator=(const Deadline&) = delete;
@@ -49,13 +53,15 @@ class Deadline {
 
  private:
   friend class Watchdog;
-  void check(int64_t now_ns);
+  void check(int64_t wall_ns);
 
   static constexpr int64_t kGraceNs = 2'000'000'000;
   std::shared_ptr<Watchdog> watchdog_;
   std::function<void()> overdue_, ends_;
-  std::atomic<int64_t> due_ns_{0};  // 0 if not armed
-  int64_t reported_ns_ = 0;         // due time for which `overdue` was called; watchdog thread only
+  const Clock clock_;
+  std::atomic<clockid_t> thread_{};  // clock of the thread that called arm(), with kOfThread
+  std::atomic<int64_t> due_ns_{0};   // 0 if not armed
+  int64_t reported_ns_ = 0;  // due time for which `overdue` was called; watchdog thread only
 };
 
 class Watchdog {

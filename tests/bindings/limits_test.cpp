@@ -105,3 +105,17 @@ TEST_CASE("a deadline tells once, and ends what does not heed it; a pause holds 
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   CHECK(reports == 1);
 }
+
+TEST_CASE("a deadline in a thread's own time passes when the thread works, not when it waits") {
+  const auto watchdog = std::make_shared<Watchdog>();
+  std::atomic<int> reports{0};
+  Deadline deadline(
+      watchdog, [&] { ++reports; }, [] {}, Deadline::Clock::kOfThread);
+  deadline.arm(0.1);
+  std::this_thread::sleep_for(std::chrono::milliseconds(400));
+  CHECK(reports == 0);
+  const auto begin = std::chrono::steady_clock::now();
+  while (reports == 0 && std::chrono::steady_clock::now() - begin < std::chrono::seconds(60)) {
+  }
+  CHECK(reports == 1);
+}

@@ -21,7 +21,7 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["li
     ["planned?"] = "number" } },
   runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
     devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
-    ["packing?"] = { n = "number" } } },
+    ["packing?"] = { n = "number" }, ["assumed?"] = "table" } },
   claims = { { id = "string", figure = "string", text = "string", unit = "string",
     verdict = "string", paper = "number", ["ours?"] = "number", ["lo?"] = "number",
     ["hi?"] = "number", ["reason?"] = "string", ["label?"] = "string", ["note?"] = "string",
