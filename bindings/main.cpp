@@ -71,6 +71,11 @@ void prepare(const moe::lua::HostOptions& options) {
   if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;
+  const fs::file_status there = fs::symlink_status(options.cache, error);
+  if (fs::exists(there) && !fs::is_regular_file(there)) {
+    throw moe::user_error("--cache {}: is not a regular file; give the name of a file",
+                          options.cache);
+  }
   fs::create_directories(fs::path(options.cache).parent_path(), error);
 }
 

@@ -53,7 +53,8 @@ json gates() {
                    {"scores", kScores[static_cast<int>(gate.scores)]},
                    {"weight", kWeights[static_cast<int>(gate.weight)]},
                    {"k", gate.fixed_k},
-                   {"takes_best", gate.takes_best}});
+                   {"takes_best", gate.takes_best},
+                   {"by_rule", gate.chooser == Chooser::kRule}});
     if (std::isfinite(gate.full_at)) all.back()["full_at"] = gate.full_at;
   }
   return all;

@@ -358,6 +358,8 @@ int prepare_main(lua_State* L) {
   lua_pushliteral(L, "moe");
   lua_call(L, 1, 1);
   lua_getfield(L, -1, "_main");
+  lua_pushnil(L);  // no recipe may call it
+  lua_setfield(L, -3, "_main");
   push_text(L, host.options().mode);
   if (has_recipe) {
     host.push_recipe();

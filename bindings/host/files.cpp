@@ -142,6 +142,7 @@ std::vector<fs::path> Files::roots() const {
 
 fs::path Files::readable(const std::string& path) const {
   check_path(path);
+  if (path.empty()) throw user_error("cannot read '': give the name of a file");
   std::vector<fs::path> places = {fs::absolute(path)};
   if (fs::path(path).is_relative()) {
     std::vector<fs::path> folders = {options_.recipe_dir, options_.out_dir};

@@ -74,12 +74,17 @@ Files::Options file_options(const HostOptions& options) {
 }  // namespace
 
 void exit_now(const std::string& message, int status) {
+  if (ftrylockfile(stdout) == 0) {  // another thread may hold it, and never give it back
+    fflush_unlocked(stdout);
+    funlockfile(stdout);
+  }
   const std::string line = "moebench: " + printable(message) + "\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, line.data(), line.size());
   std::_Exit(status);
 }
 
 void install_stop_handlers() {
+  signal(SIGXFSZ, SIG_IGN);  // `ulimit -f`: the write fails, as on a full disk
   for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
     struct sigaction before {};
     sigaction(number, nullptr, &before);

@@ -2,6 +2,7 @@
 // an edit changes anything, it is checked against the slots that the plan has. Edits return p.
 #include <algorithm>
 #include <map>
+#include <memory>
 
 #include "bindings/policy/placement_views.h"
 #include "engine/placement/performance_model.h"
@@ -197,13 +198,14 @@ double called_weight(lua_State* L, int64_t source, int64_t device) {
   push_number(L, source + 1);
   push_number(L, device + 1);
   call(L, 2, 1);
-  const double weight = lua_type(L, -1) == LUA_TNUMBER ? lua_tonumber(L, -1) : NAN;
-  lua_pop(L, 1);
-  if (!(weight >= 0 && weight <= 1e12)) {
+  const bool number = lua_type(L, -1) == LUA_TNUMBER;
+  const double weight = lua_tonumber(L, -1);
+  if (!(number && weight >= 0 && weight <= 1e12)) {
     throw user_error(
-        "p:share: weight of device {} for tokens of device {} is {}; give a number of at least 0",
-        device + 1, source + 1, weight);
+        "p:share: weight of device {} for tokens of device {} is {}; give a number from 0 to 1e12",
+        device + 1, source + 1, number ? fmt::format("{}", weight) : luaL_typename(L, -1));
   }
+  lua_pop(L, 1);
   return weight;
 }
 
@@ -241,6 +243,9 @@ int share(lua_State* L) {
   Placement& placement = p.edit();
   const int64_t e = check_expert(L, 2, *p.call);
   if (lua_isfunction(L, 3)) {
+    p.shares = true;
+    const auto ends =
+        std::unique_ptr<bool, void (*)(bool*)>(&p.shares, [](bool* b) { *b = false; });
     share_by(L, placement, e);
     return edited(L);
   }

@@ -24,8 +24,10 @@ struct PlacementHandle {
   Placement placement;
   bool in_force = false;                  // true for ctx.placement, which may only be read
   std::optional<DeviceLoads> loads = {};  // device loads under this placement, once computed
+  bool shares = false;                    // while a function of p:share is asked
 
   Placement& edit() {
+    if (shares) throw UserError("the function of p:share cannot edit the placement");
     if (in_force)
       throw UserError("ctx.placement cannot be edited; edit p, p:copy() or ctx.placement:copy()");
     loads.reset();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <set>
 #include <sstream>
 #include <utility>
 
@@ -254,6 +255,24 @@ class Opened {
   std::vector<Block> blocks_;
 };
 
+/// Throws UserError if the file has a parameter that the model has not. In a file parameters come
+/// before states, so it is one if a parameter of the model follows.
+void check_no_others(const std::string& path, const Opened& file, const PersistentTensors& all) {
+  std::set<std::string> ours;
+  for (const Persistent& p : all.parameters) ours.insert(p.name);
+  const Block* other = nullptr;
+  for (const Block& block : file.blocks()) {
+    const bool known = block.placement || ours.contains(block.name);
+    if (!known && other == nullptr) other = &block;
+    if (known && !block.placement && other != nullptr) {
+      throw user_error(
+          "checkpoint {}: it is of another model: the model has no parameter {}, which is in the "
+          "file with {} elements",
+          path, other->name, other->elements);
+    }
+  }
+}
+
 }  // namespace
 
 void write_checkpoint(const std::string& path, const PersistentTensors& all,
@@ -326,6 +345,7 @@ int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
 void read_parameters(const std::string& path, const PersistentTensors& all, const AllBuffers& ranks,
                      Bytes element_bytes) {
   Opened file(path, element_bytes);
+  check_no_others(path, file, all);
   std::map<std::string, std::vector<char>> contents;
   for (const Block& block : file.blocks()) {
     std::vector<char> data(storage_bytes(block.elements, block.each));

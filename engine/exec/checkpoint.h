@@ -32,9 +32,9 @@ void write_checkpoint(const std::string& path, const PersistentTensors& all,
 int64_t read_checkpoint(const std::string& path, const PersistentTensors& all,
                         const AllBuffers& ranks, Bytes element_bytes);
 
-/// Fills every rank's parameters but not its states, from a checkpoint whose model has these
-/// parameters, and maybe others; states and placements in the file are ignored. Throws as
-/// read_checkpoint does, and UserError for a parameter that the file lacks.
+/// Fills every rank's parameters but not its states, from a checkpoint of the same model; states
+/// and placements in the file are ignored. Throws as read_checkpoint does, and UserError for a
+/// parameter that the file or the model lacks.
 void read_parameters(const std::string& path, const PersistentTensors& all, const AllBuffers& ranks,
                      Bytes element_bytes);
 

@@ -213,6 +213,14 @@ TEST_CASE("a placement that loses an expert, has two owners or does not fit cann
   CHECK_THAT(placement_error(weights, true, false), Contains("needs weighted = true"));
   CHECK_THAT(placement_error("p:share(1, function() return -1 end)"),
              Contains("is -1; give a number"));
+  CHECK_THAT(placement_error("p:share(1, function() end)"),
+             Contains("is nil; give a number from 0 to 1e12"));
+  for (const char* edit : {"p:clear_shadows()", "p:drop(1, 2)", "p:share(1, 'even')"}) {
+    INFO(edit);
+    CHECK_THAT(placement_error("p:shadow(1, 2) p:share(1, function() " + std::string(edit) +
+                               " return 1 end)"),
+               Contains("the function of p:share cannot edit the placement"));
+  }
   CHECK_THAT(placement_error("p:share(1, 'evn')"),
              Contains("'evn' is not allowed; give 'local', 'even'"));
   CHECK_THAT(

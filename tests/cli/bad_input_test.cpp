@@ -222,6 +222,44 @@ TEST_CASE("a text that cannot be trained on is named, with what is wrong") {
   check_error(s.train(text(s.file("good.txt", kText))), 0, {"digest "});
 }
 
+TEST_CASE("what stands at the name of the cache and is no file is refused before anything runs") {
+  const Scratch s;
+  fs::create_directory(s.path("folder"));
+  fs::create_symlink("nowhere", s.path("link"));
+  for (const std::string& cache : {s.path("folder"), s.path("link"), std::string("/dev/null")}) {
+    const Outcome o = s.train("tokens = 'reference'", "--cache " + cache);
+    check_error(o, 1, {"--cache " + cache + ": is not a regular file"});
+    CHECK_FALSE(fs::exists(cache + ".lock"));
+  }
+}
+
+TEST_CASE("what was printed stays when a deadline ends the process") {
+  const Scratch s;
+  const std::string recipe = s.file(
+      "loop.lua",
+      "local moe = require 'moe'\nprint 'before'\n"
+      "local g = moe.policy.gate { name = 'loop', scope = 'batch', k = 1, route = function(ctx) "
+      "while true do end end } {}\n"
+      "moe.train { ranks = 2, steps = 1, tokens = 'reference', model = moe.model.gpt2_moe { "
+      "layers = 2, hidden = 32, heads = 4, seq = 16, vocab = 256, batch_per_device = 1, "
+      "experts_per_device = 2, gate = g } }");
+  check_error(run(std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + s.path("out")), 3,
+              {"before", "passed the deadline"});
+}
+
+TEST_CASE("a limit on the size of files is an error, as a full disk") {
+  const Scratch s;
+  const std::string recipe = s.file("print.lua",
+                                    "local moe = require 'moe'\n"
+                                    "moe.train { ranks = 2, steps = 1, tokens = 'reference', "
+                                    "checkpoint_to = 'a.ckpt', model = moe.model.gpt2_moe { "
+                                    "layers = 2, hidden = 64, heads = 4, seq = 16, vocab = 256, "
+                                    "batch_per_device = 1, experts_per_device = 2 } }");
+  check_error(run("ulimit -f 20; " + std::string(MOEBENCH_BINARY) + " run " + recipe +
+                  " --cache :memory: --out " + s.path("out")),
+              3, {"a.ckpt", "too large"});
+}
+
 TEST_CASE("a corrupt profile cache is named, set aside and replaced") {
   const Scratch s;
   const std::string cache = s.file("cache.sqlite", "this is not a database, not at all" + kText);

@@ -87,6 +87,22 @@ TEST_CASE("checkpoint_every leaves the last complete multiple when a later step 
         run_cpu(*plan, options_of(*plan, 4)).digest);
 }
 
+TEST_CASE("parameters of a deeper model are not those of this one, states of an optimizer are") {
+  const Folder folder("deeper");
+  const auto plan = small_plan(2);
+  const PersistentTensors all = persistent_tensors(*plan);
+  RankBuffers a(*plan, 4), b(*plan, 4);
+  const AllBuffers ranks = {&a, &b};
+  Gpt2 deeper = small_model();
+  deeper.layers += 1;
+  CHECK_THROWS_WITH(
+      read_parameters(written(folder, *plan_of(spec_of(deeper, 2)), 1), all, ranks, 4),
+      Contains("of another model: the model has no parameter b2.ln1.w"));
+  PlanSpec adamw = spec_of(small_model(), 2);
+  adamw.optimizer = Adamw();
+  CHECK_NOTHROW(read_parameters(written(folder, *plan_of(adamw), 1), all, ranks, 4));
+}
+
 TEST_CASE("nothing but the checkpoint is left in its folder") {
   const Folder folder("only");
   written(folder, *small_plan(1), 1);

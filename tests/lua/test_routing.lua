@@ -106,6 +106,15 @@ local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, bat
   end
 end)
 
+test("a gate that reads no scores takes no workload", function()
+  for _, gate in ipairs { "hash", "random" } do
+    expect.fails(expect.HEAD .. ("moe.train { ranks = 2, model = moe.model.gpt2_moe { vocab = 256, "
+      .. "layers = 2, hidden = 16, heads = 2, seq = 8, batch_per_device = 1, experts = 2, "
+      .. "gate = '%s', routing = moe.workload 'zipf' { s = 1 } } }"):format(gate), 2,
+      ("routing: the gate '%s' reads no scores, so that 'zipf"):format(gate))
+  end
+end)
+
 test("a trace is a model's routing, too", function()
   local w = expect.runs(model "routing = moe.trace 'a.trace' { cycle = true }"
     .. "moe.train { model = m, record = 'b.trace' }")
@@ -158,6 +167,17 @@ test("two traces are not written to one name; the same one may be made again", f
     .. import:format("b", "y"))
   expect.fails(expect.HEAD .. import:format("a", "x") .. import:format("b", "./x"), 3,
     "moe.trace.import.to: './x' is already written by moe.trace.import of a")
+  -- An import that failed has written nothing.
+  local w = world.run(expect.HEAD .. "print(pcall(moe.trace.import, { format = 'csv', "
+    .. "files = { 'bad' }, to = 'x' }))\n" .. import:format("a", "x"), nil, nil, function(_, core)
+      local trace_import = core.trace_import
+      core.trace_import = function(t)
+        if t.files[1] == "bad" then error("bad:1: a number is missing", 0) end
+        return trace_import(t)
+      end
+    end)
+  assert(not w.error, w.message)
+  expect.equal(w.imported.files, { "a" })
   expect.fails(expect.HEAD .. import:format("a", "x")
     .. "moe.trace.export { format = 'csv', trace = 'y', to = 'x' }", 3, "moe.trace.export.to: 'x'")
   expect.fails(expect.HEAD .. import:format("a", "results.json"), 2, "is a name that moebench uses")

@@ -245,6 +245,10 @@ test("checkpoints are in the output folder; --trust reads others", function()
         ("moe.train.%s: '%s' is outside the output folder"):format(field, name))
     end
   end
+  for _, field in ipairs { "checkpoint_to", "resume_from", "record" } do
+    expect.fails(train(("steps = 1,\n%s = ''"):format(field)), 3,
+      ("moe.train.%s: '' is not allowed; give the name of a file"):format(field))
+  end
   o = options_of("resume_from = '/tmp/b'", { trust = true })
   expect.equal(o.resume_from, "/tmp/b")
   expect.failed(world.run(train "checkpoint_to = '/tmp/a'", { trust = true }), 2,

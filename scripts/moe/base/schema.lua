@@ -111,14 +111,18 @@ function M.merged(a, b)
   return out
 end
 
---- Returns a value as errors show it, without the address of a table or function.
+local MOST_SHOWN = 200  -- bytes of a text
+
+--- Returns a value as errors show it: the beginning of a long text, and no address.
 local function show(v)
-  if type(v) == "string" then return ("'%s'"):format(v) end
+  if type(v) == "string" then
+    return ("'%s'%s"):format(v:sub(1, MOST_SHOWN), #v > MOST_SHOWN and ".." or "")
+  end
   if type(v) == "table" then
     local class = (getmetatable(v) or {}).__name
     return as_made[v] and M.classes[class] and ("a moe.%s object"):format(class) or "a table"
   end
-  if type(v) == "function" then return "a function" end
+  if type(v) == "function" or type(v) == "thread" then return "a " .. type(v) end
   local short = type(v) == "number" and ("%g"):format(v)
   return short and tonumber(short) == v and short or tostring(v)
 end

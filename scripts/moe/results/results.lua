@@ -76,6 +76,9 @@ local ROWS = {
   { "num_ops", "integer", "number of ops of a rank" },
   { "simulate_ms", "number?", "time to simulate the plan" },
   { "init", "string?", "how parameters are initialized" },
+  { "parameters_from", "string?", "the file that the parameters were read from in place of it" },
+  { "resume_from", "string?", "the checkpoint that the run went on from; step 1 of its results is "
+    .. "the first step after it" },
   { "tokens", "string?", "text or reference" }, { "text", "string?", "path of the text" },
   { "expert_products", "string?",
     "how experts' matrix products run, if the recipe states it" },
@@ -159,7 +162,8 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "same_routing_ms", "number?", "the same for the routing of the run's first 64 steps; absent if "
     .. "the routing was known before the run" },
   { "lo_ms", "number?", "lower end of the interval of iteration_ms, which 9 of 10 runs at the same "
-    .. "speed are expected to be in; absent without a rehearsal" },
+    .. "speed are expected to be in; absent without a rehearsal, and if it would reach beyond a tenth or ten "
+    .. "times of iteration_ms" },
   { "hi_ms", "number?", "upper end" },
   { "inside", "boolean?", "whether `error` is within the interval; with same_routing_ms, within "
     .. "one that does not count how much the routing may vary" },
@@ -336,8 +340,8 @@ end
 -- Fields that describe what was run, except for the system.
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
-  "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init", "tokens",
-  "text", "check_finite", "expert_products", "attention" }
+  "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init",
+  "parameters_from", "resume_from", "tokens", "text", "check_finite", "expert_products", "attention" }
 
 --- Returns the fields that describe what was run, except for the system. They are equal for runs
 --- that differ only in the system.

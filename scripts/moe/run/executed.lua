@@ -110,9 +110,10 @@ local function planned(name, job)
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
   run.simulate_ms = nil  -- not a simulation's time: it includes the profiling of ops
   for _, k in ipairs(results.OF_OPTIONS) do run[k] = entry[k] end
-  for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention" } do
+  for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention", "resume_from" } do
     run[k] = entry[k]
   end
+  run.parameters_from = entry.parameters
   return { job = job, made = made, run = run }
 end
 
@@ -150,6 +151,10 @@ local function uncertainty(info, simulated, spec, steps)
   return NINETY * math.sqrt(known + routes ^ 2), NINETY * math.sqrt(known)
 end
 
+-- The widest interval that is given: a wider one, after a rehearsal whose steps took very different
+-- times, says nothing.
+local WIDEST = math.log(10)
+
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
 -- disk.
 local function predict(all)
@@ -171,9 +176,11 @@ local function predict(all)
     if one.job.spec.cost.rehearse > 0 then
       local half, of_known_routing = uncertainty(info, made.sim.samples_ms, one.job.spec,
         one.job.entry.steps)
-      one.of_known_routing = of_known_routing
-      run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
-      run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
+      if half <= WIDEST then
+        one.of_known_routing = of_known_routing
+        run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
+        run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
+      end
     end
   end
   for _, one in ipairs(all) do one.number, one.trace = session.add_run(one.run) end
@@ -253,7 +260,9 @@ local function at_same_speed(one, r)
   -- A run that ended after its first step has no other.
   p.steady_ms = #steady > 0 and steady:middle() or run.iteration_ms
   p.error = p.steady_ms / at_speed - 1
-  p.inside = math.abs(math.log(1 + p.error)) <= one.of_known_routing
+  if one.of_known_routing then
+    p.inside = math.abs(math.log(1 + p.error)) <= one.of_known_routing
+  end
 end
 
 -- Completes the record of a run with its result, appends it to `done` if at least one step has run,

@@ -35,6 +35,9 @@ function M.claim(name, who, path, at, again)
   writers[key] = who
 end
 
+--- Gives up a claim, since nothing was written.
+function M.release(name) writers[tidy(name)] = nil end
+
 local taken = false  -- whether the output folder has results of this process only
 
 --- Called before the first result is written: moves the results of an earlier run in the output

@@ -239,6 +239,9 @@ M.REAL_RUN = schema.merged(M.RUN, {
 --- folder, except, with --trust, for a file that is read. folder: the output folder if the file is
 --- read, nil if it is written.
 function M.checkpoint(name, folder, path, at)
+  if name == "" then
+    errors.user(("%s: '' is not allowed; give the name of a file"):format(path), at)
+  end
   local outside = name and (name:match("^/") or ("/" .. name .. "/"):match("/%.%./"))
   if outside and not (folder and core.args.trust) then
     errors.user(("%s: '%s' is outside the output folder; give a name in that folder%s"):format(path,

@@ -156,13 +156,19 @@ end
 
 local converted = {}  -- name of a file -> the options with which it was written, as JSON
 
--- Claims the output file c.to for moe.trace.`name`. Raises a user error if the recipe already
--- writes that file, unless with the same options.
-local function claim_output(c, name, at)
+-- Does what moe.trace.`name` with the fields c does, whose output file c.to it claims. Raises a
+-- user error if the recipe has written that file, unless with the same options.
+local function write_claimed(c, name, at)
   local what = core.json_encode(c)
   outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
     ("moe.trace.%s.to"):format(name), at, converted[c.to] == what)
+  local ok, made = pcall(errors.call, at, core["trace_" .. name], c)
+  if not ok then
+    if not converted[c.to] then outputs.release(c.to) end
+    error(made, 0)
+  end
   converted[c.to] = what
+  return made
 end
 
 local function import(t)
@@ -182,8 +188,7 @@ local function import(t)
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
   errors.stop_in "check"
-  claim_output(c, "import", at)
-  return errors.call(at, core.trace_import, c)
+  return write_claimed(c, "import", at)
 end
 
 local function export(t)
@@ -194,9 +199,8 @@ local function export(t)
   c.step, c.layer = c.step or 1, c.layer or 1
   errors.stop_in "policies"
   errors.stop_in "check"
-  claim_output(c, "export", at)
   -- Copied to a plain list, which moe.trace.import accepts as `files`.
-  return schema.merged(errors.call(at, core.trace_export, c), {})
+  return schema.merged(write_claimed(c, "export", at), {})
 end
 
 --- A table of the functions moe.trace.read, import and export that can also be called: moe.trace

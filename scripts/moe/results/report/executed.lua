@@ -170,9 +170,13 @@ function M.closing_lines(runs)
   local first, lines = runs[1], effects.lines(runs)
   for _, run in ipairs(runs) do
     if run.stopped then
-      lines[#lines + 1] = ("%s %s after %d steps"):format(run.system,
-        run.stop_reason and "failed" or "was interrupted", #run.losses)
+      lines[#lines + 1] = ("%s %s after %d step%s"):format(run.system, run.stop_reason and "failed"
+        or "was interrupted", #run.losses, #run.losses == 1 and "" or "s")
     end
+  end
+  if first.resume_from then
+    lines[#lines + 1] = ("Resumed from %s: step 1 is the first after the checkpoint"):format(
+      first.resume_from)
   end
   if first.eval_loss and first.unigram_entropy then
     lines[#lines + 1] = ("Held-out loss %.4f; unigram entropy of the text %.4f nats"):format(

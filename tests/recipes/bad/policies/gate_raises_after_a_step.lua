@@ -1,5 +1,5 @@
 -- exit: 1
--- says: failed after 1 steps
+-- says: failed after 1 step
 -- says: gate 'broken'
 -- says: gate_raises_after_a_step.lua:8: oh no
 local moe = require "moe"
