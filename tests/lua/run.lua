@@ -25,8 +25,9 @@ end
 for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
   "inference", "infer", "run/runs", "run/journal", "figures/page", "figures/charts",
-  "figures/sensitivity", "search/explore", "search/real", "search/space", "papers/lina",
-  "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings", "command/diff" } do
+  "figures/sensitivity", "search/explore", "search/real", "search/search", "search/space",
+  "papers/lina", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
+  "command/diff" } do
   require((name:gsub("[^/]+$", "test_%0")))
 end
 

@@ -77,6 +77,13 @@ function M.failed(result, at)
   error(failure, 0)
 end
 
+--- Returns whether an error says that the command was interrupted: in the engine, which then plans
+--- and simulates nothing any more, at a line of the recipe or in a policy ("recipe.lua:6:
+--- interrupted (in schedule 'mine')").
+function M.is_interrupt(err)
+  return core.kind_of(err) == "run" and (": " .. err.message):find(": interrupted", 1, true) ~= nil
+end
+
 --- Returns what f(...) returns. f is a function of moe.core; an error that f raises as a string (a
 --- UserError in C++) is raised by M.user(error, at); any other error is raised unchanged.
 function M.call(at, f, ...)

@@ -37,7 +37,7 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["li
     policies = { { policy = "string", n = "number", refused = "number", ["why?"] = "string",
       ["best_ms?"] = "number", ["techniques?"] = "string" } },
     ["bound_ms?"] = "number", ["least_bound_ms?"] = "number", searched_s = "number",
-    ["budget_s?"] = "number",
+    ["budget_s?"] = "number", ["interrupted?"] = "boolean",
     model = "string", cluster = "string", devices = "number", memory_bytes = "number",
     steps = "number", cached = "number", took_s = "number", simulated = "number",
     no_rows = "number", ["no_room?"] = "string", excluded = "number",

@@ -73,7 +73,7 @@ function Tried:outcome(system, spec)
   local ok, result = pcall(simulations.outcome, self:spec_for(system, spec), system, {})
   if ok then return result end
   local kind = core.kind_of(result)
-  if kind ~= "user" and kind ~= "run" or result.message == "interrupted" then error(result, 0) end
+  if kind ~= "user" and kind ~= "run" or errors.is_interrupt(result) then error(result, 0) end
   return nil, reason_of(result, self.at)
 end
 
@@ -188,6 +188,9 @@ function Tried:allows(has)
   return self.c.allowed(schema.namespace("has", "technique or policy", has)) and true or false
 end
 
+--- Lets exact() simulate nothing from now on: mixes that were not tried have no value.
+function Tried:stop() self.ended = true end
+
 --- Returns the value of a mix, simulating it if it was not tried before; nil if it is refused.
 function Tried:exact(mix, weight)
   local chosen, key = self.space:chosen(mix), self.space:key(mix)
@@ -197,6 +200,7 @@ function Tried:exact(mix, weight)
     return nil
   end
   local known = self.of[key]
+  if self.ended and not known then return nil end
   local entry = known or self:entry(mix)
   if not known and entry.why then self:learn(chosen, entry.why) end
   if not known and not entry.why then self:unlearn(chosen) end
@@ -221,7 +225,14 @@ function Tried:value(mix, weight)
   return value
 end
 
---- Simulates the known systems that train.
+-- Returns whether the outcome of known system a is better than that of b.
+local function is_better(a, b)
+  local function time(s) return s.outcome.oom and math.huge or s.outcome.iteration_ms end
+  if time(a) ~= time(b) then return time(a) < time(b) end
+  return a.name < b.name
+end
+
+--- Simulates the known systems that train. After an error those before it are known.
 function Tried:known_systems()
   for name in pairs(system_lib.known) do
     local system = system_lib.named(name, self.at)
@@ -232,13 +243,9 @@ function Tried:known_systems()
     local outcome = train and self:outcome(system)
     if outcome then
       self.systems[#self.systems + 1] = { name = name, system = system, outcome = outcome }
+      table.sort(self.systems, is_better)
     end
   end
-  local function order(s) return s.outcome.oom and math.huge or s.outcome.iteration_ms end
-  table.sort(self.systems, function(a, b)
-    if order(a) ~= order(b) then return order(a) < order(b) end
-    return a.name < b.name
-  end)
 end
 
 local STARTS = 3  -- known systems from which descents begin
@@ -285,9 +292,9 @@ function Tried:first_reason()
   end
 end
 
--- Returns the record of a system.
-function Tried:record_of(system, outcome, label)
-  local job = { system = { name = system.name }, index = 1, case = { point = {} },
+-- Returns the record of a system, under this name.
+function Tried:record_of(system, name, outcome, label)
+  local job = { system = { name = name }, index = 1, case = { point = {} },
     spec = self:spec_for(system), assumed = schema.merged(self.c.model.assumed,
       self.c.cluster.assumed) }
   local run = simulated.record(self.c.name, job, outcome)
@@ -295,18 +302,19 @@ function Tried:record_of(system, outcome, label)
   return run
 end
 
---- Returns the record of a mix, whose system gets this name.
+--- Returns the record of a mix, whose system gets this name. What is known of a tried mix is found
+--- under the name that entry() gives it.
 function Tried:record(mix, name)
-  local system = self.space:system(mix, name, self.at)
+  local system = self.space:system(mix, "mix", self.at)
   local outcome, why = self:outcome(system)
   if not outcome then errors.user("moe.search: the mix is refused: " .. why, self.at) end
-  return self:record_of(system, outcome, self.space:label(mix))
+  return self:record_of(system, name, outcome, self.space:label(mix))
 end
 
 --- Returns the records of the known systems, the best first.
 function Tried:named()
   local list = core.array {}
-  for i, s in ipairs(self.systems) do list[i] = self:record_of(s.system, s.outcome) end
+  for i, s in ipairs(self.systems) do list[i] = self:record_of(s.system, s.name, s.outcome) end
   return list
 end
 
@@ -368,7 +376,7 @@ function Tried:front(best, weight)
   for _, p in ipairs(self:points()) do
     if p.peak_bytes < least then
       least = p.peak_bytes
-      front[#front + 1] = p.named and self:record_of(p.named.system, p.named.outcome)
+      front[#front + 1] = p.named and self:record_of(p.named.system, p.named.name, p.named.outcome)
         or self:record(named[self:entry(p.mix).hash] or p.mix, ("front_%d"):format(#front + 1))
     end
   end

@@ -207,6 +207,8 @@ schema.record("search", "search", "what moe.search found", {
   { "exhaustive", "boolean", "whether all mixes were seen" },
   { "patience", "integer?", "the field `patience`, if the search ended by it" },
   { "budget_s", "number", "the field `budget_s`: seconds after which no further mix is begun" },
+  { "interrupted", "boolean?", "true after an interruption: the other fields say what was seen "
+    .. "until then, without contributions and order" },
   { "searched_s", "number", "seconds in which mixes were looked for" },
   { "took_s", "number", "seconds of the whole search, contributions and order included" },
   { "executed", "moe.SearchExecuted?", "what the executed runs say, with execute" },
@@ -295,6 +297,69 @@ local function found(c, space, tried, best, weight)
   return s
 end
 
+-- Looks for mixes. search: { c, space, tried, objectives, weights, begin, before }; sets its
+-- `exhaustive` and `searched_s`.
+local function look(search)
+  see_given(search.space, search.tried, search.weights[1])
+  search.tried:known_systems()
+  search.exhaustive = explore_all(search.space, search.tried, search.c, search.weights,
+    search.begin)
+  search.searched_s = core.clock() - search.begin
+end
+
+-- Evaluates what was seen, with `best` or a simpler mix as the best one; prints it, adds it to the
+-- results and returns it and the best mix.
+local function conclude(search, best)
+  local c, space, tried, weight = search.c, search.space, search.tried, search.weights[1]
+  best = simplest(space, tried, best, weight)
+  local s = found(c, space, tried, best, weight)
+  s.exhaustive, s.objective, s.searched_s = search.exhaustive, search.objectives, search.searched_s
+  s.budget_s, s.interrupted = c.budget_s, search.interrupted
+  s.patience = not s.exhaustive and s.searched_s < c.budget_s and not s.interrupted and c.patience
+    or nil
+  s.took_s = core.clock() - search.begin
+  s.cached = simulations.counts(search.before).found
+  local why
+  if not s.best.oom then s.recipe, why = text.write_recipe(c, space, best) end
+  search.printed = true
+  text.print(s, why)
+  session.add_search(c.name, s, seen_of(tried))
+  return s, best
+end
+
+-- Evaluates what was seen before an interruption, from what is kept of simulations that are done.
+local function conclude_early(search)
+  local best = search.tried:best(search.weights[1])
+  if not best then return end
+  search.tried:stop()
+  search.interrupted, search.c = true, schema.merged(search.c, { contributions = false })
+  search.exhaustive = search.exhaustive or false
+  search.searched_s = search.searched_s or core.clock() - search.begin
+  local ok, err = xpcall(function() conclude(search, best) end, errors.with_traceback)
+  if not ok and not errors.is_interrupt(err) then error(err, 0) end
+end
+
+-- Looks for mixes, and returns what conclude() returns. After an interruption it concludes from
+-- what was seen, and raises the interruption again.
+local function look_and_conclude(search, at)
+  local s, best
+  local ok, err = xpcall(function()
+    look(search)
+    best = search.tried:best(search.weights[1])
+    if not best then
+      local why = search.tried:first_reason()
+      errors.user(why and "moe.search: no mix can be planned; the first was refused: " .. why
+        or "moe.search.allowed: allows no mix of those seen; return true for some", at)
+    end
+    s, best = conclude(search, best)
+  end, errors.with_traceback)
+  if ok then return s, best end
+  if errors.is_interrupt(err) and not search.printed then
+    core.undisturbed(function() conclude_early(search) end)
+  end
+  error(err, 0)
+end
+
 --- moe.search{...}: returns { best, front, contributions, ... }, as the type "search" documents,
 --- prints it, and adds it to results.json.
 function M.search(t)
@@ -314,29 +379,9 @@ function M.search(t)
   errors.stop_in "check"
   local begin, before = core.clock(), simulations.counts()
   session.begin({ name = c.name, title = "", over = {}, params = {}, set = core.args.set })
-  local tried = mixes.new(space, spec_of(c), c, at)
-  local weights = weights_of(objectives)
-  see_given(space, tried, weights[1])
-  tried:known_systems()
-  local exhaustive = explore_all(space, tried, c, weights, begin)
-  local searched_s = core.clock() - begin
-  local best = tried:best(weights[1])
-  if not best then
-    local why = tried:first_reason()
-    errors.user(why and "moe.search: no mix can be planned; the first was refused: " .. why
-      or "moe.search.allowed: allows no mix of those seen; return true for some", at)
-  end
-  best = simplest(space, tried, best, weights[1])
-  local s = found(c, space, tried, best, weights[1])
-  s.exhaustive, s.objective, s.searched_s = exhaustive, objectives, searched_s
-  s.budget_s = c.budget_s
-  s.patience = not exhaustive and searched_s < c.budget_s and c.patience or nil
-  s.took_s = core.clock() - begin
-  s.cached = simulations.counts(before).found
-  local why
-  if not s.best.oom then s.recipe, why = text.write_recipe(c, space, best) end
-  text.print(s, why)
-  session.add_search(c.name, s, seen_of(tried))
+  local tried, weights = mixes.new(space, spec_of(c), c, at), weights_of(objectives)
+  local s, best = look_and_conclude({ c = c, space = space, tried = tried, weights = weights,
+    objectives = objectives, begin = begin, before = before }, at)
   if execute then
     s.executed = real.run(c, execute, space, tried, best, weights[1])
     text.print_executed(s)

@@ -14,8 +14,8 @@ function M.head(s)
     memory, steps)
 end
 
---- Returns a line on how much of the space was seen.
-function M.seen(s)
+-- Returns a line on how much of the space was seen.
+local function seen(s)
   local refused = 0
   for _, one in ipairs(s.refused) do refused = refused + one.n end
   local text = ("%d of %d mixes planned, %d of them refused, and %d known systems in %.0f s")
@@ -43,6 +43,14 @@ function M.seen(s)
   if not s.patience then return text end
   return text .. (".\nIt ended before its budget, since %d descents in a row found nothing better; "
     .. "a larger `patience` sees more"):format(s.patience)
+end
+
+--- Returns a line on how much of the space was seen, and one that says so if the search was
+--- interrupted.
+function M.seen(s)
+  if not s.interrupted then return seen(s) end
+  return seen(s) .. ".\nThe search was interrupted: this is what was seen until then, without "
+    .. "contributions and order"
 end
 
 --- Returns a line on how fast a mix can be.

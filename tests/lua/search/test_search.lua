@@ -1,0 +1,63 @@
+local expect = require "expect"
+local test = require "test"
+
+-- A recipe with a search of these fields, on line 2.
+local function search_of(fields)
+  return expect.HEAD .. "moe.search { model = m, cluster = moe.cluster.p4de { nodes = 2 },"
+    .. fields .. " }\n"
+end
+
+-- Runs the search of the fields, in which the plan of number n + 1 is interrupted, and all after
+-- it. first: the message of the first interruption.
+local function interrupted(fields, n, first)
+  local world = require "world"
+  return world.run(search_of(fields), {}, "run", function(w, core)
+    local plan = core.plan
+    function core.plan(spec)
+      if #w.plans >= n then
+        local message = first or "interrupted"
+        first = nil
+        error(core.failure("run", message), 0)
+      end
+      return plan(spec)
+    end
+  end)
+end
+
+local FIELDS = ' techniques = { "partition", "dw_schedule", "zero", "recompute" }'
+
+test("a search that is interrupted evaluates, prints and writes what it has seen", function()
+  local all = #expect.runs(search_of(FIELDS)).plans
+  for _, n in ipairs { 1, 2, 12, math.floor(all / 2), all - 1 } do
+    local w = interrupted(FIELDS, n)
+    expect.equal(w.error.kind, "run")
+    expect.equal(w.message, "interrupted")
+    local s = w.results.searches[1]
+    expect.equal(s.interrupted, true)
+    expect.equal(s.patience, nil)
+    expect.equal(#s.contributions + #s.order, 0)
+    expect.equal(s.plain.iteration_ms, 100)
+    assert(#s.top >= 1 and #s.front >= 1 and s.best.iteration_ms <= 100)
+    assert(w.output:find("The search was interrupted: ", 1, true), w.output)
+    assert(w.output:find("iteration ms", 1, true), w.output)
+    assert(w.files["out/runs.jsonl"]:find('"search":{"best"', 1, true))
+    assert(w.files["out/search_best.lua"])
+    expect.equal(#s.named > 0, n > 1)
+    for i = 2, #s.named do assert(s.named[i - 1].iteration_ms <= s.named[i].iteration_ms) end
+  end
+end)
+
+test("a search that is interrupted before anything is simulated writes nothing", function()
+  local w = interrupted(FIELDS, 0)
+  expect.equal(w.message, "interrupted")
+  expect.equal(w.output, "")
+  expect.equal(w.results, nil)
+end)
+
+test("an interruption in a policy is no refusal of the mix", function()
+  local w = interrupted(FIELDS, 1, "recipe.lua:2: interrupted (in schedule 'mine')")
+  expect.equal(w.message, "recipe.lua:2: interrupted (in schedule 'mine')")
+  expect.equal(#w.results.searches[1].refused, 0)
+  w = interrupted(FIELDS, 60, "recipe.lua:2: interrupted (in schedule 'mine')")
+  expect.equal(#w.results.searches[1].refused, 0)
+end)
