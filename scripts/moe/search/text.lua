@@ -16,11 +16,14 @@ local function pass_text(pass)
   return ("moe.pass.%s %s"):format(pass.name, options)
 end
 
---- Returns the mix as the Lua text of a moe.system. A policy of the recipe is written as its name
---- with its options, as if its constructor were in a variable of that name.
+--- Returns the mix as the Lua text of a moe.system, which is named "best" unless it is the plain
+--- mix. A policy of the recipe is written as its name with its options, as if its constructor were
+--- in a variable of that name. Since only a known system may have no passes, a mix that has fields
+--- alone is written as "best" whose one member is "plain" with these fields.
 function M.system(space, mix)
   local lines, set = {}, { all_reduce = system_lib.AFTER }
-  for _, choice in ipairs(space:chosen(mix)) do
+  local chosen = space:chosen(mix)
+  for _, choice in ipairs(chosen) do
     for _, pass in ipairs(choice.passes) do lines[#lines + 1] = "  " .. pass_text(pass) .. "," end
     set = schema.merged(set, choice.set)
   end
@@ -28,7 +31,9 @@ function M.system(space, mix)
   for key, value in pairs(set) do
     lines[#lines + 1] = ("  %s = %s,"):format(key, lua_text.text(value, "  "))
   end
-  return ("moe.system %q {\n%s\n}"):format(name, table.concat(lines, "\n"))
+  local text = ("moe.system %q {\n%s\n}"):format(name, table.concat(lines, "\n"))
+  if name == "best" or #chosen == 0 then return text end
+  return ('moe.system "best" { of = { %s } }'):format(text)
 end
 
 -- Returns the text of a model of a built-in architecture; nil and why it cannot be written.
@@ -50,7 +55,7 @@ local function cluster_text(cluster)
 end
 
 local FILE = [[
--- The best mix that %s found for this model and cluster, beside the plain one,
+-- The best mix that %s found for this model and cluster%s,
 -- which has no technique at all.
 local moe = require "moe"
 
@@ -59,7 +64,7 @@ return moe.experiment {
   model = %s,
   cluster = %s,
   optimizer = %s,
-  systems = { %s, %s },
+  systems = { %s },
 }
 ]]
 
@@ -76,9 +81,11 @@ function M.write_recipe(c, space, best)
   local cluster
   cluster, why = cluster_text(c.cluster)
   if not cluster then return nil, why end
-  core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name, model, cluster,
-    lua_text.text(c.optimizer, "  "), (M.system(space, space:plain()):gsub("\n", "\n    ")),
-    (M.system(space, best):gsub("\n", "\n    "))))
+  local is_plain, systems = #space:chosen(best) == 0, M.system(space, space:plain())
+  if not is_plain then systems = systems .. ", " .. M.system(space, best) end
+  core.write_output(c.name .. "_best.lua", FILE:format(core.recipe.name,
+    is_plain and " is the plain one" or ", beside the plain one", model, cluster,
+    lua_text.text(c.optimizer, "  "), (systems:gsub("\n", "\n    "))))
   return c.name .. "_best.lua"
 end
 

@@ -61,3 +61,30 @@ test("an interruption in a policy is no refusal of the mix", function()
   w = interrupted(FIELDS, 60, "recipe.lua:2: interrupted (in schedule 'mine')")
   expect.equal(#w.results.searches[1].refused, 0)
 end)
+
+-- Runs the recipe of the best mix that a search of the fields writes; `better` is the technique or
+-- field of a system that takes less time. Returns the names of its systems.
+local function systems_of_recipe(fields, better)
+  local w = expect.runs(search_of(fields), {}, "run", function(w)
+    function w.step_ms(spec, ms)
+      local zero, again = spec.system.zero or 0, spec.system.recompute
+      local is = { zero = zero > 0, recompute = again and again ~= "none" }
+      return is[better] and ms / 2 or ms
+    end
+  end)
+  local names = {}
+  for _, run in ipairs(expect.runs(w.files["out/search_best.lua"]).results.runs) do
+    names[#names + 1] = run.system
+  end
+  return names
+end
+
+test("a search's recipe names the best mix and the plain one differently, and lists the plain one "
+  .. "once where it is the best", function()
+  expect.equal(systems_of_recipe(' techniques = { "zero", "recompute" }', "zero"),
+    { "plain", "best" })
+  expect.equal(systems_of_recipe(' techniques = { "zero", "recompute" }', "recompute"),
+    { "plain", "best" })
+  expect.equal(systems_of_recipe(' techniques = { "dw_schedule" }'), { "plain", "best" })
+  expect.equal(systems_of_recipe(' techniques = { "zero" }'), { "plain" })
+end)
