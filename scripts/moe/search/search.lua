@@ -21,7 +21,8 @@ local M = {}
 local OBJECTIVES = { "iteration_ms", "peak_bytes" }
 
 M.FIELDS = {
-  name = { type = "string", default = "search", doc = "the search's name in results" },
+  name = { type = "string", default = "search",
+    doc = "the search's name in results, which no other search of the recipe has" },
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   optimizer = target.OPTIMIZER_FIELD,
@@ -30,10 +31,12 @@ M.FIELDS = {
       .. "of a system; prophet_split is prophet with split = true: "
       .. table.concat(space_lib.TECHNIQUES, ", ") },
   with = { type = "list", of = { type = "pass" }, default = {},
-    doc = "policies of the recipe, or passes with options of their own, which a mix has or has "
-      .. "not; of placements, a mix has at most one" },
+    doc = "policies of the recipe, or passes with options of their own that no technique has, "
+      .. "which a mix has or has not; of placements, which techniques may have too, a mix has at "
+      .. "most one" },
   options = { type = "table", default = {}, as = "table<string, table<string, any[]>>",
-    doc = "pass -> option -> list of the values to try, in place of the built-in lists" },
+    doc = "pass -> option -> list of the values to try, in place of the built-in lists; for passes "
+      .. "of the techniques" },
   allowed = { type = "function", as = "fun(has: table<string, boolean>): boolean",
     doc = "whether a mix is allowed: has[name] is true for its techniques and policies; default: "
       .. "all are" },
@@ -96,14 +99,20 @@ local function objectives_of(given, at)
   return list
 end
 
--- Raises a user error unless each list of `options` is of values of an option of a pass.
-local function check_options(options, at)
-  local passes = {}
+-- Raises a user error unless each list of `options` is of values of an option of a pass that the
+-- techniques, a set, have.
+local function check_options(options, techniques, at)
+  local passes, searched = {}, space_lib.passes_of(techniques)
   for _, row in ipairs(policy.pass_rows) do passes[row.name] = row end
   for pass, lists in pairs(options) do
     local path = "moe.search.options." .. tostring(pass)
     if not passes[pass] then
       schema.unknown("moe.search.options", "pass", pass, schema.keys_of(passes), at)
+    end
+    if not searched[pass] then
+      errors.user(("%s: '%s' is not searched, so its options have no effect; searched are: %s")
+        :format(path, pass, next(techniques) and table.concat(schema.keys_of(techniques), ", ")
+        or "none"), at)
     end
     schema.field({ type = "table" }, lists, path, at)
     for option, list in pairs(lists) do
@@ -114,6 +123,32 @@ local function check_options(options, at)
       end
     end
   end
+end
+
+-- Raises a user error if a mix could have a pass twice, from `with` and from the techniques. Of
+-- placements a mix has one at most.
+local function check_with(with, techniques, at)
+  local searched = space_lib.passes_of(techniques)
+  for i, pass in ipairs(with) do
+    local technique = not pass.own and pass.stage ~= "placement" and searched[pass.name]
+    if technique then
+      errors.user(("moe.search.with[%d]: '%s' is also among the passes of `techniques` (%s), so a "
+        .. "mix would have it twice; give the values to try in `options`, or list the techniques "
+        .. "without %s"):format(i, pass.name, technique, technique), at)
+    end
+  end
+end
+
+local lines = {}  -- name of a search that was begun -> line of the recipe
+
+-- Raises a user error if the recipe has another search of this name, by which results.json tells
+-- searches apart and which is part of the name of the written recipe.
+local function claim_name(name, at)
+  if lines[name] then
+    errors.user(("moe.search.name: '%s' is the name of another search that this recipe runs (line "
+      .. "%s); give each a name of its own"):format(name, lines[name]), at)
+  end
+  lines[name] = at and at.line or "?"
 end
 
 -- Returns the specification of the plans, for `steps` or for as many steps as a system needs.
@@ -366,15 +401,18 @@ function M.search(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.search", at)
   local objectives = objectives_of(c.objective, at)
-  check_options(c.options, at)
+  local techniques = techniques_of(c.techniques, at)
+  check_options(c.options, techniques, at)
+  check_with(c.with, techniques, at)
   c = settings.call(c, M.FIELDS, "moe.search", at)
   local execute = c.execute and real.check(c.execute, at)
-  local space = space_lib.new(techniques_of(c.techniques, at), c.options, c.with)
+  local space = space_lib.new(techniques, c.options, c.with)
   if space.size == 1 then
     errors.user("moe.search.techniques: the list is empty; give at least one technique, or `with`",
       at)
   end
   errors.stop_in "policies"
+  claim_name(c.name, at)
   if core.mode == "check" then check(c, space, at) end
   errors.stop_in "check"
   local begin, before = core.clock(), simulations.counts()

@@ -74,6 +74,20 @@ local function add_others()
 end
 add_others()
 
+--- Returns the passes that the techniques, a set of names, have: name -> one of these techniques.
+function M.passes_of(techniques)
+  local of = {}
+  for _, dimension in ipairs(DIMENSIONS) do
+    for i = 2, #dimension do
+      local technique = dimension[i]
+      for pass in pairs(techniques[technique[1]] and technique.passes or {}) do
+        of[pass] = of[pass] or technique[1]
+      end
+    end
+  end
+  return of
+end
+
 --- The names of all techniques.
 M.TECHNIQUES = {}
 for _, dimension in ipairs(DIMENSIONS) do

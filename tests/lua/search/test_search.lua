@@ -88,3 +88,45 @@ test("a search's recipe names the best mix and the plain one differently, and li
   expect.equal(systems_of_recipe(' techniques = { "dw_schedule" }'), { "plain", "best" })
   expect.equal(systems_of_recipe(' techniques = { "zero" }'), { "plain" })
 end)
+
+test("two searches of one name are refused, since the second would overwrite the first's recipe",
+  function()
+    local search = "moe.search { model = m, cluster = moe.cluster.p4de { nodes = 2 },\n"
+      .. ' techniques = { "zero" } '
+    expect.fails(expect.HEAD .. search .. "}\n" .. search .. "}\n", 4,
+      "moe.search.name: 'search' is the name of another search that this recipe runs (line 2)",
+      "give each a name of its own")
+    local w = expect.runs(expect.HEAD .. search .. "}\n" .. search .. ', name = "other" }\n')
+    assert(w.files["out/search_best.lua"] and w.files["out/other_best.lua"])
+    expect.equal(#w.results.searches, 2)
+  end)
+
+test("options of a technique that is not searched are refused", function()
+  expect.fails(search_of(' techniques = { "partition", "zero" },\n'
+    .. ' options = { capacity_pipeline = { degree = { 2 } } }'), 3,
+    "moe.search.options.capacity_pipeline: 'capacity_pipeline' is not searched",
+    "searched are: partition, zero")
+  expect.fails(search_of(' with = { moe.pass.partition {} }, techniques = { "zero" },\n'
+    .. ' options = { partition = { max_parts = { 2 } } }'), 3,
+    "moe.search.options.partition: 'partition' is not searched", "searched are: zero")
+  expect.fails(search_of " options = { placed = { every = { 2 } } }", 2,
+    "moe.search.options.placed: 'placed' is not searched")
+  expect.runs(search_of ' techniques = { "prophet_split" }, options = { prophet = { n = { 1 } } }')
+  expect.runs(search_of(' techniques = { "partition" },'
+    .. ' options = { partition = { max_parts = { 2 } } }'))
+end)
+
+test("a pass in `with` that is also among the techniques is refused, unless it places experts",
+  function()
+    expect.fails(search_of(' techniques = { "zero", "dw_schedule" },\n'
+      .. " with = { moe.pass.serial {}, moe.pass.dw_schedule {} }"), 3,
+      "moe.search.with[2]: 'dw_schedule' is also among the passes of `techniques`")
+    expect.fails(search_of " with = { moe.pass.used_rows {} }", 2,
+      "moe.search.with[1]: 'used_rows' is also among the passes of `techniques`")
+    expect.fails(search_of ' techniques = { "used_rows" }, with = { moe.pass.irregular_a2a {} }', 2,
+      "moe.search.with[1]: 'irregular_a2a' is also among the passes of `techniques` (used_rows)")
+    expect.runs(search_of ' techniques = { "zero" }, with = { moe.pass.dw_schedule {} }')
+    local w = expect.runs(search_of(' techniques = { "top_k" },'
+      .. ' with = { moe.pass.top_k { k = 1 } }'))
+    expect.equal(w.results.searches[1].space, 3)
+  end)
