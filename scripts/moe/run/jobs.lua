@@ -114,10 +114,12 @@ local function real_jobs(e, entry, case)
   entry = settings.entry(entry, case.point, schema.merged({ optimizer = case.optimizer }, entry),
     e.at)
   local model = model_lib.override(case.model, entry.model, entry.path .. ".model", e.at)
+  local own = ("run.%s.model"):format(entry.kind)
   settings.used("model", function(key)
-    return entry.model and (entry.model[key] ~= nil or model.given[key] == nil)
+    return settings.gives(own .. "." .. key)
+      or entry.model and (entry.model[key] ~= nil or model.given[key] == nil)
   end)
-  model = settings.model(model, case.point, "run." .. entry.kind .. ".model")
+  model = settings.model(model, case.point, own)
   local ranks = settings.ranks(entry.ranks)
   local jobs, names = {}, {}
   for i, system in ipairs(case.systems) do

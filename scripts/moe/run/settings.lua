@@ -10,6 +10,7 @@ local model_lib = require "moe.spec.model"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
+local target = require "moe.spec.target"
 
 local M = {}
 
@@ -60,6 +61,10 @@ local function parsed(name, text)
   if s.head == "run" and not executors[s.parts[2]] then
     errors.command(schema.unknown_text(s.text, "executor", s.parts[2], schema.keys_of(executors)))
   end
+  if core.args.ranks and s.head == "run" and s.parts[3] == "ranks" then
+    errors.command(("%s: --ranks %d gives the number of ranks too; omit one of the two"):format(
+      s.text, core.args.ranks))
+  end
   return s
 end
 
@@ -75,6 +80,14 @@ end
 
 --- Returns the factor that the text "x2" states, or nil for another text.
 function M.factor(text) return tonumber(text:match "^x(%d[%w.+-]*)$" or "") end
+
+--- Returns whether there is a setting of this path.
+function M.gives(path)
+  for _, s in ipairs(M.all()) do
+    if s.name == path then return true end
+  end
+  return false
+end
 
 --- Marks a setting as one that has an effect.
 function M.found(s) s.found = true end
@@ -248,6 +261,7 @@ end
 function M.model(model, point, prefix)
   local given, keys, text = with_settings(prefix, point, model.architecture.all, model.given, model)
   if not given then return model end
+  if prefix ~= "model" then M.used "run" end
   for key in pairs(keys) do keys[key] = given[key] end
   return model_lib.override(model, keys, model.root, errors.changed(model.at, text))
 end
@@ -339,8 +353,13 @@ end
 --- run.<executor>. entry: also has `fields`, its field list, and `path`, of errors; full: values
 --- that stand for those that it leaves out.
 function M.entry(entry, point, full, at)
-  local made, _, text = with_settings("run." .. entry.kind, point, entry.fields, entry, full,
-    "model")
+  local path = "run." .. entry.kind
+  if M.gives(path .. ".optimizer.name") then
+    local own = { optimizer = target.given_optimizer(full.optimizer) }
+    entry, full = schema.merged(entry, own), schema.merged(full, own)
+  end
+  local made, _, text = with_settings(path, point, entry.fields, entry, full,
+    entry.fields.model and "model")
   if not made then return entry end
   M.used "run"
   local own = {}
@@ -358,11 +377,16 @@ function M.call(c, fields, path, at)
   end
   M.check "sure"
   M.case(c, {})
-  for _, head in ipairs { "model", "cluster", "system" } do
+  local own = ("run.%s.model"):format(c.executor or "")
+  M.used("model", function(key) return M.gives(own .. "." .. key) end)
+  for _, head in ipairs { "cluster", "system" } do
     if c[head] then M.used(head) end
   end
   if not c.executor then return c end
-  return M.entry(schema.merged(c, { kind = c.executor, fields = fields, path = path }), {}, c, at)
+  c.model = M.model(c.model, {}, own)
+  c = M.entry(schema.merged(c, { kind = c.executor, fields = fields, path = path }), {}, c, at)
+  M.check "sure"
+  return c
 end
 
 --- Returns the coordinates of a point that are settings with this head.

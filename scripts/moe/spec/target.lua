@@ -34,6 +34,11 @@ for _, name in ipairs(schema.keys_of(OPTIMIZERS)) do
   end
 end
 
+local given = setmetatable({}, { __mode = "k" })  -- optimizer -> its fields without defaults
+
+--- Returns the fields of a checked optimizer that the recipe gave, with its name.
+function M.given_optimizer(o) return given[o] end
+
 -- Fills in the defaults of the optimizer o.name and returns o. Raises a user error for a field that
 -- this optimizer does not take.
 local function complete(o, path, at)
@@ -44,6 +49,7 @@ local function complete(o, path, at)
         table.concat(schema.keys_of(fields), ", ")), at, path .. "." .. key)
     end
   end
+  given[o] = schema.merged(o, {})
   for key, field in pairs(fields) do
     if o[key] == nil then o[key] = field.default end
   end

@@ -208,3 +208,69 @@ moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 1 }, system = moe.sys
   w = world.run(text, { set = { ["model.layers"] = "4,6" } })
   assert(w.message:find("several values are a sweep", 1, true), w.message)
 end)
+
+test("a field of a model that an entry runs is set, in experiments and in functions", function()
+  for _, entry in ipairs { '{ "cpu", ranks = 2, steps = 3 }', CPU } do
+    for _, mode in ipairs { "run", "check" } do
+      local text = recipe('"simulate", ' .. entry)
+      local w = expect.runs(text, { set = { ["run.cpu.model.layers"] = "4" } }, mode)
+      for _, spec in ipairs(w.plans) do
+        expect.equal(spec.model.layers, spec.cluster.name == "cpu" and 4 or 2, spec.cluster.name)
+      end
+    end
+  end
+  local list, w = runs({ ["run.cpu.model.layers"] = "2,4", gpu = "p4de" }, CPU)
+  expect.equal({ #list, w.executed[1].spec.model.layers, w.executed[4].spec.model.layers },
+    { 6, 2, 4 })
+  for _, call in ipairs { "train", "infer" } do
+    w = world.run(expect.HEAD .. "moe." .. call .. " { model = m, ranks = 2 }",
+      { set = { ["run.cpu.model.layers"] = "4" } })
+    expect.equal(w.executed[1].spec.model.layers, 4)
+    w = world.run(expect.HEAD .. "moe." .. call .. " { model = m, ranks = 2 }",
+      { set = { ["run.cpu.model.layerz"] = "4" } })
+    expect.failed(w, nil, "--set run.cpu.model.layerz=4: ", "Did you mean 'layers'?")
+    expect.equal(#w.executed, 0)
+  end
+  fails("run.cpu.model.layers", "2", "is the recipe's own value")
+  fails("run.cuda.model.layers", "4", "no entry of run has this executor")
+  fails("run.simulate.model.layers", "4", "run.simulate: unknown key 'model', have: edits, steps")
+  w = set({ ["run.cpu.model.layers"] = "4", ["model.layers"] = "6" }, CPU)
+  expect.failed(w, nil, "--set model.layers=6: changes nothing", "run.<executor>.model.layers")
+end)
+
+test("--ranks and a setting of ranks are not given together", function()
+  for _, text in ipairs { recipe(), expect.HEAD .. "moe.train { model = m, ranks = 2 }" } do
+    local w = world.run(text, { ranks = 1, set = { ["run.cpu.ranks"] = "4" } })
+    assert(w.error and w.error.kind == "command", w.message or "no error was raised")
+    assert(w.message:find("--set run.cpu.ranks=4: --ranks 1 gives", 1, true), w.message)
+    expect.equal(#w.executed, 0)
+  end
+end)
+
+test("another optimizer has the fields that the recipe gave, and its own defaults", function()
+  local function optimizer(fields, values)
+    values["run.cpu.optimizer.name"] = "adamw"
+    local texts = { recipe('{ "cpu", optimizer = ' .. fields .. " }"),
+      recipe('{ "cpu" }'):gsub("model = m,", "model = m, optimizer = " .. fields .. ","),
+      expect.HEAD .. "moe.train { model = m, optimizer = " .. fields .. " }" }
+    local list = {}
+    for i, text in ipairs(texts) do
+      local w = world.run(text, { set = values })
+      list[i] = w.message or w.plans[1].optimizer
+    end
+    return list
+  end
+  for _, o in ipairs(optimizer("{}", {})) do
+    expect.equal(o, { name = "adamw", beta1 = 0.9, beta2 = 0.999, eps = 1e-8, lr = 1e-3,
+      weight_decay = 0.01 })
+  end
+  for _, o in ipairs(optimizer("{ lr = 0.5 }", { ["run.cpu.optimizer.lr"] = "x2" })) do
+    expect.equal({ o.lr, o.momentum }, { 1 })
+  end
+  for _, message in ipairs(optimizer("{ momentum = 0.9 }", {})) do
+    assert(message:find("momentum: is not a field of adamw", 1, true), message)
+  end
+  for _, message in ipairs(optimizer("{}", { ["run.cpu.optimizer.lr"] = "x2" })) do
+    assert(message:find("no value to multiply", 1, true), message)
+  end
+end)
