@@ -423,3 +423,16 @@ return moe.experiment { name = "x", over = { nodes = { 1, 2, 4 } }, case = funct
   assert(w.output:find("Incomplete: 2 of 3 runs were done", 1, true), w.output)
   expect.equal(w.results.experiments[1].planned, 3)
 end)
+
+test("entries of run are names of executors or tables that begin with them", function()
+  local function fails(run, ...)
+    expect.fails(expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
+      .. 'systems = { moe.system "raf" {} },\nrun = ' .. run .. " }", 4, ...)
+  end
+  fails("{}", "experiment.run: the list is empty; give at least one entry")
+  fails("{ { executor = 'cpu' } }", "experiment.run[1]: a table is not allowed; give the name",
+    '{ "cpu", ... }', "cpu, cuda, simulate")
+  fails("{ 5 }", "experiment.run[1]: 5 is not allowed")
+  fails("{ m }", "experiment.run[1]: a moe.model object is not allowed")
+  fails("{ { 'cqu' } }", "experiment.run[1]: unknown executor 'cqu'")
+end)

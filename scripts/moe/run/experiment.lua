@@ -81,8 +81,12 @@ for _, row in ipairs(core.table "executors") do
 end
 
 local function check_entry(entry, i, at)
-  local path = ("experiment.run[%d]"):format(i)
-  local kind = type(entry) == "table" and entry[1] or entry
+  local path, kind = ("experiment.run[%d]"):format(i), entry
+  if type(entry) == "table" and not getmetatable(entry) then kind = entry[1] end
+  if type(kind) ~= "string" then
+    schema.refuse(path, entry, 'the name of an executor, or a table that begins with it, as '
+      .. '{ "cpu", ... }; executors: ' .. table.concat(schema.keys_of(ENTRIES), ", "), at)
+  end
   if not ENTRIES[kind] then schema.unknown(path, "executor", kind, schema.keys_of(ENTRIES), at) end
   local given = type(entry) == "table" and schema.merged(entry, {}) or {}
   given[1] = nil
@@ -109,6 +113,10 @@ function M.new(t)
   local at = errors.here()
   local e = schema.check(M.FIELDS, t, "experiment", at)
   points.check(e.over, e.params, at)
+  if #e.run == 0 then
+    errors.user('experiment.run: the list is empty; give at least one entry, as "simulate" or '
+      .. '{ "cpu", ... }', at)
+  end
   e.entries = {}
   for i, entry in ipairs(e.run) do
     e.entries[i] = check_entry(entry, i, at)
@@ -274,7 +282,8 @@ local function run(p)
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
       session.flush()
-      if settings.said() then core.say(settings.said()) end
+      local said = settings.said(p.params)
+      if said then core.say(said) end
       report.print(e, R, verdicts, moved, ok)
       local missing = results.incomplete(#R.runs, #p.jobs)
       if missing then core.say(missing) end

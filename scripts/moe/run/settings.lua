@@ -92,6 +92,9 @@ end
 --- Marks a setting as one that has an effect.
 function M.found(s) s.found = true end
 
+--- Notes that a setting gives an experiment, made at the recipe's line `at`, its own value.
+function M.same(s, at) s.same, s.at = true, at end
+
 -- Raises a user error on a setting.
 local function refuse(s, why) error(core.failure("user", ("%s: %s"):format(s.text, why)), 0) end
 
@@ -398,11 +401,11 @@ function M.labels(head, point)
   return labels
 end
 
---- Returns the settings of fields as text, or nil if there are none.
-function M.said()
+--- Returns the settings of fields and of `params` as text, or nil if there are none.
+function M.said(params)
   local texts = {}
   for _, s in ipairs(M.all()) do
-    if s.head then texts[#texts + 1] = s.text end
+    if s.head or params[s.name] ~= nil then texts[#texts + 1] = s.text end
   end
   return #texts > 0 and "With " .. table.concat(texts, " ") or nil
 end

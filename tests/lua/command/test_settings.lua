@@ -274,3 +274,27 @@ test("another optimizer has the fields that the recipe gave, and its own default
     assert(message:find("no value to multiply", 1, true), message)
   end
 end)
+
+test("a name's own value or whole list changes nothing, unless another experiment has others",
+  function()
+    fails("n", "2", "is the recipe's own value", "recipe.lua:2")
+    fails("n", "x1", "is the recipe's own value")
+    fails("gpu", "p4de,p3dn", "is the recipe's own value")
+    runs({ gpu = "p3dn,p4de" }, '"simulate"')
+    runs({ n = "2,4" }, '"simulate"')
+    local one = [[
+local function e(n) return moe.experiment { name = "e" .. n, over = { nodes = { n } },
+  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {} } } end } end
+return { ]]
+    expect.runs(expect.HEAD .. one .. "e(2), e(4) }", { set = { nodes = "4" } })
+    expect.failed(world.run(expect.HEAD .. one .. "e(4) }", { set = { nodes = "4" } }), nil,
+      "--set nodes=4: is the recipe's own value")
+  end)
+
+test("the table says what params were set to, and not the names of its coordinates", function()
+  local _, w = runs({ n = "4", gpu = "p4de", ["model.layers"] = "6" }, '"simulate"')
+  assert(w.output:find("With --set model.layers=6 --set n=4\n", 1, true), w.output)
+  _, w = runs({ n = "2,4" }, '"simulate"')
+  assert(not w.output:find("With --set", 1, true), w.output)
+end)
