@@ -158,12 +158,32 @@ function M.check_run(returned)
   end
 end
 
+-- Checks what sensitivities are asked for. Raises a user error for a field of simulated runs if no
+-- entry of `run` is simulated.
+local function check_sensitivity(e)
+  sensitivity.asked(e)
+  local any, only = false, core.args.executor
+  for _, entry in ipairs(e.entries) do
+    local real = train.is_real(entry.kind)
+    any = any or not real
+    if not real and (not only or only == entry.kind) then settings.reach "sensitivity" end
+  end
+  for i, field in ipairs(any and {} or e.sensitivity) do
+    if type(field) == "string" then
+      errors.user(("experiment.sensitivity[%d]: '%s' is of simulated runs, but no entry of "
+        .. "experiment.run is simulated; add \"simulate\" to it, or omit the field"):format(i,
+        field), e.at)
+    end
+  end
+end
+
 -- Returns the experiment after the settings of the command line: { e, over, params }; with_jobs()
 -- adds `jobs`.
 local function prepared(e, at)
   schema.field({ type = "experiment", required = true }, e,
     schema.is_a("experiment", e) and "experiment" or "moe.run", at)
-  sensitivity.asked(e)  -- its errors come before earlier results are moved
+  settings.reach "executor"
+  check_sensitivity(e)  -- its errors come before earlier results are moved
   local p = { e = e }
   p.over, p.params = points.after_set(e)
   return p

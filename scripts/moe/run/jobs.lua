@@ -271,22 +271,25 @@ local function equal(a, b)
   return first ~= nil and first == simulations.key(b.spec, b.system, {})
 end
 
--- Raises a user error for a coordinate of the recipe on which no job depends, if there are
--- simulations: executions alone may share what they run over many points.
+-- Raises a user error for a coordinate of the recipe on which no job depends.
 local function check_coordinates(e, over, jobs)
   if core.args.executor then return end  -- it may matter to entries that are left out
+  local set = settings.replacing()
   for _, name in ipairs(schema.keys_of(e.over)) do
-    local simulated, differ = false, false
+    local compared, differ = false, false
     for _, list in ipairs(#over[name] > 1 and across(name, jobs) or {}) do
       for i = 2, differ and 0 or #list do
-        simulated = simulated or not list[1].entry
-        differ = differ or not equal(list[1], list[i])
+        compared, differ = true, differ or not equal(list[1], list[i])
       end
     end
-    if simulated and not differ then
-      errors.user(("experiment.over.%s: has no effect, since the runs at its %d values are equal; "
-        .. "let `case` read it, or omit it"):format(name, #over[name]), e.at,
-        "experiment.over." .. name)
+    if compared and not differ then
+      local by, advice = "", "let `case` read it, or omit it"
+      if set ~= "" then
+        by = " with " .. set
+        advice = ("omit the setting, or give one value by --set %s=<value>"):format(name)
+      end
+      errors.user(("experiment.over.%s: has no effect%s, since the runs at its %d values are "
+        .. "equal; %s"):format(name, by, #over[name], advice), e.at, "experiment.over." .. name)
     end
   end
 end
@@ -296,6 +299,7 @@ end
 --- `assumed`, an executed job `entry` and `options`.
 function M.all(e, over, params)
   local cases, all = {}, {}
+  settings.replacing()  -- those of another experiment
   for _, point in ipairs(points.product(over)) do
     core.load_on()
     cases[#cases + 1] = resolve_case(e, point, params)

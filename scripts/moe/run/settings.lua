@@ -127,22 +127,51 @@ local function why_not(s)
     or s.why or "reaches nothing: nothing here has such a field"
 end
 
-local ranks_read = false
+local in_use = {}  -- names of options of the command line that something here depends on
+
+--- Notes that something depends on the option --executor, --ranks or --sensitivity.
+function M.reach(option) in_use[option] = true end
 
 --- Returns the number of ranks of an executed run: that of --ranks, by default `given`.
 function M.ranks(given)
-  ranks_read = true
+  M.reach "ranks"
   return core.args.ranks or given
+end
+
+-- Returns whether the recipe has no experiment so far and can make none later: neither its text nor
+-- a module, of which it requires but `moe`, has one.
+local function without_experiments()
+  if in_use.executor or core.args.trust or not core.recipe then return false end
+  local _, required = core.read_file(core.recipe.name):gsub("%f[%w_]require%f[^%w_]", "")
+  return required <= 1 and not errors.mentions "experiment"
+end
+
+local other  -- what a function runs on that is not the executor of --executor
+
+local WITHOUT_EFFECT = {
+  ranks = "nothing here is executed on ranks",
+  sensitivity = "no experiment here simulates anything that could move",
+  executor = "it selects entries of an experiment's `run`, and here is no experiment; %s",
+}
+
+-- Raises a user error for the first option that nothing depends on.
+local function check_options(which)
+  local sure = which == "sure" and without_experiments()
+  for _, name in ipairs { "ranks", "executor", "sensitivity" } do
+    local value = core.args[name]
+    local asked = not which or sure and name ~= "ranks"
+    if asked and value and not in_use[name] and (name ~= "executor" or other) then
+      error(core.failure("user", ("--%s %s: changes nothing: %s"):format(name, value,
+        WITHOUT_EFFECT[name]:format(other))), 0)
+    end
+  end
 end
 
 --- Raises a user error for the first setting that has had no effect so far. which: "sure", only
 --- if it cannot have one later in the recipe either; "names", only if it is a name of `over` or
---- `params`; nil: all, and --ranks.
+--- `params`; nil: all. The same for --ranks, --executor and --sensitivity.
 function M.check(which)
-  if not which and core.args.ranks and not ranks_read then
-    error(core.failure("user", ("--ranks %d: changes nothing: nothing here is executed on ranks")
-      :format(core.args.ranks)), 0)
-  end
+  check_options(which)
   for _, s in ipairs(M.all()) do
     local asked = not which or s.sure or which == "names" and not s.head
     if asked and not (s.found or s.changed and s.used) then
@@ -205,6 +234,8 @@ local function value_of(s, text, kind, own, path)
   local value = factor and scaled(own, factor) or nil
   if not factor then value = M.READ[kind](text) end
   if value == nil then value = text end
+  if s.own ~= nil and s.own ~= own and not factor then s.replaces = true end
+  s.own = own
   local now = factor and number * factor or value
   if now == (number or own) then s.same = true else s.changed = true end
   return value
@@ -378,6 +409,9 @@ function M.call(c, fields, path, at)
   for _, s in ipairs(M.all()) do
     if not (s.head or s.found) then M.unknown(s, {}, at) end
   end
+  if c.executor and c.executor ~= core.args.executor then
+    other = ("the field executor of %s says '%s'"):format(path, c.executor)
+  end
   M.check "sure"
   M.case(c, {})
   local own = ("run.%s.model"):format(c.executor or "")
@@ -390,6 +424,16 @@ function M.call(c, fields, path, at)
   c = M.entry(schema.merged(c, { kind = c.executor, fields = fields, path = path }), {}, c, at)
   M.check "sure"
   return c
+end
+
+--- Returns the settings since the last call that replaced values which differed, as text.
+function M.replacing()
+  local texts = {}
+  for _, s in ipairs(M.all()) do
+    if s.replaces then texts[#texts + 1] = s.text end
+    s.own, s.replaces = nil, nil
+  end
+  return table.concat(texts, " ")
 end
 
 --- Returns the coordinates of a point that are settings with this head.

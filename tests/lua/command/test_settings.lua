@@ -167,7 +167,7 @@ local function run(name, over, run)
     return { model = m, cluster = moe.cluster.p4de { nodes = over.nodes and p.nodes or 2 },
       systems = { moe.system "raf" {} } } end }) end
 a = run("a", { nodes = { 2, 4 } }, "simulate")
-b = run("b", { rows = { 1, 2 } }, { "cpu", ranks = 2 })
+b = run("b", { rows = { 1 } }, { "cpu", ranks = 2 })
 ]]
 
 test("of a recipe with several experiments one must have the name, the entry or executor",
@@ -234,7 +234,7 @@ test("a field of a model that an entry runs is set, in experiments and in functi
   fails("run.cpu.model.layers", "2", "is the recipe's own value")
   fails("run.cuda.model.layers", "4", "no entry of run has this executor")
   fails("run.simulate.model.layers", "4", "run.simulate: unknown key 'model', have: edits, steps")
-  w = set({ ["run.cpu.model.layers"] = "4", ["model.layers"] = "6" }, CPU)
+  w = set({ ["run.cpu.model.layers"] = "4", ["model.layers"] = "6", gpu = "p4de" }, CPU)
   expect.failed(w, nil, "--set model.layers=6: changes nothing", "run.<executor>.model.layers")
 end)
 
@@ -250,8 +250,9 @@ end)
 test("another optimizer has the fields that the recipe gave, and its own defaults", function()
   local function optimizer(fields, values)
     values["run.cpu.optimizer.name"] = "adamw"
-    local texts = { recipe('{ "cpu", optimizer = ' .. fields .. " }"),
-      recipe('{ "cpu" }'):gsub("model = m,", "model = m, optimizer = " .. fields .. ","),
+    local function only(entry) return (recipe(entry):gsub(', "p3dn"', "")) end
+    local texts = { only('{ "cpu", optimizer = ' .. fields .. " }"),
+      only('{ "cpu" }'):gsub("model = m,", "model = m, optimizer = " .. fields .. ","),
       expect.HEAD .. "moe.train { model = m, optimizer = " .. fields .. " }" }
     local list = {}
     for i, text in ipairs(texts) do
@@ -298,3 +299,50 @@ test("the table says what params were set to, and not the names of its coordinat
   _, w = runs({ n = "2,4" }, '"simulate"')
   assert(not w.output:find("With --set", 1, true), w.output)
 end)
+
+test("--executor and --sensitivity that no experiment makes use of are refused before a run",
+  function()
+    local train = expect.HEAD .. "moe.train { model = m, ranks = 2, steps = 2 }"
+    local function refused(text, args, ...)
+      local w = world.run(text, args)
+      expect.failed(w, nil, ...)
+      return w
+    end
+    for _, args in ipairs { { executor = "simulate" }, { sensitivity = "iteration_ms" } } do
+      local name = next(args)
+      local option = ("--%s %s: changes nothing"):format(name, args[name])
+      expect.equal(#refused(train, args, option).executed, 0)
+      -- Of a recipe that might have an experiment this is known at its end.
+      expect.equal(#refused(train .. " -- no experiment", args, option).executed, 1)
+    end
+    expect.runs(train, { executor = "cpu" })
+    local none = "--sensitivity iteration_ms: changes nothing"
+    local single = recipe(CPU):gsub(', "p3dn"', "")
+    expect.equal(#refused(single, { sensitivity = "iteration_ms" }, none).executed, 0)
+    expect.equal(#refused(recipe(), { sensitivity = "iteration_ms", executor = "cpu" }, none)
+      .executed, 0)
+    runs({}, nil, { sensitivity = "iteration_ms" })
+    local own = 'sensitivity = { "iteration_ms" }, run ='
+    refused(recipe(CPU):gsub("run =", own), {}, "recipe.lua:5",
+      "experiment.sensitivity[1]: 'iteration_ms' is of simulated runs")
+    expect.runs(recipe():gsub("run =", own), { executor = "cpu" })
+  end)
+
+test("a coordinate on which no execution depends is refused, and a setting that makes it so named",
+  function()
+    local text = expect.HEAD .. [[
+return moe.experiment { name = "x", over = { gate = { "switch", "top2" } }, case = function(p)
+  return { model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+    batch_per_device = 2, experts_per_device = 2, gate = p.gate },
+    systems = { moe.system "raf" {} } } end, run = { { "cpu", ranks = 2 } } }]]
+    expect.runs(text, { set = { ["model.layers"] = "4" } })
+    for _, name in ipairs { "model.gate", "run.cpu.model.gate" } do
+      expect.failed(world.run(text, { set = { [name] = "bpr", ["model.layers"] = "4" } }), 2,
+        "experiment.over.gate: has no effect with --set " .. name .. "=bpr, since",
+        "--set gate=<value>")
+    end
+    text = text:gsub("p.gate", '"bpr"')
+    expect.fails(text, 2, "experiment.over.gate: has no effect, since", "let `case` read it")
+    expect.failed(world.run(text, { set = { ["model.layers"] = "4" } }), 2, "let `case` read it")
+    expect.runs(text, { executor = "cpu" })
+  end)
