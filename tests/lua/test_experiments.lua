@@ -202,8 +202,8 @@ return moe.experiment { name = "x", over = { n = { 1, 2 }, degree = { 1, 2 } },
 end)
 
 test("what differs on a target replaces the model's fields, partners included", function()
-  local w = expect.runs(experiment([[
-    run = { { "cpu", ranks = 2, model = { layers = 4, batch = 8 } } }]]), { executor = "cpu" })
+  local w = expect.runs(experiment [[
+    run = { { "cpu", ranks = 2, model = { layers = 4, batch = 8 } } }]])
   local model = w.executed[1].spec.model
   expect.equal(w.executed[1].spec.optimizer.lr, 0.1)
   expect.equal({ model.layers, model.hidden, model.batch_per_device }, { 4, 32, 4 })
@@ -214,8 +214,8 @@ test("what differs on a target replaces the model's fields, partners included", 
 end)
 
 test("an optimizer of the target stands instead of the point's", function()
-  local w = expect.runs(experiment([[
-    run = { { "cpu", ranks = 2, optimizer = { lr = 0.01 } } }, ]]), { executor = "cpu" })
+  local w = expect.runs(experiment [[
+    run = { { "cpu", ranks = 2, optimizer = { lr = 0.01 } } }, ]])
   expect.equal(w.executed[1].spec.optimizer, { name = "sgd", lr = 0.01, momentum = 0.9 })
   expect.fails(experiment 'run = { { "cpu",\n optimizer = { lrr = 1 } } }', 7,
     "experiment.run[1].optimizer: unknown key 'lrr'")
@@ -232,7 +232,7 @@ end)
 test("a prediction is on disk before its run starts", function()
   local seen
   local text = experiment('run = { { "cpu", ranks = 2 } }')
-  local w = world.run(text, { executor = "cpu" }, "run", function(w, core)
+  local w = world.run(text, {}, "run", function(w, core)
     local plan = core.plan
     core.plan = function(spec)
       local p = plan(spec)

@@ -204,7 +204,7 @@ return moe.experiment { name = "x", over = { gate = { "switch", "top2" }, nodes 
       vocab = 256, seq = 16, batch_per_device = 2, experts_per_device = 2, gate = p.gate },
     systems = { moe.system "raf" {} } } end,
   run = { { "cpu", ranks = 2 } } }
-]], { executor = "cpu" })
+]])
   expect.equal(#w.executed, 2)
   for _, part in ipairs { "Points: gate = switch\n", "Points: gate = top2\n" } do
     assert(w.output:find(part, 1, true), part .. w.output)

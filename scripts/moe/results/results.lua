@@ -162,8 +162,8 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "same_routing_ms", "number?", "the same for the routing of the run's first 64 steps; absent if "
     .. "the routing was known before the run" },
   { "lo_ms", "number?", "lower end of the interval of iteration_ms, which 9 of 10 runs at the same "
-    .. "speed are expected to be in; absent without a rehearsal, and if it would reach beyond a tenth or ten "
-    .. "times of iteration_ms" },
+    .. "speed are expected to be in; absent without a rehearsal, and if it would reach beyond a "
+    .. "tenth or ten times of iteration_ms" },
   { "hi_ms", "number?", "upper end" },
   { "inside", "boolean?", "whether `error` is within the interval; with same_routing_ms, within "
     .. "one that does not count how much the routing may vary" },
@@ -341,7 +341,8 @@ end
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init",
-  "parameters_from", "resume_from", "tokens", "text", "check_finite", "expert_products", "attention" }
+  "parameters_from", "resume_from", "tokens", "text", "check_finite", "expert_products",
+  "attention" }
 
 --- Returns the fields that describe what was run, except for the system. They are equal for runs
 --- that differ only in the system.

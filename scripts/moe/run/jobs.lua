@@ -271,18 +271,20 @@ local function equal(a, b)
   return first ~= nil and first == simulations.key(b.spec, b.system, {})
 end
 
--- Raises a user error for a coordinate of the recipe on which no job depends.
+-- Raises a user error for a coordinate of the recipe on which no job depends, if there are
+-- simulations: executions alone may share what they run over many points.
 local function check_coordinates(e, over, jobs)
   if core.args.executor then return end  -- it may matter to entries that are left out
   local set = settings.replacing()
   for _, name in ipairs(schema.keys_of(e.over)) do
-    local compared, differ = false, false
+    local simulated, differ = false, false
     for _, list in ipairs(#over[name] > 1 and across(name, jobs) or {}) do
       for i = 2, differ and 0 or #list do
-        compared, differ = true, differ or not equal(list[1], list[i])
+        simulated = simulated or not list[1].entry
+        differ = differ or not equal(list[1], list[i])
       end
     end
-    if compared and not differ then
+    if simulated and not differ then
       local by, advice = "", "let `case` read it, or omit it"
       if set ~= "" then
         by = " with " .. set

@@ -94,18 +94,6 @@ local function replaced(s, old, at)
   return values
 end
 
-local function equal(a, b)
-  for i = 1, math.max(#a, #b) do
-    if a[i] ~= b[i] then return false end
-  end
-  return true
-end
-
--- Marks a setting as one that has an effect if it replaces the values `own` by others.
-local function mark(s, own, values, at)
-  if equal(own, values) then settings.same(s, at) else settings.found(s) end
-end
-
 --- Returns over and params of the experiment after the settings of the command line: they choose
 --- values of `over`, replace values of `params`, and several values make a new list of `over`.
 function M.after_set(e)
@@ -113,10 +101,14 @@ function M.after_set(e)
   for _, s in ipairs(settings.all()) do
     if over[s.name] then
       over[s.name] = chosen(s, over[s.name], e.at)
-      mark(s, e.over[s.name], over[s.name], e.at)
+      settings.found(s)
     elseif params[s.name] ~= nil then
       local values = replaced(s, params[s.name], e.at)
-      mark(s, { params[s.name] }, values, e.at)
+      if #values == 1 and values[1] == params[s.name] then
+        settings.same(s, e.at)
+      else
+        settings.found(s)
+      end
       params[s.name] = nil
       if #values == 1 then params[s.name] = values[1] else over[s.name] = values end
     elseif not s.head then

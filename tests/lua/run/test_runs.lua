@@ -25,9 +25,6 @@ local function two(case, more)
       more or CPU, case)
 end
 
--- The first of these points alone.
-local function single(case, more) return (two(case, more):gsub("{ 1, 2 }", "{ 1 }")) end
-
 -- What stands above each table of executed runs, each text once.
 local function headings(w)
   local list, seen = {}, {}
@@ -50,15 +47,15 @@ test("executed runs that differ in whatever it is have headings that differ", fu
     ep = two "model = model { ep = p.b }",
     blocks = two "model = model { moe_every = p.b }",
     capacity = two "model = model { capacity_factor = 1 + p.b * 1e-9 }",
-    steps = single("model = model()", 'run = { { "cpu", ranks = 2, steps = 1 }, '
+    steps = two("model = model()", 'run = { { "cpu", ranks = 2, steps = 1 }, '
       .. '{ "cpu", ranks = 2, steps = 2 } }'),
-    precision = single("model = model()", 'run = { { "cpu", ranks = 2 }, '
+    precision = two("model = model()", 'run = { { "cpu", ranks = 2 }, '
       .. '{ "cpu", ranks = 2, precision = "f64" } }'),
-    link = single("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
+    link = two("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
       .. '{ "cpu", ranks = 2, link = { bytes_per_s = 1e8 + 1 } } }'),
-    share = single("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
+    share = two("model = model()", 'run = { { "cpu", ranks = 2, link = { bytes_per_s = 1e8 } }, '
       .. '{ "cpu", ranks = 2, link = { bytes_per_s = 1e8, share = "per_flow" } } }'),
-    rehearsal = single("model = model()", 'run = { { "cpu", ranks = 2, rehearse = 0 }, '
+    rehearsal = two("model = model()", 'run = { { "cpu", ranks = 2, rehearse = 0 }, '
       .. '{ "cpu", ranks = 2, rehearse = 4 } }'),
   }
   for what, text in pairs(cases) do
@@ -70,7 +67,7 @@ end)
 
 test("a pace reaches the executor, the prediction, the record and the heading", function()
   local function run(fields, setup)
-    return expect.runs(single("model = model()", 'run = { { "cpu", ranks = 2, link = '
+    return expect.runs(two("model = model()", 'run = { { "cpu", ranks = 2, link = '
       .. "{ bytes_per_s = 1e8 }" .. fields .. " } }"), nil, nil, setup)
   end
   local w = run ", pace = 4.5"
@@ -91,7 +88,7 @@ end)
 
 test("a run of more ranks than cores says so unless it has a pace", function()
   local function run(fields)
-    local w = expect.runs(single("model = model { experts = 8 }", 'run = { { "cpu", link = '
+    local w = expect.runs(two("model = model { experts = 8 }", 'run = { { "cpu", link = '
       .. "{ bytes_per_s = 1e8 }, ranks = " .. fields .. " } }"))
     return w.results.runs[1].crowded, w.output
   end
@@ -162,7 +159,7 @@ test("points that are equal where they are executed share the run", function()
       'run = { { "cpu", ranks = 2, model = { layers = 2, seq = 16 } } }'),
   }
   for what, text in pairs(equal) do
-    local w = expect.runs(text, { executor = "cpu" })
+    local w = expect.runs(text)
     expect.equal(#w.executed, 1, what)
     expect.equal(#w.results.runs[1].points, 2, what)
   end
@@ -185,7 +182,7 @@ test("two runs do not write one checkpoint or record", function()
   local other = entry:gsub("m%.", "./m.")
   expect.fails(two("model = model()", "run = {" .. entry .. "," .. other .. " }"), nil,
     "experiment.run[2].checkpoint_to: './m.ckpt'")
-  expect.runs(two("model = model()", "run = {" .. entry .. " }"), { executor = "cpu" })
+  expect.runs(two("model = model()", "run = {" .. entry .. " }"))
   local train = "moe.train { model = model(), ranks = 2, %s }\n"
   for _, field in ipairs { "checkpoint_to", "record" } do
     local one = train:format(field .. " = 'a'")
@@ -218,7 +215,7 @@ return moe.experiment { name = "x", model = model(), systems = { raf },
 end)
 
 test("earlier results are kept once, before the first result, and it says where", function()
-  local text = single "model = model()"
+  local text = two "model = model()"
   local w = expect.runs(text, nil, nil, function(w) w.earlier = "3" end)
   expect.equal({ w.kept, w.warned }, { 1, { "the earlier results in out are now in out/3" } })
   expect.equal({ expect.runs(text).warned }, { {} })
@@ -226,7 +223,7 @@ test("earlier results are kept once, before the first result, and it says where"
 end)
 
 test("an experiment that is neither returned nor run is an error at its line", function()
-  local text = single("model = model()"):gsub("return moe%.experiment", "local E = moe.experiment")
+  local text = two("model = model()"):gsub("return moe%.experiment", "local E = moe.experiment")
   expect.fails(text, 10, "experiment 'x'", "return it")
   expect.runs(text .. "\nmoe.run(E)")
 end)
@@ -239,7 +236,7 @@ test("a system's label says what its passes and its packing chose", function()
     end
     return function(w) w.log = log end
   end
-  local pipe = single("model = model()"):gsub("raf = moe.system \"raf\" {}",
+  local pipe = two("model = model()"):gsub("raf = moe.system \"raf\" {}",
     'raf = moe.system "p" { moe.pass.serial {} }')
   local w = expect.runs(pipe, nil, nil, degrees(4, 4))
   assert(w.output:find("\np (degree=4) ", 1, true), w.output)
