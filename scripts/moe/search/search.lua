@@ -31,9 +31,9 @@ M.FIELDS = {
       .. "of a system; prophet_split is prophet with split = true: "
       .. table.concat(space_lib.TECHNIQUES, ", ") },
   with = { type = "list", of = { type = "pass" }, default = {},
-    doc = "policies of the recipe, or passes with options of their own that no technique has, "
-      .. "which a mix has or has not; of placements, which techniques may have too, a mix has at "
-      .. "most one" },
+    doc = "policies of the recipe, or passes with options of their own that no listed technique "
+      .. "has, which a mix has or has not; of placements, which techniques may have too, a mix has "
+      .. "at most one" },
   options = { type = "table", default = {}, as = "table<string, table<string, any[]>>",
     doc = "pass -> option -> list of the values to try, in place of the built-in lists; for passes "
       .. "of the techniques" },
@@ -125,8 +125,8 @@ local function check_options(options, techniques, at)
   end
 end
 
--- Raises a user error if a mix could have a pass twice, from `with` and from the techniques. Of
--- placements a mix has one at most.
+-- Raises a user error if a mix could have a pass twice, from `with` and from a list of techniques.
+-- Of placements a mix has one at most.
 local function check_with(with, techniques, at)
   local searched = space_lib.passes_of(techniques)
   for i, pass in ipairs(with) do
@@ -403,7 +403,7 @@ function M.search(t)
   local objectives = objectives_of(c.objective, at)
   local techniques = techniques_of(c.techniques, at)
   check_options(c.options, techniques, at)
-  check_with(c.with, techniques, at)
+  if c.techniques ~= "all" then check_with(c.with, techniques, at) end
   c = settings.call(c, M.FIELDS, "moe.search", at)
   local execute = c.execute and real.check(c.execute, at)
   local space = space_lib.new(techniques, c.options, c.with)

@@ -121,8 +121,6 @@ test("a pass in `with` that is also among the techniques is refused, unless it p
     expect.fails(search_of(' techniques = { "zero", "dw_schedule" },\n'
       .. " with = { moe.pass.serial {}, moe.pass.dw_schedule {} }"), 3,
       "moe.search.with[2]: 'dw_schedule' is also among the passes of `techniques`")
-    expect.fails(search_of " with = { moe.pass.used_rows {} }", 2,
-      "moe.search.with[1]: 'used_rows' is also among the passes of `techniques`")
     expect.fails(search_of ' techniques = { "used_rows" }, with = { moe.pass.irregular_a2a {} }', 2,
       "moe.search.with[1]: 'irregular_a2a' is also among the passes of `techniques` (used_rows)")
     expect.runs(search_of ' techniques = { "zero" }, with = { moe.pass.dw_schedule {} }')
