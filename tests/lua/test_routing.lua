@@ -106,13 +106,23 @@ local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, bat
   end
 end)
 
-test("a gate that reads no scores takes no workload", function()
-  for _, gate in ipairs { "hash", "random" } do
-    expect.fails(expect.HEAD .. ("moe.train { ranks = 2, model = moe.model.gpt2_moe { vocab = 256, "
-      .. "layers = 2, hidden = 16, heads = 2, seq = 8, batch_per_device = 1, experts = 2, "
-      .. "gate = '%s', routing = moe.workload 'zipf' { s = 1 } } }"):format(gate), 2,
-      ("routing: the gate '%s' reads no scores, so that 'zipf"):format(gate))
+test("of a gate that reads no scores it is said that a workload has no effect", function()
+  world.run ""
+  local assumed_routing = require "moe.results.assumed_routing"
+  local function said(gate)
+    local run = { routing = "zipf(s=1)", parameters = { gate = gate },
+      assumed_routing = { gate = gate, scores = "zipf(s=1)", choices = 1, dropped = 0 } }
+    return assumed_routing.lines({ run }, "Predicted")[1], assumed_routing.chooser(run)
   end
+  for _, gate in ipairs { "hash", "random" } do
+    local line, chooser = said(gate)
+    expect.equal(line, ("Predicted: gate %s, which reads no scores, so that zipf(s=1) has no "
+      .. "effect, 1.00 choices per token, 0.0%% of them dropped"):format(gate))
+    expect.equal(chooser, gate .. " gate, which reads no scores, so that zipf(s=1) has no effect")
+  end
+  local line, chooser = said "expert_choice"
+  assert(line:find("gate expert_choice on scores of zipf(s=1), 1.00", 1, true), line)
+  expect.equal(chooser, "expert_choice gate on scores of zipf(s=1)")
 end)
 
 test("a trace is a model's routing, too", function()

@@ -1,11 +1,23 @@
 -- What runs assume of the routing (the field assumed_routing of a run), as text for the heads of
 -- tables.
+local core = require "moe.core"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
 
 local M = {}
 
 local MAX_LINES = 6  -- with more kinds of routing than that, only their number is printed
+
+local by_rule = {}  -- names of the gates that read no scores
+for _, gate in ipairs(core.table "gates") do by_rule[gate.name] = gate.by_rule or nil end
+
+-- Returns on what the gate chooses. scores: whose, if not even ones.
+local function basis(gate, scores)
+  if by_rule[gate] then
+    return (", which reads no scores, so that %s has no effect"):format(scores)
+  end
+  return " on scores of " .. scores
+end
 
 -- Returns the range of the runs' numbers as text: "1.00" or "1.00 to 1.25".
 local function range(numbers, form)
@@ -31,8 +43,8 @@ local function text_of(runs)
       r.choices and "; " .. counted(runs) or "")
   end
   if not r.scores then return ("gate %s, which does not run"):format(r.gate) end
-  local scores = r.scores == "even" and "even scores" or "scores of " .. r.scores
-  return ("gate %s on %s, %s"):format(r.gate, scores, counted(runs))
+  local on = r.scores == "even" and " on even scores" or basis(r.gate, r.scores)
+  return ("gate %s%s, %s"):format(r.gate, on, counted(runs))
 end
 
 -- Returns a line on the placements of simulated runs without a routing model, in which no policy is
@@ -81,7 +93,7 @@ end
 function M.chooser(run)
   local gate, r = run.parameters.gate .. " gate", run.assumed_routing
   if not run.routing then return gate end
-  return r and r.gate and ("%s on scores of %s"):format(gate, run.routing)
+  return r and r.gate and gate .. basis(run.parameters.gate, run.routing)
     or "routing " .. run.routing
 end
 

@@ -116,10 +116,6 @@ end
 -- named, if it named one that fixes k.
 local function routed(m, given, gate, path, at)
   local policy = type(m.gate) == "table"
-  if given and gate.by_rule and m.routing.scored then
-    errors.user(("%s.routing: the gate '%s' reads no scores, so that '%s' has no effect on its "
-      .. "choices; give another gate, or omit routing"):format(path, m.gate, m.routing.name), at)
-  end
   m.by_scores = m.routing.scored and (policy or given and not gate.takes_best) or nil
   if m.by_scores then return gate end
   if policy then
