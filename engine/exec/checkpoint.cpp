@@ -255,8 +255,8 @@ class Opened {
   std::vector<Block> blocks_;
 };
 
-/// Throws UserError if the file has a parameter that the model has not. Files list parameters before
-/// states, so what precedes any parameter of the model is no state.
+/// Throws UserError if the file has a parameter that the model has not. Files list parameters
+/// before states, so what precedes any parameter of the model is no state.
 void check_no_others(const std::string& path, const Opened& file, const PersistentTensors& all) {
   std::set<std::string> ours;
   for (const Persistent& p : all.parameters) ours.insert(p.name);
