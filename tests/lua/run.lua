@@ -1,4 +1,5 @@
--- luajit run.lua: tests of the Lua library, without the program. Status 1 when one fails.
+-- luajit run.lua [PART PARTS]: tests of the Lua library, without the program; PART of PARTS: those
+-- of every PARTS-th file. Status 1 when one fails.
 local here = arg[0]:match("^(.*)/[^/]*$") or "."
 local root = here .. "/../.."
 package.path = ("%s/?.lua;%s/scripts/?.lua;%s/scripts/?/init.lua"):format(here, root, root)
@@ -22,13 +23,14 @@ function package.loaded.test(sentence, body)
   end
 end
 
-for _, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
+local part, parts = tonumber(arg[1]) or 1, tonumber(arg[2]) or 1
+for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "op_time", "routing",
   "inference", "infer", "run/runs", "run/journal", "figures/page", "figures/charts",
   "figures/sensitivity", "search/explore", "search/real", "search/search", "search/space",
   "papers/lina", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
   "command/diff" } do
-  require((name:gsub("[^/]+$", "test_%0")))
+  if i % parts == part % parts then require((name:gsub("[^/]+$", "test_%0"))) end
 end
 
 print(("%d passed, %d failed"):format(passed, failed))
