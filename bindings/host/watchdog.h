@@ -38,7 +38,8 @@ class Deadline {
   void arm(double seconds);
   void disarm() { due_ns_ = 0; }
 
-  /// Stops the clock of the deadline while something other than the call itself is working.
+  /// Stops the clock of a deadline in wall-clock time while something other than the call itself is
+  /// working.
   class Pause {
    public:
     explicit Pause(Deadline* deadline);

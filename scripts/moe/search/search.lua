@@ -141,8 +141,8 @@ end
 
 local lines = {}  -- name of a search that was begun -> line of the recipe
 
--- Raises a user error if the recipe has another search of this name, by which results.json tells
--- searches apart and which is part of the name of the written recipe.
+-- Raises a user error if the recipe has another search of this name: the name identifies a search
+-- in results.json and begins the name of the recipe that it writes.
 local function claim_name(name, at)
   if lines[name] then
     errors.user(("moe.search.name: '%s' is the name of another search that this recipe runs (line "
