@@ -53,7 +53,7 @@ test("a case that reads a name it does not have is an error", function()
   expect.fails(expect.HEAD .. [[
 return moe.experiment { name = "x", over = { nodes = { 2 } }, case = function(p)
   return { model = m, cluster = moe.cluster.p4de { nodes = p.nods }, systems = {} } end }
-]], 3, "case: unknown coordinate 'nods'. Did you mean 'nodes'?")
+]], 3, "case: unknown coordinate 'nods'. Did you mean 'nodes'? (nodes = 2)")
 end)
 
 test("a case that returns false has no point there; nothing but false is an error", function()
@@ -252,7 +252,7 @@ end)
 test("results complete before a failure are on disk and printed, the error once", function()
   local w = world.run(experiment(CPU), {}, "run", function(w) w.fails_in = "tutel" end)
   expect.equal(w.error.kind, "run")
-  expect.equal(w.message, "rank 1 is gone")
+  expect.equal(w.message, "rank 1 is gone (system 'tutel')")  -- at all points of the experiment
   local complete = {}
   for _, run in ipairs(w.results.runs) do
     if run.executor == "cpu" and run.iteration_ms then complete[#complete + 1] = run.system end
@@ -262,11 +262,29 @@ test("results complete before a failure are on disk and printed, the error once"
   assert(w.files["out/trace-013-raf-executed.json"])
 end)
 
+test("the error of a system that cannot be planned names the system and the point", function()
+  local function fails(message, args)
+    return world.run(experiment "", args, nil, function(_, core)
+      local plan, asked = core.plan, 0
+      core.plan = function(spec)
+        asked = asked + 1
+        if asked >= 2 then error(message, 0) end
+        return plan(spec)
+      end
+    end)
+  end
+  local where = fails("an axis is too short").message
+  expect.equal(where, "recipe.lua:5: an axis is too short (system 'tutel', gpu = p4de, nodes = 2)")
+  -- What the message says is not said again.
+  expect.equal(fails("'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short").message,
+    "recipe.lua:5: 'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short")
+end)
+
 test("a show that fails because runs are missing does not hide the error of the run", function()
   local text = experiment('run = { "simulate", { "cpu", ranks = 2 } }, '
     .. "show = function(R) print(R:where { executor = 'cpu' }.runs[1].losses[1]) end")
   local w = world.run(text, {}, "run", function(w) w.fails_in = "raf" end)
-  expect.equal(w.message, "rank 1 is gone")
+  expect.equal(w.message, "rank 1 is gone (system 'raf')")
   assert(w.output:find("vs first", 1, true), w.output)  -- the usual tables
 end)
 

@@ -101,6 +101,22 @@ function M.with_traceback(err)
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
 end
 
+--- Returns what f(...) returns. To the message of an error that f raises those of the texts
+--- `where`, such as "system 'tutel'" and "E = 8", are added that it does not have.
+function M.within(where, f, ...)
+  local results = { xpcall(f, M.with_traceback, ...) }
+  if results[1] then return unpack(results, 2, table.maxn(results)) end
+  local e, missing = results[2], {}
+  if core.kind_of(e) == "" or M.is_interrupt(e) then error(e, 0) end
+  for _, text in ipairs(where) do
+    if not e.message:find(text, 1, true) then missing[#missing + 1] = text end
+  end
+  if #missing > 0 then
+    e.message = ("%s (%s)"):format(e.message, table.concat(missing, ", "))
+  end
+  error(e, 0)
+end
+
 --- Ends the evaluation of the recipe here if the Lua state is in this mode. In mode "policies" a
 --- rank thread evaluates the recipe only for the policies that are defined before anything runs; in
 --- mode "check" (`moebench check`) nothing is run.

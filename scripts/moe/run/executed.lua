@@ -1,6 +1,7 @@
 -- Executes jobs (moe.run.jobs) and keeps their records (moe.run.session).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local jobs_lib = require "moe.run.jobs"
 local progress = require "moe.run.progress"
 local record = require "moe.run.record"
 local results = require "moe.results.results"
@@ -155,34 +156,37 @@ end
 -- times, says nothing.
 local WIDEST = math.log(10)
 
+-- Predicts a planned run. since: when the rehearsals began.
+local function predict_one(one, since)
+  local made, run, at = one.made, one.run, one.job.system.at
+  errors.call(at, made.plan.rehearse, made.plan, since)
+  if one.job.spec.cost.rehearse > 0 then
+    made.sim = errors.call(at, made.plan.simulate, made.plan,
+      schema.merged(one.job.spec.simulate or {}, { links = true }))
+  end
+  local info = made.plan:info()
+  run.prediction = { frozen = true, profile_ms = info.profile_ms,
+    rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread,
+    rehearsal_others = info.rehearsal_others, speed_spread = info.speed_spread,
+    basis = info.cost, ops_alone = made.sim.ops_alone,
+    disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
+  for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
+  if one.job.spec.cost.rehearse > 0 then
+    local half, of_known_routing = uncertainty(info, made.sim.samples_ms, one.job.spec,
+      one.job.entry.steps)
+    if half <= WIDEST then
+      one.of_known_routing = of_known_routing
+      run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
+      run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
+    end
+  end
+end
+
 -- Predicts the planned runs, after a rehearsal just before them, and writes the predictions to
 -- disk.
 local function predict(all)
   local since = core.clock()
-  for _, one in ipairs(all) do
-    local made, run, at = one.made, one.run, one.job.system.at
-    errors.call(at, made.plan.rehearse, made.plan, since)
-    if one.job.spec.cost.rehearse > 0 then
-      made.sim = errors.call(at, made.plan.simulate, made.plan,
-        schema.merged(one.job.spec.simulate or {}, { links = true }))
-    end
-    local info = made.plan:info()
-    run.prediction = { frozen = true, profile_ms = info.profile_ms,
-      rehearsal_ms = info.rehearsal_ms, rehearsal_spread = info.rehearsal_spread,
-      rehearsal_others = info.rehearsal_others, speed_spread = info.speed_spread,
-      basis = info.cost, ops_alone = made.sim.ops_alone,
-      disturbed_ops = info.num_disturbed > 0 and info.num_disturbed or nil }
-    for _, k in ipairs(METRICS) do run.prediction[k] = made.sim[k] end
-    if one.job.spec.cost.rehearse > 0 then
-      local half, of_known_routing = uncertainty(info, made.sim.samples_ms, one.job.spec,
-        one.job.entry.steps)
-      if half <= WIDEST then
-        one.of_known_routing = of_known_routing
-        run.prediction.lo_ms = made.sim.iteration_ms * math.exp(-half)
-        run.prediction.hi_ms = made.sim.iteration_ms * math.exp(half)
-      end
-    end
-  end
+  for _, one in ipairs(all) do jobs_lib.within(one.job, predict_one, one, since) end
   for _, one in ipairs(all) do one.number, one.trace = session.add_run(one.run) end
   session.refresh()
 end
@@ -296,11 +300,11 @@ function M.run(name, jobs, done)
   progress.job(("%s on %d ranks of %s"):format(names_of(jobs), jobs[1].spec.ranks,
     jobs[1].entry.kind))
   local all = {}
-  for i, job in ipairs(jobs) do all[i] = planned(name, job) end
+  for i, job in ipairs(jobs) do all[i] = jobs_lib.within(job, planned, name, job) end
   predict(all)
   local result, first_error = started(all), nil
   for i, one in ipairs(all) do
-    local ok, r = pcall(function()
+    local ok, r = pcall(jobs_lib.within, one.job, function()
       local r = result(i)
       finished(one, r, done)
       if r.stop_reason then errors.failed(r, one.job.system.at) end

@@ -210,7 +210,7 @@ local function plan_all(p)
   band_lib.new(p.e, p.jobs)
   for _, job in ipairs(p.jobs) do
     if job.entry then job.spec.cost = { kind = "roofline" } end
-    target.plan(job.spec, job.system)
+    jobs_lib.within(job, target.plan, job.spec, job.system)
   end
 end
 

@@ -41,6 +41,17 @@ local function check_link(e, case)
   end
 end
 
+-- Returns what f(...) returns. Errors that f raises have the texts `where` and name the coordinates
+-- that are equal in all of the points.
+local function within(all, where, f, ...)
+  for _, name in ipairs(schema.keys_of(all[1])) do
+    local common = true
+    for _, point in ipairs(all) do common = common and point[name] == all[1][name] end
+    if common then where[#where + 1] = ("%s = %s"):format(name, tostring(all[1][name])) end
+  end
+  return errors.within(where, f, ...)
+end
+
 -- Returns the checked case of a point, or nil if the recipe's `case` returns false, which means
 -- that there is no such point.
 local function resolve_case(e, point, params)
@@ -192,7 +203,7 @@ local function jobs_of(e, entry, cases)
   for _, case in ipairs(cases) do
     core.load_on()
     local real = train.is_real(entry.kind)
-    local jobs = real and real_jobs(e, entry, case) or simulate_jobs(e, entry, case)
+    local jobs = within({ case.point }, {}, real and real_jobs or simulate_jobs, e, entry, case)
     for _, job in ipairs(jobs) do
       local key = real and key_of(job) or #all
       if not by_key[key] then
@@ -203,6 +214,11 @@ local function jobs_of(e, entry, cases)
     end
   end
   return all
+end
+
+--- Returns what f(...) returns. Errors that f raises name the job's system and point.
+function M.within(job, f, ...)
+  return within(job.points, { ("system '%s'"):format(job.system.name) }, f, ...)
 end
 
 local unselected  -- the first experiment of which --executor selected nothing; false: it selected
@@ -304,7 +320,7 @@ function M.all(e, over, params)
   settings.replacing()  -- those of another experiment
   for _, point in ipairs(points.product(over)) do
     core.load_on()
-    cases[#cases + 1] = resolve_case(e, point, params)
+    cases[#cases + 1] = within({ points.labels(point) }, {}, resolve_case, e, point, params)
   end
   if #cases == 0 then
     errors.user(e.case_path .. ": returned false for every point, so there is nothing to run", e.at)

@@ -34,8 +34,8 @@ end
 function M.run(name, jobs, done, each)
   local all, first = {}, session.num_runs()
   for i, job in ipairs(jobs) do
-    all[i] = { spec = job.spec, system = job.system, group = job.case,
-      options = { overlap = true, traced = first + i <= MAX_TRACES } }
+    all[i] = schema.merged(job,
+      { options = { overlap = true, traced = first + i <= MAX_TRACES } })
   end
   local function begin(i)
     progress.job(("simulating %s on %d %s devices"):format(jobs[i].system.name, jobs[i].spec.ranks,

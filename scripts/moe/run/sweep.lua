@@ -3,6 +3,7 @@
 -- (moe.run.simulations), so that a sweep that was interrupted or killed goes on where it ended.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local jobs_lib = require "moe.run.jobs"
 local simulations = require "moe.run.simulations"
 
 local M = {}
@@ -39,7 +40,10 @@ Sweep.__index = Sweep
 function Sweep:hand_over()
   while self.ready[self.at] do
     local r = self.ready[self.at]
-    if r.error then error(core.failure(r.error.kind, r.error.message, r.error.traceback), 0) end
+    if r.error then
+      jobs_lib.within(self.jobs[self.at], error,
+        core.failure(r.error.kind, r.error.message, r.error.traceback), 0)
+    end
     self.ready[self.at] = nil
     self.finished(self.at, core.json_decode(r.outcome), r.trace)
     self.at = self.at + 1
@@ -52,7 +56,8 @@ function Sweep:alone(last, seconds)
   local since = core.clock()
   while self.at <= last and core.clock() - since < seconds do
     local job = self.jobs[self.at]
-    local outcome, trace = simulations.outcome_text(job.spec, job.system, job.options)
+    local outcome, trace = jobs_lib.within(job, simulations.outcome_text, job.spec, job.system,
+      job.options)
     self.ready[self.at] = { outcome = outcome, trace = trace }
     self:hand_over()
   end
@@ -107,13 +112,13 @@ function Sweep:give(worker)
 end
 
 -- Sets the groups: lists of the jobs from number self.at on that follow each other and have the
--- same `group`. What a worker computes for one of them, such as a sample of the gate, serves the
+-- same case. What a worker computes for one of them, such as a sample of the gate, serves the
 -- others.
 function Sweep:make_groups()
   self.groups, self.next_group, self.group_of = {}, 0, {}
   for i = self.at, #self.jobs do
     local last = self.groups[#self.groups]
-    if not last or self.jobs[last[1]].group ~= self.jobs[i].group then
+    if not last or self.jobs[last[1]].case ~= self.jobs[i].case then
       last = { at = 1 }
       self.groups[#self.groups + 1] = last
     end
@@ -157,10 +162,9 @@ function Sweep:side_by_side(count)
   if not ok then error(err, 0) end
 end
 
---- Simulates all jobs, each { spec, system, options } as simulations.outcome takes them, and
---- `group`, a value that jobs of one model and cluster share. Calls begin(i) when the first i - 1
---- jobs are complete, and finished(i, outcome, trace) when job i is. Raises the error of the first
---- job that fails, after the jobs before it are complete.
+--- Simulates all jobs (moe.run.jobs), each with `options` as simulations.outcome takes them. Calls
+--- begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is.
+--- Raises the error of the first job that fails, after the jobs before it are complete.
 function M.each(jobs, begin, finished)
   if #jobs == 0 then return end
   local self = setmetatable({ jobs = jobs, begin = begin, finished = finished, at = 1,

@@ -58,6 +58,7 @@ end
 -- which differ from mix to mix, and the stages before.
 local function reason_of(err, at)
   local text = tostring(err.message or err):gsub(" %(after stage.*", "")
+    :gsub(" %(system '[^']*'%)$", "")
   local here = ("%s:%d: "):format(at.name, at.line)
   if text:sub(1, #here) == here then text = text:sub(#here + 1) end
   return (text:gsub("'b%d[^']*'", function(op)
