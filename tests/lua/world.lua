@@ -227,13 +227,19 @@ function M.lines(text)
 end
 
 -- The innermost frame of the recipe.
+local of_recipe = setmetatable({}, { __mode = "k" })  -- function -> whether it is a recipe's
+
 local function caller()
   for level = 2, 200 do
-    local info = debug.getinfo(level, "Sl")
+    local info = debug.getinfo(level, "f")
     if not info then return nil end
-    if info.source == "@" .. RECIPE and info.currentline > 0 then
-      return RECIPE, info.currentline
+    local own = of_recipe[info.func]
+    if own == nil then
+      own = debug.getinfo(level, "S").source == "@" .. RECIPE
+      of_recipe[info.func] = own
     end
+    local line = own and debug.getinfo(level, "l").currentline or 0
+    if line > 0 then return RECIPE, line end
   end
 end
 
@@ -247,7 +253,6 @@ local function make_core(world, args)
     array = function(t) return setmetatable(t, array_mt) end,
     run_in_turns = in_turns, result_in_turns = result_in_turns,
     too_large_together = function() return world.too_large end,
-    caller = caller,
     clock = os.clock,
     default_corpus = function() return "corpus.txt" end,
     load_on = function() end,
@@ -345,7 +350,9 @@ function M.run(text, args, mode, setup)
   local core = make_core(world, args or {})
   core.mode = mode or "run"
   if setup then setup(world, core) end
+  core.caller = function() end  -- no recipe runs yet
   world.moe = fresh_library(core)
+  core.caller = caller
   world.globals = setmetatable({}, { __index = _G })
   local chunk = setfenv(assert(loadstring(text, "@" .. RECIPE)), world.globals)
   local ok, err = pcall(world.moe._main, core.mode, chunk)
@@ -358,6 +365,17 @@ function M.run(text, args, mode, setup)
     world.results = M.decode(world.files["out/results.json"])
   end
   return world
+end
+
+local left = {}  -- recipe -> what it leaves in a world without a setup
+
+--- The files that a recipe leaves in its output folder, as those of `folder`.
+function M.left(text, folder, setup)
+  local files = not setup and left[text] or M.run(text, {}, "run", setup).files
+  if not setup then left[text] = files end
+  local out = {}
+  for name, content in raw_pairs(files) do out[name:gsub("^out/", folder .. "/")] = content end
+  return out
 end
 
 return M

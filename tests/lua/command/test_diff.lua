@@ -33,14 +33,13 @@ end
 local function diff(change, args)
   local files = {}
   for i, folder in ipairs { "a", "b" } do
-    local w = expect.runs(RECIPE, args and args[i])
-    local own = {}
-    for name, text in pairs(w.files) do own[name:gsub("^out/", "")] = text end
+    local own = args and expect.runs(RECIPE, args[i]).files or world.left(RECIPE, "out")
     if change then
-      change(w.results, own, i)
-      own["results.json"], own["runs.jsonl"] = world.encode(w.results), nil
+      local results = world.decode(own["out/results.json"])
+      change(results, own, i)
+      own["out/results.json"], own["out/runs.jsonl"] = world.encode(results), nil
     end
-    for name, text in pairs(own) do files[folder .. "/" .. name] = text end
+    for name, text in pairs(own) do files[name:gsub("^out/", folder .. "/")] = text end
   end
   local w = world.run("", {}, "diff", function(w, core)
     for name, text in pairs(files) do w.files[name] = text end
@@ -102,7 +101,7 @@ local function plan_of(before, after)
       if n > 1 then run.trace = nil end
     end
     results.runs[1].plan_hash = "hash " .. i
-    files[results.runs[1].trace] = i == 1 and before or after
+    files["out/" .. results.runs[1].trace] = i == 1 and before or after
   end)
   return text:match "\nPlan of [^\n]*\n(.*)" or ""
 end

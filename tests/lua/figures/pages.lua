@@ -50,9 +50,9 @@ end
 -- in `setup`.
 function M.folder(setup, recipe)
   local text = (recipe or M.RECIPE):gsub("TITLE", ("%q"):format(M.TITLE))
-  local files = {}
-  for name, content in pairs(world.run(text, {}, "run", setup).files) do
-    files[name:gsub("^out/", "old/")] = name:find "trace%-" and M.TRACE or content
+  local files = world.left(text, "old", setup)
+  for name in pairs(files) do
+    if name:find "trace%-" then files[name] = M.TRACE end
   end
   assert(files["old/results.json"], "the recipe did not run")
   return files
