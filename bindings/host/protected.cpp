@@ -118,10 +118,6 @@ Failure foreign_failure(const std::exception& error) {
   return {"internal", error.what(), ""};
 }
 
-void push_error(lua_State* L, const std::string& kind, const std::string& message) {
-  push_failure(L, {kind, message, ""});
-}
-
 void push_failure(lua_State* L, const Failure& failure) {
   lua_createtable(L, 0, 3);
   set_text(L, "kind", failure.kind);

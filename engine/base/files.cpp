@@ -233,11 +233,6 @@ void AtomicFile::fail(const char* action) const {
   throw run_error("cannot {} {}: {}", action, path_.string(), reason());
 }
 
-void remove_file(const fs::path& path) {
-  const Descriptor folder = open_folder(path.parent_path(), false);
-  if (folder.valid()) unlinkat(folder.get(), path.filename().c_str(), 0);
-}
-
 void append_file(const fs::path& path, std::string_view text, bool anew) {
   const Descriptor folder = open_folder(path.parent_path(), false);
   const std::string name = path.filename();

@@ -92,10 +92,6 @@ class AtomicFile {
   std::string temporary_;  // name of the temporary file; "" when there is none
 };
 
-/// Removes the file at `path`, if there is one, and reports no errors. Does nothing if a part of
-/// the path before the last is a link.
-void remove_file(const std::filesystem::path& path);
-
 /// Appends `text` to a file, by one system call where the disk accepts all of it at once. `anew`:
 /// an existing file is removed first and a new, empty one is created; otherwise the file must
 /// exist, be a regular file and have no second name (hard link). No part of the path may be a link.

@@ -120,8 +120,6 @@ struct Model : ModelSpec {
   std::vector<int64_t> moe_blocks;  // the block of each MoE layer, ascending
 
   int64_t num_moe_layers() const { return static_cast<int64_t>(moe_blocks.size()); }
-  /// The block of an MoE layer.
-  int64_t moe_block(int64_t layer) const { return moe_blocks[static_cast<size_t>(layer)]; }
   /// Number of an MoE block among the MoE layers, counted from 0.
   int64_t moe_layer(int64_t block) const;
 };
