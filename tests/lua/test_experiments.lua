@@ -263,21 +263,23 @@ test("results complete before a failure are on disk and printed, the error once"
 end)
 
 test("the error of a system that cannot be planned names the system and the point", function()
-  local function fails(message, args)
-    return world.run(experiment "", args, nil, function(_, core)
+  local function fails(message)
+    return world.run(experiment "", {}, "run", function(_, core)
       local plan, asked = core.plan, 0
       core.plan = function(spec)
         asked = asked + 1
         if asked >= 2 then error(message, 0) end
         return plan(spec)
       end
-    end)
+    end).message
   end
-  local where = fails("an axis is too short").message
-  expect.equal(where, "recipe.lua:5: an axis is too short (system 'tutel', gpu = p4de, nodes = 2)")
+  expect.equal(fails "an axis is too short",
+    "recipe.lua:5: an axis is too short (system 'tutel', gpu = p4de, nodes = 2)")
   -- What the message says is not said again.
-  expect.equal(fails("'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short").message,
+  expect.equal(fails "'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short",
     "recipe.lua:5: 'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short")
+  expect.equal(fails "in system 'tutel' nodes = 24", "recipe.lua:5: in system 'tutel' nodes = 24 "
+    .. "(gpu = p4de, nodes = 2)")
 end)
 
 test("a show that fails because runs are missing does not hide the error of the run", function()

@@ -101,18 +101,25 @@ function M.with_traceback(err)
   return core.failure("lua", tostring(err), debug.traceback("", 2):sub(2))
 end
 
---- Returns what f(...) returns. To the message of an error that f raises those of the texts
---- `where`, such as "system 'tutel'" and "E = 8", are added that it does not have.
+-- Returns whether a message has the text, and not only as the beginning of a longer word or number.
+local function says(message, text)
+  local _, last = message:find(text, 1, true)
+  return last and not message:find("^%.?%w", last + 1)
+end
+
+--- Returns what f(...) returns. Of the texts `where`, such as "system 'tutel'" and "E = 8", those
+--- that the message of an error of f does not have are added to it.
 function M.within(where, f, ...)
   local results = { xpcall(f, M.with_traceback, ...) }
   if results[1] then return unpack(results, 2, table.maxn(results)) end
   local e, missing = results[2], {}
   if core.kind_of(e) == "" or M.is_interrupt(e) then error(e, 0) end
+  local message = tostring(e.message)
   for _, text in ipairs(where) do
-    if not e.message:find(text, 1, true) then missing[#missing + 1] = text end
+    if not says(message, text) then missing[#missing + 1] = text end
   end
   if #missing > 0 then
-    e.message = ("%s (%s)"):format(e.message, table.concat(missing, ", "))
+    e.message = ("%s (%s)"):format(message, table.concat(missing, ", "))
   end
   error(e, 0)
 end
