@@ -39,9 +39,9 @@ inline void push_text(lua_State* L, std::string_view text) {
   lua_pushlstring(L, text.data(), text.size());
 }
 
-/// Pushes an error table {kind=, message=, traceback=} whose tostring is the message. The kind is also kept
-/// outside the table: a table that a recipe made has no kind, and one whose field `kind` a recipe
-/// changed keeps its kind.
+/// Pushes an error table {kind=, message=, traceback=} whose tostring is the message. The kind is
+/// also kept outside the table: a table that a recipe made has no kind, and one whose field `kind`
+/// a recipe changed keeps its kind.
 void push_failure(lua_State* L, const Failure& failure);
 /// The kind of the error value at `index`; "" if neither the engine nor the library made it.
 std::string failure_kind(lua_State* L, int index);

@@ -226,9 +226,9 @@ function M.lines(text)
   return all
 end
 
--- The innermost frame of the recipe.
 local of_recipe = setmetatable({}, { __mode = "k" })  -- function -> whether it is a recipe's
 
+-- The innermost frame of the recipe.
 local function caller()
   for level = 2, 200 do
     local info = debug.getinfo(level, "f")
