@@ -224,8 +224,8 @@ def one(kind, args, rng, folder, span):
     if through and SPANS[kind]:
         wrong.append("it had ended before the signal")
     return {"kind": kind, "signal": number.name, "to": target, "at_s": round(instant, 3),
-            "through": through, "finished": len(before or {}), "statuses": statuses, "took_s": round(end - sent, 3),
-            "wrong": wrong}
+            "through": through, "finished": len(before or {}), "statuses": statuses,
+            "took_s": round(end - sent, 3), "wrong": wrong}
 
 
 def duration(kind, args, folder):

@@ -55,7 +55,7 @@ function Tried:spec_for(system, spec)
 end
 
 -- Returns the reason of a refusal without the line `at` of the search, the numbers in names of ops,
--- which differ from mix to mix, and the stages before.
+-- which differ from mix to mix, the stages before, and the system.
 local function reason_of(err, at)
   local text = tostring(err.message or err):gsub(" %(after stage.*", "")
     :gsub(" %(system '[^']*'%)$", "")
