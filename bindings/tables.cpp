@@ -1,5 +1,6 @@
 #include "bindings/tables.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "bindings/host/field_json.h"
@@ -36,6 +37,12 @@ json options_json(const std::vector<OptionSpec>& options) {
     if (!o.allowed.empty()) option["allowed"] = o.allowed;
     if (o.is_integer) option["whole"] = true;
     if (o.reads != Reads::kNothing) option["reads"] = reads_name(o.reads);
+    for (const std::string& name : o.replaces) {
+      MOE_CHECK(std::any_of(options.begin(), options.end(),
+                            [&name](const OptionSpec& other) { return other.name == name; }),
+                "option '{}' replaces '{}', which does not exist", o.name, name);
+      option["replaces"].push_back(name);
+    }
     all.push_back(std::move(option));
   }
   return all;

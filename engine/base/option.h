@@ -31,6 +31,9 @@ struct OptionSpec {
   std::optional<double> off = {};  // the value of the option with which the pass changes nothing
   bool is_integer = false;         // only whole numbers are allowed
   Reads reads = Reads::kNothing;   // what the pass reads if the value is neither 0 nor false
+  // Options that have no effect if this one is given and is not its default: an error at a recipe's
+  // line that gives both.
+  std::vector<std::string> replaces = {};
 };
 
 /// Declares an option that is a number from lo to hi.

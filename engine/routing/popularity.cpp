@@ -218,15 +218,17 @@ std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0
 
 std::vector<WorkloadDef> make_rows() {
   const OptionSpec sigma = number_option("sigma", 1, 0, 10, "standard deviation of log popularity");
+  OptionSpec max_over_mean =
+      number_option("max_over_mean", 0, 0, 1e6,
+                    "expected choices of the rank with most, divided by the mean of the ranks, for "
+                    "which the exponent is found; 0: it is s");
+  max_over_mean.replaces = {"s"};
   return {
       {"balanced",
        "counts of experts differ by at most one, for each rank and for all together",
        {}},
       {"zipf", "the i-th expert is chosen in proportion to i^-s",
-       with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even"),
-                    number_option("max_over_mean", 0, 0, 1e6,
-                                  "expected choices of the rank with most, divided by the mean of "
-                                  "the ranks, for which the exponent is found; 0: it is s")})},
+       with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even"), max_over_mean})},
       {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
       {"hot_rank", "one rank's experts get a share of all choices",
        with_common({share_option("share of choices that go to the rank")})},

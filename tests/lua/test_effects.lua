@@ -47,6 +47,23 @@ return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { node
   assert(not w.output:find "Placements:", w.output)
 end)
 
+test("an option beside one that takes its place is refused", function()
+  local function refused(options, name, by)
+    expect.fails('local moe = require "moe"\nmoe.pass.partition ' .. options, 2,
+      ("moe.pass.partition.%s: has no effect beside %s; give one of the two"):format(name, by))
+  end
+  refused("{ parts = 2, max_parts = 4 }", "max_parts", "parts")
+  refused("{ max_parts = 8, parts = 1 }", "max_parts", "parts")
+  refused("{ before = 0, after = 2, max_range = 2 }", "max_range", "before")
+  expect.runs 'local moe = require "moe"\nmoe.pass.partition { parts = 0, max_parts = 4 }'
+  -- A setting of the command line may take the place of what the recipe gives.
+  local recipe = expect.HEAD .. [[
+return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "x" { moe.pass.partition { max_parts = 4 } } } }
+]]
+  expect.runs(recipe, { set = { ["system.x.partition.parts"] = "2" } })
+end)
+
 test("where all does as it was told nothing is said", function()
   local w = expect.runs(RECIPE)
   assert(not w.output:find "Without effect", w.output)

@@ -452,6 +452,19 @@ function M.check(fields, value, path, at, assumed)
   return out
 end
 
+--- Raises a user error for a key of a recipe's table that another key replaces (the field's
+--- `replaces`, a list of names). given: the table as the recipe gives it, after check().
+function M.check_replaced(fields, given, path, at)
+  for key, value in pairs(given) do
+    for _, name in ipairs(value ~= fields[key].default and fields[key].replaces or {}) do
+      if given[name] ~= nil then
+        errors.user(("%s.%s: has no effect beside %s; give one of the two"):format(path, name, key),
+          at)
+      end
+    end
+  end
+end
+
 --- Returns the params of a policy or architecture (name -> default) as a field list; the type of an
 --- option is that of its default.
 function M.options(params, path, at)

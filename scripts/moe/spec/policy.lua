@@ -229,7 +229,7 @@ function M.pass_options(row)
   local out = {}
   for _, o in ipairs(row.options) do
     out[o.name] = { type = o.whole and "integer" or type(o.default), default = o.default,
-      doc = o.doc, lo = o.lo, hi = o.hi, enum = o.allowed }
+      doc = o.doc, lo = o.lo, hi = o.hi, enum = o.allowed, replaces = o.replaces }
   end
   return out
 end
@@ -237,10 +237,10 @@ end
 local function builtin(row)
   local options = M.pass_options(row)
   return function(given)
-    local at = errors.here()
+    local at, path = errors.here(), "moe.pass." .. row.name
     local pass = schema.object({ name = row.name, stage = row.kind,
-      options = schema.check(options, given or {}, "moe.pass." .. row.name, at) },
-      instance_mt.pass)
+      options = schema.check(options, given or {}, path, at) }, instance_mt.pass)
+    schema.check_replaced(options, given or {}, path, at)
     options_of[pass] = options
     return pass
   end

@@ -20,7 +20,7 @@ function M.workload_fields(row)
   local out = { seed = SEED }
   for _, o in ipairs(row.options) do
     out[o.name] = { type = o.whole and "integer" or "number", lo = o.lo, hi = o.hi,
-      default = o.default, doc = o.doc }
+      default = o.default, doc = o.doc, replaces = o.replaces }
   end
   return out
 end
@@ -58,11 +58,9 @@ function M.workload(name)
   local row = workload_row(name, errors.here())
   return function(t)
     local at = errors.here()
-    local given = schema.check(M.workload_fields(row), t or {}, "moe.workload." .. name, at)
-    if name == "zipf" and t and t.s and given.max_over_mean > 0 then
-      errors.user("moe.workload.zipf.s: has no effect beside max_over_mean, which finds the "
-        .. "exponent; give one of the two", at)
-    end
+    local fields, path = M.workload_fields(row), "moe.workload." .. name
+    local given = schema.check(fields, t or {}, path, at)
+    schema.check_replaced(fields, t or {}, path, at)
     local seed = given.seed or core.args.seed or 1
     given.seed = nil
     local handle, full_name = errors.call(at, core.workload, name, given, seed)
