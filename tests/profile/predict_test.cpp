@@ -32,6 +32,18 @@ PredictOptions unkept() {
   return options;
 }
 
+/// A path for a cache, which is removed with what may lie beside it.
+struct CacheFile {
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("moe-predict-" + std::to_string(getpid()) + ".sqlite"))
+                               .string();
+  ~CacheFile() {
+    for (const char* end : {"", "-wal", "-shm", ".lock", ".corrupt-1"}) {
+      std::filesystem::remove(path + end);
+    }
+  }
+};
+
 /// By kind: the longest op of the spec's plan as predicted.
 std::map<std::string, Nanoseconds> predicted(PlanSpec spec, const PredictOptions& options) {
   spec.cost = predicted_cost(spec, options).cost;
@@ -80,7 +92,9 @@ TEST_CASE("a placement policy of the recipe's is predicted with its own calls, b
 
 TEST_CASE("runs on one target share a rehearsal, those on other targets do not") {
   Rehearsals rehearsals;
+  const CacheFile file;  // so that an op is measured once
   PredictOptions options = unkept();
+  options.cache = file.path;
   options.rehearse = 1;
   options.rehearsals = &rehearsals;
   const auto of = [&](const PlanSpec& spec) { return predicted_cost(spec, options).rehearsal; };
@@ -143,19 +157,14 @@ TEST_CASE("a run with a pace is predicted from ops with a thread a core beside, 
 }
 
 TEST_CASE("a cache that cannot be read is said, and the prediction is made anew") {
-  const std::string path = (std::filesystem::temp_directory_path() /
-                            ("moe-predict-" + std::to_string(getpid()) + ".sqlite"))
-                               .string();
-  std::ofstream(path) << "this is no cache";
+  const CacheFile file;
+  std::ofstream(file.path) << "this is no cache";
   PredictOptions options = unkept();
   CHECK(predicted_cost(target(), options).warning.empty());
-  options.cache = path;
+  options.cache = file.path;
   const Prediction prediction = predicted_cost(target(), options);
-  CHECK_THAT(prediction.warning, Contains(path));
+  CHECK_THAT(prediction.warning, Contains(file.path));
   CHECK(prediction.cost != nullptr);
-  for (const char* end : {"", "-wal", "-shm", ".lock", ".corrupt-1"}) {
-    std::filesystem::remove(path + end);
-  }
 }
 
 TEST_CASE("nothing is predicted for a device that is not one, or is not here") {
