@@ -66,8 +66,9 @@ void Deadline::check(int64_t wall_ns) {
   if (now_ns < due) return;
   if (overdue_ && due != reported_ns_) {
     reported_ns_ = due;
+    ends_ns_ = now_ns + kGraceNs;
     overdue_();
-  } else if (!overdue_ || now_ns >= due + kGraceNs) {
+  } else if (!overdue_ || now_ns >= ends_ns_) {
     ends_();
   }
 }

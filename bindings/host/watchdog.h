@@ -22,10 +22,10 @@ int64_t steady_ns();
 class Watchdog;
 
 /// The deadline of a call. When it passes, the watchdog's thread calls `overdue` once, and if the
-/// call still has not returned kGraceNs later, `ends`, which does not return; if `overdue` is null,
-/// it calls `ends` at once. Both must be safe to call from another thread. arm() sets the time,
-/// counted from now; before arm() and after disarm() there is no deadline. On the clock kOfThread
-/// only the time counts in which the thread that called arm() has a core.
+/// call still has not returned kGraceNs after that, `ends`, which does not return; if `overdue` is
+/// null, it calls `ends` at once. Both must be safe to call from another thread. arm() sets the
+/// time, counted from now; before arm() and after disarm() there is no deadline. On the clock
+/// kOfThread only the time counts in which the thread that called arm() has a core.
 class Deadline {
  public:
   enum class Clock { kWall, kOfThread };
@@ -62,7 +62,8 @@ class Deadline {
   const Clock clock_;
   std::atomic<clockid_t> thread_{};  // clock of the thread that called arm(), with kOfThread
   std::atomic<int64_t> due_ns_{0};   // 0 if not armed
-  int64_t reported_ns_ = 0;  // due time for which `overdue` was called; watchdog thread only
+  // Of the watchdog's thread only: the due time for which `overdue` was called, and when `ends` is.
+  int64_t reported_ns_ = 0, ends_ns_ = 0;
 };
 
 class Watchdog {

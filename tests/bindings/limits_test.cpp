@@ -106,6 +106,23 @@ TEST_CASE("a deadline tells once, and ends what does not heed it; a pause holds 
   CHECK(reports == 1);
 }
 
+TEST_CASE("what is told late has as long to end as what is told at its deadline") {
+  const auto watchdog = std::make_shared<Watchdog>();
+  std::atomic<int64_t> told_ns{0}, ended_ns{0};
+  Deadline deadline(
+      watchdog, [&] { told_ns = steady_ns(); },
+      [&] {
+        if (ended_ns == 0) ended_ns = steady_ns();
+      });
+  deadline.arm(-10);  // as if the watchdog had got no CPU time for 10 s
+  const int64_t begin_ns = steady_ns();
+  while (ended_ns == 0 && steady_ns() - begin_ns < 60'000'000'000) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  deadline.disarm();
+  CHECK(ended_ns - told_ns >= 1'900'000'000);
+}
+
 TEST_CASE("a deadline in a thread's own time passes when the thread works, not when it waits") {
   const auto watchdog = std::make_shared<Watchdog>();
   std::atomic<int> reports{0};
