@@ -106,7 +106,7 @@ TEST_CASE("a deadline tells once, and ends what does not heed it; a pause holds 
   CHECK(reports == 1);
 }
 
-TEST_CASE("what is told late has as long to end as what is told at its deadline") {
+TEST_CASE("a call whose deadline is reported late still has the whole grace period to end") {
   const auto watchdog = std::make_shared<Watchdog>();
   std::atomic<int64_t> told_ns{0}, ended_ns{0};
   Deadline deadline(
@@ -120,6 +120,7 @@ TEST_CASE("what is told late has as long to end as what is told at its deadline"
     std::this_thread::sleep_for(std::chrono::milliseconds(10));
   }
   deadline.disarm();
+  CHECK(told_ns > 0);
   CHECK(ended_ns - told_ns >= 1'900'000'000);
 }
 
