@@ -222,7 +222,8 @@ class NoTimes : public CostModel {
 class ProfileCache;
 
 /// Compute ops take the time measured alone on this machine. A collective takes the longer of its
-/// closed form on `link` and the measured time to copy its bytes in memory. An op whose signature
+/// closed form on `link` and the measured time to copy its bytes in memory; in a step, too, never
+/// less than the closed form, however long the copies took alone. An op whose signature
 /// is not in the cache is timed by `measure`, and its samples are stored. Times that were read once
 /// are kept, so that a plan uses one value per op. An op whose work depends on slot occupancy is
 /// measured at the context's occupancy and at 0, 1/4, 1/2, 3/4 and 1, each with a cache key of its

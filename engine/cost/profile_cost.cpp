@@ -204,7 +204,8 @@ Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork
   if (is_view(graph, graph.op(op))) return 0;
   Nanoseconds ns = alone_ns(graph, op, routed);
   const bool collective = graph.def(op).collective != Collective::kNone;
-  if (collective && has_link_) ns = std::max(ns, collective_ns(link_, graph, op, routed));
+  const Nanoseconds link = collective && has_link_ ? collective_ns(link_, graph, op, routed) : 0;
+  ns = std::max(ns, link);
   if (!in_step_ && collective) return ns;
   if (!in_step_) {
     return checked_ns(static_cast<double>(ns) * slower_,
@@ -212,7 +213,8 @@ Nanoseconds ProfileCost::routed_ns(const Graph& graph, OpId op, const RoutedWork
   }
   const std::string group = step_group(graph, op);
   if (!collective) return in_step_->of_compute(group, ns);
-  return in_step_->of_collective(group, payload_bytes(graph, op, routed.work), ns);
+  const double bytes = payload_bytes(graph, op, routed.work);
+  return std::max(link, in_step_->of_collective(group, bytes, ns));
 }
 
 CoreSharing ProfileCost::sharing(const Graph& graph, OpId op) const {

@@ -135,14 +135,21 @@ std::string link_text(const Plan& plan, const RehearsalOptions& options) {
                      options.pace > 0 ? fmt::format(", pace {:g}", options.pace) : "");
 }
 
+/// Whether ops of the step group were faster inside the steps than alone.
+bool faster_in_step(const InStep& result, const std::string& group) {
+  const auto late = result.late.find(group);
+  if (late != result.late.end()) return late->second < 0;
+  const auto factor = result.factors.find(group);
+  return factor != result.factors.end() &&
+         factor->second < kLeastFactor * std::min(1.0, result.overall);
+}
+
 void time_disturbed_again(const Graph& graph, const InStep& result,
                           const RehearsalOptions& options) {
   std::set<std::string> done;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    const auto factor = result.factors.find(step_group(graph, op));
-    const double least = kLeastFactor * std::min(1.0, result.overall);
-    if (factor == result.factors.end() || factor->second >= least) continue;
+    if (!faster_in_step(result, step_group(graph, op))) continue;
     if (is_view(graph, graph.op(op)) || !done.insert(op_signature(graph, op)).second) continue;
     options.time_again(graph, op);
   }

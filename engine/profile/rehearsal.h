@@ -35,8 +35,8 @@ struct RehearsalOptions {
   std::shared_ptr<Trace> routing;  // see rehearse()
   /// Called to time an op alone again, once per signature (kind and shapes), if the op took less
   /// than kLeastFactor of its time alone inside the rehearsed steps, on a machine that is faster
-  /// than the reference by InStep::overall. An op is hardly faster inside a step, so its
-  /// measurement alone was probably disturbed. May be null.
+  /// than the reference by InStep::overall; a collective, if it ended before its time alone. An op
+  /// is hardly faster inside a step, so its measurement alone was probably disturbed. May be null.
   std::function<void(const Graph&, OpId)> time_again;
 };
 constexpr double kLeastFactor = 0.95;
