@@ -2,8 +2,11 @@
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
+#include <functional>
+#include <map>
 
 #include "engine/analysis/idle_stages.h"
+#include "engine/base/rng.h"
 #include "tests/passes/fixture.h"
 
 namespace moe {
@@ -71,6 +74,55 @@ TEST_CASE("a stage that finds nothing to do says what it looked for") {
   CHECK_THAT(only({pipemoe_of("1")}), Contains("pipemoe: no MoE layer is cut; degree 1"));
   CHECK_THAT(only({stage("serial"), stage("dw_schedule")}),
              Contains("dw_schedule: no weight gradient may run during an all-to-all"));
+}
+
+/// What dw_schedule says beside all-reduces on a lane of their own. Other ops take 5 ns.
+std::vector<std::string> dw_without_effect(const std::string& overshoot, Nanoseconds a2a,
+                                           const std::function<Nanoseconds(OpId)>& dw,
+                                           const std::function<Nanoseconds(OpId)>& all_reduce) {
+  PlanSpec spec = small_spec({stage("dw_schedule", {{"overshoot", overshoot}})});
+  spec.system.sync = {.place = ReducePlace::kAfter, .lane = ReduceLane::kOwn};
+  spec.cost = std::make_shared<test::GivenCost>([=](const Graph& graph, OpId op) -> Nanoseconds {
+    if (graph.def(op).collective == Collective::kAllToAll) return a2a;
+    if (graph.def(op).collective == Collective::kAllReduce) return all_reduce(op);
+    return graph.op(op).is_dw ? dw(op) : 5;
+  });
+  return without_effect(std::move(spec));
+}
+
+TEST_CASE("weight gradients that are too long to hide are not said to be forbidden") {
+  const auto always = [](Nanoseconds ns) { return [ns](OpId) { return ns; }; };
+  const std::string too_long =
+      "without overshoot none is assigned: each takes at least twice the time of the all-to-alls "
+      "that it may run under";
+  const auto never = dw_without_effect("never", 10, always(20), always(5));
+  REQUIRE(never.size() == 1);
+  CHECK_THAT(never[0], Contains("dw_schedule: " + too_long));
+  for (const auto& timeless : {dw_without_effect("allow", 0, always(20), always(5)),
+                               dw_without_effect("never", 10, always(0), always(5))}) {
+    REQUIRE(timeless.size() == 1);
+    CHECK_THAT(timeless[0], Contains("dw_schedule: all-to-alls, or the weight gradients beside "
+                                     "them, take no time"));
+  }
+}
+
+TEST_CASE("an assignment that is undone leaves its reason, though no other one was possible") {
+  int undone = 0;
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    std::map<OpId, Nanoseconds> times;
+    Rng rng(seed);
+    const auto random = [&](OpId op) {
+      return times.try_emplace(op, rng.below(1000)).first->second;
+    };
+    const auto said = dw_without_effect(
+        "allow", 10, [&](OpId op) { return 20 + random(op) / 10; }, random);
+    for (const std::string& one : said) {
+      CHECK_THAT(one, Contains("dw_schedule: undone (with overshoot): ") &&
+                          Contains("; without overshoot none is assigned: each takes at least"));
+    }
+    undone += static_cast<int>(said.size());
+  }
+  CHECK(undone > 0);
 }
 
 TEST_CASE("an option that has no effect beside another stage is named") {

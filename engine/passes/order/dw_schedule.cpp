@@ -107,12 +107,26 @@ Schedule assign(const Graph& graph, Schedule schedule, const PassContext& contex
   return schedule;
 }
 
-/// Returns the reason why no dW could be assigned.
-std::string nothing_free(const DwCandidates& found) {
+/// Returns the reason why no dW was assigned. `undone`: what is said of an assignment before.
+std::string nothing_assigned(const DwCandidates& found, const std::string& undone) {
   if (found.a2a.empty()) return "no rows are exchanged: the graph has no all-to-all";
   if (found.dw.empty()) return "the graph has no weight gradients";
-  return "no weight gradient may run during an all-to-all: data dependencies and order edges of "
-         "earlier stages forbid it";
+  const OverlapProblem& p = found.problem;
+  bool allowed = false, takes_time = false;
+  for (size_t a = 0; a < found.a2a.size(); ++a) {
+    for (size_t dw = 0; dw < found.dw.size(); ++dw) {
+      allowed |= p.allowed[a][dw];
+      takes_time |= p.allowed[a][dw] && p.a2a_ns[a] > 0 && p.dw_ns[dw] > 0;
+    }
+  }
+  if (!allowed) {
+    return "no weight gradient may run during an all-to-all: data dependencies and order edges of "
+           "earlier stages forbid it";
+  }
+  if (!takes_time) return "all-to-alls, or the weight gradients beside them, take no time";
+  return undone + (undone.empty() ? "" : "; ") +
+         "without overshoot none is assigned: each takes at least twice the time of the "
+         "all-to-alls that it may run under";
 }
 
 Nanoseconds step_ns(const Graph& graph, const Schedule& schedule, const CostModel& cost) {
@@ -139,7 +153,7 @@ Schedule dw_schedule(const Graph& graph, Schedule schedule, const PassContext& c
     const Nanoseconds after = undo ? step_ns(graph, made, context.cost) : 0;
     if (after <= before) {
       context.log->insert(context.log->end(), log.begin(), log.end());
-      if (log.empty()) context.skip(nothing_free(found));
+      if (log.empty()) context.skip(nothing_assigned(found, undone));
       return made;
     }
     undone =
