@@ -152,7 +152,7 @@ CLI::App* add_export(CLI::App& app, HostOptions& options, std::string& to) {
   CLI::App* command = app.add_subcommand(
       "export", "the charts of results as SVG, and their tables as CSV and LaTeX");
   command->add_option("dir", options.folders, "a folder that a run wrote")->required()->expected(1);
-  command->add_option("--to", to, "the folder to write to; default: DIR/figures");
+  command->add_option("--out,--to", to, "the folder to write to; default: DIR/figures");
   return command;
 }
 

@@ -122,6 +122,7 @@ int undisturbed(lua_State* L) {
 
 int warn(lua_State* L) {
   Host& host = Host::of(L);
+  if (host.is_silent()) return 0;
   host.note_print();
   host.progress().erase();
   if (is_root(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
@@ -130,6 +131,7 @@ int warn(lua_State* L) {
 
 int say(lua_State* L) {
   Host& host = Host::of(L);
+  if (host.is_silent()) return 0;
   host.note_effect();
   host.note_print();
   host.progress().erase();

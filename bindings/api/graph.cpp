@@ -112,8 +112,10 @@ int graph_ops(lua_State* L) {
 int graph_op(lua_State* L) {
   GraphSession& session = check_graph(L);
   const std::vector<OpId> found = find(L, session, check_filter(L, 2, session.graph()));
-  if (found.empty())
-    throw UserError("g:op: no op of the graph has the given name, or fulfils the given filter");
+  if (found.empty() && lua_type(L, 2) == LUA_TSTRING) {
+    throw user_error("g:op: the graph has no op '{}'", lua_tostring(L, 2));
+  }
+  if (found.empty()) throw UserError("g:op: no op of the graph fulfils the filter");
   session.push_op(L, found.front());
   return 1;
 }
@@ -313,6 +315,15 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
+// The first output of an op that stands for it.
+TensorId output_of(const Graph& graph, OpId op) {
+  if (graph.op(op).outputs.empty()) {
+    throw user_error("op '{}' has no output, which is needed here; give a tensor or another op",
+                     graph.op(op).name);
+  }
+  return graph.out(op);
+}
+
 // g:split(ops, { axis =, parts =, try = }) -> { part -> { op, ... } }. Every input and output of
 // the ops, except parameters and optimizer state, is cut along the axis (from 1). If the ops cannot
 // be cut, it raises an error with the reason, or with try = true returns nil and the reason.
@@ -323,7 +334,7 @@ int graph_split(lua_State* L) {
   lua_getfield(L, 3, "try");
   const bool only_try = lua_toboolean(L, -1) != 0;
   if (ops.empty()) throw UserError("g:split: the list of ops is empty; give at least one op");
-  const Shape shape = session.graph().tensor(session.graph().out(ops.front())).shape;
+  const Shape shape = session.graph().tensor(output_of(session.graph(), ops.front())).shape;
   lua_getfield(L, 3, "axis");
   const auto axis =
       static_cast<int>(check_index(L, -1, static_cast<int64_t>(shape.size()), "g:split: axis ="));
@@ -361,7 +372,7 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
         throw user_error(
             "op '{}' belongs to the graph of another policy call; give an op of this call's g",
             owner->graph().op(op).name);
-      return session.graph().out(op);
+      return output_of(session.graph(), op);
     }
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);

@@ -226,6 +226,7 @@ void Fields::fail(const char* key, const char* expected) const {
 
 int64_t Fields::integer(const char* key) const {
   const json& value = get(key);
+  if (value.is_number_float() && value == 0.0) return 0;  // of -0
   if (!value.is_number_integer()) fail(key, "give a whole number");
   return value.get<int64_t>();
 }

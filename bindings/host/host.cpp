@@ -94,7 +94,10 @@ void install_stop_handlers() {
 
 Host::Host(HostOptions options) : Host(std::move(options), std::make_shared<Watchdog>()) {
   limits_.start(state());
-  watchdog_->poll_with([this] { poll(); });
+  watchdog_->poll_with([this] {
+    if (must_stop()) end_if_stuck();
+    poll();
+  });
 }
 
 Host::~Host() {
@@ -140,6 +143,7 @@ Host::EngineCall::EngineCall(Host& host) : host_(host) {
     throw Interrupted();
   }
   host_.note_effect();
+  ++host_.engine_calls_;
 }
 
 Host& Host::of(lua_State* L) {
@@ -197,6 +201,20 @@ void Host::end_loading() {
 void Host::poll() {
   if (must_stop()) limits_.stop("run", Interrupted().what(), Limits::Where::kRecipe);
   progress_.draw();
+}
+
+/// Ends a process that must stop and whose recipe has been computing in one C function of Lua, as
+/// string.find with a hard pattern, for kMostStuckNs of CPU time. The engine's calls stop by
+/// themselves.
+void Host::end_if_stuck() {
+  constexpr int64_t kMostStuckNs = 1'500'000'000;
+  const int64_t now = limits_.cpu_ns();
+  if (!limits_.stands_still() || engine_calls_ > 0) {
+    still_since_ns_ = now;
+  } else if (still_since_ns_ != 0 && now - still_since_ns_ > kMostStuckNs) {
+    exit_now("interrupted; a Lua function did not stop, so this process was ended", 3);
+  }
+  if (still_since_ns_ == 0) still_since_ns_ = now;
 }
 
 // _main runs as a coroutine, because the stack of a failed coroutine is kept. So the position can

@@ -3,6 +3,7 @@
 // of their own (mode "policies"), each used by one thread at a time.
 #pragma once
 
+#include <atomic>
 #include <lua.hpp>
 #include <map>
 #include <memory>
@@ -86,6 +87,8 @@ class Host {
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
   bool had_effect() const { return had_effect_; }
+  /// Whether what the recipe prints is not shown: the host of a rank evaluates it once more.
+  bool is_silent() const { return options_.mode == "policies"; }
   /// Called when a line of text is printed; printed() is their number.
   void note_print() { ++printed_; }
   int64_t printed() const { return printed_; }
@@ -107,7 +110,10 @@ class Host {
   class EngineCall {
    public:
     explicit EngineCall(Host& host);
-    ~EngineCall() { host_.check_stop(); }
+    ~EngineCall() {
+      --host_.engine_calls_;
+      host_.check_stop();
+    }
     EngineCall(const EngineCall&) = delete;
     EngineCall& operator=(const EngineCall&) = delete;
 
@@ -147,6 +153,7 @@ class Host {
   void open_library();
   void begin_loading();
   void poll();
+  void end_if_stuck();
 
   HostOptions options_;
   Files files_;
@@ -155,6 +162,8 @@ class Host {
   uint64_t code_hash_ = text_hash("");
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
+  std::atomic<int> engine_calls_{0};  // EngineCalls that exist
+  int64_t still_since_ns_ = 0;        // of end_if_stuck(): CPU time of the recipe's thread; 0: none
   bool had_effect_ = false;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;

@@ -3,6 +3,7 @@
 #include <luajit.h>
 #include <signal.h>
 #include <sys/time.h>
+#include <time.h>
 #ifdef MOE_JEMALLOC
 #include <jemalloc/jemalloc.h>
 #else
@@ -14,6 +15,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
@@ -188,8 +190,27 @@ void Limits::raise(lua_State* L) {
   lua_error(L);
 }
 
+bool Limits::stands_still() {
+  const std::lock_guard lock(mutex_);
+  return !std::exchange(ran_, false) && holds_ == 0;
+}
+
+int64_t Limits::cpu_ns() {
+  const std::lock_guard lock(mutex_);
+  clockid_t clock{};
+  timespec now{};
+  if (state_ == nullptr || pthread_getcpuclockid(thread_, &clock) != 0) return 0;
+  clock_gettime(clock, &now);
+  return int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
 void Limits::on_profile(void* self, lua_State* L, int, int) {
-  static_cast<Limits*>(self)->raise(L);
+  auto* const limits = static_cast<Limits*>(self);
+  {
+    const std::lock_guard lock(limits->mutex_);
+    limits->ran_ = true;
+  }
+  limits->raise(L);
 }
 
 void Limits::on_instruction(lua_State* L, lua_Debug*) {

@@ -65,6 +65,11 @@ class Limits {
   /// Ends the request of the last stop(), so that Lua code can run again; returns whether there was
   /// one.
   bool take_stop();
+  /// Whether the thread of the state neither ran Lua code since the last call, which must be at
+  /// least one stop() ago, nor is inside a Hold: it is in a C function, as string.find.
+  bool stands_still();
+  /// The CPU time that the thread of the state has used; 0 without start().
+  int64_t cpu_ns();
   /// Returns the error of a recipe that uses more memory than it may.
   Failure out_of_memory() const;
 
@@ -86,6 +91,7 @@ class Limits {
   Where where_ = Where::kAnywhere;
   bool raised_ = false;  // whether the message already begins with the position
   int holds_ = 0;
+  bool ran_ = false;  // whether Lua code ran since the last stands_still()
 };
 
 }  // namespace moe::lua

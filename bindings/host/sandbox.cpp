@@ -107,6 +107,7 @@ int string_rep(lua_State* L) {
 // effect of the recipe (note_effect), and it erases the status line first.
 int print_line(lua_State* L) {
   Host& host = Host::of(L);
+  if (host.is_silent()) return 0;
   host.note_effect();
   host.note_print();
   host.progress().erase();

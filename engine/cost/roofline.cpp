@@ -266,10 +266,13 @@ std::string RooflineCost::describe() const {
   if (op_times_ != nullptr) text = fmt::format("measured op times of {}, else ", op_times_->gpu());
   text += fmt::format(
       "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
-      "{:g} us, fill {:g}; collectives by closed form",
+      "{:g} us, fill {:g}; collectives {}by closed form",
       device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
       device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3,
-      context_.slot_occupancy);
+      context_.slot_occupancy,
+      collective_times_ != nullptr && cluster_.nodes == 1
+          ? fmt::format("with even pieces as measured on {}, else ", collective_times_->gpu())
+          : "");
   const OverlapSlowdown& slowdown = cluster_.overlap_slowdown;
   if (slowdown.gemm > 1 || slowdown.memory > 1) {
     text += fmt::format(", compute beside them: GEMMs x{:g}, others x{:g}", slowdown.gemm,

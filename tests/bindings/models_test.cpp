@@ -105,6 +105,10 @@ TEST_CASE("what a build does wrong is named") {
   CHECK_THAT(bad_line("b:op { kind = 'lineer', name = 'a', inputs = { x } }"),
              Contains("Did you mean 'linear'?"));
   CHECK_THAT(bad_line("b:experts(x, { ffn = 8 })"), Contains("a gate must be in a block"));
+  CHECK_THAT(bad_line("b:feed_forward(x, { ffn = 8.9 })"),
+             Contains("b:feed_forward.ffn: give a whole number"));
+  CHECK_THAT(bad_line("b:attention(x, { heads = 1e308 })"),
+             Contains("b:attention.heads: give a whole number"));
   CHECK_THAT(bad_model("plan(define(function(b, o) b:head(b.ids) end)(sizes))"),
              Contains("no block has declared the parameter 'wte'"));
   CHECK_THAT(bad_model("plan(define(function(b, o) b:embedding { hidden = 8 } end)(sizes))"),

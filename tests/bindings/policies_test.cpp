@@ -161,6 +161,18 @@ TEST_CASE("a pass may insert, redirect and remove") {
   }
 }
 
+TEST_CASE("an op without outputs is no tensor") {
+  for (const char* const body :
+       {"g:redirect(g:ops()[1], update)", "g:redirect(update, g:ops()[1])",
+        "g:insert { kind = 'gelu', name = 'x', inputs = { update } }",
+        "g:split({ update, g:ops()[1] }, { axis = 1, parts = 2, try = true })"}) {
+    CHECK_THAT(
+        bad_policy(std::string("step_pass(function(g) local update = g:op { kind = 'sgd' } ") +
+                   body + " end)"),
+        Contains("sgd' has no output, which is needed here"));
+  }
+}
+
 TEST_CASE("a pass may split a chain into parts, or learn why not") {
   good_policy(R"(
     local p = step_pass(function(g)

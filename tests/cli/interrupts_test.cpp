@@ -207,7 +207,10 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
            "do "
            "end end }\nmoe.plan { model = model(), " +
                cluster + ", system = moe.system 'mine' { p {} } }",
-           std::string("while true do end")}) {
+           std::string("while true do end"),
+           "moe.plan { model = model(), " + cluster +
+               ", system = moe.system 'raf' {} }\nlocal s = ('a'):rep(60):find(('a*'):rep(40) .. "
+               "'b')"}) {
     INFO(body);
     Program program(kRecipeHead + body);
     program.start_recipe();

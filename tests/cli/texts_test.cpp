@@ -188,3 +188,17 @@ TEST_CASE("what a recipe prints into a file is there byte for byte") {
   CHECK(run(TextRecipe("print('a\\27[31m\\0b\\255', 1, nil)").command()).text ==
         std::string("a\x1b[31m\0b\xff\t1\tnil\n", 16));
 }
+
+TEST_CASE("a recipe prints once, though each rank evaluates it for its own gate") {
+  const Outcome o = run(TextRecipe(R"(print "before"
+local moe = require "moe"
+local g = moe.policy.gate { name = "g", scope = "token", weight = "prob", k = 1,
+  route = function(ctx) for t = 1, ctx.tokens do ctx:take(t, 1) end end }
+local m = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 2, seq = 16,
+  batch_per_device = 2, experts_per_device = 1, gate = g {} }
+local ok = pcall(moe.train, { model = m, ranks = 2, steps = 1, tokens = "reference" })
+print("after", ok))")
+                            .command());
+  CHECK(o.exit == 0);
+  CHECK_THAT(o.text, Catch::Matchers::StartsWith("before\nafter\ttrue\n"));
+}

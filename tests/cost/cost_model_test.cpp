@@ -163,6 +163,10 @@ TEST_CASE("halves of an all-reduce go by closed form, half of its table, or meas
     CHECK(measured.op_ns(g, op) == static_cast<Nanoseconds>(std::ceil(ns)));
     CHECK(measured.algorithm(g, op) == "measured");
   }
+  CHECK_THAT(measured.describe(), Catch::Contains("as measured on H100 SXM"));
+  cluster.nodes = 2;  // measured inside a node only
+  cluster.devices_per_node = 2;
+  CHECK_THAT(RooflineCost(cluster, {}).describe(), !Catch::Contains("as measured"));
 }
 
 TEST_CASE("padding that is not sent costs nothing") {
