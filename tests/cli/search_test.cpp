@@ -231,6 +231,15 @@ TEST_CASE("wrong fields of a search are named") {
   };
   CHECK_THAT(message("techniques = { 'dw_shedule' }"), Contains("Did you mean 'dw_schedule'"));
   CHECK_THAT(message("techniques = {}"), Contains("moe.search.techniques"));
+  CHECK_THAT(message("techniques = { 'zero', nil, 'recompute' }"),
+             Contains("moe.search.techniques[2]: is nil"));
+  CHECK_THAT(
+      message("techniques = { 'partition' }, options = { partition = { parts = { 4, 4 } } }"),
+      Contains("moe.search.options.partition.parts[2]: '4' is in the list twice"));
+  for (const char* const name : {"", "../x", "a/b", "a\\0b"}) {
+    CHECK_THAT(message(std::string("techniques = { 'zero' }, name = '") + name + "'"),
+               Contains("moe.search.name: ") && Contains("it begins the name of a file"));
+  }
   CHECK_THAT(message("techniques = { 'zero', 'zero' }"),
              Contains("moe.search.techniques[2]: 'zero' is in the list twice"));
   CHECK_THAT(message("allowed = function(has) return not has.reompute end"),

@@ -100,3 +100,35 @@ test("keys for what is not built say so, and a short name is not guessed", funct
   w = world.run((model("gate"):gsub("gate = 2", "gate = 'top1'")))
   assert(not w.message:find "Did you mean", w.message)
 end)
+
+test("a system with the name of a known one and other passes is said to be so", function()
+  local text = expect.HEAD .. [[return moe.experiment { name = "x", model = m,
+    cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {},
+      moe.system "tutel" {}, moe.system "lancet" { moe.pass.partition { max_parts = 4 } },
+      moe.system "deepspeed" { moe.pass.blocking_a2a { experts = false } } } }]]
+  local w = expect.runs(text)
+  local _, count = w.output:gsub("\nSystem ", "")
+  expect.equal(count, 1)
+  assert(w.output:find("System lancet has passes of the recipe: partition; the known system of "
+    .. "this name has: irregular_a2a, used_rows, partition, dw_schedule\n", 1, true), w.output)
+end)
+
+test("links have no effect beside measured times of collectives in a node, and say so", function()
+  local text = [[local moe = require "moe"
+C = moe.cluster.h100 { nodes = %s }]]
+  for _, field in ipairs { "intra = { bytes_per_s = 1e9 }", "a2a_base_us = 3",
+      "all_reduce = 'ring'" } do
+    expect.fails(text:format("1, " .. field), 2, "cluster.h100." .. field:match "^[%w_]+"
+      .. ": has no effect where the times of collectives inside a node are measured "
+      .. "(collective_times); give collective_times = false, too")
+    expect.equal(world.run(text:format("1, collective_times = false, " .. field)).globals.C
+      .collective_times, nil)
+    expect.equal(world.run(text:format("2, " .. field)).globals.C.collective_times, nil)
+  end
+  expect.equal(world.run(text:format "1").globals.C.collective_times, "h100")
+  local run = expect.HEAD .. [[return moe.experiment { name = "x", model = m,
+    cluster = moe.cluster.h100 { nodes = 1%s }, systems = { moe.system "raf" {} } }]]
+  local set = { set = { ["cluster.intra.latency_us"] = "9" } }
+  expect.failed(world.run(run:format "", set), nil, "cluster.h100.intra: has no effect where")
+  expect.runs(run:format ", collective_times = false", set)
+end)

@@ -47,6 +47,8 @@ test("--set of an unknown name, a value not in the list, or of another type is r
   expect.failed(set("gpu", "p5"), 2, "--set gpu=p5", "have: p4de, p3dn")
   expect.failed(set("factor", "two"), 2, "--set factor=two: give a number")
   expect.failed(set("flag", "yes"), 2, "--set flag=yes: give a boolean")
+  local message = set("factor", "nan").message
+  assert(message:find("--set factor=nan: 'nan' is no number", 1, true), message)
 end)
 
 test("a case that reads a name it does not have is an error", function()
@@ -143,10 +145,27 @@ end)
 test("a system given twice, none, and an unknown one to execute are refused", function()
   local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
   expect.fails(head .. 'systems = { moe.system "raf" {}, moe.system "raf" {} } }', 3,
-    "experiment.systems: 'raf' is in the list twice")
+    "experiment.systems[2]: 'raf' is in the list twice")
   expect.fails(head .. "systems = {} }", 3, "systems: the list is empty")
   expect.fails(head .. 'systems = { moe.system "raf" {} },\n'
     .. 'run = { { "cpu", systems = { "rav" } } } }', 4, "run[1].systems[1]: unknown system 'rav'")
+end)
+
+test("a list with a gap is refused at the gap, and not read up to it", function()
+  local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
+  expect.fails(head .. 'systems = { moe.system "raf" {}, nil, nil, moe.system "lancet" {} } }', 3,
+    "experiment.systems[2]: is nil, though value number 4 follows")
+  expect.fails(head .. 'systems = { moe.system "raf" {} },\nrun = { "simulate", nil, { "cpu" } } }',
+    4, "experiment.run[2]: is nil, though value number 3 follows")
+  expect.fails(expect.HEAD .. 'moe.system "raf" { nil, moe.pass.serial {} }', 2,
+    "system 'raf'[1]: is nil, though value number 2 follows")
+end)
+
+test("coordinates have names, and values that can be told apart", function()
+  local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
+    .. 'systems = { moe.system "raf" {} }, over = %s }'
+  expect.fails(head:format "{ { 1, 2 } }", 3, "experiment.over: the key '1' is not allowed")
+  expect.fails(head:format "{ n = { 0 / 0 } }", 3, "experiment.over.n[1]: nan is not allowed")
 end)
 
 test("case and model together, over without case, simulate without cluster are refused", function()

@@ -32,7 +32,9 @@ function M.text(rows)
       local pad = (" "):rep(widths[i] - #text)
       cells[i] = right[i] and pad .. text or text .. pad
     end
-    lines[r] = table.concat(cells, "  "):gsub(" +$", "")
+    while cells[#cells] and not cells[#cells]:find "%S" do cells[#cells] = nil end
+    if #cells > 0 and not right[#cells] then cells[#cells] = text_of(row[#cells]) end
+    lines[r] = table.concat(cells, "  ")
   end
   return table.concat(lines, "\n")
 end

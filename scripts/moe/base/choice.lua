@@ -23,8 +23,9 @@ local function open_option(what, options, at)
       name = k
     end
   end
-  local values = schema.field({ type = "list", of = { type = "any" }, default = {} },
-    name and options[name], ("%s.%s"):format(what, tostring(name)), at)
+  local list = { type = "list", of = { type = "any" }, distinct = true, default = {} }
+  local path = ("%s.%s"):format(what, tostring(name))
+  local values = schema.field(list, name and options[name], path, at)
   if #values == 0 then
     errors.user(what .. ": give one option a list of values, for example { degree = { 1, 2, 4 } }; "
       .. "no option has a list with values", at)

@@ -113,10 +113,12 @@ end
 
 local MOST_SHOWN = 200  -- bytes of a text
 
---- Returns a value as errors show it: the beginning of a long text, and no address.
+--- Returns a value as errors show it: the beginning of a long text, NUL as \0 (messages end at
+--- NUL), and no address.
 local function show(v)
   if type(v) == "string" then
-    return ("'%s'%s"):format(v:sub(1, MOST_SHOWN), #v > MOST_SHOWN and ".." or "")
+    local text = v:sub(1, MOST_SHOWN):gsub("%z", "\\0")
+    return ("'%s'%s"):format(text, #v > MOST_SHOWN and ".." or "")
   end
   if type(v) == "table" then
     local class = (getmetatable(v) or {}).__name
@@ -380,18 +382,42 @@ local function check_number(field, value, path, at, assumed)
     .. range_text(field), at)
 end
 
+-- Raises a user error if two values of the list are the same, or are objects of the same name.
+local function check_distinct(list, path, at)
+  local seen = {}
+  for i, value in ipairs(list) do
+    local name = type(value) == "table" and value.name or value
+    if seen[name] then
+      errors.user(("%s[%d]: '%s' is in the list twice; %s must differ"):format(path, i,
+        tostring(name), type(value) == "table" and "names" or "values"), at,
+        ("%s[%d]"):format(path, i))
+    end
+    seen[name] = true
+  end
+end
+
 local function check_list(field, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a list", at) end
+  local last = 0
   for key in pairs(value) do
-    if type(key) ~= "number" or key < 1 or key > #value or key ~= math.floor(key) then
+    if type(key) ~= "number" or key < 1 or key ~= math.floor(key) then
       errors.user(("%s: must be a list; the key '%s' is not allowed"):format(path, tostring(key)),
         at, path .. "." .. tostring(key))
+    end
+    last = math.max(last, key)
+  end
+  for i = 1, last do
+    if value[i] == nil then
+      errors.user(("%s[%d]: is nil, though value number %.0f follows; does a function return "
+        .. "nothing, or is a name misspelled?"):format(path, i, last), at,
+        ("%s[%d]"):format(path, i))
     end
   end
   local out = {}
   for i, entry in ipairs(value) do
     out[i] = M.field(field.of, entry, ("%s[%d]"):format(path, i), at, assumed)
   end
+  if field.distinct then check_distinct(out, path, at) end
   return out
 end
 

@@ -114,7 +114,9 @@ local function table_of(pairs_of)
   local said
   for _, pair in ipairs(pairs_of) do
     local run, point = pair[2], point_text(pair[2])
-    local row = { point == said and "" or point, run.devices, format.system_text(run) }
+    local before, after = format.system_text(pair[1]), format.system_text(run)
+    local row = { point == said and "" or point, run.devices,
+      before == after and after or ("%s -> %s"):format(before, after) }
     for _, cell in ipairs(time_cells(pair)) do row[#row + 1] = cell end
     row[#row + 1] = mib(pair[1])
     row[#row + 1] = mib(run)

@@ -183,6 +183,7 @@ function M.infer(t)
   train.check_executor(c.executor, "moe.infer.executor", at)
   local spec = target.real_spec(c.executor, c.model, settings.ranks(c.ranks), c.link, nil,
     c.precision)
+  target.say_dtype(c.executor, c.model, spec)
   spec.inference, spec.cost = true, { kind = "none" }
   spec.variants = train.variants(c.executor, c, "moe.infer", at)
   spec.edits = train.edits(c.executor, c, "moe.infer", at)

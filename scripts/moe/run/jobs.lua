@@ -19,7 +19,7 @@ local M = {}
 M.CASE = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", doc = "moe.cluster; required for simulation" },
-  systems = { type = "list", of = { type = "system" }, required = true,
+  systems = { type = "list", of = { type = "system" }, distinct = true, required = true,
     doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
   link = { type = train.LINK, doc = "in place of the link of executed entries of `run`" },
@@ -61,14 +61,6 @@ local function resolve_case(e, point, params)
   local case = schema.check(M.CASE, made, e.case_path, e.at)
   if #case.systems == 0 then
     errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
-  end
-  local seen = {}
-  for _, s in ipairs(case.systems) do
-    if seen[s.name] then
-      errors.user(("%s.systems: '%s' is in the list twice; names must differ"):format(e.case_path,
-        s.name), e.at)
-    end
-    seen[s.name] = true
   end
   case.point = points.labels(point)
   settings.case(case, case.point)
@@ -188,7 +180,11 @@ local function claim_checkpoints(jobs)
   for i, job in ipairs(jobs) do
     local entry = job.entry
     if entry then
-      local who = ("system '%s' of %s"):format(job.system.name, entry.path)
+      local who, at = ("system '%s' of %s"):format(job.system.name, entry.path), {}
+      for _, name in ipairs(schema.keys_of(job.case.point)) do
+        at[#at + 1] = ("%s = %s"):format(name, tostring(job.case.point[name]))
+      end
+      if #at > 0 then who = ("%s at %s"):format(who, table.concat(at, ", ")) end
       outputs.claim(entry.checkpoint_to, who, entry.path .. ".checkpoint_to", job.at,
         i == 1 and entry.checkpoint_to == entry.resume_from)
       outputs.claim(entry.parameters_to, who, entry.path .. ".parameters_to", job.at)

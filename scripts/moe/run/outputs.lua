@@ -29,7 +29,8 @@ function M.claim(name, who, path, at, again)
   end
   if writers[key] and not again then
     errors.user(("%s: '%s' is already written by %s, and %s would overwrite it; give each a file "
-      .. "name of its own (for several systems, give each an entry of run with systems = { ... })")
+      .. "name of its own (for several systems, give each an entry of run with systems = { ... }; "
+      .. "for several points, each an experiment)")
       :format(path, name, writers[key], who), at)
   end
   writers[key] = who

@@ -16,6 +16,7 @@ for _, row in ipairs(core.table "metrics") do OF_RUNS[row.name] = true end
 local function label_of(value)
   if type(value) == "table" then value = value.name end
   local kind = type(value)
+  if value ~= value then return nil end
   if kind == "string" or kind == "number" or kind == "boolean" then return value end
 end
 
@@ -24,6 +25,10 @@ end
 function M.check(over, params, at)
   for name, list in pairs(over) do
     local path = "experiment.over." .. tostring(name)
+    if type(name) ~= "string" then
+      errors.user(("experiment.over: the key '%s' is not allowed; give each list a name, as over = "
+        .. "{ nodes = { 1, 2 } }"):format(tostring(name)), at)
+    end
     if OF_RUNS[name] then
       errors.user(path .. ": is the name of a field of runs; give the coordinate another name", at)
     end

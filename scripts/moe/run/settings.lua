@@ -52,6 +52,9 @@ local function parsed(name, text)
   end
   for value in (text .. ","):gmatch "([^,]*)," do
     local label = tonumber(value) or value
+    if label ~= label then
+      errors.command(("%s: '%s' is no number that a field can have"):format(s.text, value))
+    end
     if s.values[label] or value == "" and text ~= "" then
       errors.command(("%s: %s; give values that differ, as 1,2,4"):format(s.text,
         value == "" and "a value is empty" or "'" .. value .. "' is given twice"))
@@ -301,8 +304,10 @@ function M.model(model, point, prefix)
 end
 
 local function cluster_with(cluster, point)
-  local given, _, text = with_settings("cluster", point, cluster_lib.FIELDS, cluster.given, cluster)
-  return given and cluster_lib.with(cluster, given, errors.changed(cluster.at, text)) or cluster
+  local fields, given = cluster_lib.FIELDS, cluster.given
+  local made, changed, text = with_settings("cluster", point, fields, given, cluster)
+  return made and cluster_lib.with(cluster, made, changed, errors.changed(cluster.at, text))
+    or cluster
 end
 
 -- Returns the system with the value of the setting. i: index of the part of the path that is the

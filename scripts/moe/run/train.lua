@@ -68,7 +68,9 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
   text = { type = "string",
     doc = "a UTF-8 file, or a folder of such files; default: a corpus found on this machine" },
   record = { type = "string",
-    doc = "name of a file in the output folder to which the routing is written, as a trace" },
+    doc = "name of a file in the output folder to which the routing is written, as a trace; in an "
+      .. "experiment each run's file begins with its number and system (trace-001-raf-NAME), and "
+      .. "is kept with its results" },
   comm_priority = { type = "string", enum = { "high", "normal" },
     doc = "cuda: priority of the transfers' streams, compared with the streams for compute; "
       .. "default: high" },
@@ -375,6 +377,7 @@ function M.train(t)
   M.check_executor(c.executor, "moe.train.executor", at)
   local spec = target.real_spec(c.executor, c.model, settings.ranks(c.ranks), c.link,
     c.optimizer, c.precision)
+  target.say_dtype(c.executor, c.model, spec)
   spec.variants = M.variants(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)

@@ -70,16 +70,12 @@ M.EXECUTE = real.FIELDS
 -- Returns the techniques as a set of names.
 local function techniques_of(given, at)
   local set, names = {}, space_lib.TECHNIQUES
-  local list = given == "all" and names or given
-  if type(list) ~= "table" then
+  if type(given) ~= "table" and given ~= "all" then
     schema.refuse("moe.search.techniques", given, '"all" or a list of names', at)
   end
-  for i, name in ipairs(list) do
-    schema.field({ type = "string", enum = names }, name,
-      ("moe.search.techniques[%d]"):format(i), at)
-    if set[name] then
-      errors.user(("moe.search.techniques[%d]: '%s' is in the list twice"):format(i, name), at)
-    end
+  local list = { type = "list", of = { type = "string", enum = names }, distinct = true }
+  for _, name in ipairs(given == "all" and names
+    or schema.field(list, given, "moe.search.techniques", at)) do
     set[name] = true
   end
   return set
@@ -117,7 +113,7 @@ local function check_options(options, techniques, at)
     schema.field({ type = "table" }, lists, path, at)
     for option, list in pairs(lists) do
       local place = path .. "." .. tostring(option)
-      schema.field({ type = "list", of = { type = "any" } }, list, place, at)
+      schema.field({ type = "list", of = { type = "any" }, distinct = true }, list, place, at)
       if #list == 0 then
         errors.user(place .. ": the list is empty; give at least one value", at)
       end
@@ -144,6 +140,10 @@ local lines = {}  -- name of a search that was begun -> line of the recipe
 -- Raises a user error if the recipe has another search of this name: the name identifies a search
 -- in results.json and begins the name of the recipe that it writes.
 local function claim_name(name, at)
+  if #name > 100 or not name:match "^[^/%c]+$" then
+    schema.refuse("moe.search.name", name, "1 to 100 characters other than / and control "
+      .. "characters, since it begins the name of a file", at)
+  end
   if lines[name] then
     errors.user(("moe.search.name: '%s' is the name of another search that this recipe runs (line "
       .. "%s); give each a name of its own"):format(name, lines[name]), at)

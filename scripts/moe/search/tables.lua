@@ -28,13 +28,15 @@ local function seen(s)
     text = text .. (", then %.0f s for contributions and order"):format(s.took_s - s.searched_s)
   end
   if s.cached > 0 then text = text .. ("; %d simulations were in the cache"):format(s.cached) end
-  if s.too_large > 0 then text = text .. ("; %d do not fit in memory"):format(s.too_large) end
+  if s.too_large > 0 then
+    text = text .. ("; %d of the mixes do not fit in memory"):format(s.too_large)
+  end
   if s.no_rows > 0 then
     text = text .. (", %d of them since a device gets more rows than model.rows_bound allows")
       :format(s.no_rows)
   end
   if s.not_allowed > 0 then text = text .. ("; %d are not allowed"):format(s.not_allowed) end
-  if s.simulated >= s.space then return text .. ": all" end
+  if s.simulated >= s.space then return text .. "; no mix was left out" end
   if s.exhaustive then
     return text .. "; bounds, refusals or `allowed` exclude the others, so no mix is better"
   end

@@ -33,8 +33,9 @@ local GPUS = core.library_files("gpus", ".times")
 -- Returns the field as recipes set it, to the name of a GPU or to moe.op_table; the engine's
 -- `field` takes the path of a file of op times.
 local function gpu(field)
-  return { type = "any", as = "string|moe.OpTable",
-    doc = ("%s: one of %s; or moe.op_table"):format(field.doc, table.concat(GPUS, ", ")) }
+  return { type = "any", as = "string|moe.OpTable|false",
+    doc = ("%s: one of %s; or moe.op_table; false: none"):format(field.doc,
+      table.concat(GPUS, ", ")) }
 end
 M.DEVICE.op_times = gpu(M.DEVICE.op_times)
 
@@ -46,21 +47,20 @@ function M.op_table(file)
   return schema.object({ path = path, file = file, ops = ops }, op_table)
 end
 
--- Raises a user error unless the value of a field that gpu() made is nil, the name of a GPU, or a
--- moe.op_table that has times of at least one of the ops `used`.
-local function check_gpu(value, used, path, at)
-  if value == nil then return end
+-- Returns the value of a field that gpu() made, nil for false. Raises a user error unless it is the
+-- name of a GPU, or a moe.op_table that has times of at least one of the ops `used`.
+local function checked_gpu(value, used, path, at)
+  if not value then return nil end
   if not schema.is_a("op_table", value, path, at) then
     if type(value) == "string" and value:find("[./]") then
       schema.refuse(path, value, ('moe.op_table "%s", or one of: %s'):format(value,
         table.concat(GPUS, ", ")), at)
     end
-    schema.field({ type = "string", enum = GPUS }, value, path, at)
-    return
+    return schema.field({ type = "string", enum = GPUS }, value, path, at)
   end
   for _, op in ipairs(value.ops) do
     for _, name in ipairs(used) do
-      if op == name then return end
+      if op == name then return value end
     end
   end
   errors.user(("%s: %s has times of %s, none of which is used here; give times of %s"):format(path,
@@ -130,11 +130,12 @@ end
 local function resolve(t, path, at, ends, own)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
-  check_gpu(c.collective_times, { "all_to_all", "all_reduce", "dispatch", "combine" },
-    path .. ".collective_times", at)
+  c.collective_times = checked_gpu(c.collective_times,
+    { "all_to_all", "all_reduce", "dispatch", "combine" }, path .. ".collective_times", at)
   if c.device then
     local d = path .. ".device"
-    check_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times", at)
+    c.device.op_times = checked_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times",
+      at)
     achieve(c.device, "gemm_flops_per_s", d, at)
     achieve(c.device, "memory_bytes_per_s", d, at)
     c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
@@ -166,8 +167,33 @@ function M.at_ends(cluster, ends)
   return resolve(cluster.given, cluster.path, cluster.at, ends, cluster.own)
 end
 
---- Returns the cluster with `given` in place of the fields that the recipe gave.
-function M.with(cluster, given, at) return resolve(given, cluster.path, at) end
+-- The fields from which the times of collectives inside a node follow by formulas.
+local OF_FORMULAS = { "intra", "a2a_base_us", "a2a_per_peer_us", "all_reduce_base_us", "all_reduce",
+  "in_switch" }
+
+-- Returns the fields `all` of a built-in cluster, in place of some of which the recipe gives `own`.
+-- Measured times of collectives inside a node are of the cluster's own links: on one node a user
+-- error asks what is meant; on more, where plans do not read them, they are left out.
+local function with_own(all, own, path, at)
+  if not all.collective_times or own.collective_times ~= nil then return all end
+  for _, name in ipairs(OF_FORMULAS) do
+    if own[name] ~= nil and all.nodes == 1 then
+      errors.user(("%s.%s: has no effect where the times of collectives inside a node are measured "
+        .. "(collective_times); give collective_times = false, too, for times by formulas")
+        :format(path, name), at, path .. "." .. name)
+    elseif own[name] ~= nil then
+      all = schema.merged(all, { collective_times = false })
+    end
+  end
+  return all
+end
+
+--- Returns the cluster with `given` in place of the fields that the recipe gave, of which those in
+--- the set `changed` differ.
+function M.with(cluster, given, changed, at)
+  local own = cluster.own and schema.merged(cluster.own, changed)
+  return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
+end
 
 local function load_file(name)
   local file = require("moe.clusters." .. name)
@@ -205,7 +231,7 @@ local function named(name)
     data.doc, data.name = nil, name
     local all = schema.merged(data, t)
     for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
-    return resolve(all, path, at, nil, t)
+    return resolve(with_own(all, t, path, at), path, at, nil, t)
   end
 end
 

@@ -79,8 +79,8 @@ M.COMMON = {
   bias_balance = { type = M.BIAS_BALANCE,
     doc = "balances experts by a bias per expert, without a loss" },
   fill = { type = "number", lo = 1e-6, hi = 1,
-    doc = "share of capacity slots that hold a token in the simulation; default: that of the gate "
-      .. "on even scores" },
+    doc = "share of capacity slots that hold a token, for plans and, where the model has no "
+      .. "routing, for simulations; default: that of the gate on even scores" },
   dtype = { type = "string", enum = { "f16", "bf16", "f32" },
     doc = "element type (with bf16, parameters and gates stay f32); default: f16 on a cluster, f32 "
       .. "on CPU ranks" },

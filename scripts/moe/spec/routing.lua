@@ -97,9 +97,11 @@ M.TRACE = {
 }
 
 local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt", "token_imbalance" },
-  required = true, doc = "csv: lines layer,expert; megatron: Megatron-LM's RouterTracer; tensorrt: "
-    .. "TensorRT-LLM's slot_dispatch_matrix; token_imbalance: manifest.json and tensors of the "
-    .. "benchmark proposed in Megatron-LM's pull request 7488" }
+  required = true, doc = "csv: lines layer,expert, k for a token; consecutive lines of "
+    .. "a layer are its tokens, and a step begins where the layer number falls; megatron: "
+    .. "Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's slot_dispatch_matrix; "
+    .. "token_imbalance: manifest.json and tensors of the benchmark proposed in Megatron-LM's "
+    .. "pull request 7488" }
 
 M.IMPORT = {
   format = schema.changed({ format = FORMAT }, { format = {

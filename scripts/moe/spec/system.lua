@@ -182,25 +182,19 @@ M.FIELDS = schema.merged(schema.declared "system", {
 -- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
 -- own.
 local function members_of(of, path, at)
-  local members, seen = {}, {}
   if #of == 0 then
     errors.user(path .. ".of: the list is empty; give systems or names of known systems", at)
   end
+  local members = {}
   for i, entry in ipairs(of) do
-    local place = ("%s.of[%d]"):format(path, i)
     if type(entry) == "string" and not M.known[entry] then
-      errors.user(schema.unknown_text(place, "system", entry, schema.keys_of(M.known)), at,
-        ("system.of[%d]"):format(i))
+      errors.user(schema.unknown_text(("%s.of[%d]"):format(path, i), "system", entry,
+        schema.keys_of(M.known)), at, ("system.of[%d]"):format(i))
     end
-    local member = type(entry) == "string" and M.system(entry) {} or entry
-    schema.field({ type = "system" }, member, place, at)
-    if seen[member.name] then
-      errors.user(("%s: '%s' is in the list twice; names must differ"):format(place, member.name),
-        at)
-    end
-    seen[member.name], members[i] = true, member
+    members[i] = type(entry) == "string" and M.system(entry) {} or entry
   end
-  return members
+  return schema.field({ type = "list", of = { type = "system" }, distinct = true }, members,
+    path .. ".of", at)
 end
 
 local function passes_of(name, given, path, at)
@@ -249,6 +243,16 @@ function M.of_passes(name, passes, fields, at)
   local checked = schema.check(M.FIELDS, fields, ("system '%s'"):format(name), at)
   return schema.object({ name = name, at = at, passes = passes, all_reduce = checked.all_reduce,
     zero = checked.zero, recompute = checked.recompute }, mt)
+end
+
+--- Returns the names of the passes of a known system, in their order; nil for another name.
+function M.pass_names(name)
+  local known, names = M.known[name], {}
+  if not known then return nil end
+  for i, pass in ipairs(known.passes(policy.passes)) do
+    names[i] = (pass.candidates and pass.candidates[1].pass or pass).name
+  end
+  return names
 end
 
 --- Returns the known system of this name, whose errors are raised at `at`.

@@ -125,6 +125,14 @@ function M.real_spec(executor, model, ranks, link, optimizer, precision)
       link = link ~= nil } }))
 end
 
+--- Says it if the element type that the model gives has no effect on ranks with the specification
+--- `spec`, as real_spec() returns it.
+function M.say_dtype(executor, model, spec)
+  if not model.dtype or model.dtype == spec.model.dtype then return end
+  core.warn(("%s.dtype: '%s' has no effect; ranks of the executor %s compute in %s, the run's "
+    .. "precision"):format(model.path, model.dtype, executor, spec.cost.precision))
+end
+
 local defs = {}  -- entries of policy.pass_rows, indexed by name
 for _, row in ipairs(policy.pass_rows) do defs[row.name] = row end
 

@@ -65,6 +65,14 @@ test("points are matched by their coordinates, others are listed with their side
     "Only after, 2 runs:\n  nodes = 8, 64 devices, raf", "--set nodes=4,8")
 end)
 
+test("a system whose choice differs is shown with both choices", function()
+  has(diff(function(results, _, i)
+    for _, run in ipairs(results.runs) do
+      if run.executor == "simulate" then run.choice = "degree=" .. 2 * i end
+    end
+  end), "raf (degree=2) -> raf (degree=4)")
+end)
+
 test("a changed field of the cluster is named, and its times are compared", function()
   local text = diff(function(results, _, i)
     for _, run in ipairs(i == 2 and results.runs or {}) do

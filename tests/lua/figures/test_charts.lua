@@ -218,7 +218,8 @@ local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" },
   seen = { { iteration_ms = 30, peak_bytes = 2 ^ 32, label = "<worst>" },
     { iteration_ms = 20, peak_bytes = 2 ^ 31, label = "small" } },
   contributions = { { technique = "dw_schedule", without_ms = 12, best_ms = 10 },
-    { technique = "used_rows", best_ms = 10, why = "no rows" } } }
+    { technique = "used_rows", best_ms = 10, why = "no rows" },
+    { technique = "recompute", without_ms = 9, best_ms = 10, oom = true } } }
 
 test("a search that took longer than its budget says so and why", function()
   local tables = require "moe.search.tables"
@@ -241,9 +242,9 @@ test("a search is drawn with its front, and says how much of the space was seen"
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
     "find it: m on c, 8 devices of 40.0 GiB; simulated, median of 8 steps",
     "7 of 9 mixes planned, 2 of them refused, and 2 known systems in 1 s, then 2 s for "
-      .. "contributions and order; 4 simulations were in the cache; 5 do not fit in memory, 3 of "
-      .. "them since a device gets more rows than model.rows_bound allows; 4 are not allowed, 1 "
-      .. "left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
+      .. "contributions and order; 4 simulations were in the cache; 5 of the mixes do not fit in "
+      .. "memory, 3 of them since a device gets more rows than model.rows_bound allows; 4 are "
+      .. "not allowed, 1 left out because of bounds and earlier refusals", ">2.50x<", ">refused<",
     "Without used_rows the best mix is refused: no rows", "Where the time goes",
     "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
       .. "mix: mine n=2", "yours: in none of the mixes that were tried",

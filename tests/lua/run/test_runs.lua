@@ -28,7 +28,7 @@ end
 -- What stands above each table of executed runs, each text once.
 local function headings(w)
   local list, seen = {}, {}
-  for text in w.output:gmatch "(Executed on.-)\nMedians" do
+  for text in w.output:gmatch "(Executed on.-)\n[^\n]*; predictions frozen" do
     if not seen[text] then list[#list + 1] = text end
     seen[text] = true
   end
@@ -178,7 +178,7 @@ test("two runs do not write one checkpoint or record", function()
     '{ raf, moe.system "tutel" {} }'), nil, "experiment.run[1].checkpoint_to: 'm.ckpt'", "raf",
     "tutel")
   expect.fails(two("model = model { layers = 2 * p.b }", "run = {" .. entry .. " }"), nil,
-    "experiment.run[1].checkpoint_to: 'm.ckpt'")
+    "experiment.run[1].checkpoint_to: 'm.ckpt'", "run[1] at b = 1,", "run[1] at b = 2 would")
   local other = entry:gsub("m%.", "./m.")
   expect.fails(two("model = model()", "run = {" .. entry .. "," .. other .. " }"), nil,
     "experiment.run[2].checkpoint_to: './m.ckpt'")

@@ -76,7 +76,7 @@ function M.blocks(runs, differs)
   local provenance = runs[1].provenance
   return { blocks.html(html.h4 { "Executed ",
       html.span { class = "badge " .. provenance, provenance } }),
-    blocks.text(executed.lines(runs, differs)), blocks.text { executed.MEDIANS },
+    blocks.text(executed.lines(runs, differs)), blocks.text { executed.medians(runs) },
     blocks.table("executed-steps", "Steps, " .. provenance, executed.rows(runs)),
     blocks.text(executed.error_lines(runs)), blocks.grid { step_bars(runs) },
     blocks.text { "Each part of a bar is a median over steps, so the parts need not add up to the "

@@ -24,9 +24,11 @@ end
 local function contributions(s)
   local groups = {}
   for _, c in ipairs(s.contributions) do
-    local saved = c.without_ms and not c.oom and c.without_ms - c.best_ms
-    groups[#groups + 1] = saved and { bars = { { label = c.technique,
-      value = ("%+.1f%%"):format(100 * saved / c.best_ms), parts = { math.max(saved, 0) } } } }
+    if c.without_ms and not c.oom then
+      local saved = c.without_ms - c.best_ms
+      groups[#groups + 1] = { bars = { { label = c.technique,
+        value = ("%+.1f%%"):format(100 * saved / c.best_ms), parts = { math.max(saved, 0) } } } }
+    end
   end
   return #groups > 0 and bars.bars { name = "contributions",
     title = "What each technique of the best mix saves", groups = groups, parts = LOST, unit = "ms",

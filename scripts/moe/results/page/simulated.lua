@@ -1,7 +1,7 @@
 -- The blocks (page/blocks.lua) of an experiment's simulated runs.
 local assumed_routing = require "moe.results.assumed_routing"
 local blocks = require "moe.results.page.blocks"
-local effects = require "moe.base.effects"
+local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
 local html = require "moe.results.page.html"
 local results = require "moe.results.results"

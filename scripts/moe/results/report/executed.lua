@@ -2,7 +2,7 @@
 local aligned = require "moe.base.aligned"
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
-local effects = require "moe.base.effects"
+local effects = require "moe.results.effects"
 local exact = require("moe.results.report.differences").exact
 local format = require "moe.results.report.format"
 local paired = require "moe.results.paired"
@@ -185,13 +185,20 @@ function M.closing_lines(runs)
   return lines
 end
 
-M.MEDIANS = "Medians over the steps after the first; predictions frozen before each run"
+--- Returns the line that says of which steps the times are.
+function M.medians(runs)
+  local steps = 0
+  for _, run in ipairs(runs) do steps = math.max(steps, #run.samples_ms) end
+  return (steps > 1 and "Medians over the steps after the first"
+    or "Times of the first step, which is slower than later ones (steps = 1)")
+    .. "; predictions frozen before each run"
+end
 
 --- Prints the tables of executed runs of one case; differs: the lines of differences.lua.
 function M.print(runs, differs)
   core.say ""
   format.say_all(M.lines(runs, differs))
-  core.say(M.MEDIANS .. "\n")
+  core.say(M.medians(runs) .. "\n")
   core.say(aligned.text(M.rows(runs)))
   format.say_all(M.error_lines(runs))
   core.say ""

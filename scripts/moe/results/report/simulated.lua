@@ -1,7 +1,7 @@
 -- Tables and lines on simulated runs.
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
-local effects = require "moe.base.effects"
+local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"

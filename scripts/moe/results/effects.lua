@@ -1,0 +1,60 @@
+-- Makes the lines under a table of runs that name the systems that are not what their names say,
+-- and the stages without effect: stages that changed nothing, or less than their options request.
+local system_lib = require "moe.spec.system"
+
+local M = {}
+
+-- Returns { { stage, text }, ... } in the order of the run's stages; text joins a stage's reasons.
+local function by_stage(run)
+  local out, at = {}, {}
+  for _, e in ipairs(run.without_effect or {}) do
+    local known = at[e.stage]
+    if known then
+      known.text = known.text .. "; " .. e.reason
+    else
+      at[e.stage] = { stage = e.stage, text = e.reason }
+      out[#out + 1] = at[e.stage]
+    end
+  end
+  return out
+end
+
+-- Returns a line on the run's system if it has the name of a known system and other passes.
+local function other_passes(run)
+  local known, own = system_lib.pass_names(run.system), {}
+  if not known or not run.stages then return end
+  for i, stage in ipairs(run.stages) do own[i] = stage.name end
+  local function text(names) return #names > 0 and table.concat(names, ", ") or "none" end
+  if text(own) == text(known) then return end
+  return ("System %s has passes of the recipe: %s; the known system of this name has: %s"):format(
+    run.system, text(own), text(known))
+end
+
+--- Returns one line for each system with other passes than the known system of its name, and one
+--- for each stage without effect of each system: the reason from the first run where the stage had
+--- no effect, and the number of these runs, unless they are all.
+function M.lines(runs)
+  local order, by_key, total, lines = {}, {}, {}, {}
+  for _, run in ipairs(runs) do
+    local line = other_passes(run)
+    if line and not lines[line] then lines[#lines + 1], lines[line] = line, true end
+    total[run.system] = (total[run.system] or 0) + 1
+    for _, e in ipairs(by_stage(run)) do
+      local key = run.system .. "\n" .. e.stage
+      if not by_key[key] then
+        by_key[key] = { system = run.system, stage = e.stage, text = e.text, runs = 0 }
+        order[#order + 1] = by_key[key]
+      end
+      by_key[key].runs = by_key[key].runs + 1
+    end
+  end
+  for _, e in ipairs(order) do
+    local part = e.runs < total[e.system]
+      and (" (in %d of %d runs, the first is shown)"):format(e.runs, total[e.system]) or ""
+    lines[#lines + 1] = ("Without effect in %s: stage '%s': %s%s"):format(e.system, e.stage,
+      e.text, part)
+  end
+  return lines
+end
+
+return M
