@@ -74,7 +74,7 @@ TEST_CASE("wrong questions about ops are answered at their line") {
   CHECK_THAT(bad_policy("schedule(function(s, g) g:ops { phase = 'back' } end)"),
              Contains("backward"));
   CHECK_THAT(bad_policy("schedule(function(s, g) g:op 'nothing' end)"),
-             Contains("no op of the graph"));
+             Contains("the graph has no op 'nothing'"));
   CHECK_THAT(bad_policy("schedule(function(s, g) return g:ops()[1].cost end)"),
              Contains("unknown field of an op 'cost'"));
   CHECK_THAT(bad_policy("schedule(function(s, g) s:before(g:ops()[1]) end)"),
