@@ -174,7 +174,8 @@ test("case and model together, over without case, simulate without cluster are r
   expect.fails(head .. 'model = m, systems = { moe.system "raf" {} },\nover = { a = { 1 } } }', 3,
     "has no effect without case")
   expect.fails(head .. 'model = m, systems = { moe.system "raf" {} } }', 2, "cluster is missing")
-  expect.fails(head .. "case = function() end }", 2, "experiment.case: nil is not allowed")
+  expect.fails(head .. "case = function() end }", 2,
+    "experiment.case: returned nothing; return a table of the point's case, or false")
   expect.fails(head .. "case = function() return { model = m, sytems = {} } end }", 2,
     "experiment.case: unknown key 'sytems'. Did you mean 'systems'?")
   expect.fails(head .. 'over = {\n a = {} }, case = function() end }', 3,

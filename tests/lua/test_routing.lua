@@ -116,9 +116,9 @@ test("of a gate that reads no scores it is said that a workload has no effect", 
   end
   for _, gate in ipairs { "hash", "random" } do
     local line, chooser = said(gate)
-    expect.equal(line, ("Predicted: gate %s, which reads no scores, so that zipf(s=1) has no "
-      .. "effect, 1.00 choices per token, 0.0%% of them dropped"):format(gate))
-    expect.equal(chooser, gate .. " gate, which reads no scores, so that zipf(s=1) has no effect")
+    expect.equal(line, ("Predicted: gate %s, which reads no scores; those of zipf(s=1) have "
+      .. "no effect, 1.00 choices per token, 0.0%% of them dropped"):format(gate))
+    expect.equal(chooser, gate .. " gate, which reads no scores; those of zipf(s=1) have no effect")
   end
   local line, chooser = said "expert_choice"
   assert(line:find("gate expert_choice on scores of zipf(s=1), 1.00", 1, true), line)

@@ -14,7 +14,7 @@ for _, gate in ipairs(core.table "gates") do by_rule[gate.name] = gate.by_rule o
 -- Returns on what the gate chooses. scores: whose, if not even ones.
 local function basis(gate, scores)
   if by_rule[gate] then
-    return (", which reads no scores, so that %s has no effect"):format(scores)
+    return (", which reads no scores; those of %s have no effect"):format(scores)
   end
   return " on scores of " .. scores
 end

@@ -230,7 +230,7 @@ function M.check_record(run)
 end
 
 local Results = schema.methods("results", "R",
-  "a list of runs, as moe.run and moe.results return it", {
+  "runs, and questions about them, as moe.run and moe.results return it; R.runs is their list", {
   { "runs", "moe.Run[]", "the runs" },
   { "where", "(fields: table<string, any>): moe.Results",
     "runs whose field or coordinate equals the value, is in the list, or for which the function "

@@ -58,6 +58,10 @@ local function resolve_case(e, point, params)
   local given = schema.namespace("case", "coordinate", schema.merged(params, point))
   local made = policy.without_definitions(function() return e.case(given) end)
   if made == false then return nil end
+  if made == nil then
+    errors.user(("%s: returned nothing; return a table of the point's case, or false where there "
+      .. "is no such point"):format(e.case_path), e.at)
+  end
   local case = schema.check(M.CASE, made, e.case_path, e.at)
   if #case.systems == 0 then
     errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
