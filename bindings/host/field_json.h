@@ -72,7 +72,7 @@ void read_field(const Fields& from, const Row& row, M& into) {
   } else if (row.unit != 1) {
     into = from.time(row.name, row.unit);
   } else {
-    into = static_cast<M>(from.integer(row.name)) - static_cast<M>(row.first);
+    into = static_cast<M>(from.number(row.name)) - static_cast<M>(row.first);
   }
 }
 

@@ -138,7 +138,13 @@ O block_options(lua_State* L, int index, const std::string& what) {
   check_keys(L, index, what, names);
   json given = to_json(L, index, true);
   if (!given.is_object()) given = json::object();
-  read_fields(Fields(given, what), options);
+  const Fields fields(given, what);
+  for_each_field(options, [&]<class M>(const std::string& name, const auto&, const M&) {
+    if constexpr (std::is_integral_v<M> && !std::is_same_v<M, bool>) {
+      if (fields.has(name.c_str())) fields.integer(name.c_str());  // throws for a fraction
+    }
+  });
+  read_fields(fields, options);
   check_fields(options, what);
   // A required number may not be its default, which check_fields() allows.
   for_each_field(options, [&]<class Row, class M>(const std::string& name, const Row& row,

@@ -32,13 +32,13 @@ class Recipe {
   Recipe& operator=(const Recipe&) = delete;
 
   Outcome run(const std::string& file = "recipe.lua", const std::string& out = "out") const {
-    return test::run("cd " + folder_.string() +
-                     "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " run " + file +
-                     " --cache c.sqlite --out " + out);
+    return command("run " + file + " --cache c.sqlite --out " + out);
   }
-  Outcome check() const {
+  Outcome check() const { return command("check recipe.lua"); }
+  /// The program with these arguments, in the folder.
+  Outcome command(const std::string& arguments) const {
     return test::run("cd " + folder_.string() +
-                     "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " check recipe.lua");
+                     "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " " + arguments);
   }
   json results(const std::string& out = "out") const {
     std::ifstream in(folder_ / out / "results.json");
@@ -220,6 +220,22 @@ TEST_CASE("the example of `moebench doc search` runs") {
   INFO(o.text);
   CHECK(o.exit == 0);
   CHECK_THAT(o.text, Contains("one_each"));
+}
+
+TEST_CASE("a search in which the plain mix does not fit has a page and figures") {
+  const Recipe recipe(R"(
+    local plain = moe.plan { model = model, cluster = cluster, system = moe.system "plain" {} }
+    moe.search { model = model, cluster = cluster, techniques = { "recompute" },
+      memory_bytes = 0.99 * plain:memory().peak_bytes + 0.5 })");
+  const Outcome searched = recipe.run();
+  INFO(searched.text);
+  CHECK(searched.exit == 0);
+  CHECK_THAT(searched.text, Contains("of the mixes do not fit in memory"));
+  for (const char* const arguments : {"report out", "export out --out figures"}) {
+    const Outcome o = recipe.command(arguments);
+    INFO(o.text);
+    CHECK(o.exit == 0);
+  }
 }
 
 TEST_CASE("wrong fields of a search are named") {
