@@ -396,7 +396,11 @@ std::vector<TensorId> check_tensors(lua_State* L, int index, const GraphSession&
 
 Attrs check_attrs(lua_State* L, int index, const char* what) {
   Attrs attrs;
-  if (!lua_istable(L, index)) return attrs;
+  if (lua_isnil(L, index)) return attrs;
+  if (!lua_istable(L, index)) {
+    throw user_error("{}: attrs: a {} is not allowed; give a table of attributes", what,
+                     luaL_typename(L, index));
+  }
   for (lua_pushnil(L); lua_next(L, index) != 0; lua_pop(L, 1)) {
     if (lua_type(L, -2) != LUA_TSTRING)
       throw user_error(

@@ -161,6 +161,12 @@ TEST_CASE("a pass may insert, redirect and remove") {
   }
 }
 
+TEST_CASE("attributes that are no table are refused") {
+  CHECK_THAT(bad_policy("step_pass(function(g) g:insert { kind = 'gelu', name = 'x', inputs = "
+                        "{ g:ops()[1] }, attrs = 'factor' } end)"),
+             Contains("g:insert: attrs: a string is not allowed; give a table of attributes"));
+}
+
 TEST_CASE("an op without outputs is no tensor") {
   for (const char* const body :
        {"g:redirect(g:ops()[1], update)", "g:redirect(update, g:ops()[1])",
