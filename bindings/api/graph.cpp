@@ -315,7 +315,8 @@ std::vector<std::vector<OpId>> try_split(GraphSession& session, const std::vecto
   }
 }
 
-// The first output of an op that stands for it.
+// Returns the first output of an op that is given in place of a tensor. Throws UserError if the op
+// has none.
 TensorId output_of(const Graph& graph, OpId op) {
   if (graph.op(op).outputs.empty()) {
     throw user_error("op '{}' has no output, which is needed here; give a tensor or another op",

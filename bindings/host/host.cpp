@@ -209,12 +209,11 @@ void Host::poll() {
 void Host::end_if_stuck() {
   constexpr int64_t kMostStuckNs = 1'500'000'000;
   const int64_t now = limits_.cpu_ns();
-  if (!limits_.stands_still() || engine_calls_ > 0) {
+  if (!limits_.stands_still() || engine_calls_ > 0 || still_since_ns_ == 0) {
     still_since_ns_ = now;
-  } else if (still_since_ns_ != 0 && now - still_since_ns_ > kMostStuckNs) {
+  } else if (now - still_since_ns_ > kMostStuckNs) {
     exit_now("interrupted; a Lua function did not stop, so this process was ended", 3);
   }
-  if (still_since_ns_ == 0) still_since_ns_ = now;
 }
 
 // _main runs as a coroutine, because the stack of a failed coroutine is kept. So the position can

@@ -87,7 +87,8 @@ class Host {
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
   bool had_effect() const { return had_effect_; }
-  /// Whether what the recipe prints is not shown: the host of a rank evaluates it once more.
+  /// Whether nothing that the recipe prints is shown: this host is a rank's, which evaluates the
+  /// recipe once more.
   bool is_silent() const { return options_.mode == "policies"; }
   /// Called when a line of text is printed; printed() is their number.
   void note_print() { ++printed_; }
@@ -163,7 +164,8 @@ class Host {
   std::map<uint32_t, GraphSession*> sessions_;
   uint32_t last_session_ = 0;
   std::atomic<int> engine_calls_{0};  // EngineCalls that exist
-  int64_t still_since_ns_ = 0;        // of end_if_stuck(): CPU time of the recipe's thread; 0: none
+  // Of end_if_stuck(): the CPU time of the recipe's thread when it last ran Lua code or the engine.
+  int64_t still_since_ns_ = 0;
   bool had_effect_ = false;
   int64_t printed_ = 0;
   std::unique_ptr<lua_State, StateDeleter> state_;

@@ -559,8 +559,8 @@ TEST_CASE("in a step, a collective ends its kind's lateness after the link or th
   in_step.late.erase("all_to_all");
   cost.set_in_step(in_step);
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6) + 700);  // the least of those seen
-  in_step.late["all_to_all"] =
-      -10'000'000;  // its copies were timed while the machine was disturbed
+  // Their copies were timed while the machine was disturbed.
+  in_step.late["all_to_all"] = -10'000'000;
   in_step.late["all_reduce"] = -100'000;
   cost.set_in_step(in_step);
   CHECK(cost.op_ns(g, wire_bound) == all_to_all_ns(link, 1e6));  // a link is never faster

@@ -161,7 +161,7 @@ test("a list with a gap is refused at the gap, and not read up to it", function(
     "system 'raf'[1]: is nil, though value number 2 follows")
 end)
 
-test("coordinates have names, and values that can be told apart", function()
+test("a coordinate without a name and a value that is not a number are refused", function()
   local head = expect.HEAD .. 'return moe.experiment { name = "x", model = m,\n'
     .. 'systems = { moe.system "raf" {} }, over = %s }'
   expect.fails(head:format "{ { 1, 2 } }", 3, "experiment.over: the key '1' is not allowed")

@@ -34,10 +34,10 @@ end
 --- for each stage without effect of each system: the reason from the first run where the stage had
 --- no effect, and the number of these runs, unless they are all.
 function M.lines(runs)
-  local order, by_key, total, lines = {}, {}, {}, {}
+  local order, by_key, total, lines, said = {}, {}, {}, {}, {}
   for _, run in ipairs(runs) do
     local line = other_passes(run)
-    if line and not lines[line] then lines[#lines + 1], lines[line] = line, true end
+    if line and not said[line] then lines[#lines + 1], said[line] = line, true end
     total[run.system] = (total[run.system] or 0) + 1
     for _, e in ipairs(by_stage(run)) do
       local key = run.system .. "\n" .. e.stage
