@@ -166,6 +166,8 @@ test("a coordinate without a name and a value that is not a number are refused",
     .. 'systems = { moe.system "raf" {} }, over = %s }'
   expect.fails(head:format "{ { 1, 2 } }", 3, "experiment.over: the key '1' is not allowed")
   expect.fails(head:format "{ n = { 0 / 0 } }", 3, "experiment.over.n[1]: nan is not allowed")
+  expect.fails(expect.HEAD .. "moe.best(moe.pass.capacity_pipeline, { degree = { 0 / 0, 2 } })", 2,
+    "degree", "nan is not allowed")
 end)
 
 test("case and model together, over without case, simulate without cluster are refused", function()

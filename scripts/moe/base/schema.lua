@@ -392,7 +392,7 @@ local function check_distinct(list, path, at)
         tostring(name), type(value) == "table" and "names" or "values"), at,
         ("%s[%d]"):format(path, i))
     end
-    seen[name] = true
+    if name == name then seen[name] = true end  -- NaN is refused where the value is used
   end
 end
 
