@@ -166,6 +166,9 @@ TEST_CASE("a page is made of what a run wrote, and of nothing else") {
     CHECK(o.exit == 1);
     CHECK(o.text.find(w.says) != std::string::npos);
   }
+  std::ofstream(out + "/results.json") << "{\"schema\": 1, \"runs\": null}";
+  CHECK_THAT(run(program + " report " + out).text,
+             Contains("/results.json: runs: is null, but must be a table"));
   std::ofstream(out + "/results.json") << "{\"schema\": 1e999}";
   const Outcome huge = run(program + " report " + out);
   CHECK(huge.exit == 1);

@@ -231,6 +231,7 @@ TEST_CASE("a search in which the plain mix does not fit has a page and figures")
   INFO(searched.text);
   CHECK(searched.exit == 0);
   CHECK_THAT(searched.text, Contains("of the mixes do not fit in memory"));
+  CHECK_THAT(searched.text, !Contains("The order of best and plain"));
   for (const char* const arguments : {"report out", "export out --out figures"}) {
     const Outcome o = recipe.command(arguments);
     INFO(o.text);

@@ -1,6 +1,7 @@
 #include "engine/exec/device/plugin.h"
 
 #include <dlfcn.h>
+#include <fmt/format.h>
 
 #include <cstdlib>
 #include <filesystem>
@@ -36,14 +37,14 @@ CudaPlugin open() {
     break;
   }
   if (const char* const given = std::getenv(kVariable); plugin.path.empty() && given != nullptr) {
-    plugin.missing = std::string(kVariable) + " = " + given + ": this file does not exist";
+    plugin.missing = fmt::format("{} = {}: this file does not exist", kVariable, given);
     return plugin;
   }
   if (plugin.path.empty()) {
-    plugin.missing =
-        std::string("the file ") + kLibrary +
-        " was not found next to the program; build the program with a CUDA compiler, or set "
-        "MOEBENCH_CUDA_PLUGIN to the path of the file";
+    plugin.missing = fmt::format(
+        "the file {} was not found next to the program; build the program with a CUDA compiler, or "
+        "set MOEBENCH_CUDA_PLUGIN to the path of the file",
+        kLibrary);
     return plugin;
   }
   // Streams that share one of the device's hardware queues wait for each other's kernels. There are

@@ -18,16 +18,20 @@ end
 
 --- Returns { second, holds, changes } for the plain mix and for the best known system: whether the
 --- best mix, if it is the faster one, is so too with each assumed constant at either end of its
---- band; changes: the ends at which it is not, as "name = lo". The list is empty without assumed
---- constants. second: the record of the best known system, or nil.
+--- band; changes: the ends at which it is not, as "name = lo". One that was refused or does not fit
+--- in memory is left out. The list is empty without assumed constants. second: the record of the
+--- best known system, or nil.
 function M.of(c, tried, best, second)
-  local list = core.array {}
-  local ours = tried.space:system(best, "best", tried.at)
-  local others = { { "plain", tried.space:system(tried.space:plain(), "plain", tried.at) } }
-  if second then others[2] = { second.system, tried.systems[1].system } end
-  for _, other in ipairs(others) do
-    list[#list + 1] = { second = other[1], holds = true, changes = core.array {} }
+  local list, others = core.array {}, {}
+  local function add(name, system)
+    local outcome = tried:outcome(system)
+    if not outcome or outcome.oom then return end
+    others[#others + 1] = system
+    list[#list + 1] = { second = name, holds = true, changes = core.array {} }
   end
+  local ours = tried.space:system(best, "best", tried.at)
+  add("plain", tried.space:system(tried.space:plain(), "plain", tried.at))
+  if second then add(second.system, tried.systems[1].system) end
   local names = constants_of(c)
   if #names == 0 then return core.array {} end
   local base = tried:ms_of(ours)
@@ -37,7 +41,7 @@ function M.of(c, tried, best, second)
         optimizer = c.optimizer }, { [name] = part })
       local ms = tried:ms_of(ours, spec)
       for i, other in ipairs(others) do
-        local before, now = tried:ms_of(other[2]), tried:ms_of(other[2], spec)
+        local before, now = tried:ms_of(other), tried:ms_of(other, spec)
         if before and now and ms and (base < before) ~= (ms < now) then
           list[i].holds = false
           table.insert(list[i].changes, name .. " = " .. part)

@@ -1,6 +1,7 @@
 -- Checks that data from a file has the fields that are read from it. A shape is the name of a type;
 -- { shape, least = n }, a list of at least n entries of this shape; or a table of fields, in which
 -- a field whose name ends in "?" may be missing. The data may have other fields.
+local core = require "moe.core"
 local errors = require "moe.base.errors"
 
 local M = {}
@@ -21,8 +22,8 @@ function M.check(value, shape, file, path)
   local is_name = type(shape) == "string"
   local wanted = is_name and shape or "table"
   if type(value) ~= wanted then
-    M.fail(file, path, value == nil and "is missing"
-      or ("is a %s, but must be a %s"):format(type(value), wanted))
+    M.fail(file, path, value == nil and "is missing" or ("is %s, but must be a %s"):format(
+      value == core.null and "null" or "a " .. type(value), wanted))
   end
   if value ~= 0 and wanted == "number"
     and not (math.abs(value) >= LEAST and math.abs(value) <= MOST) then
