@@ -1,5 +1,5 @@
-// Every recipe under tests/recipes/bad is wrong in one way. Its first lines say the exit status, the
-// line that the message must name, and parts of the message; here the real program runs each.
+// Every recipe under tests/recipes/bad is wrong in one way. Its first lines say the exit status,
+// the line that the message must name, and parts of the message; here the real program runs each.
 #include <unistd.h>
 
 #include <algorithm>
