@@ -46,13 +46,13 @@ struct HostOptions {
   bool trust = false;
   std::string cache;               // file of the profile cache
   Processes* processes = nullptr;  // the job of which this process is a member; null if none
-#ifdef __SANITIZE_THREAD__  // under it the engine's part of such a call takes ten times as long
-  static constexpr double kLonger = 10;
+#ifdef __SANITIZE_THREAD__  // under it the engine's work in a call of Lua takes ten times as long
+  static constexpr double kDeadlineFactor = 10;
 #else
-  static constexpr double kLonger = 1;
+  static constexpr double kDeadlineFactor = 1;
 #endif
-  double load_deadline_s = 10 * kLonger;  // of a core
-  double policy_deadline_s = 5 * kLonger;
+  double load_deadline_s = 10 * kDeadlineFactor;  // of a core
+  double policy_deadline_s = 5 * kDeadlineFactor;
   size_t memory_cap = size_t{1} << 30;
 };
 

@@ -18,9 +18,9 @@ end
 
 --- Returns { second, holds, changes } for the plain mix and for the best known system: whether the
 --- best mix, if it is the faster one, is so too with each assumed constant at either end of its
---- band; changes: the ends at which it is not, as "name = lo". One that was refused or does not fit
---- in memory is left out. The list is empty without assumed constants. second: the record of the
---- best known system, or nil.
+--- band; changes: the ends at which it is not, as "name = lo". Of these two the one that was refused
+--- or does not fit in memory is left out. The list is empty without assumed constants. second: the
+--- record of the best known system, or nil.
 function M.of(c, tried, best, second)
   local list, others = core.array {}, {}
   local function add(name, system)
@@ -42,7 +42,7 @@ function M.of(c, tried, best, second)
       local ms = tried:ms_of(ours, spec)
       for i, other in ipairs(others) do
         local before, now = tried:ms_of(other), tried:ms_of(other, spec)
-        if before and now and ms and (base < before) ~= (ms < now) then
+        if now and ms and (base < before) ~= (ms < now) then
           list[i].holds = false
           table.insert(list[i].changes, name .. " = " .. part)
         end
