@@ -18,7 +18,7 @@ end
 
 --- Returns { second, holds, changes } for the plain mix and for the best known system: whether the
 --- best mix, if it is the faster one, is so too with each assumed constant at either end of its
---- band; changes: the ends at which it is not, as "name = lo". Of these two the one that was refused
+--- band; changes: the ends at which it is not, as "name = lo". Of these two, one that was refused
 --- or does not fit in memory is left out. The list is empty without assumed constants. second: the
 --- record of the best known system, or nil.
 function M.of(c, tried, best, second)
