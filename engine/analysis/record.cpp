@@ -58,7 +58,7 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
       by_lane_(num_ranks * schedule.lanes.size()),
       arbitrated_(schedule.lanes.size()),
       ends_(graph.num_ops() * num_ranks),
-      last_post_(graph.num_ops()),
+      last_post_(graph.num_ops() * num_ranks),
       first_begin_(graph.num_ops(), std::numeric_limits<Nanoseconds>::max()) {
   for (const OrderEdge& edge : schedule.order_edges) {
     edges_into[edge.to.index()].push_back(&edge);
@@ -94,9 +94,22 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
     Spans& spans = chunks[i];
     std::sort(spans.begin(), spans.end(),
               [](const Span* a, const Span* b) { return a->chunk < b->chunk; });
-    Nanoseconds& last = last_post_[i / num_ranks];
-    if (!spans.empty()) last = std::max(last, spans[0]->post);
+    if (spans.empty()) continue;
+    const OpId op(static_cast<int64_t>(i / num_ranks));
+    const Group group = posts_together(op);
+    for (int64_t p = 0; p < group.size; ++p) {
+      const int64_t rank = group.member(static_cast<int64_t>(i % num_ranks), p);
+      Nanoseconds& last = last_post_[at(op, static_cast<size_t>(rank))];
+      last = std::max(last, spans[0]->post);
+    }
   }
+}
+
+Group Record::posts_together(OpId op) const {
+  if (graph.def(op).collective == Collective::kNone) return {1, 1};
+  const auto ranks = static_cast<int64_t>(num_ranks);
+  const LaneId lane = schedule.lane_of[op.index()];
+  return arbitrated_[lane.index()].empty() ? simulated_groups(graph, op, ranks) : Group{ranks, 1};
 }
 
 Nanoseconds Record::begin(OpId op, size_t rank) const {
@@ -138,13 +151,23 @@ Nanoseconds Record::alone_ns(OpId op) const {
   return most;
 }
 
+Nanoseconds Record::alone_ns(OpId op, size_t rank) const {
+  const Group group = simulated_groups(graph, op, input_.num_ranks);
+  Nanoseconds most = 0;
+  for (int64_t p = 0; p < group.size; ++p) {
+    const int64_t member = group.member(static_cast<int64_t>(rank), p);
+    most = std::max(most, input_.duration_ns(op, static_cast<int32_t>(member)));
+  }
+  return most;
+}
+
 std::vector<Exposure> Record::made_of(OpId op, size_t rank) const {
   std::vector<Exposure> parts{{.op = op, .cause = Cause::kData, .from = op}};
   if (chunks[at(op, rank)].empty()) return parts;
   const Span& first = *chunks[at(op, rank)][0];
   const Nanoseconds ready = std::min(data_ready(op, rank), first.post);
   const Nanoseconds ordered = std::clamp(edges_ready(op, rank), ready, first.post);
-  const Nanoseconds posted = std::clamp(last_post_[op.index()], first.post, first.begin);
+  const Nanoseconds posted = std::clamp(last_post_[at(op, rank)], first.post, first.begin);
   if (ordered > ready) {
     const OrderEdge& edge = *last_ordered(op, rank);
     parts.push_back({op, Cause::kOrderEdge, edge.from, op, -1, edge.stage, ordered - ready});
@@ -152,17 +175,20 @@ std::vector<Exposure> Record::made_of(OpId op, size_t rank) const {
   const LaneId lane = first.lane;
   add_wait(parts, op, rank, ordered, first.post,
            schedule.picks(lane) ? std::vector<LaneId>{} : std::vector<LaneId>{lane});
-  add_members(parts, op, posted - first.post);
+  add_members(parts, op, rank, posted - first.post);
   add_transfers(parts, op, rank, posted);
   return parts;
 }
 
-void Record::add_members(std::vector<Exposure>& parts, OpId op, Nanoseconds ns) const {
+void Record::add_members(std::vector<Exposure>& parts, OpId op, size_t rank,
+                         Nanoseconds ns) const {
   if (ns == 0) return;
+  const Group group = posts_together(op);
   size_t late = 0;
-  for (size_t r = 0; r < num_ranks; ++r) {
+  for (int64_t p = 0; p < group.size; ++p) {
+    const auto r = static_cast<size_t>(group.member(static_cast<int64_t>(rank), p));
     const Spans& spans = chunks[at(op, r)];
-    if (!spans.empty() && spans[0]->post == last_post_[op.index()]) {
+    if (!spans.empty() && spans[0]->post == last_post_[at(op, r)]) {
       late = r;
       break;
     }
@@ -181,9 +207,9 @@ void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
                            Nanoseconds posted) const {
   const Spans& spans = chunks[at(op, rank)];
   const auto n = static_cast<int64_t>(spans.size());
-  const Nanoseconds whole = alone_ns(op);
+  const Nanoseconds whole = alone_ns(op, rank);
   const bool priced = n > 1 && input_.chunk_ns;
-  const Nanoseconds chunk = priced ? input_.chunk_ns(op, n) : (whole + n - 1) / n;
+  const Nanoseconds chunk = priced ? input_.chunk_ns(op, static_cast<int32_t>(rank), n) : (whole + n - 1) / n;
   const std::vector<LaneId>& lanes = arbitrated_[spans[0]->lane.index()];
   Exposure start_up{op, Cause::kStartUp, op, op, -1, set_by(schedule, op, Setting::kChunk)};
   Nanoseconds before = posted;
@@ -235,7 +261,7 @@ void Record::add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanose
   }
   for (const Hold& hold : schedule.holds) {
     cut(first_begin_[hold.from.index()]);
-    cut(last_post_[hold.until.index()]);
+    cut(last_post_[at(hold.until, 0)]);
   }
   std::sort(cuts.begin(), cuts.end());
   for (size_t i = 1; i < cuts.size(); ++i) {
@@ -290,7 +316,7 @@ const Hold* Record::held(OpId op, Nanoseconds at) const {
     const LaneId lane = schedule.lane_of[hold.until.index()];
     if (std::find(lanes.begin(), lanes.end(), lane) == lanes.end()) continue;
     const bool active =
-        first_begin_[hold.from.index()] <= at && at < last_post_[hold.until.index()];
+        first_begin_[hold.from.index()] <= at && at < last_post_[this->at(hold.until, 0)];
     if (active && schedule.priority_of(op) < schedule.priority_of(hold.until)) return &hold;
   }
   return nullptr;

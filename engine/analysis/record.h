@@ -49,9 +49,10 @@ class Record {
   /// on the network (kData), then its delays in the order in which they occurred. The parts add up
   /// to the whole time.
   std::vector<Exposure> made_of(OpId op, size_t rank) const;
-  /// Returns the time of `op` in the cost model, alone and not cut into chunks, on the slowest
-  /// rank.
+  /// Returns the time of `op` in the cost model, alone and not cut into chunks, on the slowest rank
+  /// of all, or of the group of `rank`.
   Nanoseconds alone_ns(OpId op) const;
+  Nanoseconds alone_ns(OpId op, size_t rank) const;
 
   const Graph& graph;
   const Schedule& schedule;
@@ -70,7 +71,9 @@ class Record {
   }
   void add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds lo, Nanoseconds hi,
                 const std::vector<LaneId>& lanes) const;
-  void add_members(std::vector<Exposure>& parts, OpId op, Nanoseconds ns) const;
+  void add_members(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds ns) const;
+  /// The groups of ranks that must all have posted the op before one of them begins it.
+  Group posts_together(OpId op) const;
   void add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds posted) const;
   OpId met(const Span& span) const;
   const Hold* held(OpId op, Nanoseconds at) const;
@@ -80,8 +83,8 @@ class Record {
   std::vector<Spans> by_lane_;                   // per rank and lane: comm spans sorted by begin
   std::vector<std::vector<LaneId>> arbitrated_;  // per lane: all lanes of its arbiter, or empty
   std::vector<Nanoseconds> ends_;                // indexed by at(op, rank)
-  std::vector<Nanoseconds> last_post_,
-      first_begin_;  // per op: the last post and the first begin of any rank
+  std::vector<Nanoseconds> last_post_;    // indexed by at(op, rank): of the rank's posts_together()
+  std::vector<Nanoseconds> first_begin_;  // indexed by op: of any rank
 };
 
 }  // namespace moe

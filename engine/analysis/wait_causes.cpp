@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/graph/op_def.h"
+#include "engine/replay/replay.h"
+
 namespace moe {
 
 WaitCauses::WaitCauses(const Graph& graph, const Schedule& schedule, const Timeline& timeline)
@@ -16,7 +19,7 @@ WaitCauses::WaitCauses(const Graph& graph, const Schedule& schedule, const Timel
       arbitrated_(schedule.lanes.size()),
       on_lane_(num_ranks_ * schedule.lanes.size()),
       ends_(graph.num_ops() * num_ranks_),
-      posted_(graph.num_ops()) {
+      posted_(graph.num_ops() * num_ranks_) {
   for (const OrderEdge& edge : schedule.order_edges) edges_into_[edge.to.index()].push_back(&edge);
   for (const Arbiter& lanes : arbiters(schedule)) {
     for (const LaneId lane : lanes) arbitrated_[lane.index()] = lanes;
@@ -26,13 +29,26 @@ WaitCauses::WaitCauses(const Graph& graph, const Schedule& schedule, const Timel
     on_lane_[rank * schedule.lanes.size() + span.lane.index()].push_back(&span);
     Nanoseconds& end = ends_[at(span.op, span.rank)];
     end = std::max(end, span.end);
-    Posted& posted = posted_[span.op.index()];
-    if (span.chunk == 0 && span.post > posted.last) posted = {span.post, span.rank};
+    if (span.chunk == 0) post(span);
   }
   for (auto& spans : on_lane_) {
     std::stable_sort(spans.begin(), spans.end(), [](const Span* a, const Span* b) {
       return std::tie(a->begin, a->end) < std::tie(b->begin, b->end);
     });
+  }
+}
+
+void WaitCauses::post(const Span& span) {
+  const auto ranks = static_cast<int64_t>(num_ranks_);
+  const bool all = !arbitrated_[span.lane.index()].empty();
+  const bool together = graph_.def(span.op).collective != Collective::kNone;
+  const Group group = !together ? Group{1, 1}
+                      : all     ? Group{ranks, 1}
+                                : simulated_groups(graph_, span.op, ranks);
+  for (int64_t p = 0; p < group.size; ++p) {
+    const auto rank = static_cast<int32_t>(group.member(span.rank, p));
+    Posted& posted = posted_[at(span.op, rank)];
+    if (span.post > posted.last) posted = {span.post, span.rank};
   }
 }
 
@@ -58,7 +74,7 @@ std::string WaitCauses::of(const Span& span) const {
 /// Returns what the span waited for after its rank had posted it; "" if it did not wait.
 std::string WaitCauses::before_begin(const Span& span) const {
   if (graph_.def(span.op).lane != LaneKind::kComm || span.begin <= span.post) return {};
-  const Posted& posted = posted_[span.op.index()];
+  const Posted& posted = posted_[at(span.op, span.rank)];
   const Span* carried = nullptr;
   for (const LaneId lane : arbitrated_[span.lane.index()]) {
     const Span* const before = before_on(lane, span);

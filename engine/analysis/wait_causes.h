@@ -23,12 +23,14 @@ class WaitCauses {
 
  private:
   struct Posted {
-    Nanoseconds last = 0;  // the last post of any rank
+    Nanoseconds last = 0;  // the last post of the ranks that must post before this one begins
     int32_t rank = 0;
   };
   size_t at(OpId op, int32_t rank) const {
     return op.index() * num_ranks_ + static_cast<size_t>(rank);
   }
+  /// Takes note of the span's post, for all ranks that wait for it.
+  void post(const Span& span);
   const Span* before_on(LaneId lane, const Span& span) const;
   std::string before_begin(const Span& span) const;
   std::string before_post(const Span& span) const;
@@ -41,7 +43,7 @@ class WaitCauses {
   std::vector<std::vector<LaneId>> arbitrated_;    // per lane: all lanes of its arbiter, or empty
   std::vector<std::vector<const Span*>> on_lane_;  // per rank and lane, sorted by begin
   std::vector<Nanoseconds> ends_;                  // indexed by at(op, rank)
-  std::vector<Posted> posted_;                     // indexed by op
+  std::vector<Posted> posted_;                     // indexed by at(op, rank)
 };
 
 }  // namespace moe

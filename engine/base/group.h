@@ -21,17 +21,22 @@ struct Group {
   bool operator==(const Group&) const = default;
 
   // The functions below need a group that resolve() returned. Rank d is in one group with the ranks
-  // that have the same d / (size * stride) and the same d % stride, in ascending order.
+  // that have the same d / (size * stride) and the same d % stride, in ascending order. Groups are
+  // numbered by their first members, in ascending order.
   /// The index of `rank` among the members of its group.
   int64_t place(int64_t rank) const { return rank / stride % size; }
   /// The rank at index `place` of the group that contains `rank`.
   int64_t member(int64_t rank, int64_t place) const {
     return rank + (place - this->place(rank)) * stride;
   }
-  /// Whether ranks `a` and `b` are in the same group.
-  bool same(int64_t a, int64_t b) const {
-    return a / (size * stride) == b / (size * stride) && a % stride == b % stride;
+  /// The number of the group that contains `rank`.
+  int64_t number(int64_t rank) const { return rank / (size * stride) * stride + rank % stride; }
+  /// The first member of group `number`.
+  int64_t first(int64_t number) const {
+    return number / stride * (size * stride) + number % stride;
   }
+  /// Whether ranks `a` and `b` are in the same group.
+  bool same(int64_t a, int64_t b) const { return number(a) == number(b); }
   /// The elements per member of a tensor that the members hold together, a slice each; the last
   /// slices have fewer elements where the size does not divide them.
   int64_t slice_length(int64_t elements) const { return (elements + size - 1) / size; }

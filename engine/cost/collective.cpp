@@ -67,20 +67,30 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   const double payload = payload_bytes(graph, op, routed.work);
   const Group group = group_of(graph, graph.op(op));
   const Collective collective = graph.def(op).collective;
+  const int64_t rank = routed.rank;
+  const auto exchange = [&](const std::vector<double>& bytes, const Round& round) {
+    return AllToAll{
+        .bytes = rank < 0 ? bytes : bytes_of_group(bytes, group, rank, graph.num_ranks),
+        .round = round,
+        .rank = rank};
+  };
   switch (collective) {
     case Collective::kAllToAll:
     case Collective::kExperts: {
       const Round round = round_of(graph, graph.op(op));
-      if (routed.steps != nullptr) return {AllToAll{.bytes = sum_of(*routed.steps)}, group};
-      if (routed.bytes != nullptr) return {AllToAll{.bytes = *routed.bytes, .round = round}, group};
+      if (routed.steps != nullptr) return {exchange(sum_of(*routed.steps), {}), group};
+      if (routed.bytes != nullptr) return {exchange(*routed.bytes, round), group};
       const double pair = payload / static_cast<double>(round.members(group));
-      return {AllToAll{.bytes_per_pair = pair, .round = round}, group};
+      return {AllToAll{.bytes_per_pair = pair, .round = round, .rank = rank}, group};
     }
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
     case Collective::kAllGather:
       return {
-          AllReduce{.bytes = payload, .algorithm = cluster.all_reduce, .part = part_of(collective)},
+          AllReduce{.bytes = payload,
+                    .algorithm = cluster.all_reduce,
+                    .rank = rank,
+                    .part = part_of(collective)},
           group};
     case Collective::kNone:
       break;
@@ -99,8 +109,15 @@ Nanoseconds collective_ns(const Cluster& cluster, const Graph& graph, OpId op,
   };
   if (routed.steps == nullptr) return alone(network_op(cluster, graph, op, routed));
   TimeSum total;
+  const Group group = group_of(graph, graph.op(op));
   for (const std::vector<double>& bytes : *routed.steps) {
-    if (!is_empty(bytes)) total += alone({AllToAll{.bytes = bytes}});  // empty steps take no time
+    NetworkOp step{AllToAll{.bytes = bytes}};
+    if (routed.rank >= 0) {
+      step = {AllToAll{.bytes = bytes_of_group(bytes, group, routed.rank, graph.num_ranks),
+                       .rank = routed.rank},
+              group};
+    }
+    if (!is_empty(std::get<AllToAll>(step.what).bytes)) total += alone(step);  // else no time
   }
   return total.ns([&] {
     return with_links(

@@ -38,6 +38,9 @@ struct RoutedWork {
   /// How the rows of a compute op at the experts spread over blocks; null: evenly over as many
   /// blocks as there are without copies of experts. Only given to a model that reads_blocks().
   const BlockFills* blocks = nullptr;
+  /// For a collective: only the group of this rank runs it, and `work` is that of this group; -1:
+  /// all groups do, at the same time. `bytes` and `steps` have the entries of all groups.
+  int64_t rank = -1;
 };
 
 /// What a collective and the compute of its rank cost each other while both run. On a CPU, the
@@ -111,8 +114,8 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 /// halves n-1; 0 for ops that are no collectives.
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
-/// Returns the collective as a transfer on the cluster, of all groups at once: an all-to-all with
-/// the sum of routed.steps, with routed.bytes or, where both are null, with payload / members bytes
+/// Returns the collective as a transfer on the cluster (of the groups that `routed.rank` says): an
+/// all-to-all with the sum of routed.steps, with routed.bytes or, where both are null, with payload / members bytes
 /// per pair (in rounds: members of a block); or an all-reduce of the payload, or a half of one. The
 /// exchange of counts before an irregular all-to-all is a separate op and not included. Throws
 /// UserError unless the cluster has as many devices as the graph has ranks.

@@ -55,22 +55,49 @@ struct LinkBytes {
   std::vector<double> nic_out, nic_in;    // indexed by node * groups + group
 };
 
+void check_pair(std::span<const double> bytes, size_t n, size_t i, size_t j) {
+  const double b = bytes[i * n + j];
+  if (b >= 0 && b <= std::numeric_limits<double>::max()) return;
+  throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j, b);
+}
+
+LinkBytes no_bytes(const Cluster& cluster, const NodePorts& ports) {
+  const size_t n = static_cast<size_t>(cluster.num_devices());
+  const size_t num_groups = n / static_cast<size_t>(ports.devices_per_group);
+  return {std::vector<double>(n), std::vector<double>(n), std::vector<double>(num_groups),
+          std::vector<double>(num_groups)};
+}
+
+/// Returns what the group of `rank` sends; `bytes` is indexed by the places of its members.
+LinkBytes link_bytes_of_group(const Cluster& cluster, const NodePorts& ports,
+                              std::span<const double> bytes, const Group& group, int64_t rank) {
+  LinkBytes sent = no_bytes(cluster, ports);
+  const auto n = static_cast<size_t>(group.size);
+  for (size_t i = 0; i < n; ++i) {
+    const int64_t from = group.member(rank, static_cast<int64_t>(i));
+    for (size_t j = 0; j < n; ++j) {
+      check_pair(bytes, n, i, j);
+      if (i == j) continue;
+      const int64_t to = group.member(rank, static_cast<int64_t>(j));
+      const bool near = from / cluster.devices_per_node == to / cluster.devices_per_node;
+      const int64_t share = near ? 1 : ports.devices_per_group;
+      (near ? sent.port_out : sent.nic_out)[static_cast<size_t>(from / share)] += bytes[i * n + j];
+      (near ? sent.port_in : sent.nic_in)[static_cast<size_t>(to / share)] += bytes[i * n + j];
+    }
+  }
+  return sent;
+}
+
 LinkBytes link_bytes(const Cluster& cluster, const NodePorts& ports,
                      std::span<const double> bytes) {
   const size_t n = static_cast<size_t>(cluster.num_devices());
   const size_t per_node = static_cast<size_t>(cluster.devices_per_node);
   const size_t per_group = static_cast<size_t>(ports.devices_per_group);
-  const size_t num_groups = n / per_group;
-  LinkBytes sent{std::vector<double>(n), std::vector<double>(n), std::vector<double>(num_groups),
-                 std::vector<double>(num_groups)};
+  LinkBytes sent = no_bytes(cluster, ports);
   for (size_t i = 0; i < n; ++i) {
     const double* const row = &bytes[i * n];
     const size_t node = i / per_node * per_node;
-    for (size_t j = 0; j < n; ++j) {
-      if (!(row[j] >= 0 && row[j] <= std::numeric_limits<double>::max())) {
-        throw user_error("bytes[{}][{}] = {}: must be a finite number of at least 0", i, j, row[j]);
-      }
-    }
+    for (size_t j = 0; j < n; ++j) check_pair(bytes, n, i, j);
     for (size_t j = node; j < node + per_node; ++j) {
       if (i == j) continue;
       sent.port_out[i] += row[j];
@@ -96,10 +123,6 @@ NodeLayout layout_of(const Cluster& cluster, const NodePorts& ports) {
 int64_t devices_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
   const bool alike = nodes_alike(group, layout.devices_per_node, round);
   return alike ? layout.devices_per_node : layout.num_devices;
-}
-
-int64_t nics_seen(const NodeLayout& layout, const Group& group, const Round& round = {}) {
-  return devices_seen(layout, group, round) / layout.devices_per_nic;
 }
 
 double largest(const std::vector<double>& a, const std::vector<double>& b) {
@@ -140,15 +163,17 @@ double slowest_step_ns(const Cluster& cluster, const NodePorts& ports, const Nod
 // Only outgoing bytes are counted: by symmetry (device i receives what device n - 1 - i would
 // send), the most loaded incoming link carries as many bytes as the most loaded outgoing link.
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group,
-                          const Round& round) {
+                          const Round& round, int64_t rank) {
   check_bytes("bytes_per_pair", bytes_per_pair);
   group = resolve(group, cluster.num_devices(), "all_to_all");
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
   const NodeLayout layout = layout_of(cluster, ports);
   int64_t near = 0;  // largest number of peers of a device in its node
-  std::vector<int64_t> far(static_cast<size_t>(nics_seen(layout, group, round)));  // pairs per NIC
-  for (int64_t d = 0; d < devices_seen(layout, group, round); ++d) {
+  const int64_t seen = rank < 0 ? devices_seen(layout, group, round) : layout.num_devices;
+  std::vector<int64_t> far(static_cast<size_t>(seen / layout.devices_per_nic));  // pairs per NIC
+  for (int64_t d = 0; d < seen; ++d) {
+    if (rank >= 0 && !group.same(d, rank)) continue;
     const int64_t in_node = members_in_node(layout, group, d, round);
     near = std::max(near, in_node - (round.number == 0 ? 1 : 0));
     far[static_cast<size_t>(d / ports.devices_per_group)] += round.members(group) - in_node;
@@ -160,16 +185,17 @@ Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group g
 }
 
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group,
-                            const Round& round) {
-  const size_t n = static_cast<size_t>(cluster.num_devices());
-  if (bytes.size() != n * n) {
-    throw user_error("bytes has {} entries: must be {} rows of {} (one per device of the cluster)",
-                     bytes.size(), n, n);
-  }
+                            const Round& round, int64_t rank) {
   group = resolve(group, cluster.num_devices(), "all_to_all");
+  const size_t n = static_cast<size_t>(rank < 0 ? cluster.num_devices() : group.size);
+  if (bytes.size() != n * n) {
+    throw user_error("bytes has {} entries: must be {} rows of {} (one per device of the {})",
+                     bytes.size(), n, n, rank < 0 ? "cluster" : "group");
+  }
   check(round, group, "all_to_all");
   const NodePorts ports = node_ports(cluster);
-  const LinkBytes sent = link_bytes(cluster, ports, bytes);
+  const LinkBytes sent = rank < 0 ? link_bytes(cluster, ports, bytes)
+                                  : link_bytes_of_group(cluster, ports, bytes, group, rank);
   const double port = largest(sent.port_out, sent.port_in);
   const double nic = largest(sent.nic_out, sent.nic_in);
   return a2a_ns(cluster, slowest_ns(cluster, ports, port, nic), round.peers(group),

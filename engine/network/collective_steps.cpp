@@ -12,6 +12,13 @@ void stretch(Step& step, double factor) {
 
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices) {
   if (a2a.bytes.empty() || group.size == 1) return true;
+  if (a2a.rank >= 0) {
+    for (size_t k = 0; k < a2a.bytes.size(); ++k) {
+      const bool own = k % static_cast<size_t>(group.size + 1) == 0;  // on the diagonal
+      if (!own && a2a.bytes[k] != a2a.bytes[1]) return false;
+    }
+    return true;
+  }
   for (int64_t i = 0; i < num_devices; ++i) {
     for (int64_t place = 0; place < group.size; ++place) {
       const int64_t j = group.member(i, place);
@@ -29,8 +36,8 @@ bool is_alike(const NetworkOp& op, const Cluster& cluster) {
   if (!op.rank_start_ns.empty() || !nodes_alike(group, cluster.devices_per_node, round)) {
     return false;
   }
-  if (a2a == nullptr) return std::get<AllReduce>(op.what).rank < 0;
-  return is_even(*a2a, group, cluster.num_devices());
+  if ((a2a == nullptr ? std::get<AllReduce>(op.what).rank : a2a->rank) >= 0) return false;
+  return a2a == nullptr || is_even(*a2a, group, cluster.num_devices());
 }
 
 CollectiveSteps::CollectiveSteps(const Cluster& cluster, const Fabric& fabric, const NetworkOp& op,
@@ -67,6 +74,9 @@ bool CollectiveSteps::is_direct() const {
 
 double CollectiveSteps::pair_bytes(int64_t i, int64_t j) const {
   if (a2a_->bytes.empty()) return a2a_->bytes_per_pair;
+  if (a2a_->rank >= 0) {
+    return a2a_->bytes[static_cast<size_t>(group_.place(i) * group_.size + group_.place(j))];
+  }
   return even_ ? a2a_->bytes[static_cast<size_t>(group_.stride)]
                : a2a_->bytes[static_cast<size_t>(i * fabric_.num_devices() + j)];
 }
@@ -117,7 +127,7 @@ std::vector<CollectiveSteps::Transfer> CollectiveSteps::direct() const {
   std::vector<Transfer> all;
   for (int64_t i = 0; i < fabric_.devices_seen(); ++i) {
     const size_t first = all.size();
-    add_sends(all, i);
+    if (takes_part(i)) add_sends(all, i);
     if (!by_channel_) continue;
     double sends = 0;
     for (size_t t = first; t < all.size(); ++t) sends += all[t].flow.count;
@@ -134,6 +144,7 @@ std::vector<CollectiveSteps::Transfer> CollectiveSteps::round(int64_t k) const {
     const int64_t place = (group_.place(i) + k) % group_.size;
     const int64_t first = a2a_->round.sends_to(group_, group_.place(i));
     if (place < first || place >= first + a2a_->round.members(group_)) continue;
+    if (!takes_part(i)) continue;
     add_pair(all, i, group_.member(i, place), 1);
   }
   for (Transfer& t : all) {

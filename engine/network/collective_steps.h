@@ -28,7 +28,7 @@ struct Step {
 void stretch(Step& step, double factor);
 
 /// Returns whether all pairs of different devices of the same group, in all groups, send the same
-/// number of bytes. Requires: a group that resolve() returned.
+/// number of bytes; with AllToAll::rank, of that group. Requires: a group that resolve() returned.
 bool is_even(const AllToAll& a2a, const Group& group, int64_t num_devices);
 
 /// The steps of one collective.
@@ -59,6 +59,8 @@ class CollectiveSteps {
   };
 
   bool is_direct() const;
+  /// Whether device i exchanges bytes in this op.
+  bool takes_part(int64_t i) const { return a2a_->rank < 0 || group_.same(i, a2a_->rank); }
   double pair_bytes(int64_t i, int64_t j) const;
   std::vector<Transfer> direct() const;
   std::vector<Transfer> round(int64_t k) const;

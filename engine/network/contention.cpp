@@ -22,11 +22,12 @@ void check_count(const std::string& field, int64_t count, int64_t least) {
   if (count < least) throw user_error("{} = {}: must be at least {}", field, count, least);
 }
 
-void check_matrix(const std::string& field, const std::vector<double>& bytes, int64_t devices) {
+void check_matrix(const std::string& field, const std::vector<double>& bytes, int64_t devices,
+                  const char* of) {
   const size_t n = static_cast<size_t>(devices);
   if (bytes.size() != n * n) {
-    throw user_error("{} has {} entries: must be {} rows of {} (one per device of the cluster)",
-                     field, bytes.size(), n, n);
+    throw user_error("{} has {} entries: must be {} rows of {} (one per device of the {})", field,
+                     bytes.size(), n, n, of);
   }
   for (size_t k = 0; k < bytes.size(); ++k) {
     if (std::isfinite(bytes[k]) && bytes[k] >= 0) continue;
@@ -38,7 +39,12 @@ void check_op(const Cluster& cluster, const NetworkOp& op, size_t index) {
   const std::string field = fmt::format("ops[{}]", index);
   if (const auto* a2a = std::get_if<AllToAll>(&op.what)) {
     check_bytes(field + ".bytes_per_pair", a2a->bytes_per_pair);
-    if (!a2a->bytes.empty()) check_matrix(field + ".bytes", a2a->bytes, cluster.num_devices());
+    const bool all = a2a->rank < 0;
+    if (!a2a->bytes.empty()) {
+      const Group group = resolve(op.group, cluster.num_devices(), field);
+      check_matrix(field + ".bytes", a2a->bytes, all ? cluster.num_devices() : group.size,
+                   all ? "cluster" : "group");
+    }
     check_count(field + ".channels", a2a->channels, 1);
   } else {
     const AllReduce& reduce = std::get<AllReduce>(op.what);
@@ -150,9 +156,22 @@ std::optional<Nanoseconds> closed_form_ns(const Cluster& cluster, const NetworkO
   const AllToAll& a2a = std::get<AllToAll>(op.what);
   if (a2a.algorithm != AllToAllAlgorithm::kDirect) return std::nullopt;
   if (a2a.bytes.empty()) {
-    return all_to_all_ns(cluster, a2a.bytes_per_pair, op.group, a2a.round);
+    return all_to_all_ns(cluster, a2a.bytes_per_pair, op.group, a2a.round, a2a.rank);
   }
-  return all_to_all_v_ns(cluster, a2a.bytes, op.group, a2a.round);
+  return all_to_all_v_ns(cluster, a2a.bytes, op.group, a2a.round, a2a.rank);
+}
+
+std::vector<double> bytes_of_group(std::span<const double> bytes, const Group& group, int64_t rank,
+                                   int64_t num_devices) {
+  std::vector<double> own;
+  own.reserve(static_cast<size_t>(group.size * group.size));
+  for (int64_t i = 0; i < group.size; ++i) {
+    const int64_t row = group.member(rank, i) * num_devices;
+    for (int64_t j = 0; j < group.size; ++j) {
+      own.push_back(bytes[static_cast<size_t>(row + group.member(rank, j))]);
+    }
+  }
+  return own;
 }
 
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op) {

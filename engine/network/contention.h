@@ -11,6 +11,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -29,7 +30,8 @@ enum class AllToAllAlgorithm { kDirect, kPairwise };
 struct AllToAll {
   double bytes_per_pair = 0;
   /// Bytes from device i to device j at [i * N + j], for N devices; if empty, every pair sends
-  /// bytes_per_pair. Bytes from a device to itself cost nothing.
+  /// bytes_per_pair. Bytes from a device to itself cost nothing. With `rank`: from the member at
+  /// place i to the one at place j, at [i * n + j], for n members.
   std::vector<double> bytes;
   AllToAllAlgorithm algorithm = AllToAllAlgorithm::kDirect;
   /// For Share::kPerChannel: the number of channels of each device, divided among its sends.
@@ -37,13 +39,15 @@ struct AllToAll {
   /// The round of the group's exchange to which this op belongs. Only the pairs of that round
   /// exchange bytes, all at once, and only they count for the start-up.
   Round round = {};
+  /// Only the group of this rank exchanges; -1: all groups do, at the same time.
+  int64_t rank = -1;
 };
 
 struct NetworkOp {
   std::variant<AllToAll, AllReduce> what;
-  /// All groups (or that of AllReduce::rank) run the op at once, each among its own members. In a
-  /// matrix of bytes, entries between different groups must be 0: the steps of the op do not move
-  /// them, but its closed form counts them.
+  /// All groups (or that of AllToAll::rank or AllReduce::rank) run the op at once, each among its
+  /// own members. In a matrix of bytes, entries between different groups must be 0: the steps of
+  /// the op do not move them, but its closed form counts them.
   Group group = {};
   /// Indices of earlier ops. The op begins `start_ns` after the last of these ends, or after 0.
   std::vector<size_t> after;
@@ -92,6 +96,10 @@ NetworkRun run_collectives(const Cluster& cluster, const std::vector<NetworkOp>&
 /// Returns how long the op takes with nothing else on the links, counted from its begin (without
 /// `after` and start_ns): by closed form where there is one, otherwise from run_collectives().
 Nanoseconds alone_ns(const Cluster& cluster, const NetworkOp& op);
+/// Returns, from the bytes between all devices at [i * num_devices + j], those of the group of
+/// `rank` as AllToAll::bytes has them. Requires: a resolved group.
+std::vector<double> bytes_of_group(std::span<const double> bytes, const Group& group, int64_t rank,
+                                   int64_t num_devices);
 /// Returns whether the transfers of `op` are the same for every node.
 bool is_alike(const NetworkOp& op, const Cluster& cluster);
 /// Returns the closed form of an all-reduce or direct all-to-all whose ranks begin together;

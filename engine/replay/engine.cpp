@@ -32,9 +32,9 @@ std::vector<LaneId> lanes_of(const ReplayInput& input) {
   return lanes;
 }
 
-/// Returns whether two transfers may be in progress at once: at least two comm lanes have
-/// transfers, and no single arbiter takes the choices of all these lanes.
-bool may_meet(const ReplayInput& input) {
+/// Returns whether two transfers of different lanes may be in progress at once: at least two comm
+/// lanes have transfers, and no single arbiter takes the choices of all these lanes.
+bool lanes_may_meet(const ReplayInput& input) {
   std::vector<size_t> owner(input.orders.lanes.size());
   for (size_t l = 0; l < owner.size(); ++l) owner[l] = l;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
@@ -65,7 +65,7 @@ bool all_alike(const ReplayInput& input) {
   for (size_t i = 0; i < input.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (input.graph.def(op).collective == Collective::kNone) continue;
-    const std::optional<NetworkOp> transfer = input.transfer(op, 1);
+    const std::optional<NetworkOp> transfer = input.transfer(op, 0, 1);
     if (transfer && !is_alike(*transfer, *input.network)) return false;
   }
   return true;
@@ -81,9 +81,8 @@ Engine::Engine(const ReplayInput& input)
       together_(input.graph.num_ops()),
       announces_(input.graph.num_ops()),
       arbiter_of_(input.orders.lanes.size(), -1),
-      may_meet_(may_meet(input)),
+      may_meet_(lanes_may_meet(input)),
       latest_(latest_for(input.num_ranks)),
-      states_(input.graph.num_ops()),
       posts_(input.graph.num_ops() * ranks_) {
   edges_.order(input.graph, input.schedule);  // throws RunError with the cycle, if there is one
   int32_t number = 0;
@@ -92,12 +91,21 @@ Engine::Engine(const ReplayInput& input)
     ++number;
   }
   for (const Hold& hold : input.schedule.holds) announces_[hold.from.index()] = true;
-  for (size_t i = 0; i < states_.size(); ++i) {
+  size_t num_meetings = 0;
+  for (size_t i = 0; i < together_.size(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    together_[i] = input.graph.def(op).collective != Collective::kNone;
-    states_[i].num_chunks = num_chunks(input.graph, input.schedule, op);
     if (edges_.deps.preds[i].empty()) first_.push_back(op);
+    if (input.graph.def(op).collective == Collective::kNone) continue;
+    const Group group = simulated_groups(input.graph, op, input.num_ranks);
+    const size_t num_groups = ranks_ / static_cast<size_t>(group.size);
+    together_[i] = {.group = group,
+                    .first = num_meetings,
+                    .num_groups = num_groups,
+                    .num_chunks = num_chunks(input.graph, input.schedule, op)};
+    num_meetings += num_groups;
+    may_meet_ = may_meet_ || num_groups > 1;
   }
+  meetings_.resize(num_meetings);
 }
 
 void Engine::reset() {
@@ -105,8 +113,11 @@ void Engine::reset() {
   for (const Arbiter& arbiter : arbiters(input_.schedule)) {
     arbiters_.emplace_back(input_.graph, input_.schedule, arbiter);
   }
-  for (size_t i = 0; i < states_.size(); ++i) {
-    states_[i] = {.ranks_waiting = ranks_, .num_chunks = states_[i].num_chunks};
+  for (size_t i = 0; i < together_.size(); ++i) {
+    Together& t = together_[i];
+    t.groups_waiting = t.num_groups;
+    std::fill_n(meetings_.begin() + static_cast<std::ptrdiff_t>(t.first), t.num_groups,
+                Meeting{.ranks_waiting = static_cast<size_t>(t.group.size)});
     const Post start = {.waits = edges_.deps.preds[i].size()};
     std::fill_n(posts_.begin() + static_cast<std::ptrdiff_t>(i * ranks_), ranks_, start);
   }
@@ -122,7 +133,7 @@ void Engine::reset() {
   num_over_ = 0;
   timeline_ = {};
   timeline_.num_ranks = input_.num_ranks;
-  timeline_.spans.reserve(states_.size() * ranks_);
+  timeline_.spans.reserve(together_.size() * ranks_);
 }
 
 Timeline Engine::run() {
@@ -138,7 +149,7 @@ Timeline Engine::run() {
     if (events_.empty() || wire <= events_.top().at) {
       set_now(wire);
       wire_->advance(wire, ended);
-      for (const Done& done : ended) end_transfer(sent_[done.op]);
+      for (const Done& done : ended) end_transfer(sent_[done.op].first, sent_[done.op].second);
       ended.clear();
       continue;
     }
@@ -170,17 +181,24 @@ void Engine::set_now(Nanoseconds at) {
 
 void Engine::take(const Event& event) {
   const OpId op(event.which);
+  const auto number = static_cast<size_t>(event.number);
   switch (event.kind) {
     case Kind::kEnd:
-      return event.rank < 0 ? end_transfer(op) : over(op, static_cast<size_t>(event.rank));
+      if (together(op)) return end_transfer(op, number);
+      // An op that takes no time begins its holds here, before what waits for it is posted.
+      if (announces_[op.index()]) begun(op);
+      return over(op, number);
     case Kind::kBegin:
-      for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
-      return;
+      return begun(op);
     case Kind::kSend:
-      return send(op);
+      return send(op, number);
     case Kind::kChoose:
       return choose(static_cast<size_t>(event.which));
   }
+}
+
+void Engine::begun(OpId op) {
+  for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
 }
 
 /// Everything that the op waits for on this rank is over: the rank posts the op.
@@ -192,23 +210,27 @@ void Engine::ready(OpId op, size_t rank) {
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
   if (!together(op)) return begin_compute(op, rank);
-  State& state = states_[op.index()];
-  state.last_post = std::max(state.last_post, mine.at);
-  if (--state.ranks_waiting == 0) all_posted(op);
+  const auto group =
+      static_cast<size_t>(together_[op.index()].group.number(static_cast<int64_t>(rank)));
+  Meeting& met = meeting(op, group);
+  met.last_post = std::max(met.last_post, mine.at);
+  if (--met.ranks_waiting == 0) all_posted(op, group);
 }
 
 void Engine::begin_compute(OpId op, size_t rank) {
   const Nanoseconds at = post(op, rank).at;
   const Nanoseconds ns = duration_ns(op, rank);
-  if (announces_[op.index()]) push(at, Kind::kBegin, op.value);
+  if (announces_[op.index()] && ns > 0) push(at, Kind::kBegin, op.value);
   timeline_.spans.push_back({op, static_cast<int32_t>(rank), lanes_[op.index()], at, at, at + ns,
                              input_.bytes ? input_.bytes(op, static_cast<int32_t>(rank)) : 0});
-  push(at + ns, Kind::kEnd, op.value, static_cast<int32_t>(rank));
+  push(at + ns, Kind::kEnd, op.value, rank);
 }
 
-void Engine::all_posted(OpId op) {
+/// All members of the group have posted the op. An arbiter waits for the other groups.
+void Engine::all_posted(OpId op, size_t group) {
   const int32_t arbiter = arbiter_of_[lanes_[op.index()].index()];
-  if (arbiter < 0) return begin_transfer(op, states_[op.index()].last_post);
+  if (arbiter < 0) return begin_transfer(op, group, meeting(op, group).last_post);
+  if (--together_[op.index()].groups_waiting > 0) return;
   ArbiterState& state = arbiters_[static_cast<size_t>(arbiter)];
   state.posted(op);
   if (!state.busy()) push(now_, Kind::kChoose, arbiter);
@@ -216,25 +238,29 @@ void Engine::all_posted(OpId op) {
 
 void Engine::choose(size_t number) {
   const auto transfer = arbiters_[number].next();
-  if (transfer) begin_transfer(transfer->op, now_ + input_.pick_ns);
+  if (!transfer) return;
+  Together& t = together_[transfer->op.index()];
+  t.groups_moving = t.num_groups;
+  for (size_t g = 0; g < t.num_groups; ++g) begin_transfer(transfer->op, g, now_ + input_.pick_ns);
 }
 
-void Engine::begin_transfer(OpId op, Nanoseconds at) {
-  State& state = states_[op.index()];
-  state.begin = at;
-  if (wire_) return push(at, Kind::kSend, op.value);
-  push(at + alone_ns(op), Kind::kEnd, op.value);
+void Engine::begin_transfer(OpId op, size_t group, Nanoseconds at) {
+  meeting(op, group).begin = at;
+  if (wire_) return push(at, Kind::kSend, op.value, group);
+  push(at + alone_ns(op, group), Kind::kEnd, op.value, group);
 }
 
-/// Begins the next chunk of the op on the links.
-void Engine::send(OpId op) {
-  const Nanoseconds ns = alone_ns(op);
-  std::optional<NetworkOp> transfer = input_.transfer(op, states_[op.index()].num_chunks);
+/// Begins the group's next chunk of the op on the links.
+void Engine::send(OpId op, size_t group) {
+  const Nanoseconds ns = alone_ns(op, group);
+  const Together& t = together_[op.index()];
+  const auto rank = static_cast<int32_t>(t.group.first(static_cast<int64_t>(group)));
+  std::optional<NetworkOp> transfer = input_.transfer(op, rank, t.num_chunks);
   const Nanoseconds closed = transfer && ns > 0 ? moe::alone_ns(*input_.network, *transfer) : 0;
-  if (closed == 0) return push(now_ + ns, Kind::kEnd, op.value);
+  if (closed == 0) return push(now_ + ns, Kind::kEnd, op.value, group);
   wire_->begin(std::move(*transfer), static_cast<double>(now_),
                static_cast<double>(ns) / static_cast<double>(closed));
-  sent_.push_back(op);
+  sent_.emplace_back(op, group);
 }
 
 Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
@@ -244,38 +270,39 @@ Nanoseconds Engine::duration_ns(OpId op, size_t rank) const {
   return checked_ns(ns, [&] { return fmt::format("op '{}'", input_.graph.op(op).name); });
 }
 
-/// Returns the duration of one chunk of the op when it has the links for itself.
-Nanoseconds Engine::alone_ns(OpId op) const {
+/// Returns the duration of one chunk of the op when the group has the links for itself.
+Nanoseconds Engine::alone_ns(OpId op, size_t group) const {
   Nanoseconds ns = 0;
-  for (size_t r = 0; r < ranks_; ++r) {
-    ns = std::max(ns, duration_ns(op, r));
-  }
-  const int64_t n = states_[op.index()].num_chunks;
+  each_member(op, group, [&](size_t r) { ns = std::max(ns, duration_ns(op, r)); });
+  const Together& t = together_[op.index()];
+  const int64_t n = t.num_chunks;
   if (n == 1) return ns;
-  return input_.chunk_ns ? input_.chunk_ns(op, n) : (ns + n - 1) / n;
+  const auto rank = static_cast<int32_t>(t.group.first(static_cast<int64_t>(group)));
+  return input_.chunk_ns ? input_.chunk_ns(op, rank, n) : (ns + n - 1) / n;
 }
 
-/// A chunk has ended on all ranks.
-void Engine::end_transfer(OpId op) {
-  State& state = states_[op.index()];
-  const int64_t n = state.num_chunks, c = state.chunk++;
-  for (size_t r = 0; r < ranks_; ++r) {
+/// A chunk has ended on all members of the group.
+void Engine::end_transfer(OpId op, size_t group) {
+  Together& t = together_[op.index()];
+  Meeting& met = meeting(op, group);
+  const int64_t n = t.num_chunks, c = met.chunk++;
+  each_member(op, group, [&](size_t r) {
     const Bytes bytes = input_.bytes ? input_.bytes(op, static_cast<int32_t>(r)) : 0;
     const Bytes share = part_of(bytes, c + 1, n) - part_of(bytes, c, n);
-    const Nanoseconds posted = c == 0 ? post(op, r).at : state.chunk_post;
-    timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, state.begin,
+    const Nanoseconds posted = c == 0 ? post(op, r).at : met.chunk_post;
+    timeline_.spans.push_back({op, static_cast<int32_t>(r), lanes_[op.index()], posted, met.begin,
                                now_, share, static_cast<int32_t>(c)});
-  }
-  state.chunk_post = now_;
+  });
+  met.chunk_post = now_;
   const int32_t arbiter = arbiter_of_[lanes_[op.index()].index()];
-  if (arbiter >= 0) {
+  if (arbiter >= 0 && --t.groups_moving == 0) {
     arbiters_[static_cast<size_t>(arbiter)].done();
     push(now_, Kind::kChoose, arbiter);
   }
-  if (state.chunk == n) {
-    for (size_t r = 0; r < ranks_; ++r) over(op, r);
+  if (met.chunk == n) {
+    each_member(op, group, [&](size_t r) { over(op, r); });
   } else if (arbiter < 0) {
-    begin_transfer(op, now_);
+    begin_transfer(op, group, now_);
   }
 }
 

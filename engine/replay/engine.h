@@ -6,6 +6,7 @@
 #include <memory>
 #include <queue>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/network/wire.h"
@@ -24,14 +25,24 @@ class Engine {
   Timeline run();
 
  private:
-  /// The state of one op, common to all ranks.
-  struct State {
-    size_t ranks_waiting = 0;  // number of ranks that have not posted the op
+  /// The state of a collective in one of its groups.
+  struct Meeting {
+    size_t ranks_waiting = 0;  // number of members that have not posted the op
     Nanoseconds last_post = 0;
-    int64_t chunk = 0, num_chunks = 1;
+    int64_t chunk = 0;
     Nanoseconds begin = 0;  // when the current chunk began
     /// Post time of the current chunk if it is not the first: the end of the chunk before it.
     Nanoseconds chunk_post = 0;
+  };
+  /// A collective; not used for other ops.
+  struct Together {
+    Group group;
+    size_t first = 0;       // index of the meeting of its first group
+    size_t num_groups = 0;  // 0: the op is no collective
+    int64_t num_chunks = 1;
+    // With an arbiter: number of groups that have not posted the op, and that have not ended their
+    // current chunk.
+    size_t groups_waiting = 0, groups_moving = 0;
   };
   /// The state of one op on one rank.
   struct Post {
@@ -47,31 +58,40 @@ class Engine {
   struct Event {
     Nanoseconds at;
     Kind kind;
-    int32_t which;  // the op, or the number of the arbiter
-    int32_t rank;   // -1 means all ranks
+    int32_t which;   // the op, or the number of the arbiter
+    int32_t number;  // of the group of a collective, or of the rank
     bool operator>(const Event& o) const {
-      return std::tie(at, kind, which, rank) > std::tie(o.at, o.kind, o.which, o.rank);
+      return std::tie(at, kind, which, number) > std::tie(o.at, o.kind, o.which, o.number);
     }
   };
 
-  bool together(OpId op) const { return together_[op.index()]; }
+  bool together(OpId op) const { return together_[op.index()].num_groups > 0; }
+  Meeting& meeting(OpId op, size_t group) { return meetings_[together_[op.index()].first + group]; }
   Post& post(OpId op, size_t rank) { return posts_[op.index() * ranks_ + rank]; }
-  void push(Nanoseconds at, Kind kind, int32_t which, int32_t rank = -1) {
-    events_.push({at, kind, which, rank});
+  void push(Nanoseconds at, Kind kind, int32_t which, size_t number = 0) {
+    events_.push({at, kind, which, static_cast<int32_t>(number)});
+  }
+  /// Calls f(rank) for each member of the group.
+  template <class F>
+  void each_member(OpId op, size_t group, const F& f) const {
+    const Group& of = together_[op.index()].group;
+    const int64_t first = of.first(static_cast<int64_t>(group));
+    for (int64_t p = 0; p < of.size; ++p) f(static_cast<size_t>(of.member(first, p)));
   }
 
   void reset();
   /// Advances the clock. Throws UserError if `at` is after `latest_`.
   void set_now(Nanoseconds at);
   void take(const Event& event);
+  void begun(OpId op);
   void ready(OpId op, size_t rank);
   void begin_compute(OpId op, size_t rank);
-  void all_posted(OpId op);
-  void begin_transfer(OpId op, Nanoseconds at);
-  void send(OpId op);
+  void all_posted(OpId op, size_t group);
+  void begin_transfer(OpId op, size_t group, Nanoseconds at);
+  void send(OpId op, size_t group);
   Nanoseconds duration_ns(OpId op, size_t rank) const;
-  Nanoseconds alone_ns(OpId op) const;
-  void end_transfer(OpId op);
+  Nanoseconds alone_ns(OpId op, size_t group) const;
+  void end_transfer(OpId op, size_t group);
   void over(OpId op, size_t rank);
   void choose(size_t arbiter);
   void fail_stuck() const;
@@ -81,15 +101,16 @@ class Engine {
   const Precedence edges_;
   std::vector<OpId> first_;          // ops without predecessors
   std::vector<LaneId> lanes_;        // indexed by op
-  std::vector<char> together_;       // indexed by op: whether it is a collective
+  std::vector<Together> together_;   // indexed by op
   std::vector<char> announces_;      // indexed by op: whether its begin starts a hold
   std::vector<int32_t> arbiter_of_;  // indexed by lane: number of its arbiter, -1 for none
-  const bool may_meet_;              // whether two transfers may be in progress at once
+  bool may_meet_;                    // whether two transfers may be in progress at once
   const Nanoseconds latest_;         // the latest time that the clock may reach
   std::deque<ArbiterState> arbiters_;
   std::unique_ptr<Wire> wire_;  // null where transfers do not share links
-  std::vector<OpId> sent_;      // indexed by the number that Wire::begin() returned
-  std::vector<State> states_;
+  /// The op and its group, indexed by the number that Wire::begin() returned.
+  std::vector<std::pair<OpId, size_t>> sent_;
+  std::vector<Meeting> meetings_;
   std::vector<Post> posts_;  // indexed by op * ranks + rank
   std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
   Nanoseconds now_ = 0;

@@ -33,67 +33,94 @@ NetworkOp chunk_of(NetworkOp op, int64_t chunks) {
 /// The durations and transfers of a graph's ops, from a cost model and optionally a routing.
 class Costs {
  public:
-  Costs(const Graph& graph, const CostModel& cost, RoutedWorkOf routed)
-      : graph_(graph), cost_(cost), work_(std::move(routed)) {}
+  Costs(const Graph& graph, const CostModel& cost, RoutedWorkOf routed, int64_t num_ranks)
+      : graph_(graph), cost_(cost), work_(std::move(routed)), num_ranks_(num_ranks) {}
 
   Nanoseconds op_ns(OpId op, int32_t rank) const {
-    const RoutedWork* const routed = work_of(op, rank);
-    return routed == nullptr ? cost_.op_ns(graph_, op) : cost_.routed_ns(graph_, op, *routed);
+    if (const auto routed = work_of(op, rank)) return cost_.routed_ns(graph_, op, *routed);
+    const Nanoseconds ns = cost_.op_ns(graph_, op);
+    if (group_rank(op, rank) < 0) return ns;
+    // A group alone may take less time than all groups at once, which share links.
+    const std::optional<NetworkOp> all = cost_.transfer(graph_, op), own = transfer(op, rank);
+    if (!all || !own) return ns;
+    const auto closed = static_cast<double>(alone_ns(*cost_.network(), *all));
+    if (closed == 0) return ns;
+    return std::llround(static_cast<double>(ns) *
+                        (static_cast<double>(alone_ns(*cost_.network(), *own)) / closed));
   }
 
-  std::optional<NetworkOp> chunk_of(OpId op, int64_t chunks) const {
-    std::optional<NetworkOp> whole = transfer(op);
+  std::optional<NetworkOp> chunk_of(OpId op, int32_t rank, int64_t chunks) const {
+    std::optional<NetworkOp> whole = transfer(op, rank);
     if (whole && chunks > 1) whole = moe::chunk_of(std::move(*whole), chunks);
     return whole;
   }
 
   /// Returns the duration of one chunk: its closed form, scaled by the same factor by which the
   /// cost model scales the closed form of the whole op.
-  Nanoseconds chunk_ns(OpId op, int64_t chunks) const {
-    const Nanoseconds whole = op_ns(op, 0);
-    const std::optional<NetworkOp> chunk = chunk_of(op, chunks);
+  Nanoseconds chunk_ns(OpId op, int32_t rank, int64_t chunks) const {
+    const Nanoseconds whole = op_ns(op, rank);
+    const std::optional<NetworkOp> chunk = chunk_of(op, rank, chunks);
     if (!chunk) return (whole + chunks - 1) / chunks;
     const auto closed = [&](const NetworkOp& transfer) {
       return static_cast<double>(alone_ns(*cost_.network(), transfer));
     };
-    return checked_ns(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op)), [&] {
+    return checked_ns(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op, rank)), [&] {
       return fmt::format("one of {} chunks of op '{}'", chunks, graph_.op(op).name);
     });
   }
 
  private:
-  const RoutedWork* work_of(OpId op, int32_t rank) const {
-    return work_ ? work_(op, rank) : nullptr;
+  /// Returns `rank` if the op is a collective that runs in several groups, else -1.
+  int64_t group_rank(OpId op, int32_t rank) const {
+    if (num_ranks_ == 1 || graph_.def(op).collective == Collective::kNone) return -1;
+    return simulated_groups(graph_, op, num_ranks_).size < num_ranks_ ? rank : -1;
   }
 
-  std::optional<NetworkOp> transfer(OpId op) const {
-    const RoutedWork* const routed = work_of(op, 0);
-    if (routed == nullptr) return cost_.transfer(graph_, op);
-    if (cost_.network() == nullptr) return std::nullopt;
-    return transfer_on(*cost_.network(), graph_, op, *routed);
+  std::optional<RoutedWork> work_of(OpId op, int32_t rank) const {
+    const RoutedWork* const routed = work_ ? work_(op, rank) : nullptr;
+    if (routed == nullptr) return std::nullopt;
+    RoutedWork work = *routed;
+    work.rank = group_rank(op, rank);
+    return work;
+  }
+
+  std::optional<NetworkOp> transfer(OpId op, int32_t rank) const {
+    if (const auto routed = work_of(op, rank)) {
+      if (cost_.network() == nullptr) return std::nullopt;
+      return transfer_on(*cost_.network(), graph_, op, *routed);
+    }
+    std::optional<NetworkOp> moved = cost_.transfer(graph_, op);
+    if (moved) std::visit([&](auto& what) { what.rank = group_rank(op, rank); }, moved->what);
+    return moved;
   }
 
   const Graph& graph_;
   const CostModel& cost_;
   const RoutedWorkOf work_;
+  const int64_t num_ranks_;
 };
 
 }  // namespace
 
+Group simulated_groups(const Graph& graph, OpId op, int64_t num_ranks) {
+  return num_ranks == graph.num_ranks ? group_of(graph, graph.op(op)) : Group{num_ranks, 1};
+}
+
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost, RoutedWorkOf routed, int32_t num_ranks) {
-  const auto costs = std::make_shared<const Costs>(graph, cost, std::move(routed));
+  const auto costs = std::make_shared<const Costs>(graph, cost, std::move(routed), num_ranks);
   return {.graph = graph,
           .schedule = schedule,
           .orders = orders,
           .num_ranks = num_ranks,
           .duration_ns = [costs](OpId op, int32_t rank) { return costs->op_ns(op, rank); },
           .handoff_ns = cost.handoff_ns(),
-          .chunk_ns = [costs](OpId op, int64_t chunks) { return costs->chunk_ns(op, chunks); },
+          .chunk_ns = [costs](OpId op, int32_t rank,
+                              int64_t chunks) { return costs->chunk_ns(op, rank, chunks); },
           .network = cost.network(),
           .transfer =
-              [costs, &schedule](OpId op, int64_t chunks) {
-                std::optional<NetworkOp> chunk = costs->chunk_of(op, chunks);
+              [costs, &schedule](OpId op, int32_t rank, int64_t chunks) {
+                std::optional<NetworkOp> chunk = costs->chunk_of(op, rank, chunks);
                 if (chunk) chunk->priority = schedule.priority_of(op);
                 return chunk;
               },

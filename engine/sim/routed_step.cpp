@@ -383,11 +383,17 @@ void RoutedStep::fill_matrix(Exchange& exchange) {
   }
   for (size_t r = 0; r < ranks_; ++r) check_room(exchange.layer, r, in[r]);
   for (double& entry : exchange.matrix) entry *= exchange.row_bytes;
-  const int64_t fullest =
-      std::max(*std::max_element(out.begin(), out.end()), *std::max_element(in.begin(), in.end()));
+  std::vector<int64_t> fullest(ranks_ / index(exchange.group.size));
+  for (size_t r = 0; r < ranks_; ++r) {
+    int64_t& of_group = fullest[index(exchange.group.number(static_cast<int64_t>(r)))];
+    of_group = std::max({of_group, out[r], in[r]});
+  }
   // The op's work is its share of the rows in use, of which a round is an even one.
-  exchange.routed = {{.slot_occupancy = ratio(fullest * exchange.round.of, exchange.places)},
-                     &exchange.matrix};
+  exchange.routed.clear();
+  for (const int64_t rows : fullest) {
+    exchange.routed.push_back(
+        {{.slot_occupancy = ratio(rows * exchange.round.of, exchange.places)}, &exchange.matrix});
+  }
   exchange.sent.resize(ranks_);
   for (size_t r = 0; r < ranks_; ++r) {
     exchange.sent[r] = std::llround(exchange.row_bytes * static_cast<double>(out[r] - own[r]));
@@ -450,7 +456,10 @@ bool RoutedStep::ranks_alike() const {
 const RoutedWork* RoutedStep::routed_work(OpId op, int32_t rank) const {
   const Entry& entry = entries_[op.index()];
   if (entry.layer < 0) return nullptr;
-  if (entry.exchange >= 0) return &exchanges_[index(entry.exchange)].routed;
+  if (entry.exchange >= 0) {
+    const Exchange& exchange = exchanges_[index(entry.exchange)];
+    return &exchange.routed[index(exchange.group.number(rank))];
+  }
   if (entry.movement >= 0) return &movements_[index(entry.movement)].routed;
   if (entry.round >= 0) return &rounds_[index(entry.round)].experts[index(rank)];
   const Rows& rows = rows_[index(entry.layer)];

@@ -65,8 +65,8 @@ class RoutedStep {
   const std::string& no_room() const { return no_room_; }
   /// Whether all ranks have the same work and send equally many bytes; false if an expert moves.
   bool alike() const { return alike_; }
-  /// Returns the work of `op` on `rank`; null for an op that does not depend on the routing. Valid
-  /// until the next route().
+  /// Returns the work of `op` on `rank`, or in the group of `rank` if it is a collective; null for
+  /// an op that does not depend on the routing. Valid until the next route().
   const RoutedWork* routed_work(OpId op, int32_t rank) const;
   /// Returns the bytes that a rank sends to other ranks in an irregular all-to-all, or in all steps
   /// of an op that moves experts. Requires: RoutedWork::bytes or RoutedWork::steps of
@@ -93,8 +93,8 @@ class RoutedStep {
     double row_bytes;  // bytes per row, times the op's share of the rows of its round
     int64_t places;    // number of slots for rows on a rank
     std::vector<double> matrix;
-    RoutedWork routed;
-    std::vector<Bytes> sent;  // bytes to other ranks, indexed by rank
+    std::vector<RoutedWork> routed;  // indexed by group
+    std::vector<Bytes> sent;         // bytes to other ranks, indexed by rank
   };
   /// An op that moves experts in one or more steps.
   struct Movement {

@@ -188,12 +188,31 @@ void StepReplay::set_ranks(int32_t num_ranks) {
   engine_.reset();
   input_ = std::make_unique<ReplayInput>(replay_input(plan_.graph, plan_.schedule, plan_.orders,
                                                       *plan_.spec.cost, routed_work(), num_ranks));
+  priced_ns_ = std::move(input_->duration_ns);
   input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
   input_->bytes = [this](OpId op, int32_t rank) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
     return sends ? routed_->sent_bytes(op, rank) : plain_bytes_[op.index()];
   };
+  by_group_ns_.assign(plan_.graph.num_ops(), {});
+  for (size_t i = 0; i < plan_.graph.num_ops(); ++i) {
+    const OpId op(static_cast<int64_t>(i));
+    if (plan_.graph.removed(op) || loaded_[i] >= 0 || !is_collective(plan_.graph, op)) continue;
+    if (simulated_groups(plan_.graph, op, num_ranks).size == num_ranks) continue;
+    std::vector<Nanoseconds>& by_rank = by_group_ns_[i];
+    by_rank.resize(static_cast<size_t>(num_ranks));
+    price(op, by_rank.data());
+  }
   engine_ = std::make_unique<Engine>(*input_);
+}
+
+void StepReplay::price(OpId op, Nanoseconds* by_rank) const {
+  const int32_t ranks = input_->num_ranks;
+  const Group group =
+      is_collective(plan_.graph, op) ? simulated_groups(plan_.graph, op, ranks) : Group{1, 1};
+  for (int32_t r = 0; r < ranks; ++r) {
+    by_rank[r] = group.place(r) == 0 ? priced_ns_(op, r) : by_rank[group.member(r, 0)];
+  }
 }
 
 RoutedWorkOf StepReplay::routed_work() const {
@@ -207,18 +226,8 @@ RoutedWorkOf StepReplay::routed_work() const {
 /// Computes the time of each op whose work depends on the routing, on each rank that is simulated.
 void StepReplay::cost_loads() {
   const auto ranks = static_cast<size_t>(input_->num_ranks);
-  const std::vector<OpId>& ops = routed_ops_;
-  const RoutedWorkOf work_of = routed_work();
-  loaded_ns_.resize(ops.size() * ranks);
-  for (size_t i = 0; i < ops.size(); ++i) {
-    const bool together = is_collective(plan_.graph, ops[i]);
-    for (size_t r = 0; r < ranks; ++r) {
-      Nanoseconds& ns = loaded_ns_[i * ranks + r];
-      const RoutedWork& routed = *work_of(ops[i], static_cast<int32_t>(r));
-      ns = together && r > 0 ? loaded_ns_[i * ranks]
-                             : plan_.spec.cost->routed_ns(plan_.graph, ops[i], routed);
-    }
-  }
+  loaded_ns_.resize(routed_ops_.size() * ranks);
+  for (size_t i = 0; i < routed_ops_.size(); ++i) price(routed_ops_[i], &loaded_ns_[i * ranks]);
 }
 
 Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
@@ -226,8 +235,10 @@ Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
   // With one simulated rank, its times hold for all ranks.
   const size_t r = ranks == 1 ? 0 : static_cast<size_t>(rank);
   const int32_t at = loaded_[op.index()];
-  const Nanoseconds ns =
-      at < 0 ? plain_ns_[op.index()] : loaded_ns_[static_cast<size_t>(at) * ranks + r];
+  const std::vector<Nanoseconds>& by_group = by_group_ns_[op.index()];
+  const Nanoseconds ns = !by_group.empty() ? by_group[r]
+                         : at < 0          ? plain_ns_[op.index()]
+                                  : loaded_ns_[static_cast<size_t>(at) * ranks + r];
   return added_ == nullptr ? ns : ns + (*added_)[op.index() * ranks + r];
 }
 

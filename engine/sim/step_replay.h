@@ -68,6 +68,8 @@ class StepReplay {
   void take_loads(std::vector<ExpertCounts> kept);
   void set_ranks(int32_t num_ranks);
   void cost_loads();
+  /// Calls priced_ns_ for each simulated rank, for a collective once per group.
+  void price(OpId op, Nanoseconds* by_rank) const;
   Nanoseconds duration_ns(OpId op, int32_t rank) const;
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
@@ -87,6 +89,10 @@ class StepReplay {
   std::vector<OpId> routed_ops_;        // ops whose time depends on the routing
   std::vector<int32_t> loaded_;         // indexed by op: its index in routed_ops_, or -1
   std::vector<Nanoseconds> loaded_ns_;  // indexed by (index in routed_ops_) * ranks + rank
+  /// Indexed by op: for a collective without routed work that runs in several groups of simulated
+  /// ranks, its times indexed by rank; else empty.
+  std::vector<std::vector<Nanoseconds>> by_group_ns_;
+  std::function<Nanoseconds(OpId, int32_t rank)> priced_ns_;  // by the cost model, not stored
   const std::vector<Nanoseconds>* added_ = nullptr;  // indexed by op * ranks + rank; may be null
   std::unique_ptr<ReplayInput> input_;
   std::unique_ptr<Engine> engine_;  // runs input_

@@ -89,7 +89,7 @@ Explained explained(PlanSpec spec) {
   const Plan& plan = *all.plan;
   const auto make_input = [&plan](const Schedule& schedule, const LaneOrders& orders) {
     ReplayInput input = replay_input(plan.graph, schedule, orders, *plan.spec.cost);
-    input.chunk_ns = [&plan](OpId op, int64_t chunks) {
+    input.chunk_ns = [&plan](OpId op, int32_t, int64_t chunks) {
       return kStartUp + (cost_of(plan.graph, op) - kStartUp + chunks - 1) / chunks;
     };
     return input;

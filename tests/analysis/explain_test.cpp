@@ -78,7 +78,7 @@ struct Program {
             .num_ranks = num_ranks,
             .duration_ns = [this](OpId op, int32_t rank) { return duration(op, rank); },
             .handoff_ns = handoff_ns,
-            .chunk_ns = [this](OpId op,
+            .chunk_ns = [this](OpId op, int32_t,
                                int64_t n) { return (slowest(op) + n - 1) / n + chunk_start_ns; },
             .pick_ns = pick_ns};
   }

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "engine/base/rng.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
 
@@ -65,6 +66,13 @@ inline const OpTable& table() {
   static const OpTable table(
       {&compute, &all_to_all, &all_reduce, &update, &view, &reduce_scatter, &all_gather});
   return table;
+}
+
+/// Attributes of a collective among a random part of the ranks, or among all.
+inline Attrs random_group(Rng& rng, int64_t num_ranks) {
+  const Group group = {1 + rng.below(num_ranks), 1 + rng.below(num_ranks)};
+  if (num_ranks % (group.size * group.stride) != 0) return {};
+  return group_attrs(group, num_ranks);
 }
 
 inline TensorId param(Graph& graph, const std::string& name, int64_t n = 1) {

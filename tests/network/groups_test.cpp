@@ -158,6 +158,37 @@ TEST_CASE("collectives in groups that are alone take the time of their closed fo
   }
 }
 
+TEST_CASE("the exchange of one group takes the time of a matrix with its bytes alone") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Rng rng(seed);
+    const Cluster cluster = test::random_cluster(rng);
+    const int64_t n = cluster.num_devices(), rank = rng.below(n);
+    const Group group = random_group(n, rng);
+    NetworkOptions options;
+    options.share = static_cast<Share>(seed % 4);
+    const auto run = [&](const NetworkOp& op) {
+      return run_collectives(cluster, {in(group, op)}, options).ops[0];
+    };
+    const bool even = seed % 3 == 0;
+    std::vector<double> matrix = even ? std::vector<double>(static_cast<size_t>(n * n), 12'345)
+                                      : test::random_matrix(n, rng);
+    for (int64_t i = 0; i < n; ++i) {
+      for (int64_t j = 0; j < n; ++j) {
+        if (!group.same(i, rank) || !group.same(j, rank)) matrix[static_cast<size_t>(i * n + j)] = 0;
+      }
+    }
+    const NetworkOp all = all_to_all_v(matrix);
+    AllToAll own{.bytes = bytes_of_group(matrix, group, rank, n), .rank = rank};
+    INFO("seed " << seed << ", group " << group.size << " by " << group.stride);
+    CHECK(alone_ns(cluster, in(group, {own})) == alone_ns(cluster, in(group, all)));
+    CHECK(run({own}).rank_end_ns == run(all).rank_end_ns);
+    if (!even) continue;
+    own = {.bytes_per_pair = 12'345, .rank = rank};
+    CHECK(alone_ns(cluster, in(group, {own})) == alone_ns(cluster, in(group, all)));
+    CHECK(std::abs(run({own}).end_ns - run(all).end_ns) <= 1);
+  }
+}
+
 TEST_CASE("where groups meet, one node stands for all: the same times as with every link") {
   int folded = 0;
   for (uint64_t seed = 0; seed < 150; ++seed) {

@@ -46,7 +46,10 @@ class EmulatedLink final : public Communicator {
     const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
     exchange_sizes(what, pieces);
     return hold("all_to_all " + what, moved,
-                NetworkOp{AllToAll{.bytes = bytes(), .round = pieces.round}, group_});
+                NetworkOp{AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
+                                   .round = pieces.round,
+                                   .rank = rank_},
+                          group_});
   }
   CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
     return reduce(what, in, out, n);
@@ -115,19 +118,6 @@ class EmulatedLink final : public Communicator {
       std::for_each(first, first + pieces.groups, [&](Bytes b) { row_[peer] += b; });
     }
     inner_.all_to_all(what + " (sizes)", row_.data(), matrix_.data(), exchange_);
-  }
-
-  /// Returns matrix_ (indexed by member) as a matrix [N, N] indexed by device of the link.
-  std::vector<double> bytes() const {
-    const int64_t all = wire_.link().num_devices(), n = size();
-    std::vector<double> bytes(static_cast<size_t>(all * all));
-    for (int64_t i = 0; i < n; ++i) {
-      for (int64_t j = 0; j < n; ++j) {
-        bytes[static_cast<size_t>(group_.member(rank_, i) * all + group_.member(rank_, j))] =
-            static_cast<double>(matrix_[static_cast<size_t>(i * n + j)]);
-      }
-    }
-    return bytes;
   }
 
   /// Waits until the emulated transfer is over. All members get the same begin and end, whenever

@@ -104,7 +104,10 @@ class DeviceRanks : public DeviceCommunicator {
                             {{}, all_to_all_v_ns(*link_.cluster, bytes, group, round)});
     }
     return post_all(t, [&](const DeviceMember& first) {
-      return NetworkOp{AllToAll{.bytes = sent_within(group, first.rank, bytes), .round = round},
+      const int64_t rank = first.rank;
+      return NetworkOp{AllToAll{.bytes = bytes_of_group(bytes, group, rank, num_ranks_),
+                                .round = round,
+                                .rank = rank},
                        group};
     });
   }
@@ -139,15 +142,6 @@ class DeviceRanks : public DeviceCommunicator {
       }
     }
     return paced;
-  }
-
-  Matrix sent_within(const Group& group, int64_t rank, const Matrix& bytes) const {
-    Matrix own(bytes.size());
-    for (int64_t p = 0; p < group.size; ++p) {
-      const int64_t row = group.member(rank, p) * num_ranks_;
-      std::copy_n(bytes.begin() + row, num_ranks_, own.begin() + row);
-    }
-    return own;
   }
 
   /// Returns the memory copies with which rank m.rank takes its pieces from all members. Adds their
