@@ -196,6 +196,18 @@ TEST_CASE(
     CHECK_THAT(with("mixtral", {{key, nullptr}}),
                Contains("own.json: " + std::string(key) + ": is missing"));
   }
+  using Keys = std::tuple<const char*, const char*, const char*>;  // model, key, as it is misspelt
+  for (const auto& [model, key, misspelt] :
+       {Keys{"mixtral", "num_local_experts", "num_local_expert"},
+        Keys{"mixtral", "num_hidden_layers", "num_hiden_layers"},
+        Keys{"mixtral", "intermediate_size", "intermediate_sise"},
+        Keys{"mixtral", "rms_norm_eps", "rms_norm_epsilon"},
+        Keys{"deepseek_v3", "n_routed_experts", "n_routed_expert"},
+        Keys{"deepseek_v3", "kv_lora_rank", "kv_lora_ranks"},
+        Keys{"qwen3_moe", "moe_intermediate_size", "moe_intermediate_sise"}}) {
+    CHECK_THAT(with(model, {{key, nullptr}, {misspelt, 8}}),
+               Contains("is it misspelt as '" + std::string(misspelt) + "'?"));
+  }
   CHECK_THAT(with("mixtral", {{"model_type", "foo"}}), Contains("is not known, have: deepseek_v2"));
   CHECK_THAT(with("mixtral", {{"attention_dropout", 0.3}}),
              Contains("own.json: attention_dropout = 0.3: is not built; only 0 is"));

@@ -44,6 +44,17 @@ test("capacity and capacity_factor: at most one", function()
   expect.fails(model "batch = 2, experts = 2, capacity = 'none', capacity_factor = 1", 2,
     "either capacity or capacity_factor")
   expect.fails(model "batch = 2, experts = 2, capacity = 'non'", 2, "Did you mean 'none'?")
+  expect.fails(model "batch = 2, experts = 2, capacity = 1.5", 2,
+    "capacity: 1.5 is not allowed; give 'none', or capacity_factor = 1.5 for a bound")
+end)
+
+test("all keys that a table may not have are named at once, with what they are here", function()
+  local w = expect.fails(model "batchh = 2, experts = 2, capcity = 'none', zzz = 1, tp = 2", 2,
+    "unknown keys 'batchh' (did you mean 'batch'?), 'capcity' (did you mean 'capacity'?), "
+    .. "'tp' (tensor parallelism is not implemented), 'zzz'; have: attention, balance_loss, ")
+  expect.equal(select(2, w.message:gsub("have: ", "")), 1)
+  expect.fails(model "batch = 2, experts = 2, gradient_checkpointing = true", 2,
+    "made again by `recompute = 'blocks'` of moe.system")
 end)
 
 test("numbers that are no numbers, fractions and texts are refused with what is allowed", function()
@@ -57,7 +68,9 @@ test("the whole batch and all experts divide over the ranks", function()
   expect.fails(train "batch = 3, experts = 2", 2,
     "model.batch: 3 sequences cannot be spread evenly over")
   expect.fails(train "batch = 2, experts = 3", 2,
-    "model.experts: 3 experts cannot be spread evenly over")
+    "model.experts: 3 experts cannot be spread evenly over 2 ranks; give a multiple, or give ep, "
+    .. "the number of ranks that hold all experts together, such as ep = 1")
+  expect.runs(train "batch = 2, experts = 3, ep = 1")
   local w = expect.runs(train "batch = 6, experts_per_device = 3")
   expect.equal(w.plans[1].model.batch_per_device, 3)
   expect.equal(w.plans[1].model.experts, 6)

@@ -106,6 +106,21 @@ local m = moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, bat
   end
 end)
 
+test("choices fewer than the model's k are said", function()
+  world.run ""
+  local assumed_routing = require "moe.results.assumed_routing"
+  local function fewer(choices, k, of)
+    local run = { parameters = { k = k }, assumed_routing = { gate = "mine", choices_of = of,
+      scores = "even", choices = choices, dropped = 0 } }
+    local lines = assumed_routing.lines { run, run }
+    return table.concat(lines, "\n"):match "Fewer.*"
+  end
+  expect.equal(fewer(1.01, 2), "Fewer choices than k = 2: under gate mine a token gets 1.01 on "
+    .. "average, and compute and traffic are of these")
+  assert(fewer(0, 1, "trace x"):find("k = 1: under trace x a token gets 0.00", 1, true))
+  expect.equal({ fewer(2, 2) or false, fewer(2.5, 2) or false }, { false, false })
+end)
+
 test("of a gate that reads no scores it is said that a workload has no effect", function()
   world.run ""
   local assumed_routing = require "moe.results.assumed_routing"

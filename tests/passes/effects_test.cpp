@@ -43,6 +43,15 @@ Stage pipemoe_of(const std::string& degrees) {
                            {"degrees", degrees}});
 }
 
+TEST_CASE("a partition of one sequence per rank says that it cannot be cut") {
+  PlanSpec spec = small_spec({stage("partition")});
+  test::change_model(spec, [](test::Gpt2& m) { m.batch_per_device = 1; });
+  CHECK(without_effect(std::move(spec)) ==
+        std::vector<std::string>{
+            "partition: a rank has one sequence (batch_per_device = 1), and a batch is cut between "
+            "sequences; give at least 2"});
+}
+
 TEST_CASE("a partition that leaves MoE layers whole says which op is in its way") {
   const std::string cut_before = only({pipemoe_of("2"), stage("partition", {{"parts", 2.0}})});
   CHECK_THAT(

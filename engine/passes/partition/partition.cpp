@@ -50,6 +50,12 @@ class Partition {
       return graph_;
     }
     choose_allowed_parts();
+    if (batch_ == 1 && integer_value(context_, "max_parts") > 1) {
+      context_.skip(
+          "a rank has one sequence (batch_per_device = 1), and a batch is cut between "
+          "sequences; give at least 2");
+      return graph_;
+    }
     const int64_t before = integer_value(context_, "before");
     const int64_t after = integer_value(context_, "after");
     if ((before < 0) != (after < 0)) {

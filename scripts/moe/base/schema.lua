@@ -4,6 +4,7 @@
 -- A field list maps names to fields. A field is { type =, default =, required =, lo =, hi =,
 --   enum = { ... }, doc = "meaning, unit",
 --   as = "its type for documents and stubs, if `type` is too coarse for them",
+--   instead = function(value) that returns what to give in place of a value of another type,
 --   complete = function(value, path, at) that checks how the entries of a table fit together and
 --     returns the table }.
 -- type is "integer", "number", "string", "boolean", "table", "function" or "any"; "list", where
@@ -196,7 +197,7 @@ end
 M.refuse = refuse
 
 -- Maps keys of other frameworks to a text that their error message adds: that the feature is not
--- implemented or, for data parallelism, that it needs no key.
+-- implemented, what it is called here or, for data parallelism, that it needs no key.
 local NOT_BUILT = {}
 for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
@@ -208,14 +209,16 @@ for feature, keys in pairs {
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["accumulation of gradients over micro-batches"] = { "gradient_accumulation",
     "gradient_accumulation_steps", "micro_batch_size", "num_microbatches", "microbatches" },
-  ["recomputation of activations"] = { "recompute", "activation_checkpointing",
-    "gradient_checkpointing", "checkpoint_activations" },
 } do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
 end
 for _, key in ipairs { "zero", "zero_stage", "distributed_optimizer" } do
   NOT_BUILT[key] = "optimizer states are sharded by `zero = 1` of moe.system; gradients and "
     .. "parameters (stages 2 and 3) are not"
+end
+for _, key in ipairs { "recompute", "activation_checkpointing", "gradient_checkpointing",
+  "checkpoint_activations" } do
+  NOT_BUILT[key] = "activations are made again by `recompute = 'blocks'` of moe.system"
 end
 for _, key in ipairs { "dp", "dp_size", "data_parallel", "data_parallel_size" } do
   NOT_BUILT[key] = "data parallelism has no key: the batch is spread over all ranks, and each "
@@ -235,6 +238,21 @@ end
 function M.unknown(path, what, name, names, at)
   errors.user(M.unknown_text(path, what, name, names), at,
     what == "key" and path .. "." .. tostring(name) or nil)
+end
+
+-- Raises the user error for keys that a table may not have, all at once.
+local function unknown_keys(path, keys, names, at)
+  table.sort(keys, function(a, b) return name_text(a) < name_text(b) end)
+  if #keys == 1 then M.unknown(path, "key", keys[1], names, at) end
+  local parts, have = {}, ""
+  for i, key in ipairs(keys) do
+    local near = core.nearest(name_text(key), names)
+    local hint = NOT_BUILT[key] or near ~= "" and ("did you mean '%s'?"):format(near)
+    if not hint then have = "; have: " .. table.concat(names, ", ") end
+    parts[i] = ("'%s'%s"):format(name_text(key), hint and (" (%s)"):format(hint) or "")
+  end
+  errors.user(("%s: unknown keys %s%s"):format(path, table.concat(parts, ", "), have), at,
+    path .. "." .. name_text(keys[1]))
 end
 
 --- Makes `members` a table of the library's interface: reading another name is a user error.
@@ -453,8 +471,8 @@ function M.field(field, value, path, at, assumed)
     if not is_a(kind, value) then refuse(path, value, M.classes[kind].what, at) end
     check_as_made(value, path, at)
   elseif kind ~= "any" and type(value) ~= kind then
-    refuse(path, value, field.enum and "one of: " .. table.concat(field.enum, ", ")
-      or "a " .. kind, at)
+    refuse(path, value, field.instead and field.instead(value) or field.enum and "one of: "
+      .. table.concat(field.enum, ", ") or "a " .. kind, at)
   end
   check_texts(value, path, at, 0)
   return field.enum and check_enum(field, value, path, at) or value
@@ -464,13 +482,15 @@ end
 --- is a collector (M.collector); without it moe.assumed constants are refused.
 function M.check(fields, value, path, at, assumed)
   if type(value) ~= "table" or getmetatable(value) then refuse(path, value, "a table", at) end
+  local unknown = {}
   for key in pairs(value) do
     if type(key) == "number" then
       errors.user(("%s: value number %g has no name; write name = value, with one of the names: %s")
         :format(path, key, table.concat(keys_of(fields), ", ")), at)
     end
-    if fields[key] == nil then M.unknown(path, "key", key, keys_of(fields), at) end
+    if fields[key] == nil then unknown[#unknown + 1] = key end
   end
+  if #unknown > 0 then unknown_keys(path, unknown, keys_of(fields), at) end
   local out = {}
   for key, field in pairs(fields) do
     out[key] = M.field(field, value[key], path .. "." .. key, at, assumed)

@@ -2,7 +2,9 @@
 -- are. One entry per model_type: fields(c) returns the fields that differ from those of all, where
 -- c is a view that checks what is read of the config; `tensors` has the names of tensors that
 -- differ. A part that does not exist here is refused by name.
+local core = require "moe.core"
 local errors = require "moe.base.errors"
+local open_models = require "moe.models.open"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -70,7 +72,7 @@ end
 -- Returns a view of a config in which a value of another kind is the user's error, as is a table in
 -- it. A list with the same number for each block is that number. what, at: as in M.fields.
 local function checked(config, what, at)
-  return setmetatable({}, { what = what, at = at, __index = function(_, key)
+  return setmetatable({}, { what = what, at = at, config = config, __index = function(_, key)
     local value, kind = config[key], KINDS[key] or "number"
     if kind == "number" and type(value) == "table" and #value > 0 then
       for _, x in ipairs(value) do
@@ -87,11 +89,27 @@ local function checked(config, what, at)
   end })
 end
 
--- Returns the value of a key that the config must have.
-local function need(c, key)
+local known = {}  -- keys of the configs of published models
+for _, config in pairs(open_models) do
+  for key in pairs(config) do known[key] = true end
+end
+
+--- Returns a text for the error on a key that a config lacks, if it may be there misspelt; else "".
+function M.misspelt(config, key)
+  local unknown = {}
+  for _, name in ipairs(schema.keys_of(config)) do
+    if not known[name] then unknown[#unknown + 1] = name end
+  end
+  local near = core.nearest(key, unknown)
+  return near ~= "" and ("; is it misspelt as '%s'?"):format(near) or ""
+end
+
+-- Returns the value of `key`, or of the other name that it may have. The config must have one.
+local function need(c, key, other)
   if c[key] ~= nil then return c[key] end
+  if other and c[other] ~= nil then return c[other] end
   local mt = getmetatable(c)
-  errors.user(("%s: %s: is missing"):format(mt.what, key), mt.at)
+  errors.user(("%s: %s: is missing%s"):format(mt.what, key, M.misspelt(mt.config, key)), mt.at)
 end
 
 -- Returns moe_every and the number of dense first blocks of the Qwen family.
@@ -100,7 +118,8 @@ local function qwen_blocks(c)
     return nil, "mlp_only_layers: single dense blocks are not built"
   end
   return { moe_every = c.decoder_sparse_step or 1, ffn = c.intermediate_size,
-    expert_ffn = c.moe_intermediate_size, experts = c.num_experts or c.num_local_experts }
+    expert_ffn = need(c, "moe_intermediate_size"),
+    experts = need(c, "num_experts", "num_local_experts") }
 end
 
 -- Fields of the routers of DeepSeek-V3 and those after it.
@@ -124,19 +143,19 @@ local function deepseek(c)
     scale = mscale * mscale / math.sqrt(head)
   end
   return { dense_layers = c.first_k_dense_replace, ffn = c.intermediate_size,
-    moe_every = c.moe_layer_freq or 1, expert_ffn = c.moe_intermediate_size,
-    experts = c.n_routed_experts,
+    moe_every = c.moe_layer_freq or 1, expert_ffn = need(c, "moe_intermediate_size"),
+    experts = need(c, "n_routed_experts"),
     shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
-    kv_heads = false, head_dim = false, kv_rank = c.kv_lora_rank, q_rank = c.q_lora_rank or 0,
-    nope = c.qk_nope_head_dim, rotary = c.qk_rope_head_dim, value_dim = c.v_head_dim,
-    attention_scale = scale,
+    kv_heads = false, head_dim = false, kv_rank = need(c, "kv_lora_rank"),
+    q_rank = c.q_lora_rank or 0, nope = c.qk_nope_head_dim, rotary = c.qk_rope_head_dim,
+    value_dim = need(c, "v_head_dim"), attention_scale = scale,
     rope_form = c.rope_interleave == false and "halves" or "interleaved" }
 end
 
 M.TYPES = {
   mixtral = {
     fields = function(c)
-      return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
+      return { expert_ffn = need(c, "intermediate_size"), experts = need(c, "num_local_experts"),
         window = c.sliding_window or 0, router = softmax_router(true) }
     end,
     tensors = SPARSE,
@@ -167,7 +186,7 @@ M.TYPES = {
   olmoe = {
     fields = function(c)
       if c.clip_qkv then return nil, "clip_qkv: is not built" end
-      return { expert_ffn = c.intermediate_size, experts = c.num_experts,
+      return { expert_ffn = need(c, "intermediate_size"), experts = need(c, "num_experts"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false, qk_norm = "row",
         router = softmax_router(c.norm_topk_prob) }
     end,
@@ -192,8 +211,8 @@ M.TYPES = {
   glm4_moe = {
     fields = function(c)
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
-        ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts,
+        ffn = c.intermediate_size, expert_ffn = need(c, "moe_intermediate_size"),
+        experts = need(c, "n_routed_experts"),
         shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, qk_norm = c.use_qk_norm and "head" or "none" })
     end,
@@ -204,8 +223,8 @@ M.TYPES = {
         if kind ~= "full_attention" then return nil, "layer_types: windows are not built here" end
       end
       return merged(sigmoid_router(c), { dense_layers = c.first_k_dense_replace,
-        ffn = c.intermediate_size, expert_ffn = c.moe_intermediate_size,
-        experts = c.n_routed_experts,
+        ffn = c.intermediate_size, expert_ffn = need(c, "moe_intermediate_size"),
+        experts = need(c, "n_routed_experts"),
         shared_ffn = (c.n_shared_experts or 0) * need(c, "moe_intermediate_size"),
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
         qk_norm = "head" })
@@ -219,7 +238,7 @@ M.TYPES = {
           return nil, "layer_types: only windows in every other block are built"
         end
       end
-      return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
+      return { expert_ffn = need(c, "intermediate_size"), experts = need(c, "num_local_experts"),
         qkv_bias = c.attention_bias ~= false,
         out_bias = c.attention_bias ~= false, sinks = true, window = c.sliding_window,
         full_every = every, router_bias = true, ffn_bias = true, act_limit = c.swiglu_limit or 7,
@@ -236,7 +255,7 @@ M.TYPES = {
   },
   granitemoe = {
     fields = function(c)
-      return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
+      return { expert_ffn = need(c, "intermediate_size"), experts = need(c, "num_local_experts"),
         qkv_bias = c.attention_bias or false,
         out_bias = c.attention_bias or false, embedding_scale = c.embedding_multiplier or 1,
         residual_scale = c.residual_multiplier or 1, logit_scale = 1 / (c.logits_scaling or 1),
@@ -249,7 +268,7 @@ M.TYPES = {
   hunyuan_v1_moe = {
     fields = function(c)
       local ffn = need(c, "intermediate_size")
-      return { expert_ffn = c.moe_intermediate_size or ffn, experts = c.num_experts,
+      return { expert_ffn = c.moe_intermediate_size or ffn, experts = need(c, "num_experts"),
         k = need(c, "moe_topk"), shared_ffn = (c.num_shared_expert or 1) * ffn,
         qkv_bias = c.attention_bias or false, out_bias = c.attention_bias or false,
         qk_norm = "head", norm_after_rope = true, router = softmax_router(true) }
@@ -261,7 +280,7 @@ M.TYPES = {
   },
   minimax_m2 = {
     fields = function(c)
-      return { expert_ffn = c.intermediate_size, experts = c.num_local_experts,
+      return { expert_ffn = need(c, "intermediate_size"), experts = need(c, "num_local_experts"),
         qk_norm = c.use_qk_norm ~= false and "row" or "none",
         rotary = c.rotary_dim, choice_bias = true,
         router = { scores = "sigmoid", weight = "renorm" } }

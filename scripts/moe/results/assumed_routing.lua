@@ -65,9 +65,28 @@ local function placements(runs)
     range(copies, "%g"))
 end
 
---- Returns a line for each kind of routing that the runs assume. head: how a line begins; default:
---- "Routing", for simulations, with a line on their placements. Results of earlier versions have no
---- such lines.
+local LEAST = 0.995  -- of k: a workload with few tokens need not come to k exactly
+
+-- Appends a line for each gate and k of the model under which a token gets fewer choices than k.
+local function append_fewer(lines, runs)
+  local by_gate = {}
+  for _, run in ipairs(runs) do
+    local r, k = run.assumed_routing, run.parameters.k
+    if r and r.choices and k and r.choices < LEAST * k then
+      local key = ("k = %d: under %s"):format(k, r.choices_of or "gate " .. r.gate)
+      by_gate[key] = by_gate[key] or values.new {}
+      table.insert(by_gate[key], r.choices)
+    end
+  end
+  for key, choices in pairs(by_gate) do
+    lines[#lines + 1] = ("Fewer choices than %s a token gets %s on average, and compute and "
+      .. "traffic are of these"):format(key, range(choices, "%.2f"))
+  end
+end
+
+--- Returns a line for each kind of routing that the runs assume, and on choices fewer than k. head:
+--- how a line begins; default: "Routing", for simulations, with a line on their placements. Results
+--- of earlier versions have no such lines.
 function M.lines(runs, head)
   local by_kind = {}
   for _, run in ipairs(runs) do
@@ -86,6 +105,7 @@ function M.lines(runs, head)
     lines = { ("%s: %d kinds, which results.json has"):format(head or "Routing", #lines) }
   end
   if not head then lines[#lines + 1] = placements(runs) end
+  append_fewer(lines, runs)
   return lines
 end
 

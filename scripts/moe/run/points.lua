@@ -109,11 +109,7 @@ function M.after_set(e)
       settings.found(s)
     elseif params[s.name] ~= nil then
       local values = replaced(s, params[s.name], e.at)
-      if #values == 1 and values[1] == params[s.name] then
-        settings.same(s, e.at)
-      else
-        settings.found(s)
-      end
+      settings.found(s)
       params[s.name] = nil
       if #values == 1 then params[s.name] = values[1] else over[s.name] = values end
     elseif not s.head then

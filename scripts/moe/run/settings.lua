@@ -1,7 +1,8 @@
 -- The settings of the command line: --set path=value[,value..], where a value may be a factor, x2.
 -- A path is a name of an experiment's `over` or `params` (moe.run.points), or leads from one of
 -- HEADS to a field of models, clusters, systems or entries of `run`, which are then made anew and
--- checked as the recipe's own. A setting that changes nothing that runs is an error (M.check).
+-- checked as the recipe's own. A setting that reaches nothing that runs is an error (M.check); the
+-- recipe's own value, such as the factor x1, is not.
 local choice = require "moe.base.choice"
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
@@ -92,11 +93,8 @@ function M.gives(path)
   return false
 end
 
---- Marks a setting as one that has an effect.
+--- Marks a setting as one that has an effect, or is the recipe's own value.
 function M.found(s) s.found = true end
-
---- Notes that a setting gives an experiment, made at the recipe's line `at`, its own value.
-function M.same(s, at) s.same, s.at = true, at end
 
 -- Raises a user error on a setting.
 local function refuse(s, why) error(core.failure("user", ("%s: %s"):format(s.text, why)), 0) end
@@ -123,11 +121,10 @@ local UNUSED = {
 }
 
 local function why_not(s)
-  if s.changed or s.head == "run" and not s.same and not s.why then
+  if s.changed or s.head == "run" and not s.why then
     return "changes nothing: " .. UNUSED[s.head]:format(s.name)
   end
-  return s.same and "is the recipe's own value everywhere, so that it changes nothing"
-    or s.why or "reaches nothing: nothing here has such a field"
+  return s.why or "reaches nothing: nothing here has such a field"
 end
 
 local in_use = {}  -- names of options of the command line that something here depends on
@@ -240,7 +237,7 @@ local function value_of(s, text, kind, own, path)
   if s.own ~= nil and s.own ~= own and not factor then s.replaces = true end
   s.own = own
   local now = factor and number * factor or value
-  if now == (number or own) then s.same = true else s.changed = true end
+  if now == (number or own) then M.found(s) else s.changed = true end
   return value
 end
 
@@ -322,11 +319,13 @@ local function system_with(s, text, i, system, others)
     return made and system_lib.with(system, schema.check(system_lib.FIELDS, made,
       ("system '%s'"):format(system.name), at)) or system
   end
-  local passes, names, reached = {}, { "all_reduce", "recompute", "zero" }, false
+  local passes, names, reached, near = {}, { "all_reduce", "recompute", "zero" }, false, nil
   for j, pass in ipairs(system.passes) do
     local first = choice.first(pass)
     names[#names + 1], passes[j] = first.name, pass
-    local fields = first.name == key and policy.options_of(first)
+    local options = policy.options_of(first)
+    if options and options[key] then near = first.name .. "." .. key end
+    local fields = first.name == key and options
     if fields and #s.parts == i + 1 and fields[option] then
       reached = true
       passes[j] = choice.changed(pass, option, function(one)
@@ -340,8 +339,10 @@ local function system_with(s, text, i, system, others)
   end
   if reached then return system_lib.with(system, { passes = passes }) end
   for _, name in ipairs(others) do names[#names + 1] = name end
-  miss(s, schema.unknown_text(table.concat(s.parts, ".", 1, i - 1), #others > 0
-    and "system, pass or field" or "pass or field", key, names), core.nearest(key, names) ~= "")
+  local where = table.concat(s.parts, ".", 1, i - 1)
+  local what = #others > 0 and "system, pass or field" or "pass or field"
+  miss(s, near and ("%s: unknown %s '%s'. Did you mean '%s'?"):format(where, what, key, near)
+    or schema.unknown_text(where, what, key, names), near or core.nearest(key, names) ~= "")
   return system
 end
 

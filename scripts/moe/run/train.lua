@@ -366,6 +366,17 @@ local function say_stopped(result, steps)
   end)
 end
 
+-- Says it if the tokens of a run had fewer choices than the model's k in its first step.
+local function say_choices(result, spec)
+  local load, choices, m = ((result.moe[1] or {})[1] or {}).load, 0, spec.model
+  for _, n in ipairs(load or {}) do choices = choices + n end
+  local tokens = spec.ranks * m.batch_per_device * m.seq
+  if load and choices < tokens * m.k then
+    core.warn(("moe.train: gate '%s' gives a token %.2f choices on average, fewer than k = %d")
+      :format(m.gate, choices / tokens, m.k))
+  end
+end
+
 --- moe.train{...}: one training run on real ranks. Ops are profiled only if the plan needs it.
 function M.train(t)
   local at = errors.here()
@@ -395,6 +406,7 @@ function M.train(t)
   end
   errors.stop_in "check"
   local result = M.good(M.started("training", plan, options, spec.ranks, at), at)
+  say_choices(result, spec)
   if result.stopped then say_stopped(result, c.steps) end
   return result
 end

@@ -68,7 +68,11 @@ M.COMMON = {
     doc = "choices per token, for gates that do not fix this number; default: 1" },
   capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
     doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
-  capacity = { type = "string", enum = { "none" }, doc = "'none': no choice is dropped" },
+  capacity = { type = "string", enum = { "none" },
+    instead = function(value)
+      return ("'none', or capacity_factor = %s for a bound"):format(schema.show(value))
+    end,
+    doc = "'none': no choice is dropped" },
   rows_bound = { type = "number", lo = 1, hi = 1e6,
     doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: the "
       .. "room for rows at a device's experts, as a multiple of the tokens times k of the device; "
@@ -213,8 +217,14 @@ function M.resolve(model, devices, dtype)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
     if rows % ranks ~= 0 then
-      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks; give a multiple"):format(
-        model.path, total, rows, what, ranks), model.at)
+      local remedy, fits, rest = "", rows, devices
+      while rest > 0 do fits, rest = rest, fits % rest end  -- the greatest common divisor
+      if total == "experts" then
+        remedy = (", or give ep, the number of ranks that hold all experts together, such as "
+          .. "ep = %d"):format(fits)
+      end
+      errors.user(("%s.%s: %d %s cannot be spread evenly over %d ranks; give a multiple%s"):format(
+        model.path, total, rows, what, ranks, remedy), model.at)
     end
     return rows / ranks
   end
@@ -315,9 +325,10 @@ local function configured(config, what, at, needed)
   return function(t)
     local here = errors.here()
     if type(t) ~= "table" then schema.refuse(what, t, "a table of the model's fields", here) end
-    for _, name in ipairs(needed) do
+    for name, key in pairs(needed) do
       if base[name] == nil and t[name] == nil then
-        errors.user(("%s.%s: is missing; the config does not state it"):format(what, name), here)
+        errors.user(("%s.%s: is missing; the config does not state it%s"):format(what, name,
+          configs.misspelt(config, key)), here)
       end
     end
     return make(arch, schema.merged(without_partners(base, t), t), what, here)
@@ -344,7 +355,8 @@ local function from_config(file)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
-  return configured(without_null(config), "model." .. file, at, { "eps", "theta" })
+  return configured(without_null(config), "model." .. file, at, { eps = "rms_norm_eps",
+    theta = "rope_theta" })
 end
 
 -- The constructor of a published model, by its name in models/open.lua.

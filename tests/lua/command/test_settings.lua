@@ -124,6 +124,8 @@ test("a path that does not exist says what does", function()
   fails("system.lancot.zero", "1", "Did you mean 'lancet'?")
   fails("system.lancet.capacity_pipeline.degree", "1", "unknown pass or field", "partition")
   fails("system.partition.max_part", "1", "Did you mean 'max_parts'?")
+  fails("system.lancet.max_parts", "1", "Did you mean 'partition.max_parts'?")
+  fails("system.max_parts", "1", "Did you mean 'partition.max_parts'?")
   fails("model.routing", "zipf", "is no number, text or boolean")
   fails("layers", "6", "unknown name 'layers', have: gpu, n, cluster.<field>")
 end)
@@ -145,9 +147,12 @@ moe.train { model = m, ranks = 2, system = moe.system "raf" {}, steps = 2 }
   expect.equal(#world.run(text).plans, 1)
 end)
 
-test("a setting that changes nothing is an error", function()
-  fails("model.layers", "2", "is the recipe's own value")
-  fails("cluster.nic.bytes_per_s", "x1", "is the recipe's own value")
+test("a setting that reaches nothing is an error; the own value is the base case", function()
+  for name, own in pairs { ["model.layers"] = "2", ["cluster.nic.bytes_per_s"] = "x1",
+    ["system.raf.zero"] = "0" } do
+    expect.equal(runs({ [name] = own }, '"simulate"')[1].iteration_ms,
+      runs({}, '"simulate"')[1].iteration_ms)
+  end
   fails("run.cuda.steps", "4", "no entry of run has this executor")
   local function unused(settings, args, text)
     local w = set(settings, nil, args)
@@ -231,7 +236,7 @@ test("a field of a model that an entry runs is set, in experiments and in functi
     expect.failed(w, nil, "--set run.cpu.model.layerz=4: ", "Did you mean 'layers'?")
     expect.equal(#w.executed, 0)
   end
-  fails("run.cpu.model.layers", "2", "is the recipe's own value")
+  set({ ["run.cpu.model.layers"] = "2" }, CPU)
   fails("run.cuda.model.layers", "4", "no entry of run has this executor")
   fails("run.simulate.model.layers", "4", "run.simulate: unknown key 'model', have: edits, steps")
   w = set({ ["run.cpu.model.layers"] = "4", ["model.layers"] = "6", gpu = "p4de" }, CPU)
@@ -276,10 +281,10 @@ test("another optimizer has the fields that the recipe gave, and its own default
   end
 end)
 
-test("a parameter's own value changes nothing, unless another experiment has another",
+test("a parameter's own value is the base case",
   function()
-    fails("n", "2", "is the recipe's own value", "recipe.lua:2")
-    fails("n", "x1", "is the recipe's own value")
+    runs({ n = "2" }, '"simulate"')
+    runs({ n = "x1" }, '"simulate"')
     runs({ gpu = "p4de,p3dn" }, '"simulate"')  -- a choice that leaves none out
     runs({ gpu = "p3dn,p4de" }, '"simulate"')
     runs({ n = "2,4" }, '"simulate"')
@@ -289,8 +294,7 @@ local function e(n) return moe.experiment { name = "e" .. n, params = { nodes = 
     systems = { moe.system "raf" {} } } end } end
 return { ]]
     expect.runs(expect.HEAD .. one .. "e(2), e(4) }", { set = { nodes = "4" } })
-    expect.failed(world.run(expect.HEAD .. one .. "e(4) }", { set = { nodes = "4" } }), nil,
-      "--set nodes=4: is the recipe's own value")
+    expect.runs(expect.HEAD .. one .. "e(4) }", { set = { nodes = "4" } })
   end)
 
 test("the table says what params were set to, and not the names of its coordinates", function()
