@@ -97,6 +97,22 @@ json placements() {
   return all;
 }
 
+/// Returns, for each dtype in which a model may train, the bytes of a parameter, which are also
+/// those of its gradient, and of its states by optimizer: operands of the update that are neither.
+json number_rows() {
+  json all = json::array();
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
+    const Bytes wide = dtype_bytes(wide_dtype(dtype));
+    json states;
+    for (const char* optimizer : {"sgd", "adamw"}) {
+      const size_t operands = op_table().def(op_table().kind(optimizer)).inputs.size();
+      states[optimizer] = wide * static_cast<Bytes>(operands - 2);
+    }
+    all.push_back({{"name", dtype_name(dtype)}, {"bytes", wide}, {"states", std::move(states)}});
+  }
+  return all;
+}
+
 json workload_rows() {
   json all = json::array();
   for (const WorkloadDef& def : workloads()) {
@@ -196,9 +212,10 @@ json table_json(const std::string& kind) {
   if (kind == "metrics") return metrics();
   if (kind == "fields") return field_tables();
   if (kind == "workloads") return workload_rows();
-  throw UserError(unknown_name(
-      "table", kind,
-      {"gates", "passes", "placements", "ops", "executors", "fields", "metrics", "workloads"}));
+  if (kind == "numbers") return number_rows();
+  throw UserError(unknown_name("table", kind,
+                               {"gates", "passes", "placements", "ops", "executors", "fields",
+                                "metrics", "workloads", "numbers"}));
 }
 
 }  // namespace moe::lua

@@ -253,6 +253,11 @@ json assumed_routing_json(const AssumedRouting& routing) {
 json info_json(const Host&, const PlanHandle& handle) {
   constexpr size_t kHolders = 10;
   const Plan& plan = *handle.plan;
+  const Peak peak = peak_of(plan.graph, plan.schedule, plan.orders, plan.memory, kHolders);
+  json parts = json::array();
+  for (const PeakPart& part : peak.parts) {
+    parts.push_back({{"what", part.what}, {"bytes", part.bytes}});
+  }
   json lanes = json::array();
   for (const Lane& lane : plan.schedule.lanes) lanes.push_back(lane.name);
   return {{"num_ops", plan.graph.num_ops()},
@@ -264,11 +269,13 @@ json info_json(const Host&, const PlanHandle& handle) {
           {"liveness_bytes", plan.memory.liveness_bytes},
           {"arena_bytes", plan.memory.arena_bytes},
           {"persistent_bytes", plan.memory.persistent_bytes},
-          {"holders", peak_holders(plan.graph, plan.schedule, plan.orders, plan.memory, kHolders)},
+          {"peak_parts", std::move(parts)},
+          {"holders", peak.holders},
           {"log", log_json(plan)},
           {"lanes", lanes},
           {"cost", plan.spec.cost->describe()},
           {"fill", plan.spec.work.slot_occupancy},
+          {"padded_rows", plan.spec.model->capacity_factor > 0 ? "" : padded_rows(plan.graph)},
           {"assumed_routing", assumed_routing_json(handle.routing)},
           {"profile_ms", handle.profile ? to_ms(handle.profile->measuring_ns()) : 0.0},
           {"rehearsal_ms", handle.profile && handle.profile->in_step()

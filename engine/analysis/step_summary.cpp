@@ -50,6 +50,18 @@ MeasuredShares measured_shares(const Graph& graph, const CostModel& cost) {
   return shares;
 }
 
+std::string padded_rows(const Graph& graph) {
+  std::string sent, computed;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    const OpDef& def = graph.def(id);
+    if (def.only_used_rows != nullptr && def.only_used_rows(graph.op(id))) continue;
+    if (def.payload == Payload::kRows) sent = "send";
+    if (def.moe == MoeOp::kExpertProduct) computed = "compute";
+  }
+  return sent + (sent.empty() || computed.empty() ? "" : " and ") + computed;
+}
+
 MicroOpTimes micro_op_times(const Graph& graph, const CostModel& cost) {
   std::map<std::pair<int32_t, int32_t>, TimeSum> a2a, ffn;  // by layer and part
   for (size_t i = 0; i < graph.num_ops(); ++i) {

@@ -34,6 +34,10 @@ struct MeasuredShares {
 };
 MeasuredShares measured_shares(const Graph& graph, const CostModel& cost);
 
+/// Returns what a step does with all slots for rows and not only with those in use: "send",
+/// "compute", "send and compute" or "".
+std::string padded_rows(const Graph& graph);
+
 /// The two times of the forward pass that Lina's expert packing compares: of the all-to-all to the
 /// experts and of the experts' compute, for one part of an MoE layer, each running alone.
 struct MicroOpTimes {

@@ -67,10 +67,21 @@ struct StorageLife {
 std::vector<StorageLife> storage_lives(const Graph& graph, const Schedule& schedule,
                                        const LaneOrders& orders, const MemoryPlan& plan);
 
-/// Returns at most `count` lines "name 12.0 MiB", largest first, of the persistent tensors and the
-/// tensors of the arena that are in use at its peak (liveness_bytes).
-std::vector<std::string> peak_holders(const Graph& graph, const Schedule& schedule,
-                                      const LaneOrders& orders, const MemoryPlan& plan,
-                                      size_t count);
+/// A part of the planned memory of a rank by what it is for, such as "parameters".
+struct PeakPart {
+  std::string what;
+  Bytes bytes;
+};
+
+/// What a rank's memory holds at its peak.
+struct Peak {
+  /// Largest first, none of 0 bytes; the sum is MemoryPlan::peak_bytes().
+  std::vector<PeakPart> parts;
+  /// At most `count` lines "name 12.0 MiB", largest first, of the persistent tensors and those of
+  /// the arena that are in use at its peak (liveness_bytes).
+  std::vector<std::string> holders;
+};
+Peak peak_of(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
+             const MemoryPlan& plan, size_t count);
 
 }  // namespace moe

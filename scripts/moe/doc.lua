@@ -3,6 +3,7 @@
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local list = require "moe.list"
+local number_bytes = require "moe.spec.number_bytes"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
@@ -103,6 +104,9 @@ local function topic_text(t)
   methods_text(lines, t.as, methods)
   if t.call and t.call.example then
     lines[#lines + 1] = "  example:\n    " .. t.call.example:gsub("\n", "\n    ")
+  end
+  for _, line in ipairs(t.name == "optimizer" and number_bytes.all() or {}) do
+    lines[#lines + 1] = "  " .. line
   end
   local names = mentioned(t)
   if #names > 0 then

@@ -164,6 +164,7 @@ function moe._main(mode, argument)
   experiment.run_all(experiments)
   jobs.check_executor()
   settings.check()
+  experiment.check_refused()
 end
 
 return moe

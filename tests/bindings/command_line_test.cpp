@@ -345,6 +345,44 @@ print "adds up")");
   CHECK_THAT(o.text, Contains("adds up"));
 }
 
+TEST_CASE("the parts of a plan's peak add up to it, and its numbers are those that it states") {
+  const Folder folder;
+  const Outcome o = run_text(folder, R"lua(
+local moe = require 'moe'
+local function plan(dtype, optimizer, zero)
+  return moe.plan { cluster = moe.cluster.p4de { nodes = 1 }, optimizer = { name = optimizer },
+    system = moe.system "raf" { zero = zero or 0 },
+    model = moe.model.gpt2_moe { layers = 4, hidden = 256, heads = 4, seq = 128, vocab = 256,
+      experts_per_device = 2, batch_per_device = 4, gate = "switch", dtype = dtype } }
+end
+local function parts(p)
+  local sum, of = 0, {}
+  for _, part in ipairs(p:memory().peak_parts) do
+    sum, of[part.what] = sum + part.bytes, part.bytes
+  end
+  assert(sum == p:memory().peak_bytes)
+  return of
+end
+for _, dtype in ipairs { "f16", "bf16", "f32" } do
+  for _, optimizer in ipairs { "sgd", "adamw" } do
+    local p = plan(dtype, optimizer)
+    local said, of = p:text():match "^# Numbers: dtype ([^\n]*)", parts(p)
+    local name, bytes, gradient, states = said:match "^(%w+), (%d+) bytes[^,]*, (%d+)[^,]*, (%d+)"
+    assert(name == dtype and gradient == bytes and said:find(optimizer, 1, true), said)
+    assert(of.parameters * states == of["optimizer states"] * bytes)
+    assert(of["gradients of parameters"] <= of.parameters and of.activations > 0)
+    print(said:sub(1, 22), of.parameters / bytes == parts(plan("f16", "sgd")).parameters / 2)
+  end
+end
+assert(parts(plan("f16", "sgd", 1))["optimizer states"]
+  < parts(plan("f16", "sgd"))["optimizer states"])
+)lua");
+  CHECK(o.text ==
+        "f16, 2 bytes per param\ttrue\nf16, 2 bytes per param\ttrue\n"
+        "bf16, 4 bytes per para\ttrue\nbf16, 4 bytes per para\ttrue\n"
+        "f32, 4 bytes per param\ttrue\nf32, 4 bytes per param\ttrue\n");
+}
+
 TEST_CASE("a claim has its band from simulations with constants at their ends") {
   const Folder folder;
   const Outcome o = run_text(folder, kTiny + R"(

@@ -19,8 +19,8 @@ end
 print "-- The engine's tables as core.table(kind) gives them, made by dump_tables.lua."
 print "-- luacheck: no max line length"
 print "return {"
-for _, kind in ipairs { "executors", "fields", "gates", "metrics", "ops", "passes", "placements",
-  "types", "workloads" } do
+for _, kind in ipairs { "executors", "fields", "gates", "metrics", "numbers", "ops", "passes",
+  "placements", "types", "workloads" } do
   print(("  %s = {"):format(kind))
   for _, row in ipairs(core.table(kind)) do print(("    %s,"):format(text_of(row))) end
   print "  },"

@@ -55,6 +55,12 @@ return {
     { default = 0, doc = "time in which an all-to-all of the MoE layer is posted or in transfer", kind = "metric", name = "a2a_backward_ms", type = "number" },
     { doc = "fraction of the time from a layer's first to its last all-to-all with compute", kind = "metric", name = "pipelining_efficiency", type = "number" },
   },
+  numbers = {
+    { bytes = 2, name = "f16", states = { adamw = 4, sgd = 2 } },
+    { bytes = 4, name = "bf16", states = { adamw = 8, sgd = 4 } },
+    { bytes = 4, name = "f32", states = { adamw = 8, sgd = 4 } },
+    { bytes = 8, name = "f64", states = { adamw = 16, sgd = 8 } },
+  },
   ops = {
     { doc = "x[b,s] = wte[ids[b,s]] [+ wpe[s]]", executes = true, kind = "compute", name = "embedding" },
     { doc = "adds each row of dx to its rows of the gradients of both tables; attr vocab; attr positions=0: without that of wpe", executes = true, kind = "compute", name = "embedding_dw" },

@@ -37,7 +37,7 @@ test("a fall-back takes the first candidate that fits, and says why not those be
   expect.equal({ r.choice, r.oom or false, r.memory_bytes }, { "max_parts=4", false, 4 * GIB })
   expect.equal(labels(r.candidates), { "max_parts=8", "max_parts=4" })
   expect.equal({ r.candidates[1].oom, r.candidates[1].why },
-    { true, "8.0 GiB do not fit in 4.0 GiB" })
+    { true, "8.0 GiB do not fit in 4.0 GiB: parameters 8.0 GiB" })
   expect.equal(r.candidates[2].why, nil)
 end)
 
@@ -165,10 +165,32 @@ test("tables print OOM for the time of a plan beyond memory, and what holds it",
   local w = run(OOM)
   for _, part in ipairs { "s %(max_parts=8%) +OOM +OOM +%- +%- +%- +8.0\n",
     "lancet_dw +80.0 +1.25x",
-    "OOM: gpt2_moe, s on p4de: 8.0 GiB do not fit in 4.0 GiB; largest: big 1.0 GiB" } do
+    "OOM: gpt2_moe, s on p4de: 8.0 GiB do not fit in 4.0 GiB: parameters 8.0 GiB\n" } do
     assert(w.output:find(part), part .. "\n" .. w.output)
   end
   assert(not run('moe.system "raf" {}').output:find("OOM", 1, true))
+end)
+
+test("a table's head says the bytes of its numbers, each kind once", function()
+  local w = expect.runs(expect.HEAD .. [[
+return moe.experiment { name = "e", over = { dtype = { "f16", "bf16" }, o = { "sgd", "adamw" } },
+  case = function(p) return { cluster = moe.cluster.p4de { nodes = 1 }, optimizer = { name = p.o },
+    systems = { moe.system "raf" {}, moe.system "tutel" { zero = p.o == "adamw" and 1 or 0 } },
+    model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+      batch_per_device = 2, experts_per_device = 2, dtype = p.dtype } } end } ]])
+  local lines = {}
+  for line in w.output:gmatch "Numbers: ([^\n]*)" do lines[#lines + 1] = line end
+  local all = " (sharded where zero = 1)"
+  expect.equal(lines, {
+    "dtype f16, 2 bytes per parameter, 2 per gradient, 2 of sgd's states per parameter",
+    "dtype f16, 2 bytes per parameter, 2 per gradient, 4 of adamw's states per parameter" .. all,
+    "dtype bf16, 4 bytes per parameter, 4 per gradient, 4 of sgd's states per parameter",
+    "dtype bf16, 4 bytes per parameter, 4 per gradient, 8 of adamw's states per parameter" .. all })
+  w = expect.runs(expect.HEAD .. [[return moe.experiment { name = "e", model = m,
+    systems = { moe.system "raf" {} },
+    run = { { "cpu", ranks = 2, precision = "f64", steps = 2 } } } ]])
+  assert(w.output:find("Numbers: dtype f64, 8 bytes per parameter, 8 per gradient, 8 of sgd's", 1,
+    true), w.output)
 end)
 
 test("a speed-up over a plan that no device can hold is none", function()
@@ -185,6 +207,32 @@ test("ratio and best pass over runs out of memory", function()
   expect.equal(#R:best { "iteration_ms", among = { "s" } }.runs, 0)
   expect.equal(#R:where { oom = true }.runs, 1)
   expect.equal(#R:where { oom = false }.runs, 2)
+end)
+
+test("a plan beyond memory says so, and of what its peak consists", function()
+  local w = expect.runs(expect.HEAD .. [[
+local function plan(gib)
+  return moe.plan { model = m, system = moe.system "raf" {}, cluster = moe.cluster.p4de { nodes = 2,
+    device = { memory_bytes = gib * 2^30, gemm_flops_per_s = 1e12, memory_bytes_per_s = 1e12 } } }
+end
+local small, large = plan(8), plan(7)
+S = { small:simulate().oom == nil, small:simulate { steps = 2 }.oom == nil, large:simulate().oom,
+  large:simulate { steps = 2 }.oom }
+WHY, TEXT, WHAT = large:simulate { steps = 2 }.misfit, large:text(), large:explain().text
+FITS = small:text() .. small:explain().text
+]], nil, "run", function(w)
+    w.peak_bytes = function() return 8 * GIB end
+    w.peak_parts = { { what = "parameters", bytes = 5 * GIB }, { what = "tiny", bytes = 2 ^ 20 },
+      { what = "activations", bytes = 2.9 * GIB }, { what = "inputs", bytes = 0.091 * GIB } }
+  end)
+  expect.equal(w.globals.S, { true, true, true, true })
+  local why = "8.0 GiB do not fit in 7.0 GiB: parameters 5.0 GiB, activations 2.9 GiB, inputs "
+    .. "0.1 GiB"
+  expect.equal(w.globals.WHY, why)
+  expect.equal(w.warned, { "moe.plan: OOM: " .. why })
+  assert(w.globals.TEXT:find("\n# OOM: " .. why .. "\ngraph", 1, true), w.globals.TEXT)
+  expect.equal(w.globals.WHAT:match "^[^\n]*", "OOM: " .. why)
+  assert(not w.globals.FITS:find("OOM", 1, true), w.globals.FITS)
 end)
 
 test("a plan's memory is that of the candidate that fits", function()

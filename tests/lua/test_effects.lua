@@ -34,6 +34,28 @@ test("a stage without effect is said under the table, once per system, with its 
     { stage = "used_rows", reason = "b" } })
 end)
 
+test("systems that send or compute padded rows of a model without capacity are said", function()
+  local dropless = "gate = 'top_k', k = 2, capacity = 'none', seq = 16"
+  local text = expect.HEAD:gsub("seq = 16", dropless) .. [[
+return moe.experiment { name = "x", over = { nodes = { 2, 4 } },
+  case = function(p) return { model = m, cluster = moe.cluster.p4de { nodes = p.nodes },
+    systems = { moe.system "raf" {}, moe.system "tutel" {}, moe.system "raf_irregular" {},
+      moe.system "raf_rows" {} } } end }
+]]
+  local w = expect.runs(text, {}, "run", function(w)
+    w.padded_rows = function(spec)
+      return ({ raf_rows = "", raf_irregular = "compute" })[spec.system.name] or "send and compute"
+    end
+  end)
+  local line = "Padded rows: %s a slot for every token at every expert, as the model has no "
+    .. "capacity: 16 to 32 times the rows in use; irregular_a2a and used_rows avoid it\n"
+  for _, who in ipairs { "raf, tutel: send and compute", "raf_irregular: compute" } do
+    assert(w.output:find(line:format(who), 1, true), w.output)
+  end
+  expect.equal(select(2, w.output:gsub("Padded rows:", "")), 2)
+  assert(not expect.runs(text).output:find "Padded rows")
+end)
+
 test("simulated placements without a routing say that no policy is called", function()
   local recipe = expect.HEAD .. [[
 return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },

@@ -284,6 +284,53 @@ test("results complete before a failure are on disk and printed, the error once"
   assert(w.files["out/trace-013-raf-executed.json"])
 end)
 
+test("a deadline that passes while a model is built names the line and what helps", function()
+  local w = world.run(experiment "", {}, "run", function(_, core)
+    core.plan = function()
+      error(core.failure("run", "a call passed the deadline of 5 s (in model 'm')"), 0)
+    end
+  end)
+  assert(w.message:find "^recipe.lua:%d+: a call passed the deadline.*: give fewer layers",
+    w.message)
+end)
+
+test("a refused point does not end a sweep", function()
+  local text = [[
+local moe = require "moe"
+local e = moe.experiment { name = "e", over = { experts = { 6, 8, 12, 16 } }, case = function(p)
+  return { cluster = moe.cluster.p4de { nodes = p.experts == 16 and 1.5 or 1 },
+    systems = { moe.system "raf" {}, moe.system "tutel" {} },
+    model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+      batch_per_device = 2, experts = p.experts } } end%s }
+N = #moe.run(e).runs
+]]
+  local one_system = function(_, core)
+    local plan = core.plan
+    core.plan = function(spec)
+      if spec.system.name == "tutel" then error("an axis is too short", 0) end
+      return plan(spec)
+    end
+  end
+  local w = world.run(text:format "", {}, "run", one_system)
+  for _, part in ipairs { "8 +8 +raf +%d", "6 +%- +raf, tutel +refused +%- ",
+    "16 +%- +%- +refused ", "8 +%- +tutel +refused ",
+    "Refused: recipe.lua:3: .*nodes: 1.5 is not allowed.*experts = 16",
+    "Refused: recipe.lua:6: model.experts: 12 experts cannot", "'tutel', experts = 8%)\n" } do
+    assert(w.output:find(part), part .. "\n" .. w.output)
+  end
+  assert(w.error and w.error.kind == "user", w.message)
+  assert(w.message:find("; refused: 4, run: 1", 1, true), w.message)
+  expect.equal({ w.globals.N, #w.results.runs, #w.results.experiments[1].refused }, { 1, 1, 4 })
+  expect.equal(w.results.experiments[1].planned, 1)
+  -- Where nothing is left, the first error is the recipe's.
+  w = world.run(text:format(', run = { { "cpu", ranks = 5, steps = 2 } }'), {}, "run")
+  expect.failed(w, 6, "model.experts: 6 experts cannot be spread evenly over 5 ranks")
+  assert(not w.message:find "; refused:", w.message)
+  w = world.run(text:format(', run = { { "cpu", ranks = 4, steps = 2 } }'), {}, "run", one_system)
+  assert(w.message:find("experts = 16); refused: 4, run: 2", 1, true), w.message)
+  expect.equal(#w.executed, 2)
+end)
+
 test("the error of a system that cannot be planned names the system and the point", function()
   local function fails(message)
     return world.run(experiment "", {}, "run", function(_, core)
@@ -293,14 +340,14 @@ test("the error of a system that cannot be planned names the system and the poin
         if asked >= 2 then error(message, 0) end
         return plan(spec)
       end
-    end).message
+    end).message:gsub("; refused: 11, run: 1$", "")
   end
-  expect.equal(fails "an axis is too short",
+  expect.equal((fails "an axis is too short"),
     "recipe.lua:5: an axis is too short (system 'tutel', gpu = p4de, nodes = 2)")
   -- What the message says is not said again.
-  expect.equal(fails "'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short",
+  expect.equal((fails "'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short"),
     "recipe.lua:5: 'x' in system 'tutel' at gpu = p4de, nodes = 2 is too short")
-  expect.equal(fails "in system 'tutel' nodes = 24", "recipe.lua:5: in system 'tutel' nodes = 24 "
+  expect.equal((fails "in system 'tutel' nodes = 24"), "recipe.lua:5: in system 'tutel' nodes = 24 "
     .. "(gpu = p4de, nodes = 2)")
 end)
 

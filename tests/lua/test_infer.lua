@@ -100,6 +100,23 @@ test("systems of training are refused by name", function()
     bias_balance = { rate = 0.1 } } }]], 1, "bias_balance")
 end)
 
+test("a simulation of a plan that no device can hold says so", function()
+  local w = expect.runs(HEAD .. [[
+local function simulated() return moe.infer { model = m, executor = "simulate",
+  cluster = moe.cluster.p4de { nodes = 1 } } end
+local fits = simulated()
+LARGE = true
+local r = simulated()
+S = { fits.oom == nil, r.oom, r.misfit, r.peak_bytes }
+]], nil, nil, function(w, core)
+    setup(w, core)
+    w.peak_bytes = function() return (w.globals.LARGE and 2 ^ 10 or 1) * 2 ^ 30 end
+  end)
+  local why = "1024.0 GiB do not fit in 74.5 GiB: parameters 1024.0 GiB"
+  expect.equal(w.globals.S, { true, true, why, 2 ^ 40 })
+  expect.equal(w.warned, { "moe.infer: OOM: " .. why })
+end)
+
 test("a simulation takes a cluster, and nothing that only real ranks have a use for", function()
   local w = runs [[R = moe.infer { executor = "simulate", batches = 3, first_batch = 2,
     model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,

@@ -154,8 +154,11 @@ end
 
 function Plan:info()
   return { num_ops = 10, plan_ms = 1, hash = "00", peak_bytes = self:peak_bytes(),
-    fill = self.spec.fill, assumed_routing = { gate = self.spec.model.gate },
+    fill = self.spec.fill,
+    padded_rows = self.world.padded_rows and self.world.padded_rows(self.spec) or "",
+    assumed_routing = { gate = self.spec.model.gate },
     liveness_bytes = 2 ^ 29, arena_bytes = 1, persistent_bytes = 1, holders = { "big 1.0 GiB" },
+    peak_parts = self.world.peak_parts or { { what = "parameters", bytes = self:peak_bytes() } },
     profile_ms = 5, num_disturbed = self.world.num_disturbed or 0, stages = {},
     rehearsal_ms = 600, rehearsal_spread = 0.02, rehearsal_others = 0.01,
     speed_spread = self.world.speed_spread or 0,

@@ -237,7 +237,7 @@ TEST_CASE("joined tensors are one holder of the peak, under the name of the larg
   add(graph, "work", "end", {graph.out(whole)}, "1");
   const Schedule schedule = default_schedule(graph);
   const LaneOrders orders = lane_orders(graph, schedule);
-  CHECK(peak_holders(graph, schedule, orders, plan_memory(graph, schedule, orders), 2) ==
+  CHECK(peak_of(graph, schedule, orders, plan_memory(graph, schedule, orders), 2).holders ==
         std::vector<std::string>{"whole 1.0 MiB", "end 0.0 MiB"});
 }
 

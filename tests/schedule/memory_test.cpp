@@ -196,7 +196,7 @@ TEST_CASE("the holders of the peak are the largest tensors alive at it, persiste
   const Schedule schedule = default_schedule(graph);
   const LaneOrders orders = lane_orders(graph, schedule);
   const MemoryPlan plan = plan_memory(graph, schedule, orders);
-  CHECK(peak_holders(graph, schedule, orders, plan, 3) ==
+  CHECK(peak_of(graph, schedule, orders, plan, 3).holders ==
         std::vector<std::string>{"big 4.0 MiB", "w 2.0 MiB", "a 0.2 MiB"});
 }
 

@@ -5,7 +5,8 @@ local schema = require "moe.base.schema"
 local M = {}
 
 local function is_numeric(cell)
-  return cell == "" or cell == "-" or cell == "OOM" or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
+  return cell == "" or cell == "-" or cell == "OOM" or cell == "refused"
+    or cell:match("^[-+]?[%d.]+[x%%]?$") ~= nil
 end
 
 -- Returns the text of a cell on one line: a name may contain line breaks, which become "\n".

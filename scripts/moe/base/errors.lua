@@ -85,13 +85,18 @@ function M.is_interrupt(err)
 end
 
 --- Returns what f(...) returns. f is a function of moe.core; an error that f raises as a string (a
---- UserError in C++) is raised by M.user(error, at); any other error is raised unchanged.
+--- UserError in C++) is raised by M.user(error, at); any other error is raised unchanged, but a
+--- deadline that passed while no line of the recipe ran gets the line `at`.
 function M.call(at, f, ...)
   local results = { pcall(f, ...) }
   if results[1] then return unpack(results, 2, table.maxn(results)) end
   local e = results[2]
-  if type(e) == "table" then error(e, 0) end
-  M.user(tostring(e), at)
+  if type(e) ~= "table" then M.user(tostring(e), at) end
+  if at and core.kind_of(e) == "run" and e.message:find "^a call passed the deadline" then
+    e.message = ("%s:%d: %s%s"):format(at.name, at.line, e.message, e.message:find "%(in model"
+      and "; the model is too large to be built in that time: give fewer layers" or "")
+  end
+  error(e, 0)
 end
 
 --- A handler for xpcall that adds the traceback to a Lua error, so that the error

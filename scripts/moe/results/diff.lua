@@ -5,6 +5,7 @@ local core = require "moe.core"
 local paired = require "moe.results.paired"
 local plan_diff = require "moe.results.plan_diff"
 local format = require "moe.results.report.format"
+local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -228,6 +229,9 @@ local function load(dir)
   end
   data.text = ("%s: %s, %s, %d runs %s"):format(dir, data.recipe and data.recipe.name or "-",
     data.date or "no date", #data.R.runs, table.concat(set, " "))
+  for _, line in ipairs(number_bytes.lines(data.R.runs)) do
+    data.text = data.text .. "\n        " .. line
+  end
   return data
 end
 

@@ -1,5 +1,7 @@
--- Makes the lines under a table of runs that name the systems that are not what their names say,
--- and the stages without effect: stages that changed nothing, or less than their options request.
+-- Makes the lines under a table of runs that name the systems that send or compute padded rows,
+-- those that are not what their names say, and the stages without effect: stages that changed
+-- nothing, or less than their options request.
+local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 
 local M = {}
@@ -30,11 +32,30 @@ local function other_passes(run)
     run.system, text(own), text(known))
 end
 
---- Returns one line for each system with other passes than the known system of its name, and one
---- for each stage without effect of each system: the reason from the first run where the stage had
---- no effect, and the number of these runs, unless they are all.
+-- Appends a line for each thing that systems do with padded rows of models without capacity.
+local function append_padded(lines, runs)
+  local kinds = {}
+  for _, run in ipairs(runs) do
+    if run.padded_rows and run.fill > 0 and run.fill < 0.995 then
+      local kind = kinds[run.padded_rows] or { lo = math.huge, hi = 0, systems = {} }
+      kinds[run.padded_rows], kind.systems[run.system] = kind, true
+      kind.lo, kind.hi = math.min(kind.lo, 1 / run.fill), math.max(kind.hi, 1 / run.fill)
+    end
+  end
+  for what, kind in pairs(kinds) do
+    local lo, hi = ("%.3g"):format(kind.lo), ("%.3g"):format(kind.hi)
+    lines[#lines + 1] = ("Padded rows: %s: %s a slot for every token at every expert, as the model "
+      .. "has no capacity: %s times the rows in use; irregular_a2a and used_rows avoid it"):format(
+      table.concat(schema.keys_of(kind.systems), ", "), what, lo == hi and lo or lo .. " to " .. hi)
+  end
+end
+
+--- Returns lines on padded rows, then one line for each system with other passes than the known
+--- system of its name, and one for each stage without effect of each system: the reason from the
+--- first run where the stage had no effect, and the number of these runs, unless they are all.
 function M.lines(runs)
   local order, by_key, total, lines, said = {}, {}, {}, {}, {}
+  append_padded(lines, runs)
   for _, run in ipairs(runs) do
     local line = other_passes(run)
     if line and not said[line] then lines[#lines + 1], said[line] = line, true end

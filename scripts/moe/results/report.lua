@@ -5,6 +5,7 @@ local claims_lib = require "moe.results.claims"
 local core = require "moe.core"
 local differences = require "moe.results.report.differences"
 local executed = require "moe.results.report.executed"
+local format = require "moe.results.report.format"
 local results = require "moe.results.results"
 local sensitivity = require "moe.results.sensitivity"
 local simulated = require "moe.results.report.simulated"
@@ -40,14 +41,15 @@ function M.print_claims(claims)
 end
 
 --- Prints the tables of an experiment: of its runs R, claims and sensitivities. complete: whether
---- all runs are there.
-function M.print(e, R, claims, sensitivities, complete)
+--- all runs are there; refused: what was refused, as results.json has it.
+function M.print(e, R, claims, sensitivities, complete, refused)
   core.say(e.name .. (e.title ~= "" and ": " .. e.title or ""))
   local predicted = R:where { provenance = "simulated" }
-  if #predicted.runs > 0 then simulated.print(e, predicted, complete) end
+  if #predicted.runs > 0 then simulated.print(e, predicted, complete, refused) end
   local groups = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences.of(groups)
   for g, runs in ipairs(groups) do executed.print(runs, differs[g]) end
+  format.say_all(format.refused_lines(refused))
   if #claims > 0 then M.print_claims(claims) end
   sensitivity.print(sensitivities)
   if core.out_dir then core.say(("\nResults and traces: %s"):format(core.out_dir)) end

@@ -18,7 +18,8 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["li
   machine = { cpu = "string", cores = "number", kernel_set = "string", ["git?"] = "string" },
   ["recipe?"] = { name = "string", hash = "string" },
   experiments = { { name = "string", ["title?"] = "string", ["set?"] = "table",
-    ["planned?"] = "number" } },
+    ["planned?"] = "number",
+    ["refused?"] = { { point = "table", system = "string", reason = "string" } } } },
   runs = { { experiment = "string", system = "string", executor = "string", cluster = "string",
     devices = "number", parameters = "table", lower_bound_ms = "number", peak_bytes = "number",
     ["packing?"] = { n = "number" }, ["assumed?"] = "table" } },
@@ -47,7 +48,8 @@ local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms 
   hidden_comm_ms = "number", wait_ms = "number" }
 local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
 local SIMULATED = { point = "table" }
-local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" } }
+local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" },
+  ["peak_parts?"] = { { what = "string", bytes = "number" } } }
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
   drops = { "number", least = 1 }, ["executed_peak_bytes?"] = "number",
   prediction = schema.merged(TIMES, { error = "number", ["disturbed_ops?"] = "number" }),

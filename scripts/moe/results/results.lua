@@ -46,6 +46,7 @@ local ROWS = {
   { "degrees", "integer[]?", "the degrees that pipemoe chose, one per MoE layer" },
   { "packing", "moe.Packing?", "what Lina's packing controller chose and measured" },
   { "fill", "number", "expected share of capacity slots that hold a token" },
+  { "padded_rows", "string?", "as in plan:info(), if not empty" },
   { "assumed_routing", "moe.AssumedRouting", "what simulations and predictions assume of the "
     .. "routing, and the sample of the gate that gives it" },
   { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
@@ -70,6 +71,7 @@ local ROWS = {
     .. "step (no_room), so that the run is not possible" },
   { "no_room", "string?", "which MoE layer sends which device more rows than model.rows_bound" },
   { "holders", "string[]?", "the tensors that hold most bytes at the peak, if oom" },
+  { "peak_parts", "moe.PeakPart[]?", "what the peak consists of, largest first, if oom" },
   { "memory_bytes", "integer?", "memory of a device, if it is known" },
   { "plan_ms", "number", "time to make the plan" },
   { "plan_hash", "string", "hash of graph, orders and buffers" },

@@ -1,6 +1,6 @@
 -- Tables as CSV and as LaTeX. A table is { kind = "table", name = the part of a file's name,
 -- title =, rows = as aligned.text takes them, keys = number of columns in which an empty cell means
--- that of the row above, or nil }.
+-- that of the row above, or nil, notes = lines on its numbers, or nil }.
 local html = require "moe.results.page.html"
 
 local M = {}
@@ -39,8 +39,10 @@ end
 function M.latex(t)
   local columns, numbers = {}, html.number_columns(t.rows)
   for i in ipairs(t.rows[1]) do columns[i] = numbers[i] and "r" or "l" end
-  local lines = { "% " .. text_of(t.title), "% needs \\usepackage{booktabs}",
-    ("\\begin{tabular}{%s}"):format(table.concat(columns)), "\\toprule" }
+  local lines = { "% " .. text_of(t.title) }
+  for _, note in ipairs(t.notes or {}) do lines[#lines + 1] = "% " .. text_of(note) end
+  lines[#lines + 1] = "% needs \\usepackage{booktabs}"
+  lines[#lines + 1] = ("\\begin{tabular}{%s}\n\\toprule"):format(table.concat(columns))
   for r, row in ipairs(t.rows) do
     local cells = {}
     for i, cell in ipairs(row) do cells[i] = latex_cell(cell) end

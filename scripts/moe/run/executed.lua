@@ -295,12 +295,16 @@ end
 
 --- Executes jobs of one entry of `run` and one case, in turns where that is possible. Appends their
 --- records to `done`, also those of interrupted and of failed runs if at least one step has run.
---- Raises the error of the first run that failed at the end.
-function M.run(name, jobs, done)
+--- Jobs whose plans are refused are appended to `refused` (jobs_lib.try). Raises the error of the
+--- first run that failed at the end.
+function M.run(name, jobs, done, refused)
   progress.job(("%s on %d ranks of %s"):format(names_of(jobs), jobs[1].spec.ranks,
     jobs[1].entry.kind))
   local all = {}
-  for i, job in ipairs(jobs) do all[i] = jobs_lib.within(job, planned, name, job) end
+  for _, job in ipairs(jobs) do
+    all[#all + 1] = jobs_lib.try(refused, job, planned, name, job)
+  end
+  if #all == 0 then return progress.done() end
   predict(all)
   local result, first_error = started(all), nil
   for i, one in ipairs(all) do

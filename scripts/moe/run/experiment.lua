@@ -190,7 +190,8 @@ local function prepared(e, at)
 end
 
 local function with_jobs(p)
-  p.jobs = jobs_lib.all(p.e, p.over, p.params)
+  p.refused = {}
+  p.jobs = jobs_lib.all(p.e, p.over, p.params, p.refused)
   return p
 end
 
@@ -207,6 +208,7 @@ local function all_prepared(experiments)
 end
 
 local function plan_all(p)
+  if p.refused[1] then jobs_lib.refuse(p.refused) end
   band_lib.new(p.e, p.jobs)
   for _, job in ipairs(p.jobs) do
     if job.entry then job.spec.cost = { kind = "roofline" } end
@@ -249,9 +251,9 @@ local function run_sensitivity(e, R, band, moved)
 end
 
 -- Runs all jobs, then evaluates the claims and sensitivities. Appends runs to R.runs, verdicts to
--- `verdicts` and sensitivities to `moved` as they are complete, so that after an error these hold
--- all complete ones.
-local function run_all(e, jobs, R, verdicts, moved)
+-- `verdicts`, sensitivities to `moved` and refused jobs to `refused` as they are complete, so that
+-- after an error these hold all complete ones.
+local function run_all(e, jobs, R, verdicts, moved, refused)
   local band, job_of, kinds = band_lib.new(e, jobs), {}, {}
   local groups = jobs_lib.groups(jobs)
   for _, group in ipairs(groups) do
@@ -261,9 +263,9 @@ local function run_all(e, jobs, R, verdicts, moved)
   progress.begin(kinds)
   for _, group in ipairs(groups) do
     if group[1].entry then
-      executed.run(e.name, group, R.runs)
+      executed.run(e.name, group, R.runs, refused)
     else
-      simulated.run(e.name, group, R.runs, function(run, job) job_of[run] = job end)
+      simulated.run(e.name, group, R.runs, refused, function(run, job) job_of[run] = job end)
     end
   end
   band:start(R, job_of)
@@ -286,6 +288,15 @@ local function say_found(counts)
     counts.found, counts.found + counts.done))
 end
 
+local all_refused, num_runs = {}, 0  -- of all experiments
+
+--- Raises the first error for which runs were refused, if any were.
+function M.check_refused()
+  local n = #all_refused
+  if n == 0 then return end
+  jobs_lib.refuse(all_refused, ("; refused: %d, run: %d"):format(n, num_runs))
+end
+
 -- Runs a prepared experiment: writes results.json and traces, prints the tables, returns the
 -- results. If a run fails, the complete runs are written and printed, then the error is raised
 -- again.
@@ -295,17 +306,21 @@ local function run(p)
   local info = { name = e.name, title = e.title, over = points.list_labels(p.over),
     params = points.labels(p.params), set = core.args.set, planned = #p.jobs }
   session.begin(info)
-  local since = simulations.counts()
-  local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved) end,
+  local since, refused, before = simulations.counts(), p.refused, #p.refused
+  local ok, err = xpcall(function() run_all(e, p.jobs, R, verdicts, moved, refused) end,
     errors.with_traceback)
+  if ok and #R.runs == 0 and refused[1] then ok, err = pcall(jobs_lib.refuse, refused) end
+  info.planned, num_runs = #p.jobs - #refused + before, num_runs + #R.runs
+  info.refused = #refused > 0 and refused or nil
+  for _, r in ipairs(refused) do all_refused[#all_refused + 1] = r end
   if ok or #R.runs > 0 then
     core.undisturbed(function()
       info.simulations = simulations.counts(since)
       session.flush()
       local said = settings.said(p.params)
       if said then core.say(said) end
-      report.print(e, R, verdicts, moved, ok)
-      local missing = results.incomplete(#R.runs, #p.jobs)
+      report.print(e, R, verdicts, moved, ok and #refused == 0, refused)
+      local missing = results.incomplete(#R.runs, info.planned)
       if missing then core.say(missing) end
       say_found(info.simulations)
     end)

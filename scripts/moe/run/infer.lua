@@ -134,8 +134,10 @@ local function simulated(c, candidate, at)
   local result = train.started("serving", plan, { executor = "simulate", steps = c.batches,
     first_step = c.first_batch - 1, popularity = c.popularity and c.popularity.handle },
     spec.ranks, at)
-  local out = { rows = result.inference.rows, phase_2 = result.inference.phase_2,
-    placed_again = result.inference.placed_again }
+  local out = target.mark({ rows = result.inference.rows, phase_2 = result.inference.phase_2,
+    placed_again = result.inference.placed_again, no_room = result.stop_reason,
+    peak_bytes = plan:info().peak_bytes }, spec, plan)
+  if out.oom then core.warn("moe.infer: OOM: " .. out.misfit) end
   for _, key in ipairs { "samples_ms", "metrics", "moe", "provenance", "timelines" } do
     out[key] = result[key]
   end
@@ -159,7 +161,10 @@ schema.record("infer result", "result", "the result of inference; a simulation h
       "indexed by batch and MoE layer: whether lina_inference placed experts again" },
     { "record", "string?", "path of the recorded trace" },
     { "corpus", "string?", "the source of the text" },
-    { "peak_bytes", "integer?", "bytes that the executor allocated for a rank" },
+    { "peak_bytes", "integer?", "bytes that the executor allocated for a rank; of a simulation the "
+      .. "planned ones" },
+    { "oom", "boolean?", "true if no device of the simulated cluster can run the plan" },
+    { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
     { "executed", "table<string, string[]>[]?",
       "for each rank and lane the names of its ops, in order" },
     { "stopped", "boolean?", "whether the run was interrupted" },

@@ -52,6 +52,21 @@ local function within(all, where, f, ...)
   return errors.within(where, f, ...)
 end
 
+-- Returns what f(...) returns. If f raises a user error, appends { point, system = its name,
+-- entry = its number in `run`, reason } to the list `refused` and returns nil.
+local function allowed(refused, point, system, entry, f, ...)
+  local ok, result = pcall(f, ...)
+  if ok then return result end
+  if core.kind_of(result) ~= "user" then error(result, 0) end
+  refused[#refused + 1] = { point = point, system = system, entry = entry,
+    reason = result.message }
+end
+
+--- Raises the error for which the first of `refused` was refused, with `more` appended.
+function M.refuse(refused, more)
+  error(core.failure("user", refused[1].reason .. (more or "")), 0)
+end
+
 -- Returns the checked case of a point, or nil if the recipe's `case` returns false, which means
 -- that there is no such point.
 local function resolve_case(e, point, params)
@@ -197,14 +212,17 @@ local function claim_checkpoints(jobs)
 end
 
 -- Returns the jobs of an entry over all cases. Points that lead to the same executed run share one
--- job.
-local function jobs_of(e, entry, cases)
-  local all, by_key = {}, {}
+-- job. Cases that are refused are appended to `refused`; if all are, the first error is raised.
+local function jobs_of(e, entry, cases, refused)
+  local all, by_key, here = {}, {}, {}
   for _, case in ipairs(cases) do
     core.load_on()
     local real = train.is_real(entry.kind)
-    local jobs = within({ case.point }, {}, real and real_jobs or simulate_jobs, e, entry, case)
-    for _, job in ipairs(jobs) do
+    local names = {}
+    for i, system in ipairs(case.systems) do names[i] = system.name end
+    local jobs = allowed(here, case.point, table.concat(names, ", "), entry.index, within,
+      { case.point }, {}, real and real_jobs or simulate_jobs, e, entry, case)
+    for _, job in ipairs(jobs or {}) do
       local key = real and key_of(job) or #all
       if not by_key[key] then
         job.points, job.index, job.at = {}, entry.index, e.at
@@ -213,7 +231,14 @@ local function jobs_of(e, entry, cases)
       table.insert(by_key[key].points, case.point)
     end
   end
+  if #all == 0 and here[1] then M.refuse(here) end
+  for _, r in ipairs(here) do refused[#refused + 1] = r end
   return all
+end
+
+--- As within(), but a user error is appended to `refused`, and then nil is returned.
+function M.try(refused, job, f, ...)
+  return allowed(refused, job.points[1], job.system.name, job.index, M.within, job, f, ...)
 end
 
 --- Returns what f(...) returns. Errors that f raises name the job's system and point.
@@ -314,19 +339,23 @@ end
 
 --- Returns all jobs of an experiment at the points of `over`. A job is { system, case, spec,
 --- points, index = number of its entry in run, at = the recipe's line }; a simulated job also has
---- `assumed`, an executed job `entry` and `options`.
-function M.all(e, over, params)
+--- `assumed`, an executed job `entry` and `options`. Appends to `refused` what cannot be run, {
+--- point, system, entry, reason } each; raises the first such error if nothing is left.
+function M.all(e, over, params, refused)
   local cases, all = {}, {}
   settings.replacing()  -- those of another experiment
   for _, point in ipairs(points.product(over)) do
     core.load_on()
-    cases[#cases + 1] = within({ points.labels(point) }, {}, resolve_case, e, point, params)
+    local label = points.labels(point)
+    cases[#cases + 1] = allowed(refused, label, "-", nil, within, { label }, {}, resolve_case, e,
+      point, params)
   end
+  if #cases == 0 and refused[1] then M.refuse(refused) end
   if #cases == 0 then
     errors.user(e.case_path .. ": returned false for every point, so there is nothing to run", e.at)
   end
   for _, entry in ipairs(entries_of(e)) do
-    local jobs = jobs_of(e, entry, cases)
+    local jobs = jobs_of(e, entry, cases, refused)
     claim_checkpoints(jobs)
     for _, job in ipairs(jobs) do all[#all + 1] = job end
   end

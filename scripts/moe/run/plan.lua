@@ -1,6 +1,8 @@
 -- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
+local core = require "moe.core"
 local errors = require "moe.base.errors"
 local explain = require "moe.run.explain"
+local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
 local target = require "moe.spec.target"
@@ -20,7 +22,8 @@ M.PLAN = {
 local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan", {
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "order", "(lane: string): string[]", "names of the ops of a lane, in order" },
-  { "text", "(): string", "the graph as text" },
+  { "text", "(): string",
+    "the graph as text, below comments on the bytes of its numbers and on memory that is short" },
   { "info", "(): moe.PlanInfo", "properties of the plan, and how it was made" },
   { "memory", "(): moe.PlanMemory", "planned bytes per device" },
   { "simulate", "(t?: moe.SimulateFields): moe.SimResult",
@@ -38,12 +41,18 @@ local Plan = schema.methods("plan", "plan", "the plan of a step, from moe.plan",
     "runs the plan on real ranks, one per device of its cluster" },
 })
 
+schema.record("peak part", "part", "a part of the planned peak memory of a device", {
+  { "what", "string", "what the bytes are for, such as parameters or activations" },
+  { "bytes", "integer", "number of bytes" },
+})
+
 schema.record("plan memory", "memory", "planned bytes of a device", {
   { "peak_bytes", "integer", "peak memory of a device" },
   { "liveness_bytes", "integer", "bytes that are in use at the peak" },
   { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
   { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
   { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
+  { "peak_parts", "moe.PeakPart[]", "what the peak consists of, largest first" },
 })
 
 schema.record("plan info", "info", "properties of a plan, and how it was made", {
@@ -57,6 +66,8 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "log", "moe.Decision[]", "decisions of the passes" },
   { "cost", "string", "the source of the ops' times" },
   { "fill", "number", "expected share of capacity slots that hold a token" },
+  { "padded_rows", "string", "of a model without capacity: what the plan does with all slots, and "
+    .. "not only with the share `fill` in use: send, compute, send and compute, or nothing" },
   { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
   { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
@@ -73,6 +84,7 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
   { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
   { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
+  { "peak_parts", "moe.PeakPart[]", "what the peak consists of, largest first" },
 })
 
 schema.record("overlap", "overlap",
@@ -106,6 +118,9 @@ schema.record("sim result", "sim",
     { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
     { "peak_bytes", "integer", "peak memory of a device" },
     { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+    { "oom", "boolean?", "true if no device of the cluster can run the plan: its peak is above the "
+      .. "device's memory, or a device has no room for the rows of a step" },
+    { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
     { "sim_ms", "number", "time to simulate" },
     { "alone_ms", "table<string, number>",
       "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
@@ -138,7 +153,12 @@ function Plan:order(lane)
   local core_plan = self.core
   return errors.call(errors.here(), core_plan.order, core_plan, lane)
 end
-function Plan:text() return self.core:text() end
+function Plan:text()
+  local spec, sim = self.spec, self.sim
+  return ("# %s\n%s%s"):format(number_bytes.line(spec.model.dtype, spec.optimizer.name,
+    self.candidate.zero > 0), sim.oom and ("# OOM: %s\n"):format(sim.misfit) or "",
+    self.core:text())
+end
 function Plan:info() return self.core:info() end
 
 M.SIMULATE = schema.changed(schema.picked(schema.declared "run", { "steps", "first_step" }), {
@@ -158,7 +178,7 @@ function Plan:simulate(t)
   local sim = errors.call(at, core_plan.simulate, core_plan,
     { steps = c.steps, first_step = c.first_step - 1 })
   sim.timelines = nil
-  return sim
+  return target.mark(sim, self.spec, core_plan)
 end
 
 function Plan:overlap()
@@ -206,7 +226,7 @@ end
 function Plan:memory()
   local info, out = self.core:info(), {}
   for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
-    "holders" } do
+    "holders", "peak_parts" } do
     out[key] = info[key]
   end
   return out
@@ -216,7 +236,9 @@ function Plan:explain(t)
   local at = errors.here()
   local c = schema.check(M.EXPLAIN, t or {}, "explain", at)
   local step = self.spec.routing and c.step or 1  -- without a routing model all steps are equal
-  return explain.of(self.core, at, { timelines = simulation_with(self, step, at) }, step)
+  local e = explain.of(self.core, at, { timelines = simulation_with(self, step, at) }, step)
+  if self.sim.oom then e.text = ("OOM: %s\n%s"):format(self.sim.misfit, e.text) end
+  return e
 end
 
 function Plan:run(executor, t)
@@ -255,6 +277,7 @@ function M.plan(t)
   local made = target.plan(spec, c.system)
   local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
+  if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
 end

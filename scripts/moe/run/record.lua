@@ -62,7 +62,8 @@ end
 function M.of_plan(made)
   local info, sim, candidate = made.plan:info(), made.sim, made.candidate
   return {
-    fill = info.fill, assumed_routing = info.assumed_routing,
+    fill = info.fill, padded_rows = info.padded_rows ~= "" and info.padded_rows or nil,
+    assumed_routing = info.assumed_routing,
     stages = core.array(system_lib.describe(candidate)),
     all_reduce = candidate.all_reduce, zero = candidate.zero > 0 and candidate.zero or nil,
     recompute = candidate.recompute ~= "none" and candidate.recompute or nil,
@@ -73,6 +74,7 @@ function M.of_plan(made)
     measured_share = sim.measured_share, extrapolated_share = sim.extrapolated_share,
     peak_bytes = info.peak_bytes, liveness_bytes = info.liveness_bytes, plan_ms = info.plan_ms,
     oom = made.oom, no_room = sim.no_room, holders = made.oom and info.holders or nil,
+    peak_parts = made.oom and info.peak_parts or nil,
     without_effect = without_effect(made, info),
     plan_hash = info.hash, num_ops = info.num_ops, log = log_of(made, info),
   }

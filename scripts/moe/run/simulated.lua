@@ -30,8 +30,8 @@ function M.at_ends(name, job, ends)
 end
 
 --- Simulates the jobs; writes the record of each to disk as soon as the jobs before it are done,
---- and appends it to `done`. Calls each(run, job).
-function M.run(name, jobs, done, each)
+--- and appends it to `done`, or the job to `refused` (jobs_lib.try). Calls each(run, job).
+function M.run(name, jobs, done, refused, each)
   local all, first = {}, session.num_runs()
   for i, job in ipairs(jobs) do
     all[i] = schema.merged(job,
@@ -41,7 +41,8 @@ function M.run(name, jobs, done, each)
     progress.job(("simulating %s on %d %s devices"):format(jobs[i].system.name, jobs[i].spec.ranks,
       jobs[i].spec.cluster.name))
   end
-  sweep.each(all, begin, function(i, outcome, trace)
+  sweep.each(all, refused, begin, function(i, outcome, trace)
+    if not outcome then return progress.done() end
     local run = M.record(name, jobs[i], outcome)
     done[#done + 1] = run
     local number, file = session.add_run(run)

@@ -39,13 +39,13 @@ Sweep.__index = Sweep
 -- Hands over the results that are complete, in the order of the jobs.
 function Sweep:hand_over()
   while self.ready[self.at] do
-    local r = self.ready[self.at]
+    local r, job = self.ready[self.at], self.jobs[self.at]
     if r.error then
-      jobs_lib.within(self.jobs[self.at], error,
+      jobs_lib.try(self.refused, job, error,
         core.failure(r.error.kind, r.error.message, r.error.traceback), 0)
     end
     self.ready[self.at] = nil
-    self.finished(self.at, core.json_decode(r.outcome), r.trace)
+    self.finished(self.at, r.outcome and core.json_decode(r.outcome), r.trace)
     self.at = self.at + 1
     if self.jobs[self.at] then self.begin(self.at) end
   end
@@ -56,9 +56,10 @@ function Sweep:alone(last, seconds)
   local since = core.clock()
   while self.at <= last and core.clock() - since < seconds do
     local job = self.jobs[self.at]
-    local outcome, trace = jobs_lib.within(job, simulations.outcome_text, job.spec, job.system,
-      job.options)
-    self.ready[self.at] = { outcome = outcome, trace = trace }
+    self.ready[self.at] = jobs_lib.try(self.refused, job, function()
+      local outcome, trace = simulations.outcome_text(job.spec, job.system, job.options)
+      return { outcome = outcome, trace = trace }
+    end) or {}
     self:hand_over()
   end
 end
@@ -132,8 +133,9 @@ function Sweep:take(i, reply)
   local waiting = key and self.running[key] or {}
   if key then self.running[key] = nil end
   if reply.error or reply.effects then
-    -- Jobs after an error are not done; after effects they are done in this process.
-    self.last = math.min(self.last, reply.error and i or i - 1)
+    -- Jobs after an error that ends the sweep are not done; after effects they are done here.
+    local kind = reply.error and reply.error.kind
+    if kind ~= "user" then self.last = math.min(self.last, kind and i or i - 1) end
     if reply.effects then return end
   else
     simulations.store(key, reply.outcome, reply.trace)
@@ -163,12 +165,13 @@ function Sweep:side_by_side(count)
 end
 
 --- Simulates all jobs (moe.run.jobs), each with `options` as simulations.outcome takes them. Calls
---- begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is.
---- Raises the error of the first job that fails, after the jobs before it are complete.
-function M.each(jobs, begin, finished)
+--- begin(i) when the first i - 1 jobs are complete, and finished(i, outcome, trace) when job i is:
+--- without an outcome if it was refused, and is in the list `refused` (jobs_lib.try). Raises the
+--- error of the first job that fails, after the jobs before it are complete.
+function M.each(jobs, refused, begin, finished)
   if #jobs == 0 then return end
-  local self = setmetatable({ jobs = jobs, begin = begin, finished = finished, at = 1,
-    ready = {} }, Sweep)
+  local self = setmetatable({ jobs = jobs, refused = refused, begin = begin, finished = finished,
+    at = 1, ready = {} }, Sweep)
   begin(1)
   local count = M.num_workers()
   self:alone(#jobs, count > 1 and ALONE_S or math.huge)

@@ -3,6 +3,7 @@ local aligned = require "moe.base.aligned"
 local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
 local lua_text = require "moe.base.lua_text"
+local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
 local system_lib = require "moe.spec.system"
 local tables = require "moe.search.tables"
@@ -131,6 +132,7 @@ end
 --- Prints the search.
 function M.print(s, why)
   core.say(tables.head(s))
+  for _, line in ipairs(number_bytes.lines { s.best }) do core.say(line) end
   for _, line in ipairs(assumed_routing.lines { s.best }) do core.say(line) end
   core.say(tables.seen(s))
   if s.best.oom then

@@ -4,6 +4,7 @@
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local memory = require "moe.spec.memory"
 local model_lib = require "moe.spec.model"
 local packing = require "moe.spec.packing"
 local policy = require "moe.spec.policy"
@@ -193,7 +194,17 @@ function M.plan_of(spec, candidate, at)
   return errors.call(at, core.plan, spec)
 end
 
-local function gib(bytes) return ("%.1f GiB"):format(bytes / 2 ^ 30) end
+--- Marks what a simulation of the core's plan found, with peak_bytes and no_room: if no device of
+--- the cluster can run the plan, sets its `oom` to true and `misfit` to the reason. Returns it.
+function M.mark(found, spec, plan)
+  local of = { peak_bytes = found.peak_bytes, no_room = found.no_room,
+    memory_bytes = spec.cluster.device.memory_bytes }
+  if memory.misfit(of) then
+    of.peak_parts = plan:info().peak_parts
+    found.oom, found.misfit = true, memory.misfit(of)
+  end
+  return found
+end
 
 -- Plans and simulates a candidate; returns { plan, sim, candidate, packing, oom }. Appends the
 -- candidate's label, time and memory to `tried`.
@@ -206,15 +217,10 @@ local function try(spec, candidate, at, tried)
     spec = packing.packed(spec, n)
   end
   local plan = M.plan_of(spec, candidate, at)
-  local sim = errors.call(at, plan.simulate, plan, spec.simulate)
-  local memory = spec.cluster.device.memory_bytes
-  local large = memory > 0 and sim.peak_bytes > memory
-  local oom = large or sim.no_room ~= nil or nil
+  local sim = M.mark(errors.call(at, plan.simulate, plan, spec.simulate), spec, plan)
   tried[#tried + 1] = { choice = candidate.choice, iteration_ms = sim.iteration_ms,
-    peak_bytes = sim.peak_bytes, oom = oom,
-    why = large and ("%s do not fit in %s"):format(gib(sim.peak_bytes), gib(memory))
-      or sim.no_room }
-  return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = oom }
+    peak_bytes = sim.peak_bytes, oom = sim.oom, why = sim.misfit }
+  return { plan = plan, sim = sim, candidate = candidate, packing = seen, oom = sim.oom }
 end
 
 -- As try(). A candidate of several that cannot be planned is appended to `tried` with the reason

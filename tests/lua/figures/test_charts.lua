@@ -183,6 +183,14 @@ test("an export has each chart and table of the page, named as there", function(
   expect.equal(next(out) or "", "", "a file that the page does not have")
 end)
 
+test("an exported figure says the bytes of its numbers", function()
+  for name, text in pairs(pages.export_of(pages.folder())) do
+    if not name:find "%.csv$" then
+      pages.has(text, name:find "%.tex$" and "\n% Numbers: dtype f" or "<desc>Numbers: dtype f")
+    end
+  end
+end)
+
 test("an exported chart stands alone: it has its size, its rules and no variable", function()
   for name, text in pairs(pages.export_of(pages.folder())) do
     if name:find "%.svg$" then

@@ -141,12 +141,14 @@ M.HATCH = html.pattern { id = "hatch", width = 6, height = 6, patternUnits = "us
   patternTransform = "rotate(45)", html.rect { width = 6, height = 6, class = "compute" },
   html.rect { width = 2.5, height = 6, class = "exposed" } }
 
---- Returns a chart as the text of a file; style: the rules of its classes.
-function M.file(chart, style)
+--- Returns a chart as the text of a file; style: the rules of its classes; notes: lines on its
+--- numbers, or nil.
+function M.file(chart, style, notes)
   local t = attributes(chart)
   t.xmlns, t.width = "http://www.w3.org/2000/svg", num(POINT * chart.width) .. "pt"
   t.height = num(POINT * chart.height) .. "pt"
-  t[1] = { html.title { chart.title }, html.style { html.raw(style) }, html.defs { M.HATCH },
+  local desc = html.desc { table.concat(notes or {}, "\n") }
+  t[1] = { html.title { chart.title }, desc, html.style { html.raw(style) }, html.defs { M.HATCH },
     html.rect { width = "100%", height = "100%", class = "ground" }, chart.body }
   return '<?xml version="1.0" encoding="UTF-8"?>\n' .. tostring(html.svg(t)) .. "\n"
 end

@@ -69,6 +69,11 @@ function M.name_all(blocks, prefix, used)
   end)
 end
 
+--- Gives each chart and each table lines on its numbers, which its file says.
+function M.note_all(blocks, notes)
+  each(blocks, function(figure) figure.notes = notes end)
+end
+
 --- Returns the files of the blocks' charts and tables: a list of { name, text }. style: the rules
 --- of the charts' classes.
 function M.files(blocks, style)
@@ -80,7 +85,8 @@ function M.files(blocks, style)
       add(".tex", tables.latex(figure))
     else
       add(".svg", svg.file(figure.kind == "timelines"
-        and timeline.chart(figure.name, figure.title, figure.list) or figure, style))
+        and timeline.chart(figure.name, figure.title, figure.list) or figure, style,
+        figure.notes))
     end
   end)
   return files

@@ -6,6 +6,8 @@ local core = require "moe.core"
 local differences = require "moe.results.report.differences"
 local errors = require "moe.base.errors"
 local executed = require "moe.results.page.executed"
+local format = require "moe.results.report.format"
+local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local search = require "moe.results.page.search"
@@ -65,8 +67,8 @@ local function append(out, more)
   for _, block in ipairs(more) do out[#out + 1] = block end
 end
 
--- Returns the blocks of an experiment.
-local function experiment_blocks(data, name)
+-- Returns the blocks of an experiment. refused: its runs that were refused.
+local function experiment_blocks(data, name, refused)
   local unfinished, runs, out, moved = {}, {}, {}, {}
   for _, run in ipairs(data.runs) do
     if run.experiment == name then
@@ -79,14 +81,16 @@ local function experiment_blocks(data, name)
   end
   local R = results.ended(runs)
   local predicted = R:where { provenance = "simulated" }
-  if #predicted.runs > 0 then append(out, simulated.blocks(predicted)) end
+  if #predicted.runs > 0 then append(out, simulated.blocks(predicted, refused)) end
   append(out, claims.sensitivities(moved))
   local groups = R:where { provenance = { "emulated", "measured" } }:groups(results.case_of)
   local differs = differences.of(groups)
   for g, group in ipairs(groups) do append(out, executed.blocks(group, differs[g])) end
+  out[#out + 1] = blocks.text(format.refused_lines(refused))
   if #unfinished > 0 then
     out[#out + 1] = blocks.text { "Not finished: " .. table.concat(unfinished, ", ") }
   end
+  blocks.note_all(out, number_bytes.lines(R.runs))
   return out
 end
 
@@ -96,7 +100,7 @@ function M.report(data, used)
   local experiments, rest, said = {}, {}, {}
   for _, e in ipairs(data.experiments) do
     if not said[e.name] then
-      local own = experiment_blocks(data, e.name)
+      local own = experiment_blocks(data, e.name, e.refused or {})
       local missing = results.incomplete(data.ended[e.name] or 0, e.planned or 0)
       if missing then table.insert(own, 1, blocks.text { missing }) end
       blocks.name_all(own, e.name, used)
@@ -111,6 +115,7 @@ function M.report(data, used)
   end
   local last = claims.blocks(data.claims, next(M.settings_of(data)) ~= nil)
   append(last, timelines.blocks(data.dir, results.ended(data.runs)))
+  blocks.note_all(last, number_bytes.lines(results.ended(data.runs).runs))
   blocks.name_all(last, data.experiments[1] and data.experiments[1].name or "results", used)
   append(rest, last)
   return { experiments = experiments, rest = rest }

@@ -41,7 +41,8 @@ end
 
 local function is_number(cell)
   local text = getmetatable(cell) ~= node_mt and tostring(cell) or "element"
-  return text == "" or text == "-" or text == "OOM" or text:match("^[-+]?[%d.e+-]+[x%%]?$") ~= nil
+  return text == "" or text == "-" or text == "OOM" or text == "refused"
+    or text:match("^[-+]?[%d.e+-]+[x%%]?$") ~= nil
     or text:match("^[-+%d.e]+%.%.[-+%d.e]+ ?!?$") ~= nil or text:match("^[-+%d.e]+ %S+$") ~= nil
 end
 

@@ -3,6 +3,7 @@ local bars = require "moe.results.charts.bars"
 local blocks = require "moe.results.page.blocks"
 local front = require "moe.results.charts.front"
 local html = require "moe.results.page.html"
+local number_bytes = require "moe.spec.number_bytes"
 local tables = require "moe.search.tables"
 
 local M = {}
@@ -45,7 +46,8 @@ end
 --- Returns the blocks of a search.
 function M.blocks(s)
   local runs = by_time(s.front)
-  local out = { blocks.html(html.h3 { "Search: ", s.name }),
+  local numbers = number_bytes.lines { s.best }
+  local out = { blocks.html(html.h3 { "Search: ", s.name }), blocks.text { unpack(numbers) },
     blocks.text { tables.head(s), "Objective: " .. objective_text(s.objective), tables.seen(s),
       tables.bound(s), unpack(tables.notes(s)) },
     blocks.table("top", "The plain mix, the best ones and the best known system", tables.top(s)),
@@ -58,6 +60,7 @@ function M.blocks(s)
     out[#out + 1] = blocks.table("contributions", "Each technique of the best mix left out",
       tables.contributions(s))
   end
+  blocks.note_all(out, numbers)
   return out
 end
 

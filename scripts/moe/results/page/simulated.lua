@@ -4,6 +4,7 @@ local blocks = require "moe.results.page.blocks"
 local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
 local html = require "moe.results.page.html"
+local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local simulated = require "moe.results.report.simulated"
 local sweep = require "moe.results.charts.sweep"
@@ -54,15 +55,16 @@ local function charts_of(what, charts)
     long = #charts > MAX_PRINT, blocks.grid(charts) }
 end
 
---- Returns the blocks of the runs R.
-function M.blocks(R)
-  local groups, names = R:groups(results.case_of), format.coordinates(R)
+--- Returns the blocks of the runs R; refused: what was refused, as results.json has it.
+function M.blocks(R, refused)
+  local groups, names = R:groups(results.case_of), format.coordinates(R, #refused > 0)
   local charts = sweep.charts(groups, R, function(run)
     return M.point_text(run, names) .. ", simulated"
   end)
   local out = { blocks.html(html.h4 { "Simulated ",
     html.span { class = "badge simulated", "simulated" } }),
-    folded(blocks.table("steps", "Steps, simulated", simulated.rows(groups, names),
+    blocks.text(number_bytes.lines(R.runs)),
+    folded(blocks.table("steps", "Steps, simulated", simulated.rows(groups, names, refused),
       { keys = #names + 1 }), R),
     blocks.text(assumed_routing.lines(R.runs)), blocks.text(simulated.out_of_memory_lines(R)),
     blocks.text(effects.lines(R.runs)) }

@@ -5,6 +5,7 @@ local core = require "moe.core"
 local effects = require "moe.results.effects"
 local exact = require("moe.results.report.differences").exact
 local format = require "moe.results.report.format"
+local number_bytes = require "moe.spec.number_bytes"
 local paired = require "moe.results.paired"
 local results = require "moe.results.results"
 local values = require "moe.base.values"
@@ -131,7 +132,8 @@ function M.lines(runs, differs)
     ("%d layers, hidden %d, seq %d, %d sequences per rank, %d experts, %s, capacity %s"):format(
       p.layers, p.hidden, p.seq, p.batch_per_device, p.experts,
       assumed_routing.chooser(first),
-      p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none") }, differs)
+      p.capacity_factor > 0 and "factor " .. exact(p.capacity_factor) or "none"),
+    unpack(number_bytes.lines(runs)) }, differs)
 end
 
 --- Returns lines on the errors of the predictions and on the mark for a large spread of samples.

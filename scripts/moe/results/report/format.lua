@@ -58,7 +58,7 @@ end
 local function point_cells(run, names, said)
   local cells = {}
   for i, name in ipairs(names) do cells[i] = said and "" or coordinate(run, name) end
-  cells[#cells + 1] = said and "" or run.devices
+  cells[#cells + 1] = said and "" or run.devices or "-"
   return cells
 end
 
@@ -82,6 +82,16 @@ end
 
 local function say_all(lines)
   for _, line in ipairs(lines) do core.say(line) end
+end
+
+local MAX_REASONS = 12  -- further refused runs are counted
+
+--- Returns lines on why runs were refused.
+function M.refused_lines(refused)
+  local lines, more = {}, #refused - MAX_REASONS
+  for i = 1, math.min(#refused, MAX_REASONS) do lines[i] = "Refused: " .. refused[i].reason end
+  if more > 0 then lines[#lines + 1] = ("Refused: %d more; see results.json"):format(more) end
+  return lines
 end
 
 local MAX_ROWS = 200  -- of a table on the terminal, where an output folder has them all

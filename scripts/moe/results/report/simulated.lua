@@ -3,6 +3,8 @@ local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
 local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
+local memory = require "moe.spec.memory"
+local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -10,7 +12,8 @@ local values = require "moe.base.values"
 local M = {}
 
 --- Returns the table of steps of groups of runs; the runs of a group differ only in the system.
-function M.rows(groups, names)
+--- refused: what was refused, as results.json has it.
+function M.rows(groups, names, refused)
   local rows = { format.append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
     "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" }) }
   for g, group in ipairs(groups) do
@@ -22,6 +25,12 @@ function M.rows(groups, names)
         part "exposed_comm_ms", part "hidden_comm_ms", part "lower_bound_ms",
         ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
     end
+  end
+  if #refused > 0 then rows[#rows + 1] = {} end
+  for _, r in ipairs(refused) do
+    local row = format.append(format.point_cells(r, names), { r.system, "refused" })
+    while #row < #rows[1] do row[#row + 1] = "-" end
+    rows[#rows + 1] = row
   end
   return rows
 end
@@ -45,7 +54,7 @@ function M.speedup_rows(groups, names, R)
 end
 
 --- Returns one line for each model, cluster and system that does not fit in a device's memory: the
---- largest number of bytes and what holds most of them, or which device has no room for its rows;
+--- largest number of bytes and what they are for, or which device has no room for its rows;
 --- and why rows are padded if the model has no capacity.
 function M.out_of_memory_lines(R)
   local lines = {}
@@ -55,10 +64,8 @@ function M.out_of_memory_lines(R)
     for _, run in ipairs(runs) do
       if run.peak_bytes > worst.peak_bytes then worst = run end
     end
-    local what = ("OOM: %s, %s on %s: "):format(worst.model, worst.system, worst.cluster)
-    lines[#lines + 1] = what .. (worst.no_room
-      or ("%.1f GiB do not fit in %.1f GiB; largest: %s"):format(worst.peak_bytes / 2 ^ 30,
-        worst.memory_bytes / 2 ^ 30, worst.holders[1] or "-"))
+    lines[#lines + 1] = ("OOM: %s, %s on %s: %s"):format(worst.model, worst.system, worst.cluster,
+      memory.misfit(worst))
     for _, decision in ipairs(worst.log or {}) do
       local why = decision:match "^rows %[rows%] (.*)"
       if why then lines[#lines + 1] = "     " .. why end
@@ -67,9 +74,9 @@ function M.out_of_memory_lines(R)
   return lines
 end
 
-local function print_tables(R)
-  local groups, names = R:groups(results.case_of), format.coordinates(R)
-  format.say_table(M.rows(groups, names))
+local function print_tables(R, refused)
+  local groups, names = R:groups(results.case_of), format.coordinates(R, #refused > 0)
+  format.say_table(M.rows(groups, names, refused))
   if #groups > 1 and #groups[1] > 1 then
     local rows, base = M.speedup_rows(groups, names, R)
     core.say(("\nSpeed-up over %s, simulated"):format(base))
@@ -102,9 +109,9 @@ local function measured_line(R)
 end
 
 --- Prints the tables of simulated runs. e: the experiment; complete: whether all of its runs are
---- there. A recipe's `show` that fails because runs are missing is replaced by the usual tables, so
---- that the error for which they are missing is the one that is raised.
-function M.print(e, R, complete)
+--- there; refused: as in M.rows. A recipe's `show` that fails because runs are missing is replaced
+--- by the usual tables, so that the error for which they are missing is the one that is raised.
+function M.print(e, R, complete, refused)
   local constants = {}
   for run in R:each() do
     for path in pairs(run.assumed or {}) do constants[path] = true end
@@ -112,12 +119,13 @@ function M.print(e, R, complete)
   local num = #schema.keys_of(constants)
   core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
     or ("%d assumed constants (results.json has their bands)"):format(num)))
+  format.say_all(number_bytes.lines(R.runs))
   measured_line(R)
   format.say_all(assumed_routing.lines(R.runs))
   if e.show and complete then
     e.show(R)
   elseif not (e.show and pcall(e.show, R)) then
-    print_tables(R)
+    print_tables(R, refused)
   end
   format.say_all(M.out_of_memory_lines(R))
   format.say_all(effects.lines(R.runs))

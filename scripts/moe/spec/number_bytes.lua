@@ -1,0 +1,45 @@
+-- How many bytes the numbers of a training step take, as lines for the heads of tables, pages and
+-- plans. The sizes are the engine's (core.table "numbers").
+local core = require "moe.core"
+
+local M = {}
+
+local by_name = {}  -- dtype -> its row of the engine's table
+for _, row in ipairs(core.table "numbers") do by_name[row.name] = row end
+
+--- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
+--- sharded: whether a system shards the optimizer's states.
+function M.line(dtype, optimizer, sharded)
+  local row = by_name[dtype]
+  return ("Numbers: dtype %s, %d bytes per parameter, %d per gradient, %d of %s's states per "
+    .. "parameter%s"):format(dtype, row.bytes, row.bytes, row.states[optimizer], optimizer,
+    sharded and " (sharded where zero = 1)" or "")
+end
+
+--- Returns the lines for runs, each kind once. Results of earlier versions may say no dtype.
+function M.lines(runs)
+  local kinds, by_key, lines = {}, {}, {}
+  for _, run in ipairs(runs) do
+    local p, o = run.parameters, run.optimizer
+    local row = type(p) == "table" and by_name[run.precision or p.dtype]
+    if row and type(o) == "table" and row.states[o.name] then
+      local key = row.name .. o.name
+      local kind = by_key[key] or { row.name, o.name, false }
+      if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
+      kind[3] = kind[3] or run.zero ~= nil
+    end
+  end
+  for i, kind in ipairs(kinds) do lines[i] = M.line(unpack(kind)) end
+  return lines
+end
+
+--- Returns the line for each dtype and optimizer, for the documentation.
+function M.all()
+  local lines = {}
+  for _, row in ipairs(core.table "numbers") do
+    for optimizer in pairs(row.states) do lines[#lines + 1] = M.line(row.name, optimizer) end
+  end
+  return lines
+end
+
+return M
