@@ -16,10 +16,9 @@ namespace {
 
 /// Two ends of a connection that takes little at a time.
 struct Ends {
-  Ends() {
+  explicit Ends(int small = 4096) {
     int both[2];
     REQUIRE(socketpair(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK, 0, both) == 0);
-    const int small = 4096;
     for (int end : both) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
     from = Socket(both[0]);
     to = Socket(both[1]);
@@ -158,6 +157,55 @@ TEST_CASE("what is no message closes the connection with the reason") {
   CHECK(write_all(ends.from, noise.data(), noise.size(), 0));
   CHECK(inbox.fill(ends.to.descriptor(), 1000) == TcpLink::kClosed);
   CHECK(inbox.fault() == "it sent bytes that are not a message of this program");
+}
+
+TEST_CASE(
+    "a frame that does not continue its message writes no byte beyond the receiver's memory") {
+  constexpr Bytes kMost = TcpFrame::kMostBytes, kWanted = 100;
+  struct Row {
+    TcpFrame first, second;
+  };
+  const auto frame = [](Bytes total, Bytes offset, Bytes bytes, int kind = TcpFrame::kData) {
+    return TcpFrame{kind, 0, 0, total, offset, bytes};
+  };
+  const Row row = GENERATE_COPY(
+      Row{frame(kWanted, 0, 60), frame(60 + kMost, 60, kMost)},                 // another total
+      Row{frame(kWanted, 0, 60), frame(kWanted, 70, 30)},                       // a hole
+      Row{frame(kWanted, 0, kWanted), frame(kWanted + kMost, kWanted, kMost)},  // after its end
+      Row{frame(kWanted, 0, 60), frame(INT64_MIN, 0, kMost)},
+      Row{frame(kWanted, 0, 60), frame(0, 0, kMost, TcpFrame::kGoodbye)},
+      Row{frame(kWanted, 0, 60), frame(0, 0, kMost, TcpFrame::kAbort)});
+  const bool soon = GENERATE(true, false);
+  CAPTURE(row.second.total, row.second.offset, soon);
+  const Ends ends(4 * kMost);
+  TcpInbox inbox;
+  std::string memory(kWanted + 2 * kMost, '-');  // the receiver's 100 bytes, and what lies behind
+  TcpRequest wanted;
+  wanted.data = memory.data();
+  wanted.bytes = kWanted;
+  if (soon) inbox.post(0, 0, wanted);
+  const std::string body(kMost, 'x');
+  for (const TcpFrame& one : {row.first, row.second}) {
+    CHECK(write_all(ends.from, &one, sizeof one, 0));
+    CHECK(write_all(ends.from, body.data(), static_cast<size_t>(one.bytes), 0));
+    inbox.fill(ends.to.descriptor(), 2 * kMost);
+  }
+  CHECK_THAT(inbox.fault(), Catch::StartsWith("it sent bytes"));
+  if (!soon) inbox.post(0, 0, wanted);
+  CHECK(memory.find('x', kWanted) == std::string::npos);
+}
+
+TEST_CASE("a receive that is posted after a frame's head is compared with it") {
+  const Ends ends;
+  TcpInbox inbox;
+  Message dropped(std::string(300, '-')), wanted(std::string(100, '-'));
+  inbox.post(0, 0, dropped.request);
+  const TcpFrame head{TcpFrame::kData, 0, 0, 300, 0, 300};
+  CHECK(write_all(ends.from, &head, sizeof head, 0));
+  CHECK(inbox.fill(ends.to.descriptor(), 1000) == TcpLink::kOpen);
+  inbox.drop(dropped.request);
+  CHECK_THROWS_WITH(inbox.post(0, 0, wanted.request),
+                    "a message of 300 bytes arrived, but the receiver expects one of 100 bytes");
 }
 
 TEST_CASE("a message of another size than expected is named with both, asked for soon or late") {

@@ -119,6 +119,10 @@ TcpLink TcpOutbox::flush(int descriptor, Bytes most) {
 void TcpInbox::post(int64_t channel, int tag, TcpRequest& request) {
   Stream& stream = streams_[{channel, tag}];
   if (stream.received.empty()) {
+    // The first frame may have begun under a receive that was dropped before its bytes came.
+    const bool begun = stream_ == &stream && head_read_ == sizeof frame_ && body_read_ == 0;
+    if (begun && stream.posted.empty() && frame_.offset == 0 && frame_.total != request.bytes)
+      throw other_size(frame_.total, request.bytes);
     stream.posted.push_back(&request);
     return;
   }
@@ -153,17 +157,25 @@ std::optional<std::string> TcpInbox::take(int64_t channel) {
 
 void TcpInbox::begin_frame() {
   stream_ = nullptr;
-  if (frame_.kind == TcpFrame::kGoodbye) {
+  if (frame_.kind == TcpFrame::kGoodbye && frame_.bytes == 0) {
     goodbye_ = true;
-  } else if (frame_.kind == TcpFrame::kAbort) {
+  } else if (frame_.kind == TcpFrame::kAbort && frame_.bytes == 0) {
     abort_ = frame_.tag;
   } else if (frame_.kind != TcpFrame::kData || frame_.bytes <= 0 ||
              frame_.bytes > TcpFrame::kMostBytes || frame_.offset < 0 ||
-             frame_.offset > frame_.total - frame_.bytes) {
+             frame_.total < frame_.bytes || frame_.offset > frame_.total - frame_.bytes) {
     fault_ = "it sent bytes that are not a message of this program";
   } else {
     stream_ = &streams_[{frame_.channel, frame_.tag}];
-    if (frame_.offset > 0) return;
+    const Bytes begun = std::exchange(stream_->begun, frame_.offset + frame_.bytes);
+    const Bytes total = std::exchange(stream_->total, frame_.total);
+    if (frame_.offset > 0) {
+      if (frame_.offset == begun && frame_.total == total) return;
+      fault_ = fmt::format(
+          "it sent bytes {} to {} of a message of {} bytes, after {} bytes of one of {} bytes",
+          frame_.offset, frame_.offset + frame_.bytes, frame_.total, begun, total);
+      return;
+    }
     if (stream_->posted.empty()) {
       stream_->received.push_back({"", frame_.total});
     } else if (stream_->posted.front()->bytes != frame_.total) {
@@ -172,13 +184,18 @@ void TcpInbox::begin_frame() {
   }
 }
 
+/// Returns the posted receive to which the frame's byte `at` of its message belongs, or null.
+TcpRequest* TcpInbox::request_at(Bytes at) const {
+  if (stream_->posted.empty()) return nullptr;
+  TcpRequest* const first = stream_->posted.front();
+  return first->moved == at && first->bytes == frame_.total ? first : nullptr;
+}
+
 /// Returns the memory for the frame's next `bytes` bytes: posted memory, that of a message which is
 /// kept, or scrap_. It may differ at each read, because a receive may be posted or dropped between.
 char* TcpInbox::room(Bytes bytes) {
   const Bytes at = frame_.offset + body_read_;
-  if (!stream_->posted.empty() && stream_->posted.front()->moved == at) {
-    return stream_->posted.front()->data + at;
-  }
+  if (TcpRequest* const request = request_at(at)) return request->data + at;
   const bool kept = stream_->posted.empty() && !stream_->received.empty() &&
                     static_cast<Bytes>(stream_->received.back().text.size()) == at;
   std::string& text = kept ? stream_->received.back().text : scrap_;
@@ -197,8 +214,8 @@ void TcpInbox::advance(Bytes bytes) {
     }
     return;
   }
-  TcpRequest* const request = stream_->posted.front();
-  if (request->moved != at) return;
+  TcpRequest* const request = request_at(at);
+  if (request == nullptr) return;
   request->moved += bytes;
   if (request->moved < request->bytes) return;
   stream_->posted.pop_front();

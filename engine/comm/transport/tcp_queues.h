@@ -98,8 +98,10 @@ class TcpInbox {
   struct Stream {
     std::deque<TcpRequest*> posted;
     std::deque<ReceivedMessage> received;
+    Bytes total = 0, begun = 0;  // of the message whose frames arrive: its bytes, those in frames
   };
   void begin_frame();
+  TcpRequest* request_at(Bytes at) const;
   char* room(Bytes bytes);
   void advance(Bytes bytes);
 
