@@ -86,7 +86,7 @@ void add_recipe_options(CLI::App& command, HostOptions& options,
                      "a field of simulated runs, such as iteration_ms: show how it moves with each "
                      "assumed constant");
   command.add_option("--ranks", options.ranks, "number of ranks of real runs")
-      ->check(CLI::Range(1, 4096));
+      ->check(CLI::Range(1, 1024));
   command.add_option("--seed", options.seed, "seed of data and policies; default: 1")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 53));
   command

@@ -1,13 +1,16 @@
 #include "kernels/cpu/blas.h"
 
 #include <dlfcn.h>
+#include <semaphore.h>
 #include <sys/mman.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <mutex>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "kernels/cpu/blas_buffers.h"
@@ -46,11 +49,38 @@ Blas open() {
           symbol<char* (*)()>(library, "openblas_get_corename")()};
 }
 
+// The table of work spaces has 128 places in Debian's OpenBLAS and at least 50 in others
+// (driver/others/memory.c, NUM_BUFFERS); what it adds beyond is not safe between threads. As many
+// calls at once as there are cores keep all cores busy.
+int64_t most_calls() {
+  static const auto most = std::clamp<int64_t>(std::thread::hardware_concurrency(), 48, 128);
+  return most;
+}
+
+std::atomic<bool> counts_calls{false};
+
+sem_t* free_calls() {
+  static sem_t* const free = [] {
+    static sem_t made;
+    sem_init(&made, 0, static_cast<unsigned>(most_calls()));
+    return &made;
+  }();
+  return free;
+}
+
 }  // namespace
 
 const Blas& blas() {
   static const Blas opened = open();
   return opened;
+}
+
+BlasCall::BlasCall() : counted_(counts_calls.load(std::memory_order_relaxed)) {
+  while (counted_ && sem_wait(free_calls()) != 0) continue;  // interrupted by a signal
+}
+
+BlasCall::~BlasCall() {
+  if (counted_) sem_post(free_calls());
 }
 
 bool reserve_blas_buffers(int64_t num_threads) {
@@ -59,6 +89,8 @@ bool reserve_blas_buffers(int64_t num_threads) {
   static std::mutex mutex;
   static int64_t reserved = 0;
   const std::lock_guard lock(mutex);
+  if (num_threads > most_calls()) counts_calls = true;
+  num_threads = std::min(num_threads, most_calls());
   std::vector<void*> taken;
   bool enough = true;
   while (enough && static_cast<int64_t>(taken.size()) < num_threads) {

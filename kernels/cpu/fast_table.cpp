@@ -13,6 +13,7 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
   if (m == 0 || n == 0) return;  // BLAS would report leading dimensions of 0 as errors
   const auto flag = [](bool t) { return t ? CblasTrans : CblasNoTrans; };
   const auto i = [](int64_t v) { return static_cast<blasint>(v); };
+  const BlasCall call;
   blas().sgemm(CblasRowMajor, flag(transpose_a), flag(transpose_b), i(m), i(n), i(k), alpha, a,
                i(lda), b, i(ldb), beta, c, i(ldc));
 }

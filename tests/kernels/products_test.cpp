@@ -1,4 +1,8 @@
-// Many products in one call.
+// Many products in one call, and by many threads.
+#include <atomic>
+#include <thread>
+
+#include "kernels/cpu/blas_buffers.h"
 #include "tests/kernels/compare.h"
 
 using namespace moe;
@@ -138,4 +142,24 @@ TEST_CASE(
       INFO(table->name << ", given " << given);
       CHECK(one.run(*table, kVariants[given % 4]) == joined(want, one.has(4) ? sum : before));
     }
+}
+
+TEST_CASE("more threads than OpenBLAS has work spaces may compute products at the same time") {
+  constexpr int kThreads = 1024, kSize = 96;  // large enough not to be computed without work space
+  REQUIRE(kernels::reserve_blas_buffers(kThreads));
+  const std::vector<float> one(kSize * kSize, 1);
+  std::atomic<int> begun{0}, wrong{0};
+  std::vector<std::thread> threads;
+  for (int t = 0; t < kThreads; ++t) {
+    threads.emplace_back([&] {
+      std::vector<float> c(kSize * kSize);
+      ++begun;
+      while (begun < kThreads) std::this_thread::yield();
+      kernels::fast_table().gemm(false, false, kSize, kSize, kSize, 1, one.data(), kSize,
+                                 one.data(), kSize, 0, c.data(), kSize, nullptr);
+      if (std::any_of(c.begin(), c.end(), [=](float x) { return x != kSize; })) ++wrong;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  CHECK(wrong == 0);
 }

@@ -229,7 +229,7 @@ end
 
 --- Fields of a real run together with its ranks and link.
 M.REAL_RUN = schema.merged(M.RUN, {
-  ranks = { type = "integer", lo = 1, hi = 4096, default = 1,
+  ranks = { type = "integer", lo = 1, hi = 1024, default = 1,
     doc = "number of ranks: all in this process (cpu: threads; cuda: on one GPU), or one per "
       .. "process if several processes are started" },
   pace = declared.pace,

@@ -84,7 +84,7 @@ M.LAYERS = {
 M.FIT = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", doc = "moe.cluster; give this or ranks" },
-  ranks = { type = "integer", lo = 2, hi = 4096,
+  ranks = { type = "integer", lo = 2, hi = 1024,
     doc = "number of ranks on this machine, whose ops are then measured" },
   link = { type = train.LINK, doc = "the emulated link of the ranks" },
   objective = OBJECTIVE,
