@@ -42,6 +42,7 @@ std::string bytes_of(const json& value) {
 json asked_for(lua_State* L, int index, const Host& host) {
   json spec = to_json(L, index, true);
   spec.erase("cost");  // this field may differ: it names the file in which rank 0 caches times
+  spec["--seed"] = host.options().seed.value_or(1);
   spec["script"] = fmt::format("{:016x}", host.code_hash());
   return spec;
 }

@@ -80,6 +80,17 @@ TEST_CASE("a process that requests another plan is named, and what differs") {
                                 "rank 0 has 2"));
 }
 
+TEST_CASE("a --seed that differs between processes is named") {
+  const Folder folder("seed");
+  const std::string recipe = folder.write("recipe.lua", kTrain + "train {}");
+  const std::string line = command(folder, recipe, "--seed $OMPI_COMM_WORLD_RANK");
+  const JobEnd end = mpirun(2, "sh -c '" + line + "'");
+  INFO(end.text);
+  CHECK(end.status == 3);
+  CHECK_THAT(end.text, Contains("rank 1 requests another plan than rank 0: --seed: 1, "
+                                "rank 0 has 0"));
+}
+
 TEST_CASE("a script that goes another way in one process is named by what it calls") {
   const Folder folder("way");
   const JobEnd end = run_text(folder,
