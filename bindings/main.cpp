@@ -67,7 +67,7 @@ void check_recipe(const std::string& recipe) {
 // Checks before anything runs that the recipe can be read and the output folder written; makes the
 // folder of the profile cache.
 void prepare(const moe::lua::HostOptions& options) {
-  moe::read_file(options.recipe);
+  moe::lua::recipe_text(options);
   if (!options.out_dir.empty()) moe::lua::check_writable_folder(options.out_dir);
   if (options.cache.empty() || options.cache == ":memory:") return;
   std::error_code error;

@@ -278,7 +278,7 @@ void set_recipe(lua_State* L, const HostOptions& options) {
   set_text(L, "recipe_dir", path.parent_path().string());
   push_json(L, {{"name", options.recipe},
                 {"path", path.lexically_normal().string()},
-                {"hash", fmt::format("{:016x}", text_hash(read_file(options.recipe)))}});
+                {"hash", fmt::format("{:016x}", text_hash(recipe_text(options)))}});
   lua_setfield(L, -2, "recipe");
 }
 

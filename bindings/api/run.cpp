@@ -16,6 +16,7 @@
 #include "bindings/policy/gate.h"
 #include "bindings/policy/pick.h"
 #include "engine/analysis/planner_error.h"
+#include "engine/base/json_size.h"
 #include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/machine_memory.h"
@@ -31,6 +32,7 @@ constexpr const char* kTurnsType = "runs in turns";
 
 /// Returns the rows of ids in a JSON text, a list of lists of whole numbers.
 std::vector<std::vector<int32_t>> rows_of(const std::string& text, const std::string& path) {
+  check_json_size(text, path);
   const json rows = json::parse(text, nullptr, false);
   const auto is_row = [](const json& row) {
     return row.is_array() && std::all_of(row.begin(), row.end(), [](const json& id) {

@@ -4,6 +4,7 @@
 
 #include "bindings/host/protected.h"
 #include "engine/base/errors.h"
+#include "engine/base/json_size.h"
 #include "engine/base/limits.h"
 #include "engine/base/utf8.h"
 
@@ -197,6 +198,7 @@ std::string json_text(const json& value, int indent) {
 }
 
 json parse_json(const std::string& text, const std::string& what) {
+  check_json_size(text, what);
   try {
     return json::parse(text);
   } catch (const json::parse_error& e) {

@@ -174,7 +174,7 @@ fs::path Files::readable(const std::string& path) const {
 }
 
 std::string Files::read(const std::string& path) const {
-  return read_file(readable(path), Links::kRefuse);
+  return read_file(readable(path), Links::kRefuse, options_.most_bytes);
 }
 
 fs::path Files::writable(const std::string& name) const {

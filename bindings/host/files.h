@@ -20,7 +20,8 @@ class Files {
     std::filesystem::path out_dir;             // "" means that nothing may be written
     std::vector<std::filesystem::path> roots;  // further folders that may be read
     std::vector<std::filesystem::path> named;  // files or folders that the command line names
-    bool trust = false;                        // true means no limits
+    bool trust = false;                        // true means no limits of folders
+    size_t most_bytes = kMostBytesOfFile;      // of a file that is read as a whole
   };
   explicit Files(Options options) : options_(std::move(options)) {}
 
@@ -30,7 +31,8 @@ class Files {
   /// that may be read. Places that may not be read are not accessed, so the message is the same
   /// whether a file exists there or not.
   std::filesystem::path readable(const std::string& path) const;
-  /// Returns the content of a file that the recipe may read; throws as readable().
+  /// Returns the content of a file that the recipe may read; throws as readable(), and for a file
+  /// of more than Options::most_bytes.
   std::string read(const std::string& path) const;
   /// Returns the path of an output file, without symbolic links, and makes its folders. Throws
   /// UserError if the name leads out of the output folder, if something other than a regular

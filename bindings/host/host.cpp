@@ -68,10 +68,15 @@ Files::Options file_options(const HostOptions& options) {
   }
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
   files.trust = options.trust;
+  if (!options.trust) files.most_bytes = options.memory_cap / 2;  // as Limits allows
   return files;
 }
 
 }  // namespace
+
+std::string recipe_text(const HostOptions& options) {
+  return read_file(options.recipe, Links::kFollow, size_t{16} << 20);
+}
 
 void exit_now(const std::string& message, int status) {
   if (ftrylockfile(stdout) == 0) {  // another thread may hold it, and never give it back
@@ -110,11 +115,11 @@ Host::~Host() {
 Host::Host(HostOptions options, std::shared_ptr<Watchdog> watchdog)
     : options_(std::move(options)),
       files_(file_options(options_)),
-      limits_(options_.trust ? 0 : options_.memory_cap),
+      limits_(options_.trust ? 0 : options_.memory_cap, options_.mode == "policies"),
       progress_(shows_progress(options_)),
       state_(lua_newstate(allocate, this), StateDeleter{&limits_}),
       watchdog_(std::move(watchdog)) {
-  MOE_CHECK(state_ != nullptr, "lua_newstate returned null; it must return a Lua state");
+  if (state_ == nullptr) throw UserError(limits_.out_of_memory().message);
   open_library();
 }
 
@@ -280,7 +285,7 @@ std::optional<Position> Host::recipe_position(lua_State* L) const {
 }
 
 void Host::push_recipe() {
-  push_chunk(state(), read_file(options_.recipe), options_.recipe);
+  push_chunk(state(), recipe_text(options_), options_.recipe);
 }
 
 }  // namespace moe::lua

@@ -56,6 +56,9 @@ struct HostOptions {
   size_t memory_cap = size_t{1} << 30;
 };
 
+/// Returns the text of the recipe. Throws UserError if it cannot be read or has more than 16 MiB.
+std::string recipe_text(const HostOptions& options);
+
 /// A line of the recipe; source is the path as the user typed it.
 struct Position {
   std::string source;

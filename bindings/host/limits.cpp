@@ -53,15 +53,32 @@ bool runs_recipe(lua_State* L) {
 
 }  // namespace
 
+// Returns false if the ranks' states would use too much together. Counts in steps of 64 KiB, since
+// many threads allocate at the same time.
+bool Limits::count_together(size_t used) {
+  constexpr size_t kStep = size_t{64} << 10;
+  static std::atomic<size_t> together{0};
+  const size_t steps = (used + kStep - 1) / kStep * kStep, more = steps - counted_;
+  if (!of_rank_ || more == 0) return true;
+  if ((together += more) > memory_cap_ / 2 && steps > counted_ && memory_cap_ != 0) {
+    together -= more;
+    return false;
+  }
+  counted_ = steps;
+  return true;
+}
+
 void* Limits::allocate(void* block, size_t old_size, size_t new_size) {
   if (new_size == 0) {
     used_ -= old_size;
+    count_together(used_);
     std::free(block);
     return nullptr;
   }
   const size_t after = used_ - old_size + new_size;
   const bool grows = new_size > old_size;
   if (grows && memory_cap_ != 0 && after > memory_cap_) return nullptr;
+  if (!count_together(after)) return nullptr;
   void* result = std::realloc(block, new_size);
   if (result == nullptr) {
     system_has_no_more_ = true;
@@ -82,7 +99,8 @@ Failure Limits::out_of_memory() const {
             ""};
   }
   return {"user",
-          fmt::format("the recipe uses more than {} MiB of memory, the most that is allowed",
+          fmt::format("{} more than {} MiB of memory, the most that is allowed",
+                      of_rank_ ? "the Lua states of the ranks use together" : "the recipe uses",
                       memory_cap_ >> 21),
           ""};
 }

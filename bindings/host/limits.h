@@ -19,8 +19,9 @@ namespace moe::lua {
 
 class Limits {
  public:
-  /// memory_cap: in bytes; 0 means no cap.
-  explicit Limits(size_t memory_cap) : memory_cap_(memory_cap) {}
+  /// memory_cap: in bytes; 0 means no cap. of_rank: the state is a rank's; all such states of the
+  /// process together may use half of the cap.
+  Limits(size_t memory_cap, bool of_rank) : memory_cap_(memory_cap), of_rank_(of_rank) {}
   Limits(const Limits&) = delete;
   Limits& operator=(const Limits&) = delete;
 
@@ -78,9 +79,11 @@ class Limits {
   static void on_instruction(lua_State* L, lua_Debug* where);
   void raise(lua_State* L);
   bool due(lua_State* L) const;
+  bool count_together(size_t used);
 
   const size_t memory_cap_;
-  size_t used_ = 0;
+  const bool of_rank_;
+  size_t used_ = 0, counted_ = 0;    // counted_: the part of used_ that all ranks count together
   bool system_has_no_more_ = false;  // an allocation below the cap failed
   size_t at_start_ = 0;              // bytes that the process had allocated at start()
   size_t collect_at_ = 0;            // bytes in use at which count_kept() collects

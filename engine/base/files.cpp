@@ -90,6 +90,11 @@ bool write_all(const Descriptor& file, const void* data, size_t bytes) {
   return true;
 }
 
+UserError too_large(const fs::path& path, size_t bytes, size_t most) {
+  return user_error("cannot read {}: it has {} bytes ({:.1f} GiB); allowed: at most {} MiB",
+                    path.string(), bytes, static_cast<double>(bytes) / (1 << 30), most >> 20);
+}
+
 void remove_left_over(const Descriptor& folder) {
   const int fd = openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   if (fd < 0) return;
@@ -138,7 +143,7 @@ std::string unusual_kind(unsigned mode) {
   return S_ISSOCK(mode) ? "a socket" : "a device";
 }
 
-InputFile::InputFile(const fs::path& path, Links links)
+InputFile::InputFile(const fs::path& path, Links links, size_t most)
     : path_(path.string()), file_(open_input(path, links)) {
   struct stat found {};
   if (!file_.valid() || fstat(file_.get(), &found) != 0) {
@@ -147,6 +152,7 @@ InputFile::InputFile(const fs::path& path, Links links)
   const std::string kind = unusual_kind(found.st_mode);
   if (!kind.empty()) throw user_error("cannot read {}: it is {}, not a file", path_, kind);
   size_ = static_cast<size_t>(found.st_size);
+  if (size_ > most) throw too_large(path_, size_, most);
 }
 
 size_t InputFile::read(void* to, size_t bytes) {
@@ -165,13 +171,29 @@ void InputFile::rewind() {
   if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
 }
 
+void InputFile::read_at(size_t offset, void* to, size_t bytes) const {
+  for (size_t done = 0; done < bytes;) {
+    const ssize_t n = pread(file_.get(), static_cast<char*>(to) + done, bytes - done,
+                            static_cast<off_t>(offset + done));
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw user_error("cannot read {}: {}", path_, reason());
+    if (n == 0)
+      throw user_error(
+          "cannot read {}: it ends after {} bytes, but had {} when it was opened; it must not "
+          "change while it is used",
+          path_, offset + done, size_);
+    done += static_cast<size_t>(n);
+  }
+}
+
 // Reads to the end of the file: its size is only a first guess, since a file in /proc has size 0,
 // and another file may grow.
-std::string read_file(const fs::path& path, Links links) {
-  InputFile file(path, links);
+std::string read_file(const fs::path& path, Links links, size_t most) {
+  InputFile file(path, links, most);
   std::string text(file.size() + 1, '\0');
   size_t done = 0;
   while ((done += file.read(text.data() + done, text.size() - done)) == text.size()) {
+    if (done > most) throw too_large(path, done, most);
     text.resize(2 * text.size());
   }
   text.resize(done);

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <string_view>
@@ -42,15 +43,21 @@ Descriptor open_folder(const std::filesystem::path& path, bool make);
 /// file.
 std::string unusual_kind(unsigned mode);
 
-/// A regular file, read from its beginning to its end.
+/// The most bytes of a file that is read as a whole where its caller allows no less: 2 GiB.
+constexpr size_t kMostBytesOfFile = size_t{1} << 31;
+
+/// A regular file.
 class InputFile {
  public:
   /// Opens the file; does not wait for the writer of a FIFO. Throws UserError with the path and the
-  /// reason when the file cannot be opened or is not a regular file.
-  InputFile(const std::filesystem::path& path, Links links);
+  /// reason when the file cannot be opened, is not a regular file or has more than `most` bytes.
+  InputFile(const std::filesystem::path& path, Links links, size_t most = SIZE_MAX);
   /// Reads `bytes` bytes and returns their number, which is smaller only at the end of the file.
   /// Throws UserError when reading fails.
   size_t read(void* to, size_t bytes);
+  /// Reads `bytes` bytes from the offset on; several threads may call it at the same time. Throws
+  /// UserError when reading fails or the file ends before.
+  void read_at(size_t offset, void* to, size_t bytes) const;
   /// Makes the next read begin at the beginning of the file. Throws UserError when that fails.
   void rewind();
   /// The size in bytes when the file was opened.
@@ -62,8 +69,10 @@ class InputFile {
   size_t size_ = 0;
 };
 
-/// Returns the content of the whole file. Throws UserError as InputFile does.
-std::string read_file(const std::filesystem::path& path, Links links = Links::kFollow);
+/// Returns the content of the whole file. Throws UserError as InputFile does; a file that grows
+/// beyond `most` bytes while it is read is refused too.
+std::string read_file(const std::filesystem::path& path, Links links = Links::kFollow,
+                      size_t most = kMostBytesOfFile);
 
 /// A file that appears under its name only when it is complete, replacing an older file of that
 /// name. Until then it has a random name in the same folder and is locked, which shows that its

@@ -13,8 +13,6 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/base/mapped_file.h"
-
 namespace moe {
 
 class ExpertTable;
@@ -134,7 +132,7 @@ class OpGrid {
   mutable Ratios ratios_;  // computed by the first look-up
 };
 
-/// The file of one GPU, mapped into memory, or a user's own measurements as CSV: a first line with
+/// The file of one GPU, or a user's own measurements as CSV: a first line with
 /// the names of columns, "op", "us" and those of the axes, and "dtype" for other than bf16; then a
 /// row per measurement, with the columns of other ops empty, and lines that begin with '#'. Of rows
 /// with equal sizes the median is taken, and their differences make the band. The peak rates are
@@ -166,7 +164,7 @@ class OpTables {
                       const GridSource& source, std::span<const uint16_t> cells,
                       const std::string& path);
 
-  MappedFile file_;
+  const std::string file_;  // the content, to whose cells the grids of a GPU's file refer
   std::string gpu_;
   std::vector<std::vector<uint16_t>> csv_cells_;  // the cells of grids from CSV
   std::vector<std::unique_ptr<OpGrid>> grids_;

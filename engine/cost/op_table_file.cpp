@@ -7,6 +7,8 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
+#include "engine/base/json_size.h"
 #include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
 
@@ -18,6 +20,7 @@ namespace {
 
 constexpr std::string_view kMagic = "moebench op times 1\n";
 
+constexpr size_t kMostOfFile = size_t{256} << 20;  // of the file
 constexpr size_t kMostCsvCells = 4'000'000;
 /// Above the fp4 peak of any GPU of 2026 (NVIDIA's GB300 data sheet: 1.5e16).
 constexpr double kMostFlopsPerS = 5e16;
@@ -79,15 +82,17 @@ GridSource source_of(const json& table, const std::string& path) {
 
 }  // namespace
 
-OpTables::OpTables(const std::string& path) : file_(path, Links::kFollow) {
-  read(file_.content(), path);
+OpTables::OpTables(const std::string& path) : file_(read_file(path, Links::kFollow, kMostOfFile)) {
+  read(file_, path);
 }
 
 void OpTables::read(std::string_view text, const std::string& path) {
   const size_t end = text.find('\0');
   if (!text.starts_with(kMagic)) return read_csv(text, path);
   if (end == std::string_view::npos) throw user_error("{}: the file is cut off", path);
-  const json header = json::parse(text.substr(kMagic.size(), end - kMagic.size()), nullptr, false);
+  const std::string_view header_text = text.substr(kMagic.size(), end - kMagic.size());
+  check_json_size(header_text, path);
+  const json header = json::parse(header_text, nullptr, false);
   if (!header.is_object()) throw user_error("{}: the header is not JSON", path);
   gpu_ = field_of<std::string>(header, "gpu", path);
   const size_t begin = (end + 2) / 2 * 2;  // cells begin at an even offset

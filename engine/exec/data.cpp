@@ -22,8 +22,8 @@ constexpr uintmax_t kEnoughBytes = 100'000;
 constexpr uint64_t kReferenceStream = 1'000'003;
 
 void append_file(const fs::path& path, std::vector<uint8_t>& text) {
-  InputFile file(path, Links::kRefuse);
   const size_t start = text.size();
+  InputFile file(path, Links::kRefuse, kMostBytesOfFile - start);
   text.resize(start + file.size());
   if (file.read(text.data() + start, file.size()) != file.size()) {
     throw user_error("cannot read the text '{}' to its end; it must not change while it is read",

@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/exec/safetensors.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/ops/slices.h"
@@ -215,6 +216,7 @@ void initialise(const Plan& plan, const PersistentTensors& all, const RankBuffer
   for (size_t i = 0; all_given && i < own; ++i) {
     fill(all.states[first + i], options.values, infos.size() + i);
   }
+  Safetensors::forget_read();  // from which the values may come
 }
 
 template <class T>

@@ -7,10 +7,10 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
-#include <span>
 
 #include "engine/base/errors.h"
 #include "engine/base/files.h"
+#include "engine/base/json_size.h"
 #include "engine/base/names.h"
 
 namespace moe {
@@ -134,10 +134,56 @@ size_t whole(const std::string& path, const std::string& name, const json& numbe
   return number.get<size_t>();
 }
 
+/// The bytes of a tensor after the header, from `begin` to before `end`.
+struct Range {
+  size_t begin, end;
+  std::string name;
+  auto operator<=>(const Range&) const = default;
+};
+
+/// Throws UserError unless the tensors fill the `size` bytes without a gap or an overlap.
+void check_ranges(const std::string& path, std::vector<Range> ranges, size_t size) {
+  std::sort(ranges.begin(), ranges.end());
+  Range before{0, 0, ""};
+  for (const Range& one : ranges) {
+    if (one.begin < before.end) {
+      wrong(path, fmt::format("its tensors '{}' and '{}' have the bytes from {} to {} in common",
+                              before.name, one.name, one.begin, std::min(one.end, before.end)));
+    }
+    if (one.begin > before.end) {
+      wrong(path, fmt::format("the bytes from {} to {} before its tensor '{}' belong to no tensor",
+                              before.end, one.begin, one.name));
+    }
+    before = one;
+  }
+  if (before.end == size) return;
+  wrong(path, fmt::format("its tensors have {} bytes in all, but the file has {} after its header",
+                          before.end, size));
+}
+
+/// Returns the header of a file, a JSON object in which no name stands twice.
+json header_of(const std::string& path, std::string_view text) {
+  check_json_size(text, path);
+  std::vector<std::set<std::string>> names;  // of the objects that have begun
+  std::optional<std::string> twice;
+  const auto look = [&](int, json::parse_event_t event, const json& value) {
+    if (event == json::parse_event_t::object_start) names.emplace_back();
+    if (event == json::parse_event_t::object_end) names.pop_back();
+    const bool key = event == json::parse_event_t::key;
+    if (key && !names.back().insert(value.get<std::string>()).second)
+      twice = value.get<std::string>();
+    return true;
+  };
+  json header = json::parse(text, look, false);
+  if (!header.is_object()) wrong(path, "its header is not a JSON object");
+  if (twice) wrong(path, fmt::format("'{}' stands twice in one object of its header", *twice));
+  return header;
+}
+
 /// Returns the tensor that the header of a file lists; nothing for one of a type that no parameter
-/// has. content: the bytes after the header.
+/// has. size: the number of bytes after the header, of which `range` gets those of the tensor.
 std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::string& name,
-                                           const json& tensor, std::span<const std::byte> content) {
+                                           const json& tensor, size_t size, Range& range) {
   Safetensors::Entry entry;
   size_t begin = 0, end = 0;
   std::string type;
@@ -151,6 +197,12 @@ std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::s
   } catch (const json::exception&) {
     wrong(path, fmt::format("its tensor '{}' has no dtype, shape and data_offsets", name));
   }
+  const auto outside = [&] {
+    wrong(path, fmt::format("its tensor '{}' {} of type {} lies in bytes {} to {} of {}", name,
+                            shape_text(entry.shape), type, begin, end, size));
+  };
+  if (begin > end || end > size) outside();
+  range = {begin, end, name};
   constexpr auto kTypes = names_of(FileType{});
   const auto known = std::find(kTypes.begin(), kTypes.end(), type);
   if (known == kTypes.end()) return std::nullopt;
@@ -158,18 +210,44 @@ std::optional<Safetensors::Entry> entry_of(const std::string& path, const std::s
   double elements = 1;
   for (const int64_t n : entry.shape) elements *= static_cast<double>(n);
   const double bytes = elements * static_cast<double>(type_bytes(entry.type));
-  if (begin > end || end > content.size() || bytes != static_cast<double>(end - begin)) {
-    wrong(path, fmt::format("its tensor '{}' {} of type {} lies in bytes {} to {} of {}", name,
-                            shape_text(entry.shape), type, begin, end, content.size()));
-  }
-  entry.data = content.data() + begin;
+  if (bytes != static_cast<double>(end - begin)) outside();
+  entry.begin = begin;
+  entry.bytes = end - begin;
   return entry;
 }
 
+/// The tensor that this thread read last.
+struct LastRead {
+  std::shared_ptr<const Safetensors::File> file;
+  size_t begin = 0;
+  std::shared_ptr<const std::string> content;
+};
+thread_local LastRead last;
+
 }  // namespace
 
+const std::string& Safetensors::Entry::content() const {
+  if (last.content != nullptr && last.file == file && last.begin == begin) return *last.content;
+  forget_read();
+  const std::lock_guard lock(file->reading);
+  std::weak_ptr<const std::string>& read = file->read[begin];
+  std::shared_ptr<const std::string> content = read.lock();
+  if (content == nullptr) {
+    std::string all(bytes, '\0');
+    file->file.read_at(begin, all.data(), bytes);
+    content = std::make_shared<const std::string>(std::move(all));
+    read = content;
+  }
+  last = {file, begin, std::move(content)};
+  return *last.content;
+}
+
+void Safetensors::forget_read() {
+  last = {};
+}
+
 double Safetensors::Entry::at(int64_t i) const {
-  const std::byte* const p = data + static_cast<size_t>(i) * type_bytes(type);
+  const char* const p = content().data() + static_cast<size_t>(i) * type_bytes(type);
   const auto as = [p]<class T>(T value) {
     std::memcpy(&value, p, sizeof value);
     return value;
@@ -195,25 +273,30 @@ Safetensors::Safetensors(const std::vector<std::string>& paths) {
 }
 
 void Safetensors::open(const std::string& path) {
-  const std::string_view file = files_.emplace_back(path, Links::kRefuse).content();
-  if (file.size() < 8) wrong(path, "it is shorter than 8 bytes");
+  const auto file = std::make_shared<File>(path);
   uint64_t length = 0;
-  std::memcpy(&length, file.data(), 8);
-  if (length > kMostHeader || length > file.size() - 8) {
-    wrong(path, fmt::format("its header has {} bytes, the file {}", length, file.size()));
+  const size_t size = file->file.size();
+  if (size < sizeof length) wrong(path, "it is shorter than 8 bytes");
+  file->file.read_at(0, &length, sizeof length);
+  if (length > kMostHeader || length > size - sizeof length) {
+    wrong(path, fmt::format("its header has {} bytes, the file {}", length, size));
   }
-  const std::string_view text = file.substr(8, length);
-  const json header = json::parse(text, nullptr, false);
-  if (!header.is_object()) wrong(path, "its header is not a JSON object");
-  const std::span content = std::as_bytes(std::span(file.substr(8 + length)));
+  std::string text(length, '\0');
+  file->file.read_at(sizeof length, text.data(), length);
+  const size_t begin = sizeof length + length;
+  std::vector<Range> ranges;
+  const json header = header_of(path, text);
   for (const auto& [name, tensor] : header.items()) {
     if (name == "__metadata__") continue;
-    const std::optional<Entry> entry = entry_of(path, name, tensor, content);
+    std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
     if (!entry) continue;
+    entry->begin += begin;
+    entry->file = file;
     if (!entries_.emplace(name, *entry).second) {
       throw user_error("{}: its tensor '{}' is in another file of the checkpoint too", path, name);
     }
   }
+  check_ranges(path, std::move(ranges), size - begin);
 }
 
 const Safetensors::Entry* Safetensors::find(const std::string& name) const {
@@ -311,6 +394,7 @@ void write_safetensors(const std::string& path, const Model& model, const Tensor
 }
 
 std::vector<std::string> files_of_index(std::string_view text, const std::string& path) {
+  check_json_size(text, path);
   const json index = json::parse(text, nullptr, false);
   std::set<std::string> names;
   if (index.is_object() && index.contains("weight_map") && index["weight_map"].is_object()) {

@@ -7,11 +7,12 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "engine/base/mapped_file.h"
+#include "engine/base/files.h"
 #include "engine/model/model.h"
 
 namespace moe {
@@ -36,18 +37,34 @@ constexpr std::array<const char*, 4> names_of(FileType) {
   return {"F64", "F32", "F16", "BF16"};
 }
 
-/// Tensors of one or more files, which are mapped into memory.
+/// Tensors of one or more files. A tensor is in memory while threads read it.
 class Safetensors {
  public:
+  struct File {
+    explicit File(const std::string& path) : file(path, Links::kRefuse) {}
+    InputFile file;
+    std::mutex reading;
+    std::map<size_t, std::weak_ptr<const std::string>> read;  // by the first byte in the file
+  };
   struct Entry {
     FileType type = FileType::kF32;
     Shape shape;
-    const std::byte* data = nullptr;
+    size_t begin = 0, bytes = 0;  // in the file
+    std::shared_ptr<File> file;
+    /// Returns an element. A thread keeps the tensor that it read last, which all threads share.
+    /// Throws UserError with the path if the file has become shorter.
     double at(int64_t i) const;
+
+   private:
+    const std::string& content() const;
   };
+  /// Lets the calling thread keep no tensor any longer.
+  static void forget_read();
 
   /// Opens all files, which must not be links. Throws UserError with the path for a file that
-  /// cannot be read or is not in the format, and for a tensor that is in two files.
+  /// cannot be read or is not in the format, and for a tensor that is in two files. The tensors of
+  /// a file must fill it without a gap and without lying over each other, as in the format's own
+  /// reader (huggingface/safetensors, Metadata::validate).
   explicit Safetensors(const std::vector<std::string>& paths);
   Safetensors(const Safetensors&) = delete;
   Safetensors& operator=(const Safetensors&) = delete;
@@ -61,7 +78,6 @@ class Safetensors {
   void open(const std::string& path);
 
   std::string path_;  // of the first file
-  std::vector<MappedFile> files_;
   std::map<std::string, Entry> entries_;
 };
 

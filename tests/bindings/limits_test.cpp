@@ -76,6 +76,30 @@ TEST_CASE("what the engine keeps for a recipe counts against its memory, while i
   CHECK_FALSE(run_recipe(folder, plan + "for i = 1, 100 do plan() end", little_memory));
 }
 
+TEST_CASE("the Lua states of ranks have one cap together") {
+  const auto with = [](const std::string& ranks) {
+    const Folder folder;
+    return run_recipe(folder,
+                      R"(local moe = require "moe"
+      local much = {}
+      for i = 1, 1e5 do much[i] = { i } end
+      local gate = moe.policy.gate { name = "mine", scope = "token", k = 1,
+        route = function(ctx) for t = 1, ctx.tokens do ctx:take(t, 1) end end }
+      local model = moe.model.gpt2_moe { vocab = 16, layers = 2, hidden = 8, heads = 1, seq = 2,
+        batch_per_device = 1, experts_per_device = 1, gate = gate {} }
+      moe.train { model = model, tokens = "reference", steps = 1, ranks = )" +
+                          ranks + " }",
+                      little_memory);
+  };
+  CHECK_FALSE(with("1"));
+  const auto failure = with("8");
+  REQUIRE(failure);
+  CHECK(failure->kind == "user");
+  CHECK_THAT(failure->message, Contains("recipe.lua:8: gate 'mine', rank") &&
+                                   Contains("the Lua states of the ranks use together more than "
+                                            "32 MiB of memory"));
+}
+
 TEST_CASE("endless recursion ends at its line") {
   const std::string message = message_of("\nlocal function f() return 1 + f() end\nf()");
   CHECK_THAT(message, Contains("recipe.lua:2: stack overflow"));

@@ -348,3 +348,54 @@ TEST_CASE("an export writes charts and tables into the folder that it is told, a
   CHECK(none.exit == 1);
   CHECK(none.text.find("have: deepspeed, raf") != std::string::npos);
 }
+
+TEST_CASE("a huge file is refused by its size before it is read, with what is allowed") {
+  const Place at;
+  struct Row {
+    std::string name, recipe;
+  };
+  const Row rows[] = {
+      {"config.json", "moe.model.from_config 'config.json'"},
+      {"tokens.json", "moe.train { model = model, tokens = 'tokens.json' }"},
+      {"text.txt", "moe.train { model = model, text = 'text.txt' }"},
+      {"m.csv", "moe.op_table 'm.csv'"},
+      {"machine.lua", "moe.machine 'machine.lua'"},
+      {"more.lua", "require 'more'"},
+      {"trace.csv",
+       "moe.trace.import { format = 'csv', files = { 'trace.csv' }, experts = 2, k = 1, "
+       "to = 't.bin' }"},
+      {"t.bin", "moe.trace.read 't.bin'"},
+      {"results.json", "moe.results '.'"},
+      {"runs.jsonl", "moe.results '.'"},
+      {"recipe.lua", ""},
+  };
+  for (const Row& row : rows) {
+    INFO(row.name);
+    at.write("work/recipe.lua", kTiny + row.recipe);
+    if (row.name != "recipe.lua") at.write("work/" + row.name, "");
+    fs::resize_file(at.path("work/" + row.name), uintmax_t{64} << 30);
+    const Outcome o = at.shell("ulimit -v 8000000; timeout 30 " MOEBENCH_BINARY
+                               " run recipe.lua --cache :memory:");
+    INFO(o.text);
+    CHECK(o.exit == 1);
+    CHECK(o.text.find(row.name + ": it has 68719476736 bytes (64.0 GiB); allowed: at most ") !=
+          std::string::npos);
+    fs::remove(at.path("work/" + row.name));
+  }
+}
+
+TEST_CASE("JSON whose values take much more memory than its text is refused") {
+  const Place at;
+  std::string many = "[";
+  for (int i = 0; i < 6'000'000; ++i) many += "[],";
+  many += "[]]";
+  for (const char* recipe : {"moe.model.from_config 'x.json'",
+                             "moe.train { model = model, tokens = 'x.json' }", "moe.results '.'"}) {
+    at.write("work/x.json", many);
+    at.write("work/results.json", many);
+    const Outcome o = at.run(kTiny + recipe);
+    INFO(o.text);
+    CHECK(o.exit == 1);
+    CHECK(o.text.find("the values of its JSON text would take about 8") != std::string::npos);
+  }
+}

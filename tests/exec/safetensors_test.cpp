@@ -153,13 +153,44 @@ TEST_CASE("files that are not in the format are refused") {
   CHECK_THAT(one("[1]", "[-1,3]"), Contains("'a'"));
 }
 
-TEST_CASE("a file that is refused does not stay mapped") {
-  const File file("refused.safetensors");
-  file.write(bytes_of("[]"));
-  CHECK_THROWS_AS(opened(file), UserError);
-  std::ifstream maps("/proc/self/maps");
-  const std::string mapped{std::istreambuf_iterator<char>(maps), {}};
-  CHECK(mapped.find("refused.safetensors") == std::string::npos);
+TEST_CASE("tensors must fill the file in turn, and no name may stand twice") {
+  const auto refused = [](const std::string& header) {
+    return refusal(bytes_of(header, std::string(16, 'x')));
+  };
+  const auto two = [&](const std::string& a, const std::string& b, const char* type = "F32") {
+    return refused(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":)" + a +
+                   R"(},"b":{"dtype":")" + type + R"(","shape":[2],"data_offsets":)" + b + "}}");
+  };
+  CHECK(two("[0,8]", "[8,16]") == "(no error)");
+  CHECK(two("[8,16]", "[0,8]") == "(no error)");
+  CHECK_THAT(two("[0,8]", "[0,8]"), Contains("'a' and 'b' have the bytes from 0 to 8 in common"));
+  CHECK_THAT(two("[4,12]", "[0,8]"), Contains("'b' and 'a' have the bytes from 4 to 8 in common"));
+  CHECK_THAT(two("[0,8]", "[4,12]", "I32"), Contains("have the bytes from 4 to 8 in common"));
+  CHECK_THAT(two("[0,8]", "[0,99]", "I64"), Contains("'b' [2] of type I64 lies in bytes 0 to 99"));
+  const std::string one = R"({"dtype":"F32","shape":[2],"data_offsets":[)";
+  CHECK_THAT(refused(R"({"a":)" + one + "8,16]}}"), Contains("from 0 to 8 before its tensor 'a'"));
+  CHECK_THAT(refused(R"({"a":)" + one + "0,8]}}"), Contains("have 8 bytes in all, but the file"));
+  CHECK_THAT(refused(R"({"a":)" + one + R"(0,8]},"a":)" + one + "8,16]}}"),
+             Contains("'a' stands twice in one object"));
+  CHECK_THAT(refused(R"({"a":{"dtype":"F64","dtype":"F32","shape":[4],"data_offsets":[0,16]}})"),
+             Contains("'dtype' stands twice"));
+  CHECK(refused(R"({"e":{"dtype":"F32","shape":[0],"data_offsets":[0,0]},
+    "a":{"dtype":"F32","shape":[4],"data_offsets":[0,16]}})") == "(no error)");
+}
+
+TEST_CASE("a file that becomes shorter while it is open is an error with its name") {
+  const File file("shorter.safetensors");
+  write_safetensors(file.path(), some_model(), kSources, FileType::kF32, number);
+  const LoadedParameters loaded(opened(file), some_model(), kSources);
+  fs::resize_file(file.path(), fs::file_size(file.path()) - 4);
+  CHECK(loaded.value(1, 0) == number(1, 0));  // at the file's beginning
+  CHECK_THROWS_WITH(loaded.value(0, 5), Contains("shorter.safetensors: it ends after"));
+}
+
+TEST_CASE("a header whose values would take more memory than is allowed is refused") {
+  std::string header = R"({"__metadata__":[)";
+  for (int i = 0; i < 4'000'000; ++i) header += "{},";
+  CHECK_THAT(refusal(bytes_of(header + "{}]}")), Contains("MiB of memory; allowed: 512 MiB"));
 }
 
 TEST_CASE("a model that the files do not fit is refused with both names") {

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
+#include "engine/base/json_size.h"
 
 namespace moe {
 namespace {
@@ -18,6 +19,7 @@ std::string without_content(const json& value) {
 }  // namespace
 
 json json_object(std::string_view text, const std::string& where) {
+  check_json_size(text, where);
   json value = json::parse(text, nullptr, false);
   if (!value.is_object()) throw user_error("{}: the text is not a JSON object", where);
   return value;

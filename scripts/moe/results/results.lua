@@ -518,10 +518,17 @@ local function check_schema(data, file, at)
     schema.show(type(data) == "table" and data.schema or nil), M.SCHEMA), at)
 end
 
+-- Returns the text of a file, or nil if it cannot be read; but one that is too large is an error.
+local function text_of(file, at)
+  local found, text = pcall(core.read_file, file)
+  if found then return text end
+  if tostring(text):find("; allowed: at most ", 1, true) then errors.user(text, at) end
+end
+
 -- Returns the content of runs.jsonl, or nil if there is no such file or it has no complete line.
 local function load_lines(file, at)
-  local found, text = pcall(core.read_file, file)
-  local data = found and journal.parse(text, file, at)
+  local text = text_of(file, at)
+  local data = text and journal.parse(text, file, at)
   if data then
     check_schema(data, file, at)
     result_shape.check(data, file)
@@ -533,7 +540,7 @@ end
 --- of the file. Raises a user error if the file cannot be read or was not written by moebench.
 function M.load(dir, at)
   local name, name_of_lines = dir .. "/results.json", dir .. "/" .. journal.FILE
-  local whole = pcall(core.read_file, name)
+  local whole = text_of(name, at)
   local readable, lines = pcall(load_lines, name_of_lines, at)
   if not whole and not readable then error(lines, 0) end
   if not whole and not lines and #(core.args.folders or {}) > 0 then
