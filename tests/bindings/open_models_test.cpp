@@ -69,6 +69,50 @@ TEST_CASE("losses are those of transformers, and the same on two and four ranks"
   }
 }
 
+// tests/data/named: the published models, shrunk, with the other settings of their own config.json.
+TEST_CASE("a published model has the logits of its own config.json") {
+  const fs::path named = MOE_SOURCE_DIR "/tests/data/named";
+  const auto models = nlohmann::json::parse(read_file(named / "models.json"));
+  for (const auto& [name, row] : models.items()) {
+    INFO(name);
+    const Folder folder;
+    folder.write("config.json", row["config"].dump());
+    fs::copy(named / row["file"].get<std::string>(), folder.path("model.safetensors"));
+    fs::copy(named / "tokens.json", folder.path("tokens.json"));
+    const std::string losses = row["losses"].dump();
+    const auto failure = run_recipe(folder, kTrain + "local name, theirs = '" + name + "', {" +
+                                                losses.substr(1, losses.size() - 2) + "}" + R"(
+      local read = train {}.losses
+      near(read, theirs, 3e-6, "transformers")
+      local tiny = moe.model.from_config "config.json" { seq = 24, batch = 4 }
+      local sizes = { name = tiny.name, seq = 24, batch = 4 }
+      for _, field in ipairs { "vocab", "layers", "hidden", "heads", "kv_heads", "head_dim", "experts",
+          "k", "ffn", "expert_ffn", "shared_ffn", "dense_layers", "kv_rank", "q_rank", "nope",
+          "value_dim", "rotary" } do
+        sizes[field] = tiny[field]
+      end
+      if name == "hunyuan_a13b" then sizes.theta = tiny.theta end  -- it depends on head_dim
+      -- The scale of latent attention depends on the width of a head.
+      if (tiny.kv_rank or 0) > 0 then sizes.attention_scale = tiny.attention_scale end
+      local model = moe.model[name](sizes)
+      -- The router's fields, and all others that are no tables.
+      local function differ(one, two, what)
+        for field, value in pairs(one) do
+          if field == "router" then
+            differ(value, two.router, "router.")
+          elseif type(value) ~= "table" and field ~= "root" and two[field] ~= value then
+            error(("%s%s: %s and %s"):format(what, field, value, two[field]), 0)
+          end
+        end
+      end
+      differ(tiny, model, "")
+      differ(model, tiny, "")
+      near(train { model = model }.losses, read, 0, "the named model")
+    )");
+    CHECK((failure ? failure->message : "") == "");
+  }
+}
+
 TEST_CASE("open models train the same bits with blocks that run again") {
   for (const char* name : {"mixtral", "deepseek_v3", "gpt_oss"}) {
     INFO(name);
@@ -209,6 +253,12 @@ TEST_CASE(
                Contains("is it misspelt as '" + std::string(misspelt) + "'?"));
   }
   CHECK_THAT(with("mixtral", {{"model_type", "foo"}}), Contains("is not known, have: deepseek_v2"));
+  CHECK_THAT(with("mixtral", {{"text_config", {{"model_type", "qwen3_5_moe_text"}}}}),
+             Contains("model_type = 'qwen3_5_moe_text': needs gated delta networks"));
+  const json dynamic = {{"rope_type", "dynamic"}, {"rope_theta", 1e4}, {"factor", 2}};
+  CHECK(with("mixtral", {{"rope_parameters", dynamic}}) == "(no error)");
+  CHECK_THAT(with("mixtral", {{"rope_parameters", dynamic}, {"max_position_embeddings", 4}}),
+             Contains("own.json.seq: 8 is not allowed; give at most max_position_embeddings = 4"));
   CHECK_THAT(with("mixtral", {{"attention_dropout", 0.3}}),
              Contains("own.json: attention_dropout = 0.3: is not built; only 0 is"));
   CHECK_THAT(with("mixtral", {{"router_jitter_noise", 0.3}}), Contains("router_jitter_noise"));

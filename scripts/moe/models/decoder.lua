@@ -40,6 +40,9 @@ local M = {
     q_rank = latent.q_rank,
     nope = count(0, 4096, "of latent attention: columns of a head of q and k that do not turn"),
     value_dim = count(0, 4096, "of latent attention: width of a head of v"),
+    -- DeepSeek's code states rms_norm_eps for no norm but those of blocks and head.
+    latent_eps = schema.changed(latent, { eps = {
+      doc = "of latent attention: eps of the norms of q and of k and v" } }).eps,
     rotary = schema.optional(rope.rotary), rope_scaling = rope.scaling, rope_factor = rope.factor,
     ffn_bias = flag "whether feed-forwards and experts have biases",
     act_limit = form.limit, act_alpha = form.alpha, act_offset = form.offset,
@@ -84,7 +87,7 @@ local function attention(b, o, i, x, angles)
   local u = b:rmsnorm(x, { name = "ln1", eps = o.eps, seg = "attn" })
   if o.kv_rank > 0 then
     return b:latent_attention(u, { heads = o.heads, q_rank = o.q_rank, kv_rank = o.kv_rank,
-      nope = o.nope, value = o.value_dim, eps = o.eps, rope = o.rope_form,
+      nope = o.nope, value = o.value_dim, eps = o.latent_eps, rope = o.rope_form,
       scale = o.attention_scale, residual = x, angles = angles })
   end
   local full = o.full_every > 0 and i % o.full_every == 0

@@ -314,35 +314,30 @@ local configs = require "moe.models.configs"
 local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
--- what: names the model in errors; at: where the config is named; needed: names of fields of which
--- the decoder's defaults are not taken.
-local function configured(config, what, at, needed)
-  local fields, why = configs.fields(config, what, at)
-  if not fields then errors.user(("%s: %s"):format(what, why), at) end
+-- what: names the model in errors; at: where the config is named.
+local function configured(config, what, at)
+  local whole
+  config, whole = configs.language_model(config)
+  local fields, longest = configs.fields(config, what, at)
+  if not fields then errors.user(("%s: %s"):format(what, longest), at) end
   local base = schema.merged(decoder.defaults, fields)
   local arch = setmetatable(schema.merged(decoder, { name = fields.name,
-    tensors = configs.tensors(config.model_type) }), architecture_mt)
+    tensors = configs.tensors(config.model_type, whole) }), architecture_mt)
   return function(t)
     local here = errors.here()
     if type(t) ~= "table" then schema.refuse(what, t, "a table of the model's fields", here) end
-    for name, key in pairs(needed) do
+    for name, key in pairs { eps = "rms_norm_eps", theta = "rope_theta" } do
       if base[name] == nil and t[name] == nil then
         errors.user(("%s.%s: is missing; the config does not state it%s"):format(what, name,
           configs.misspelt(config, key)), here)
       end
     end
+    if longest and type(t.seq) == "number" and t.seq > longest then
+      schema.refuse(what .. ".seq", t.seq, ("at most max_position_embeddings = %d: beyond it the "
+        .. "config's rope_type 'dynamic' is not built"):format(longest), here)
+    end
     return make(arch, schema.merged(without_partners(base, t), t), what, here)
   end
-end
-
--- Returns the value without entries that JSON has as null.
-local function without_null(value)
-  if type(value) ~= "table" then return value end
-  local out = {}
-  for k, v in pairs(value) do
-    if v ~= core.null then out[k] = without_null(v) end
-  end
-  return out
 end
 
 -- moe.model.from_config(file): the constructor of the model of a config.json of Hugging Face.
@@ -355,8 +350,7 @@ local function from_config(file)
   if type(config) ~= "table" or type(config.model_type) ~= "string" then
     errors.user(("%s: it is not a config.json of a model, which has a model_type"):format(file), at)
   end
-  return configured(without_null(config), "model." .. file, at, { eps = "rms_norm_eps",
-    theta = "rope_theta" })
+  return configured(config, "model." .. file, at)
 end
 
 -- The constructor of a published model, by its name in models/open.lua.
@@ -369,7 +363,7 @@ local function named(name)
       schema.refuse("model." .. name, t, "a table of the model's fields (a config.json is read by "
         .. "moe.model.from_config)", at)
     end
-    return configured(config, "model." .. name, at, {})(schema.merged({ name = name }, t or {}))
+    return configured(config, "model." .. name, at)(schema.merged({ name = name }, t or {}))
   end
 end
 
