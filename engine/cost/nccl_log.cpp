@@ -73,9 +73,10 @@ class Parser {
       throw user_error(
           "{}: the line 'Avg bus bandwidth' at the end is missing; was the run cut off?", name_);
     }
-    if (program_ == "all_reduce_perf" || program_ == "alltoall_perf") {
-      log_.collective =
-          program_ == "alltoall_perf" ? Collective::kAllToAll : Collective::kAllReduce;
+    if (is_program("alltoall_perf")) {
+      log_.collective = Collective::kAllToAll;
+    } else if (is_program("all_reduce_perf")) {
+      log_.collective = Collective::kAllReduce;
     } else if (!program_.empty()) {
       throw user_error("{}: it is a log of {}, allowed: all_reduce_perf, alltoall_perf", name_,
                        program_);
@@ -91,6 +92,13 @@ class Parser {
   }
 
  private:
+  /// Whether the log is of this program, whose build may add a suffix (NAME_SUFFIX=_mpi).
+  bool is_program(std::string_view name) const {
+    return program_.starts_with(name) &&
+           (program_.size() == name.size() ||
+            std::isalnum(static_cast<unsigned char>(program_[name.size()])) == 0);
+  }
+
   template <class... Args>
   [[noreturn]] void fail(fmt::format_string<Args...> f, Args&&... args) const {
     throw user_error("{}:{}: {}", name_, line_, fmt::format(f, std::forward<Args>(args)...));

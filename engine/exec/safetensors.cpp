@@ -289,7 +289,10 @@ void Safetensors::open(const std::string& path) {
   for (const auto& [name, tensor] : header.items()) {
     if (name == "__metadata__") continue;
     std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
-    if (!entry) continue;
+    if (!entry) {
+      unread_[name] = tensor["dtype"];
+      continue;
+    }
     entry->begin += begin;
     entry->file = file;
     if (!entries_.emplace(name, *entry).second) {
@@ -302,6 +305,18 @@ void Safetensors::open(const std::string& path) {
 const Safetensors::Entry* Safetensors::find(const std::string& name) const {
   const auto found = entries_.find(name);
   return found == entries_.end() ? nullptr : &found->second;
+}
+
+std::string Safetensors::form_of(const std::string& name) const {
+  const auto other = unread_.find(name);
+  if (other != unread_.end()) {
+    return fmt::format("its tensor '{}' is of type {}", name, other->second);
+  }
+  if (unread_.contains(name + "_blocks") && unread_.contains(name + "_scales")) {
+    return fmt::format("its tensor '{}' is in blocks of MXFP4 ('{}_blocks', '{}_scales')", name,
+                       name, name);
+  }
+  return fmt::format("it has no tensor '{}'", name);
 }
 
 struct LoadedParameters::Tensor {
@@ -321,9 +336,9 @@ LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, con
       const Safetensors::Entry* const entry = files_->find(name);
       if (entry == nullptr) {
         throw user_error(
-            "{}: it has no tensor '{}' of a type that is read (F64, F32, F16, BF16), "
-            "from which the parameter {} is made",
-            files_->path(), name, info.name);
+            "{}: {}, from which the parameter {} is made; read are F64, F32, F16 and BF16: give a "
+            "checkpoint that is converted to one of them",
+            files_->path(), files_->form_of(name), info.name);
       }
       if (entry->shape != shape) {
         throw user_error("{}: its tensor '{}' is {}, but the parameter {} needs {}", files_->path(),

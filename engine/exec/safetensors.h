@@ -71,6 +71,9 @@ class Safetensors {
 
   /// Returns null if there is no tensor of this name.
   const Entry* find(const std::string& name) const;
+  /// Returns how the tensor `name`, which find() does not find, is in the files, as a clause for an
+  /// error: of a type that is not read, in blocks of MXFP4, or not at all.
+  std::string form_of(const std::string& name) const;
   const std::map<std::string, Entry>& entries() const { return entries_; }
   const std::string& path() const { return path_; }
 
@@ -79,6 +82,7 @@ class Safetensors {
 
   std::string path_;  // of the first file
   std::map<std::string, Entry> entries_;
+  std::map<std::string, std::string> unread_;  // types of the other tensors
 };
 
 /// The values of all parameters of a model, then of its states.

@@ -82,6 +82,17 @@ TEST_CASE("the output of mpirun --tag-output and of NCCL_DEBUG is read past") {
   CHECK(log.rows.size() == 2);
 }
 
+TEST_CASE("a program may have a suffix, as builds with MPI give it") {
+  const auto of = [](const std::string& program) {
+    return parse("# Collective test starting: " + program + "\n" + kHead + kRow1 + kRow2 + kEnd)
+        .collective;
+  };
+  CHECK(of("all_reduce_perf_mpi") == Collective::kAllReduce);
+  CHECK(of("alltoall_perf_mpi") == Collective::kAllToAll);
+  CHECK(of("alltoall_perf-cuda12") == Collective::kAllToAll);
+  CHECK_THROWS_WITH(of("alltoall_perfect"), Contains("it is a log of alltoall_perfect, allowed"));
+}
+
 TEST_CASE("ranks of other groups are not counted") {
   std::string ranks;
   for (const char* rank : {"0 Group  0", "1 Group  1", "2 Group  0", "3 Group  0"}) {

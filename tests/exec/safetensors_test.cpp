@@ -210,6 +210,24 @@ TEST_CASE("a model that the files do not fit is refused with both names") {
   CHECK(LoadedParameters(read, one, kSources).unused().size() == 9);
   CHECK_THAT(refused(one, {}), Contains("parameter whole: the model does not say"));
   CHECK_THAT(refused(one, {{"whole", {{"x"}}}}), Contains("it has no tensor 'x'"));
+  const File typed("typed.safetensors");
+  const auto eight = [](const char* name, const char* type) {
+    return fmt::format(R"("{}":{{"dtype":"{}","shape":[8],"data_offsets":[0,8]}})", name, type);
+  };
+  typed.write(bytes_of("{" + eight("w", "F8_E4M3") + "," + eight("m_blocks", "U8") + "," +
+                           eight("m_scales", "U8") + "}",
+                       "12345678"));
+  const auto of_type = [&](const char* name) -> std::string {
+    try {
+      const LoadedParameters loaded(opened(typed), one, {{"whole", {{name}}}});
+    } catch (const UserError& e) {
+      return e.what();
+    }
+    return "(no error)";
+  };
+  CHECK_THAT(of_type("w"), Contains("its tensor 'w' is of type F8_E4M3") &&
+                               Contains("read are F64, F32, F16 and BF16"));
+  CHECK_THAT(of_type("m"), Contains("its tensor 'm' is in blocks of MXFP4 ('m_blocks', 'm_sc"));
   CHECK_THAT(refused(one, {{"whole", {{"up"}}}}),
              Contains("its tensor 'up' is [3,2], but the parameter whole needs [3,4]"));
   CHECK_THAT(refused(one, {{"whole", {{"up", "down"}}}}), Contains("3 rows do not divide into 2"));

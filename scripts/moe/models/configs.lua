@@ -357,7 +357,8 @@ M.TYPES = {
     defaults = { num_key_value_heads = 8, head_dim = 128, use_qk_norm = true },
     fields = function(c)
       return { expert_ffn = need(c, "intermediate_size"),
-        qk_norm = c.use_qk_norm and "row" or "none", choice_bias = true, router = { scores = "sigmoid", weight = "renorm" } }
+        qk_norm = c.use_qk_norm and "row" or "none", choice_bias = true,
+        router = { scores = "sigmoid", weight = "renorm" } }
     end,
     tensors = SPARSE,
   },
