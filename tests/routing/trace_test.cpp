@@ -437,8 +437,8 @@ TEST_CASE("a value of any depth or length has a short place in a message") {
 namespace {
 
 Trace rank_loads(const std::string& text, std::map<std::string, std::string> where = {},
-                 int64_t k = 1) {
-  return trace_of_rank_loads({"l.csv", text}, k, where);
+                 int64_t k = 1, int64_t node = 0) {
+  return trace_of_rank_loads({"l.csv", text}, k, where, node);
 }
 
 // Rows of ranks 0 and 1 in iterations 3 and 4 of block 2; `a` and `b` are two methods.
@@ -482,6 +482,22 @@ TEST_CASE("rank loads of any sizes keep every rank's rows, and sources differ by
     }
     CHECK(sum == rows[e]);
   }
+}
+
+TEST_CASE("rows of a node's ranks are of its own tokens, and what is beyond comes from others") {
+  const std::string head = "iter,layer,rank,token_num\n";
+  // Nodes of two: both compute their 8 rows.
+  CHECK(rank_loads(head + "0,0,0,6\n0,0,1,2\n0,0,2,4\n0,0,3,4\n", {}, 1, 2).counts ==
+        std::vector<uint32_t>{3, 1, 0, 0, 3, 1, 0, 0, 0, 0, 2, 2, 0, 0, 2, 2});
+  // The first node computes 12 rows, of which 4 are the second's.
+  CHECK(rank_loads(head + "0,0,0,9\n0,0,1,3\n0,0,2,4\n0,0,3,0\n", {}, 1, 2).counts ==
+        std::vector<uint32_t>{3, 1, 0, 0, 3, 1, 0, 0, 2, 0, 2, 0, 1, 1, 2, 0});
+  CHECK_THROWS_WITH(rank_loads(head + "0,0,0,4\n0,0,1,4\n0,0,2,4\n0,0,3,4\n", {}, 1, 3),
+                    Contains("node = 3, allowed: a divisor of its 4 ranks"));
+  // Two experts of a rank share its rows.
+  const Trace t = trace_of_rank_loads({"l.csv", head + "0,0,0,5\n0,0,1,3\n"}, 1, {}, 0, 2);
+  CHECK(t.experts == 4);
+  CHECK(t.counts == std::vector<uint32_t>{2, 1, 1, 0, 1, 1, 1, 1});
 }
 
 TEST_CASE("rank loads that are incomplete, doubled or of two methods are refused by line") {

@@ -4,6 +4,7 @@
 #include <array>
 #include <charconv>
 #include <map>
+#include <numeric>
 
 #include "engine/base/index.h"
 #include "engine/routing/formats/trace_batches.h"
@@ -102,18 +103,76 @@ RankLoads read(const NamedText& file, const std::map<std::string, std::string>& 
   return loads;
 }
 
-/// Deals the choices begin to end - 1 of a layer, which are of expert e, to the sources in turn.
-void deal(uint32_t* counts, int64_t e, int64_t ranks, int64_t begin, int64_t end) {
-  for (int64_t s = 0; s < ranks; ++s) {
-    const auto up_to = [&](int64_t n) { return (n + ranks - 1 - s) / ranks; };
-    counts[s * ranks + e] = static_cast<uint32_t>(up_to(end) - up_to(begin));
+/// Returns the rows of each of the `each` experts of each rank in a layer, equally many but for one.
+/// Throws UserError for a rank that is missing.
+std::vector<int64_t> rows_of(const RankLoads& loads, int64_t step, int64_t layer,
+                             const std::vector<int64_t>& ranks, int64_t each,
+                             const std::string& file) {
+  std::vector<int64_t> rows;
+  for (const int64_t rank : ranks) {
+    const auto at = loads.find({step, layer, rank});
+    if (at == loads.end()) {
+      throw user_error("{}: iter {}, layer {}, rank {} is missing", file, step, layer, rank);
+    }
+    for (int64_t e = 0; e < each; ++e) rows.push_back((at->second + each - 1 - e) / each);
+  }
+  return rows;
+}
+
+/// The choices of the tokens of each node, which are dealt to experts.
+struct Deal {
+  uint32_t* counts = nullptr;               // [source, expert]
+  int64_t experts = 0, node = 0, each = 0;  // each: choices of a node
+  std::vector<int64_t> dealt;               // per node
+
+  /// Deals `rows` choices of expert e to the sources of node n in turn.
+  void from(int64_t n, int64_t e, int64_t rows) {
+    const int64_t begin = dealt[index(n)];
+    for (int64_t s = 0; s < node; ++s) {
+      const auto up_to = [&](int64_t i) { return (i + node - 1 - s) / node; };
+      counts[(n * node + s) * experts + e] +=
+          static_cast<uint32_t>(up_to(begin + rows) - up_to(begin));
+    }
+    dealt[index(n)] += rows;
+  }
+};
+
+/// Deals the rows of a layer's experts: each node's own rows to its experts in proportion, then
+/// what is left of an expert from the nodes that have choices left.
+void deal_layer(Deal d, const std::vector<int64_t>& rows) {
+  std::vector<int64_t> left = rows;
+  const int64_t nodes = std::ssize(d.dealt), held = d.experts / nodes;
+  for (int64_t n = 0; n < nodes; ++n) {
+    const auto first = rows.begin() + n * held;
+    const int64_t all = std::accumulate(first, first + held, int64_t{0});
+    int64_t sum = 0;
+    for (int64_t e = n * held; e < (n + 1) * held; ++e) {
+      __extension__ using Wide = __int128;
+      const auto kept = [&](int64_t upto) {
+        return all <= d.each ? upto : static_cast<int64_t>(Wide{upto} * d.each / all);
+      };
+      const int64_t own = kept(sum + rows[index(e)]) - kept(sum);
+      sum += rows[index(e)];
+      left[index(e)] -= own;
+      d.from(n, e, own);
+    }
+  }
+  int64_t n = 0;
+  for (int64_t e = 0; e < d.experts; ++e) {
+    while (left[index(e)] > 0) {
+      const int64_t moved = std::min(left[index(e)], d.each - d.dealt[index(n)]);
+      d.from(n, e, moved);
+      left[index(e)] -= moved;
+      if (left[index(e)] > 0) ++n;
+    }
   }
 }
 
 }  // namespace
 
 Trace trace_of_rank_loads(const NamedText& file, int64_t k,
-                          const std::map<std::string, std::string>& where) {
+                          const std::map<std::string, std::string>& where, int64_t node,
+                          int64_t experts_per_rank) {
   const RankLoads loads = read(file, where);
   if (loads.empty()) throw user_error("{}: no row has what `where` states", file.name);
   const std::vector<int64_t> steps = values_of<0>(loads), layers = values_of<1>(loads),
@@ -122,28 +181,25 @@ Trace trace_of_rank_loads(const NamedText& file, int64_t k,
   Trace t = {.steps = size(steps),
              .layers = size(layers),
              .ranks = size(ranks),
-             .experts = size(ranks),
+             .experts = size(ranks) * experts_per_rank,
              .k = k};
-  if (t.ranks > kMostRanks || k < 1 || k > t.ranks) {
-    throw user_error("{}: {} ranks and k = {}; allowed: 1 to {} ranks, k from 1 to their number",
-                     file.name, t.ranks, k, kMostRanks);
+  if (t.experts > kMostRanks || k < 1 || k > t.ranks) {
+    throw user_error("{}: {} experts and k = {}; allowed: 1 to {}, k from 1 to the number of ranks",
+                     file.name, t.experts, k, kMostRanks);
+  }
+  if (node == 0) node = t.ranks;
+  if (node < 1 || t.ranks % node != 0) {
+    throw user_error("{}: node = {}, allowed: a divisor of its {} ranks", file.name, node, t.ranks);
   }
   t.blocks.assign(layers.begin(), layers.end());
-  check_room(t, size(ranks) * static_cast<int64_t>(loads.size()), file.name);
+  check_room(t, t.experts * static_cast<int64_t>(loads.size()), file.name);
   for (const int64_t step : steps) {
     for (const int64_t layer : layers) {
       const size_t record = t.counts.size();
-      t.counts.resize(record + index(t.ranks * t.ranks));
-      int64_t dealt = 0;
-      for (int64_t e = 0; e < t.ranks; ++e) {
-        const auto at = loads.find({step, layer, ranks[index(e)]});
-        if (at == loads.end()) {
-          throw user_error("{}: iter {}, layer {}, rank {} is missing", file.name, step, layer,
-                           ranks[index(e)]);
-        }
-        deal(t.counts.data() + record, e, t.ranks, dealt, dealt + at->second);
-        dealt += at->second;
-      }
+      t.counts.resize(record + index(t.ranks * t.experts));
+      const std::vector<int64_t> rows =
+          rows_of(loads, step, layer, ranks, experts_per_rank, file.name);
+      const int64_t dealt = std::accumulate(rows.begin(), rows.end(), int64_t{0});
       if (dealt % (k * t.ranks) != 0) {
         throw user_error(
             "{}: iter {}, layer {}: the ranks compute {} rows, which is no multiple of {} ranks "
@@ -151,6 +207,12 @@ Trace trace_of_rank_loads(const NamedText& file, int64_t k,
             file.name, step, layer, dealt, t.ranks, k);
       }
       t.tokens = std::max(t.tokens, dealt / (k * t.ranks));
+      deal_layer({.counts = t.counts.data() + record,
+                  .experts = t.experts,
+                  .node = node,
+                  .each = dealt / t.ranks * node,
+                  .dealt = std::vector<int64_t>(index(t.ranks / node))},
+                 rows);
     }
   }
   finish_trace(t, file.name);

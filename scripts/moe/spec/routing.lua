@@ -107,7 +107,7 @@ M.IMPORT = {
   format = schema.changed({ format = FORMAT }, { format = {
     enum = { "csv", "megatron", "rank_loads", "tensorrt", "token_imbalance" },
     doc = FORMAT.doc .. "; rank_loads: rows that each rank computes, a CSV file with the columns "
-      .. "iter, layer, rank, token_num, read as one expert per rank" } }).format,
+      .. "iter, layer, rank, token_num" } }).format,
   files = { type = "list", of = { type = "string" }, required = true,
     doc = "files to read: megatron, one per rank; token_imbalance, the manifest.json of each step "
       .. "and layer; other formats, one file" },
@@ -118,6 +118,12 @@ M.IMPORT = {
   where = { type = "table", as = "table<string, string>",
     doc = "of rank_loads: value of each further column in the rows that count, for example "
       .. "{ method = 'LAER' }" },
+  node = { type = "integer", lo = 1, hi = 65535,
+    doc = "of rank_loads: successive ranks that compute rows of their own, as far as they can; "
+      .. "default: all" },
+  experts_per_rank = { type = "integer", lo = 1, hi = 1024,
+    doc = "of rank_loads: experts that share the rows of a rank; more than one where a token has "
+      .. "more than one of its choices on a rank; default: 1" },
   to = { type = "string", required = true,
     doc = "name of the trace to write, a file of the output folder" },
 }
@@ -175,8 +181,8 @@ local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
   only(c, { experts = { csv = true, megatron = true },
-    k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true } },
-    path, at)
+    k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true },
+    node = { rank_loads = true }, experts_per_rank = { rank_loads = true } }, path, at)
   for _, column in ipairs(schema.keys_of(c.where or {})) do
     text_of(c.where[column], path .. ".where." .. tostring(column), at)
   end
@@ -185,7 +191,8 @@ local function import(t)
     errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
       c.format, each or "one"), at)
   end
-  c.experts, c.k = c.experts or 0, c.k or 1
+  c.experts, c.k, c.node = c.experts or 0, c.k or 1, c.node or 0
+  c.experts_per_rank = c.experts_per_rank or 1
   errors.stop_in "policies"
   errors.stop_in "check"
   return write_claimed(c, "import", at)
