@@ -5,31 +5,41 @@
 --   moebench run --read FOLDER recipes/rank_loads.lua
 -- Assumed, as the file does not say it: one iteration is one step of one micro-batch (the rows are
 -- 16,384 tokens per GPU); the e8k2 model is Mixtral 8x7B; the e16k4 model has experts of half its
--- width, so that a layer is as large, and the file's 24 layers; every GPU sends equally many rows
--- to every other for its share of the load. The parameters that the methods gather, scatter or move
--- are left out: FSDP and LAER move the same number of bytes per layer, under compute. So is the
--- limit of memory: these systems shard parameters and states, while here each GPU keeps the expert
--- that computes its rows.
+-- width, so that a layer is as large, two per GPU with equal loads, and the file's 24 layers. The
+-- GPUs of a node compute the rows of its own tokens, each from all alike: the rows of the four
+-- nodes are equally many in all layers of FSDP and FlexMoE, and in 85% (e8k2) and 97% (e16k4) of
+-- those of LAER; what a node computes beyond its own comes from nodes that compute less. All GPUs
+-- meet in every exchange, as they do where a layer's parameters are gathered. The parameters that
+-- the methods gather, scatter or move are left out: FSDP and LAER move the same number of bytes per
+-- layer, under compute. So is the limit of memory: these systems shard parameters and states, while
+-- here each GPU keeps the experts that compute its rows.
 local moe = require "moe"
 
 local FILE = "token_analysis_backup.csv"
 local MODELS = { "mixtral-8x7b-e8k2", "mixtral-8x7b-e16k4" }
-local FIELDS = { ["mixtral-8x7b-e8k2"] = { k = 2, expert_ffn = 14336 },
-  ["mixtral-8x7b-e16k4"] = { k = 4, expert_ffn = 7168 } }
-local SEQ, EVEN = 8192, "even"
+-- held: experts per GPU, if the node has each once.
+local FIELDS = { ["mixtral-8x7b-e8k2"] = { k = 2, expert_ffn = 14336, held = 1 },
+  ["mixtral-8x7b-e16k4"] = { k = 4, expert_ffn = 7168, held = 2 } }
+local SEQ, EVEN, NODE = 8192, "even", 8  -- NODE: GPUs of a node
 local METHODS = { "FSDP", "FLEX", "LAER" }
 local ROWS = { METHODS[1], METHODS[2], METHODS[3], EVEN }
 -- GPUs of 8 per node with 200 Gb/s each, and with 50 Gb/s each.
 local CLUSTERS = { "a100", "p4de" }
 
+local STEPS = 1
 -- trace_of[model][method] = { file, sizes } of the trace of its loads.
 local trace_of = {}
 for _, model in ipairs(MODELS) do
   trace_of[model] = {}
-  for _, method in ipairs(METHODS) do
+  for _, method in ipairs(ROWS) do
+    local even = method == EVEN
     local file = moe.trace.import { format = "rank_loads", files = { FILE }, k = FIELDS[model].k,
-      where = { method = method, model_name = model }, to = model .. "_" .. method .. ".trace" }
+      node = NODE, experts_per_rank = FIELDS[model].held,
+      where = { method = even and METHODS[1] or method, model_name = model }, even = even or nil,
+      to = model .. "_" .. method .. ".trace" }
     trace_of[model][method] = { file = file, sizes = moe.trace.read(file) }
+    -- All iterations: the file has 10 and 30, and a trace of 10 is simulated three times.
+    STEPS = math.max(STEPS, trace_of[model][method].sizes.steps)
   end
 end
 
@@ -38,8 +48,7 @@ local function model_of(name, method)
   return moe.model.mixtral_8x7b { layers = sizes.layers, experts = sizes.experts,
     k = FIELDS[name].k, expert_ffn = FIELDS[name].expert_ffn, seq = SEQ,
     batch_per_device = sizes.tokens / SEQ,
-    routing = method == EVEN and moe.workload "balanced" {}
-      or moe.trace(trace_of[name][method].file) { cycle = true } }
+    routing = moe.trace(trace_of[name][method].file) { cycle = true } }
 end
 
 local function mean(list)
@@ -50,7 +59,6 @@ end
 
 -- Returns the largest over the mean load of the ranks, mean over iterations and layers.
 local function uneven(name, method)
-  if method == EVEN then return 1 end
   local all, t = {}, trace_of[name][method].sizes
   for step = 1, t.steps do
     for layer = 1, t.layers do
@@ -58,7 +66,10 @@ local function uneven(name, method)
       for _, row in ipairs(moe.loads { routing = moe.trace(trace_of[name][method].file) {},
           ranks = t.ranks, tokens = t.tokens, experts = t.experts, k = t.k, step = step,
           layer = layer }) do
-        for e, n in ipairs(row) do rows[e] = (rows[e] or 0) + n end
+        for e, n in ipairs(row) do
+          local rank = math.ceil(e / FIELDS[name].held)
+          rows[rank] = (rows[rank] or 0) + n
+        end
       end
       all[#all + 1] = math.max(unpack(rows)) / mean(rows)
     end
@@ -75,7 +86,7 @@ moe.run(moe.experiment { name = "rank_loads",
       cluster = moe.cluster[p.cluster] { nodes = 4 },
       systems = { moe.system "raf_rows" { recompute = again } } }
   end,
-  run = { { "simulate", steps = 10 } },
+  run = { { "simulate", steps = STEPS } },
   show = function(R)
     for _, name in ipairs(MODELS) do
       print(("\n%s on 32 A100: milliseconds per step, and times faster than FSDP"):format(name))

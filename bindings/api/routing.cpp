@@ -84,7 +84,7 @@ int trace_info(lua_State* L) {
 }
 
 // core.trace_import { format, files, experts or 0, k, where or none, node or 0,
-// experts_per_rank, to } -> path of the trace
+// experts_per_rank, even, to } -> path of the trace
 int trace_import(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.import");
@@ -102,13 +102,14 @@ int trace_import(lua_State* L) {
     const std::filesystem::path path = paths.at(manifest).get<std::string>();
     return files.read(path.parent_path() / file);
   };
-  const Trace trace = format == "megatron"   ? trace_of_megatron(named, experts)
-                      : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
-                      : format == "rank_loads"
-                          ? trace_of_rank_loads(named.at(0), k, where, f.integer("node"),
-                                                f.integer("experts_per_rank"))
-                      : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
-                                                    : trace_of_csv(named.at(0), experts, k);
+  const Trace trace =
+      format == "megatron"   ? trace_of_megatron(named, experts)
+      : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
+      : format == "rank_loads"
+          ? trace_of_rank_loads(named.at(0), k, where, f.integer("node"),
+                                f.integer("experts_per_rank"), f.flag("even", false))
+      : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
+                                    : trace_of_csv(named.at(0), experts, k);
   const std::filesystem::path to = files.writable(f.text("to"));
   write_file(to, trace_bytes(trace));
   lua_pushstring(L, to.c_str());

@@ -498,6 +498,9 @@ TEST_CASE("rows of a node's ranks are of its own tokens, and what is beyond come
   const Trace t = trace_of_rank_loads({"l.csv", head + "0,0,0,5\n0,0,1,3\n"}, 1, {}, 0, 2);
   CHECK(t.experts == 4);
   CHECK(t.counts == std::vector<uint32_t>{2, 1, 1, 0, 1, 1, 1, 1});
+  const std::string uneven = head + "0,0,0,9\n0,0,1,3\n0,0,2,4\n0,0,3,0\n";
+  CHECK(trace_of_rank_loads({"l.csv", uneven}, 1, {}, 2, 1, true).counts ==
+        std::vector<uint32_t>{2, 2, 0, 0, 2, 2, 0, 0, 0, 0, 2, 2, 0, 0, 2, 2});
 }
 
 TEST_CASE("rank loads that are incomplete, doubled or of two methods are refused by line") {

@@ -172,7 +172,7 @@ void deal_layer(Deal d, const std::vector<int64_t>& rows) {
 
 Trace trace_of_rank_loads(const NamedText& file, int64_t k,
                           const std::map<std::string, std::string>& where, int64_t node,
-                          int64_t experts_per_rank) {
+                          int64_t experts_per_rank, bool even) {
   const RankLoads loads = read(file, where);
   if (loads.empty()) throw user_error("{}: no row has what `where` states", file.name);
   const std::vector<int64_t> steps = values_of<0>(loads), layers = values_of<1>(loads),
@@ -197,14 +197,16 @@ Trace trace_of_rank_loads(const NamedText& file, int64_t k,
     for (const int64_t layer : layers) {
       const size_t record = t.counts.size();
       t.counts.resize(record + index(t.ranks * t.experts));
-      const std::vector<int64_t> rows =
-          rows_of(loads, step, layer, ranks, experts_per_rank, file.name);
+      std::vector<int64_t> rows = rows_of(loads, step, layer, ranks, experts_per_rank, file.name);
       const int64_t dealt = std::accumulate(rows.begin(), rows.end(), int64_t{0});
       if (dealt % (k * t.ranks) != 0) {
         throw user_error(
             "{}: iter {}, layer {}: the ranks compute {} rows, which is no multiple of {} ranks "
             "times k = {}",
             file.name, step, layer, dealt, t.ranks, k);
+      }
+      if (even) {
+        for (int64_t e = 0; e < t.experts; ++e) rows[index(e)] = (dealt + e) / t.experts;
       }
       t.tokens = std::max(t.tokens, dealt / (k * t.ranks));
       deal_layer({.counts = t.counts.data() + record,

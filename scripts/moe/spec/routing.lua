@@ -121,6 +121,8 @@ M.IMPORT = {
   node = { type = "integer", lo = 1, hi = 65535,
     doc = "of rank_loads: successive ranks that compute rows of their own, as far as they can; "
       .. "default: all" },
+  even = { type = "boolean",
+    doc = "of rank_loads: whether all ranks compute as many rows, in place of those of the file" },
   experts_per_rank = { type = "integer", lo = 1, hi = 1024,
     doc = "of rank_loads: experts that share the rows of a rank; more than one where a token has "
       .. "more than one of its choices on a rank; default: 1" },
@@ -182,7 +184,8 @@ local function import(t)
   local c = schema.check(M.IMPORT, t, path, at)
   only(c, { experts = { csv = true, megatron = true },
     k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true },
-    node = { rank_loads = true }, experts_per_rank = { rank_loads = true } }, path, at)
+    node = { rank_loads = true }, experts_per_rank = { rank_loads = true },
+    even = { rank_loads = true } }, path, at)
   for _, column in ipairs(schema.keys_of(c.where or {})) do
     text_of(c.where[column], path .. ".where." .. tostring(column), at)
   end
@@ -192,7 +195,7 @@ local function import(t)
       c.format, each or "one"), at)
   end
   c.experts, c.k, c.node = c.experts or 0, c.k or 1, c.node or 0
-  c.experts_per_rank = c.experts_per_rank or 1
+  c.experts_per_rank, c.even = c.experts_per_rank or 1, c.even or false
   errors.stop_in "policies"
   errors.stop_in "check"
   return write_claimed(c, "import", at)
