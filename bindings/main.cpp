@@ -1,4 +1,5 @@
 // The program: parses the command line, connects the processes of a job, and calls Host::main.
+#include <fcntl.h>
 #include <fmt/ranges.h>
 
 #include <cstdio>
@@ -10,6 +11,7 @@
 
 #include "bindings/command_line.h"
 #include "bindings/host/machine.h"
+#include "engine/base/lock.h"
 #include "engine/base/stop.h"
 #include "engine/base/utf8.h"
 #include "engine/comm/job/launch.h"
@@ -126,8 +128,11 @@ Failed run_recipe(moe::lua::HostOptions options, bool out_given) {
   // Removes a default output folder into which nothing was written.
   std::error_code error;
   if (writes && !out_given && root) {
-    fs::remove(options.out_dir, error);  // fails if the folder is not empty
-    fs::remove("out", error);
+    const moe::Descriptor folder(open(options.out_dir.c_str(), O_RDONLY | O_CLOEXEC));
+    if (folder.valid() && moe::try_lock(folder)) {  // nor has another process begun to write
+      fs::remove(options.out_dir, error);           // fails if the folder is not empty
+      fs::remove("out", error);
+    }
   }
   return failure;
 }

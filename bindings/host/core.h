@@ -39,7 +39,7 @@ void open_prophet(lua_State* L);
 /// Adds core.workload, core.loads and core.trace_routing, _info, _import and _export to the table
 /// on top, and makes the type of a routing model (api/routing.cpp).
 void open_routing(lua_State* L);
-/// Adds core.simulation_key, core.find_simulation, core.store_simulation, core.printed and
+/// Adds core.simulation_key, core.find_simulation, core.store_simulation, core.touched and
 /// core.workers to the table on top, and makes the type of workers (sweep/simulations.cpp).
 void open_simulations(lua_State* L);
 /// Makes the types of the arguments of a gate's route() (api/gate.cpp).

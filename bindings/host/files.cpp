@@ -4,16 +4,19 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
 
 #include "engine/base/errors.h"
+#include "engine/base/lock.h"
 
 namespace moe::lua {
 namespace fs = std::filesystem;
 namespace {
 
 constexpr int kMaxLinks = 40;  // the limit of Linux
+std::atomic<int64_t> all_reads{0};
 
 bool is_under(const fs::path& path, const fs::path& folder) {
   return std::mismatch(folder.begin(), folder.end(), path.begin(), path.end()).first ==
@@ -128,6 +131,10 @@ void check_path(const std::string& path) {
   throw user_error("'{}\\0': a path must not contain a NUL character", path.substr(0, nul));
 }
 
+int64_t Files::reads() {
+  return all_reads;
+}
+
 std::vector<fs::path> Files::roots() const {
   std::vector<fs::path> all = {options_.recipe_dir};
   for (const fs::path& folder : {options_.out_dir, fs::path("out")}) {
@@ -142,6 +149,7 @@ std::vector<fs::path> Files::roots() const {
 
 fs::path Files::readable(const std::string& path) const {
   check_path(path);
+  if (counts_ && !path.starts_with(options_.library.string() + "/")) ++all_reads;
   if (path.empty()) throw user_error("cannot read '': give the name of a file");
   std::vector<fs::path> places = {fs::absolute(path)};
   if (fs::path(path).is_relative()) {
@@ -158,7 +166,7 @@ fs::path Files::readable(const std::string& path) const {
     if (found.where == Found::Where::kInside) return std::move(found.real);
     if (found.where == Found::Where::kMissing && error == 0) error = found.error;
   }
-  if (error == ENOENT && places.size() > 1) {
+  if (error == ENOENT && !options_.recipe_dir.empty() && places.size() > 1) {
     throw user_error(
         "cannot read {}: there is no such file in the recipe's folder, the output folder or a "
         "folder of --read; a recipe may only read elsewhere if --read names the folder, --set the "
@@ -175,6 +183,24 @@ fs::path Files::readable(const std::string& path) const {
 
 std::string Files::read(const std::string& path) const {
   return read_file(readable(path), Links::kRefuse, options_.most_bytes);
+}
+
+// The lock is that of the folder itself, so that it leaves no file. A folder that this user cannot
+// list cannot be locked.
+void Files::lock_folder(const fs::path& root) const {
+  while (options_.lock && !lock_.valid()) {
+    const Descriptor folder = open_folder(root, true);
+    Descriptor list(openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!list.valid()) return;
+    lock(list, "output folder " + options_.out_dir.string(),
+         "wait until it has ended, or give --out another folder");
+    // A process that made the folder and wrote nothing into it may have removed it meanwhile.
+    struct stat locked {
+    }, there{};
+    const bool same = fstat(list.get(), &locked) == 0 && stat(root.c_str(), &there) == 0 &&
+                      locked.st_ino == there.st_ino && locked.st_dev == there.st_dev;
+    if (same) lock_ = std::move(list);
+  }
 }
 
 fs::path Files::writable(const std::string& name) const {
@@ -194,6 +220,7 @@ fs::path Files::writable(const std::string& name) const {
   if (!open_folder(root, true).valid()) {
     throw user_error("output folder {}: {}", options_.out_dir.string(), reason());
   }
+  lock_folder(root);
   const Descriptor folder = open_folder(path.parent_path(), true);
   if (!folder.valid() && errno == ELOOP) throw refuse(": its path has a symbolic link in it");
   if (!folder.valid()) throw run_error("cannot make {}: {}", path.parent_path().string(), reason());

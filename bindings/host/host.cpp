@@ -44,10 +44,13 @@ void* allocate(void* host, void* block, size_t old_size, size_t new_size) {
   return static_cast<Host*>(host)->limits().allocate(block, old_size, new_size);
 }
 
+bool is_root(const HostOptions& options) {
+  return options.processes == nullptr || options.processes->is_root();
+}
+
 // Returns whether progress is shown: by the commands run and calibrate, in a job only on rank 0.
 bool shows_progress(const HostOptions& options) {
-  const bool root = options.processes == nullptr || options.processes->is_root();
-  return root && (options.mode == "run" || options.mode == "calibrate");
+  return is_root(options) && (options.mode == "run" || options.mode == "calibrate");
 }
 
 Files::Options file_options(const HostOptions& options) {
@@ -56,6 +59,7 @@ Files::Options file_options(const HostOptions& options) {
     files.recipe_dir = std::filesystem::absolute(options.recipe).parent_path();
   }
   files.out_dir = options.out_dir;
+  files.library = options.scripts_dir;
   files.roots = {options.scripts_dir};
   for (const std::string& folder : options.readable) {
     files.roots.push_back(std::filesystem::canonical(folder));
@@ -69,6 +73,7 @@ Files::Options file_options(const HostOptions& options) {
   for (const std::string& folder : options.folders) files.named.emplace_back(folder);
   files.trust = options.trust;
   if (!options.trust) files.most_bytes = options.memory_cap / 2;  // as Limits allows
+  files.lock = options.mode == "run" && is_root(options);
   return files;
 }
 
@@ -253,7 +258,9 @@ void Host::evaluate_policies() {
   call(L, 1, 0);
   push_recipe();
   Failure failure;
+  files_.count_reads(false);
   const bool good = try_call(L, 0, 0, failure);
+  files_.count_reads(true);
   end_loading();
   if (!good && failure.kind != "stop") throw UserError(failure.message);
 }

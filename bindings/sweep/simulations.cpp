@@ -11,6 +11,7 @@
 #include "bindings/host/userdata.h"
 #include "bindings/sweep/simulation_cache.h"
 #include "bindings/sweep/workers.h"
+#include "engine/base/stop.h"
 
 namespace moe::lua {
 namespace {
@@ -66,6 +67,8 @@ struct Kept {
   void with(const Use& use) {
     try {
       use(*cache);
+    } catch (const Interrupted&) {
+      throw;
     } catch (const RunError& error) {
       give_up(error.what());
       use(*cache);
@@ -84,6 +87,8 @@ std::shared_ptr<Kept> kept_of(lua_State* L) {
       kept.cache = std::make_unique<SimulationCache>(simulations_beside(host.options().cache));
       const std::string warning = kept.cache->take_warning();
       if (!warning.empty()) std::fprintf(stderr, "moebench: %s\n", warning.c_str());
+    } catch (const Interrupted&) {
+      throw;
     } catch (const std::runtime_error& error) {
       kept.give_up(error.what());
     }
@@ -114,9 +119,9 @@ int store_simulation(lua_State* L) {
   return 0;
 }
 
-/// () -> how many lines the recipe and the library have printed
-int printed(lua_State* L) {
-  lua_pushnumber(L, static_cast<double>(Host::of(L).printed()));
+/// () -> how many lines were printed and how many files that are not the library's were asked for
+int touched(lua_State* L) {
+  lua_pushnumber(L, static_cast<double>(Host::of(L).printed() + Files::reads()));
   return 1;
 }
 
@@ -170,9 +175,9 @@ void open_simulations(lua_State* L) {
                                           {nullptr, nullptr}};
   new_inner_type<std::unique_ptr<Workers>>(L, kWorkersType, kMethods);
   static constexpr luaL_Reg kFunctions[] = {{"find_simulation", core_function<find_simulation>},
-                                            {"printed", core_function<printed>},
                                             {"simulation_key", core_function<simulation_key>},
                                             {"store_simulation", core_function<store_simulation>},
+                                            {"touched", core_function<touched>},
                                             {"workers", core_function<make_workers>},
                                             {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);

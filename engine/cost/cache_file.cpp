@@ -2,8 +2,6 @@
 
 #include <fcntl.h>
 #include <sqlite3.h>
-#include <sys/file.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -12,13 +10,13 @@
 #include <utility>
 
 #include "engine/base/errors.h"
+#include "engine/base/files.h"
+#include "engine/base/stop.h"
 
 namespace moe {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr int kBusyTimeoutMs = 20'000;
 
 /// Thrown when the file's content is not a valid cache; what() is the reason to rename the file.
 class Unreadable : public std::runtime_error {
@@ -30,20 +28,16 @@ class Unreadable : public std::runtime_error {
 class OpeningLock {
  public:
   OpeningLock(const std::string& path, const char* what)
-      : fd_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644)) {
-    if (fd_ < 0) {
+      : file_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0644)) {
+    if (!file_.valid()) {
       throw user_error("{} '{}': cannot open '{}.lock': {}", what, path, path,
                        std::strerror(errno));
     }
-    while (::flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
+    lock(file_, fmt::format("{} '{}'", what, path), "end that process, or give another --cache");
   }
-  ~OpeningLock() { ::close(fd_); }
-  OpeningLock(const OpeningLock&) = delete;
-  OpeningLock& operator=(const OpeningLock&) = delete;
 
  private:
-  int fd_;
+  Descriptor file_;
 };
 
 /// A database that is being opened, whose failures are Unreadable when the file's content is wrong
@@ -56,6 +50,7 @@ struct Opening {
   void expect(int code) const {
     const int primary = code & 0xff;
     if (primary == SQLITE_OK || primary == SQLITE_ROW || primary == SQLITE_DONE) return;
+    if (primary == SQLITE_BUSY) check_stop();
     const char* message = db != nullptr ? sqlite3_errmsg(db) : sqlite3_errstr(code);
     if (primary == SQLITE_NOTADB || primary == SQLITE_CORRUPT || primary == SQLITE_ERROR) {
       throw Unreadable(message);
@@ -135,6 +130,16 @@ void CacheFile::Close::operator()(sqlite3* db) const {
   sqlite3_close_v2(db);
 }
 
+// Called by SQLite when another process has a lock; `count`: how often it was for this lock.
+int CacheFile::wait_on(void* self, int count) {
+  auto* const file = static_cast<CacheFile*>(self);
+  if (count == 0 || !file->wait_) {
+    file->wait_.emplace(
+        fmt::format("{} '{}', which another process has locked", file->layout_.what, file->path_));
+  }
+  return file->wait_->again() ? 1 : 0;
+}
+
 void CacheFile::open() {
   db_.reset();
   sqlite3* raw = nullptr;
@@ -143,7 +148,7 @@ void CacheFile::open() {
   db_.reset(raw);
   const Opening opening{layout_, path_, raw};
   opening.expect(code);
-  sqlite3_busy_timeout(raw, kBusyTimeoutMs);
+  sqlite3_busy_handler(raw, wait_on, this);
   expect_layout(opening);
 }
 
@@ -193,6 +198,7 @@ void CacheFile::execute(const Statement& statement, const std::vector<Value>& va
   }
   const int code = sqlite3_step(raw);
   if (code == SQLITE_ROW && row) row(raw);
+  if (code == SQLITE_BUSY) check_stop();
   if (code != SQLITE_ROW && code != SQLITE_DONE) fail();
   sqlite3_reset(raw);
 }

@@ -14,6 +14,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/lock.h"
+
 struct sqlite3;
 struct sqlite3_stmt;
 
@@ -29,7 +31,9 @@ class CacheFile {
   };
 
   /// Opens the file, or creates it with its folders. The paths "" and ":memory:" give a cache in
-  /// memory. Throws UserError naming the path when the file or its folder cannot be written.
+  /// memory. Throws UserError naming the path when the file or its folder cannot be written. Waits
+  /// for a lock that another process has as a LockWait, here and in execute(), and throws RunError
+  /// when that was in vain, Interrupted when a stop was requested.
   CacheFile(const std::string& path, const Layout& layout);
 
   /// Returns the warning of opening the file, or "" when there is none; a second call returns "".
@@ -52,11 +56,13 @@ class CacheFile {
     void operator()(sqlite3* db) const;
   };
   [[noreturn]] void fail() const;
+  static int wait_on(void* self, int count);
   void open();
 
   Layout layout_;
   std::string path_, warning_;
   std::mutex mutex_;
+  std::optional<LockWait> wait_;
   std::unique_ptr<sqlite3, Close> db_;
 };
 

@@ -23,6 +23,7 @@ local pipemoe = require "moe.techniques.pipemoe"
 local plan = require "moe.run.plan"
 local policy = require "moe.spec.policy"
 local prophet = require "moe.techniques.prophet"
+local reached = require "moe.run.reached"
 local results = require "moe.results.results"
 local routing = require "moe.spec.routing"
 local schema = require "moe.base.schema"
@@ -158,6 +159,7 @@ function moe._main(mode, argument)
   if mode == "report" then return page.report(argument) end
   if mode == "export" then return export.export() end
   if mode == "diff" then return require("moe.results.diff").diff() end
+  reached.begin(moe)
   if mode == "check" then return check(argument) end
   local experiments = experiments_of(argument())
   experiment.check_run(experiments)

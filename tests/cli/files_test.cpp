@@ -321,6 +321,36 @@ TEST_CASE("earlier results are moved to folders of their own, whoever wrote them
   CHECK(fs::is_directory(at.path("work/o/figures")));
 }
 
+TEST_CASE("a folder that another process writes into is waited for, and both have their results") {
+  const Place at;
+  const std::string sweep =
+      "local moe = require 'moe' local n = {} for i = 1, 20 do n[i] = 2 * i end\n"
+      "return moe.experiment { name = 'x', over = { layers = n }, case = function(p) return { "
+      "systems = { moe.system 'raf' {} }, cluster = moe.cluster.p4de { nodes = 1 }, model = "
+      "moe.model.gpt2_moe { layers = p.layers, hidden = 64, heads = 4, seq = 64, "
+      "batch_per_device = 2, experts_per_device = 1 } } end }";
+  at.write("work/a.lua", sweep);
+  at.write("work/b.lua", "-- b\n" + sweep);
+  const std::string program = "timeout 100 " MOEBENCH_BINARY " run --out o --cache :memory: ";
+  const Outcome both =
+      at.shell(program + "a.lua > a.txt & " + program + "b.lua > b.txt; s=$?; wait $! && exit $s");
+  INFO(both.text);
+  CHECK(both.exit == 0);
+  CHECK(at.text("work/o/results.json").size() > 1000);
+  CHECK(at.text("work/o/1/results.json").size() > 1000);
+  // A signal ends the wait.
+  const int folder = open(at.path("work/o").c_str(), O_RDONLY);
+  REQUIRE(flock(folder, LOCK_EX) == 0);
+  const Outcome stopped =
+      at.shell("timeout -s TERM 3 " MOEBENCH_BINARY " run a.lua --out o --cache :memory:");
+  close(folder);
+  INFO(stopped.text);
+  CHECK(stopped.text.find("process " + std::to_string(getpid())) != std::string::npos);
+  CHECK(stopped.text.find("interrupted") != std::string::npos);
+  CHECK(fs::exists(at.path("work/o/results.json")));
+  CHECK_FALSE(fs::exists(at.path("work/o/2")));
+}
+
 TEST_CASE("an export writes charts and tables into the folder that it is told, and nothing else") {
   const Place at;
   REQUIRE(at.run("local moe = require 'moe' return moe.experiment { name = 'x', systems = "

@@ -12,6 +12,7 @@
 #include <limits>
 
 #include "engine/base/errors.h"
+#include "engine/base/stop.h"
 
 namespace moe {
 namespace {
@@ -117,6 +118,19 @@ TEST_CASE("two processes write one cache at the same time and lose nothing") {
       CHECK(cache.find(key_of(writer, i), 0) == Samples{{writer, i}});
   }
   CHECK(cache.find("contended", 0)->ns.at(1) == kWrites - 1);
+}
+
+TEST_CASE("a request to stop ends the wait for a cache that another process has locked") {
+  const TempFolder folder;
+  ProfileCache cache(folder.file("profile.db"));
+  sqlite3* other = nullptr;
+  REQUIRE(sqlite3_open(folder.file("profile.db").c_str(), &other) == SQLITE_OK);
+  REQUIRE(sqlite3_exec(other, "BEGIN IMMEDIATE", nullptr, nullptr, nullptr) == SQLITE_OK);
+  request_stop();
+  CHECK_THROWS_AS(cache.store("key", {{1, 2, 3}}), Interrupted);
+  withdraw_stop();
+  sqlite3_close(other);
+  cache.store("key", {{1, 2, 3}});
 }
 
 TEST_CASE("a writer that is killed leaves all that it had stored") {

@@ -273,6 +273,9 @@ local function make_core(world, args)
         { __tostring = function(e) return e.message end })
     end,
     invalid_byte = function() end,
+    printable = function(text)
+      return (text:gsub("%c", function(c) return ("\\x%02x"):format(c:byte()) end))
+    end,
     kind_of = function(e) return type(e) == "table" and e.kind or "" end,
     nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
@@ -281,7 +284,7 @@ local function make_core(world, args)
     find_simulation = function(key) return unpack(world.outcomes[key] or {}) end,
     store_simulation = function(key, ...) world.outcomes[key] = { ... } end,
     simulation_key = function(parts) return key_of(parts) end,
-    printed = function() return #world.said end,
+    touched = function() return #world.said end,
     status = function(what, own, rest) world.status = { what, own, rest } end,
     row = function(text) world.rows[#world.rows + 1] = text end,
     undisturbed = function(f) f() end,
@@ -356,7 +359,12 @@ function M.run(text, args, mode, setup)
   core.caller = function() end  -- no recipe runs yet
   world.moe = fresh_library(core)
   core.caller = caller
-  world.globals = setmetatable({}, { __index = _G })
+  world.globals = {}
+  for name, value in raw_pairs(_G) do
+    if name ~= "package" then world.globals[name] = value end
+  end
+  world.globals._G = world.globals
+  debug.getregistry()["moe.recipe_globals"] = world.globals
   local chunk = setfenv(assert(loadstring(text, "@" .. RECIPE)), world.globals)
   local ok, err = pcall(world.moe._main, core.mode, chunk)
   if not ok then

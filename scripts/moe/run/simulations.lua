@@ -4,10 +4,13 @@
 -- the seed, this program with its library, and the recipe where it has policies in Lua.
 --
 -- A policy may read tables and variables of the recipe; their values are in the key. If it also
--- changes them, or prints, its simulations have effects: they are done one after the other in the
--- recipe's process, and are not kept.
+-- changes them, prints, or reads a file, its simulations have effects: they are done one after the
+-- other in the recipe's process, and are not kept. Neither are they if it reads what has no text
+-- (moe.run.reached).
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local policy = require "moe.spec.policy"
+local reached = require "moe.run.reached"
 local record = require "moe.run.record"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
@@ -16,6 +19,8 @@ local target = require "moe.spec.target"
 local typed = require "moe.base.typed"
 
 local M = {}
+
+local LIBRARY = core.scripts_dir .. "/"
 
 local count = { done = 0, found = 0 }
 
@@ -26,107 +31,52 @@ function M.counts(since)
   return { done = count.done - since.done, found = count.found - since.found }
 end
 
-local MOST_VALUES = 20000  -- of a policy's tables; with more, its simulations are not kept
-
-local LIBRARY = "@" .. core.scripts_dir .. "/"
-
-local function is_library(f)
-  local info = debug.getinfo(f, "S")
-  return info.what == "C" or info.source:sub(1, #LIBRARY) == LIBRARY
-end
-
-local add_value
-
--- Adds the variables and globals that a function of the recipe can reach.
-local function add_function(f, state)
-  if is_library(f) then return end
-  for i = 1, math.huge do
-    local name, value = debug.getupvalue(f, i)
-    if not name then break end
-    add_value(value, state)
-  end
-  add_value(getfenv(f), state)
-end
-
-local function add_table(t, state)
-  for key, value in pairs(t) do
-    add_value(key, state)
-    add_value(value, state)
-  end
-end
-
--- Adds a value to the list of texts `state`, and all that can be reached from it; tables and
--- functions are added once.
-function add_value(value, state)
-  local kind = type(value)
-  if #state >= MOST_VALUES then return end
-  if kind == "table" or kind == "function" then
-    local before = state.seen[value]
-    state[#state + 1] = kind .. (before or "")
-    if before then return end
-    state.n = state.n + 1
-    state.seen[value] = state.n
-    if kind == "table" then add_table(value, state) else add_function(value, state) end
-  else
-    state[#state + 1] = (kind == "number" and "%s%.17g" or "%s%s"):format(kind,
-      kind == "number" and value or kind == "userdata" and "" or tostring(value))
-  end
-end
-
 -- Returns whether a value has a function of the recipe in it, which most have not.
 local function has_function(value, seen)
-  if type(value) == "function" then return not is_library(value) end
-  if type(value) ~= "table" or seen[value] then return false end
+  if reached.is_own(value) then return true end
+  if type(value) ~= "table" or seen[value] or reached.is_fixed(value) then return false end
   seen[value] = true
   for _, v in next, value do
     if has_function(v, seen) then return true end
   end
-  return false
+  return has_function(debug.getmetatable(value), seen)
+end
+
+-- Returns the definitions of the recipe's placements in a list of alternatives. They are evaluated
+-- apart, in states of the ranks, so that the alternatives have only their names.
+local function placements_of(alternatives)
+  local list = {}
+  for _, candidates in ipairs(alternatives) do
+    for _, candidate in ipairs(candidates) do
+      for _, stage in ipairs(candidate.stages) do
+        local own = stage.placement and not stage.placement.library
+        if own then list[#list + 1] = policy.registry.placement[stage.name] end
+      end
+    end
+  end
+  return list
 end
 
 -- Returns the functions of the recipe in a specification and in the alternatives of a system.
 local function functions_of(spec, alternatives)
-  local list, seen = {}, {}
-  if not has_function({ spec, alternatives }, {}) then return list end
+  local list, seen, all = {}, {}, { spec, alternatives, placements_of(alternatives) }
+  if not has_function(all, {}) then return list end
   local function find(value)
-    if type(value) == "function" and not is_library(value) then list[#list + 1] = value end
-    if type(value) ~= "table" or seen[value] then return end
+    if reached.is_own(value) then list[#list + 1] = value end
+    if type(value) ~= "table" or seen[value] or reached.is_fixed(value) then return end
     seen[value] = true
     for _, v in pairs(value) do find(v) end
+    find(debug.getmetatable(value))
   end
-  find { spec, alternatives }
+  find(all)
   return list
-end
-
--- Returns a text of all values that the functions can reach, or nil if there are too many.
-local function state_of(functions)
-  if #functions == 0 then return "" end
-  local state = { seen = {}, n = 0 }
-  for _, module in pairs(package.loaded) do
-    if type(module) == "table" then state.seen[module] = 0 end
-  end
-  for _, f in ipairs(functions) do add_value(f, state) end
-  return #state < MOST_VALUES and table.concat(state, ",") or nil
-end
-
--- Returns whether a list of alternatives has a placement of the recipe, which is evaluated apart,
--- in states of the ranks: only the text of the recipe can change it.
-local function places_in_lua(alternatives)
-  for _, candidates in ipairs(alternatives) do
-    for _, candidate in ipairs(candidates) do
-      for _, stage in ipairs(candidate.stages) do
-        if stage.placement then return true end
-      end
-    end
-  end
-  return false
 end
 
 -- Returns the texts of files with op times of the user, which the cluster names.
 local function texts_of(cluster)
   local texts = {}
   for _, path in ipairs { cluster.collective_times or false, cluster.device.op_times or false } do
-    if path and path:sub(1, #core.scripts_dir) ~= core.scripts_dir then
+    if path and (path:sub(1, #LIBRARY) ~= LIBRARY or path:find("/../", #LIBRARY, true)) then
       texts[#texts + 1] = core.read_file(path)
     end
   end
@@ -159,9 +109,9 @@ end
 --- JSON text, the text of its trace or "", and whether the simulation had effects.
 function M.anew(spec, system, options)
   local functions = functions_of(spec, system_lib.expand(system))
-  local before, printed = state_of(functions), core.printed()
+  local before, touched = reached.text(functions), core.touched()
   local outcome, trace = simulate(spec, system, options)
-  local effects = not before or before ~= state_of(functions) or printed ~= core.printed()
+  local effects = not before or before ~= reached.text(functions) or touched ~= core.touched()
   return core.json_encode(outcome), trace, effects
 end
 
@@ -169,8 +119,7 @@ end
 function M.key(spec, system, options)
   local alternatives = system_lib.expand(system)
   local functions = functions_of(spec, alternatives)
-  local in_lua = #functions > 0 or places_in_lua(alternatives)
-  local state = state_of(functions)
+  local state, in_lua = reached.text(functions), #functions > 0
   return state and errors.call(system.at, core.simulation_key, { spec = spec,
     alternatives = alternatives, state = state, overlap = options.overlap,
     files = texts_of(spec.cluster), seed = core.args.seed,
