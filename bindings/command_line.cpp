@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <climits>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -20,11 +21,25 @@ namespace {
 std::string default_cache() {
   const char* xdg = std::getenv("XDG_CACHE_HOME");
   const char* home = std::getenv("HOME");
-  fs::path folder = xdg != nullptr && *xdg != '\0' ? fs::path(xdg)
-                    : home != nullptr              ? fs::path(home) / ".cache"
-                                                   : fs::temp_directory_path();
+  // A relative path would lie in whichever folder the program runs in.
+  const auto is_absolute = [](const char* path) { return path != nullptr && *path == '/'; };
+  const fs::path folder = is_absolute(xdg)    ? fs::path(xdg)
+                          : is_absolute(home) ? fs::path(home) / ".cache"
+                                              : fs::temp_directory_path();
   return (folder / "moebench" / "profile.sqlite").string();
 }
+
+// Refuses a path in whose folder the system could open no file, since it has too many bytes.
+const CLI::Validator kPathLength(
+    [](const std::string& path) {
+      std::error_code error;
+      fs::symlink_status(fs::absolute(path) / std::string(NAME_MAX / 2, 'x'), error);
+      const bool long_name = fs::path(path).filename().string().size() > NAME_MAX;
+      return long_name || error == std::errc::filename_too_long
+                 ? fmt::format("the path is too long for the system ({} bytes)", path.size())
+                 : "";
+    },
+    "");
 
 // Refuses arguments that are not UTF-8, since they may be written to JSON.
 void check_texts(int argc, char** argv) {
@@ -105,6 +120,7 @@ void add_recipe_options(CLI::App& command, HostOptions& options,
   command
       .add_option("--cache", options.cache,
                   "the file of measured times; simulations are kept beside it")
+      ->check(kPathLength)
       ->default_str(options.cache);
 }
 
@@ -125,7 +141,7 @@ CLI::App* add_calibrate(CLI::App& app, HostOptions& options, std::string& file) 
       ->add_option("--max-bytes", options.max_bytes,
                    "largest bytes of a rank in a collective; default: 64 MiB")
       ->check(CLI::Range(int64_t{4096}, int64_t{1} << 34));
-  command->add_option("--out", file, "the file to write")->default_str(file);
+  command->add_option("--out", file, "the file to write")->check(kPathLength)->default_str(file);
   return command;
 }
 
@@ -133,9 +149,10 @@ CLI::App* add_report(CLI::App& app, HostOptions& options, std::string& page) {
   CLI::App* command =
       app.add_subcommand("report", "one HTML page of the results in one or several folders");
   command->add_option("dir", options.folders, "folders that runs wrote")->required();
-  command->add_option(
-      "--out", page,
-      "the file to write; default: DIR/report.html for one folder, else ./report.html");
+  command
+      ->add_option("--out", page,
+                   "the file to write; default: DIR/report.html for one folder, else ./report.html")
+      ->check(kPathLength);
   return command;
 }
 
@@ -152,7 +169,8 @@ CLI::App* add_export(CLI::App& app, HostOptions& options, std::string& to) {
   CLI::App* command = app.add_subcommand(
       "export", "the charts of results as SVG, and their tables as CSV and LaTeX");
   command->add_option("dir", options.folders, "a folder that a run wrote")->required()->expected(1);
-  command->add_option("--out,--to", to, "the folder to write to; default: DIR/figures");
+  command->add_option("--out,--to", to, "the folder to write to; default: DIR/figures")
+      ->check(kPathLength);
   return command;
 }
 
@@ -174,7 +192,8 @@ Command::Command() {
   app.require_subcommand(1);
   CLI::App* const recipe = app.add_subcommand("run", "run a recipe");
   add_recipe_options(*recipe, options, settings);
-  out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>");
+  out = recipe->add_option("--out", options.out_dir, "output folder; default: out/<recipe>")
+            ->check(kPathLength);
   add_recipe_options(
       *app.add_subcommand("check", "check a recipe and plan its runs, without running it"), options,
       settings);

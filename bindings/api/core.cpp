@@ -125,7 +125,8 @@ int warn(lua_State* L) {
   if (host.is_silent()) return 0;
   host.note_print();
   host.progress().erase();
-  if (is_root(host)) std::fprintf(stderr, "moebench: %s\n", printable(text_argument(L, 1)).c_str());
+  if (is_root(host))
+    std::fprintf(stderr, "moebench: %s\n", printable(shortened(text_argument(L, 1))).c_str());
   return 0;
 }
 
@@ -148,6 +149,12 @@ int invalid_byte(lua_State* L) {
   const auto at = first_invalid_byte(text_argument(L, 1));
   if (!at) return 0;
   lua_pushinteger(L, static_cast<lua_Integer>(*at + 1));
+  return 1;
+}
+
+// (text) -> the text with escapes for what would act on a terminal, as \x1b
+int printable_text(lua_State* L) {
+  push_text(L, printable(text_argument(L, 1)));
   return 1;
 }
 
@@ -323,6 +330,7 @@ int open_core(lua_State* L) {
                                             {"machine", core_function<machine>},
                                             {"nearest", core_function<nearest>},
                                             {"now", core_function<now>},
+                                            {"printable", core_function<printable_text>},
                                             {"read_file", core_function<read_readable_file>},
                                             {"row", core_function<row>},
                                             {"say", core_function<say>},

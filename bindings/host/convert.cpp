@@ -1,6 +1,8 @@
 #include "bindings/host/convert.h"
 
 #include <cmath>
+#include <set>
+#include <vector>
 
 #include "bindings/host/protected.h"
 #include "engine/base/errors.h"
@@ -160,8 +162,9 @@ void push_json(lua_State* L, const json& value) {
     case json::value_t::object:
       lua_createtable(L, 0, static_cast<int>(value.size()));
       for (const auto& [key, field] : value.items()) {
+        push_text(L, key);
         push_json(L, field);
-        lua_setfield(L, -2, key.c_str());
+        lua_rawset(L, -3);
       }
       break;
     default:
@@ -200,7 +203,22 @@ std::string json_text(const json& value, int indent) {
 json parse_json(const std::string& text, const std::string& what) {
   check_json_size(text, what);
   try {
-    return json::parse(text);
+    std::vector<std::set<std::string>> keys(kMaxDepth + 1);  // of the open object at each depth
+    json value = json::parse(text, [&](int depth, json::parse_event_t event, const json& parsed) {
+      if (depth >= kMaxDepth) {
+        throw user_error("{}: more than {} objects and arrays are in one another", what, kMaxDepth);
+      }
+      auto& known = keys[static_cast<size_t>(depth)];
+      if (event == json::parse_event_t::object_end) keys[static_cast<size_t>(depth) + 1].clear();
+      if (event == json::parse_event_t::key && !known.insert(parsed.get<std::string>()).second) {
+        throw user_error("{}: the key {} is there twice in one object; give it once", what,
+                         parsed.dump());
+      }
+      return true;
+    });
+    const size_t nul = text.find('\0');  // which the library takes for the end of the text
+    if (nul == std::string::npos) return value;
+    throw user_error("{}: the text is not JSON at byte {}, which is NUL", what, nul + 1);
   } catch (const json::parse_error& e) {
     throw user_error("{}: the text is not JSON at byte {}", what, e.byte);
   } catch (const json::out_of_range&) {

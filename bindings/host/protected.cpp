@@ -7,6 +7,7 @@
 
 #include "bindings/host/host.h"
 #include "bindings/host/stack.h"
+#include "engine/base/utf8.h"
 
 namespace moe::lua {
 namespace {
@@ -159,6 +160,7 @@ Failure pop_failure(lua_State* L) {
     const char* text = lua_tostring(L, top);
     failure = {"lua", text ? text : "an error value that is not a string", ""};
   }
+  failure.message = shortened(std::move(failure.message));
   lua_settop(L, top - 1);
   return failure;
 }

@@ -150,11 +150,18 @@ int undefined_global(lua_State* L) {
                    near.empty() ? "" : fmt::format(". Did you mean '{}'?", near));
 }
 
+// Returns the name under which a chunk of the recipe is loaded. That code is the library's, which
+// signals do not end, is told by its name, so that one that lies or claims to lie there gets a slash.
+std::string own_name(lua_State* L, std::string name) {
+  const bool taken = name.starts_with("@" + Host::of(L).options().scripts_dir + "/");
+  return taken ? name.insert(1, "/") : name;
+}
+
 int load_text(lua_State* L) {
   size_t size = 0;
   const char* text = luaL_checklstring(L, 1, &size);
-  const char* name = luaL_optstring(L, 2, "=(load)");
-  if (luaL_loadbufferx(L, text, size, name, "t") != 0) {
+  const std::string name = own_name(L, luaL_optstring(L, 2, "=(load)"));
+  if (luaL_loadbufferx(L, text, size, name.c_str(), "t") != 0) {
     lua_pushnil(L);
     lua_insert(L, -2);
     return 2;
@@ -434,7 +441,12 @@ void open_libraries(lua_State* L) {
 }
 
 void push_chunk(lua_State* L, const std::string& text, const std::string& name) {
-  if (luaL_loadbufferx(L, text.data(), text.size(), ("@" + name).c_str(), "t") != 0) {
+  const std::string chunk = own_name(L, "@" + name);
+  if (text.starts_with('\033')) {
+    throw user_error("{}: the file has bytecode, not Lua; give the Lua file from which it was made",
+                     name);
+  }
+  if (luaL_loadbufferx(L, text.data(), text.size(), chunk.c_str(), "t") != 0) {
     throw LuaError({"user", pop_failure(L).message, ""});
   }
   Host::of(L).add_code(text);

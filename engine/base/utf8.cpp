@@ -75,4 +75,11 @@ std::string printable(std::string_view text) {
   return out;
 }
 
+std::string shortened(std::string text) {
+  constexpr size_t kMost = 8000, kEnd = 1000;
+  if (text.size() <= kMost) return text;
+  const std::string note = fmt::format(" [{} bytes are left out] ", text.size() - kMost);
+  return text.replace(kMost - kEnd, text.size() - kMost, note);
+}
+
 }  // namespace moe

@@ -19,4 +19,8 @@ std::optional<size_t> first_invalid_byte(std::string_view text);
 /// bytes that are not UTF-8. The result is UTF-8.
 std::string printable(std::string_view text);
 
+/// Returns the text, or of one with more than 8,000 bytes its begin and its end, and between them
+/// how many bytes are left out: for messages, which may quote what a recipe made.
+std::string shortened(std::string text);
+
 }  // namespace moe

@@ -242,6 +242,41 @@ TEST_CASE("what stands at the name of the cache and is no file is refused before
   }
 }
 
+TEST_CASE("files and paths that nobody meant to give are named, in few words") {
+  const Scratch s;
+  const auto config = [&](const std::string& text) {
+    return run(
+        MOEBENCH_BINARY " run " +
+        s.file("c.lua", "require('moe').model.from_config '" + s.file("config.json", text) + "'") +
+        " --out " + s.path("out"));
+  };
+  check_error(config(std::string(300000, '[')), 1, {"c.lua:1:", "config.json: ", "more than 64"});
+  check_error(config(std::string("{}\0junk", 7)), 1,
+              {"c.lua:1:", "config.json: ", "byte 3", "NUL"});
+  check_error(config("{\"a\": {\"b\": 1, \"\\u0062\": 2}}"), 1,
+              {"c.lua:1:", "config.json: ", "\"b\" is there twice"});
+  check_error(run(MOEBENCH_BINARY " run " + s.file("bc.lua", "\033LJ\002")), 1,
+              {"bc.lua: the file has bytecode"});
+  const std::string recipe = s.file("r.lua", "print(1)");
+  for (const std::string& text : {std::string(4200, 'y'), [] {
+                                    std::string deep;
+                                    while (deep.size() < 4200) deep += "y/";
+                                    return deep;
+                                  }()}) {
+    check_error(run(MOEBENCH_BINARY " run " + recipe + " --out " + text), 2, {"--out", "bytes"});
+  }
+  const Outcome large =
+      run(MOEBENCH_BINARY " run " + s.file("e.lua", "error(('x'):rep(5e7) .. ' the end')"));
+  check_error(large, 1, {"e.lua:1: xxx", "bytes are left out", "the end"});
+  CHECK(large.text.size() < 20000);
+  for (const char* home : {"HOME= ", "HOME=. "}) {
+    check_error(run("cd " + s.path("") + "; XDG_CACHE_HOME= TMPDIR=" + s.path("") + " " + home +
+                    MOEBENCH_BINARY " run r.lua"),
+                0, {"1"});
+    CHECK_FALSE(fs::exists(s.path(".cache")));
+  }
+}
+
 TEST_CASE("what was printed stays when a deadline ends the process") {
   const Scratch s;
   const std::string recipe = s.file(

@@ -208,6 +208,7 @@ TEST_CASE("a signal ends what takes long: simulated steps, a pass, a loop, a che
            "end end }\nmoe.plan { model = model(), " +
                cluster + ", system = moe.system 'mine' { p {} } }",
            std::string("while true do end"),
+           std::string("load('while true do end', '@" MOE_SOURCE_DIR "/scripts/moe/x.lua')()"),
            "moe.plan { model = model(), " + cluster +
                ", system = moe.system 'raf' {} }\nlocal s = ('a'):rep(60):find(('a*'):rep(40) .. "
                "'b')"}) {

@@ -1,14 +1,23 @@
 -- Tables as CSV and as LaTeX. A table is { kind = "table", name = the part of a file's name,
 -- title =, rows = as aligned.text takes them, keys = number of columns in which an empty cell means
 -- that of the row above, or nil, notes = lines on its numbers, or nil }.
+local core = require "moe.core"
 local html = require "moe.results.page.html"
 
 local M = {}
 
-local function text_of(cell) return (tostring(cell):gsub("%s+", " ")) end
+local function text_of(cell) return core.printable((tostring(cell):gsub("%s+", " "))) end
 
+local NUMBER = "^([-+%d.e]+)[x%%]? ?[%a!]*$"  -- its unit, or a mark, may stand behind it
+local RANGE = "^[-+%d.e]+%.%.[-+%d.e]+ ?!?$"
+
+-- A spreadsheet takes a cell for a formula, and evaluates it, if it begins with one of = + - @ and
+-- is no number; it takes one that begins with ' for a text.
 local function csv_cell(cell)
   local text = text_of(cell)
+  local safe = not text:find "^ ?[=+@-]" or text == "-" or tonumber(text:match(NUMBER))
+    or text:find(RANGE)
+  if not safe then text = "'" .. text end
   return text:find '[",]' and ('"%s"'):format(text:gsub('"', '""')) or text
 end
 

@@ -95,6 +95,32 @@ test("a plan that no device holds has no bar, and a run without an end is named"
   expect.equal(count(page, '32 devices, simulated" class="chart"'), 1)
 end)
 
+test("a trace that was deleted leaves out its timeline and nothing else", function()
+  local files = folder()
+  local all = count(assert(page_of(files)), "<svg")
+  files["old/trace-001-raf-simulated.json"] = nil
+  local page = assert(page_of(files))
+  has(page, "their files cannot be read: trace-001-raf-simulated.json", "Timelines")
+  assert(count(page, "<svg") >= all - 1, "more than one chart is missing")
+  for name in pairs(files) do
+    if name:find "trace%-" then files[name] = nil end
+  end
+  has(assert(page_of(files)), "cannot be read: trace-0", ", trace-0", "1.25x")
+end)
+
+test("in CSV no text is a formula, and no control character is in CSV or LaTeX", function()
+  local tables = require "moe.results.tables"
+  for text, csv in pairs { ["=1+1"] = "'=1+1", ["+cmd"] = "'+cmd", ["@SUM(1)"] = "'@SUM(1)",
+    ["-1+1"] = "'-1+1", ["\t=1"] = "' =1", ["\r@x"] = "' @x", ['=a,"b'] = '"\'=a,""b"',
+    ["-x"] = "'-x", ["-3.5"] = "-3.5", ["+10.0%"] = "+10.0%", ["-1.5e-07"] = "-1.5e-07",
+    ["-"] = "-", ["-0.2x"] = "-0.2x", ["-1..2"] = "-1..2", [-7] = "-7", ["a=b"] = "a=b",
+    ["a\27[1m\0"] = "a\\x1b[1m\\x00", ["2.5 ms"] = "2.5 ms" } do
+    local t = { title = "t\27", rows = { { "x" }, { text } } }
+    expect.equal(tables.csv(t), "x\n" .. csv .. "\n")
+    assert(not tables.latex(t):find "[%z\1-\9\11-\31\127]", tables.latex(t))
+  end
+end)
+
 test("files that cannot be read as results are named, with the field", function()
   local function refused(name, text, ...)
     local files = folder()
@@ -139,7 +165,6 @@ test("files that cannot be read as results are named, with the field", function(
       ("runs[2].%s: is not of the type that is written, "):format(name))
   end
   refused(results, with(function(d) d.claims[1].lo = nil end), results, "claims[1].lo: is missing")
-  refused(trace, nil, "cannot read " .. trace)
   refused(trace, "[", trace)
   refused(trace, "{}", trace, "traceEvents: is missing")
   refused(trace, TRACE:gsub('"dur":1000', '"dur":"x"'), trace, "traceEvents[4].dur: is a string")

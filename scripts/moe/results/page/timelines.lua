@@ -1,5 +1,6 @@
 -- The blocks (page/blocks.lua) of timelines: those of a point have one axis and stand together.
 local blocks = require "moe.results.page.blocks"
+local core = require "moe.core"
 local differences = require "moe.results.report.differences"
 local format = require "moe.results.report.format"
 local html = require "moe.results.page.html"
@@ -51,28 +52,39 @@ local function captions(R)
   return out
 end
 
--- Returns the timelines that are shown, a list of { run, group, place, trace }, and the names of
--- the others.
+-- Returns the trace of a run, or nil if its file is gone, which it says: the numbers of the run are
+-- in results.json.
+local function read_trace(dir, run)
+  local found, why = pcall(core.read_file, dir .. "/" .. run.trace)
+  if found then return trace.read(dir, run) end
+  core.warn(("%s; the run's timeline is left out"):format(why))
+end
+
+-- Returns the timelines that are shown, a list of { run, group, place, trace }, the names of the
+-- others, and the names of those that cannot be read.
 local function chosen(dir, R)
-  local shown, left_out = {}, {}
+  local shown, left_out, lost = {}, {}, {}
   for _, item in ipairs(traced(R)) do
-    item.trace = #shown < MAX_TIMELINES and trace.read(dir, item.run)
-    local why = not item.trace and "" or trace.too_large(item.trace, timeline.MAX_ROWS)
-    if why then
+    local wanted = #shown < MAX_TIMELINES
+    item.trace = wanted and read_trace(dir, item.run)
+    local why = not wanted and "" or item.trace and trace.too_large(item.trace, timeline.MAX_ROWS)
+    if wanted and not item.trace then
+      lost[#lost + 1] = item.run.trace
+    elseif why then
       left_out[#left_out + 1] = item.run.trace .. (why ~= "" and (" (%s)"):format(why) or "")
     else
       shown[#shown + 1] = item
     end
   end
   table.sort(shown, function(a, b) return a.place < b.place end)
-  return shown, left_out
+  return shown, left_out, lost
 end
 
 --- Returns the blocks of the timelines of the runs R, whose traces are in the folder `dir`.
 function M.blocks(dir, R)
   local with_trace = R:where { trace = function(name) return name ~= nil end }
-  local shown, left_out = chosen(dir, with_trace)
-  if #shown + #left_out == 0 then return {} end
+  local shown, left_out, lost = chosen(dir, with_trace)
+  if #shown + #left_out + #lost == 0 then return {} end
   local caption, longest, by_group = captions(with_trace), {}, {}
   local out = { blocks.html { html.h3 { "Timelines" },
     html.p { "One row per lane of a rank; runs of the same point have axes of equal length and "
@@ -94,6 +106,10 @@ function M.blocks(dir, R)
   if #left_out > 0 then
     out[#out + 1] = blocks.text { "Not shown here; open in Perfetto or chrome://tracing: "
       .. table.concat(left_out, ", ") }
+  end
+  if #lost > 0 then
+    out[#out + 1] = blocks.text { "Left out, since their files cannot be read: "
+      .. table.concat(lost, ", ") }
   end
   return out
 end
