@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <map>
+#include <tuple>
 
 #include "bindings/host/machine.h"
 #include "engine/base/names.h"
@@ -33,7 +34,7 @@ std::string default_cache() {
 const CLI::Validator kPathLength(
     [](const std::string& path) {
       std::error_code error;
-      fs::symlink_status(fs::absolute(path) / std::string(NAME_MAX / 2, 'x'), error);
+      std::ignore = fs::symlink_status(fs::absolute(path) / std::string(NAME_MAX / 2, 'x'), error);
       const bool long_name = fs::path(path).filename().string().size() > NAME_MAX;
       return long_name || error == std::errc::filename_too_long
                  ? fmt::format("the path is too long for the system ({} bytes)", path.size())

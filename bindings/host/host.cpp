@@ -252,13 +252,13 @@ std::optional<Failure> Host::main(const std::string& argument) {
 
 void Host::evaluate_policies() {
   lua_State* L = state();
+  files_.count_reads(false);
   begin_loading();
   lua_getglobal(L, "require");
   lua_pushliteral(L, "moe");
   call(L, 1, 0);
   push_recipe();
   Failure failure;
-  files_.count_reads(false);
   const bool good = try_call(L, 0, 0, failure);
   files_.count_reads(true);
   end_loading();
