@@ -252,6 +252,60 @@ test("a spread of executed samples above a tenth of the median is marked", funct
   assert(not output(1.08):find("!", 1, true))
 end)
 
+-- Runs raf, which takes 10 ms, and eplb, which takes 8, but 30 in the fourth and the eighth step.
+local function with_moves()
+  return expect.runs(expect.HEAD .. [[
+return moe.experiment { name = "x", model = m, cluster = moe.cluster.p4de { nodes = 2 },
+  systems = { moe.system "raf" {}, moe.system "eplb" {} },
+  run = { "simulate", { "cpu", ranks = 2, steps = 9 } } }
+]], nil, "run", function(w, core)
+    w.asked = {}
+    local plan = core.plan
+    local function steps(p, t, n)
+      local samples = {}
+      for i = 1, n do
+        samples[i] = p.spec.system.name == "raf" and 10 or i % 4 == 0 and 30 or 8
+        if t.metrics then t.metrics[i].iteration_ms = samples[i] end
+      end
+      t.samples_ms = samples
+    end
+    core.plan = function(spec)
+      local p = plan(spec)
+      local run, simulate = p.run, p.simulate
+      p.run = function(self, options)
+        local r = run(self, options)
+        steps(p, r, 9)
+        return r
+      end
+      p.simulate = function(self, options)
+        local sim = simulate(self, options)
+        table.insert(w.asked, options and options.statistic or "mean")
+        steps(p, sim, 8)
+        sim.iteration_ms = spec.system.name == "raf" and 10 or 13.5
+        sim.load_imbalance = spec.system.name == "raf" and 2 or 1.25
+        return sim
+      end
+      return p
+    end
+  end)
+end
+
+test("where steps differ the mean is the headline, with median, range and imbalance beside it",
+  function()
+    local w = with_moves()
+    for _, part in ipairs { "Times are means over 8 steps, which differ; moves of experts count",
+      "imbalance max/mean\n", "13.5  8.00 (8.00..30.0)", "0.74x", "1.25\n",
+      "Means over the 8 steps after the first, since systems here place experts",
+      "8.00, 8.00..30.0 !", "ratio of means with its 95% interval", "1.350 (" } do
+      assert(w.output:find(part, 1, true), part .. "\n" .. w.output)
+    end
+    local run = w.results.runs[#w.results.runs]
+    expect.equal({ run.system, run.statistic, run.iteration_ms, run.median_ms },
+      { "eplb", "mean", 13.5, 8 })
+    expect.equal({ w.asked[1], w.asked[#w.asked] }, { "mean", "mean_after_first" })
+    assert(not runs_with(function() end).output:find("[Mm]eans"))
+  end)
+
 -- Executed runs of 13 steps; factor(system, step) multiplies the time of a step.
 local function compared(factor, steps)
   local n = 0
@@ -426,6 +480,15 @@ test("a run is marked as disturbed where others took more than 5% of the cores",
   assert(marked.output:find("? raf was disturbed: " .. run.disturbed, 1, true), marked.output)
   expect.equal(quiet.results.runs[#quiet.results.runs].disturbed, nil)
   assert(not quiet.output:find("?", 1, true), quiet.output)
+  -- One line above a table whose rows are all disturbed, none if one is not.
+  local head = "\nNothing in this table but its memory can be trusted: the machine was busy"
+  local at, above = marked.output:find(head, 1, true), marked.output:find("\nsystem ", 1, true)
+  assert(at and at < above and not quiet.output:find(head, 1, true), marked.output)
+  local first = true
+  local some = runs_with(function(r)
+    r.machine_state[#r.machine_state].others, first = first and 0.01 or 0.12, false
+  end)
+  assert(some.output:find("was disturbed", 1, true) and not some.output:find(head, 1, true))
 end)
 
 test("a short run is marked only where the count of 10 ms per core is not what makes it", function()
@@ -446,6 +509,7 @@ test("a prediction from times of a disturbed machine is marked, with their numbe
     expect.equal(w.globals.R.runs[#w.globals.R.runs].prediction.disturbed_ops, number)
     assert(w.output:find("% ?", 1, true), w.output)
     assert(w.output:find(says, 1, true), w.output)
+    assert(not w.output:find("can be trusted", 1, true), w.output)
   end
   local w = expect.runs(recipe())
   expect.equal(w.globals.R.runs[#w.globals.R.runs].prediction.disturbed_ops, nil)

@@ -144,7 +144,8 @@ function Plan:simulate(options)
   end
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
   for _, row in ipairs(TABLES.metrics) do out[row.name] = out[row.name] or 0 end
-  out.samples_ms = { out.iteration_ms }
+  out.samples_ms, out.median_ms = { out.iteration_ms }, out.iteration_ms
+  out.statistic = options and options.statistic == "median" and "median" or "mean"
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
   out.busiest_lane_ms, out.critical_path_ms = out.lower_bound_ms, out.lower_bound_ms
   out.alone_ms, out.measured_share, out.extrapolated_share = { all_to_all = 1 }, 0, 0

@@ -86,7 +86,9 @@ local function time_of(run)
   local samples = {}
   for i = 2, #run.samples_ms do samples[i - 1] = run.samples_ms[i] end
   if #samples == 0 then return ("%.4g"):format(run.iteration_ms), run.iteration_ms end
-  local ms, lo, hi = paired.median(samples)
+  local ones = {}
+  for i in ipairs(samples) do ones[i] = 1 end
+  local ms, lo, hi = paired[run.statistic or "median"](samples, ones)
   return lo and ("%.4g (%.4g..%.4g)"):format(ms, lo, hi) or ("%.4g"):format(ms), ms, lo, hi
 end
 
@@ -145,6 +147,7 @@ local function setting_of(run)
   for _, name in ipairs { "all_reduce", "zero", "recompute", "choice" } do
     if run[name] ~= nil then leaves(run[name], name, out) end
   end
+  if format.steps_differ(run) then leaves(run.statistic or "median", "statistic", out) end
   local stages = {}
   for _, stage in ipairs(run.stages or {}) do stages[stage.name] = stage.options end
   return leaves(stages, "passes", out)
@@ -216,7 +219,7 @@ local function say_speed(pairs_of)
   end
   if #ratios > 0 then
     core.say(("A fixed piece of work took %.3f times as long after as before; intervals are of the "
-      .. "steps' medians and do not contain this"):format(ratios:median()))
+      .. "runs' times and do not contain this"):format(ratios:median()))
   end
 end
 

@@ -9,8 +9,8 @@ local M = {}
 
 -- A search's mixes, and a run of its front.
 local SEEN = { iteration_ms = "number", peak_bytes = "number", ["label?"] = "string" }
-local FOUND = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
-  hidden_comm_ms = "number", wait_ms = "number", peak_bytes = "number", system = "string",
+local FOUND = { iteration_ms = "number", compute_ms = "number", comm_ms = "number",
+  exposed_comm_ms = "number", hidden_comm_ms = "number", peak_bytes = "number", system = "string",
   ["choice?"] = "string", ["oom?"] = "boolean" }
 local MOVED = { { constant = "string", lo = "number", hi = "number", ["at_lo?"] = "number",
   ["at_hi?"] = "number" } }
@@ -37,15 +37,16 @@ local FOLDER = { version = "string", seed = "number", ["date?"] = "string", ["li
     refused = { { techniques = "string", why = "string", n = "number" } },
     policies = { { policy = "string", n = "number", refused = "number", ["why?"] = "string",
       ["best_ms?"] = "number", ["techniques?"] = "string" } },
-    ["bound_ms?"] = "number", ["least_bound_ms?"] = "number", searched_s = "number",
+    ["beyond?"] = "string", ["bound_ms?"] = "number", ["least_bound_ms?"] = "number",
+    searched_s = "number",
     ["budget_s?"] = "number", ["interrupted?"] = "boolean",
     model = "string", cluster = "string", devices = "number", memory_bytes = "number",
     steps = "number", cached = "number", took_s = "number", simulated = "number",
     no_rows = "number", ["no_room?"] = "string", excluded = "number",
     not_allowed = "number", too_large = "number", space = "number", exhaustive = "boolean" } },
 }
-local TIMES = { iteration_ms = "number", compute_ms = "number", exposed_comm_ms = "number",
-  hidden_comm_ms = "number", wait_ms = "number" }
+local TIMES = { iteration_ms = "number", compute_ms = "number", comm_ms = "number",
+  exposed_comm_ms = "number", hidden_comm_ms = "number" }
 local ENDED = schema.merged(TIMES, { provenance = "string", samples_ms = { "number" } })
 local SIMULATED = { point = "table" }
 local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders = { "string" },

@@ -57,8 +57,14 @@ local ROWS = {
   { "measured_share", "number",
     "share of the ops' time that measurements around their sizes give" },
   { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
-  { "lower_bound_ms", "number", "a time below which no schedule of the ops is, in the step with "
-    .. "the median time: the larger of busiest_lane_ms and critical_path_ms" },
+  { "statistic", '"mean"|"median"?', "of which statistic over the steps iteration_ms and the "
+    .. "other times are: the mean of simulated steps; of executed steps, all but the first, the "
+    .. "median, or the mean where a system of the case places experts, since few steps move them" },
+  { "median_ms", "number?", "median of the steps' times, whatever `statistic` is" },
+  { "load_imbalance", "number?", "under a routing: rows of each layer's busiest rank divided by "
+    .. "the mean over ranks, mean over the simulated steps" },
+  { "lower_bound_ms", "number", "a time below which no schedule of the ops is, the mean over the "
+    .. "simulated steps: of each the larger of its busiest_lane_ms and critical_path_ms" },
   { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
   { "critical_path_ms", "number", "longest path of dependent ops" },
   { "overlap", "moe.Overlap?", "time of all-to-alls that weight gradients can hide" },
@@ -169,9 +175,9 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "hi_ms", "number?", "upper end" },
   { "inside", "boolean?", "whether `error` is within the interval; with same_routing_ms, within "
     .. "one that does not count how much the routing may vary" },
-  { "steady_ms", "number?", "mean of the run's steps between the quartiles, each as it would be at "
-    .. "the run's own speed: steps of the rehearsal beside the run say how slow the machine was in "
-    .. "each" },
+  { "steady_ms", "number?", "mean of the run's steps between the quartiles (`statistic` mean: of "
+    .. "all), each as it would be at the run's own speed: steps of the rehearsal beside it say "
+    .. "how slow the machine was in each" },
   { "error", "number", "steady_ms divided by same_routing_ms, or by same_speed_ms where that is "
     .. "absent, minus 1; without both as frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },

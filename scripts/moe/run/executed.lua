@@ -15,14 +15,15 @@ local M = {}
 
 local METRICS = record.METRICS
 
--- Returns the median of a metric over the steps after the first. The first step is slower (it
--- touches every page and fills the caches), so it only counts if it is the only one.
-local function median_of(metrics, key)
+-- Returns the median, or another statistic, of a metric over the steps after the first. The first
+-- step is slower (it touches every page and fills the caches), so it only counts if it is the only
+-- one.
+local function median_of(metrics, key, statistic)
   local list = values.new {}
   for i, m in ipairs(metrics) do
     if i > 1 or #metrics == 1 then list[#list + 1] = m[key] end
   end
-  return list:median()
+  return list[statistic or "median"](list)
 end
 
 -- Returns, for each rank, the medians over steps of the rank's statistics.
@@ -74,12 +75,14 @@ local function crowd(run)
     run.devices, cores, 1.1 * run.devices / cores)
 end
 
-local function executed_record(run, r)
+-- Adds the result r to the record of a run; statistic: over steps, "median" or "mean".
+local function executed_record(run, r, statistic)
   for _, k in ipairs(results.OF_RESULT) do run[k] = r[k] end
   run.stopped = r.stopped or nil
   run.samples_ms, run.unigram_entropy = r.samples_ms, r.unigram_entropy
   run.planner_error, run.placements = r.planner_error, record.placements(r.placements)
-  for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k) end
+  for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k, statistic) end
+  run.statistic, run.median_ms = statistic, median_of(r.metrics, "iteration_ms")
   run.executed_peak_bytes, run.ranks = r.peak_bytes, ranks_of(r.ranks)
   run.drops = core.array {}
   for step, layers in ipairs(r.moe) do
@@ -100,7 +103,8 @@ end
 local TURN_STEPS = 1
 
 -- Plans a job that is to be executed, which measures its ops. Returns { job, made, run = its
--- record }; predict() adds number and trace as add_run returns them.
+-- record, statistic = of its times over steps }; predict() adds number and trace as add_run
+-- returns them.
 local function planned(name, job)
   local entry = job.entry
   local made = target.plan(schema.merged(job.spec, {
@@ -115,7 +119,7 @@ local function planned(name, job)
     run[k] = entry[k]
   end
   run.parameters_from = entry.parameters
-  return { job = job, made = made, run = run }
+  return { job = job, made = made, run = run, statistic = made.sim.statistic }
 end
 
 -- The interval of a prediction holds the run's time in 9 of 10 runs. Its parts: FIT, the standard
@@ -262,7 +266,8 @@ local function at_same_speed(one, r)
     steady[i] = ms and ms / (1 + share * (compute - 1))
   end
   -- A run that ended after its first step has no other.
-  p.steady_ms = #steady > 0 and steady:middle() or run.iteration_ms
+  p.steady_ms = #steady > 0 and (one.statistic == "mean" and steady:mean() or steady:middle())
+    or run.iteration_ms
   p.error = p.steady_ms / at_speed - 1
   if one.of_known_routing then
     p.inside = math.abs(math.log(1 + p.error)) <= one.of_known_routing
@@ -274,7 +279,7 @@ end
 local function finished(one, r, done)
   local run, made = one.run, one.made
   if #r.losses == 0 then return end
-  executed_record(run, r)
+  executed_record(run, r, one.statistic)
   run.prediction.frozen_error = run.iteration_ms / run.prediction.iteration_ms - 1
   run.prediction.error = run.prediction.frozen_error
   run.record = select(2, options_of(one))

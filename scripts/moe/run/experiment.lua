@@ -69,8 +69,8 @@ M.CPU = schema.merged(M.CUDA, {
 
 M.SIMULATE = {
   steps = { type = "integer", lo = 1, hi = 1e6,
-    doc = "number of steps to simulate; the step with the median time is reported (steps differ "
-      .. "under a routing model). Default: 1, or 8 if a system places experts" },
+    doc = "number of steps to simulate, whose mean is reported (steps differ under a routing "
+      .. "model). Default: 1, or 8 if a system places experts" },
   edits = { type = train.EDITS,
     doc = "changes of the plans' graphs, as for the executor cuda; default: none" },
 }

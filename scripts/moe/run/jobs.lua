@@ -97,15 +97,20 @@ end
 
 -- Returns the options of a case's simulations. All systems of the case simulate the same number of
 -- steps. A run under a routing model is predicted step by step, since its loads are known: a
--- placement may begin to move experts in any of them.
+-- placement may begin to move experts in any of them. Predictions are of the statistic over steps
+-- that the executed run reports: the median, since single steps of a machine say little, or the
+-- mean if a system of the case places experts, which takes time in few of the steps.
 local function simulation_of(entry, case)
   local real = train.is_real(entry.kind)
   local steps = not real and entry.steps
     or real and case.model.routing and math.min(entry.steps, target.MOST_PREDICTED)
+  local statistic = real and "median" or nil
   for _, system in ipairs(case.systems) do
-    steps = steps or target.places(system) and target.PLACED_STEPS
+    if target.places(system) then
+      steps, statistic = steps or target.PLACED_STEPS, real and "mean_after_first" or nil
+    end
   end
-  return { steps = steps or nil, executor = not real and entry.kind or nil }
+  return { steps = steps or nil, executor = not real and entry.kind or nil, statistic = statistic }
 end
 
 local function simulate_jobs(e, entry, case)

@@ -110,10 +110,14 @@ schema.record("span", "span", "the time of one op on a lane", {
 })
 
 schema.record("sim result", "sim",
-  "a simulation: the metrics of the step with the median time, and more", {
+  "a simulation: the means of the steps' metrics, and more", {
     { "samples_ms", "number[]", "time of each step" },
     { "forward_ms", "number", "time until the forward's last op ends" },
-    { "lower_bound_ms", "number", "a time below which no schedule of that step's ops is" },
+    { "median_ms", "number", "median of the steps' times" },
+    { "load_imbalance", "number?", "under a routing: rows of each layer's busiest rank divided by "
+      .. "the mean over ranks, mean over the steps" },
+    { "statistic", "string", "mean: of which statistic over the steps the times are" },
+    { "lower_bound_ms", "number", "a time below which no schedule of the steps' ops is, the mean" },
     { "critical_path_ms", "number", "longest path of dependent ops" },
     { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
     { "peak_bytes", "integer", "peak memory of a device" },

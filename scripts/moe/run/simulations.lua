@@ -96,6 +96,8 @@ local function simulate(spec, system, options)
     options.traced and { keep = "last", links = true } or {}) }), system)
   local outcome, sim = record.of_plan(made), made.sim
   for _, k in ipairs(record.METRICS) do outcome[k] = sim[k] end
+  outcome.statistic, outcome.median_ms = sim.statistic, sim.median_ms
+  outcome.load_imbalance = sim.load_imbalance
   outcome.forward_ms = sim.forward_ms
   if options.overlap then
     outcome.overlap = errors.call(system.at, made.plan.overlap, made.plan)

@@ -2,6 +2,7 @@
 -- or the reason for which it was refused.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local lua_text = require "moe.base.lua_text"
 local schema = require "moe.base.schema"
 local simulated = require "moe.run.simulated"
 local simulations = require "moe.run.simulations"
@@ -85,22 +86,24 @@ function Tried:ms_of(system, spec)
 end
 
 -- Returns a time below which no schedule of the ops of a system is, or nil if it is not known:
--- under a routing or with placed experts each step has a bound of its own, and mixes may differ
--- in the step with the median time.
+-- under a routing or with placed experts each step has a bound of its own, and a placement that
+-- reads times may place otherwise in another mix.
 function Tried:bound_of(system, outcome)
   if self.c.model.routing or target.places(system) then return nil end
   return outcome.lower_bound_ms
 end
 
 -- Returns { key, mix, label, iteration_ms, peak_bytes, bound_ms, oom, why } of a mix, which is
--- simulated now unless it was before.
-function Tried:entry(mix)
+-- simulated now unless it was before. known: the outcome of a system with the same passes, or nil.
+function Tried:entry(mix, known)
   local key = self.space:key(mix)
   if self.of[key] then return self.of[key] end
-  local system = self.space:system(mix, "mix", self.at)
-  local outcome, why = self:outcome(system)
+  local system, why = self.space:system(mix, "mix", self.at), nil
+  local outcome = known
+  if not known then outcome, why = self:outcome(system) end
   self.simulated = self.simulated + 1
-  local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix) }
+  local entry = { key = key, mix = { unpack(mix) }, why = why, label = self.space:label(mix),
+    known = known }
   if outcome then
     entry.iteration_ms, entry.peak_bytes = outcome.iteration_ms, outcome.peak_bytes
     entry.oom, entry.no_room, entry.hash = outcome.oom, outcome.no_room, outcome.plan_hash
@@ -163,18 +166,6 @@ function Tried:unlearn(chosen)
   each_pair(chosen, function(a, b) self.refused_pairs[pair_key(a, b)] = nil end)
 end
 
--- Returns whether a known system has only techniques that a mix may have.
-function Tried:may_be(outcome)
-  local has = {}
-  for _, stage in ipairs(outcome.stages) do has[stage.name] = true end
-  if has.used_rows then has.irregular_a2a = nil end
-  has.all_reduce = core.json_encode(outcome.all_reduce) ~= core.json_encode(system_lib.AFTER) or nil
-  for name in pairs(has) do
-    if not self.techniques[name] then return false end
-  end
-  return self:allows(has)
-end
-
 -- Returns whether the recipe allows a mix of these techniques.
 function Tried:is_allowed(chosen)
   local has = {}
@@ -233,7 +224,37 @@ local function is_better(a, b)
   return a.name < b.name
 end
 
---- Simulates the known systems that train. After an error those before it are known.
+-- Returns what a known system has that no mix has, as text, or nil if it is a mix, which is tried
+-- then. outcome: the system's.
+function Tried:beyond(outcome)
+  local mix = self.space:nearest(outcome)
+  local ours = system_lib.expand(self.space:system(mix, "mix", self.at))[1][1]
+  ours.stages = system_lib.describe(ours)
+  local have, lacks, in_order = {}, {}, true
+  for _, stage in ipairs(ours.stages) do have[core.json_encode(stage)] = true end
+  for i, stage in ipairs(outcome.stages) do
+    local text = core.json_encode(stage)
+    in_order = in_order and text == core.json_encode(ours.stages[i] or {})
+    if not have[text] then
+      lacks[#lacks + 1] = self.techniques[stage.name]
+        and ("%s %s"):format(stage.name, lua_text.text(stage.options)) or stage.name
+    end
+  end
+  for field, given in pairs { all_reduce = outcome.all_reduce, zero = outcome.zero or 0,
+    recompute = outcome.recompute or "none" } do
+    if core.json_encode { ours[field] } ~= core.json_encode { given } then
+      lacks[#lacks + 1] = ("%s = %s"):format(field, lua_text.text(given))
+    end
+  end
+  if outcome.packing then lacks[#lacks + 1] = "packing" end
+  if #lacks > 0 then return table.concat(lacks, ", ") end
+  if not self:is_allowed(self.space:chosen(mix)) then return "what `allowed` forbids" end
+  local entry = self:entry(mix, in_order and outcome or nil)
+  return entry.hash ~= outcome.plan_hash and "its passes in another order" or nil
+end
+
+--- Simulates the known systems that train, and tries those that are mixes as mixes. After an error
+--- those before it are known.
 function Tried:known_systems()
   for name in pairs(system_lib.known) do
     local system = system_lib.named(name, self.at)
@@ -243,7 +264,8 @@ function Tried:known_systems()
     end
     local outcome = train and self:outcome(system)
     if outcome then
-      self.systems[#self.systems + 1] = { name = name, system = system, outcome = outcome }
+      self.systems[#self.systems + 1] = { name = name, system = system, outcome = outcome,
+        beyond = self:beyond(outcome) }
       table.sort(self.systems, is_better)
     end
   end
@@ -307,7 +329,8 @@ end
 --- under the name that entry() gives it.
 function Tried:record(mix, name)
   local system = self.space:system(mix, "mix", self.at)
-  local outcome, why = self:outcome(system)
+  local outcome, why = self:entry(mix).known, nil
+  if not outcome then outcome, why = self:outcome(system) end
   if not outcome then errors.user("moe.search: the mix is refused: " .. why, self.at) end
   return self:record_of(system, name, outcome, self.space:label(mix))
 end
@@ -353,7 +376,7 @@ function Tried:points()
     end
   end
   for _, s in ipairs(self.systems) do
-    if not s.outcome.oom and self:may_be(s.outcome) then
+    if not s.outcome.oom and not s.beyond then
       all[#all + 1] = { iteration_ms = s.outcome.iteration_ms, peak_bytes = s.outcome.peak_bytes,
         label = s.name, named = s }
     end

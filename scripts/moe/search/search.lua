@@ -52,7 +52,7 @@ M.FIELDS = {
       .. "and how its order depends on the assumed constants, which may take longer than the "
       .. "budget" },
   steps = { type = "integer", lo = 1, hi = 1e6,
-    doc = "number of steps to simulate; the median step counts. Default: 1, or 8 for a model with "
+    doc = "number of steps to simulate; their mean counts. Default: 1, or 8 for a model with "
       .. "a routing and for mixes that place experts" },
   top = { type = "integer", lo = 1, hi = 1e4, default = 10,
     doc = "how many of the best mixes are listed" },
@@ -205,7 +205,7 @@ schema.record("search", "search", "what moe.search found", {
   { "model", "string", "name of the model" }, { "cluster", "string", "name of the cluster" },
   { "devices", "integer", "number of devices" },
   { "memory_bytes", "integer", "memory of a device, which no mix may exceed" },
-  { "steps", "integer", "simulated steps of the best mix, of which the median counts" },
+  { "steps", "integer", "simulated steps of the best mix, of which the mean counts" },
   { "objective", "string[]", "what was minimized" },
   { "best", "moe.Run", "the best mix, as in results.json" },
   { "plain", "moe.Run", "the mix without any technique" },
@@ -213,6 +213,7 @@ schema.record("search", "search", "what moe.search found", {
   { "front", "moe.Run[]", "the mixes and known systems to which no other is better in both time "
     .. "and memory, the fastest first" },
   { "named", "moe.Run[]", "the known systems, the best first" },
+  { "beyond", "string?", "what the best known system has that no mix has, as far as it has any" },
   { "contributions", "{ technique: string, without_ms: number?, best_ms: number, without_bytes: "
     .. "integer?, best_bytes: integer, oom: boolean?, why: string? }[]",
     "for each technique of the best mix its time and memory without that technique; oom: it does "
@@ -324,6 +325,7 @@ local function found(c, space, tried, best, weight)
     simulated = tried.simulated, excluded = tried.excluded, space = space.size, name = c.name,
     model = c.model.name, cluster = c.cluster.name, devices = c.cluster.devices,
     memory_bytes = tried.spec.cluster.device.memory_bytes, steps = tried:steps_of(best) }
+  s.beyond = tried.systems[1] and tried.systems[1].beyond
   s.too_large, s.no_rows, s.no_room = tried:too_large()
   s.bound_ms = tried:entry(best).bound_ms
   s.least_bound_ms = s.bound_ms and tried.least_bound

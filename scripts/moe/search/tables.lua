@@ -9,7 +9,7 @@ local function gib(bytes) return ("%.1f"):format(bytes / 2 ^ 30) end
 --- Returns a line on what was searched for.
 function M.head(s)
   local memory = s.memory_bytes > 0 and (" of %s GiB"):format(gib(s.memory_bytes)) or ""
-  local steps = s.steps > 1 and ("median of %d steps"):format(s.steps) or "one step"
+  local steps = s.steps > 1 and ("mean of %d steps"):format(s.steps) or "one step"
   return ("%s: %s on %s, %d devices%s; simulated, %s"):format(s.name, s.model, s.cluster, s.devices,
     memory, steps)
 end
@@ -59,7 +59,7 @@ end
 function M.bound(s)
   if not s.bound_ms then
     return "No bound on the best mix's time is given: its ops take other times in each step "
-      .. "(lower_bound_ms in results.json is that of the step with the median time)."
+      .. "(lower_bound_ms in results.json is the mean of the steps' bounds)."
   end
   return ("No schedule of the best mix's ops takes less than %s ms; of the ops of all mixes with "
     .. "a bound, less than %s ms."):format(format.ms(s.bound_ms), format.ms(s.least_bound_ms))
@@ -94,12 +94,12 @@ end
 --- Returns the table of where the time of the plain mix, of the best and of the best known system
 --- goes.
 function M.times(s)
-  local rows = { { "", "compute ms", "busiest device / mean", "communication exposed", "hidden",
-    "waiting", "step ms" } }
+  local rows = { { "", "compute ms", "busiest device / mean", "communication exposed",
+    "of it waiting", "hidden", "step ms" } }
   for _, run in ipairs { s.plain, s.best, s.named[1] } do
     rows[#rows + 1] = { run.system, format.ms(run.compute_ms),
       run.imbalance and ("%.2f"):format(run.imbalance) or "", format.ms(run.exposed_comm_ms),
-      format.ms(run.hidden_comm_ms), format.ms(run.wait_ms),
+      format.ms(format.exposed_wait_ms(run)), format.ms(run.hidden_comm_ms),
       run.oom and "OOM" or format.ms(run.iteration_ms) }
   end
   return rows
@@ -168,9 +168,9 @@ end
 --- in `with`, and on what was refused.
 function M.notes(s)
   local lines, known = {}, s.named[1]
-  if known and not known.oom and known.iteration_ms < s.best.iteration_ms then
-    lines[1] = ("The known system %s, which has what these mixes may not have, is faster than the "
-      .. "best mix."):format(known.system)
+  if s.beyond and not known.oom and known.iteration_ms < s.best.iteration_ms then
+    lines[1] = ("The known system %s is faster than the best mix. No mix here has %s."):format(
+      known.system, s.beyond)
   end
   for _, one in ipairs(s.best.without_effect or {}) do
     lines[#lines + 1] = ("Without effect in the best mix: %s: %s"):format(one.stage, one.reason)

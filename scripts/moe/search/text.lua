@@ -37,15 +37,20 @@ function M.system(space, mix)
   return ('moe.system "best" { of = { %s } }'):format(text)
 end
 
--- Returns the text of a model of a built-in architecture; nil and why it cannot be written.
+-- Returns the text of a model of a built-in architecture; nil and why it cannot be written. That
+-- of a constructor of its own has the fields that differ from those of the constructor.
 local function model_text(model)
-  local built = { gpt2_moe = true, decoder = true }
-  local name = model.root:match "^model%.([%w_]+)$"
-  if not built[name] then name = model.tensors and "decoder" or model.architecture.name end
-  if not built[name] then return nil, "the architecture " .. tostring(name) .. " of the recipe" end
-  local text, why = lua_text.text(schema.merged({ name = model.name }, model.given), "  ")
+  local arch, fields = model.architecture, { name = model.name }
+  local name = arch.tensors and "decoder" or arch.name
+  if name ~= "gpt2_moe" and name ~= "decoder" then
+    return nil, "the architecture " .. tostring(name) .. " of the recipe"
+  end
+  for key, value in pairs(model.given) do
+    if not arch.named or arch.base[key] ~= value then fields[key] = value end
+  end
+  local text, why = lua_text.text(fields, "  ")
   if not text then return nil, "a model with " .. why end
-  return ("moe.model.%s %s"):format(name, text)
+  return ("moe.model.%s %s"):format(arch.named or name, text)
 end
 
 local function cluster_text(cluster)

@@ -314,14 +314,15 @@ local configs = require "moe.models.configs"
 local open_models = require "moe.models.open"
 
 -- Returns the constructor of the models of a config.json; its fields replace those of the config.
--- what: names the model in errors; at: where the config is named.
-local function configured(config, what, at)
+-- what: names the model in errors; at: where the config is named; named: the name of its
+-- constructor, or nil.
+local function configured(config, what, at, named)
   local whole
   config, whole = configs.language_model(config)
   local fields, longest = configs.fields(config, what, at)
   if not fields then errors.user(("%s: %s"):format(what, longest), at) end
   local base = schema.merged(decoder.defaults, fields)
-  local arch = setmetatable(schema.merged(decoder, { name = fields.name,
+  local arch = setmetatable(schema.merged(decoder, { name = fields.name, base = base, named = named,
     tensors = configs.tensors(config.model_type, whole) }), architecture_mt)
   return function(t)
     local here = errors.here()
@@ -363,7 +364,8 @@ local function named(name)
       schema.refuse("model." .. name, t, "a table of the model's fields (a config.json is read by "
         .. "moe.model.from_config)", at)
     end
-    return configured(config, "model." .. name, at)(schema.merged({ name = name }, t or {}))
+    local constructed = configured(config, "model." .. name, at, name)
+    return constructed(schema.merged({ name = name }, t or {}))
   end
 end
 

@@ -114,8 +114,9 @@ test("heat maps, bars, tornados and fronts hold their texts", function()
         at_lo = r(4) > 1 and 1 - r() or nil, at_hi = 1 + r() }
       seen[i] = { iteration_ms = 100 * r(), peak_bytes = 2 ^ 30 * r(50), label = "mix" }
       list[i] = { bound = r(2) == 1 and r() or nil, bars = { bars.step(WORDS[r(#WORDS)],
-        { iteration_ms = 1, compute_ms = r(), hidden_comm_ms = r(), exposed_comm_ms = r(),
-          wait_ms = r() }, { provenance = "simulated", samples = { r(), r() } }) } }
+        { iteration_ms = 1, compute_ms = r(), comm_ms = r(), hidden_comm_ms = r(),
+          exposed_comm_ms = r(), wait_ms = 9 * r() },
+        { provenance = "simulated", samples = { r(), r() } }) } }
     end
     check_chart(tornado.tornado { name = "t", title = "Tornado", ours = 1, x_label = "ours, x",
       sensitivity = moved })
@@ -128,6 +129,30 @@ test("heat maps, bars, tornados and fronts hold their texts", function()
     expect.equal(pages.count(text, 'class="seen"'), #seen + 1, "mixes and the legend")
   end
 end)
+
+test("a bar ends at the step's time, however long transfers wait, and shares are of the step",
+  function()
+    world.run ""
+    local bars = require "moe.results.charts.bars"
+    local function times(compute, comm, exposed, hidden, wait)
+      return { iteration_ms = 1425, compute_ms = compute, comm_ms = comm,
+        exposed_comm_ms = exposed, hidden_comm_ms = hidden, wait_ms = wait }
+    end
+    for _, case in ipairs {
+      -- Times, and the parts: compute alone, hiding, exposed, waiting, idle.
+      { times(555, 1200, 870, 330, 4135), 225, 330, 870, 0, 0 },
+      { times(555, 700, 870, 330, 4135), 225, 330, 370, 500, 0 },
+      { times(1425, 800, 0, 800, 9000), 625, 800, 0, 0, 0 },
+      { times(600, 600, 500, 100, 0), 500, 100, 500, 0, 325 },
+      { times(1000, 700, 600, 100, 50), 900, 100, 425, 0, 0 },  -- medians of different steps
+    } do
+      local run = table.remove(case, 1)
+      expect.equal(bars.step("x", run, {}).parts, case)
+      local chart = tostring(require("moe.results.charts.svg").inline(bars.shares("s", "S",
+        { { label = "x", runs = { run, run } } })))
+      pages.has(chart, (">%.0f%%<"):format(100 * (case[3] + case[4]) / 1425))
+    end
+  end)
 
 -- The cells of a line of CSV.
 local function csv_cells(line)
@@ -204,7 +229,8 @@ end)
 
 local function run(system, ms, bytes, choice)
   return { system = system, iteration_ms = ms, compute_ms = ms - 3, exposed_comm_ms = 2,
-    hidden_comm_ms = 1, wait_ms = 1, peak_bytes = bytes, choice = choice, imbalance = 1.25 }
+    comm_ms = 2, hidden_comm_ms = 1, wait_ms = 40, peak_bytes = bytes, choice = choice,
+    imbalance = 1.25 }
 end
 
 local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" }, simulated = 7,
@@ -212,7 +238,7 @@ local SEARCH = { name = "find it", objective = { "iteration_ms", "peak_bytes" },
   best = run("mix", 10, 2 ^ 33), excluded = 1, took_s = 3,
   searched_s = 1, not_allowed = 4, too_large = 5, no_rows = 3, model = "m",
   cluster = "c", devices = 8,
-  memory_bytes = 40 * 2 ^ 30, steps = 8, cached = 4,
+  memory_bytes = 40 * 2 ^ 30, steps = 8, cached = 4, beyond = "packing",
   policies = { { policy = "mine n=2", n = 3, refused = 1, best_ms = 11, techniques = "mine n=2" },
     { policy = "yours", n = 0, refused = 0 } },
   bound_ms = 8, least_bound_ms = 7,
@@ -248,7 +274,7 @@ test("a search is drawn with its front, and says how much of the space was seen"
   local page = assert(pages.page_of(files))
   pages.check_elements(page)
   pages.has(page, "Search: find it", "Objective: iteration_ms, peak_bytes",
-    "find it: m on c, 8 devices of 40.0 GiB; simulated, median of 8 steps",
+    "find it: m on c, 8 devices of 40.0 GiB; simulated, mean of 8 steps",
     "7 of 9 mixes planned, 2 of them refused, and 2 known systems in 1 s, then 2 s for "
       .. "contributions and order; 4 simulations were in the cache; 5 of the mixes do not fit in "
       .. "memory, 3 of them since a device gets more rows than model.rows_bound allows; 4 are "
@@ -257,7 +283,9 @@ test("a search is drawn with its front, and says how much of the space was seen"
     "mine n=2: in 3 mixes, 1 of them refused; the fastest takes 11.0 ms, 10.0% more than the best "
       .. "mix: mine n=2", "yours: in none of the mixes that were tried",
     "known system: no padding, no overlap", ">1.25<",
-    "Refused, 2 mixes, such as zero: no room", "The known system lancet",
+    "Refused, 2 mixes, such as zero: no room",
+    "The known system lancet is faster than the best mix. No mix here has packing.",
+    ">of it waiting<",
     "&lt;worst&gt;: 30 ms, 4 GiB",
     "+20.0%", ">dw_schedule<")
   local out = pages.export_of(files)

@@ -89,6 +89,63 @@ test("a search's recipe names the best mix and the plain one differently, and li
   expect.equal(systems_of_recipe(' techniques = { "zero" }'), { "plain" })
 end)
 
+-- Runs a search of these fields whose budget ends before a mix is tried, in a world in which a step
+-- takes half as long with all passes of Lancet, and the least with Lina's.
+local function without_time(fields)
+  local w = expect.runs(search_of(" budget_s = 0.1," .. fields), {}, "run", function(w, core)
+    local now = 0
+    function core.clock()
+      now = now + 1
+      return now
+    end
+    function w.step_ms(spec)
+      local has = {}
+      for _, stage in ipairs(spec.system.stages) do has[stage.name] = true end
+      if has.used_rows and has.partition and has.dw_schedule then return 50 end
+      return has.priority and has.micro_ops and 40 or 100
+    end
+    function w.peak_bytes(spec) return (#spec.system.stages + 1) * 2 ^ 30 end
+  end)
+  return w.results.searches[1], w
+end
+
+test("known systems are mixes where they can be, and a reason why not is a true one", function()
+  local has = ' techniques = { "used_rows", "partition", "dw_schedule" %s }, contributions = false'
+  local s, w = without_time(has:format "")
+  expect.equal({ s.best.iteration_ms, s.named[1].system }, { 50, "lina_pipelining" })
+  expect.equal(s.best.choice, "irregular_a2a + used_rows + partition max_parts=8 + dw_schedule")
+  local says = "The known system lina_pipelining is faster than the best mix. No mix here has "
+  assert(w.output:find(says, 1, true) and s.beyond:find "priority" and s.beyond:find "micro_ops",
+    w.output)
+  for _, run in ipairs(expect.runs(w.files["out/search_best.lua"]).results.runs) do
+    assert(run.system == "plain" or #run.stages == 4)
+  end
+  -- All passes, but not with these options; so not the ones that Lina has.
+  s = without_time(has:format ', "priority", "chunked", "micro_ops", "all_reduce"'
+    .. ", options = { micro_ops = { bytes = { 8e6 } } }")
+  assert(s.beyond:find('micro_ops { bytes = 30000000', 1, true), s.beyond)
+  -- A known system is no mix that the recipe forbids, and may be faster than the smallest mix.
+  s = without_time(has:format "" .. ", allowed = function(h) return not h.partition end")
+  expect.equal(s.best.iteration_ms, 100)
+  s = without_time(has:format "" .. ', objective = "peak_bytes"')
+  expect.equal({ s.best.iteration_ms, s.best.choice }, { 100, "plain" })
+end)
+
+test("the recipe of the best mix is written for built-in models, with the same parameters",
+  function()
+    for _, model in ipairs { "qwen3_30b_a3b { seq = 128, batch_per_device = 1 }",
+      "olmoe_1b_7b { seq = 64, batch_per_device = 2, layers = 2, name = 'small' }",
+      "mixtral_8x7b { seq = 64, batch_per_device = 1, capacity_factor = 1.5, ep = 8 }",
+      "lina { size = 'gpt2' }" } do
+      local w = expect.runs('local moe = require "moe"\nmoe.search { model = moe.model.' .. model
+        .. ", cluster = moe.cluster.p4de { nodes = 4 }, techniques = { 'dw_schedule' } }\n")
+      local best = w.results.searches[1].best
+      local again = expect.runs(w.files["out/search_best.lua"]).results.runs
+      expect.equal(again[#again].parameters, best.parameters, model)
+      expect.equal(again[#again].model, best.model)
+    end
+  end)
+
 test("two searches of one name are refused, since the second would overwrite the first's recipe",
   function()
     local search = "moe.search { model = m, cluster = moe.cluster.p4de { nodes = 2 },\n"

@@ -16,14 +16,23 @@ M.PARTS = {
   { class = "compute", doc = "compute without communication" },
   { class = "hidden", doc = "compute that hides communication" },
   { class = "exposed", doc = "exposed communication" },
-  { class = "wait", doc = "waiting" },
+  { class = "wait", doc = "exposed waiting: transfers are posted, nothing runs" },
+  { class = "idle", doc = "idle: nothing is posted, other ranks end later" },
 }
 
---- Returns the widths, in ms, of the parts of a step. Hidden communication is a part of the compute
---- time.
+--- Returns the widths, in ms, of the parts of a step, which add up to its time. Hidden
+--- communication is a part of the compute time. Of medians over steps, which need not add up, the
+--- later parts give way.
 function M.parts_of(times)
-  local hidden = math.min(times.hidden_comm_ms, times.compute_ms)
-  return { times.compute_ms - hidden, hidden, times.exposed_comm_ms, times.wait_ms }
+  local hidden, left = math.min(times.hidden_comm_ms, times.compute_ms), times.iteration_ms
+  local parts = { times.compute_ms - hidden, hidden,
+    times.exposed_comm_ms - format.exposed_wait_ms(times), format.exposed_wait_ms(times) }
+  for i, part in ipairs(parts) do
+    parts[i] = math.min(part, left)
+    left = left - parts[i]
+  end
+  parts[#parts + 1] = left
+  return parts
 end
 
 local function draw_bar(out, bar, y, x_of, t)
@@ -133,16 +142,16 @@ end
 function M.shares(name, title, list)
   local groups = {}
   for i, item in ipairs(list) do
-    local sums, total = { 0, 0, 0, 0 }, 0
+    local sums, total = { 0, 0, 0, 0, 0 }, 0
     for _, run in ipairs(item.runs) do
       for k, part in ipairs(M.parts_of(run)) do sums[k], total = sums[k] + part, total + part end
     end
     for k = 1, #sums do sums[k] = 100 * sums[k] / math.max(total, 1e-9) end
-    groups[i] = { bars = { { label = item.label, parts = sums, value = ("%.0f%%"):format(sums[3]),
-      } } }
+    groups[i] = { bars = { { label = item.label, parts = sums,
+      value = ("%.0f%%"):format(sums[3] + sums[4]) } } }
   end
   return M.bars { name = name, title = title, groups = groups, parts = M.PARTS, unit = "%",
-    most = 100, x_label = "share of the step, %; at the right the exposed communication" }
+    most = 100, x_label = "share of the step, %; at the right what is exposed" }
 end
 
 return M

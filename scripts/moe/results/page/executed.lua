@@ -11,7 +11,7 @@ local M = {}
 
 local FOR_SPREAD = 8  -- steps that make a distribution
 
--- Returns the times of the steps after the first, over which medians are taken too.
+-- Returns the times of the steps after the first, of which the runs' times are the statistic.
 local function samples_of(run)
   local out = {}
   for i = 2, #run.samples_ms do out[i - 1] = run.samples_ms[i] end
@@ -76,11 +76,12 @@ function M.blocks(runs, differs)
   local provenance = runs[1].provenance
   return { blocks.html(html.h4 { "Executed ",
       html.span { class = "badge " .. provenance, provenance } }),
-    blocks.text(executed.lines(runs, differs)), blocks.text { executed.medians(runs) },
+    blocks.text(executed.lines(runs, differs)), blocks.text(executed.head(runs)),
     blocks.table("executed-steps", "Steps, " .. provenance, executed.rows(runs)),
     blocks.text(executed.error_lines(runs)), blocks.grid { step_bars(runs) },
-    blocks.text { "Each part of a bar is a median over steps, so the parts need not add up to the "
-      .. "median step, which is printed to the right." },
+    blocks.text { "A bar ends at the step's time. Its parts are each of the same statistic over "
+      .. "steps, so they need not add up: what they leave is drawn as idle, what exceeds it is cut."
+    },
     losses_table(runs), blocks.text(executed.closing_lines(runs)),
     blocks.grid {
       lines.steps { name = "loss", title = "Loss by step, " .. provenance, y_label = "loss, nats",

@@ -63,7 +63,7 @@ function M.blocks(R, refused)
   end)
   local out = { blocks.html(html.h4 { "Simulated ",
     html.span { class = "badge simulated", "simulated" } }),
-    blocks.text(number_bytes.lines(R.runs)),
+    blocks.text(number_bytes.lines(R.runs)), blocks.text(format.statistic_lines(R.runs)),
     folded(blocks.table("steps", "Steps, simulated", simulated.rows(groups, names, refused),
       { keys = #names + 1 }), R),
     blocks.text(assumed_routing.lines(R.runs)), blocks.text(simulated.out_of_memory_lines(R)),

@@ -43,12 +43,16 @@ local function predicted_text(p)
   return ("%s +-%.1f%%"):format(ms(p.iteration_ms), 100 * (p.hi_ms / p.iteration_ms - 1))
 end
 
+local function is_mean(runs) return runs[1].statistic == "mean" end
+
 function M.rows(runs)
   local rows = { { "system", "iteration ms", "spread", "to first", "predicted", "error",
     "exposed ms", "predicted", "hidden ms", "predicted", "peak MiB" } }
+  if is_mean(runs) then rows[1][3] = "median, spread" end
   for i, run in ipairs(runs) do
     local p = run.prediction
-    rows[i + 1] = { format.system_text(run), ms(run.iteration_ms), (spread(run)),
+    rows[i + 1] = { format.system_text(run), ms(run.iteration_ms),
+      (is_mean(runs) and ms(run.median_ms) .. ", " or "") .. spread(run),
       difference_text(run, runs[1]), predicted_text(p),
       ("%+.1f%%%s"):format(100 * p.error, (run.disturbed or p.disturbed_ops) and " ?" or ""),
       ms(run.exposed_comm_ms), ms(p.exposed_comm_ms), ms(run.hidden_comm_ms), ms(p.hidden_comm_ms),
@@ -66,7 +70,8 @@ local function turns_lines(runs)
       ("In turns, %s. To first: times of the same steps divided by those of %s,"):format(
         first.turn_steps == 1 and "step by step" or first.turn_steps .. " steps each",
         first.system),
-      "median with its 95% interval; ~: not resolved" })
+      (is_mean(runs) and "ratio of means" or "median")
+        .. " with its 95% interval; ~: not resolved" })
   elseif first.one_by_one then
     lines[1] = "One after the other, not in turns: " .. first.one_by_one
   end
@@ -187,20 +192,38 @@ function M.closing_lines(runs)
   return lines
 end
 
---- Returns the line that says of which steps the times are.
-function M.medians(runs)
+-- Returns whether nothing that a run's row says of times can be trusted: it was disturbed or its
+-- ranks share cores, or its prediction is of disturbed ops and its steps differ widely.
+local function is_untrusted(run)
+  return run.disturbed or run.crowded or run.prediction.disturbed_ops and select(2, spread(run))
+end
+
+--- Returns the lines above the table: of which steps the times are, and whether all of its rows are
+--- worthless.
+function M.head(runs)
   local steps = 0
   for _, run in ipairs(runs) do steps = math.max(steps, #run.samples_ms) end
-  return (steps > 1 and "Medians over the steps after the first"
+  local what = not is_mean(runs) and "Medians over the steps after the first"
+    or ("Means over the %d steps after the first, since systems here place experts, which takes\n"
+      .. "time in few of them"):format(steps - 1)
+  local lines = { (steps > 1 and what
     or "Times of the first step, which is slower than later ones (steps = 1)")
-    .. "; predictions frozen before each run"
+    .. "; predictions frozen before each run" }
+  for _, run in ipairs(runs) do
+    if not is_untrusted(run) then return lines end
+  end
+  lines[2] = "Nothing in this table but its memory can be trusted: "
+    .. (runs[1].crowded and "ranks share cores" or "the machine was busy")
+    .. " in all of its runs, as the lines below it say"
+  return lines
 end
 
 --- Prints the tables of executed runs of one case; differs: the lines of differences.lua.
 function M.print(runs, differs)
   core.say ""
   format.say_all(M.lines(runs, differs))
-  core.say(M.medians(runs) .. "\n")
+  format.say_all(M.head(runs))
+  core.say ""
   core.say(aligned.text(M.rows(runs)))
   format.say_all(M.error_lines(runs))
   core.say ""

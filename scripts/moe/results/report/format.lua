@@ -2,6 +2,7 @@
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local schema = require "moe.base.schema"
+local values = require "moe.base.values"
 
 local M = {}
 
@@ -67,6 +68,14 @@ end
 local function step_text(run) return run.oom and "OOM" or ms(run.iteration_ms) end
 local function part_text(run, key) return ms(not run.oom and run[key] or nil) end
 
+-- Returns the part of a step, in ms, in which a rank has posted transfers, but none of them runs
+-- and it computes nothing: a part of the exposed communication. What waits beside compute or
+-- another transfer does not count.
+local function exposed_wait_ms(times)
+  local in_transfer = times.comm_ms - times.hidden_comm_ms
+  return math.min(math.max(times.exposed_comm_ms - in_transfer, 0), times.exposed_comm_ms)
+end
+
 local function speedup_text(base, run)
   if not run then return "-" end
   if run.oom then return "OOM" end
@@ -78,6 +87,31 @@ end
 local function append(row, cells)
   for _, cell in ipairs(cells) do row[#row + 1] = cell end
   return row
+end
+
+-- Returns whether the simulated steps of a run take different times, as under a routing.
+local function steps_differ(run)
+  local samples = values.new(run.samples_ms)
+  return run.provenance == "simulated" and samples:min() ~= samples:max()
+end
+
+-- Returns the median and the range of the steps' times as text: "17.5 (17.1..25.0)".
+local function spread_text(run)
+  if run.oom then return "-" end
+  local samples = values.new(run.samples_ms)
+  return ("%s (%s..%s)"):format(ms(samples:median()), ms(samples:min()), ms(samples:max()))
+end
+
+-- Returns a line that says of which statistic the times of simulated runs are, in a list that is
+-- empty where all steps of each run take the same time.
+local function statistic_lines(runs)
+  local most = 0
+  for _, run in ipairs(runs) do
+    local is_mean = run.statistic == "mean" and steps_differ(run)
+    most = math.max(most, is_mean and #run.samples_ms or 0)
+  end
+  return { most > 0 and ("Times are means over %d steps, which differ; moves of experts count in "
+    .. "the steps that make them"):format(most) or nil }
 end
 
 local function say_all(lines)
@@ -113,5 +147,7 @@ end
 M.ms, M.system_text, M.coordinate, M.coordinates = ms, system_text, coordinate, coordinates
 M.point_cells, M.step_text, M.part_text = point_cells, step_text, part_text
 M.speedup_text, M.append, M.say_all = speedup_text, append, say_all
+M.exposed_wait_ms, M.steps_differ, M.spread_text = exposed_wait_ms, steps_differ, spread_text
+M.statistic_lines = statistic_lines
 
 return M

@@ -11,19 +11,41 @@ local values = require "moe.base.values"
 
 local M = {}
 
+local SKEWED = 1.005  -- an imbalance above this is shown
+
+-- Returns whether f(run) holds for a run of the groups.
+local function any(groups, f)
+  for _, group in ipairs(groups) do
+    for _, run in ipairs(group) do
+      if f(run) then return true end
+    end
+  end
+  return false
+end
+
 --- Returns the table of steps of groups of runs; the runs of a group differ only in the system.
---- refused: what was refused, as results.json has it.
+--- Where steps differ it has their median and range, and under a skewed routing the imbalance: the
+--- rows of each layer's busiest device over the mean. refused: what was refused, as results.json has
+--- it.
 function M.rows(groups, names, refused)
-  local rows = { format.append({ unpack(names) }, { "GPUs", "system", "iteration ms", "vs first",
-    "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" }) }
+  local differ = any(groups, format.steps_differ)
+  local skewed = any(groups, function(run) return (run.load_imbalance or 1) > SKEWED end)
+  local function row_of(point, cells, median, rest, imbalance)
+    local row = format.append(format.append({ unpack(point) }, cells), { differ and median or nil })
+    return format.append(format.append(row, rest), { skewed and imbalance or nil })
+  end
+  local rows = { row_of(format.append({ unpack(names) }, { "GPUs" }), { "system", "iteration ms" },
+    "median (range)", { "vs first", "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" },
+    "imbalance max/mean") }
   for g, group in ipairs(groups) do
     if g > 1 then rows[#rows + 1] = {} end
     for i, run in ipairs(group) do
       local function part(key) return format.part_text(run, key) end
-      rows[#rows + 1] = format.append(format.point_cells(run, names, i > 1), {
-        format.system_text(run), format.step_text(run), format.speedup_text(group[1], run),
-        part "exposed_comm_ms", part "hidden_comm_ms", part "lower_bound_ms",
-        ("%.1f"):format(run.peak_bytes / 2 ^ 30) })
+      rows[#rows + 1] = row_of(format.point_cells(run, names, i > 1), { format.system_text(run),
+        format.step_text(run) }, format.spread_text(run), {
+        format.speedup_text(group[1], run), part "exposed_comm_ms", part "hidden_comm_ms",
+        part "lower_bound_ms", ("%.1f"):format(run.peak_bytes / 2 ^ 30) },
+        run.load_imbalance and ("%.2f"):format(run.load_imbalance) or "-")
     end
   end
   if #refused > 0 then rows[#rows + 1] = {} end
@@ -121,6 +143,7 @@ function M.print(e, R, complete, refused)
     or ("%d assumed constants (results.json has their bands)"):format(num)))
   format.say_all(number_bytes.lines(R.runs))
   measured_line(R)
+  format.say_all(format.statistic_lines(R.runs))
   format.say_all(assumed_routing.lines(R.runs))
   if e.show and complete then
     e.show(R)
