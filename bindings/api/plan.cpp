@@ -47,10 +47,36 @@ json alone_json(const Plan& plan) {
   return all;
 }
 
-// Returns the median step's metrics, simulated with times of ops alone (no rehearsal's factors).
-json ops_alone_json(const Plan& plan, const ProfileCost& profile, const RunOptions& options) {
+// Returns the metrics simulated with times of ops alone (no rehearsal's factors).
+json ops_alone_json(const Plan& plan, const ProfileCost& profile, const RunOptions& options,
+                    const std::string& statistic) {
   const RunResult result = run(with_in_step(plan, profile, std::nullopt), "simulate", options);
-  return values_json(result.metrics[median_step(result.metrics)]);
+  return values_json(mean_metrics(result.metrics, counted_steps(result.metrics, statistic)));
+}
+
+/// Returns the times that stand for all steps of a simulation, with the statistic that
+/// counted_steps() takes.
+json times_json(const Plan& plan, const RunResult& result, const std::string& statistic) {
+  const std::vector<size_t> counted = counted_steps(result.metrics, statistic);
+  const auto mean_ms = [&](const auto& ns_of) {
+    TimeSum sum;
+    for (const size_t step : counted) sum += ns_of(step);
+    const auto what = [] { return "a step"; };
+    return to_ms(sum.mean(static_cast<Nanoseconds>(counted.size()), what));
+  };
+  json out = values_json(mean_metrics(result.metrics, counted));
+  out["statistic"] = statistic == "median" ? "median" : "mean";
+  out["forward_ms"] =
+      mean_ms([&](size_t i) { return forward_end_ns(plan.graph, result.timelines[i]); });
+  out["lower_bound_ms"] = mean_ms([&](size_t i) { return result.bounds[i].ns(); });
+  out["critical_path_ms"] = mean_ms([&](size_t i) { return result.bounds[i].critical_path_ns; });
+  out["busiest_lane_ms"] = mean_ms([&](size_t i) { return result.bounds[i].busiest_lane_ns; });
+  if (const std::vector<double>& loads = result.load_imbalance; !loads.empty()) {
+    double sum = 0;
+    for (const size_t step : counted) sum += loads[step];
+    out["load_imbalance"] = sum / static_cast<double>(counted.size());
+  }
+  return out;
 }
 
 // Moves the timelines of steps that the option `keep` names ("first", "last" or "all") to `to`.
@@ -105,16 +131,13 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   RunResult result = run(plan, executor, options);
   options.on_step = nullptr;
   const int64_t end = steady_ns();
-  const size_t middle = median_step(result.metrics);
-  const LowerBound& bound = result.bounds[middle];
-  json out = values_json(result.metrics[middle]);
-  json samples = json::array();
+  const std::string statistic = fields.text("statistic", "mean");
+  json out = times_json(plan, result, statistic);
+  std::vector<double> samples;
   for (const Metrics& m : result.metrics) samples.push_back(to_ms(m.makespan_ns));
-  out["samples_ms"] = std::move(samples);
-  out["forward_ms"] = to_ms(forward_end_ns(plan.graph, result.timelines[middle]));
-  out["lower_bound_ms"] = to_ms(bound.ns());
-  out["critical_path_ms"] = to_ms(bound.critical_path_ns);
-  out["busiest_lane_ms"] = to_ms(bound.busiest_lane_ns);
+  out["samples_ms"] = samples;
+  std::sort(samples.begin(), samples.end());
+  out["median_ms"] = (samples[(samples.size() - 1) / 2] + samples[samples.size() / 2]) / 2;
   out["peak_bytes"] = plan.memory.peak_bytes();
   out["liveness_bytes"] = plan.memory.liveness_bytes;
   if (!result.stop_reason.empty()) out["no_room"] = result.stop_reason;
@@ -126,7 +149,7 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   if (handle.profile && handle.profile->in_step()) {
     options.policies.place = placements_of(host, handle);  // new, without state of earlier steps
     options.links_of_step = -1;
-    out["ops_alone"] = ops_alone_json(plan, *handle.profile, options);
+    out["ops_alone"] = ops_alone_json(plan, *handle.profile, options, statistic);
   }
   if (!result.placements.empty()) {
     out["placements"] = placements_json(result, options.first_step, *log);
@@ -135,9 +158,9 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
   return out;
 }
 
-/// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false } -> the metrics of the
-/// step with the median time (steps differ only under a routing model) and, in the field
-/// `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
+/// plan:simulate { steps = 1, first_step = 0, keep = "first", links = false, statistic = "mean" } ->
+/// the means of the steps' metrics (counted_steps(); steps differ only under a routing model) and,
+/// in the field `timelines`, a handle of timelines. keep: which steps' timelines are kept: "first", "last" or
 /// "all". Of a plan with a rehearsal: beside: whether the machine is as in the steps of it that ran
 /// in turns with the last runs; slower: by what factor it is slower than that, or than in the
 /// rehearsal; executed: the used slots of executed steps, [step][MoE layer][rank * experts], which

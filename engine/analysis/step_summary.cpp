@@ -1,17 +1,61 @@
 #include "engine/analysis/step_summary.h"
 
 #include <algorithm>
+#include <numeric>
+#include <type_traits>
 #include <utility>
 
+#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
+namespace {
+
+/// Sets the members of `out` to their means over the steps; of(step) is the struct in a step that
+/// `out` is the mean of.
+template <class S, class Of>
+void set_means(S& out, const std::vector<Metrics>& steps, const std::vector<size_t>& counted,
+               const Of& of) {
+  for_each_row<S>([&](const auto& row) {
+    if constexpr (requires { row.member; }) {
+      auto& mean = out.*row.member;
+      const auto member = [&](const Metrics& step) { return of(step).*row.member; };
+      if constexpr (HasFields<std::remove_reference_t<decltype(mean)>>) {
+        set_means(mean, steps, counted, member);
+      } else {
+        TimeSum sum;
+        for (const size_t i : counted) sum += member(steps[i]);
+        mean = sum.mean(static_cast<Nanoseconds>(counted.size()), [] { return "a step"; });
+      }
+    }
+  });
+}
+
+}  // namespace
 
 size_t median_step(const std::vector<Metrics>& steps) {
   std::vector<std::pair<Nanoseconds, size_t>> order;
   for (size_t i = 0; i < steps.size(); ++i) order.emplace_back(steps[i].makespan_ns, i);
   std::sort(order.begin(), order.end());
   return order.at((order.size() - 1) / 2).second;
+}
+
+std::vector<size_t> counted_steps(const std::vector<Metrics>& steps, std::string_view statistic) {
+  if (statistic == "median") return {median_step(steps)};
+  if (statistic != "mean" && statistic != "mean_after_first") {
+    throw user_error("simulate.statistic: '{}' is none of mean, mean_after_first, median",
+                     statistic);
+  }
+  const size_t first = statistic == "mean" || steps.size() == 1 ? 0 : 1;
+  std::vector<size_t> counted(steps.size() - first);
+  std::iota(counted.begin(), counted.end(), first);
+  return counted;
+}
+
+Metrics mean_metrics(const std::vector<Metrics>& steps, const std::vector<size_t>& counted) {
+  Metrics mean;
+  set_means(mean, steps, counted, [](const Metrics& step) { return step; });
+  return mean;
 }
 
 Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline) {

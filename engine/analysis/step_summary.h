@@ -1,10 +1,11 @@
-// Values about the steps of a plan that results contain in addition to metrics: which step
-// represents a run, when its forward pass ends, and the times of ops that run alone. The reasons
-// why a step takes its time are in explain.h.
+// Values about the steps of a plan that results contain in addition to metrics: the times that
+// stand for all steps of a run, when the forward pass ends, and the times of ops that run alone.
+// The reasons why a step takes its time are in explain.h.
 #pragma once
 
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/base/limits.h"
@@ -17,6 +18,15 @@ namespace moe {
 /// Returns the index of the step with the median makespan. With an even number of steps, it is the
 /// shorter of the two in the middle; among equal steps, the earliest. Requires: at least one step.
 size_t median_step(const std::vector<Metrics>& steps);
+
+/// Returns the indices of the steps whose mean stands for all: with the statistic "mean" all steps,
+/// with "mean_after_first" all but the first, if there are others, and with "median" the median
+/// step alone. Throws UserError for another statistic. Requires: at least one step.
+std::vector<size_t> counted_steps(const std::vector<Metrics>& steps, std::string_view statistic);
+
+/// Returns the mean of each time over these steps, rounded towards 0. The mean of equal steps is
+/// one of them.
+Metrics mean_metrics(const std::vector<Metrics>& steps, const std::vector<size_t>& counted);
 
 /// Returns when the last forward op ends on any rank; 0 if there is none.
 Nanoseconds forward_end_ns(const Graph& graph, const Timeline& timeline);

@@ -356,6 +356,21 @@ void RoutedStep::route_layer(size_t l, const ExpertCounts& kept, const Placement
   }
 }
 
+double RoutedStep::imbalance() const {
+  double busiest = 0, mean = 0;
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    const auto slots = static_cast<double>(layers_[l].experts * layers_[l].capacity);
+    double most = 0, sum = 0;
+    for (const RoutedWork& rank : rows_[l].experts) {
+      most = std::max(most, rank.work.slot_occupancy * slots);
+      sum += rank.work.slot_occupancy * slots;
+    }
+    busiest += most;
+    mean += sum / static_cast<double>(ranks_);
+  }
+  return mean > 0 ? busiest / mean : 1;
+}
+
 void RoutedStep::check_room(size_t layer, size_t rank, int64_t rows) {
   const int64_t room = rows_[layer].room;
   if (room == 0 || !no_room_.empty()) return;

@@ -63,6 +63,9 @@ class RoutedStep {
 
   /// The message of ops::no_room() for the first device without room for its packed rows, or "".
   const std::string& no_room() const { return no_room_; }
+  /// Rows that the experts of each layer's busiest rank compute, divided by the mean over ranks,
+  /// both summed over layers; 1 without rows. Padding that is the same on all ranks is left out.
+  double imbalance() const;
   /// Whether all ranks have the same work and send equally many bytes; false if an expert moves.
   bool alike() const { return alike_; }
   /// Returns the work of `op` on `rank`, or in the group of `rank` if it is a collective; null for

@@ -39,6 +39,7 @@ class Simulator : public Executor {
         result.stop_reason =
             fmt::format("step {}: {}", options.first_step + step + 1, replay.no_room());
       }
+      if (plan.spec.routing != nullptr) result.load_imbalance.push_back(replay.imbalance());
       if (!replay.placements().empty()) result.placements.push_back(replay.placements());
       if (plan.spec.inference && plan.spec.routing != nullptr) {
         if (!replay.offloads().empty()) result.offloads.push_back(replay.offloads());

@@ -47,6 +47,8 @@ class StepReplay {
   bool as_before() const { return as_before_; }
   /// Why the step that was set cannot run: RoutedStep::no_room(); "" if it can.
   std::string no_room() const { return routed_ ? routed_->no_room() : ""; }
+  /// RoutedStep::imbalance(); 1 without a routing model.
+  double imbalance() const { return routed_ ? routed_->imbalance() : 1; }
   /// Simulates the step that was set. If `keep_links`, Timeline::links is recorded.
   Timeline run(bool keep_links = false);
   /// Returns the input that run() gives to the event engine, without the time that overlapping ops

@@ -6,7 +6,9 @@
 //   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span
 //                     runs, mean over ranks
 //   hidden_comm_ns    comm_ns minus the part of it during which no compute span runs
-//   wait_ns           sum of begin - post over comm spans (waiting for peers), mean over ranks
+//   wait_ns           sum of begin - post over comm spans, mean over ranks: no part of the step,
+//                     since transfers wait beside each other and beside compute. The step waits
+//                     exposed_comm_ns - (comm_ns - hidden_comm_ns).
 //
 // Imbalance of compute; it makes ranks wait (wait_ns) even with infinitely fast links:
 //   busiest_compute_ns   compute_ns of the rank that computes longest
@@ -43,7 +45,8 @@ struct CollectiveTimes {
 constexpr auto fields_of(const CollectiveTimes*) {
   return field_table<CollectiveTimes>(
       field("{}_wait_ms", &CollectiveTimes::wait_ns,
-            "posted but not begun: waiting for peers, or for other transfers")
+            "sum over transfers of the time posted but not begun: waiting for peers, or for other "
+            "transfers")
           .in(kMilliseconds),
       field("{}_transfer_ms", &CollectiveTimes::transfer_ns, "from begin to end of the transfers")
           .in(kMilliseconds));
@@ -106,7 +109,10 @@ constexpr auto fields_of(const Metrics*) {
           .in(kMilliseconds),
       field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication while the rank computes")
           .in(kMilliseconds),
-      field("wait_ms", &Metrics::wait_ns, "communication posted but not begun").in(kMilliseconds),
+      field("wait_ms", &Metrics::wait_ns,
+            "sum over transfers of the time posted but not begun, which may be longer than the "
+            "step, since they wait beside each other and compute")
+          .in(kMilliseconds),
       derived("imbalance", &Metrics::imbalance,
               "compute time of the busiest rank / mean over ranks"),
       derived("expert_imbalance", &Metrics::expert_imbalance,

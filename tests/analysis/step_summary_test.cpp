@@ -21,6 +21,23 @@ TEST_CASE("the median step is the shorter of the middle two, and the earlier of 
   CHECK(median_step(steps_of({4, 4, 4, 4})) == 1);
 }
 
+TEST_CASE(
+    "steps that differ are summed up by their mean, without the first, or by the median step") {
+  std::vector<Metrics> steps = steps_of({17, 17, 29, 18});
+  steps[2].all_to_all.wait_ns = steps[2].backward.window_ns = 40;
+  const auto mean = [&](const char* statistic) {
+    return mean_metrics(steps, counted_steps(steps, statistic));
+  };
+  CHECK(mean("mean").makespan_ns == 20);
+  CHECK(mean("mean").all_to_all.wait_ns == 10);
+  CHECK(mean("mean").backward.window_ns == 10);
+  CHECK(mean("mean_after_first").makespan_ns == 21);
+  CHECK(mean("median").makespan_ns == 17);
+  CHECK_THROWS_AS(counted_steps(steps, "mode"), UserError);
+  steps = steps_of({7});
+  CHECK(mean("mean_after_first").makespan_ns == 7);
+}
+
 TEST_CASE("the forward ends with the last forward op of any rank") {
   const auto plan = make_plan(small_spec());
   const OpId forward = ops_of(plan->graph, "cross_entropy").at(0);

@@ -657,3 +657,32 @@ TEST_CASE("a placement that ranks do not find is named as such") {
                         "train(moe.system 'x' { top {} })"),
              Contains("placement 'top', rank") && Contains("is not defined where a rank"));
 }
+
+TEST_CASE("a simulation's times are means over its steps, so that moves of experts count") {
+  const Folder folder;
+  const auto failure = run_recipe(folder, kPlacementHead + R"(
+local moving = moe.policy.placement { name = 'moving', shadows = 1,
+  place = function(ctx, load, p)
+    p:clear_shadows()
+    local e = load:heaviest()[1]
+    for d = 1, ctx.step % 4 == 0 and ctx.devices or 0 do
+      if not p:holds(e, d) then p:shadow(e, d) end
+    end
+    return p
+  end }
+local p = moe.plan { model = model { experts = 8 }, cluster = moe.cluster.p4de { nodes = 1 },
+  system = moe.system 'moving' { moving {}, moe.pass.serial {} } }
+for _, steps in ipairs { 1, 8, 9 } do
+  local sim = p:simulate { steps = steps }
+  local samples, sum = sim.samples_ms, 0
+  for _, ms in ipairs(samples) do sum = sum + ms end
+  assert(math.abs(sim.iteration_ms - sum / steps) < 2e-6, sim.iteration_ms)
+  assert(sim.compute_ms + sim.exposed_comm_ms < sim.iteration_ms + 2e-6)
+  assert(sim.lower_bound_ms <= sim.iteration_ms and sim.statistic == 'mean')
+  assert((steps == 1) == (sim.median_ms == sim.iteration_ms))
+  assert(sim.load_imbalance > 1)
+end
+)");
+  INFO((failure ? failure->message : ""));
+  CHECK(!failure);
+}

@@ -294,7 +294,7 @@ test("where steps differ the mean is the headline, with median, range and imbala
   function()
     local w = with_moves()
     for _, part in ipairs { "Times are means over 8 steps, which differ; moves of experts count",
-      "imbalance max/mean\n", "13.5  8.00 (8.00..30.0)", "0.74x", "1.25\n",
+      "imbalance\n", "13.5  8.00 (8.00..30.0)", "0.74x", "1.25\n",
       "Means over the 8 steps after the first, since systems here place experts",
       "8.00, 8.00..30.0 !", "ratio of means with its 95% interval", "1.350 (" } do
       assert(w.output:find(part, 1, true), part .. "\n" .. w.output)

@@ -141,6 +141,25 @@ TEST_CASE("fills are rows over places: of a rank's tokens, and of its experts") 
   }
 }
 
+TEST_CASE("imbalance is the rows of each layer's busiest device over the mean, padded or not") {
+  for (const bool padded : {false, true}) {
+    const auto plan =
+        make_plan(routed_spec(padded ? std::vector<Stage>{} : counted(), 2, flat_cluster(2)));
+    const Routed routed(plan->graph, 2, 3);
+    double busiest = 0, sum = 0;
+    for (const ExpertCounts& kept : routed.kept) {
+      int64_t most = 0;
+      for (int64_t device = 0; device < 2; ++device) {
+        most = std::max(most, of_device(kept, device, 2));
+        sum += static_cast<double>(of_device(kept, device, 2));
+      }
+      busiest += static_cast<double>(most);
+    }
+    CHECK(busiest > sum / 2);
+    CHECK(routed.step.imbalance() == Approx(busiest / (sum / 2)));
+  }
+}
+
 TEST_CASE("padded experts and transfers do not follow the routing") {
   const auto plan = make_plan(routed_spec({}, 2, flat_cluster(2)));
   const Routed routed(plan->graph, 2, 1);

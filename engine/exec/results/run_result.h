@@ -101,6 +101,8 @@ struct RunResult {
   std::vector<Timeline> timelines;  // per step; times are relative to the step's common start
   std::vector<Metrics> metrics;     // per step
   std::vector<LowerBound> bounds;   // per step; of simulated runs only
+  /// RoutedStep::imbalance() of each step; of simulated runs with a routing model only.
+  std::vector<double> load_imbalance;
   /// Cross entropy of each step, as the mean over the global batch, before the step's update.
   std::vector<double> losses;
   std::vector<std::vector<MoeStats>> moe;  // [step][layer]
@@ -151,6 +153,7 @@ constexpr auto fields_of(const RunResult*) {
       field("ranks", &RunResult::ranks, "[step][rank], moe.RankStats each"),
       field("machine_state", &RunResult::machine, "state of the machine at every step"),
       internal(&RunResult::timelines, kNamed), internal(&RunResult::bounds, kNamed),
+      internal(&RunResult::load_imbalance, "results have its mean"),
       internal(&RunResult::executed, kNamed), internal(&RunResult::placements, kNamed),
       internal(&RunResult::offloads, "inference results are made of it"),
       internal(&RunResult::predictions, "inference results are made of it"));

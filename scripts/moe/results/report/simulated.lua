@@ -36,7 +36,7 @@ function M.rows(groups, names, refused)
   end
   local rows = { row_of(format.append({ unpack(names) }, { "GPUs" }), { "system", "iteration ms" },
     "median (range)", { "vs first", "exposed comm ms", "hidden comm ms", "bound ms", "peak GiB" },
-    "imbalance max/mean") }
+    "imbalance") }
   for g, group in ipairs(groups) do
     if g > 1 then rows[#rows + 1] = {} end
     for i, run in ipairs(group) do
