@@ -22,7 +22,7 @@ int make_workload(lua_State* L) {
   return 2;
 }
 
-// core.loads(routing model, { step, layer from 1, ranks, tokens, experts, k }) -> number of
+// core.loads(routing model, { step, layer from 1, ranks, tokens, experts, k, ep }) -> number of
 // choices, indexed by [source rank][expert]
 int loads(lua_State* L) {
   Host::of(L).end_loading();
@@ -34,7 +34,8 @@ int loads(lua_State* L) {
                               .ranks = fields.integer("ranks"),
                               .tokens = fields.integer("tokens"),
                               .experts = fields.integer("experts"),
-                              .k = fields.integer("k")};
+                              .k = fields.integer("k"),
+                              .ep = fields.integer("ep", 0)};
   const Host::EngineCall call(Host::of(L));
   const ExpertCounts loads = handle.routing->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);

@@ -6,6 +6,33 @@
 
 namespace moe {
 
+RoutingModel in_groups(RoutingModel model, int64_t ep) {
+  const auto query_of = [ep](RoutingQuery query) {
+    query.ep = ep;
+    return query;
+  };
+  if (model.route) {
+    model.route = [=, route = std::move(model.route)](const RoutingQuery& query, int64_t rank,
+                                                      std::span<int32_t> choices) {
+      route(query_of(query), rank, choices);
+    };
+  }
+  if (model.scores) {
+    model.scores = [=, scores = std::move(model.scores)](const RoutingQuery& query, int64_t rank) {
+      return scores(query_of(query), rank);
+    };
+  }
+  model.loads = [=, loads = std::move(model.loads)](const RoutingQuery& query) {
+    return loads(query_of(query));
+  };
+  if (model.kept) {
+    model.kept = [=, kept = std::move(model.kept)](const RoutingQuery& query) {
+      return kept(query_of(query));
+    };
+  }
+  return model;
+}
+
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
                  std::function<int64_t(int64_t block)> moe_layer) {

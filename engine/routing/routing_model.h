@@ -24,6 +24,10 @@ struct RoutingQuery {
   int64_t tokens = 0;  // per rank
   int64_t experts = 1;
   int64_t k = 1;  // choices per token, all of different experts
+  /// Ranks that together hold all experts, a divisor of `ranks`; 0: all ranks.
+  int64_t ep = 0;
+
+  int64_t group() const { return ep > 0 ? ep : ranks; }
 };
 
 struct RoutingModel {
@@ -42,6 +46,9 @@ struct RoutingModel {
 
   bool runs_gate() const { return kept != nullptr; }
 };
+
+/// Returns the model for ranks of which each `ep`, one after the other, hold all experts.
+RoutingModel in_groups(RoutingModel model, int64_t ep);
 
 /// Returns a gate whose choices, k per token, come from a routing model. Otherwise it is the gate
 /// top_k, except that its weights are the scores of the chosen experts without renormalization, so

@@ -47,13 +47,13 @@ double max_over_mean(const RoutingQuery& q, std::span<const int32_t> expert_of, 
     for (const int32_t e : experts_on(q, rank)) sum += of_expert[static_cast<size_t>(e)];
     most = std::max(most, sum);
   }
-  return most * static_cast<double>(q.ranks) / static_cast<double>(q.k);
+  return most * static_cast<double>(q.group()) / static_cast<double>(q.k);
 }
 
 }  // namespace
 
 int64_t num_holders(const RoutingQuery& query) {
-  return std::min(query.ranks, query.experts);
+  return std::min(query.group(), query.experts);
 }
 
 std::vector<int32_t> experts_on(const RoutingQuery& query, int64_t rank) {
@@ -70,9 +70,10 @@ double zipf_exponent(const RoutingQuery& query, std::span<const int32_t> expert_
                least = max_over_mean(query, expert_of, 0);
   if (wanted < least - 1e-9 || wanted > most) {
     throw user_error(
-        "workload zipf: max_over_mean = {} is not reached with {} experts on {} ranks and k = {}; "
+        "workload zipf: max_over_mean = {} is not reached with {} experts on {} ranks of a "
+        "group and k = {}; "
         "allowed: {:.4g} to {:.4g}",
-        wanted, query.experts, query.ranks, query.k, least, most);
+        wanted, query.experts, query.group(), query.k, least, most);
   }
   while (hi - lo > 1e-7) {
     const double s = (lo + hi) / 2;

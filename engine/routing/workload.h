@@ -34,7 +34,7 @@ struct WorkloadDef {
 ///                     of all ranks together, differ by at most one
 ///   zipf              the i-th expert of a layer is chosen in proportion to i^-s; with
 ///                     max_over_mean, s is such that the rank with most choices is expected to get
-///                     so many times the mean of the ranks, without drift
+///                     so many times the mean of the ranks of its group, without drift
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
 ///   hot_rank          the experts of one rank get `share` of the choices
 ///   hot_expert        one expert gets `share` of the choices
@@ -47,8 +47,8 @@ struct WorkloadDef {
 ///   burst             one hot expert in some stretches of `length` steps, else even popularity
 ///   markov            layered Markov routing with a given ratio of most to least popular expert
 ///   W0_balanced, ...  those of Megatron-LM's token-imbalance benchmark (token_imbalance.h)
-/// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks,
-/// experts).
+/// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks of the
+/// expert-parallel group, experts), and so is that of the rank's place in every group.
 ///
 /// Options of all workloads except balanced and W0 to W7:
 ///   drift, memory     log popularity of each class follows an AR(1) process over steps: `drift` is

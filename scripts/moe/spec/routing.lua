@@ -77,6 +77,9 @@ M.LOADS = {
   tokens = { type = "integer", lo = 0, hi = 1e8, required = true, doc = "tokens per rank" },
   experts = { type = "integer", lo = 1, hi = 65536, required = true, doc = "experts of a layer" },
   k = { type = "integer", lo = 1, hi = 65536, default = 1, doc = "choices per token" },
+  ep = { type = "integer", lo = 1, hi = 65536,
+    doc = "ranks that together hold all experts, which matters where a law is about ranks; "
+      .. "default: all" },
   step = { type = "integer", lo = 1, hi = 1e9, default = 1,
     doc = "step of the routing model, from 1" },
   layer = { type = "integer", lo = 1, hi = 1e6, default = 1, doc = "MoE layer, from 1" },
@@ -86,6 +89,9 @@ M.LOADS = {
 function M.loads(t)
   local at = errors.here()
   local c = schema.check(M.LOADS, t, "moe.loads", at)
+  if c.ep and c.ranks % c.ep ~= 0 then
+    schema.refuse("moe.loads.ep", c.ep, ("a divisor of ranks = %d"):format(c.ranks), at)
+  end
   local handle = c.routing.handle
   c.routing = nil
   return errors.call(at, core.loads, handle, c)
