@@ -24,8 +24,8 @@ namespace {
 DType dtype_of(const std::string& name) {
   if (name == "f16") return DType::kF16;
   if (name == "bf16") return DType::kBF16;
-  if (name == "f32") return DType::kF32;
-  throw user_error("model.dtype: '{}' is not allowed; give f16, bf16 or f32", name);
+  if (name == "f32" || name == "tf32") return DType::kF32;  // tf32 differs in rates alone
+  throw user_error("model.dtype: '{}' is not allowed; give f16, bf16, f32 or tf32", name);
 }
 
 StageKind kind_of(const std::string& name) {
@@ -115,6 +115,28 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
   return result;
 }
 
+// Room for rows at a device's experts beyond those of its busiest step under the routing: a margin
+// for steps that are simulated later, and for placements.
+constexpr double kRowsMargin = 1.25;
+
+// Returns the most rows that a device's experts get under plain expert parallelism in one MoE layer,
+// as a multiple of the rows of its own tokens. choices: indexed by (source, expert).
+double most_rows(const ExpertCounts& choices, const PlanSpec& spec) {
+  const int64_t ep = spec.model->ep > 0 ? spec.model->ep : spec.num_ranks;
+  int64_t most = 0;
+  for (int64_t group = 0; group < spec.num_ranks; group += ep) {
+    std::vector<int64_t> rows(static_cast<size_t>(ep));
+    for (int64_t source = group; source < group + ep; ++source) {
+      for (int64_t e = 0; e < choices.experts; ++e) {
+        rows[static_cast<size_t>(e * ep / choices.experts)] += choices.at(source, e);
+      }
+    }
+    most = std::max(most, *std::max_element(rows.begin(), rows.end()));
+  }
+  return static_cast<double>(most) /
+         static_cast<double>(spec.model->tokens_per_rank() * spec.gate.k);
+}
+
 // Returns the query of the last layer in the first step.
 RoutingQuery last_layer(const PlanSpec& spec) {
   return {.layer = spec.model->num_moe_layers() - 1,
@@ -190,7 +212,8 @@ InterpolatedTable table_of(const nlohmann::json& rows) {
   return InterpolatedTable(std::move(points));
 }
 
-// Returns the measured times of collectives of a cluster, which replace the closed forms.
+}  // namespace
+
 std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   std::map<Collective, InterpolatedTable> tables;
   if (!cluster.has("collectives")) return tables;
@@ -201,6 +224,8 @@ std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster) {
   }
   return tables;
 }
+
+namespace {
 
 // Returns the durations, and the rate of copies from the host, that the recipe gives for ops on
 // swapped experts; durations replace those that would be computed from the ops' work.
@@ -277,9 +302,9 @@ Gate sampled_gate(const Host& host, const PlanHandle& handle, const PlanSpec& sp
 std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
   const Model& model = *spec.model;
   return fmt::format(
-      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} blocks={} vocab={} on ",
+      "gate {} {} k={} capacity={} ranks={} tokens={} experts={} ep={} blocks={} vocab={} on ",
       spec.gate.name, handle.gate ? handle.gate->options.dump() : "", spec.gate.k,
-      spec.gate.capacity, spec.num_ranks, model.tokens_per_rank(), model.experts,
+      spec.gate.capacity, spec.num_ranks, model.tokens_per_rank(), model.experts, model.ep,
       fmt::join(model.moe_blocks, ","), model.vocab);
 }
 
@@ -348,6 +373,32 @@ void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const Routing
   if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
 }
 
+/// Returns ModelSpec::rows_bound of a simulated plan whose model gives none: the rows of the busiest
+/// device under the routing, at least those of even choices, times kRowsMargin. They are those of the
+/// steps that the plan's specification has simulated, else of the first.
+double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
+                     const PlanHandle& handle) {
+  const bool dropless = spec.model->capacity_factor <= 0 && spec.model->num_moe_layers() > 0;
+  if (!dropless || spec.routing == nullptr) return kRowsMargin;
+  int64_t first = 0, steps = 1;
+  if (fields.has("simulate")) {
+    first = fields.at("simulate").integer("first_step", 0);
+    steps = fields.at("simulate").integer("steps", 1);
+  }
+  const std::string key = fmt::format("{}{} rows in {} steps from {}", sample_key(handle, spec),
+                                      spec.routing->name, steps, first);
+  return kRowsMargin * *host.kept<double>(key, [&] {
+    double most = 1;
+    RoutingQuery query = last_layer(spec);
+    for (query.step = first; query.step < first + steps; ++query.step) {
+      for (query.layer = 0; query.layer < spec.model->num_moe_layers(); ++query.layer) {
+        most = std::max(most, most_rows(spec.routing->loads(query), spec));
+      }
+    }
+    return most;
+  });
+}
+
 }  // namespace
 
 PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
@@ -362,7 +413,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   spec.element_bytes = fields.integer("element_bytes", 0);
   spec.inference = fields.flag("inference", false);
   if (fields.has("optimizer")) spec.optimizer = optimizer_of(fields.at("optimizer"));
-  const std::shared_ptr<const RoutingModel> routing = routing_in(L, index);
+  std::shared_ptr<const RoutingModel> routing = routing_in(L, index);
+  if (routing && model.ep > 0) {
+    routing = std::make_shared<const RoutingModel>(in_groups(*routing, model.ep));
+  }
   set_gate(L, index, fields, model, routing, spec, handle);
   const std::shared_ptr<Model> built =
       program ? model_of_program(model, *program)
@@ -370,6 +424,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   built->options = json_text(fields.at("seen").value(), -1);
   spec.model = built;
   sample_gate(Host::of(L), fields, routing, spec, handle);
+  if (!fields.at("model").has("rows_bound") && fields.at("cost").text("kind") == "roofline") {
+    built->rows_bound = rows_bound_of(Host::of(L), fields, spec, handle);
+  }
   lua_getfield(L, index, "system");
   const auto picks =
       std::make_shared<PickPolicies>(PickPolicies{.slot_occupancy = spec.work.slot_occupancy});
@@ -404,7 +461,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
     spec.cost = std::make_shared<RooflineCost>(
-        spec.cluster, spec.work, tables_of(fields.at("cluster")), offload_times_of(cost));
+        spec.cluster, spec.work, tables_of(fields.at("cluster")), offload_times_of(cost),
+        fields.at("model").text("dtype", ""));
   }
   return spec;
 }

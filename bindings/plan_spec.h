@@ -74,6 +74,8 @@ struct PlanHandle {
 
 ModelSpec model_of(const Fields& model);
 Cluster cluster_of(const Fields& cluster);
+/// Returns the measured times of collectives of a cluster, which replace the closed forms.
+std::map<Collective, InterpolatedTable> tables_of(const Fields& cluster);
 
 /// Reads the whole specification at `index`, a table as target.lua makes it. Functions of policies
 /// are kept by reference. handle: receives what is needed in addition to the plan. program: the

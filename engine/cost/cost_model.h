@@ -138,6 +138,10 @@ class InterpolatedTable {
   /// finite and at least 0, with ascending bytes.
   explicit InterpolatedTable(std::vector<std::pair<double, double>> points);
   Nanoseconds at(double bytes) const;
+  /// Whether the bytes are not beyond the end points.
+  bool covers(double bytes) const {
+    return points_.front().first <= bytes && bytes <= points_.back().first;
+  }
 
  private:
   std::vector<std::pair<double, double>> points_;
@@ -155,8 +159,10 @@ struct OffloadTimes {
 };
 
 /// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times, matrix
-/// products of elements of two bytes (times of bf16) or four (of f32) take their measured time +
-/// launch instead, if it has them, but no less than bytes / memory rate:
+/// products of elements of two bytes (times of bf16) or four (of f32, or of tf32 where that is the
+/// model's type) take their measured time + launch instead, if it has them, but no less than bytes /
+/// memory rate. Where it has times of bf16 alone, a product in a model of f32 or tf32 takes its time
+/// by rates, but no less than those: no GPU is quicker with wider elements.
 ///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
 ///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
 ///     kernels (rows are moved by other ops here); without a table of these, the table of GEMMs, as
@@ -172,9 +178,11 @@ struct OffloadTimes {
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
-  /// out of range, naming "inference.<field>".
+  /// out of range, naming "inference.<field>". dtype: the model's element type, of which
+  /// Device::gemm_flops_per_s is the rate: "f16", "bf16", "f32" or "tf32" (f32 tensors).
   RooflineCost(Cluster cluster, WorkContext context,
-               std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {});
+               std::map<Collective, InterpolatedTable> tables = {}, OffloadTimes times = {},
+               std::string dtype = "");
   Nanoseconds op_ns(const Graph& graph, OpId op) const override {
     return routed_ns(graph, op, {context_});
   }
@@ -199,11 +207,14 @@ class RooflineCost : public CostModel {
                                               const RoutedWork& routed) const;
   std::optional<Measured> measured_product(const Graph& graph, const Op& op,
                                            const Work& work) const;
+  std::optional<Measured> in_tables(const char* dtype, const Work& work) const;
+  bool wide(const Graph& graph, const Op& op) const;
 
   Cluster cluster_;
   WorkContext context_;
   std::map<Collective, InterpolatedTable> tables_;
   OffloadTimes offload_times_;
+  std::string dtype_;
   std::shared_ptr<const OpTables> op_times_, collective_times_;  // null: none
 };
 

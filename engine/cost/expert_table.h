@@ -56,6 +56,11 @@ class ExpertTable {
   /// peak rates is a weighted mean over the four nearest measured layers, at equal rows per expert.
   OpTime at(const ExpertLayer& layer, double tokens, size_t load) const;
 
+  /// Whether the layer itself was measured under the load.
+  bool has(const ExpertLayer& layer, size_t load) const {
+    return log_ratio(features(layer), {1, 1, 1, 1, 1, 1}, 1, load).second;
+  }
+
   /// Returns how many times longer a grouped GEMM of `experts` products of [rows,k] and [k,n] takes
   /// than by peak rates, by the times of the load "balanced".
   double grouped_gemm(double experts, double rows, double n, double k) const;

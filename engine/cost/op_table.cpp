@@ -9,17 +9,13 @@
 namespace moe {
 namespace {
 
-/// The shortest time of a kernel. It is added to times by peak rates, so that the ratio of a small
-/// op, which takes about this long whatever its size, is near 1 too.
-constexpr double kShortestKernel = 4e-6;
-
 /// The least relative error that is stated for an extrapolated time; an assumption.
 constexpr double kLeastErrorOutside = 0.25;
 
 double by_rates(double flops, double elements, const PeakRates& peak) {
   return std::max(flops / peak.flops_per_s,
                   elements * peak.element_bytes / peak.memory_bytes_per_s) +
-         kShortestKernel;
+         peak.shortest_s;
 }
 
 double gemm_s(std::span<const double> p, const PeakRates& peak) {
@@ -76,6 +72,12 @@ double rows_s(std::span<const double> p, const PeakRates& peak) {
 }
 
 }  // namespace
+
+double element_bytes_of(std::string_view dtype) {
+  if (dtype == "fp8") return 1;
+  if (dtype == "bf16") return 2;
+  return dtype == "f32" || dtype == "tf32" ? 4 : 0;
+}
 
 std::span<const MeasuredOp> measured_ops() {
   static const std::array<MeasuredOp, 9> ops{{

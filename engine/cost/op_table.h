@@ -17,6 +17,10 @@ namespace moe {
 
 class ExpertTable;
 
+/// Returns the bytes of an element of a table's type: "fp8", "bf16", "f32" or "tf32" (numbers of f32
+/// that are multiplied as TF32); 0 for another.
+double element_bytes_of(std::string_view dtype);
+
 /// Sizes, rates and weights of tables are below this, so that no product of them overflows.
 constexpr double kMostOfSize = 1e18;
 
@@ -28,6 +32,9 @@ struct PeakRates {
   double element_bytes = 2;
   double link_bytes_per_s = 0;  // between GPUs of a node, one way
   double node_ranks = 8;        // GPUs of a node
+  /// The shortest time of a kernel. It is added to times by these rates, so that the ratio of a
+  /// small op, which takes about this long whatever its size, is near 1 too.
+  double shortest_s = 4e-6;
 };
 
 /// An interpolated time in ns, with the band that holds 9 of 10 measured times.
@@ -151,7 +158,7 @@ class OpTables {
 
   const std::string& gpu() const { return gpu_; }
   const std::vector<std::unique_ptr<OpGrid>>& grids() const { return grids_; }
-  /// Returns the grid of an op and element type ("bf16", "fp8"); null: there is none.
+  /// Returns the grid of an op and element type; null: there is none.
   const OpGrid* find(std::string_view op, std::string_view dtype) const;
   /// Returns the fused expert kernels of an element type; null: there are none.
   const ExpertTable* experts(std::string_view dtype) const;

@@ -212,8 +212,8 @@ void add_row(const CsvRow& row, const std::string& place, AllRows& all) {
     point.push_back(row.number(axis, 1));
   }
   const std::string dtype = row.text("dtype").empty() ? "bf16" : row.text("dtype");
-  if (dtype != "bf16" && dtype != "f32" && dtype != "fp8") {
-    throw user_error("{}: dtype = '{}': give bf16, f32 or fp8", place, dtype);
+  if (element_bytes_of(dtype) == 0) {
+    throw user_error("{}: dtype = '{}': give bf16, f32, tf32 or fp8", place, dtype);
   }
   const double us = row.number("us", 1e-3);
   if (us > 1e10) throw user_error("{}: us = {}: give 0.001 to 1e10", place, us);
@@ -297,7 +297,7 @@ void OpTables::read_csv(std::string_view text, const std::string& path) {
     }
     std::sort(off.begin(), off.end());
     const double spread = off.empty() ? 0 : off[off.size() * 9 / 10];
-    const PeakRates peak = best_rates(*op, rows, dtype == "f32" ? 4 : dtype == "fp8" ? 1 : 2);
+    const PeakRates peak = best_rates(*op, rows, element_bytes_of(dtype));
     grids_.push_back(std::make_unique<OpGrid>(path, *op, dtype, peak, std::move(axes), cells,
                                               GridSource{"", "", "", spread}));
   }

@@ -68,15 +68,27 @@ OpTimeAnswer rows_exchange(const Cluster& cluster, const OpTimeQuery& query,
   return answer(grid->at(query.sizes), tables->gpu(), grid->source());
 }
 
-OpTimeAnswer by_links(const Cluster& cluster, const OpTimeQuery& query) {
-  const double ranks = query.sizes[0], bytes = query.sizes[1];
+/// The kind of a collective between ranks; kNone: the op is none.
+Collective collective_of(const std::string& op) {
+  for (const auto& [name, kind] : {std::pair(measured::kAllToAll, Collective::kAllToAll),
+                                   {measured::kAllReduce, Collective::kAllReduce},
+                                   {measured::kAllGather, Collective::kAllGather},
+                                   {measured::kReduceScatter, Collective::kReduceScatter}}) {
+    if (op == name) return kind;
+  }
+  return Collective::kNone;
+}
+
+OpTimeAnswer by_links(const Cluster& cluster, Collective kind, double ranks, double bytes) {
   const Cluster part = part_of(cluster, ranks);
   std::string by;
   double ns = 0;
-  if (query.op == measured::kAllToAll) {
+  if (kind == Collective::kAllToAll) {
     ns = static_cast<double>(all_to_all_ns(part, bytes / ranks));
   } else {
     AllReduce op = {.bytes = bytes, .algorithm = part.all_reduce};
+    if (kind == Collective::kReduceScatter) op.part = ReducePart::kReduceScatter;
+    if (kind == Collective::kAllGather) op.part = ReducePart::kAllGather;
     op.algorithm = algorithm_of(part, op, {});
     by = fmt::format(" by '{}'", name_of(op.algorithm));
     ns = static_cast<double>(all_reduce_ns(part, op));
@@ -84,70 +96,147 @@ OpTimeAnswer by_links(const Cluster& cluster, const OpTimeQuery& query) {
   return {ns, ns, ns, fmt::format("closed form{} over the links of {}", by, cluster.name), false};
 }
 
-/// Flops and bytes of an op on a device without tables, by its rates.
+/// A collective, by what RooflineCost takes for it.
+OpTimeAnswer collective_time(const Cluster& cluster, const OpTimeQuery& query, Collective kind,
+                             const OpTables* tables) {
+  const double ranks = query.sizes[0], bytes = query.sizes[1];
+  const auto own = query.collectives.find(reduces(kind) ? Collective::kAllReduce : kind);
+  if (own != query.collectives.end() && ranks == static_cast<double>(cluster.num_devices())) {
+    const bool half = own->first != kind;
+    const double ns = static_cast<double>(own->second.at(bytes)) / (half ? 2 : 1);
+    return {
+        ns,
+        ns,
+        ns,
+        fmt::format("{}collectives.{} of {}, from {}", half ? "half of " : "",
+                    half ? measured::kAllReduce : query.op, cluster.name, query.collectives_from),
+        half || !own->second.covers(bytes),
+        true};
+  }
+  const OpGrid* const grid = tables == nullptr ? nullptr : tables->find(query.op, "bf16");
+  const bool in_node = ranks <= static_cast<double>(cluster.devices_per_node);
+  return grid != nullptr && in_node ? answer(grid->at(query.sizes), tables->gpu(), grid->source())
+                                    : by_links(cluster, kind, ranks, bytes);
+}
+
+/// The op's flops and bytes by the rates of a device.
 OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
   const Device& d = cluster.device;
-  constexpr double element = 2;
-  double flops = 0, elements = 0;
-  const std::vector<double>& s = query.sizes;
-  if (query.op == measured::kGemm) {
-    flops = 2 * s[0] * s[1] * s[2];
-    elements = s[0] * s[1] + s[0] * s[2] + s[1] * s[2];
-  } else if (query.op == measured::kAttention) {
-    flops = 2 * s[0] * s[2] * s[1] * s[1] * s[4];
-    elements = 2 * s[0] * s[1] * s[4] * (s[2] + s[3]);
-  } else {
-    const double rows = s[0] * s[4] / s[5], weights = 3 * s[1] * s[2];
-    flops = 2 * rows * weights;
-    elements = std::min(s[3] / s[5], rows) * weights + rows * (2 * s[1] + 3 * s[2]);
+  if (!(d.gemm_flops_per_s > 0)) {
+    throw user_error("dtype '{}': {} has neither measured times of '{}' in it nor a rate of it",
+                     query.dtype, d.name, query.op);
   }
-  const double ns =
-      1e9 * std::max(flops / d.gemm_flops_per_s, element * elements / d.memory_bytes_per_s);
+  const PeakRates rates = {
+      .flops_per_s = d.gemm_flops_per_s,
+      .memory_bytes_per_s = d.memory_bytes_per_s,
+      .element_bytes = query.dtype == "f16" ? 2 : element_bytes_of(query.dtype),
+      .shortest_s = 0};
+  const std::vector<double>& s = query.sizes;
+  double seconds = 0;
+  if (query.op == measured::kExperts) {
+    const double rows = s[0] * s[4] / s[5], weights = 3 * s[1] * s[2];
+    const double elements = std::min(s[3] / s[5], rows) * weights + rows * (2 * s[1] + 3 * s[2]);
+    seconds = std::max(2 * rows * weights / rates.flops_per_s,
+                       elements * rates.element_bytes / rates.memory_bytes_per_s);
+  } else {
+    const auto ops = measured_ops();
+    seconds = std::find_if(ops.begin(), ops.end(), [&](const MeasuredOp& op) {
+                return query.op == op.name;
+              })->peak_s(s, rates);
+  }
+  const double ns = 1e9 * seconds;
   return {ns, ns, ns,
-          fmt::format("rates of {}: {:g} flops per s, {:g} bytes per s", d.name, d.gemm_flops_per_s,
-                      d.memory_bytes_per_s),
+          fmt::format("rates of {}: {:g} flops per s in {}, {:g} bytes per s", d.name,
+                      d.gemm_flops_per_s, query.dtype, d.memory_bytes_per_s),
           false};
+}
+
+/// Both products of a rank's experts and the activation between them as a plan has them: each by
+/// rates times the ratio of the measured kernels, with the rank's own rows alone.
+OpTimeAnswer planned_experts(const ExpertTable& table, const OpTables& tables, const Device& device,
+                             const ExpertLayer& l, double tokens) {
+  const PeakRates& peak = table.peak();
+  const double experts = l.experts / l.ep, rows = tokens * l.k / l.experts;
+  const auto moved_s = [&](double elements) {
+    return peak.element_bytes * elements / device.memory_bytes_per_s;
+  };
+  double seconds = moved_s(experts * rows * (l.gates + 1) * l.inner);
+  for (const auto& [n, k] : {std::pair(l.gates * l.inner, l.hidden), {l.hidden, l.inner}}) {
+    const double elements = experts * (n * k + rows * (n + k));
+    const double peak_s = std::max(2 * experts * rows * n * k / peak.flops_per_s,
+                                   peak.element_bytes * elements / peak.memory_bytes_per_s);
+    seconds += std::max(peak_s * table.grouped_gemm(experts, rows, n, k), moved_s(elements));
+  }
+  const double ns = 1e9 * seconds;
+  return {ns,
+          ns,
+          ns,
+          fmt::format("as a plan: rates of {} times the ratios of layers measured on {}",
+                      device.name, tables.gpu()),
+          true,
+          true};
+}
+
+OpTimeAnswer experts_time(const Cluster& cluster, const OpTimeQuery& query, const OpTables& tables,
+                          const ExpertTable& table) {
+  const std::vector<double>& s = query.sizes;
+  const ExpertLayer layer{.hidden = s[1], .inner = s[2], .experts = s[3], .k = s[4], .ep = s[5]};
+  const auto found = std::find(table.loads().begin(), table.loads().end(), query.load);
+  if (found == table.loads().end()) {
+    throw user_error("load '{}': give one of: {}", query.load, fmt::join(table.loads(), ", "));
+  }
+  const auto load = static_cast<size_t>(found - table.loads().begin());
+  if (layer.ep > 1 && query.load == "balanced" && !table.has(layer, load)) {
+    return planned_experts(table, tables, cluster.device, layer, s[0]);
+  }
+  OpTimeAnswer time = answer(table.at(layer, s[0], load), tables.gpu(), table.source());
+  if (table.moves_all() && layer.ep > 1) {
+    time.source += fmt::format("; one kernel, which also moves the rows of all {} ranks", layer.ep);
+  }
+  return time;
+}
+
+/// The measured time of an op in `dtype`; nullopt: there is none.
+std::optional<OpTimeAnswer> measured_time(const Cluster& cluster, const OpTimeQuery& query,
+                                          const std::string& dtype) {
+  if (cluster.device.op_times.empty()) return std::nullopt;
+  const auto tables = OpTables::open(cluster.device.op_times);
+  if (query.op == measured::kExperts) {
+    const ExpertTable* const table = tables->experts(dtype);
+    if (table == nullptr) return std::nullopt;
+    return experts_time(cluster, query, *tables, *table);
+  }
+  const OpGrid* const grid = tables->find(query.op, dtype);
+  if (grid == nullptr) return std::nullopt;
+  return answer(grid->at(query.sizes), tables->gpu(), grid->source());
 }
 
 /// As op_time(), also times beyond the clock.
 OpTimeAnswer any_time(const Cluster& cluster, const OpTimeQuery& query) {
-  const bool collective = query.op == measured::kAllToAll || query.op == measured::kAllReduce;
+  const Collective kind = collective_of(query.op);
   const bool rows = query.op == measured::kDispatch || query.op == measured::kCombine;
-  const std::string& file = collective || rows ? cluster.collective_times : cluster.device.op_times;
-  const auto tables = file.empty() ? nullptr : OpTables::open(file);
-  if (rows) return rows_exchange(cluster, query, tables.get());
-  if (collective) {
-    const OpGrid* const grid = tables == nullptr ? nullptr : tables->find(query.op, "bf16");
-    const bool measured =
-        grid != nullptr && query.sizes[0] <= static_cast<double>(cluster.devices_per_node);
-    return measured ? answer(grid->at(query.sizes), tables->gpu(), grid->source())
-                    : by_links(cluster, query);
+  if (rows || kind != Collective::kNone) {
+    const std::string& file = cluster.collective_times;
+    const auto tables = file.empty() ? nullptr : OpTables::open(file);
+    return rows ? rows_exchange(cluster, query, tables.get())
+                : collective_time(cluster, query, kind, tables.get());
   }
-  if (query.op == measured::kExperts) {
-    const ExpertTable* const table = tables == nullptr ? nullptr : tables->experts(query.dtype);
-    if (table != nullptr) {
-      const auto load = std::find(table->loads().begin(), table->loads().end(), query.load);
-      if (load == table->loads().end()) {
-        throw user_error("load '{}': give one of: {}", query.load, fmt::join(table->loads(), ", "));
-      }
-      const std::vector<double>& s = query.sizes;
-      const ExpertLayer layer{
-          .hidden = s[1], .inner = s[2], .experts = s[3], .k = s[4], .ep = s[5]};
-      return answer(table->at(layer, s[0], static_cast<size_t>(load - table->loads().begin())),
-                    tables->gpu(), table->source());
+  const auto measured = measured_time(cluster, query, query.dtype == "f16" ? "bf16" : query.dtype);
+  if (measured) return *measured;
+  if (query.load != "balanced") {
+    throw user_error("load '{}': {} has no measured '{}' of it in {}; give 'balanced'", query.load,
+                     cluster.device.name, query.op, query.dtype);
+  }
+  OpTimeAnswer time = by_rates(cluster, query);
+  if (query.dtype == "f32" || query.dtype == "tf32") {
+    const auto narrow = measured_time(cluster, query, "bf16");
+    if (narrow && narrow->ns > time.ns) {
+      time = *narrow;
+      time.source = fmt::format("no less than in bf16, {}", narrow->source);
+      time.extrapolated = true;
     }
-  } else if (tables != nullptr) {
-    const OpGrid* const grid = tables->find(query.op, query.dtype);
-    if (grid != nullptr) return answer(grid->at(query.sizes), tables->gpu(), grid->source());
   }
-  // The rates are those of two-byte elements and of even loads.
-  if (query.dtype != "bf16" || query.load != "balanced") {
-    throw user_error("{} '{}': {} has no measured '{}' of it; give '{}'",
-                     query.dtype != "bf16" ? "dtype" : "load",
-                     query.dtype != "bf16" ? query.dtype : query.load, cluster.device.name,
-                     query.op, query.dtype != "bf16" ? "bf16" : "balanced");
-  }
-  return by_rates(cluster, query);
+  return time;
 }
 
 }  // namespace

@@ -83,11 +83,13 @@ std::string slow_op(const Device& device, const Work& work, const std::string& n
 }  // namespace
 
 RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
-                           std::map<Collective, InterpolatedTable> tables, OffloadTimes times)
+                           std::map<Collective, InterpolatedTable> tables, OffloadTimes times,
+                           std::string dtype)
     : cluster_(std::move(cluster)),
       context_(context),
       tables_(std::move(tables)),
-      offload_times_(times) {
+      offload_times_(times),
+      dtype_(std::move(dtype)) {
   check(cluster_);
   check(offload_times_);
   if (!cluster_.device.op_times.empty()) op_times_ = OpTables::open(cluster_.device.op_times);
@@ -109,8 +111,12 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
   const Device& device = cluster_.device;
   const Work work = def.work(graph, graph.op(op), routed.work);
   const double rate = work.gemm() ? device.gemm_flops_per_s : device.vector_flops_per_s;
-  const std::optional<Measured> found = measured_product(graph, graph.op(op), work);
-  const double product = found ? std::ceil(found->ns) : rounded_ns(work.flops, rate);
+  std::optional<Measured> found = measured_product(graph, graph.op(op), work);
+  double product = found ? std::ceil(found->ns) : rounded_ns(work.flops, rate);
+  if (!found && wide(graph, graph.op(op))) {
+    const std::optional<Measured> narrow = in_tables("bf16", work);
+    if (narrow && narrow->ns > product) found = narrow, product = std::ceil(narrow->ns);
+  }
   const double memory = rounded_ns(work.bytes, device.memory_bytes_per_s);
   const double ns = std::max(product, memory) + std::ceil(work.seconds * kNsPerSecond);
   const auto what = [&] {
@@ -176,12 +182,24 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
 std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph& graph,
                                                                      const Op& op,
                                                                      const Work& work) const {
-  const MatrixWork& m = work.matrix;
-  // The tables' axes begin above 0 rows; a product of no rows takes its roofline time.
-  if (op_times_ == nullptr || !work.gemm() || work.flops == 0) return std::nullopt;
+  if (!work.gemm()) return std::nullopt;
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
-  const char* const dtype = element == 2 ? "bf16" : "f32";
+  return in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);
+}
+
+/// Whether the op multiplies numbers of four bytes because the model's are so wide.
+bool RooflineCost::wide(const Graph& graph, const Op& op) const {
+  return (dtype_ == "f32" || dtype_ == "tf32") && !op.inputs.empty() &&
+         dtype_bytes(graph.tensor(op.inputs[0]).dtype) == 4;
+}
+
+/// As measured_product(), in the tables of one element type.
+std::optional<RooflineCost::Measured> RooflineCost::in_tables(const char* dtype,
+                                                              const Work& work) const {
+  const MatrixWork& m = work.matrix;
+  // The tables' axes begin above 0 rows; a product of no rows takes its roofline time.
+  if (op_times_ == nullptr || work.flops == 0) return std::nullopt;
   const auto in_grid = [&](const char* name,
                            std::initializer_list<double> point) -> std::optional<Measured> {
     const OpGrid* const grid = op_times_->find(name, dtype);
@@ -265,9 +283,10 @@ std::string RooflineCost::describe() const {
   std::string text;
   if (op_times_ != nullptr) text = fmt::format("measured op times of {}, else ", op_times_->gpu());
   text += fmt::format(
-      "roofline of {} on {}: GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
+      "roofline of {} on {}: {}GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
       "{:g} us, fill {:g}; collectives {}by closed form",
-      device.name, cluster_.name, device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
+      device.name, cluster_.name, dtype_.empty() ? "" : dtype_ + " ",
+      device.gemm_flops_per_s / 1e12, device.vector_flops_per_s / 1e12,
       device.memory_bytes_per_s / 1e9, static_cast<double>(device.launch_ns) / 1e3,
       context_.slot_occupancy,
       collective_times_ != nullptr && cluster_.nodes == 1

@@ -25,6 +25,7 @@ local M = {}
 -- numbers may be moe.assumed }.
 local TABLES = {
   { "Device", cluster.DEVICE, "a cluster's devices", true },
+  { "GemmRates", cluster.GEMM_RATES, "a device's rates of matrix products by element type", true },
   { "ClusterLink", cluster.LINK, "a cluster's links", true },
   { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "how much transfers slow down compute", true },
   { "Collectives", comm_tables.FIELDS, "measured times of a cluster's collectives" },

@@ -177,6 +177,31 @@ test("a rate is given as achieved, or as a peak and the achieved share of it", f
     4, "is missing")
 end)
 
+test("a device has rates by element type, and another type is refused", function()
+  local function on(device, dtype)
+    local text = cluster("device = { name = 'it', " .. device .. ", memory_bytes_per_s = 7 }, "
+      .. LINKS)
+    return dtype and (text:gsub("experts_per_device", ("dtype = '%s', %%0"):format(dtype), 1))
+      or text
+  end
+  local peaks = "gemm_efficiency = 0.5, peak_gemm_flops_per_s = { f32 = 10, tf32 = 80, f16 = 160 }"
+  for dtype, rate in pairs { f32 = 5, tf32 = 40, f16 = 80 } do
+    local plan = expect.runs(on(peaks, dtype)).plans[1]
+    expect.equal({ plan.cluster.device.gemm_flops_per_s, plan.model.dtype }, { rate, dtype })
+    expect.equal(plan.cluster.device.vector_flops_per_s, 5)
+  end
+  expect.equal(expect.runs(on(peaks)).plans[1].cluster.device.gemm_flops_per_s, 80)
+  expect.fails(on(peaks, "bf16"), 3, "dtype: 'bf16' has no rate on it (custom), which has f16, "
+    .. "f32, tf32; give a type that it has or, as gemm_flops_per_s = { bf16 = ... }")
+  expect.fails(on "gemm_flops_per_s = { f32 = 1 }", 2, "dtype: 'f16' has no rate on it")
+  expect.fails(on("gemm_flops_per_s = 3", "tf32"), 3, "'tf32' has no rate on it (custom), whose "
+    .. "one rate is taken for f16, bf16 or f32")
+  expect.fails(on "gemm_flops_per_s = {}", 4, "gemm_flops_per_s: has no rate; give", "bf16")
+  expect.fails(on "gemm_flops_per_s = { f64 = 1 }", 4, "unknown key 'f64'")
+  expect.fails(on "gemm_flops_per_s = { f16 = 0 }", 4, "gemm_flops_per_s.f16: 0 is not allowed")
+  expect.fails(on "gemm_flops_per_s = { f16 = 1 }", 4, "vector_flops_per_s: is missing")
+end)
+
 test("links that something crosses must be there", function()
   expect.fails(cluster(DEVICE .. "nic = { bytes_per_s = 1 }"), 4, "intra is missing")
   expect.fails(cluster(DEVICE .. "intra = { bytes_per_s = 1 }"), 4, "nic is missing")

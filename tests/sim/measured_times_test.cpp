@@ -113,6 +113,23 @@ TEST_CASE("what is not measured takes the rates: float32, and a cluster without 
   CHECK(rates.op_ns(halves, named(halves, "b0.attn.qkv")) == flops + 3000);
 }
 
+TEST_CASE("a product in a model of float32 takes no less than is measured of bf16") {
+  const Graph singles = step_of(DType::kF32);
+  Cluster quick = measured_node();
+  quick.device.gemm_flops_per_s = 1e15;
+  const auto ns = [&](const Cluster& cluster, const char* dtype) {
+    const RooflineCost cost(cluster, {}, {}, {}, dtype);
+    CHECK(cost.time_source(singles, named(singles, "b0.attn.qkv")) == TimeSource::kModel);
+    return cost.op_ns(singles, named(singles, "b0.attn.qkv")) - 3000;
+  };
+  for (const char* const dtype : {"f32", "tf32"}) {
+    CHECK(ns(quick, dtype) == table_ns("gemm", {kRows, 3. * kHidden, kHidden}));
+    CHECK(ns(measured_node(), dtype) == 2.0 * kRows * 3 * kHidden * kHidden);
+  }
+  CHECK_THAT(RooflineCost(quick, {}, {}, {}, "tf32").describe(),
+             Catch::Contains("tf32 GEMM 1000 TFLOP/s"));
+}
+
 TEST_CASE("float32 takes a user's measurements of float32, two-byte elements do not") {
   const std::filesystem::path file =
       std::filesystem::temp_directory_path() / fmt::format("measured_times_{}.csv", getpid());
@@ -120,11 +137,12 @@ TEST_CASE("float32 takes a user's measurements of float32, two-byte elements do 
   Cluster cluster = slow_node();
   cluster.device.op_times = file;
   const Graph halves = step_of(DType::kF16), singles = step_of(DType::kF32);
-  const RooflineCost cost(cluster, {});
+  const RooflineCost cost(cluster, {}), tf32(cluster, {}, {}, {}, "tf32");
   std::filesystem::remove(file);
   const Nanoseconds ns = cost.op_ns(singles, named(singles, "b0.attn.qkv")) - 3000;
   CHECK(std::abs(ns - 70'000) < 100);
   CHECK(cost.op_ns(halves, named(halves, "b0.attn.qkv")) > 1'000'000);
+  CHECK(tf32.op_ns(singles, named(singles, "b0.attn.qkv")) > 1'000'000);
 }
 
 TEST_CASE("collectives inside a node take their table's time; between nodes their closed form") {

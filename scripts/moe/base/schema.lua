@@ -6,7 +6,8 @@
 --   as = "its type for documents and stubs, if `type` is too coarse for them",
 --   instead = function(value) that returns what to give in place of a value of another type,
 --   complete = function(value, path, at) that checks how the entries of a table fit together and
---     returns the table }.
+--     returns the table,
+--   by = the field list of a table that may be given in place of one number }.
 -- type is "integer", "number", "string", "boolean", "table", "function" or "any"; "list", where
 -- `of` is the field of an entry; a field list; or the name of a class of objects that the library
 -- makes (M.class). A number may be moe.assumed{...} if the caller passes a collector (M.collector).
@@ -464,6 +465,9 @@ function M.field(field, value, path, at, assumed)
     return field.complete and field.complete(out, path, at) or out
   end
   if kind == "list" then return check_list(field, value, path, at, assumed) end
+  if field.by and type(value) == "table" and not getmetatable(value) then
+    return M.check(field.by, value, path, at, assumed)
+  end
   if kind == "integer" or kind == "number" then
     return check_number(field, value, path, at, assumed)
   end

@@ -6,10 +6,10 @@ return function(assumed)
     devices_per_node = 4,
     device = {
       name = "RTX-3090",
-      -- NVIDIA data sheet: 35.6 TFLOP/s fp32, 936 GB/s, 24 GB.
-      peak_gemm_flops_per_s = 35.6e12,
+      -- NVIDIA data sheet (GA102; dense, sums in fp32): 35.6 TFLOP/s fp32, 936 GB/s, 24 GB.
+      peak_gemm_flops_per_s = { f32 = 35.6e12, tf32 = 35.6e12, bf16 = 71e12, f16 = 71e12 },
       gemm_efficiency = assumed { value = 0.56, lo = 0.25, hi = 0.75,
-        why = "achieved share of the fp32 peak; the authors' planner assumes 0.25" },
+        why = "achieved share of the peak; the authors' planner assumes 0.25" },
       vector_flops_per_s = 35.6e12,
       peak_memory_bytes_per_s = 936e9,
       memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,

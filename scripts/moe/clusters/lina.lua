@@ -8,9 +8,9 @@ return function(assumed)
     devices_per_node = 4,
     device = {
       name = "A100-40GB",
-      -- NVIDIA A100 data sheet: 156 TFLOP/s TF32 tensor, which PyTorch 1.10 uses for fp32 GEMMs;
-      -- 19.5 TFLOP/s fp32, 1555 GB/s, 40 GB.
-      peak_gemm_flops_per_s = 156e12,
+      -- NVIDIA A100 data sheet: 156 TFLOP/s TF32 tensor, which PyTorch 1.10 uses for fp32 GEMMs
+      -- (the dtype of moe.model.lina); 19.5 TFLOP/s fp32, 312 bf16 and fp16, 1555 GB/s, 40 GB.
+      peak_gemm_flops_per_s = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
       gemm_efficiency = assumed { value = 0.57, lo = 0.35, hi = 0.75,
         why = "as bf16: 0.56 of A100's peak over Transformer-XL's GEMMs, 0.59 over BERT-Large's" },
       vector_flops_per_s = 19.5e12,

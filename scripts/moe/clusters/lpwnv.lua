@@ -6,10 +6,11 @@ return function(assumed)
     devices_per_node = 4,
     device = {
       name = "RTX-2080Ti",
-      -- NVIDIA data sheet: 13.4 TFLOP/s fp32, 616 GB/s, 11 GB.
-      peak_gemm_flops_per_s = 13.4e12,
+      -- NVIDIA data sheet (TU102; sums in fp32): 13.4 TFLOP/s fp32, 616 GB/s, 11 GB. Turing has
+      -- neither bf16 nor TF32.
+      peak_gemm_flops_per_s = { f32 = 13.4e12, f16 = 53.8e12 },
       gemm_efficiency = assumed { value = 0.56, lo = 0.25, hi = 0.75,
-        why = "achieved share of the fp32 peak; the authors' planner assumes 0.25" },
+        why = "achieved share of the peak; the authors' planner assumes 0.25" },
       vector_flops_per_s = 13.4e12,
       peak_memory_bytes_per_s = 616e9,
       memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,

@@ -8,7 +8,8 @@ return function(assumed)
     device = {
       name = "V100-32GB",
       -- NVIDIA V100 data sheet (SXM2): 125 TFLOP/s fp16 tensor, 15.7 TFLOP/s fp32, 900 GB/s, 32 GB.
-      peak_gemm_flops_per_s = 125e12,
+      -- Volta has neither bf16 nor TF32.
+      peak_gemm_flops_per_s = { f32 = 15.7e12, f16 = 125e12 },
       gemm_efficiency = assumed { value = 0.65, lo = 0.45, hi = 0.8,
         why = "as A100: 0.72 of its peak over the GEMMs of GPT2-S, 0.59 over those of GPT2-L" },
       vector_flops_per_s = 15.7e12,

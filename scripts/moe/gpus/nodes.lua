@@ -6,31 +6,36 @@ local M = {}
 
 local assumed = schema.assumed
 
--- One row per GPU. From NVIDIA's data sheets (dense rates; per GPU): flops = bf16 tensor, vector =
--- fp32, memory = bytes/s, memory_bytes, nvlink = bytes/s one way. Shares of these peaks, as {value,
--- lo, hi}, from the measured times: gemm_share = median over the GEMMs of 1,024 rows or more
+-- One row per GPU. From NVIDIA's data sheets (dense rates; per GPU): flops = in matrix products, by
+-- element type, all but f32 by tensor cores; vector = fp32, memory = bytes/s, memory_bytes,
+-- nvlink = bytes/s one way. Shares of these peaks, as {value,
+-- lo, hi}, from the measured times: gemm_share = median over bf16 GEMMs of 1,024 rows or more
 -- (at best 0.96, 0.97, 0.95, 0.92, 0.87 in the order of the rows); memory_share = median over GEMMs
 -- of up to 8 rows with 0.6 GB of weights or more, which only read their weights (at best 0.87,
 -- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs. From Hopper on
 -- the NVSwitch adds (in_switch); all_reduce_us = measured time of a small all-reduce of one node
 -- beyond the 4 us of its hops.
+local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 = 1979e12 }
 local GPUS = {
-  a100 = { name = "A100 SXM", flops = 312e12, gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
+  a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
+    flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
     memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_bytes = 80e9,
     nvlink = 300e9, nvlink_share = { 0.68, 0.6, 0.8 }, nvlink_gpus = 8 },
-  h100 = { name = "H100 SXM", flops = 989e12, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
+  h100 = { name = "H100 SXM", flops = HOPPER, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
     memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_bytes = 80e9,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 11.6 },
-  h200 = { name = "H200 SXM", flops = 989e12, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
+  h200 = { name = "H200 SXM", flops = HOPPER, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
     memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 12.8 },
-  b200 = { name = "B200", flops = 2250e12, gemm_share = { 0.60, 0.45, 0.85 }, vector = 80e12,
+  b200 = { name = "B200", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
+    flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
     memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },
-  gb200 = { name = "GB200", flops = 2500e12, gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
+  gb200 = { name = "GB200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
+    flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
     memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
@@ -47,7 +52,7 @@ local function device(name, gpu)
     op_times = name,
     peak_gemm_flops_per_s = gpu.flops,
     gemm_efficiency = share(gpu.gemm_share,
-      "products that no table has: the median of the measured GEMMs"),
+      "products that no table has, of any element type: the median of the measured bf16 GEMMs"),
     vector_flops_per_s = gpu.vector,
     peak_memory_bytes_per_s = gpu.memory,
     memory_efficiency = share(gpu.memory_share,

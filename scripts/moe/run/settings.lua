@@ -218,7 +218,12 @@ local function same(text) return text end
 M.READ = { number = tonumber, integer = tonumber, boolean = boolean, string = same, any = same }
 
 local function scaled(own, factor)
-  if not schema.is_a("assumed", own) then return own * factor end
+  if type(own) == "number" then return own * factor end
+  if not schema.is_a("assumed", own) then  -- numbers by name
+    local out = {}
+    for key, one in pairs(own) do out[key] = scaled(one, factor) end
+    return out
+  end
   return schema.assumed { value = own.value * factor, lo = own.lo * factor, hi = own.hi * factor,
     why = own.why }
 end
@@ -227,7 +232,8 @@ end
 -- does not fit is returned as it is, so that the check of the field refuses it.
 local function value_of(s, text, kind, own, path)
   local factor = (kind == "number" or kind == "integer") and M.factor(text)
-  local number = type(own) == "number" and own or schema.is_a("assumed", own) and own.value
+  local number = type(own) == "number" and own
+  if type(own) == "table" then number = schema.is_a("assumed", own) and own.value or own end
   if factor and not number then
     refuse(s, ("the recipe gives %s no value to multiply; give a number"):format(path))
   end
@@ -236,7 +242,9 @@ local function value_of(s, text, kind, own, path)
   if value == nil then value = text end
   if s.own ~= nil and s.own ~= own and not factor then s.replaces = true end
   s.own = own
-  local now = factor and number * factor or value
+  local now = value
+  if factor and type(number) == "number" then now = number * factor end
+  if factor == 1 then now = number end
   if now == (number or own) then M.found(s) else s.changed = true end
   return value
 end
@@ -264,8 +272,10 @@ local function with_value(s, text, i, fields, given, full)
   local out, own, kind = schema.merged(given, {}), given[key], field.type
   if own == nil then own = full[key] end
   if i < #s.parts then
-    if type(kind) ~= "table" then return miss(s, path .. ": has no fields", true) end
-    out[key] = with_value(s, text, i + 1, kind, own or {}, full[key] or {})
+    local inner = field.by or kind
+    if type(inner) ~= "table" then return miss(s, path .. ": has no fields", true) end
+    local function in_table(t) return type(t) == "table" and t or {} end
+    out[key] = with_value(s, text, i + 1, inner, in_table(own), in_table(full[key]))
     return out[key] and out
   end
   local why = no_value(field, path)

@@ -25,8 +25,21 @@ local declared = schema.declared "cluster"
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
+--- Rates of matrix products by element type. One number in their place is the rate of the type that
+--- models on the cluster have.
+M.GEMM_RATES = { f32 = rate "float32, without tensor cores",
+  tf32 = rate "float32 numbers multiplied as TF32 by tensor cores: a model's dtype = 'tf32'",
+  bf16 = rate "bfloat16", f16 = rate "float16", fp8 = rate "8-bit floats, only for moe.op_time" }
+-- Returns a field of rates of matrix products.
+local function gemm_rates(doc)
+  return { by = M.GEMM_RATES, as = "number|moe.Assumed|moe.GemmRates", doc = doc .. ": by element "
+    .. "type, { bf16 = , f32 = }, or one number, of the cluster's dtype or, without one, of what "
+    .. "models have of f16, bf16 and f32" }
+end
 M.DEVICE = schema.changed(declared.device.type, {
-  peak_gemm_flops_per_s = rate "data-sheet flops per second in GEMMs", gemm_efficiency = share(),
+  gemm_flops_per_s = gemm_rates(declared.device.type.gemm_flops_per_s.doc),
+  peak_gemm_flops_per_s = schema.merged(rate(),
+    gemm_rates "data-sheet flops per second in GEMMs"), gemm_efficiency = share(),
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
 local op_table = schema.class("op_table", 'moe.op_table "file.csv"')
 local GPUS = core.library_files("gpus", ".times")
@@ -84,6 +97,9 @@ M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 --- The field that names the algorithm of an all-reduce.
 M.ALL_REDUCE = declared.all_reduce
 
+--- Element types of models, by the names of their rates.
+M.DTYPES = { "f16", "bf16", "f32", "tf32" }
+
 -- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
 PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
@@ -92,7 +108,7 @@ M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
   collective_times = gpu(declared.collective_times),
-  dtype = { type = "string", enum = { "f16", "bf16", "f32" },
+  dtype = { type = "string", enum = M.DTYPES,
     doc = "element type for which the device's rates were found, and which models on the cluster "
       .. "must have; default: any" },
   collectives = { type = comm_tables.FIELDS, default = {},
@@ -110,8 +126,8 @@ local ACHIEVED = {
 --- peak and the achieved share; nothing for other fields.
 function M.peak_of(name) return unpack(ACHIEVED[name] or {}) end
 
--- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part. Raises a
--- user error if both forms are given, or neither.
+-- Sets t[name] to t[peak] * t[part] unless t[name] is given, and removes peak and part; a peak may
+-- be a table of peaks. Raises a user error if both forms are given, or neither.
 local function achieve(t, name, path, at)
   local peak, part = M.peak_of(name)
   if t[name] and (t[peak] or t[part]) then
@@ -121,7 +137,17 @@ local function achieve(t, name, path, at)
   if not t[name] and not (t[peak] and t[part]) then
     errors.user(("%s: %s is missing; give it, or %s and %s"):format(path, name, peak, part), at)
   end
-  t[name] = t[name] or t[peak] * t[part]
+  local of, share_of_peak = t[name] or t[peak], t[name] and 1 or t[part]
+  if type(of) == "table" then
+    if not next(of) then
+      errors.user(("%s.%s: has no rate; give at least one of: %s"):format(path, t[name] and name
+        or peak, table.concat(schema.keys_of(M.GEMM_RATES), ", ")), at)
+    end
+    for dtype, one in pairs(of) do of[dtype] = one * share_of_peak end
+  else
+    of = of * share_of_peak
+  end
+  t[name] = of
   t[peak], t[part] = nil, nil
 end
 
@@ -138,7 +164,13 @@ local function resolve(t, path, at, ends, own)
       at)
     achieve(c.device, "gemm_flops_per_s", d, at)
     achieve(c.device, "memory_bytes_per_s", d, at)
-    c.device.vector_flops_per_s = c.device.vector_flops_per_s or c.device.gemm_flops_per_s
+    local gemm = c.device.gemm_flops_per_s
+    c.device.vector_flops_per_s = c.device.vector_flops_per_s or type(gemm) == "table" and gemm.f32
+      or gemm
+    if type(c.device.vector_flops_per_s) == "table" then
+      errors.user(d .. ".vector_flops_per_s: is missing; without it, it is the rate of f32 in "
+        .. "gemm_flops_per_s, which has none", at, d)
+    end
   end
   for _, name in ipairs { "intra", "nic" } do
     if c[name] then achieve(c[name], "bytes_per_s", path .. "." .. name, at) end
@@ -277,13 +309,38 @@ local function fields_of(cluster)
   return out
 end
 
---- Returns the cluster as the table that the core takes. Raises a user error if it has no device.
-function M.plain(cluster)
+-- Returns the device's rate of matrix products of this element type, or nil and why there is none.
+local function rate_of(cluster, dtype)
+  local rates, device = cluster.device.gemm_flops_per_s, cluster.device.name or "the device"
+  if type(rates) == "table" then
+    return rates[dtype], ("has no rate on %s (%s), which has %s"):format(device, cluster.name,
+      table.concat(schema.keys_of(rates), ", "))
+  end
+  if cluster.dtype then
+    return dtype == cluster.dtype and rates, ("has no rate on %s, whose rates are of %s"):format(
+      cluster.name, cluster.dtype)
+  end
+  return dtype ~= "tf32" and dtype ~= "fp8" and rates, ("has no rate on %s (%s), whose one rate "
+    .. "is taken for f16, bf16 or f32"):format(device, cluster.name)
+end
+
+--- Returns the cluster as the table that the core takes, with the device's rate for this element
+--- type. Raises a user error if it has no device, or, on `key` at the line `at`, if the device has
+--- no such rate. A rate of another type is never taken. tables: whether a device with op times may
+--- do without; its rate is then 0.
+function M.plain(cluster, dtype, key, at, tables)
   if not cluster.device then
     errors.user(cluster.path .. ".device: is missing; a plan needs the rates of a device",
       cluster.at)
   end
-  return fields_of(cluster)
+  local gemm, why = rate_of(cluster, dtype)
+  if not gemm and not (tables and cluster.device.op_times) then
+    errors.user(("%s: '%s' %s; give a type that it has or, as gemm_flops_per_s = { %s = ... }, the "
+      .. "device a rate of it"):format(key, dtype, why, dtype), at, key)
+  end
+  local out = fields_of(cluster)
+  out.device = schema.merged(out.device, { gemm_flops_per_s = gemm or 0 })
+  return out
 end
 
 --- Returns the cluster as the table that the core takes, for times of transfers alone: its device

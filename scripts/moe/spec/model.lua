@@ -5,6 +5,7 @@
 -- returns what build gets of them, check = nil or function(m) that returns what is wrong with them,
 -- build = function(b, o), tensors = nil or where its tensors are in a checkpoint (configs.lua) };
 -- those of the library are in moe/models.
+local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 require "moe.spec.routing"  -- defines the class "routing", the type of the field `routing`
@@ -76,7 +77,8 @@ M.COMMON = {
   rows_bound = { type = "number", lo = 1, hi = 1e6,
     doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: the "
       .. "room for rows at a device's experts, as a multiple of the tokens times k of the device; "
-      .. "a step with more rows fails; default: 4" },
+      .. "a step with more rows fails; default: executed, 4; simulated, 1.25 times that of the "
+      .. "busiest device under the routing in the simulated steps, which for even choices is 1" },
   balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
   z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
     doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },
@@ -85,9 +87,10 @@ M.COMMON = {
   fill = { type = "number", lo = 1e-6, hi = 1,
     doc = "share of capacity slots that hold a token, for plans and, where the model has no "
       .. "routing, for simulations; default: that of the gate on even scores" },
-  dtype = { type = "string", enum = { "f16", "bf16", "f32" },
-    doc = "element type (with bf16, parameters and gates stay f32); default: f16 on a cluster, f32 "
-      .. "on CPU ranks" },
+  dtype = { type = "string", enum = cluster.DTYPES,
+    doc = "element type (with bf16, parameters and gates stay f32; tf32: f32 numbers, multiplied "
+      .. "as TF32 where a simulated device has a rate of it); default: f16 on a cluster, f32 on "
+      .. "CPU ranks" },
 }
 
 -- Pairs of fields that exclude each other: exactly one is given of the pairs of batch and experts,
@@ -242,7 +245,7 @@ function M.resolve(model, devices, dtype)
     experts = split("experts", "experts", ep) * ep,
     gate = policy and policy.name or model.gate, k = model.k,
     capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
-    rows_bound = model.rows_bound or 4,
+    rows_bound = model.rows_bound,
     router = model.router, balance_loss = model.balance_loss, z_loss = model.z_loss,
     bias_balance = model.bias_balance,
     dtype = model.dtype or dtype,

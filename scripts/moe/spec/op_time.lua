@@ -15,22 +15,27 @@ end
 local SIZES = {
   gemm = { "m", "n", "k" },
   attention = { "batch", "seq", "heads", "kv_heads", "head_dim" },
+  latent_attention = { "batch", "seq", "heads" },
   experts = { "tokens", "hidden", "inner", "experts", "k", "ep" },
   all_to_all = { "ranks", "bytes" },
   all_reduce = { "ranks", "bytes" },
+  all_gather = { "ranks", "bytes" },
+  reduce_scatter = { "ranks", "bytes" },
   dispatch = { "nodes", "sms", "tokens", "hidden", "topk" },
   combine = { "nodes", "sms", "tokens", "hidden", "topk" },
 }
 
 local ANY = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
-  op = { type = "string", enum = schema.keys_of(SIZES), required = true, doc = "the op" },
-  dtype = { type = "string", enum = { "bf16", "f32", "fp8" }, default = "bf16",
-    doc = "element type; fp8 for GEMMs and dispatch only (where it is the default), f32 for "
-      .. "measurements of your own" },
+  op = { type = "string", as = "string", enum = schema.keys_of(SIZES), required = true,
+    doc = "the op, one of: " .. table.concat(schema.keys_of(SIZES), ", ") },
+  dtype = { type = "string", enum = schema.keys_of(cluster_lib.GEMM_RATES),
+    doc = "element type; default: that of the cluster's rates or bf16, of dispatch fp8; "
+      .. "collectives are of bytes and do not read it" },
 }
 local BYTES = { ranks = size "number of ranks",
-  bytes = size "bytes that a rank holds before the exchange, in an all-to-all with its own part" }
+  bytes = size("bytes that a rank holds before the exchange, in an all-to-all with its own part; "
+    .. "of an all_gather, after it") }
 local ROWS = schema.merged(ANY, { nodes = size("whole nodes, whose ranks all take part", 1),
   sms = size "SMs that the kernel takes", tokens = size "tokens of each rank",
   hidden = size "hidden size", topk = size "experts per token" })
@@ -43,6 +48,9 @@ M.OPS = {
     heads = size "query heads", head_dim = size "numbers per head",
     kv_heads = { type = "integer", lo = 1, hi = 1e15,
       doc = "key and value heads; default: as many as query heads" } }),
+  latent_attention = schema.merged(ANY, { batch = size "sequences",
+    seq = size "tokens per sequence",
+    heads = size "heads of DeepSeek-V3's sizes: 192 numbers in queries and keys, 128 in values" }),
   experts = schema.merged(ANY, {
     tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
     inner = size "width of a gated expert (three matrices), after tensor parallelism",
@@ -53,6 +61,8 @@ M.OPS = {
       doc = "how tokens choose; with a power law the time is that of the rank with most rows" } }),
   all_to_all = schema.merged(ANY, BYTES),
   all_reduce = schema.merged(ANY, BYTES),
+  all_gather = schema.merged(ANY, BYTES),
+  reduce_scatter = schema.merged(ANY, BYTES),
   dispatch = schema.changed(ROWS, { dtype = { default = "fp8" } }),
   combine = ROWS,
 }
@@ -94,9 +104,13 @@ function M.op_time(t)
   if op == "attention" then c.kv_heads = c.kv_heads or c.heads end
   if op == "experts" then check_layer(c, at) end
   for i, name in ipairs(SIZES[op]) do sizes[i] = c[name] end
+  local dtype, moves = c.dtype or c.cluster.dtype or "bf16", M.OPS[op].ranks or M.OPS[op].sms
+  local rows = moves and c.cluster.collectives[op == "all_to_all" and op or "all_reduce"]
   local function time_on(cluster)
-    return errors.call(at, core.op_time, { cluster = cluster_lib.plain(cluster), op = op,
-      dtype = c.dtype, sizes = sizes, load = c.load or "balanced" })
+    return errors.call(at, core.op_time, { op = op, dtype = dtype, sizes = sizes,
+      cluster = moves and cluster_lib.links(cluster)
+        or cluster_lib.plain(cluster, dtype, "moe.op_time.dtype", at, true),
+      load = c.load or "balanced", collectives_from = rows and rows.source or nil })
   end
   local time = time_on(c.cluster)
   if time.measured then return time end

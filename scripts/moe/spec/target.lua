@@ -86,7 +86,8 @@ function M.cluster_spec(model, cluster, optimizer, ends)
   local spec = model_lib.resolve(model, cluster.devices, M.dtype_on(model, cluster))
   return schema.merged(spec, { routing = routing_of(model),
     optimizer = optimizer, ranks = cluster.devices,
-    cluster = cluster_lib.plain(cluster), fill = model_lib.fill(model, spec.model),
+    cluster = cluster_lib.plain(cluster, spec.model.dtype, model.path .. ".dtype", model.at),
+    fill = model_lib.fill(model, spec.model),
     sample = not model.fill,
     cost = { kind = "roofline" }, element_bytes = 0 })
 end

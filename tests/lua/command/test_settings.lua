@@ -76,6 +76,21 @@ test("a factor is of each point's own value, and keeps a peak's assumed share", 
     { before.value / 2, before.lo / 2, before.hi / 2 })
 end)
 
+test("one rate or a factor takes the place of the rates by element type, or one of them", function()
+  local function rates(path, value)
+    local _, w = runs({ [path] = value }, '"simulate"')
+    return w.plans[1].cluster.device.gemm_flops_per_s
+  end
+  local _, own = runs({}, '"simulate"')
+  local before = own.plans[1].cluster.device.gemm_flops_per_s
+  expect.equal(rates("cluster.device.gemm_flops_per_s", "1e14"), 1e14)
+  expect.equal(rates("cluster.device.gemm_flops_per_s", "x2"), 2 * before)
+  expect.equal(rates("cluster.device.peak_gemm_flops_per_s", "x2"), 2 * before)
+  local efficiency = before / 312e12
+  assert(math.abs(rates("cluster.device.peak_gemm_flops_per_s.f16", "1e15") / (1e15 * efficiency)
+    - 1) < 1e-12)
+end)
+
 test("several values are a coordinate, in results and in the table", function()
   local list, w = runs({ ["cluster.nic.bytes_per_s"] = "x0.5,x1,1e9", gpu = "p4de" }, '"simulate"')
   expect.equal(#list, 9)

@@ -38,7 +38,7 @@ return moe.experiment { name = "x", model = model { size = "gpt2" }, cluster = c
   local run = w.results.runs[1]
   expect.equal(run.parameters.experts, 16)
   expect.equal(run.parameters.moe_every, 1)
-  expect.equal(run.parameters.dtype, "f32")
+  expect.equal(run.parameters.dtype, "tf32")
   local assumed = {}
   for _, a in pairs(run.assumed) do assumed[a.name] = true end
   for _, name in ipairs { "model.batch_per_device", "model.capacity_factor",
