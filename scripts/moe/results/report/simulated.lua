@@ -25,7 +25,7 @@ end
 
 --- Returns the table of steps of groups of runs; the runs of a group differ only in the system.
 --- Where steps differ it has their median and range, and under a skewed routing the imbalance: the
---- rows of each layer's busiest device over the mean. refused: what was refused, as in results.json.
+--- rows of each layer's busiest device over the mean. refused: as results.json has it.
 function M.rows(groups, names, refused)
   local differ = any(groups, format.steps_differ)
   local skewed = any(groups, function(run) return (run.load_imbalance or 1) > SKEWED end)
