@@ -84,8 +84,8 @@ int trace_info(lua_State* L) {
   return 1;
 }
 
-// core.trace_import { format, files, experts or 0, k, where or none, node or 0,
-// experts_per_rank, even, to } -> path of the trace
+// core.trace_import { format, files, experts or 0, k, to; of rank_loads where, node,
+// experts_per_rank, even, or none } -> path of the trace
 int trace_import(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
   const Fields f(values, "trace.import");
@@ -107,8 +107,8 @@ int trace_import(lua_State* L) {
       format == "megatron"   ? trace_of_megatron(named, experts)
       : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
       : format == "rank_loads"
-          ? trace_of_rank_loads(named.at(0), k, where, f.integer("node"),
-                                f.integer("experts_per_rank"), f.flag("even", false))
+          ? trace_of_rank_loads(named.at(0), k, where, values.value("node", int64_t{0}),
+                                values.value("experts_per_rank", int64_t{1}), f.flag("even", false))
       : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
                                     : trace_of_csv(named.at(0), experts, k);
   const std::filesystem::path to = files.writable(f.text("to"));

@@ -200,8 +200,7 @@ local function import(t)
     errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
       c.format, each or "one"), at)
   end
-  c.experts, c.k, c.node = c.experts or 0, c.k or 1, c.node or 0
-  c.experts_per_rank, c.even = c.experts_per_rank or 1, c.even or false
+  c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
   errors.stop_in "check"
   return write_claimed(c, "import", at)
