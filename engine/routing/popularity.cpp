@@ -218,10 +218,10 @@ std::vector<OptionSpec> with_common(std::vector<OptionSpec> own, double top1 = 0
 
 std::vector<WorkloadDef> make_rows() {
   const OptionSpec sigma = number_option("sigma", 1, 0, 10, "standard deviation of log popularity");
-  OptionSpec max_over_mean =
-      number_option("max_over_mean", 0, 0, 1e6,
-                    "expected choices of the rank with most, divided by the mean of the ranks of its "
-                    "group (ep), for which the exponent is found; 0: it is s");
+  OptionSpec max_over_mean = number_option(
+      "max_over_mean", 0, 0, 1e6,
+      "expected choices of the rank with most, divided by the mean of the ranks of its "
+      "group (ep), for which the exponent is found; 0: it is s");
   max_over_mean.replaces = {"s"};
   return {
       {"balanced",

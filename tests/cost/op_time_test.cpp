@@ -68,6 +68,7 @@ TEST_CASE("f16 takes the tables' times of bf16, wider types theirs by rates but 
   const auto of = [](double rate, const std::string& dtype) {
     Cluster cluster = two_nodes(true);
     cluster.device.gemm_flops_per_s = rate;
+    cluster.device.memory_bytes_per_s = 1e14;
     return op_time(cluster, {.op = "gemm", .dtype = dtype, .sizes = {4096, 4096, 4096}});
   };
   const OpTimeAnswer bf16 = of(1e14, "bf16");
