@@ -211,12 +211,13 @@ TEST_CASE("a model that the files do not fit is refused with both names") {
   CHECK_THAT(refused(one, {}), Contains("parameter whole: the model does not say"));
   CHECK_THAT(refused(one, {{"whole", {{"x"}}}}), Contains("it has no tensor 'x'"));
   const File typed("typed.safetensors");
-  const auto eight = [](const char* name, const char* type) {
-    return fmt::format(R"("{}":{{"dtype":"{}","shape":[8],"data_offsets":[0,8]}})", name, type);
+  const auto eight = [](const char* name, const char* type, int at) {
+    return fmt::format(R"("{}":{{"dtype":"{}","shape":[8],"data_offsets":[{},{}]}})", name, type,
+                       at, at + 8);
   };
-  typed.write(bytes_of("{" + eight("w", "F8_E4M3") + "," + eight("m_blocks", "U8") + "," +
-                           eight("m_scales", "U8") + "}",
-                       "12345678"));
+  typed.write(bytes_of("{" + eight("w", "F8_E4M3", 0) + "," + eight("m_blocks", "U8", 8) + "," +
+                           eight("m_scales", "U8", 16) + "}",
+                       "123456781234567812345678"));
   const auto of_type = [&](const char* name) -> std::string {
     try {
       const LoadedParameters loaded(opened(typed), one, {{"whole", {{name}}}});
