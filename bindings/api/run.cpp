@@ -16,7 +16,7 @@
 #include "bindings/policy/gate.h"
 #include "bindings/policy/pick.h"
 #include "engine/analysis/planner_error.h"
-#include "engine/base/json_size.h"
+#include "engine/base/files.h"
 #include "engine/base/utf8.h"
 #include "engine/exec/data.h"
 #include "engine/exec/machine_memory.h"

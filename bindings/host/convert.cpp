@@ -6,7 +6,7 @@
 
 #include "bindings/host/protected.h"
 #include "engine/base/errors.h"
-#include "engine/base/json_size.h"
+#include "engine/base/files.h"
 #include "engine/base/limits.h"
 #include "engine/base/utf8.h"
 

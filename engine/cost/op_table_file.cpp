@@ -8,7 +8,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/files.h"
-#include "engine/base/json_size.h"
 #include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
 

@@ -10,7 +10,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/files.h"
-#include "engine/base/json_size.h"
 #include "engine/base/names.h"
 
 namespace moe {

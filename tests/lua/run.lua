@@ -26,7 +26,7 @@ end
 local part, parts = tonumber(arg[1]) or 1, tonumber(arg[2]) or 1
 for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "claims", "scripts", "lists", "machine", "collectives", "configs", "op_time",
-  "routing", "inference", "infer", "run/runs", "run/journal", "figures/page", "figures/charts",
+  "routing", "run/inference", "run/infer", "run/runs", "run/journal", "figures/page", "figures/charts",
   "figures/sensitivity", "search/explore", "search/real", "search/search", "search/space",
   "papers/lina", "papers/pipemoe", "papers/prophet", "papers/balance", "command/settings",
   "command/diff" } do

@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/base/errors.h"
-#include "engine/base/json_size.h"
+#include "engine/base/files.h"
 
 namespace moe {
 namespace {
