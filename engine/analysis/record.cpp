@@ -180,8 +180,7 @@ std::vector<Exposure> Record::made_of(OpId op, size_t rank) const {
   return parts;
 }
 
-void Record::add_members(std::vector<Exposure>& parts, OpId op, size_t rank,
-                         Nanoseconds ns) const {
+void Record::add_members(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds ns) const {
   if (ns == 0) return;
   const Group group = posts_together(op);
   size_t late = 0;
@@ -209,7 +208,8 @@ void Record::add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank,
   const auto n = static_cast<int64_t>(spans.size());
   const Nanoseconds whole = alone_ns(op, rank);
   const bool priced = n > 1 && input_.chunk_ns;
-  const Nanoseconds chunk = priced ? input_.chunk_ns(op, static_cast<int32_t>(rank), n) : (whole + n - 1) / n;
+  const Nanoseconds chunk =
+      priced ? input_.chunk_ns(op, static_cast<int32_t>(rank), n) : (whole + n - 1) / n;
   const std::vector<LaneId>& lanes = arbitrated_[spans[0]->lane.index()];
   Exposure start_up{op, Cause::kStartUp, op, op, -1, set_by(schedule, op, Setting::kChunk)};
   Nanoseconds before = posted;

@@ -69,10 +69,9 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
   const Collective collective = graph.def(op).collective;
   const int64_t rank = routed.rank;
   const auto exchange = [&](const std::vector<double>& bytes, const Round& round) {
-    return AllToAll{
-        .bytes = rank < 0 ? bytes : bytes_of_group(bytes, group, rank, graph.num_ranks),
-        .round = round,
-        .rank = rank};
+    return AllToAll{.bytes = rank < 0 ? bytes : bytes_of_group(bytes, group, rank, graph.num_ranks),
+                    .round = round,
+                    .rank = rank};
   };
   switch (collective) {
     case Collective::kAllToAll:
@@ -86,12 +85,11 @@ NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op,
     case Collective::kAllReduce:
     case Collective::kReduceScatter:
     case Collective::kAllGather:
-      return {
-          AllReduce{.bytes = payload,
-                    .algorithm = cluster.all_reduce,
-                    .rank = rank,
-                    .part = part_of(collective)},
-          group};
+      return {AllReduce{.bytes = payload,
+                        .algorithm = cluster.all_reduce,
+                        .rank = rank,
+                        .part = part_of(collective)},
+              group};
     case Collective::kNone:
       break;
   }

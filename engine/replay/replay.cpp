@@ -64,9 +64,9 @@ class Costs {
     const auto closed = [&](const NetworkOp& transfer) {
       return static_cast<double>(alone_ns(*cost_.network(), transfer));
     };
-    return checked_ns(static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op, rank)), [&] {
-      return fmt::format("one of {} chunks of op '{}'", chunks, graph_.op(op).name);
-    });
+    return checked_ns(
+        static_cast<double>(whole) * closed(*chunk) / closed(*transfer(op, rank)),
+        [&] { return fmt::format("one of {} chunks of op '{}'", chunks, graph_.op(op).name); });
   }
 
  private:

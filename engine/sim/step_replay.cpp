@@ -238,7 +238,7 @@ Nanoseconds StepReplay::duration_ns(OpId op, int32_t rank) const {
   const std::vector<Nanoseconds>& by_group = by_group_ns_[op.index()];
   const Nanoseconds ns = !by_group.empty() ? by_group[r]
                          : at < 0          ? plain_ns_[op.index()]
-                                  : loaded_ns_[static_cast<size_t>(at) * ranks + r];
+                                           : loaded_ns_[static_cast<size_t>(at) * ranks + r];
   return added_ == nullptr ? ns : ns + (*added_)[op.index() * ranks + r];
 }
 

@@ -174,7 +174,8 @@ TEST_CASE("the exchange of one group takes the time of a matrix with its bytes a
                                       : test::random_matrix(n, rng);
     for (int64_t i = 0; i < n; ++i) {
       for (int64_t j = 0; j < n; ++j) {
-        if (!group.same(i, rank) || !group.same(j, rank)) matrix[static_cast<size_t>(i * n + j)] = 0;
+        if (!group.same(i, rank) || !group.same(j, rank))
+          matrix[static_cast<size_t>(i * n + j)] = 0;
       }
     }
     const NetworkOp all = all_to_all_v(matrix);

@@ -252,7 +252,8 @@ TEST_CASE("groups of a collective with different loads do not wait for each othe
   p.num_ranks = p.graph.num_ranks = 4;
   const OpId work = p.graph.add_op("compute", "work", {});
   const OpId a2a = p.graph.add_op("all_to_all", "a2a", {p.graph.out(work)}, {{"group", 2}});
-  const OpId sum = p.graph.add_op("all_reduce", "sum", {p.graph.out(a2a)}, {{"group", 2}, {"stride", 2}});
+  const OpId sum =
+      p.graph.add_op("all_reduce", "sum", {p.graph.out(a2a)}, {{"group", 2}, {"stride", 2}});
   p.durations = {10, 12, 30, 31, 5, 4, 7, 6, 1, 1, 1, 2};  // of work, a2a and sum, on ranks 0 to 3
   p.schedule = default_schedule(p.graph);
   p.orders = lane_orders(p.graph, p.schedule);
