@@ -44,11 +44,6 @@ Function<&Floats::attention_work_bytes> attention_work_bytes;
 MixedFunction<&Mixed::attention> attention_mixed;
 MixedFunction<&Mixed::attention_dx> attention_dx_mixed;
 MixedFunction<&Mixed::attention_work_bytes> attention_mixed_work_bytes;
-// This project's kernels on tensor cores, used where cuDNN has none or AttentionShape::own is set:
-// of a qkv, with heads of up to 128 columns. work: attention_work_bytes.
-void attention_mma(Bf16* ctx, float* lse, const Bf16* qkv, AttentionShape shape, Stream);
-void attention_mma_dx(Bf16* dqkv, const Bf16* dctx, const Bf16* ctx, const Bf16* qkv,
-                      const float* lse, AttentionShape shape, void* work, Stream);
 
 Function<&Floats::gate_scores> gate_scores;
 Function<&Floats::gate_dlogits> gate_dlogits;

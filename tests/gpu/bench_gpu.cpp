@@ -215,9 +215,9 @@ void run_all(Bench& bench) {
   products_and_gelu(bench);
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
-  attention(bench, bench.kernels(), "float32", "set for bfloat16");
+  attention(bench, bench.kernels(), "float32", "set for cuDNN's kernels");
   if (bench.gpu().mixed) {
-    attention(bench, *bench.gpu().mixed, "bfloat16", "on an H200");
+    attention(bench, *bench.gpu().mixed, "bfloat16", "set for cuDNN's kernels");
     const auto by_library = bench.gpu().library_has_attention;
     if (by_library != nullptr && by_library({8, 1024, 12, 64}))
       attention(bench, *bench.gpu().mixed, "bfloat16 cuDNN", "on an H200", false);

@@ -27,9 +27,9 @@ __global__ void attention_kernel(T* ctx, float* lse, AttentionIn<T> in, Attentio
       const bool seen = head.seen(first + r, key + lane());
       const float s = seen ? score[r] * head.scale : -INFINITY;
       const float new_top = max_or_nan(top[r], warp_max(s));
-      // Before a row's first key, both are -infinity.
+      // Both are -infinity before a row's first finite score; then the difference is from 0.
       const float shrink = top[r] == new_top ? 1.0f : expf(top[r] - new_top);
-      const float p = seen ? expf(s - new_top) : 0.0f;
+      const float p = seen ? expf(s - (new_top == -INFINITY ? 0.0f : new_top)) : 0.0f;
       weights[warp() * S::kRows + r][lane()] = p;
       sum[r] = sum[r] * shrink + warp_sum(p);
       for (float& a : acc[r]) a *= shrink;

@@ -1,6 +1,6 @@
 // Attention in bfloat16 by cuDNN's fused kernels, where the library is installed and has kernels
 // for the shape that give the same bits on every run. For other shapes the caller must use the
-// project's own kernels (attention_mixed.cpp does so).
+// plain kernels (attention_mixed.cpp does so).
 #pragma once
 
 #include <string>

@@ -1,7 +1,6 @@
 // What the forward and the backward of the plain kernels share: a block owns a few rows of one head
 // (queries, or keys for the gradients of k and v) and goes through the other side in tiles of 32
 // rows, one lane per row. They compute in float32, without tensor cores: simple rather than fast.
-// The kernels for bfloat16 on tensor cores are in attention_mma.h.
 #pragma once
 
 #include "kernels/cuda/device.h"

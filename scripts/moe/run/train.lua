@@ -50,7 +50,8 @@ M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batc
       .. "fastest if ops are profiled, else batch, or streams if only used rows are computed" },
   attention = { type = "string", enum = { "cudnn", "own" },
     doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
-      .. "the shape; own: this project's. Default: the fastest if ops are profiled, else cudnn" },
+      .. "the shape, else as own; own: this project's plain kernels, without tensor cores. "
+      .. "Default: the fastest if ops are profiled, else cudnn" },
   edits = { type = M.EDITS, doc = "cuda: changes of the plan's graph; default: all" },
   parameters_to = { type = "string",
     doc = "a .safetensors file in the output folder to which the final parameters are written, "

@@ -16,7 +16,6 @@
 #include <vector>
 
 #include "engine/base/rng.h"
-#include "tests/cuda/emulation/shared_calls.h"
 
 extern char __start_moe_shared_memory[], __stop_moe_shared_memory[];
 
@@ -36,20 +35,13 @@ struct Meeting {
 struct Warp {
   // Two generations: a lane may be one meeting ahead of one that has not yet read the last.
   std::array<Meeting, 2> meeting;
-  std::array<std::array<Words, kLanes>, 2> words;
+  std::array<std::array<uint64_t, kLanes>, 2> words;
 };
 
 enum class State { kReady, kWaiting, kDone };
 
-struct Copy {
-  void* to;
-  const void* from;  // null: zeros
-  size_t bytes;
-};
-
 struct Fiber {
   std::unique_ptr<char[]> stack;
-  std::vector<Copy> copies;  // under way
   jmp_buf here;
   State state = State::kReady;
   unsigned warp_meetings = 0;
@@ -63,14 +55,12 @@ struct Block {
   unsigned current = 0, size = 0;
   const std::function<void()>* body = nullptr;
   std::string error;
-  std::vector<float4> shared;  // dynamic
 };
 
 Block block;
 uint64_t order_seed = 0;
 uint64_t launches = 0;
 uint64_t clock_ns = 0;
-uint64_t bank_conflicts = 0;
 std::function<void(uint64_t)> clock_watcher;
 std::map<const void*, size_t> allowed;
 
@@ -143,20 +133,10 @@ void start(unsigned threads, const std::function<void()>& body) {
   block.warps.assign(threads / kLanes, {});
   std::memset(__start_moe_shared_memory, 0xff,
               static_cast<size_t>(__stop_moe_shared_memory - __start_moe_shared_memory));
-  if (!block.shared.empty())
-    std::memset(block.shared.data(), 0xff, block.shared.size() * sizeof(float4));
   for (unsigned i = 0; i < threads; ++i) {
     block.fibers[i].state = State::kReady;
     block.fibers[i].warp_meetings = 0;
-    block.fibers[i].copies.clear();
   }
-}
-
-void land(const Copy& copy) {
-  if (copy.from)
-    std::memcpy(copy.to, copy.from, copy.bytes);
-  else
-    std::memset(copy.to, 0, copy.bytes);
 }
 
 void run_block(const std::vector<unsigned>& threads) {
@@ -170,8 +150,6 @@ void run_block(const std::vector<unsigned>& threads) {
       threadIdx = dim3(i, 0, 0);
       resume(fiber);
       done += fiber.state == State::kDone;
-      if (fiber.state == State::kDone && !fiber.copies.empty())
-        block.error = "a thread ends with copies under way";
       if (!block.error.empty()) fail(block.error);
     }
     if (!moved) fail(where_they_wait());
@@ -184,7 +162,7 @@ void set_order(uint64_t seed) {
   order_seed = seed;
 }
 
-void run(dim3 grid, dim3 threads, size_t shared_bytes, const std::function<void()>& body) {
+void run(dim3 grid, dim3 threads, const std::function<void()>& body) {
   if (threads.x == 0 || threads.x > kMaxThreads || threads.x % kLanes != 0 || grid.x == 0)
     throw std::runtime_error("a launch wants whole warps, up to 1024 threads, and a block");
   static std::mutex mutex;  // ranks may be threads
@@ -192,7 +170,6 @@ void run(dim3 grid, dim3 threads, size_t shared_bytes, const std::function<void(
   gridDim = grid;
   blockDim = threads;
   block.error.clear();
-  block.shared.resize((shared_bytes + sizeof(float4) - 1) / sizeof(float4));
   const uint64_t stream = ++launches << 32;
   for (const unsigned b : order(grid.x, stream)) {
     blockIdx = dim3(b, 0, 0);
@@ -209,41 +186,12 @@ void meet_block(const char* file, int line) {
   arrive(block.barrier, 0, block.size, file, line);
 }
 
-const Words* meet_warp(const Words& words, const char* file, int line) {
+const uint64_t* meet_warp(uint64_t word, const char* file, int line) {
   const unsigned thread = block.current, generation = block.fibers[thread].warp_meetings++ % 2;
   Warp& warp = block.warps[thread / kLanes];
-  warp.words[generation][thread % kLanes] = words;
+  warp.words[generation][thread % kLanes] = word;
   arrive(warp.meeting[generation], thread / kLanes * kLanes, kLanes, file, line);
   return warp.words[generation].data();
-}
-
-void fault(const std::string& message) {
-  block.error = message;
-  yield_as(State::kWaiting);
-}
-
-void* dynamic_shared() {
-  return block.shared.data();
-}
-
-void start_copy(void* to, const void* from, size_t bytes) {
-  const Copy copy = {to, from, bytes};
-  if (order_seed % 2 == 1) return land(copy);
-  block.fibers[block.current].copies.push_back(copy);
-}
-
-void finish_copies() {
-  std::vector<Copy>& copies = block.fibers[block.current].copies;
-  for (const Copy& copy : copies) land(copy);
-  copies.clear();
-}
-
-void note_bank_conflict() {
-  ++bank_conflicts;
-}
-
-uint64_t take_bank_conflicts() {
-  return std::exchange(bank_conflicts, 0);
 }
 
 uint64_t read_clock() {

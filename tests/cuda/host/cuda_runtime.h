@@ -8,7 +8,6 @@
 // no real concurrency, no limits of registers, no memory model, and says nothing about speed.
 #pragma once
 
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -66,16 +65,14 @@ namespace emulation {
 
 /// The order in which blocks and threads run: 0 ascending, 1 descending, others shuffled.
 void set_order(uint64_t seed);
-/// Runs body once per thread, with dynamic shared memory. Throws std::runtime_error naming the
-/// place where threads wait for ones that come to another place or to none.
-void run(dim3 grid, dim3 block, size_t shared_bytes, const std::function<void()>& body);
+/// Runs body once per thread. Throws std::runtime_error naming the place where threads wait for
+/// ones that come to another place or to none.
+void run(dim3 grid, dim3 block, const std::function<void()>& body);
 /// So far.
 uint64_t num_launches();
 void meet_block(const char* file, int line);
-/// What a lane hands in at a meeting.
-using Words = std::array<uint64_t, 3>;
 /// Waits for the other lanes; returns what each handed in.
-const Words* meet_warp(const Words& words, const char* file, int line);
+const uint64_t* meet_warp(uint64_t word, const char* file, int line);
 /// Nanoseconds, more by kTickNs each time.
 uint64_t read_clock();
 /// The clock goes on by so much.
@@ -119,7 +116,7 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (config->dynamicSmemBytes > emulation::allowed_shared(reinterpret_cast<const void*>(kernel)))
     return emulation::fail(cudaErrorInvalidValue);
   emulation::give(config->stream, [=, c = *config] {
-    emulation::run(c.gridDim, c.blockDim, c.dynamicSmemBytes, [&] { kernel(args...); });
+    emulation::run(c.gridDim, c.blockDim, [&] { kernel(args...); });
   });
   return cudaSuccess;
 }
@@ -129,12 +126,11 @@ inline void __syncthreads(MOE_HERE) {
   emulation::meet_block(file, line);
 }
 inline void __syncwarp(unsigned = ~0u, MOE_HERE) {
-  emulation::meet_warp({}, file, line);
+  emulation::meet_warp(0, file, line);
 }
 template <class T>
 T __shfl_sync(unsigned, T v, int from, MOE_HERE) {
-  return emulation::from_bits<T>(
-      emulation::meet_warp({emulation::to_bits(v)}, file, line)[from][0]);
+  return emulation::from_bits<T>(emulation::meet_warp(emulation::to_bits(v), file, line)[from]);
 }
 template <class T>
 T __shfl_xor_sync(unsigned mask, T v, int flip, MOE_HERE) {
@@ -142,15 +138,15 @@ T __shfl_xor_sync(unsigned mask, T v, int flip, MOE_HERE) {
 }
 template <class T>
 unsigned __match_any_sync(unsigned, T v, MOE_HERE) {
-  const emulation::Words* all = emulation::meet_warp({emulation::to_bits(v)}, file, line);
+  const uint64_t* all = emulation::meet_warp(emulation::to_bits(v), file, line);
   unsigned equal = 0;
-  for (int i = 0; i < 32; ++i) equal |= unsigned{all[i][0] == emulation::to_bits(v)} << i;
+  for (int i = 0; i < 32; ++i) equal |= unsigned{all[i] == emulation::to_bits(v)} << i;
   return equal;
 }
 inline unsigned __ballot_sync(unsigned, int v, MOE_HERE) {
-  const emulation::Words* all = emulation::meet_warp({v != 0}, file, line);
+  const uint64_t* all = emulation::meet_warp(v != 0, file, line);
   unsigned set = 0;
-  for (int i = 0; i < 32; ++i) set |= static_cast<unsigned>(all[i][0]) << i;
+  for (int i = 0; i < 32; ++i) set |= static_cast<unsigned>(all[i]) << i;
   return set;
 }
 #undef MOE_HERE

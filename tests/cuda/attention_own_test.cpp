@@ -1,4 +1,4 @@
-// Our own kernels of fused attention of bfloat16.
+// This project's own kernels of fused attention, the plain ones, on operands of bfloat16.
 #include <algorithm>
 
 #include "tests/cuda/attention_bf16.h"
@@ -16,11 +16,18 @@ AttentionShape own(AttentionShape s) {
 }  // namespace
 
 TEST_CASE("attention of bfloat16 agrees with the reference for heads of every size") {
-  for (const int64_t head_dim : {16, 32, 64, 80, 96, 128}) agree(own({1, 65, 1, head_dim}));
+  for (const int64_t head_dim : {1, 16, 32, 64, 80, 96, 128, 192}) agree(own({1, 65, 1, head_dim}));
 }
 
 TEST_CASE("attention of bfloat16 agrees with the reference for sequences that fill no tile") {
   for (const int64_t seq : {1, 7, 64, 127, 200}) agree(own({1, seq, 1, 32}));
+}
+
+TEST_CASE("attention of bfloat16 of no rows does nothing") {
+  for (const AttentionShape s : {own({0, 5, 2, 16}), own({2, 0, 2, 16})}) {
+    run(s, Inputs(s, 1));
+    CHECK(device_error() == "");
+  }
 }
 
 TEST_CASE("attention of bfloat16 keeps sequences and heads apart") {
@@ -74,13 +81,13 @@ TEST_CASE("a NaN in a query of bfloat16 makes its row NaN, and no other") {
   CHECK(std::none_of(dq.begin(), dq.begin() + 50 * 32, [](float v) { return v != v; }));
 }
 
-TEST_CASE("a NaN in a key of bfloat16 reaches the rows that see it, none in tiles before") {
+TEST_CASE("a NaN in a key of bfloat16 reaches the rows that see it, and no other") {
   const AttentionShape s = own({1, 140, 1, 32});
   Inputs in(s, 1);
   const Mixed clean = run(s, in);
   for (int64_t c = 32; c < 96; ++c) in.qkv[static_cast<size_t>(130 * 96 + c)] = {0x7fc0};
   const Mixed with_nan = run(s, in);
-  CHECK(std::memcmp(with_nan.ctx.data(), clean.ctx.data(), 128 * 32 * sizeof(Bf16)) == 0);
+  CHECK(std::memcmp(with_nan.ctx.data(), clean.ctx.data(), 130 * 32 * sizeof(Bf16)) == 0);
   CHECK(std::equal(clean.lse.begin(), clean.lse.begin() + 130, with_nan.lse.begin()));
   for (size_t i = 130 * 32; i < 140 * 32; ++i)
     CHECK(std::isnan(kernels::to_float(with_nan.ctx[i])));
