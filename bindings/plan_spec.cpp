@@ -373,9 +373,9 @@ void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const Routing
   if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
 }
 
-/// Returns ModelSpec::rows_bound of a simulated plan whose model gives none: the rows of the busiest
-/// device under the routing, at least those of even choices, times kRowsMargin. They are those of the
-/// steps that the plan's specification has simulated, else of the first.
+/// Returns ModelSpec::rows_bound of a simulated plan whose model gives none: the rows of the
+/// busiest device under the routing, at least those of even choices, times kRowsMargin. They are
+/// those of the steps that the plan's specification has simulated, else of the first.
 double rows_bound_of(Host& host, const Fields& fields, const PlanSpec& spec,
                      const PlanHandle& handle) {
   const bool dropless = spec.model->capacity_factor <= 0 && spec.model->num_moe_layers() > 0;

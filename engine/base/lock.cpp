@@ -47,7 +47,7 @@ LockWait::LockWait(std::string what, double seconds)
     : what_(std::move(what)), seconds_(seconds), begin_ns_(now_ns()) {}
 
 bool LockWait::again() {
-  constexpr double kShort = 0.5, kLongestSleep = 0.05;
+  constexpr double kShort = 2, kLongestSleep = 0.05;
   const double waited = static_cast<double>(now_ns() - begin_ns_) * 1e-9;
   if (waited >= seconds_ || stop_requested()) return false;
   if (!said_ && waited > kShort) {
