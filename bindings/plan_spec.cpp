@@ -119,8 +119,8 @@ SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageC
 // for steps that are simulated later, and for placements.
 constexpr double kRowsMargin = 1.25;
 
-// Returns the most rows that a device's experts get under plain expert parallelism in one MoE layer,
-// as a multiple of the rows of its own tokens. choices: indexed by (source, expert).
+// Returns the most rows that a device's experts get under plain expert parallelism in one MoE
+// layer, as a multiple of the rows of its own tokens. choices: indexed by (source, expert).
 double most_rows(const ExpertCounts& choices, const PlanSpec& spec) {
   const int64_t ep = spec.model->ep > 0 ? spec.model->ep : spec.num_ranks;
   int64_t most = 0;

@@ -87,8 +87,8 @@ TEST_CASE("a published model has the logits of its own config.json") {
       local tiny = moe.model.from_config "config.json" { seq = 24, batch = 4 }
       local sizes = { name = tiny.name, seq = 24, batch = 4 }
       for _, field in ipairs { "vocab", "layers", "hidden", "heads", "kv_heads", "head_dim",
-          "experts", "k", "ffn", "expert_ffn", "shared_ffn", "dense_layers", "kv_rank", "q_rank", "nope",
-          "value_dim", "rotary" } do
+          "experts", "k", "ffn", "expert_ffn", "shared_ffn", "dense_layers", "kv_rank", "q_rank",
+          "nope", "value_dim", "rotary" } do
         sizes[field] = tiny[field]
       end
       if name == "hunyuan_a13b" then sizes.theta = tiny.theta end  -- it depends on head_dim
