@@ -1,4 +1,4 @@
-// Attention in bfloat16: by cuDNN's kernels if it has some for the shape, else by the plain kernels.
+// Attention in bfloat16: by cuDNN's kernels if it has some for the shape, else by the plain ones.
 #include <algorithm>
 
 #include "kernels/cuda/attention/attention_library.h"
