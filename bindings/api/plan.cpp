@@ -163,8 +163,8 @@ json simulated_json(Host& host, const PlanHandle& handle, const json& values,
 /// and, in the field `timelines`, a handle of timelines. keep: which steps' timelines are kept:
 /// "first", "last" or "all". Of a plan with a rehearsal: beside: whether the machine is as in the
 /// steps of it that ran in turns with the last runs; slower: by what factor it is slower than that,
-/// or than in the rehearsal; executed: the used slots of executed steps, [step][MoE layer][rank * experts], which
-/// are the routing then.
+/// or than in the rehearsal; executed: the used slots of executed steps, [step][MoE layer][rank *
+/// experts], which are the routing then.
 /// links: whether the last step's timeline (keep = "last"), else the first step's, also has
 /// the bytes that links carry. The field no_room is given where a device has no room for its rows
 /// in a step.

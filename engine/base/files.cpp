@@ -278,8 +278,8 @@ void write_file(const fs::path& path, std::string_view text) {
 }
 
 void check_json_size(std::string_view text, const std::string& what) {
-  // Of nlohmann::json and libstdc++ on 64 bits: an element of a list that grows, 16 bytes in the old
-  // and up to 32 in the new memory; an empty list or object; a member's node with its name.
+  // Of nlohmann::json and libstdc++ on 64 bits: an element of a list that grows, 16 bytes in the
+  // old and up to 32 in the new memory; an empty list or object; a member's node with its name.
   constexpr size_t kElement = 48, kList = 96, kMember = 96, kMost = size_t{512} << 20;
   size_t bytes = text.size();
   bool quoted = false;

@@ -111,7 +111,8 @@ void append_file(const std::filesystem::path& path, std::string_view text, bool 
 void write_file(const std::filesystem::path& path, std::string_view text);
 
 /// Throws UserError, which begins with `what`, if the values of the text would take more than 512
-/// MiB as nlohmann::json has them: a few bytes of text can become a hundred times as many (as much as a recipe may use). The text need not be JSON.
+/// MiB as nlohmann::json has them: a few bytes of text can become a hundred times as many (as much
+/// as a recipe may use). The text need not be JSON.
 void check_json_size(std::string_view text, const std::string& what);
 
 }  // namespace moe

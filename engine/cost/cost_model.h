@@ -115,10 +115,10 @@ double payload_bytes(const Graph& graph, OpId op, const WorkContext& context);
 Bytes wire_bytes(const Graph& graph, OpId op, const WorkContext& context);
 
 /// Returns the collective as a transfer on the cluster (of the groups that `routed.rank` says): an
-/// all-to-all with the sum of routed.steps, with routed.bytes or, where both are null, with payload / members bytes
-/// per pair (in rounds: members of a block); or an all-reduce of the payload, or a half of one. The
-/// exchange of counts before an irregular all-to-all is a separate op and not included. Throws
-/// UserError unless the cluster has as many devices as the graph has ranks.
+/// all-to-all with the sum of routed.steps, with routed.bytes or, where both are null, with payload
+/// / members bytes per pair (in rounds: members of a block); or an all-reduce of the payload, or a
+/// half of one. The exchange of counts before an irregular all-to-all is a separate op and not
+/// included. Throws UserError unless the cluster has as many devices as the graph has ranks.
 NetworkOp network_op(const Cluster& cluster, const Graph& graph, OpId op, const RoutedWork& routed);
 /// Returns the time of the transfer network_op() by its closed form; with routed.steps, the sum of
 /// the times of the steps.
@@ -160,9 +160,9 @@ struct OffloadTimes {
 
 /// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times, matrix
 /// products of elements of two bytes (times of bf16) or four (of f32, or of tf32 where that is the
-/// model's type) take their measured time + launch instead, if it has them, but no less than bytes /
-/// memory rate. Where it has times of bf16 alone, a product in a model of f32 or tf32 takes its time
-/// by rates, but no less than those: no GPU is quicker with wider elements.
+/// model's type) take their measured time + launch instead, if it has them, but no less than bytes
+/// / memory rate. Where it has times of bf16 alone, a product in a model of f32 or tf32 takes its
+/// time by rates, but no less than those: no GPU is quicker with wider elements.
 ///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
 ///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
 ///     kernels (rows are moved by other ops here); without a table of these, the table of GEMMs, as

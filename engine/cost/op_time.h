@@ -17,15 +17,15 @@ struct OpTimeQuery {
   /// "f16" (which takes the tables' times of bf16), "bf16", "f32", "tf32", "fp8": the type of which
   /// Device::gemm_flops_per_s is the rate (0: there is none). Collectives do not read it.
   std::string dtype = "bf16";
-  /// gemm: m, n, k. attention: batch, seq, heads, kv_heads, head_dim. latent_attention (DeepSeek-V3's
-  /// head sizes): batch, seq, heads. experts: tokens of the whole
+  /// gemm: m, n, k. attention: batch, seq, heads, kv_heads, head_dim. latent_attention
+  /// (DeepSeek-V3's head sizes): batch, seq, heads. experts: tokens of the whole
   /// expert-parallel group, hidden, inner, experts, k, ep. Collectives: ranks, bytes that a rank
   /// holds before the exchange (in an all-to-all with its part for itself). Dispatch and combine:
   /// nodes, sms, tokens of each rank, hidden, topk.
   std::vector<double> sizes;
   std::string load = "balanced";  // for experts: a load of the device's tables
-  /// The cluster's own measured collectives, which hold for all of its ranks as in RooflineCost, and
-  /// where they come from.
+  /// The cluster's own measured collectives, which hold for all of its ranks as in RooflineCost,
+  /// and where they come from.
   std::map<Collective, InterpolatedTable> collectives = {};
   std::string collectives_from = "";
 };
@@ -37,11 +37,11 @@ struct OpTimeAnswer {
   bool measured = false;  // false: by the rates or links of the cluster; lo and hi are then ns
 };
 
-/// Returns the time that a plan takes for the op (RooflineCost), which of experts are the products and
-/// the activation of one rank; but of a layer of experts that was measured as one kernel, and under
-/// a skewed load, the time of that kernel: OpTimeAnswer::source says what it does in addition.
-/// Throws UserError for an op, element type or load that neither the tables nor the rates have, and
-/// for a time beyond the clock (kLongestNs).
+/// Returns the time that a plan takes for the op (RooflineCost), which of experts are the products
+/// and the activation of one rank; but of a layer of experts that was measured as one kernel, and
+/// under a skewed load, the time of that kernel: OpTimeAnswer::source says what it does in
+/// addition. Throws UserError for an op, element type or load that neither the tables nor the rates
+/// have, and for a time beyond the clock (kLongestNs).
 /// Requires: as many sizes as the op has, each above 0.
 OpTimeAnswer op_time(const Cluster& cluster, const OpTimeQuery& query);
 

@@ -27,9 +27,9 @@ namespace moe {
 Nanoseconds all_to_all_ns(const Cluster& cluster, double bytes_per_pair, Group group = {},
                           const Round& round = {}, int64_t rank = -1);
 /// Time of an all-to-all with a size per pair: bytes[i * N + j] from device i to device j, where N
-/// = cluster.num_devices(); with `rank`, bytes[i * n + j] between the places of its n members. Bytes
-/// from a device to itself cost nothing. Throws UserError for a matrix of another size or a negative
-/// entry. Neighbouring devices share a NIC: with 4 NICs for 8
+/// = cluster.num_devices(); with `rank`, bytes[i * n + j] between the places of its n members.
+/// Bytes from a device to itself cost nothing. Throws UserError for a matrix of another size or a
+/// negative entry. Neighbouring devices share a NIC: with 4 NICs for 8
 /// devices, devices 2i and 2i+1 of a node share NIC i. `group` and `round` only give the number of
 /// peers for the start-up time; the bytes that move are those of the matrix.
 Nanoseconds all_to_all_v_ns(const Cluster& cluster, std::span<const double> bytes, Group group = {},

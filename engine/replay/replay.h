@@ -32,8 +32,8 @@ struct ReplayInput {
   std::function<Bytes(OpId, int32_t rank)> bytes = nullptr;
   /// Time to wake a lane that waited for an op of another lane (CostModel::handoff_ns).
   Nanoseconds handoff_ns = 0;
-  /// Duration of one of `chunks` equal chunks of a collective in the group of a rank; null: an equal
-  /// part of the whole.
+  /// Duration of one of `chunks` equal chunks of a collective in the group of a rank; null: an
+  /// equal part of the whole.
   std::function<Nanoseconds(OpId, int32_t rank, int64_t chunks)> chunk_ns = nullptr;
   /// The cluster on whose links transfers may overlap, if no arbiter prevents it. If it is null, or
   /// if transfers cannot overlap, each transfer takes the time of duration_ns or chunk_ns.

@@ -47,8 +47,8 @@ struct WorkloadDef {
 ///   burst             one hot expert in some stretches of `length` steps, else even popularity
 ///   markov            layered Markov routing with a given ratio of most to least popular expert
 ///   W0_balanced, ...  those of Megatron-LM's token-imbalance benchmark (token_imbalance.h)
-/// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks of the
-/// expert-parallel group, experts), and so is that of the rank's place in every group.
+/// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks of
+/// the expert-parallel group, experts), and so is that of the rank's place in every group.
 ///
 /// Options of all workloads except balanced and W0 to W7:
 ///   drift, memory     log popularity of each class follows an AR(1) process over steps: `drift` is

@@ -22,9 +22,10 @@ struct Blas {
 /// std::runtime_error when there is no OpenBLAS.
 const Blas& blas();
 
-/// Is held during each call of OpenBLAS, which ends the process when more calls run at once than its
-/// table of work spaces has places for. Once more threads were announced to reserve_blas_buffers()
-/// than may call at once, waits until fewer calls run; before that it costs the reading of a flag.
+/// Is held during each call of OpenBLAS, which ends the process when more calls run at once than
+/// its table of work spaces has places for. Once more threads were announced to
+/// reserve_blas_buffers() than may call at once, waits until fewer calls run; before that it costs
+/// the reading of a flag.
 class BlasCall {
  public:
   BlasCall();

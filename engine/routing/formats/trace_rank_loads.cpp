@@ -103,8 +103,8 @@ RankLoads read(const NamedText& file, const std::map<std::string, std::string>& 
   return loads;
 }
 
-/// Returns the rows of each of the `each` experts of each rank in a layer, equally many but for one.
-/// Throws UserError for a rank that is missing.
+/// Returns the rows of each of the `each` experts of each rank in a layer, equally many but for
+/// one. Throws UserError for a rank that is missing.
 std::vector<int64_t> rows_of(const RankLoads& loads, int64_t step, int64_t layer,
                              const std::vector<int64_t>& ranks, int64_t each,
                              const std::string& file) {
