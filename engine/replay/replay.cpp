@@ -142,7 +142,8 @@ LowerBound lower_bound(const ReplayInput& input) {
       const LaneId lane = input.schedule.lane_of[op.index()];
       const auto before = [&] { return fmt::format("a step up to op '{}'", graph.op(op).name); };
       end[op.index()] = checked_ns(begin + ns, before);
-      busy[lane.index()] = checked_ns(busy[lane.index()] + ns, before);
+      const Nanoseconds used = input.busy_ns ? input.busy_ns(op, rank) : ns;
+      busy[lane.index()] = checked_ns(busy[lane.index()] + used, before);
       bound.critical_path_ns = std::max(bound.critical_path_ns, end[op.index()]);
       if (!bound.busiest_lane.valid() || busy[lane.index()] > bound.busiest_lane_ns) {
         bound.busiest_lane = lane;

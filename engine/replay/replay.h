@@ -28,6 +28,9 @@ struct ReplayInput {
   int32_t num_ranks = 1;
   /// Duration of an op on a rank. A collective takes the largest duration over its group's ranks.
   std::function<Nanoseconds(OpId, int32_t rank)> duration_ns;
+  /// For lower_bound(): the time for which an op keeps a rank's lane or the links behind it busy,
+  /// also with what other groups of the same collective send over these; null: duration_ns.
+  std::function<Nanoseconds(OpId, int32_t rank)> busy_ns = nullptr;
   /// Bytes that a rank sends in an op, for Span::bytes; null means 0.
   std::function<Bytes(OpId, int32_t rank)> bytes = nullptr;
   /// Time to wake a lane that waited for an op of another lane (CostModel::handoff_ns).

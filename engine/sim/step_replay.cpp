@@ -190,6 +190,10 @@ void StepReplay::set_ranks(int32_t num_ranks) {
                                                       *plan_.spec.cost, routed_work(), num_ranks));
   priced_ns_ = std::move(input_->duration_ns);
   input_->duration_ns = [this](OpId op, int32_t rank) { return duration_ns(op, rank); };
+  // Groups with equally many bytes load shared links alike, so their times all at once are a bound.
+  input_->busy_ns = [this](OpId op, int32_t rank) {
+    return by_group_ns_[op.index()].empty() ? duration_ns(op, rank) : plain_ns_[op.index()];
+  };
   input_->bytes = [this](OpId op, int32_t rank) {
     const bool sends = loaded_[op.index()] >= 0 && is_collective(plan_.graph, op);
     return sends ? routed_->sent_bytes(op, rank) : plain_bytes_[op.index()];
