@@ -204,12 +204,15 @@ for feature, keys in pairs {
   ["tensor parallelism"] = { "tp", "tp_size", "tensor_parallel", "tensor_parallel_size",
     "tensor_model_parallel_size", "etp", "expert_tensor_parallel_size" },
   ["pipeline parallelism (stages of layers on different devices)"] = { "pp", "pp_size", "vpp",
-    "pipeline_parallel", "pipeline_parallel_size", "pipeline_model_parallel_size" },
+    "pipeline", "pipeline_parallel", "pipeline_parallel_size",
+    "pipeline_model_parallel_size" },
   ["context parallelism"] = { "cp", "cp_size", "context_parallel", "context_parallel_size" },
   ["sequence parallelism"] = { "sp", "sequence_parallel", "ulysses" },
   ["sharding of parameters (ZeRO stage 3)"] = { "fsdp" },
   ["accumulation of gradients over micro-batches"] = { "gradient_accumulation",
-    "gradient_accumulation_steps", "micro_batch_size", "num_microbatches", "microbatches" },
+    "gradient_accumulation_steps", "micro_batch", "micro_batches", "micro_batch_size",
+    "num_microbatches", "microbatches" },
+  ["decoding with a cache of keys and values"] = { "kv_cache", "decode", "max_new_tokens" },
 } do
   for _, key in ipairs(keys) do NOT_BUILT[key] = feature .. " is not implemented" end
 end

@@ -217,8 +217,12 @@ function Tried:value(mix, weight)
   return value
 end
 
--- Returns whether the outcome of known system a is better than that of b.
+-- Returns whether the outcome of known system a is better than that of b; of two that do not fit in
+-- memory, the one that takes less of it.
 local function is_better(a, b)
+  if a.outcome.oom and b.outcome.oom and a.outcome.peak_bytes ~= b.outcome.peak_bytes then
+    return a.outcome.peak_bytes < b.outcome.peak_bytes
+  end
   local function time(s) return s.outcome.oom and math.huge or s.outcome.iteration_ms end
   if time(a) ~= time(b) then return time(a) < time(b) end
   return a.name < b.name

@@ -85,8 +85,14 @@ function M.out_of_memory_lines(R)
     for _, run in ipairs(runs) do
       if run.peak_bytes > worst.peak_bytes then worst = run end
     end
-    lines[#lines + 1] = ("OOM: %s, %s on %s: %s"):format(worst.model, worst.system, worst.cluster,
-      memory.misfit(worst))
+    local at = {}
+    for _, name in ipairs(schema.keys_of(worst.point)) do
+      at[#at + 1] = ("%s = %s"):format(name, worst.point[name])
+    end
+    local of = #runs == 1 and "" or (" in %d runs, the largest with %s"):format(#runs,
+      table.concat(at, ", "))
+    lines[#lines + 1] = ("OOM: %s, %s on %s%s: %s"):format(worst.model, worst.system,
+      worst.cluster, of, memory.misfit(worst))
     for _, decision in ipairs(worst.log or {}) do
       local why = decision:match "^rows %[rows%] (.*)"
       if why then lines[#lines + 1] = "     " .. why end
