@@ -24,7 +24,7 @@ TEST_CASE("attention of bfloat16 agrees with the reference for sequences that fi
 }
 
 TEST_CASE("attention of bfloat16 of no rows does nothing") {
-  for (const AttentionShape s : {own({0, 5, 2, 16}), own({2, 0, 2, 16})}) {
+  for (const AttentionShape& s : {own({0, 5, 2, 16}), own({2, 0, 2, 16})}) {
     run(s, Inputs(s, 1));
     CHECK(device_error() == "");
   }
