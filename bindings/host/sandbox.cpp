@@ -150,8 +150,9 @@ int undefined_global(lua_State* L) {
                    near.empty() ? "" : fmt::format(". Did you mean '{}'?", near));
 }
 
-// Returns the name under which a chunk of the recipe is loaded. Which code is the library's, which
-// signals do not end, is told by its name, so a chunk that lies there, or says so, gets a slash.
+// Returns the name under which a chunk of the recipe is loaded. The name decides which code is the
+// library's, which signals do not end; so a chunk of the recipe whose name is one of the library's
+// gets one slash more.
 std::string own_name(lua_State* L, std::string name) {
   const bool taken = name.starts_with("@" + Host::of(L).options().scripts_dir + "/");
   return taken ? name.insert(1, "/") : name;

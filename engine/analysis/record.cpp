@@ -105,11 +105,15 @@ Record::Record(const ReplayInput& input, const Timeline& timeline)
   }
 }
 
-Group Record::posts_together(OpId op) const {
+Group posts_together(const Graph& graph, OpId op, int64_t num_ranks, bool arbitrated) {
   if (graph.def(op).collective == Collective::kNone) return {1, 1};
-  const auto ranks = static_cast<int64_t>(num_ranks);
+  return arbitrated ? Group{num_ranks, 1} : simulated_groups(graph, op, num_ranks);
+}
+
+Group Record::posts_together(OpId op) const {
   const LaneId lane = schedule.lane_of[op.index()];
-  return arbitrated_[lane.index()].empty() ? simulated_groups(graph, op, ranks) : Group{ranks, 1};
+  return moe::posts_together(graph, op, static_cast<int64_t>(num_ranks),
+                             !arbitrated_[lane.index()].empty());
 }
 
 Nanoseconds Record::begin(OpId op, size_t rank) const {

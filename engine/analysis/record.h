@@ -26,6 +26,10 @@ class Times {
   std::vector<Nanoseconds> sums_;    // total length of intervals 0 to i, at index i
 };
 
+/// Returns the groups of ranks that must all have posted the op before one of them begins it: those
+/// in which a collective runs, or all ranks on a lane with an arbiter.
+Group posts_together(const Graph& graph, OpId op, int64_t num_ranks, bool arbitrated);
+
 class Record {
  public:
   /// Keeps references to `input` and to the spans of `timeline`.
@@ -72,7 +76,6 @@ class Record {
   void add_wait(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds lo, Nanoseconds hi,
                 const std::vector<LaneId>& lanes) const;
   void add_members(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds ns) const;
-  /// The groups of ranks that must all have posted the op before one of them begins it.
   Group posts_together(OpId op) const;
   void add_transfers(std::vector<Exposure>& parts, OpId op, size_t rank, Nanoseconds posted) const;
   OpId met(const Span& span) const;

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "engine/analysis/record.h"
 #include "engine/graph/op_def.h"
-#include "engine/replay/replay.h"
 
 namespace moe {
 
@@ -39,12 +39,8 @@ WaitCauses::WaitCauses(const Graph& graph, const Schedule& schedule, const Timel
 }
 
 void WaitCauses::post(const Span& span) {
-  const auto ranks = static_cast<int64_t>(num_ranks_);
-  const bool all = !arbitrated_[span.lane.index()].empty();
-  const bool together = graph_.def(span.op).collective != Collective::kNone;
-  const Group group = !together ? Group{1, 1}
-                      : all     ? Group{ranks, 1}
-                                : simulated_groups(graph_, span.op, ranks);
+  const Group group = posts_together(graph_, span.op, static_cast<int64_t>(num_ranks_),
+                                     !arbitrated_[span.lane.index()].empty());
   for (int64_t p = 0; p < group.size; ++p) {
     const auto rank = static_cast<int32_t>(group.member(span.rank, p));
     Posted& posted = posted_[at(span.op, rank)];
