@@ -100,7 +100,7 @@ void expect_layout(const Opening& opening) {
   if (tables != layout.table) {
     throw Unreadable(fmt::format("its tables are '{}', expected '{}'", tables, layout.table));
   }
-  const std::string health = opening.query("PRAGMA quick_check(1)");
+  const std::string health = layout.small ? opening.query("PRAGMA quick_check(1)") : "ok";
   if (health != "ok") throw Unreadable(health);
 }
 
@@ -208,7 +208,9 @@ std::string CacheFile::take_warning() {
 }
 
 void CacheFile::fail() const {
-  throw run_error("{} '{}': {}", layout_.what, path_, sqlite3_errmsg(db_.get()));
+  const bool destroyed = (sqlite3_errcode(db_.get()) & 0xff) == SQLITE_CORRUPT;
+  throw run_error("{} '{}': {}{}", layout_.what, path_, sqlite3_errmsg(db_.get()),
+                  destroyed ? "; remove the file" : "");
 }
 
 std::optional<std::string_view> text_column(sqlite3_stmt* row, int column) {

@@ -28,6 +28,7 @@ class CacheFile {
     int application_id = 0;      // of SQLite; each kind of cache has its own
     int schema = 0;
     const char* table = nullptr;  // the SQL text that creates the only table
+    bool small = false;           // opening reads the whole file to find destroyed pages
   };
 
   /// Opens the file, or creates it with its folders. The paths "" and ":memory:" give a cache in
@@ -46,7 +47,8 @@ class CacheFile {
   Statement prepare(const char* sql) const;
   /// Executes the statement with these values of its parameters and calls row() if there is a row;
   /// then ends the statement's transaction, so that the WAL can be checkpointed. May be called from
-  /// any thread. Throws RunError when the file cannot be read or written.
+  /// any thread. Throws RunError when the file cannot be read or written, also for a destroyed page
+  /// of a file that is not small.
   using Value = std::variant<std::string_view, double, int64_t>;
   void execute(const Statement& statement, const std::vector<Value>& values,
                const std::function<void(sqlite3_stmt*)>& row = nullptr);

@@ -22,6 +22,7 @@ constexpr CacheFile::Layout kLayout = {
     .table =
         "CREATE TABLE samples(key TEXT PRIMARY KEY NOT NULL, ns TEXT NOT NULL, lost REAL NOT "
         "NULL, disturbed INTEGER NOT NULL, checksum INTEGER NOT NULL) WITHOUT ROWID",
+    .small = true,
 };
 
 /// Returns the samples in the text; nullopt unless all are numbers from `least` to kLongestSample.

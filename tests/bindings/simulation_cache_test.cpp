@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <filesystem>
+#include <fstream>
 
 namespace moe::lua {
 namespace {
@@ -52,6 +53,18 @@ TEST_CASE("a damaged simulation is not found") {
     CHECK_FALSE(cache.find("b"));
     temp.change("DELETE FROM simulations");
   }
+}
+
+TEST_CASE("a destroyed page costs nothing at the opening, and is an error when it is read") {
+  const TempCache temp;
+  { SimulationCache(temp.path()).store("a", {std::string(100'000, 'x'), ""}); }
+  std::fstream file(temp.path(), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(4096);
+  file << std::string(8 * 4096, '\x5a');
+  file.close();
+  SimulationCache cache(temp.path());
+  CHECK(cache.take_warning().empty());
+  CHECK_THROWS_WITH(cache.find("a"), Catch::EndsWith("; remove the file"));
 }
 
 TEST_CASE("of a file that has grown too large the older half is removed") {
