@@ -1,11 +1,10 @@
-// core.pipemoe_degree, _time, _simulate and _fit: PipeMoE's choice of a degree, and the times and
-// fitted lines behind it.
+// core.pipemoe_degree, _time and _fit: PipeMoE's choice of a degree, and the times and fitted lines
+// behind it.
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/host.h"
 #include "bindings/plan_spec.h"
 #include "engine/passes/capacity/pipemoe_fit.h"
-#include "engine/sim/chunked_layer.h"
 
 namespace moe::lua {
 namespace {
@@ -65,41 +64,6 @@ int time(lua_State* L) {
   return 1;
 }
 
-json spans_json(const Plan& plan, const Timeline& timeline) {
-  json all = json::array();
-  for (const Span& span : timeline.spans) {
-    const Op& op = plan.graph.op(span.op);
-    if (span.end == span.begin) continue;  // ops that only cut or join tensors
-    all.push_back({{"op", op.name.substr(0, op.name.find('.'))},
-                   {"chunk", op.part < 0 ? 1 : op.part + 1},
-                   {"lane", plan.schedule.lanes[span.lane.index()].name},
-                   {"begin_s", static_cast<double>(span.begin) / kNsPerSecond},
-                   {"end_s", static_cast<double>(span.end) / kNsPerSecond}});
-  }
-  return all;
-}
-
-// ({ devices, experts_per_device, rows, hidden, ffn, dtype, alpha_a, beta_a, alpha_gemm, beta_gemm,
-// degree, spans }) -> { time_s, spans (if spans is true) } of a simulated forward pass
-int simulate_degree(lua_State* L) {
-  const json values = to_json(L, 1);
-  const Fields fields(values, "moe.pipemoe.simulate");
-  const ChunkedLayer layer{.num_ranks = fields.integer("devices"),
-                           .experts_per_rank = fields.integer("experts_per_device"),
-                           .rows = fields.integer("rows"),
-                           .hidden = fields.integer("hidden"),
-                           .ffn = fields.integer("ffn"),
-                           .dtype = fields.text("dtype") == "f16" ? DType::kF16 : DType::kF32,
-                           .lines = {fields.number("alpha_a"), fields.number("beta_a"),
-                                     fields.number("alpha_gemm"), fields.number("beta_gemm")}};
-  const auto plan = plan_layer(layer, fields.integer("degree"));
-  const Timeline timeline = simulate_layer(*plan);
-  json result = {{"time_s", static_cast<double>(end_of(timeline)) / kNsPerSecond}};
-  if (fields.flag("spans", false)) result["spans"] = spans_json(*plan, timeline);
-  push_json(L, result);
-  return 1;
-}
-
 json error_json(const FitError& error) {
   return {{"median", error.median}, {"worst", error.worst}, {"r2", error.r2}};
 }
@@ -150,12 +114,10 @@ int fit(lua_State* L) {
 }  // namespace
 
 void open_pipemoe(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {
-      {"pipemoe_degree", core_function<with_effect<degree>>},
-      {"pipemoe_fit", core_function<fit>},
-      {"pipemoe_simulate", core_function<with_effect<simulate_degree>>},
-      {"pipemoe_time", core_function<with_effect<time>>},
-      {nullptr, nullptr}};
+  static constexpr luaL_Reg kFunctions[] = {{"pipemoe_degree", core_function<with_effect<degree>>},
+                                            {"pipemoe_fit", core_function<fit>},
+                                            {"pipemoe_time", core_function<with_effect<time>>},
+                                            {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);
 }
 

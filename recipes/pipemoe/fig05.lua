@@ -1,11 +1,11 @@
 -- Figure 5 of PipeMoE: a layer in four chunks in three cases. A chunk's transfer takes longer than
 -- its experts (condition Q1 of the paper); it is shorter, and the experts determine the layer's
--- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). Layers of
--- table IV are simulated by the event engine, and their last op ends when the paper's f_2, f_3, f_4
--- predict. Then whole plans with such a layer at degree 4 are simulated, for `--out`.
+-- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). For a layer of
+-- each case the paper's f_2, f_3 or f_4 is held against the end of its last chunk. Then steps of
+-- models with such a layer are simulated; `--out` draws their timelines.
 local moe = require "moe"
 
-local COLUMNS, R = 96, 4
+local R = 4
 
 -- Returns the largest layer with ffn = 8192. Its backward is represented by experts that take twice
 -- as long.
@@ -35,23 +35,6 @@ local function formula(layer, experts_decide)
   return 2 * alpha_a + work + 2 * wire / R + R * alpha_e
 end
 
--- Returns a lane as text, in which each span is filled with the number of its chunk.
-local function lane_text(spans, lane, column_s)
-  local cells = {}
-  for i = 1, COLUMNS do cells[i] = " " end
-  for _, span in ipairs(spans) do
-    if span.lane == lane then
-      local first = math.floor(span.begin_s / column_s + 0.5) + 1
-      local last = math.max(first, math.floor(span.end_s / column_s + 0.5))
-      local mark = span.op == "dispatch" and "D" or span.op == "combine" and "C" or "E"
-      for i = first, math.min(last, COLUMNS) do
-        cells[i] = i == first and mark or i == first + 1 and tostring(span.chunk) or "-"
-      end
-    end
-  end
-  return table.concat(cells)
-end
-
 local CASES = {
   { name = "a: Q1", layer = largest(64, 1), q1 = true, q2 = false },
   { name = "b: not Q1, Q2 (experts twice as long, as in the backward)", layer = largest(16, 2),
@@ -63,25 +46,11 @@ for _, case in ipairs(CASES) do
   local l = case.layer
   local q1, q2 = conditions(l)
   assert(q1 == case.q1 and q2 == case.q2, case.name)
-  local run = moe.pipemoe.simulate { devices = l.devices, rows = l.rows, hidden = l.hidden,
-    ffn = l.ffn, experts_per_device = l.experts_per_device, alpha_a = l.alpha_a,
-    beta_a = l.beta_a, alpha_gemm = l.alpha_gemm, beta_gemm = l.beta_gemm, degree = R,
-    spans = true }
-  -- Both GEMMs of a chunk are drawn as one box.
-  local boxes = {}
-  for _, span in ipairs(run.spans) do
-    if span.op ~= "fc2" then boxes[#boxes + 1] = span end
-    for _, other in ipairs(run.spans) do
-      if span.op == "fc1" and other.op == "fc2" and other.chunk == span.chunk then
-        span.end_s = other.end_s
-      end
-    end
-  end
-  print(("\n%s: %d GPUs, B %d, L %d, M %d, H %d"):format(case.name, l.devices, l.batch, l.seq,
-    l.hidden, l.ffn))
-  print("network |" .. lane_text(boxes, "comm", run.time_s / COLUMNS) .. "|")
-  print("experts |" .. lane_text(boxes, "compute", run.time_s / COLUMNS) .. "|")
-  print(("ends at %.3f ms, %s says %.3f ms"):format(1e3 * run.time_s,
+  local t = { degree = R, by = "recurrence" }
+  for key, value in pairs(l.lines) do t[key] = value end
+  t.alpha_e, t.beta_e = 2 * l.alpha_gemm, 2 * l.beta_gemm
+  print(("%s: %d GPUs, B %d, L %d, M %d, H %d: the last chunk ends at %.3f ms, %s says %.3f ms")
+    :format(case.name, l.devices, l.batch, l.seq, l.hidden, l.ffn, 1e3 * moe.pipemoe.time(t),
     q1 and "f_2" or q2 and "f_3" or "f_4", 1e3 * formula(l, q2)))
 end
 print ""
@@ -99,10 +68,10 @@ local function cluster_of(l)
 end
 
 return moe.experiment {
-  name = "pipemoe_fig05", title = "steps with one MoE layer in four chunks, on 64 and 16 GPUs",
-  over = { gpus = { 64, 16 } },
+  name = "pipemoe_fig05", title = "steps with one MoE layer in four chunks, in the three cases",
+  over = { case = { "a", "b", "c" } },
   case = function(p)
-    local l = largest(p.gpus, 1)
+    local l = CASES[p.case:byte() - 96].layer
     return {
       model = moe.model.gpt2_moe { name = "one_layer", layers = 2, hidden = l.hidden, heads = 64,
         ffn = l.ffn, seq = l.seq, batch_per_device = l.batch, gate = "top2", capacity_factor = 1,

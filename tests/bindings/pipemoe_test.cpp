@@ -47,26 +47,6 @@ TEST_CASE("degrees that cannot be are refused at the recipe's line") {
              Contains("contains the degree 8; 1 to 4 is allowed"));
   CHECK_THAT(pipemoe_message("moe.pipemoe.degree(lines { max_degree = 0 })"),
              Contains("moe.pipemoe.degree.max_degree: 0 is not allowed"));
-  CHECK_THAT(pipemoe_message(R"(moe.pipemoe.simulate { devices = 16, rows = 64, hidden = 8, ffn = 8,
-    alpha_a = 0, beta_a = 0, alpha_gemm = 0, beta_gemm = 0, degree = 5 })"),
-             Contains("layer.degree = 5") && Contains("degrees 1 to 4 are allowed"));
-}
-
-TEST_CASE("a simulated layer says what ran when, dispatches first") {
-  CHECK(pipemoe_message(R"(
-local l = moe.pipemoe.layers { devices = 32 }[1]
-local run = moe.pipemoe.simulate { devices = 32, rows = l.rows, hidden = l.hidden, ffn = l.ffn,
-  alpha_a = l.alpha_a, beta_a = l.beta_a, alpha_gemm = l.alpha_gemm, beta_gemm = l.beta_gemm,
-  degree = 2, spans = true }
-local order = ""
-for _, s in ipairs(run.spans) do
-  if s.lane == "comm" then order = order .. s.op:sub(1, 1) .. s.chunk end
-end
-assert(order == "d1d2c1c2", order)
-assert(#run.spans == 8, #run.spans)
-local expected = moe.pipemoe.time(with({ degree = 2 }, l.lines))
-assert(math.abs(run.time_s - expected) < 2e-8)
-)") == "(no error)");
 }
 
 TEST_CASE("lines fitted on a cluster decide as the pass does") {

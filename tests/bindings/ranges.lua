@@ -308,12 +308,6 @@ for _, by in ipairs { "closed_form", "recurrence" } do
     base = schema.merged(LINES, { degree = 4 }), time = seconds,
     run = function(t) return { time_s = moe.pipemoe.time(schema.merged(t, { by = by })) } end }
 end
-M.subjects["pipemoe simulate"] = { fields = pipemoe_lib.SIMULATE, time = seconds,
-  names = { "layer.rows", "layer.degree" },  -- what has to fit together
-  base = { devices = 4, rows = 256, hidden = 64, ffn = 256, alpha_a = 2e-4, beta_a = 3e-10,
-    alpha_gemm = 1e-4, beta_gemm = 8e-14, degree = 2 },
-  run = function(t) return moe.pipemoe.simulate(t) end }
-
 local COUNTS = { input_bytes = 1e3, expert_bytes = 1e6, bytes_per_s = 1e10, inputs_per_s = 1e6 }
 for _, equation in ipairs { 6, 8 } do
   for _, count in ipairs { 1, 1e12 } do

@@ -9,6 +9,9 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
+#include "engine/ops/defs.h"
+#include "engine/ops/ops.h"
+#include "engine/passes/capacity/capacity_cut.h"
 #include "tests/passes/fixture.h"
 #include "tests/passes/pipemoe_grid.h"
 
@@ -22,12 +25,13 @@ using test::kLikely16;
 using test::kPrinted16;
 using test::message_of;
 using test::PipeMoeCluster;
+using test::PipeMoeLayer;
 
 constexpr PipeMoeCluster kAll[] = {kPrinted16, kLikely16, kCluster32, kCluster64};
 
-DegreeProblem problem_of(const ChunkedLayer& layer,
+DegreeProblem problem_of(const PipeMoeLayer& layer,
                          DegreeObjective objective = DegreeObjective::kForward) {
-  return {.ways = times_of(model_of(layer), objective)};
+  return {.ways = times_of(layer.model(), objective)};
 }
 
 /// Seconds between 1 us and 1 s, evenly by magnitude; now and then 0.
@@ -86,7 +90,7 @@ TEST_CASE("the exact degree is as fast as the best of all degrees, on random lay
 
 TEST_CASE("the exact degree is the best on all 864 layers of table IV, forward and step") {
   for (const PipeMoeCluster& cluster : kAll) {
-    for (const ChunkedLayer& layer : test::pipemoe_layers(cluster)) {
+    for (const PipeMoeLayer& layer : test::pipemoe_layers(cluster)) {
       for (const DegreeObjective objective : {DegreeObjective::kForward, DegreeObjective::kStep}) {
         const DegreeProblem problem = problem_of(layer, objective);
         const DegreeChoice exact = exact_degree(problem), brute = brute_degree(problem);
@@ -105,8 +109,8 @@ struct Regret {
 
 Regret regret_of(const PipeMoeCluster& cluster, PaperVersion version) {
   Regret regret;
-  const std::vector<ChunkedLayer> layers = test::pipemoe_layers(cluster);
-  for (const ChunkedLayer& layer : layers) {
+  const std::vector<PipeMoeLayer> layers = test::pipemoe_layers(cluster);
+  for (const PipeMoeLayer& layer : layers) {
     DegreeProblem problem = problem_of(layer);
     const double best = exact_degree(problem).time_s;
     problem.max_degree = 4096;  // the paper sets no bound
@@ -143,13 +147,54 @@ TEST_CASE("Algorithm 1 as printed is wrong on many layers of table IV, and mende
   }
 }
 
+/// Returns the end of the layer x [E, C, M] -> all_to_all -> fc1 -> fc2 -> all_to_all in `degree`
+/// parts, by the event engine with the published lines as costs.
+Nanoseconds simulated_ns(const PipeMoeLayer& layer, int64_t degree) {
+  Graph graph(op_table());
+  graph.num_ranks = layer.cluster.devices;
+  const int64_t experts = layer.experts_per_rank, all = experts * graph.num_ranks;
+  const auto tensor = [&](const char* name, Shape shape, TensorKind kind) {
+    return graph.add_tensor({name, std::move(shape), DType::kF16, kind, true});
+  };
+  const auto op = [&](const OpDef& def, const char* name, std::vector<TensorId> inputs,
+                      Segment segment, Attrs attrs) {
+    const OpId id = graph.add_op(def, name, std::move(inputs), std::move(attrs));
+    graph.op(id).segment = segment;
+    graph.op(id).layer = 0;
+    return graph.out(id);
+  };
+  const Attrs padded = {{"rows", std::string("capacity")}};
+  const TensorId w1 = tensor("w1", {experts, layer.ffn, layer.hidden}, TensorKind::kParam);
+  const TensorId w2 = tensor("w2", {experts, layer.hidden, layer.ffn}, TensorKind::kParam);
+  TensorId x = tensor("x", {all, 2 * layer.tokens / all, layer.hidden}, TensorKind::kInput);
+  x = op(ops::kAllToAll, "dispatch", {x}, Segment::kDispatch, {{"to", std::string("expert")}});
+  x = op(ops::kExpertLinear, "fc1", {x, w1}, Segment::kExpert, padded);
+  x = op(ops::kExpertLinear, "fc2", {x, w2}, Segment::kExpert, padded);
+  op(ops::kAllToAll, "combine", {x}, Segment::kCombine, {{"to", std::string("source")}});
+  if (degree > 1) {
+    cut_capacity(graph, capacity_chains(graph, "pipemoe").front(), degree);
+    graph = compact(graph);
+  }
+  PlanSpec spec;
+  spec.num_ranks = layer.cluster.devices;
+  spec.cost = std::make_shared<test::GivenCost>([&](const Graph& g, OpId id) -> Nanoseconds {
+    const Work work = g.def(id).work(g, g.op(id), {});
+    const PipeMoeCluster& c = layer.cluster;
+    if (g.def(id).collective == Collective::kAllToAll)
+      return std::llround((c.alpha_a + c.beta_a * work.bytes) * 1e9);
+    return work.gemm() ? std::llround((test::kAlphaGemm + test::kBetaGemm * work.flops / 2) * 1e9)
+                       : 0;
+  });
+  Schedule schedule = default_schedule(graph);
+  return test::makespan(*make_plan_of(std::move(spec), std::move(graph), std::move(schedule)));
+}
+
 TEST_CASE("the event engine takes as long as the closed form says, on the layers of table IV") {
   for (const PipeMoeCluster& cluster : {kPrinted16, kCluster64}) {
-    const std::vector<ChunkedLayer> layers = test::pipemoe_layers(cluster);
+    const std::vector<PipeMoeLayer> layers = test::pipemoe_layers(cluster);
     for (size_t i = 0; i < layers.size(); i += 7) {
       for (const int64_t degree : {1, 2, 4, 8}) {  // each divides the capacity
-        const double simulated =
-            static_cast<double>(end_of(simulate_layer(*plan_layer(layers[i], degree)))) / 1e9;
+        const double simulated = static_cast<double>(simulated_ns(layers[i], degree)) / 1e9;
         const double closed = layer_time(problem_of(layers[i]).ways[0], degree);
         CHECK(simulated == Approx(closed).epsilon(0).margin(40e-9));  // rounding, a chunk 2 ns
       }
@@ -159,8 +204,8 @@ TEST_CASE("the event engine takes as long as the closed form says, on the layers
 
 TEST_CASE("a layer of the paper's discussion takes what the published lines say") {
   // (B, L, M, H, E/P) = (2, 2048, 8192, 4096, 2) on 64 GPUs, by hand from g and h.
-  ChunkedLayer layer = test::pipemoe_layers(kCluster64)[0];
-  layer.rows = 2 * 2 * 2048, layer.hidden = 8192, layer.ffn = 4096, layer.experts_per_rank = 2;
+  PipeMoeLayer layer = test::pipemoe_layers(kCluster64)[0];
+  layer.tokens = 2 * 2048, layer.hidden = 8192, layer.ffn = 4096, layer.experts_per_rank = 2;
   const DegreeProblem forward = problem_of(layer);
   const DegreeProblem step = problem_of(layer, DegreeObjective::kStep);
   const double expected[][3] = {{1, 127, 277}, {2, 106, 212}, {4, 109, 219}, {8, 116, 231}};
@@ -210,23 +255,6 @@ TEST_CASE("impossible degrees and lines are refused with field and value") {
              Contains("pipemoe.beta_e = -1: a number of at least 0"));
   layer.beta_e = std::nan("");
   CHECK_THAT(message_of<UserError>([&] { check(layer, "pipemoe"); }), Contains("nan"));
-}
-
-std::string refusal(ChunkedLayer layer, int64_t degree) {
-  return message_of<UserError>([&] { plan_layer(layer, degree); });
-}
-
-TEST_CASE("a layer that cannot be, or not be cut so far, is refused with field and value") {
-  const ChunkedLayer good = test::pipemoe_layers(kCluster64)[1];  // 2048 rows, 128 experts
-  CHECK_THAT(refusal(good, 17), Contains("layer.degree = 17") && Contains("1 to 16 are allowed"));
-  CHECK_THAT(refusal(good, 0), Contains("layer.degree = 0"));
-  ChunkedLayer bad = good;
-  bad.rows = 2000;
-  CHECK_THAT(refusal(bad, 1), Contains("layer.rows = 2000") && Contains("number of experts, 128"));
-  bad = good, bad.num_ranks = 1;
-  CHECK_THAT(refusal(bad, 1), Contains("layer.devices = 1: must be 2 or more"));
-  bad = good, bad.lines.alpha_a = -1;
-  CHECK_THAT(refusal(bad, 1), Contains("layer.alpha_a = -1"));
 }
 
 }  // namespace

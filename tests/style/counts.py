@@ -56,7 +56,6 @@ OTHER_NAMES = {
     "engine/passes/placement/place_updates.cpp": "commit migrate",
     "engine/routing/gates.cpp": "gate",
     "engine/timeline/metrics.h": "all_reduce",
-    "engine/sim/chunked_layer.cpp": "combine dispatch",
     "engine/sim/routed_step.cpp": "round",
     "engine/cost/op_table.h": "all_gather all_reduce all_to_all attention combine dispatch "
         "reduce_scatter",

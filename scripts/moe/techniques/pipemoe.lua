@@ -49,26 +49,6 @@ M.TIME = schema.merged(LINES, {
     doc = "how the time is computed: by the paper's closed form, or chunk by chunk" },
 })
 
-local function size(doc, required)
-  return { type = "integer", lo = 1, hi = 1e9, doc = doc, required = required }
-end
-
-M.SIMULATE = {
-  devices = size("number of ranks; at least 2", true),
-  experts_per_device = schema.merged(size "experts per device", { default = 1 }),
-  rows = size("routed rows of a rank: choices per token * tokens", true),
-  hidden = size("model width (M in the paper)", true),
-  ffn = size("inner width of an expert (H in the paper)", true),
-  dtype = { type = "string", enum = { "f16", "f32" }, default = "f16",
-    doc = "element type of the rows that are sent" },
-  alpha_a = LINES.alpha_a, beta_a = LINES.beta_a,
-  alpha_gemm = least_0("start-up of a GEMM, seconds", true),
-  beta_gemm = least_0("seconds per multiply-add of a GEMM", true),
-  degree = schema.merged(DEGREE, { required = true, doc = "number of chunks" }),
-  spans = { type = "boolean", default = false,
-    doc = "whether the result has .spans: when each op ran" },
-}
-
 M.LAYERS = {
   devices = { type = "integer", required = true, doc = "number of GPUs: 16, 32 or 64" },
   alpha_a_16 = { type = "string", enum = { "likely", "printed" }, default = "likely",
@@ -103,12 +83,6 @@ end
 local function time(t)
   local at = errors.here()
   return errors.call(at, core.pipemoe_time, schema.check(M.TIME, t, "moe.pipemoe.time", at))
-end
-
-local function simulate(t)
-  local at = errors.here()
-  return errors.call(at, core.pipemoe_simulate,
-    schema.check(M.SIMULATE, t, "moe.pipemoe.simulate", at))
 end
 
 -- Returns whether four layers like l fit in a GPU's memory. The paper keeps 522 of its 864 layers
@@ -192,10 +166,6 @@ M.functions = schema.functions("moe.pipemoe", "function", {
       .. "experts_per_device, rows, devices, alpha_a, beta_a, alpha_gemm, beta_gemm, lines = "
       .. "fields "
       .. "for moe.pipemoe.degree and .time, fits = whether the layer fits in memory }" },
-  simulate = { simulate, M.SIMULATE, "{ time_s: number, spans?: { op: string, chunk: integer, "
-    .. "lane: string, begin_s: number, end_s: number }[] }",
-    "plans the forward of one layer and simulates it op by op; an op of spans is dispatch, fc1, "
-      .. "fc2 or combine" },
   time = { time, M.TIME, "number", "time of a layer at a degree, in seconds" },
 })
 
