@@ -111,6 +111,8 @@ RunData text_of(const Fields& data, const PlanSpec& spec,
 void set_data(const Host& host, const Fields& data, const PlanSpec& spec, RunOptions& options,
               json& out) {
   const std::string kind = data.text("kind");
+  const std::string file = std::filesystem::path(data.text("path", "")).filename().string();
+  options.train.tokens = printable(kind == "reference" ? kind : kind + " of " + file);
   if (kind == "reference") {
     const RunData tokens = run_data(*spec.model, spec.num_ranks);
     options.data = tokens.train;

@@ -167,10 +167,6 @@ size_t InputFile::read(void* to, size_t bytes) {
   return done;
 }
 
-void InputFile::rewind() {
-  if (lseek(file_.get(), 0, SEEK_SET) != 0) throw user_error("cannot read {}: {}", path_, reason());
-}
-
 void InputFile::read_at(size_t offset, void* to, size_t bytes) const {
   for (size_t done = 0; done < bytes;) {
     const ssize_t n = pread(file_.get(), static_cast<char*>(to) + done, bytes - done,

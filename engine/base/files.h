@@ -58,8 +58,6 @@ class InputFile {
   /// Reads `bytes` bytes from the offset on; several threads may call it at the same time. Throws
   /// UserError when reading fails or the file ends before.
   void read_at(size_t offset, void* to, size_t bytes) const;
-  /// Makes the next read begin at the beginning of the file. Throws UserError when that fails.
-  void rewind();
   /// The size in bytes when the file was opened.
   size_t size() const { return size_; }
 

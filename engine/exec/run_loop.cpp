@@ -10,6 +10,15 @@ namespace {
 template <class T>
 constexpr Bytes kElementBytes = static_cast<Bytes>(sizeof(T));
 
+/// What a checkpoint says of its run, which a run that resumes it must have too.
+Metadata facts_of(const Plan& plan, const RunOptions& options) {
+  const Model& model = *plan.spec.model;
+  return {{"model.gate", fmt::format("{}, k = {}", model.gate, model.k)},
+          {"batch", fmt::format("{} rows of {} tokens",
+                                model.batch_per_device * plan.graph.num_ranks, model.seq)},
+          {"tokens", options.train.tokens}};
+}
+
 }  // namespace
 
 template <class T>
@@ -46,7 +55,8 @@ void RunLoop<T>::restore() {
   if (starts_afresh()) return;
   const std::string& from = options_.train.checkpoints.resume_from;
   if (is_root() && !from.empty()) {
-    first_step_ = read_checkpoint(from, persistents_, buffers_, kElementBytes<T>);
+    first_step_ =
+        read_checkpoint(from, persistents_, buffers_, kElementBytes<T>, facts_of(plan_, options_));
   } else if (is_root()) {
     for (size_t r = 0; r < buffers_.size(); ++r) {
       initialise<T>(plan_, persistents_, *buffers_[r], static_cast<int64_t>(r), {});
@@ -146,7 +156,8 @@ void RunLoop<T>::checkpoint(int64_t next_step) {
   if (to.empty()) return;
   gather_persistent();
   if (!is_root()) return;
-  write_checkpoint(to, persistents_, buffers_, kElementBytes<T>, next_step);
+  write_checkpoint(to, persistents_, buffers_, kElementBytes<T>, next_step,
+                   facts_of(plan_, options_));
 }
 
 template <class T>

@@ -65,6 +65,9 @@ struct TrainOptions {
   /// their mean loss. More than 0 requires eval_data.
   int64_t eval_batches = 0;
   DataSource eval_data;
+  /// Where RunOptions::data takes tokens from; a checkpoint keeps it, and a run that resumes one of
+  /// another source is refused.
+  std::string tokens;
   /// Called on rank 0 after the run with the final values, numbered as in RunOptions::values.
   /// Null: not called.
   std::function<void(const ParamInit& values)> keep_parameters;
@@ -77,6 +80,7 @@ constexpr auto fields_of(const TrainOptions*) {
             "number of held-out batches that are evaluated after training")
           .from(0, 1e6),
       internal(&TrainOptions::eval_data, "a function; set with the run's data"),
+      internal(&TrainOptions::tokens, "set with the run's data"),
       internal(&TrainOptions::keep_parameters, "a function; set by the caller"));
 }
 

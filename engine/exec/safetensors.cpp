@@ -24,6 +24,7 @@ size_t type_bytes(FileType type) {
     case FileType::kF64:
       return 8;
     case FileType::kF32:
+    case FileType::kI32:
       return 4;
     default:
       return 2;
@@ -260,6 +261,8 @@ double Safetensors::Entry::at(int64_t i) const {
       return half_to_double(as(uint16_t{}));
     case FileType::kBF16:
       return std::bit_cast<float>(static_cast<uint32_t>(as(uint16_t{})) << 16);
+    case FileType::kI32:
+      return as(int32_t{});
   }
   return 0;
 }
@@ -286,12 +289,13 @@ void Safetensors::open(const std::string& path) {
   std::vector<Range> ranges;
   const json header = header_of(path, text);
   for (const auto& [name, tensor] : header.items()) {
-    if (name == "__metadata__") continue;
-    std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
-    if (!entry) {
-      unread_[name] = tensor["dtype"];
+    if (name == "__metadata__") {
+      for (const auto& [key, text] : tensor.items()) metadata_[key] = text.is_string() ? text : "";
       continue;
     }
+    std::optional<Entry> entry = entry_of(path, name, tensor, size - begin, ranges.emplace_back());
+    if (!entry || entry->type == FileType::kI32) unread_[name] = tensor["dtype"];
+    if (!entry) continue;
     entry->begin += begin;
     entry->file = file;
     if (!entries_.emplace(name, *entry).second) {
@@ -333,7 +337,7 @@ LoadedParameters::LoadedParameters(std::shared_ptr<const Safetensors> files, con
     const Shape shape = shape_in_file(info, tensor.layout);
     for (const std::string& name : names_in_file(source, tensor.layout)) {
       const Safetensors::Entry* const entry = files_->find(name);
-      if (entry == nullptr) {
+      if (entry == nullptr || entry->type == FileType::kI32) {
         throw user_error(
             "{}: {}, from which the parameter {} is made; read are F64, F32, F16 and BF16: give a "
             "checkpoint that is converted to one of them",
@@ -361,33 +365,45 @@ double LoadedParameters::value(uint64_t element, uint64_t tensor) const {
   return t.parts[part]->at(at);
 }
 
+std::string safetensors_header(const Metadata& metadata, const std::vector<FileTensor>& tensors) {
+  const auto text_of = [](const json& value) {
+    return value.dump(-1, ' ', false, json::error_handler_t::replace);
+  };
+  std::string text = R"({"__metadata__":{)";
+  const char* before = "";
+  for (const auto& [name, value] : metadata) {
+    text += std::exchange(before, ",") + text_of(name) + ":" + text_of(value);
+  }
+  text += "}";
+  size_t end = 0;
+  for (const FileTensor& t : tensors) {
+    const size_t begin = std::exchange(end, end + t.bytes);
+    text += "," + text_of(t.name) + ":" +
+            text_of({{"dtype", t.type}, {"shape", t.shape}, {"data_offsets", {begin, end}}});
+  }
+  text += "}";
+  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const uint64_t length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text;
+}
+
 void write_safetensors(const std::string& path, const Model& model, const TensorSources& sources,
                        FileType type, const std::function<double(uint64_t, uint64_t)>& value) {
-  struct Part {
-    std::string name;
-    size_t tensor, part;
-  };
   const std::vector<ParamInfo> all = all_tensors(model);
   std::vector<Layout> layouts;
-  json header = {{"__metadata__", {{"format", "pt"}}}};  // transformers requires this entry
-  size_t bytes = 0;
+  std::vector<FileTensor> tensors;
   for (const ParamInfo& info : all) {
     const TensorSource& source = source_of(sources, info);
     layouts.push_back(layout_of(info, source));
     const size_t each = static_cast<size_t>(layouts.back().size()) * type_bytes(type);
-    for (const std::string& name : names_in_file(source, layouts.back())) {
-      header[name] = {{"dtype", name_of(type)},
-                      {"shape", shape_in_file(info, layouts.back())},
-                      {"data_offsets", {bytes, bytes + each}}};
-      bytes += each;
+    for (std::string& name : names_in_file(source, layouts.back())) {
+      tensors.push_back(
+          {std::move(name), name_of(type), shape_in_file(info, layouts.back()), each});
     }
   }
-  std::string text = header.dump();
-  text.resize((text.size() + 7) / 8 * 8, ' ');
+  const std::string header = safetensors_header({{"format", "pt"}}, tensors);  // as transformers
   AtomicFile file(path);
-  const uint64_t length = text.size();
-  file.write(&length, sizeof length);
-  file.write(text.data(), text.size());
+  file.write(header.data(), header.size());
   for (size_t t = 0; t < all.size(); ++t) {
     const auto each = static_cast<size_t>(layouts[t].size()) * type_bytes(type);
     std::vector<std::byte> content(static_cast<size_t>(num_elements(all[t].shape)) *

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/base/files.h"
@@ -31,10 +32,10 @@ struct TensorSource {
 /// By the name of the model's parameter or state.
 using TensorSources = std::map<std::string, TensorSource>;
 
-/// Type of numbers in a file.
-enum class FileType : uint8_t { kF64, kF32, kF16, kBF16 };
-constexpr std::array<const char*, 4> names_of(FileType) {
-  return {"F64", "F32", "F16", "BF16"};
+/// Type of numbers in a file. No parameter is read from kI32.
+enum class FileType : uint8_t { kF64, kF32, kF16, kBF16, kI32 };
+constexpr std::array<const char*, 5> names_of(FileType) {
+  return {"F64", "F32", "F16", "BF16", "I32"};
 }
 
 /// Tensors of one or more files. A tensor is in memory while threads read it.
@@ -54,6 +55,8 @@ class Safetensors {
     /// Returns an element. A thread keeps the tensor that it read last, which all threads share.
     /// Throws UserError with the path if the file has become shorter.
     double at(int64_t i) const;
+    /// Copies `n` bytes of the tensor, from its byte `first` on. Throws as at() does.
+    void read(size_t first, void* to, size_t n) const { file->file.read_at(begin + first, to, n); }
 
    private:
     const std::string& content() const;
@@ -75,6 +78,8 @@ class Safetensors {
   /// error: of a type that is not read, in blocks of MXFP4, or not at all.
   std::string form_of(const std::string& name) const;
   const std::map<std::string, Entry>& entries() const { return entries_; }
+  /// The texts of the metadata.
+  const std::map<std::string, std::string>& metadata() const { return metadata_; }
   const std::string& path() const { return path_; }
 
  private:
@@ -82,7 +87,8 @@ class Safetensors {
 
   std::string path_;  // of the first file
   std::map<std::string, Entry> entries_;
-  std::map<std::string, std::string> unread_;  // types of the other tensors
+  std::map<std::string, std::string> unread_;  // types of tensors that are no parameters
+  std::map<std::string, std::string> metadata_;
 };
 
 /// The values of all parameters of a model, then of its states.
@@ -105,6 +111,18 @@ class LoadedParameters {
   std::vector<Tensor> tensors_;
   std::vector<std::string> unused_;
 };
+
+/// Texts by name.
+using Metadata = std::vector<std::pair<std::string, std::string>>;
+/// A tensor as the header of a file has it.
+struct FileTensor {
+  std::string name, type;
+  Shape shape;
+  size_t bytes = 0;
+};
+/// Returns the beginning of a file, which the contents of the tensors follow in their order: the
+/// header, with `metadata` as its first entry, and the length before it.
+std::string safetensors_header(const Metadata& metadata, const std::vector<FileTensor>& tensors);
 
 /// Writes a file in `type` from the full tensors of a model. value(i, t): as in LoadedParameters.
 /// Throws RunError, which names the path.

@@ -97,7 +97,7 @@ TEST_CASE("parameters of a deeper model are not those of this one, states of an 
   deeper.layers += 1;
   CHECK_THROWS_WITH(
       read_parameters(written(folder, *plan_of(spec_of(deeper, 2)), 1), all, ranks, 4),
-      Contains("of another model: the model has no parameter b2.ln1.w"));
+      Contains("tensor b2.ln1.w [16] F32 in the file, tensor lnf.w [16] F32 in this run"));
   PlanSpec adamw = spec_of(small_model(), 2);
   adamw.optimizer = Adamw();
   CHECK_NOTHROW(read_parameters(written(folder, *plan_of(adamw), 1), all, ranks, 4));
@@ -145,9 +145,9 @@ TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") 
     flip_byte(file, at);
     check_refused(file, why);
   };
-  check(3, "not a checkpoint");
-  for (const std::streamoff at : {std::streamoff{8}, std::streamoff{12}, std::streamoff{16},
-                                  std::streamoff{40}, size / 2, size - 1}) {
+  for (const std::streamoff at : {8, 12, 20, 40}) check(at, "not a checkpoint");
+  for (const std::streamoff at : {std::streamoff{0}, std::streamoff{7}, std::streamoff{60},
+                                  std::streamoff{400}, size / 2, size - 9, size - 8, size - 1}) {
     check(at, "it is corrupt: its checksum is wrong");
   }
 }
@@ -165,12 +165,16 @@ TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
   check_refused(file, "it is corrupt: its checksum is wrong");
   fs::resize_file(file, copy() - 5);
   check_refused(file, "it is corrupt: its checksum is wrong");
-  copy();
-  fs::resize_file(file, 10);
-  check_refused(file, "it is corrupt: its checksum is wrong");
-  copy();
-  fs::resize_file(file, 0);
-  check_refused(file, "not a checkpoint");
+  for (const uintmax_t bytes : {60, 47}) {
+    copy();
+    fs::resize_file(file, bytes);
+    check_refused(file, "it is corrupt: its checksum is wrong");
+  }
+  for (const uintmax_t bytes : {46, 10, 0}) {
+    copy();
+    fs::resize_file(file, bytes);
+    check_refused(file, "not a checkpoint");
+  }
 }
 
 TEST_CASE("a checkpoint of another model or precision is refused and says what differs") {
@@ -178,108 +182,136 @@ TEST_CASE("a checkpoint of another model or precision is refused and says what d
   Gpt2 other = small_model("switch", 2);
   other.hidden = 32;
   check_refused(written(folder, *plan_of(spec_of(other, 2)), 1),
-                "tensor wte 1024 in the file, tensor wte 512 in this run");
-  check_refused(written(folder, *small_plan(2, Precision::kF64), 1), "its floats have 8 bytes");
+                "tensor wte [32,32] F32 in the file, tensor wte [32,16] F32 in this run; give the");
+  check_refused(written(folder, *small_plan(2, Precision::kF64), 1),
+                "tensor wte [32,16] F64 in the file, tensor wte [32,16] F32 in this run; give the");
 }
 
-/// A checkpoint with the header and body of a good one, changed, and a checksum that fits.
+TEST_CASE("a checkpoint of another gate, batch or source of tokens is refused with both") {
+  const Folder folder("facts");
+  const std::string file = written(folder, *small_plan(2), 1);
+  check_refused(written(folder, *plan_of(spec_of(small_model("hash", 2), 2)), 1),
+                "model.gate 'hash, k = 1' in the file, model.gate 'switch, k = 1' in this run; "
+                "give the same");
+  check_refused(written(folder, *plan_of(spec_of(small_model("switch", 4), 2)), 1),
+                "batch '8 rows of 8 tokens' in the file, batch '4 rows of 8 tokens' in this run; "
+                "give the same");
+  const auto plan = small_plan(2);
+  RunOptions options = options_of(*plan, 1);
+  options.train.checkpoints.write_to = file;
+  options.train.tokens = "text of a.txt";
+  run_cpu(*plan, options);
+  check_refused(file, "tokens 'text of a.txt' in the file, tokens '' in this run; give the same");
+}
+
+TEST_CASE("a file of the format of before, or of other tensors, is refused and stays") {
+  const Folder folder("before");
+  const std::string file = folder.file("old.ckpt");
+  std::ofstream(file) << "MOEBENCH and so on";
+  check_refused(file, "scripts/convert_checkpoint.py OLD LIKE NEW");
+  const std::string header = safetensors_header({{"format", "pt"}}, {{"wte", "F32", {1}, 4}});
+  std::ofstream(file) << header << "1234";
+  check_refused(file, "not a checkpoint of moebench");
+}
+
+/// A checkpoint with the header and content of a good one, changed, and a checksum that fits.
 struct Crafted {
-  int64_t next_step;
-  std::optional<uint64_t> text_bytes;  // that its header says, where not the text's
-  std::string text, body;
+  std::string header, content;
 
   explicit Crafted(const std::string& good) {
     std::ifstream in(good, std::ios::binary);
     const std::string bytes{std::istreambuf_iterator<char>(in), {}};
-    head_ = bytes.substr(0, 16);
     uint64_t length = 0;
-    std::memcpy(&next_step, bytes.data() + 16, 8);
-    std::memcpy(&length, bytes.data() + 24, 8);
-    text = bytes.substr(32, length);
-    body = bytes.substr(32 + length, bytes.size() - 40 - length);
+    std::memcpy(&length, bytes.data(), 8);
+    header = bytes.substr(8, length);
+    content = bytes.substr(8 + length, bytes.size() - 16 - length);
   }
   std::string write(const std::string& file) const {
-    const uint64_t length = text_bytes.value_or(text.size());
-    std::string bytes = head_ + std::string(16, ' ') + text + body;
-    std::memcpy(bytes.data() + 16, &next_step, 8);
-    std::memcpy(bytes.data() + 24, &length, 8);
+    const uint64_t length = header.size();
+    std::string bytes = std::string(reinterpret_cast<const char*>(&length), 8) + header + content;
     const uint64_t hash = fnv1a(kFnvStart, bytes.data(), bytes.size());
     bytes.append(reinterpret_cast<const char*>(&hash), 8);
     std::ofstream(file, std::ios::binary) << bytes;
     return file;
   }
-  /// The first tensor has another number of elements.
-  void resize(const std::string& elements) {
-    const size_t line = text.find("tensor "), end = text.find('\n', line);
-    const size_t number = text.rfind(' ', end) + 1;
-    text.replace(number, end - number, elements);
+  void replace(const std::string& from, const std::string& to) {
+    REQUIRE(header.find(from) != std::string::npos);
+    header.replace(header.find(from), from.size(), to);
   }
-
- private:
-  std::string head_;
 };
 
-/// Neither way of reading takes it: each says what is wrong, sets it aside and touches no rank.
-void check_damaged(const Folder& folder, const Crafted& crafted, const std::string& why) {
+/// It is not read: the error says what is wrong, and no rank is touched.
+void check_untouched(const Folder& folder, const Plan& plan, const Crafted& crafted,
+                     const std::string& why, bool only_parameters) {
   INFO(why);
-  const auto plan = small_plan(2);
-  const PersistentTensors all = persistent_tensors(*plan);
-  RankBuffers a(*plan, 4), b(*plan, 4);
-  const AllBuffers ranks = {&a, &b};
-  for (const RankBuffers* rank : ranks) {
+  const PersistentTensors all = persistent_tensors(plan);
+  RankBuffers a(plan, 4), b(plan, 4);
+  for (const RankBuffers* rank : {&a, &b}) {
     std::fill(rank->persistent().begin(), rank->persistent().end(), std::byte{7});
   }
-  for (const bool all_of_it : {true, false}) {
-    const std::string file = crafted.write(folder.file("crafted.ckpt"));
-    try {
-      if (all_of_it) {
-        read_checkpoint(file, all, ranks, 4);
-      } else {
-        read_parameters(file, all, ranks, 4);
-      }
-      FAIL_CHECK("it was read");
-    } catch (const UserError& e) {
-      CHECK_THAT(e.what(), Contains("checkpoint " + file + ": damaged: " + why));
+  const std::string file = crafted.write(folder.file("crafted.ckpt"));
+  try {
+    if (only_parameters) {
+      read_parameters(file, all, {&a, &b}, 4);
+    } else {
+      read_checkpoint(file, all, {&a, &b}, 4, {});
     }
-    CHECK_FALSE(fs::exists(file));
-    CHECK(fs::exists(file + ".corrupt"));
-    for (const RankBuffers* rank : ranks) {
-      CHECK(std::all_of(rank->persistent().begin(), rank->persistent().end(),
-                        [](std::byte x) { return x == std::byte{7}; }));
-    }
+    FAIL_CHECK("it was read");
+  } catch (const UserError& e) {
+    CHECK_THAT(e.what(), Contains(file + ": ") && Contains(why));
+  }
+  for (const RankBuffers* rank : {&a, &b}) {
+    CHECK(std::all_of(rank->persistent().begin(), rank->persistent().end(),
+                      [](std::byte x) { return x == std::byte{7}; }));
   }
 }
 
-TEST_CASE("a checkpoint with a right checksum and wrong content is damaged") {
+TEST_CASE("a checkpoint with a right checksum and wrong content is refused") {
   const Folder folder("crafted");
-  const Crafted good(written(folder, *small_plan(2), 1));
-  const auto check = [&](const std::function<void(Crafted&)>& change, const std::string& why) {
+  const auto plan = small_plan(2);
+  const Crafted good(written(folder, *plan, 1));
+  const auto check = [&](const std::function<void(Crafted&)>& change, const std::string& why,
+                         bool parameters = true) {
     Crafted crafted = good;
     change(crafted);
-    check_damaged(folder, crafted, why);
+    for (const bool only : {false, true}) {
+      if (parameters || !only) check_untouched(folder, *plan, crafted, why, only);
+    }
   };
-  for (const int64_t step : {int64_t{-5}, std::numeric_limits<int64_t>::max(),
-                             std::numeric_limits<int64_t>::min(), int64_t{10'000'000'001}}) {
-    check([&](Crafted& c) { c.next_step = step; },
-          fmt::format("its next step is {}; allowed", step));
+  for (const char* step : {"-5", "9223372036854775807", "-9223372036854775808", "10000000001",
+                           "99999999999999999999", "", "1e3", " 1", "1 "}) {
+    check(
+        [&](Crafted& c) {
+          c.replace(R"("next_step":"1")", fmt::format(R"("next_step":"{}")", step));
+        },
+        fmt::format("its next_step is '{}'; allowed: 0 to 10000000000", step), false);
   }
-  for (const char* n : {"-1", "-9223372036854775808", "9223372036854775808", "1e3", "", "0x10"}) {
-    check([&](Crafted& c) { c.resize(n); }, "the line 'tensor ");
-  }
-  for (const char* n : {"9223372036854775807", "4611686018427387904", "1000000000000"}) {
-    check([&](Crafted& c) { c.resize(n); }, "its text lists 'wte' with ");
-  }
-  check([](Crafted& c) { c.resize("0"); }, fmt::format("it has {} bytes after", 4 * 32 * 16));
-  check([](Crafted& c) { c.body += "abcd"; }, "it has 4 bytes after its last tensor");
-  check([](Crafted& c) { c.body.resize(c.body.size() - 4); }, "its text lists '");
-  check([](Crafted& c) { c.body.clear(); }, "its text lists '");
-  check([](Crafted& c) { c.text_bytes = c.text.size() + c.body.size() + 1; },
-        "by its header it has a text of ");
-  check([](Crafted& c) { c.text_bytes = std::numeric_limits<uint64_t>::max(); },
-        "by its header it has a text of ");
-  check([](Crafted& c) { c.text_bytes = 0; }, "its text ends within a line");
-  check([](Crafted& c) { c.text.pop_back(); }, "its text ends within a line");
-  check([](Crafted& c) { c.text += "nothing\n"; }, "the line 'nothing'");
+  check([](Crafted& c) { c.replace(R"("next_step":"1")", R"("next_step":1)"); },
+        "its next_step is ''", false);
+  check([](Crafted& c) { c.replace(R"("next_step":)", R"("last_step":)"); }, "its next_step is ''",
+        false);
+  check([](Crafted& c) { c.replace("\"wte\"", "\"wtf\""); },
+        "tensor wtf [32,16] F32 in the file, tensor wte [32,16] F32 in this run");
+  check([](Crafted& c) { c.replace("[32,16]", "[16,32]"); }, "tensor wte [16,32] F32 in the file");
+  check([](Crafted& c) { c.replace("wte.v", "wte.m"); },
+        "tensor wte.m [32,16] F32 in the file, tensor wte.v [32,16] F32 in this run", false);
+  check([](Crafted& c) { c.replace("F32", "I32"); }, "tensor wte [32,16] I32 in the file");
+  check([](Crafted& c) { c.replace("[32,16]", "[33,16]"); }, "'wte' [33,16] of type F32 lies");
+  check([](Crafted& c) { c.content += "abcd"; }, "but the file has");
+  check([](Crafted& c) { c.content.clear(); }, "lies in bytes");
+  check([](Crafted& c) { c.replace("}}", "}"); }, "not a JSON object");
+}
+
+TEST_CASE("a placement that no run writes, or none, is refused") {
+  const Folder folder("placed");
+  const auto plan = plan_with(spec_of(small_model("switch", 2), 2), {pass("eplb")});
+  Crafted crafted(written(folder, *plan, 1));
+  const int32_t owner = 77;
+  const size_t codes =
+      static_cast<size_t>(Placement::code_size(persistent_tensors(*plan).placed[0].bounds) * 4);
+  std::memcpy(crafted.content.data() + crafted.content.size() - codes, &owner, 4);
+  check_untouched(folder, *plan, crafted, "its placement.1: ", false);
+  check_untouched(folder, *small_plan(2), crafted, "tensor placement.1 [", false);
 }
 
 TEST_CASE("a missing checkpoint, and a place that cannot be written, are told with the path") {

@@ -1,7 +1,5 @@
 // Checkpoints of a tiny model on two ranks, with placed experts, read whole and for the parameters
 // alone.
-#include <cstring>
-
 #include "engine/exec/checkpoint.h"
 #include "tests/exec/support.h"
 #include "tests/fuzz/mutate.h"
@@ -10,7 +8,7 @@ using namespace moe;
 
 namespace {
 
-constexpr size_t kHead = 32, kTextBytes = 24;  // of a header; where the text's length stands
+const Metadata kFacts = {{"gate", "switch"}, {"tokens", "a text"}};
 
 /// Smaller than run.sh's -max_len, so that a whole checkpoint can be an input.
 PlanSpec tiny() {
@@ -18,13 +16,11 @@ PlanSpec tiny() {
   model.vocab = model.hidden = model.ffn = 4;
   model.heads = model.layers = model.moe_every = 1;
   model.seq = 2;
-  PlanSpec spec = test::spec_of(model, 2);
-  spec.system.stages = {test::pass("eplb")};
-  return spec;
+  return test::spec_of(model, 2);
 }
 
 struct World {
-  std::shared_ptr<const Plan> plan = test::plan_of(tiny());
+  std::shared_ptr<const Plan> plan = test::plan_with(tiny(), {test::pass("eplb")});
   PersistentTensors all = persistent_tensors(*plan);
   RankBuffers first{*plan, 4}, second{*plan, 4};
   AllBuffers ranks = {&first, &second};
@@ -34,7 +30,7 @@ struct World {
     for (size_t r = 0; r < ranks.size(); ++r) {
       initialise<float>(*plan, all, *ranks[r], static_cast<int64_t>(r), options);
     }
-    write_checkpoint(path, all, ranks, 4, 3);
+    write_checkpoint(path, all, ranks, 4, 3, kFacts);
     good = fuzz::content(path);
   }
 };
@@ -44,22 +40,8 @@ const World& world() {
   return world;
 }
 
-/// Header, text and body apart, the text's length right again.
 std::string mutate(std::string_view bytes, fuzz::Random& random) {
-  std::string out(bytes.size() < kHead ? world().good : bytes);
-  uint64_t text_bytes = 0;
-  std::memcpy(&text_bytes, out.data() + kTextBytes, sizeof text_bytes);
-  const uint64_t length = std::min<uint64_t>(text_bytes, out.size() - kHead);
-  if (random() % 2 == 0) {
-    const std::string text = fuzz::mutate_text(out.substr(kHead, length), random);
-    const uint64_t now = text.size();
-    out = out.substr(0, kHead) + text + out.substr(kHead + length);
-    std::memcpy(out.data() + kTextBytes, &now, sizeof now);
-  } else if (random() % 2 == 0) {
-    out = fuzz::mutate_bytes(out.substr(0, kHead), random) + out.substr(kHead);
-  } else {
-    out = out.substr(0, kHead + length) + fuzz::mutate_bytes(out.substr(kHead + length), random);
-  }
+  std::string out = fuzz::mutate_safetensors(bytes, random, world().good);
   if (random() % 16 != 0) fuzz::repair_checksum(out);
   return out;
 }
@@ -72,8 +54,9 @@ extern "C" size_t LLVMFuzzerCustomMutator(uint8_t* data, size_t size, size_t max
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const World& w = world();
-  for (const auto read : {+[](const World& v) { read_checkpoint(v.path, v.all, v.ranks, 4); },
-                          +[](const World& v) { read_parameters(v.path, v.all, v.ranks, 4); }}) {
+  for (const auto read :
+       {+[](const World& v) { read_checkpoint(v.path, v.all, v.ranks, 4, kFacts); },
+        +[](const World& v) { read_parameters(v.path, v.all, v.ranks, 4); }}) {
     fuzz::write(w.path, {reinterpret_cast<const char*>(data), size});
     fuzz::loaded([&] { read(w); });
   }

@@ -1,6 +1,4 @@
 // Parameters of a few tensors in the safetensors format, one file or the index of several.
-#include <cstring>
-
 #include "engine/exec/safetensors.h"
 #include "engine/ops/ops.h"
 #include "tests/fuzz/mutate.h"
@@ -8,8 +6,6 @@
 using namespace moe;
 
 namespace {
-
-constexpr size_t kLengthBytes = 8;
 
 /// A vector, a matrix, and experts whose tensors are together or apart, transposed or interleaved.
 Model a_few() {
@@ -42,26 +38,8 @@ const World& world() {
   return world;
 }
 
-/// Returns the bytes of the header; all that there are if its length is wrong.
-size_t header_bytes(std::string_view file) {
-  uint64_t length = 0;
-  std::memcpy(&length, file.data(), kLengthBytes);
-  return std::min<uint64_t>(length, file.size() - kLengthBytes);
-}
-
-/// Length, header and content apart; the length is right again where the header has changed.
 std::string mutate(std::string_view bytes, fuzz::Random& random) {
-  const std::string from(bytes.size() < kLengthBytes ? world().good : bytes);
-  const size_t header = header_bytes(from), content = kLengthBytes + header;
-  const std::string head = from.substr(0, content), tail = from.substr(content);
-  if (random() % 8 == 0) return fuzz::mutate_bytes(head, random) + tail;
-  if (random() % 8 == 0) return head + fuzz::mutate_bytes(tail, random);
-  const std::string good = world().good.substr(kLengthBytes, header_bytes(world().good));
-  const std::string text = fuzz::mutate_json(from.substr(kLengthBytes, header), random, good);
-  const uint64_t length = text.size();
-  std::string out(kLengthBytes, '\0');
-  std::memcpy(out.data(), &length, sizeof length);
-  return out + text + tail;
+  return fuzz::mutate_safetensors(bytes, random, world().good);
 }
 
 }  // namespace

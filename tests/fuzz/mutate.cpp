@@ -272,6 +272,24 @@ std::string mutate_bytes(std::string_view bytes, Random& random) {
   return out;
 }
 
+std::string mutate_safetensors(std::string_view bytes, Random& random, const std::string& good) {
+  uint64_t length = 0;
+  const std::string from(bytes.size() < sizeof length ? good : bytes);
+  const auto header_bytes = [](std::string_view file) {
+    uint64_t n = 0;
+    std::memcpy(&n, file.data(), sizeof n);
+    return std::min<uint64_t>(n, file.size() - sizeof n);
+  };
+  const size_t header = header_bytes(from), content = sizeof length + header;
+  const std::string head = from.substr(0, content), tail = from.substr(content);
+  if (random() % 8 == 0) return mutate_bytes(head, random) + tail;
+  if (random() % 8 == 0) return head + mutate_bytes(tail, random);
+  const std::string sample = good.substr(sizeof length, header_bytes(good));
+  const std::string text = mutate_json(from.substr(sizeof length, header), random, sample);
+  length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + tail;
+}
+
 void repair_checksum(std::string& bytes) {
   uint64_t hash = 0;
   if (bytes.size() < sizeof hash) return;

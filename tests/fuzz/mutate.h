@@ -23,6 +23,9 @@ std::string mutate_text(std::string_view text, Random& random);
 std::string mutate_json_lines(std::string_view text, Random& random, std::string_view sample);
 /// Overwrites 1, 2, 4 or 8 bytes by a number, or takes away, doubles or adds some.
 std::string mutate_bytes(std::string_view bytes, Random& random);
+/// Changes length, header or content of a file of safetensors. The length is right again where the
+/// header has changed.
+std::string mutate_safetensors(std::string_view bytes, Random& random, const std::string& good);
 /// Makes the last 8 bytes the FNV-1a 64 of those before.
 void repair_checksum(std::string& bytes);
 

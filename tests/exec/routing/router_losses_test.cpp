@@ -313,10 +313,10 @@ TEST_CASE("a checkpoint of another optimizer, or without biases, is refused with
     resume.train.checkpoints.resume_from = file.path();
     CHECK_THROWS_WITH(run_cpu(*other, resume), Contains(why));
   };
-  refused(adamw_spec(1, false), "tensor b1.gate.bias 4 in the file, nothing in this run");
+  refused(adamw_spec(1, false), "tensor b1.gate.bias [4] F64 in the file, nothing in this run");
   PlanSpec sgd = adamw_spec(1);
   sgd.optimizer = {};
-  refused(sgd, "tensor wte.m 512 in the file, tensor wte.v 512 in this run");
+  refused(sgd, "tensor wte.m [32,16] F64 in the file, tensor wte.v [32,16] F64 in this run");
 }
 
 TEST_CASE("weight decay pulls on matrices and tables, not on biases and norms") {
