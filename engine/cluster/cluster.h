@@ -20,6 +20,9 @@ struct Device {
   Nanoseconds launch_ns = 0;  // added to the time of every compute op
   Bytes memory_bytes = 0;     // 0 means unknown: no check for out of memory
   std::string op_times;       // path of a file for cost/op_table.h; empty means none
+  /// What times of op_times are multiplied by, where they are of another model of the GPU; those of
+  /// bf16 are then also taken for an element type without a table. 0 means neither.
+  double op_times_ratio = 0;
   /// Time of the backward of attention in units of its forward, used with op_times, which have no
   /// backward: 2.5 times the flops, at 63% of the peak where the forward reaches 73% (Dao,
   /// FlashAttention-2, 2023, section 4).
@@ -53,6 +56,9 @@ constexpr auto fields_of(const Device*) {
           .from(0, 1e18),
       field("op_times", &Device::op_times,
             "GPU whose measured op times replace the rates for ops that it has"),
+      field("op_times_ratio", &Device::op_times_ratio,
+            "factor of the measured op times, of bf16 where they have no table of the type")
+          .from(0.01, 100),
       field("attention_backward", &Device::attention_backward,
             "with op_times: time of the backward of attention in units of its forward")
           .from(1, 10));

@@ -162,7 +162,8 @@ struct OffloadTimes {
 /// products of elements of two bytes (times of bf16) or four (of f32, or of tf32 where that is the
 /// model's type) take their measured time + launch instead, if it has them, but no less than bytes
 /// / memory rate. Where it has times of bf16 alone, a product in a model of f32 or tf32 takes its
-/// time by rates, but no less than those: no GPU is quicker with wider elements.
+/// time by rates, but no less than those: no GPU is quicker with wider elements. With
+/// Device::op_times_ratio measured times are multiplied by it, and those of bf16 stand for others.
 ///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
 ///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
 ///     kernels (rows are moved by other ops here); without a table of these, the table of GEMMs, as

@@ -185,7 +185,12 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph
   if (op_times_ == nullptr || !work.gemm()) return std::nullopt;
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
-  return in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);
+  auto found = in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);
+  const double ratio = cluster_.device.op_times_ratio;
+  if (ratio == 0) return found;
+  if (!found) found = in_tables("bf16", work);
+  if (found) *found = {found->ns * ratio, true};
+  return found;
 }
 
 /// Whether the op multiplies numbers of four bytes because the model's are so wide.

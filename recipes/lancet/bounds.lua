@@ -39,10 +39,11 @@ return moe.experiment {
   name = "lancet_bounds", title = "Lancet's schedules against bounds, Switch gate",
   over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, layers = { 2, 3, 4, 0 },
     nodes = { 2, 8 } },
+  params = { reading = "artifact" },
   case = function(p)
     return {
       -- layers = 0 means all layers of the model.
-      model = moe.model.lancet { size = p.size, gpu = p.gpu,
+      model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading,
         layers = p.layers > 0 and p.layers or nil },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },
       systems = { moe.system "lancet" {}, moe.system "tutel" {} } }

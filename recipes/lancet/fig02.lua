@@ -55,8 +55,9 @@ local c, d = at_most("lancet-026", 0, share, "Of all ops' time one after another
 return moe.experiment {
   name = "lancet_fig02", title = "where a step's time goes, V100, Switch gate",
   over = { size = { "S", "L" }, nodes = { 2, 4, 8 } },
+  params = { reading = "artifact" },
   case = function(p)
-    return { model = moe.model.lancet { size = p.size, gpu = "p3dn" },
+    return { model = moe.model.lancet { size = p.size, gpu = "p3dn", reading = p.reading },
       cluster = moe.cluster.p3dn { nodes = p.nodes },
       systems = { moe.system "deepspeed" {}, moe.system "tutel" {} } }
   end,

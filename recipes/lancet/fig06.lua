@@ -67,10 +67,12 @@ end
 return moe.experiment {
   name = "lancet_fig06", title = "forward time against the range, 2 p4de nodes, 32 experts",
   over = { size = { "S", "L" } },
+  params = { reading = "artifact" },
   case = function(p)
     return {
-      model = moe.model.lancet { size = p.size, gpu = "p4de",
-        batch_per_device = p.size == "S" and 24 or 8 },
+      -- All MoE layers, also the first, have the ops of two blocks before them.
+      model = moe.model.lancet { size = p.size, gpu = "p4de", reading = p.reading,
+        moe_first = false },
       cluster = moe.cluster.p4de { nodes = 2 }, systems = systems }
   end,
   show = show,

@@ -28,20 +28,14 @@ local systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tu
   moe.system "lancet_ddp"(lancet { rows = true, all_reduce = DDP }),
   moe.system "lancet_padded"(lancet { all_reduce = AFTER }) }
 
--- The sets of runs for which claims are evaluated. On p4de the batch of model L is 48 as printed,
--- and 8 as section 7.4 implies.
+-- The clusters for which claims are evaluated.
 local SETS = {
-  { label = "A100, L at 48", gpu = "p4de", batch = { 24, 48 }, note = "Ours is above: our experts "
-    .. "compute real rows alone, Lancet's may compute padding (section 8; see 'experts padded')." },
-  { label = "A100, L at 8", gpu = "p4de", batch = { 24, 8 } },
-  { label = "V100", gpu = "p3dn", batch = { 16, 8 }, note = "Ours is below: lancet's all-reduces "
-    .. "follow the backward, the baselines' hide under it, and here lanes share no wire; see "
-    .. "'all-reduce after, all'. In fp32, if that is what the paper's V100s ran, there is more "
-    .. "compute to hide under." },
+  { label = "A100", gpu = "p4de" },
+  { label = "V100", gpu = "p3dn" },
 }
 
 local function of(R, set, padding)
-  return R:where { gpu = set.gpu, batch = set.batch, padding = padding or "assumed" }
+  return R:where { gpu = set.gpu, padding = padding or "assumed" }
 end
 
 -- Returns the speed-ups of lancet over the fastest baseline, one value per point. The suffixes of
@@ -58,10 +52,11 @@ local function mean_text(values) return values[1] and ("%.3fx"):format(values:me
 local function show(R)
   local rows = { { "cluster", "model", "batch", "GPUs", "raf ms", "deepspeed ms", "tutel ms",
     "lancet ms", "over best", "over raf", "bound ms" } }
-  for _, group in R:where { padding = "assumed" }:by { "gpu", "size", "batch", "nodes" } do
+  for _, group in R:where { padding = "assumed" }:by { "gpu", "size", "nodes" } do
     local by = {}
     for run in group:each() do by[run.system] = run end
-    rows[#rows + 1] = { by.raf.cluster, by.raf.model, by.raf.point.batch, by.raf.devices,
+    rows[#rows + 1] = { by.raf.cluster, by.raf.model,
+      by.raf.parameters.batch_per_device, by.raf.devices,
       ms(by.raf), ms(by.deepspeed), ms(by.tutel), ms(by.lancet),
       mean_text(speedups(group)),
       mean_text(group:ratio { "iteration_ms", of = "lancet", to = "raf" }),
@@ -94,20 +89,20 @@ local function figure(number, gate, a100, v100)
     for _, kind in ipairs { "mean", "max" } do
       claims[2 * i + (kind == "mean" and -1 or 0)] = moe.claim {
         id = (set.gpu == "p4de" and a100 or v100) .. (kind == "max" and "-max" or ""),
-        label = set.gpu == "p4de" and set.label:match "L at %d+" or nil, neutral = 1,
-        within = 0.25, note = set.note,
+        neutral = 1, within = 0.25,
         value = function(R) local v = speedups(of(R, set)) return v[kind](v) end }
     end
   end
   return moe.experiment {
     name = "lancet_fig" .. number, title = "iteration time, weak scaling, gate " .. gate,
-    over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, batch = { 24, 16, 48, 8 },
-      nodes = { 2, 4, 8 }, padding = { "assumed", "none" } },
+    over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, nodes = { 2, 4, 8 },
+      padding = { "assumed", "none" } },
+    params = { reading = "artifact" },
     case = function(p)
-      local model = moe.model.lancet { size = p.size, gpu = p.gpu, batch_per_device = p.batch,
-        gate = gate, capacity_factor = p.padding == "none" and 1 or nil,
+      local model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading, gate = gate,
+        capacity_factor = p.padding == "none" and 1 or nil,
         fill = p.padding == "none" and 1 or nil }
-      return model and { model = model, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
+      return { model = model, cluster = moe.cluster[p.gpu] { nodes = p.nodes },
         systems = systems }
     end,
     show = show, claims = claims,

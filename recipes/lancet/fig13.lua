@@ -7,13 +7,13 @@ local moe = require "moe"
 local function show(R)
   local rows = { { "cluster", "model", "batch", "system", "compute alone ms", "both ms",
     "comm. alone ms", "step ms", "all compute ms", "all comm. ms" } }
-  for _, group in R:by { "gpu", "size", "batch" } do
+  for _, group in R:by { "gpu", "size" } do
     if #rows > 1 then rows[#rows + 1] = {} end
     for run in group:each() do
       local cells = { run.compute_ms - run.hidden_comm_ms, run.hidden_comm_ms,
         run.exposed_comm_ms, run.iteration_ms, run.compute_ms, run.comm_ms }
       for i, ms in ipairs(cells) do cells[i] = ("%.1f"):format(ms) end
-      rows[#rows + 1] = { run.cluster, run.model, run.point.batch,
+      rows[#rows + 1] = { run.cluster, run.model, run.parameters.batch_per_device,
         run.choice and ("%s (%s)"):format(run.system, run.choice) or run.system, unpack(cells) }
     end
   end
@@ -26,12 +26,6 @@ local function reduction(R, other)
   return v[1] and 100 * (1 - 1 / v:max())
 end
 
-local SETS = {
-  { gpu = "p4de", name = "A100", label = "L at 48", batch = { 24, 48 } },
-  { gpu = "p4de", name = "A100", label = "L at 8", batch = { 24, 8 } },
-  { gpu = "p3dn", name = "V100", batch = { 16, 8 } },
-}
-
 local NOTE = {
   raf = "Lancet's all-reduces follow the backward and stand alone; and our V100s have more "
     .. "communication to a millisecond of compute than the paper's 40% (fig02).",
@@ -42,21 +36,19 @@ local NOTE = {
 local claims = {}
 for _, row in ipairs { { "lancet-038-", "raf" }, { "lancet-039-", "tutel" } } do
   local id, other = unpack(row)
-  for _, set in ipairs(SETS) do
-    claims[#claims + 1] = moe.claim { id = id .. set.name, label = set.label, neutral = 0,
-      within = 0.25, note = NOTE[other],
-      value = function(R)
-        return reduction(R:where { gpu = set.gpu, batch = set.batch }, other)
-      end }
+  for gpu, name in pairs { p4de = "A100", p3dn = "V100" } do
+    claims[#claims + 1] = moe.claim { id = id .. name, neutral = 0, within = 0.25,
+      note = NOTE[other], value = function(R) return reduction(R:where { gpu = gpu }, other) end }
   end
 end
 
 return moe.experiment {
   name = "lancet_fig13", title = "a step's parts on 4 nodes, Switch gate",
-  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" }, batch = { 24, 16, 48, 8 } },
+  over = { gpu = { "p4de", "p3dn" }, size = { "S", "L" } },
+  params = { reading = "artifact" },
   case = function(p)
-    local model = moe.model.lancet { size = p.size, gpu = p.gpu, batch_per_device = p.batch }
-    return model and { model = model, cluster = moe.cluster[p.gpu] { nodes = 4 },
+    return { model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading },
+      cluster = moe.cluster[p.gpu] { nodes = 4 },
       systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tutel" {},
         moe.system "lancet" {} } }
   end,

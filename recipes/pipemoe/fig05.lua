@@ -1,7 +1,7 @@
 -- Figure 5 of PipeMoE: a layer in four chunks in three cases. A chunk's transfer takes longer than
 -- its experts (condition Q1 of the paper); it is shorter, and the experts determine the layer's
--- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). For a layer of
--- each case the paper's f_2, f_3 or f_4 is held against the end of its last chunk. Then steps of
+-- time (not Q1, but Q2); or it is shorter, but transfers determine the time (neither). For a layer
+-- of each case the paper's f_2, f_3 or f_4 is held against the end of its last chunk. Then steps of
 -- models with such a layer are simulated; `--out` draws their timelines.
 local moe = require "moe"
 

@@ -131,7 +131,7 @@ local function discussed_ms(degree) return 1e3 * closed(discussed, degree, "step
 
 local function show_gains(likely, printed)
   local step = measure({}, closed, "step", "forward")
-  print "Percent less time than Tutel at a fixed degree, means; GPUs: degree. Chunk by chunk unless said"
+  print "Percent less time than Tutel at a fixed degree, means; GPUs: degree. By chunks unless said"
   print(moe.table { header "", paper_row(), table_row("864 layers, alpha_a(16) = 1.72e-4", likely),
     table_row("as printed, 1.72e-5", printed),
     table_row("closed form, with the backward, the forward's degree", step),

@@ -22,18 +22,21 @@ test("experts and experts_per_device: one of the two", function()
   expect.fails(model "batch = 2", 2, "experts or experts_per_device, neither is given")
 end)
 
-test("the Lancet paper's models come with its batches; false for one that it has not", function()
+test("the Lancet paper's models are the artifact's, or those of the print", function()
   local w = expect.runs [[
 local moe = require "moe"
 local function lancet(t) return moe.model.lancet(t) end
 S, L = lancet { size = "S", gpu = "p3dn" }, lancet { size = "L", gpu = "p4de" }
-SMALL = lancet { size = "L", gpu = "p4de", batch_per_device = 8, gate = "top2", capacity = "none" }
-NONE = lancet { size = "L", gpu = "p3dn", batch_per_device = 48 } ]]
+P, L8 = lancet { size = "L", gpu = "p4de", reading = "print", gate = "top2", capacity = "none" },
+  lancet { size = "L", gpu = "p4de", reading = "print_l8" } ]]
   local g = w.globals
-  expect.equal({ g.S.layers, g.S.batch_per_device, g.L.hidden, g.L.batch_per_device },
-    { 12, 16, 1024, 48 })
-  expect.equal({ g.SMALL.batch_per_device, g.SMALL.gate, g.SMALL.capacity }, { 8, "top2", "none" })
-  expect.equal({ g.NONE, g.L.assumed["model.lancet.capacity_factor"].hi }, { false, 2 })
+  expect.equal({ g.S.layers, g.S.batch_per_device, g.S.dtype, g.S.heads, g.S.capacity_factor },
+    { 12, 16, "f32", 16, 1 })
+  expect.equal({ g.L.hidden, g.L.batch_per_device, g.L.dtype, g.L.moe_first },
+    { 1024, 24, "tf32", true })
+  expect.equal({ g.P.batch_per_device, g.P.dtype, g.P.gate, g.P.capacity, g.P.moe_first },
+    { 48, "f16", "top2", "none", false })
+  expect.equal({ g.L8.batch_per_device, g.L8.assumed["model.lancet.capacity_factor"].hi }, { 8, 2 })
   expect.fails('local moe = require "moe"\nmoe.model.lancet { size = "M", gpu = "p4de" }', 2,
     "model.lancet.size: 'M' is not allowed; give one of: L, S")
   expect.fails('local moe = require "moe"\nmoe.model.lancet { size = "S", gpu = "p4de", '

@@ -12,6 +12,8 @@ local M = {
       doc = "inner width of an FFN; default: 4 * hidden" },
     moe_every = { type = "integer", lo = 1, hi = 1e4, default = 2,
       doc = "the last block of each group of this many blocks has an MoE FFN" },
+    moe_first = { type = "boolean", default = false,
+      doc = "whether the first block of each group has it instead" },
     attention = { type = "string", enum = { "fused", "unfused" }, default = "fused",
       doc = "fused: one kernel; unfused: scores, softmax and context are written to memory" },
   },
@@ -26,7 +28,7 @@ end
 --- Returns what build gets of the model's own fields.
 function M.options(m)
   return { layers = m.layers, hidden = m.hidden, heads = m.heads, ffn = m.ffn or 4 * m.hidden,
-    moe_every = m.moe_every, fused_attention = m.attention == "fused" }
+    moe_every = m.moe_every, moe_first = m.moe_first, fused_attention = m.attention == "fused" }
 end
 
 function M.build(b, o)
@@ -35,7 +37,7 @@ function M.build(b, o)
     b:block(i)
     x = b:attention(b:layernorm(x, { name = "ln1", seg = "attn" }), { heads = o.heads,
       kernel = o.fused_attention and "fused" or "unfused", residual = x })
-    local moe = i % o.moe_every == 0
+    local moe = (o.moe_first and i - 1 or i) % o.moe_every == 0
     local u = b:layernorm(x, { name = "ln2", seg = moe and "gate" or "mlp" })
     local ffn = moe and b.experts or b.feed_forward
     x = ffn(b, u, { ffn = o.ffn, residual = x })

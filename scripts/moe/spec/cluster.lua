@@ -25,6 +25,8 @@ local declared = schema.declared "cluster"
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
+--- Element types of models, by the names of their rates.
+M.DTYPES = { "f16", "bf16", "f32", "tf32" }
 --- Rates of matrix products by element type. One number in their place is the rate of the type that
 --- models on the cluster have.
 M.GEMM_RATES = { f32 = rate "float32, without tensor cores",
@@ -51,6 +53,13 @@ local function gpu(field)
       table.concat(GPUS, ", ")) }
 end
 M.DEVICE.op_times = gpu(M.DEVICE.op_times)
+--- Factors of measured op times by the element type of models.
+M.OP_TIMES_RATIOS = {}
+for _, dtype in ipairs(M.DTYPES) do
+  M.OP_TIMES_RATIOS[dtype] = schema.optional(declared.device.type.op_times_ratio)
+end
+M.DEVICE.op_times_ratio = { type = M.OP_TIMES_RATIOS,
+  doc = declared.device.type.op_times_ratio.doc .. "; by the models' element type, { tf32 = 2 }" }
 
 --- moe.op_table "file.csv": measured op times of the user.
 function M.op_table(file)
@@ -96,9 +105,6 @@ M.SHARE, M.SHARING_EFFICIENCY = declared.share, declared.sharing_efficiency
 
 --- The field that names the algorithm of an all-reduce.
 M.ALL_REDUCE = declared.all_reduce
-
---- Element types of models, by the names of their rates.
-M.DTYPES = { "f16", "bf16", "f32", "tf32" }
 
 -- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
@@ -227,12 +233,13 @@ function M.with(cluster, given, changed, at)
   return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
 end
 
-local function load_file(name)
+-- count: the number of nodes, on which rates may depend.
+local function load_file(name, count)
   local file = require("moe.clusters." .. name)
-  local data = type(file) == "function" and file(schema.assumed, nodes)
+  local data = type(file) == "function" and file(schema.assumed, nodes, count)
   if type(data) ~= "table" or type(data.doc) ~= "string" then
-    error(("clusters/%s.lua: return a function of `assumed` and `nodes` that returns a table "
-      .. "of fields with a doc"):format(name), 0)
+    error(("clusters/%s.lua: return a function of `assumed`, `nodes` and the number of nodes that "
+      .. "returns a table of fields with a doc"):format(name), 0)
   end
   return data
 end
@@ -259,7 +266,7 @@ local function named(name)
     if type(t) ~= "table" then
       schema.refuse(path, t, "a table of the cluster's fields, for example { nodes = 2 }", at)
     end
-    local data = load_file(name)
+    local data = load_file(name, schema.field(M.FIELDS.nodes, t.nodes, path .. ".nodes", at))
     data.doc, data.name = nil, name
     local all = schema.merged(data, t)
     for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
@@ -273,8 +280,8 @@ local constructors = { custom = { function(t) return resolve(t, "cluster", error
   class = "moe.ClusterFields", assumed = true } }
 for _, name in ipairs(M.files) do
   constructors[name] = { named(name), "(t: moe.ClusterFields)", "moe.Cluster",
-    load_file(name).doc .. ". Takes nodes, and any further field of cluster.custom in place of the "
-      .. "cluster's own; of intra and nic each field by itself" }
+    load_file(name, 1).doc .. ". Takes nodes, and any further field of cluster.custom in place of "
+      .. "the cluster's own; of intra and nic each field by itself" }
 end
 
 --- moe.cluster.<name>{ nodes = n, ... } returns a built-in cluster; further fields replace its own.
@@ -340,6 +347,7 @@ function M.plain(cluster, dtype, key, at, tables)
   end
   local out = fields_of(cluster)
   out.device = schema.merged(out.device, { gemm_flops_per_s = gemm or 0 })
+  out.device.op_times_ratio = (cluster.device.op_times_ratio or {})[dtype]
   return out
 end
 

@@ -8,7 +8,7 @@
 local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
-require "moe.spec.routing"  -- defines the class "routing", the type of the field `routing`
+local routing_lib = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -434,27 +434,25 @@ local lancet = require "moe.models.lancet"(schema.assumed)
 M.LANCET = {
   size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true,
     doc = "one of the paper's sizes" },
-  gpu = { type = "string", enum = schema.keys_of(lancet.batches), required = true,
-    doc = "the cluster, for which the paper states the batch" },
-  batch_per_device = { type = "integer",
-    doc = "a batch that the paper uses for this model and cluster; default: the first of them" },
+  gpu = { type = "string", enum = { "p3dn", "p4de" }, required = true,
+    doc = "the cluster, which decides the batch and the dtype" },
+  reading = { type = "string", enum = schema.keys_of(lancet.readings), default = "artifact",
+    doc = "artifact: as the authors' artifact runs it, with even scores; artifact_text: with loads "
+      .. "as of untrained gates on text; print: what the paper prints, L at 48 on p4de; print_l8: "
+      .. "L at 8, as section 7.4 implies" },
 }
 
--- Returns a model of the Lancet paper, or false if the paper does not use this batch on that
--- cluster: a case can return false as well to state that there is no such point.
 local function lancet_model(t)
   local at, own, changes = errors.here(), {}, {}
   if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
   for key, value in pairs(t) do (M.LANCET[key] and own or changes)[key] = value end
   own = schema.check(M.LANCET, own, "model.lancet", at)
-  local batch
-  for _, one in ipairs(lancet.batches[own.gpu][own.size]) do
-    if one == (own.batch_per_device or one) then batch = batch or one end
-  end
-  if not batch then return false end
-  local base = schema.merged(lancet.common, { batch_per_device = batch })
-  base = make(gpt2, schema.merged(base, lancet.sizes[own.size]), "model.lancet", at)
-  return M.override(base, changes, "model.lancet", at)
+  local reading = lancet.readings[own.reading]
+  local base, on = schema.merged(lancet.common, reading.common), reading[own.gpu]
+  base = schema.merged(schema.merged(base, lancet.sizes[own.size]), reading[own.size] or {})
+  base.batch_per_device, base.dtype = on[own.size], on.dtype
+  base.routing = reading.zipf and routing_lib.workload "zipf" { s = reading.zipf }
+  return M.override(make(gpt2, base, "model.lancet", at), changes, "model.lancet", at)
 end
 
 local lina = require "moe.models.lina"(schema.assumed)
@@ -509,7 +507,7 @@ local constructors = {
     "defines an architecture; returns the constructor of its models" },
   gpt2_moe = { constructor(gpt2), gpt2.all, "moe.Model", gpt2.doc, class = "moe.ModelFields",
     assumed = true },
-  lancet = { lancet_model, changing(M.LANCET), "moe.Model|false", lancet.doc,
+  lancet = { lancet_model, changing(M.LANCET), "moe.Model", lancet.doc,
     assumed = true },
   lina = { lina_model, changing(M.LINA), "moe.Model", lina.doc, assumed = true },
   proprophet = { proprophet_model, changing(M.PROPROPHET), "moe.Model",

@@ -251,7 +251,7 @@ test("a field of a model that an entry runs is set, in experiments and in functi
     expect.failed(w, nil, "--set run.cpu.model.layerz=4: ", "Did you mean 'layers'?")
     expect.equal(#w.executed, 0)
   end
-  set({ ["run.cpu.model.layers"] = "2" }, CPU)
+  runs({ ["run.cpu.model.layers"] = "2" }, CPU)
   fails("run.cuda.model.layers", "4", "no entry of run has this executor")
   fails("run.simulate.model.layers", "4", "run.simulate: unknown key 'model', have: edits, steps")
   w = set({ ["run.cpu.model.layers"] = "4", ["model.layers"] = "6", gpu = "p4de" }, CPU)
