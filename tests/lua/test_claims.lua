@@ -3,12 +3,12 @@ local expect = require "expect"
 local world = require "world"
 local test = require "test"
 
--- The verdict on ours in [lo, hi], of a claim whose paper says `paper`.
-local function verdict(paper, fields, ours, lo, hi)
+-- The verdict on ours in [lo, hi], of a claim whose paper says `paper`; most: its bound, if any.
+local function verdict(paper, fields, ours, lo, hi, most)
   local claims = world.run("").moe and require "moe.results.claims"
   local c = { paper = { value = paper }, within = 0.1 }
   for k, v in pairs(fields) do c[k] = v end
-  return (claims.verdict(c, { ours = ours, lo = lo or ours, hi = hi or ours }))
+  return (claims.verdict(c, { ours = ours, lo = lo or ours, hi = hi or ours }, most))
 end
 
 test("reproduced: ours is near the paper's, as a share of the effect", function()
@@ -27,17 +27,17 @@ test("a number on the other side of neutral, or on it, is never reproduced", fun
   expect.equal(verdict(0.8, { neutral = 1, within = 2 }, 1.1), "contradicted")
 end)
 
-test("undetermined: the nominal misses but some of the band is near", function()
-  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.3), "undetermined")
-  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.185), "undetermined")
+test("constant open: the nominal misses but some of the band is near", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.3), "constant open")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.185), "constant open")
   expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 1.05, 1.17), "direction only")
-  expect.equal(verdict(1.2, {}, 2, 1.3, 3), "undetermined")
+  expect.equal(verdict(1.2, {}, 2, 1.3, 3), "constant open")
 end)
 
-test("undetermined: the band holds the neutral value", function()
-  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 0.95, 1.12), "undetermined")
-  expect.equal(verdict(1.2, { neutral = 1 }, 0.97, 0.95, 1), "undetermined")
-  expect.equal(verdict(1.2, { neutral = 1 }, 1.2, 0.95, 1.5), "undetermined")
+test("constant open: the band holds the neutral value", function()
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.1, 0.95, 1.12), "constant open")
+  expect.equal(verdict(1.2, { neutral = 1 }, 0.97, 0.95, 1), "constant open")
+  expect.equal(verdict(1.2, { neutral = 1 }, 1.2, 0.95, 1.5), "constant open")
 end)
 
 test("direction only: the band on the paper's side, its effect within a factor of 3", function()
@@ -54,10 +54,38 @@ test("contradicted: the whole band on the other side, or far without a neutral v
   expect.equal(verdict(1.2, {}, 1.5, 1.4, 1.6), "contradicted")
 end)
 
+test("not published: only where the band would decide", function()
+  local fields = { neutral = 1, not_published = "the routing" }
+  expect.equal(verdict(1.2, fields, 1.1, 1.05, 1.3), "not published")
+  expect.equal(verdict(1.2, fields, 1.1, 0.95, 1.12), "not published")
+  expect.equal(verdict(1.2, fields, 1.19, 1.1, 1.3), "reproduced")
+  expect.equal(verdict(1.2, fields, 0.9, 0.85, 0.97), "contradicted")
+  expect.equal(verdict(1.2, fields, nil), "no run")
+end)
+
+test("bounded: the paper's number is beyond the bound, and no part of the band is near it", function()
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2, 1.25), "bounded")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2, 1.3), "direction only")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.28, 1.29), "constant open")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.04, 1, 1.08, 1.1), "bounded")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.02, 1.01, 1.03, 1.05), "bounded")
+  expect.equal(verdict(0.5, { neutral = 1 }, 0.7, 0.65, 0.75, 0.6), "bounded")
+  expect.equal(verdict(0.5, { neutral = 1 }, 0.7, 0.65, 0.75, 0.5), "direction only")
+end)
+
+test("bounded is given neither on the other side of neutral, nor where ours is near", function()
+  expect.equal(verdict(1.3, { neutral = 1 }, 0.9, 0.85, 0.97, 1.05), "contradicted")
+  expect.equal(verdict(0.7, { neutral = 1 }, 1.1, 1.05, 1.2, 0.9), "contradicted")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2, 3), "direction only")
+  expect.equal(verdict(0.5, { neutral = 1 }, 0.7, 0.65, 0.75, 0.1), "direction only")
+  expect.equal(verdict(1.3, { neutral = 1 }, 1.29, 1.2, 1.3, 1.1), "reproduced")
+  expect.equal(verdict(1.3, { neutral = 1, fitted = "x" }, 1.1, 1.1, 1.1, 1.1), "fitted")
+end)
+
 test("fitted, not comparable and no run stand before all numbers", function()
   expect.equal(verdict(1.2, { fitted = "fill" }, 1.2), "fitted")
   expect.equal(verdict(1.2, { not_comparable = "x", fitted = "y" }, 1.2), "not comparable")
-  expect.equal(verdict(1.2, {}, nil), "undetermined")
+  expect.equal(verdict(1.2, {}, nil), "no run")
 end)
 
 -- Two clusters, one constant of one name in both, one in the second alone, one in the model; the
@@ -203,13 +231,36 @@ test("an executed number and one without a run have no band", function()
     moe.claim { id = "lancet-041", value = function() end } ]]).results.claims
   expect.equal({ c[1].lo == c[1].ours, c[1].hi == c[1].ours, #c[1].sensitivity }, { true, true, 0 })
   expect.equal({ c[2].verdict, c[2].reason, c[2].lo or "none" },
-    { "undetermined", "there is no run that gives our number", "none" })
+    { "no run", "there is no run that gives our number", "none" })
+end)
+
+test("a claim's bound is the loosest over the band, and its reason says by what", function()
+  local c = run(([[moe.claim { id = "lancet-027", neutral = 1, value = function(R) return R.runs[1]
+    .iteration_ms / 100 end, bound_by = "a law", bound = function(R) return R.runs[1].iteration_ms
+    / %s end }, ]]):rep(2):format("90", "10")).results.claims
+  near(c[1].bound, 1.5 * 100 / 90)
+  expect.equal({ c[1].verdict, c[2].verdict }, { "bounded", "constant open" })
+  assert(c[1].reason:find("at most 1.67 over the band: a law; the paper's", 1, true), c[1].reason)
+  expect.equal(c[2].moved_by, "model.fill")
+end)
+
+test("a bound that ours passes is an error, and so is one without a side or a reason", function()
+  local claim = [[local moe = require "moe"
+moe.judge { name = "x", readings = { 1.1 }, claims = { moe.claim { id = "lancet-034", %s
+  value = function(x) return x end, bound = function() return %s end } } }]]
+  local by = "neutral = 1, bound_by = 'b',"
+  expect.fails(claim:format(by, "1.05"), 3, "moe.claim.bound: returned 1.05, but our number, 1.1, "
+    .. "is beyond it; return what no schedule of the same ops can pass")
+  expect.fails(claim:format(by, "'x'"), 3, "moe.claim.bound: returned 'x'; return a number")
+  expect.fails(claim:format("bound_by = 'b',", "2"), 3, "moe.claim.bound: bound, bound_by and "
+    .. "neutral belong together")
+  expect.equal(expect.runs(claim:format(by, "nil")).results.claims[1].bound or "none", "none")
 end)
 
 test("the table shows the band, and below it by how much the paper's number is outside", function()
   local far = SPEEDUP:gsub("lancet%-034", "lancet-027"):format "'b'"
   local w = run(far, nil, { executor = "simulate" })
-  for _, part in ipairs { "3.36 x  1.19  0.98..1.41  undetermined", "at most\n"
+  for _, part in ipairs { "3.36 x  1.19  0.98..1.41  constant open: fill", "at most\n"
     .. "  the band decides, it holds 1, no effect\n"
     .. "  the paper's number is 1.95 above the band\n"
     .. "  model.fill moves ours most, 1.09 at 0.49 and 1.39 at 0.52" } do
@@ -233,9 +284,9 @@ test("a statement holds or not; the band decides where it does at one end alone"
   local w = run(statement "v > 0.9" .. statement "v > 3" .. statement "v > 1.2")
   local c = w.results.claims
   expect.equal({ c[1].verdict, c[2].verdict, c[3].verdict },
-    { "reproduced", "contradicted", "undetermined" })
+    { "reproduced", "contradicted", "constant open" })
   expect.equal({ c[3].ours, c[3].lo, c[3].hi, c[3].paper }, { 0, 0, 1, 1 })
-  assert(w.output:find("lancet%-042 +figure 16 +yes +no +no..yes +undetermined"), w.output)
+  assert(w.output:find("lancet%-042 +figure 16 +yes +no +no..yes +constant open: a2a_per_peer_us"), w.output)
   assert(not w.output:find("no effect", 1, true), w.output)
 end)
 

@@ -181,9 +181,9 @@ test("a claim's verdict", function()
   assert(w.output:find("\n  other gate", 1, true), w.output)
 end)
 
-test("a claim without a run is undetermined, one that returns a text is an error", function()
+test("a claim without a run has no number, one that returns a text is an error", function()
   local _, w = results_of 'claims = { moe.claim { id = "lancet-034", value = function() end } }'
-  expect.equal(w.results.claims[1].verdict, "undetermined")
+  expect.equal(w.results.claims[1].verdict, "no run")
   expect.fails(recipe [[claims = { moe.claim { id = "lancet-034",
 value = function() return "x" end } }]], 7, "moe.claim.value: returned 'x'")
   expect.fails('local moe = require "moe"\nmoe.claim { id = "lancet-3", value = print }', 2,

@@ -11,15 +11,20 @@
 --   not comparable   the recipe states this, with the reason
 --   fitted           the recipe states that a constant was chosen to meet the figure, so nothing
 --                    was predicted
---   undetermined     there is no run from which our number could be computed
---   undetermined     the band contains neutral, so that even the direction of the effect depends on
---                    the assumed constants
---   reproduced       ours is near the paper's
---   undetermined     ours is not near the paper's, but a part of the band is
+--   no run           there is no run from which our number could be computed
+--   reproduced       ours is near the paper's, and the band does not contain neutral
+--   contradicted     the whole band is on the other side of neutral
+--   bounded          the paper's number is beyond the claim's bound in the whole band, and no part
+--                    of the band is near it: no schedule of the same ops reaches the number under
+--                    the paper's own other numbers
+--   constant open    the band contains neutral, so that even the direction of the effect depends on
+--                    the assumed constants; or a part of it is near the paper's
+--   not published    the same, and the recipe states what the paper does not give and no band can
+--                    stand for
 --   direction only   the whole band is on the paper's side of neutral, and a part of it has an
 --                    effect within a factor of 3 of the paper's
---   contradicted     otherwise: the whole band is on the other side of neutral or beyond that
---                    factor, or, without neutral, no part of it is near
+--   contradicted     otherwise: the whole band is beyond that factor, or, without neutral, no part
+--                    of it is near
 local errors = require "moe.base.errors"
 local papers = require "moe.papers"
 local schema = require "moe.base.schema"
@@ -41,6 +46,13 @@ M.FIELDS = {
   not_comparable = { type = "string",
     doc = "why our set-up cannot be compared with the paper's, if it cannot" },
   fitted = { type = "string", doc = "the constant that was chosen to meet the figure, if any" },
+  bound = { type = "function", as = "fun(R: moe.Results): number?",
+    doc = "returns the most that any schedule of the same ops reaches on the paper's side of "
+      .. "neutral (where the paper's number is below neutral, the least), or nil if it is not "
+      .. "known; called for each end of the band" },
+  bound_by = { type = "string", doc = "what gives the bound; give it with bound" },
+  not_published = { type = "string",
+    doc = "what the paper does not give and no band can stand for, if anything" },
   label = { type = "string",
     doc = "names the results, if one figure is compared with several" },
   note = { type = "string", doc = "an explanation that is shown if our number differs" },
@@ -61,6 +73,10 @@ function M.claim(t)
   c.paper = rawget(papers, c.id)
   if not c.paper then
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
+  end
+  if c.bound and not (c.neutral and c.bound_by) or c.bound_by and not c.bound then
+    errors.user("moe.claim.bound: bound, bound_by and neutral belong together, since a bound is one "
+      .. "of an effect; give all three, or neither bound nor bound_by", at)
   end
   if c.paper.unit == YES_NO then c.neutral = 0 end
   if c.neutral == c.paper.value then
@@ -85,27 +101,39 @@ local function holds_neutral(c, b)
   return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
 end
 
--- Returns whether the whole band is on the paper's side of neutral and a part of it has an effect
--- within FACTOR of the paper's.
-local function agrees_in_direction(c, b)
-  if not c.neutral then return false end
+-- Returns the ends of the band as shares of the paper's effect, the smaller one first.
+local function shares(c, b)
   local effect = c.paper.value - c.neutral
   local low, high = (b.lo - c.neutral) / effect, (b.hi - c.neutral) / effect
-  return math.min(low, high) > 0 and math.max(low, high) >= 1 / FACTOR
-    and math.min(low, high) <= FACTOR
+  return math.min(low, high), math.max(low, high)
 end
 
+-- Returns 1 if the paper's number is above neutral, else -1.
+local function side_of(c) return c.paper.value > c.neutral and 1 or -1 end
+
 --- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those at the
---- top of this file, and the reason if the recipe or a missing run determines it.
-function M.verdict(c, b)
+--- top of this file, and the reason if the recipe, the bound or a missing run determines it. most:
+--- the loosest value of the claim's bound over the band, or nil.
+function M.verdict(c, b, most)
   if c.not_comparable then return "not comparable", c.not_comparable end
   if c.fitted then return "fitted", c.fitted end
-  if b.ours == nil then return "undetermined", "there is no run that gives our number" end
-  if holds_neutral(c, b) then return "undetermined" end
+  if b.ours == nil then return "no run", "there is no run that gives our number" end
   local lo, hi = near_interval(c)
-  if b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral then return "reproduced" end
-  if b.lo < b.hi and b.lo <= hi and b.hi >= lo then return "undetermined" end
-  return agrees_in_direction(c, b) and "direction only" or "contradicted"
+  local is_near = b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral
+  if is_near and not holds_neutral(c, b) then return "reproduced" end
+  local low, high
+  if c.neutral then low, high = shares(c, b) end
+  if low and high < 0 then return "contradicted" end
+  local is_part_near = b.lo < b.hi and b.lo <= hi and b.hi >= lo
+  if most and not is_part_near and side_of(c) * (c.paper.value - most) > 0 then
+    return "bounded", ("%s %s over the band: %s"):format(side_of(c) > 0 and "at most" or "at least",
+      M.number_text(c.paper.unit, most), c.bound_by)
+  end
+  if holds_neutral(c, b) or is_part_near then
+    return c.not_published and "not published" or "constant open"
+  end
+  local agrees = low and low > 0 and high >= 1 / FACTOR and low <= FACTOR
+  return agrees and "direction only" or "contradicted"
 end
 
 local function is_statement(c) return c.paper.unit == YES_NO end
@@ -122,22 +150,41 @@ end
 -- Returns a string with distance() and with the constant that changes our number most; nil if there
 -- is neither.
 local function difference(c, b)
-  local parts, s = { distance(c, b) }, b.sensitivity[1]
+  local parts, s, reading = { distance(c, b) }, b.sensitivity[1], b.reading
   local function number(x) return x and M.number_text(c.paper.unit, x) or "none" end
   if s then
     parts[#parts + 1] = ("%s moves ours most, %s at %g and %s at %g"):format(s.constant,
       number(s.at_lo), s.lo, number(s.at_hi), s.hi)
   end
+  if reading then
+    parts[#parts + 1] = ("%s moves ours most, to %s"):format(reading.name, number(reading.ours))
+  end
   return parts[1] and table.concat(parts, "; ")
 end
 
-local function checked(c, ours)
+local function checked(c, ours, field)
   if is_statement(c) and type(ours) == "boolean" then return ours and 1 or 0 end
   if ours ~= nil and (type(ours) ~= "number" or ours ~= ours) then
-    errors.user(("moe.claim.value: returned %s; return a number (for a yes/no figure also a "
-      .. "boolean), or nil if there is no run"):format(schema.show(ours)), c.at)
+    errors.user(("moe.claim.%s: returned %s; return a number (for a yes/no figure also a "
+      .. "boolean), or nil if there is no run"):format(field, schema.show(ours)), c.at)
   end
   return ours
+end
+
+-- Returns the loosest value of the claim's bound over the band; nil if it is not known in all of it.
+local function loosest_bound(c, band)
+  if not c.bound then return nil end
+  local known, side = true, side_of(c)
+  local b = band:of(function(R)
+    local most, ours = checked(c, c.bound(R), "bound"), checked(c, c.value(R), "value")
+    known = known and most ~= nil
+    if most and ours and side * (ours - most) > 1e-9 * math.abs(most) then
+      errors.user(("moe.claim.bound: returned %g, but our number, %g, is beyond it; return what no "
+        .. "schedule of the same ops can pass"):format(most, ours), c.at)
+    end
+    return most
+  end)
+  return known and (side > 0 and b.hi or b.lo) or nil
 end
 
 schema.record("verdict", "verdict", "an evaluated claim, as in results.json", {
@@ -147,30 +194,39 @@ schema.record("verdict", "verdict", "an evaluated claim, as in results.json", {
   { "paper", "number", "the paper's number" },
   { "ours", "number?", "our number; nil if there is no run" },
   { "lo", "number?", "lower end of our band" }, { "hi", "number?", "upper end of our band" },
-  { "verdict", "string", "reproduced, direction only, contradicted, undetermined, fitted or not "
-    .. "comparable" },
+  { "bound", "number?", "the loosest value of the claim's bound over the band" },
+  { "verdict", "string", "reproduced, direction only, contradicted, bounded, constant open, not "
+    .. "published, no run, fitted or not comparable" },
   { "reason", "string?", "the reason of the verdict" },
   { "note", "string?", "the claim's note, if our number differs" },
   { "sensitivity",
     "{ constant: string, lo: number, hi: number, at_lo?: number, at_hi?: number }[]",
     "our number at both ends of each assumed constant" },
+  { "moved_by", "string?", "the constant, or the reading, that moves our number most" },
 })
 
 --- Evaluates the claim over the band; returns a record of the type "verdict".
 function M.evaluate(c, band)
-  local b = band:of(function(R) return checked(c, c.value(R)) end)
-  local word, reason = M.verdict(c, b)
+  local b = band:of(function(R) return checked(c, c.value(R), "value") end)
+  local most = b.ours and loosest_bound(c, band)
+  local word, reason = M.verdict(c, b, most)
   local outside = b.ours and (c.paper.value < b.lo or c.paper.value > b.hi)
   local differs = word ~= "reproduced" or outside and b.lo < b.hi
-  if not reason and differs then reason = difference(c, b) end
-  if word == "undetermined" and b.ours then
-    local of_what = holds_neutral(c, b) and not is_statement(c)
-      and (", it holds %g, no effect"):format(c.neutral) or ""
-    reason = ("the band decides%s"):format(of_what) .. (reason and "; " .. reason or "")
+  local parts = { reason }
+  if word == "constant open" or word == "not published" then
+    parts[1] = c.not_published
+    parts[#parts + 1] = "the band decides" .. (holds_neutral(c, b) and not is_statement(c)
+      and (", it holds %g, no effect"):format(c.neutral) or "")
   end
+  if differs and b.ours and not (c.not_comparable or c.fitted) then
+    parts[#parts + 1] = difference(c, b)
+  end
+  local s = b.sensitivity[1] or b.reading
   return { id = c.id, label = c.label, figure = c.paper.figure, text = c.paper.text,
-    unit = c.paper.unit, paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, verdict = word,
-    reason = reason, note = differs and c.note or nil, sensitivity = b.sensitivity }
+    unit = c.paper.unit, paper = c.paper.value, ours = b.ours, lo = b.lo, hi = b.hi, bound = most,
+    verdict = word, reason = parts[1] and table.concat(parts, "; "),
+    note = differs and c.note or nil, sensitivity = b.sensitivity,
+    moved_by = s and (s.constant or s.name) }
 end
 
 return M

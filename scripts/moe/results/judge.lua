@@ -24,16 +24,33 @@ M.FIELDS = {
       .. "of all readings, in order" },
 }
 
--- Returns an object like a band of moe.results.band: its range is that over all values.
-local function band_over(values)
+-- Returns how a reading is called: by its name, or by the fields in which it differs from the first.
+local function name_of(reading, first)
+  if type(reading) ~= "table" then return "reading " .. tostring(reading) end
+  local parts = {}
+  for key, value in pairs(reading) do
+    if type(value) ~= "table" and not (type(first) == "table" and first[key] == value) then
+      parts[#parts + 1] = ("%s = %s"):format(tostring(key), tostring(value))
+    end
+  end
+  return reading.name or table.concat(parts, ", ")
+end
+
+-- Returns an object like a band of moe.results.band: its range is that over all values, and
+-- `reading` the one that moves ours most.
+local function band_over(values, readings)
   return { of = function(_, value)
     local ours = value(values[1])
-    local lo, hi = ours, ours
+    local lo, hi, reading, most = ours, ours, nil, 0
     for i = 2, #values do
       local other = value(values[i])
       lo, hi = math.min(lo, other), math.max(hi, other)
+      if math.abs(other - ours) > most then
+        most = math.abs(other - ours)
+        reading = { name = name_of(readings[i], readings[1]), ours = other }
+      end
     end
-    return { ours = ours, lo = lo, hi = hi, sensitivity = core.array {} }
+    return { ours = ours, lo = lo, hi = hi, reading = reading, sensitivity = core.array {} }
   end }
 end
 
@@ -54,7 +71,7 @@ function M.judge(t)
   if j.show then j.show(values) end
   session.begin { name = j.name, title = j.title, over = core.array {}, params = {},
     set = core.args.set }
-  local verdicts, band = {}, band_over(values)
+  local verdicts, band = {}, band_over(values, j.readings)
   for i, claim in ipairs(j.claims) do
     verdicts[i] = claims.evaluate(claim, band)
     session.add_claim(verdicts[i])

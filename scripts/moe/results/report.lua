@@ -14,6 +14,12 @@ local M = {}
 
 local function name_of(c) return c.id .. (c.label and (" (%s)"):format(c.label) or "") end
 
+-- Returns the verdict; of an open constant with its name, without that of the model or cluster.
+local function verdict_of(c)
+  return c.verdict == "constant open" and c.moved_by
+    and ("%s: %s"):format(c.verdict, (c.moved_by:gsub("^%l+%.", ""))) or c.verdict
+end
+
 --- Returns the table of evaluated claims.
 function M.claims_rows(claims)
   local rows = { { "claim", "figure", "paper", "ours", "band", "verdict" } }
@@ -21,7 +27,7 @@ function M.claims_rows(claims)
     local function number(x) return claims_lib.number_text(c.unit, x) end
     rows[i + 1] = { name_of(c), c.figure, claims_lib.number_text(c.unit, c.paper, "%g %s"),
       c.ours and number(c.ours) or "-",
-      c.ours and c.lo < c.hi and number(c.lo) .. ".." .. number(c.hi) or "-", c.verdict }
+      c.ours and c.lo < c.hi and number(c.lo) .. ".." .. number(c.hi) or "-", verdict_of(c) }
   end
   return rows
 end
