@@ -19,6 +19,7 @@ local function model(rows, capacity_factor)
 end
 local served = model(ROWS, 2)  -- capacity factor 2, as in the evaluation of Switch Transformer
 
+print "dtype f32; batch 8 (served: 16), capacity factor 1.25 (served: 2); routing: gate switch"
 local trained = moe.train { model = model(8, 1.25), system = moe.system "raf_rows" {}, ranks = 2,
   steps = STEPS, checkpoint_to = "served.ckpt",
   optimizer = { name = "adamw", lr = 0.001, beta2 = 0.99, weight_decay = 0.1 } }

@@ -151,4 +151,6 @@ claim("lina-092", 1, function(r) return (exchanges(r)) end)
 claim("lina-092-max", 1, function(r) return (select(2, exchanges(r))) end)
 
 moe.judge { name = "lina_inference", title = "Lina's inference scheduler, made-up routing",
+  head = "Numbers: dtype tf32, 4 bytes; batch 8 of 512 tokens per device, no capacity; routing: "
+    .. "one choice per\ntoken by made-up laws, no gate runs",
   readings = READINGS, measure = results_of, show = show_all, claims = claims }

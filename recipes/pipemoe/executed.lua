@@ -122,6 +122,7 @@ local function show_layer(i, layer, fit, choice, degrees, samples)
   return best, best_degree
 end
 
+print "Numbers: dtype f32; capacity factor 1; routing: gate random, 1 choice per token"
 local summary = { { "layer", "chosen", "best executed", "chosen over best", "" } }
 local seen, different, good, is_best = {}, 0, 0, 0
 for i, layer in ipairs(LAYERS) do

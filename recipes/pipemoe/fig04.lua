@@ -5,6 +5,9 @@ local moe = require "moe"
 
 local GPUS, DEGREES = { 16, 32, 64 }, { 1, 2, 4, 8 }
 
+local HEAD = "Layers of table IV: dtype f16 (two bytes), batch 2..8 per device, capacity factor 1; "
+  .. "routing: even,\n2 choices per token; times by the published lines, nothing is simulated"
+
 local function by_chunks(layer, degree)
   local t = { degree = degree, by = "recurrence" }
   for key, value in pairs(layer.lines) do t[key] = value end
@@ -102,7 +105,7 @@ local function judge(t)
   local function claim(id, value)
     return moe.claim { id = id, label = t.title, neutral = 0, within = 0.25, value = value }
   end
-  t.name, t.claims = "pipemoe_fig04", { claim("pipemoe-006", not_2),
+  t.name, t.head, t.claims = "pipemoe_fig04", HEAD, { claim("pipemoe-006", not_2),
     claim("pipemoe-007", extreme(math.min)), claim("pipemoe-007-max", extreme(math.max)) }
   moe.judge(t)
 end

@@ -42,6 +42,7 @@ local CASES = {
   { name = "c: neither", layer = largest(16, 1), q1 = false, q2 = false },
 }
 
+print "Layers of table IV: dtype f16, capacity factor 1; routing: even, 2 choices per token"
 for _, case in ipairs(CASES) do
   local l = case.layer
   local q1, q2 = conditions(l)

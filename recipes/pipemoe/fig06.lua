@@ -33,7 +33,8 @@ print(("half of that at %.2g multiply-adds. alpha_e = 2 alpha_gemm = %.3g s"):fo
   l.alpha_gemm / l.beta_gemm, 2 * l.alpha_gemm))
 
 print "\nMeasured here: an MoE layer's all-to-all, experts, their backward, in chunks, on 2 ranks;"
-print "with a link, the wire's time is the link model's (emulated)"
+print "f32, batch 8 per device, capacity factor 1; routing: gate random."
+print "With a link, the wire's time is the link model's (emulated)"
 local fits = { { "hidden", "ffn", "link", "line", "alpha s", "beta s", "of", "error median",
   "worst" } }
 for _, case in ipairs { { 128, 512 }, { 256, 1024 },

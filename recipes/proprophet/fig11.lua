@@ -129,6 +129,7 @@ end
 local claims = {}
 local function claim(id, pick, value)
   claims[#claims + 1] = moe.claim { id = "proprophet-046" .. id, neutral = 1, within = 0.25,
+    not_published = "the routing of its runs",
     value = function(layers)
       local all = {}
       for i, m in ipairs(layers) do all[i] = value(m) end

@@ -119,7 +119,9 @@ local function show(values)
   print(moe.table(rows))
 end
 
-moe.judge { name = "proprophet-fig16", readings = readings, measure = measure, show = show,
+moe.judge { name = "proprophet-fig16", readings = readings,
+  measure = measure, show = show, head = "Numbers: dtype f32; 1024 tokens per device, no capacity; "
+    .. "routing: choices of the laws below, no gate runs",
   claims = {
     moe.claim { id = "proprophet-055", neutral = 1, value = function(r) return r.most end,
       not_comparable = "a maximum over layers whose routing is not published" } } }

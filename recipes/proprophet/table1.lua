@@ -74,6 +74,7 @@ for i, size in ipairs(SIZES) do
   for _, part in ipairs(PARTS) do
     local id = ("proprophet-%03d"):format(4 + i) .. (part == "all" and "" or "-" .. part)
     claims[#claims + 1] = moe.claim { id = id, neutral = 0, within = 0.25,
+      not_published = "the routing of its runs",
       value = function(R) return R[size][part] end,
       not_comparable = part == "search" and "its search runs on the host, in code that the paper "
         .. "does not show; ours is the exchange of counts and one kernel" or nil }

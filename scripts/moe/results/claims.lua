@@ -75,8 +75,8 @@ function M.claim(t)
     schema.unknown("moe.claim.id", "figure", c.id, schema.keys_of(papers), at)
   end
   if c.bound and not (c.neutral and c.bound_by) or c.bound_by and not c.bound then
-    errors.user("moe.claim.bound: bound, bound_by and neutral belong together, since a bound is one "
-      .. "of an effect; give all three, or neither bound nor bound_by", at)
+    errors.user("moe.claim.bound: bound, bound_by and neutral belong together, since a bound is "
+      .. "that of an effect; give all three, or neither bound nor bound_by", at)
   end
   if c.paper.unit == YES_NO then c.neutral = 0 end
   if c.neutral == c.paper.value then
@@ -126,8 +126,8 @@ function M.verdict(c, b, most)
   if low and high < 0 then return "contradicted" end
   local is_part_near = b.lo < b.hi and b.lo <= hi and b.hi >= lo
   if most and not is_part_near and side_of(c) * (c.paper.value - most) > 0 then
-    return "bounded", ("%s %s over the band: %s"):format(side_of(c) > 0 and "at most" or "at least",
-      M.number_text(c.paper.unit, most), c.bound_by)
+    return "bounded", ("%s %s over the band: %s"):format(
+      side_of(c) > 0 and "at most" or "at least", M.number_text(c.paper.unit, most), c.bound_by)
   end
   if holds_neutral(c, b) or is_part_near then
     return c.not_published and "not published" or "constant open"
@@ -171,7 +171,7 @@ local function checked(c, ours, field)
   return ours
 end
 
--- Returns the loosest value of the claim's bound over the band; nil if it is not known in all of it.
+-- Returns the loosest value of the claim's bound over the band; nil where a part has none.
 local function loosest_bound(c, band)
   if not c.bound then return nil end
   local known, side = true, side_of(c)

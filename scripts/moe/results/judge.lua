@@ -1,8 +1,12 @@
 -- moe.judge{...}: evaluates claims about numbers that a recipe computes itself, without an
 -- experiment.
+local assumed_routing = require "moe.results.assumed_routing"
 local claims = require "moe.results.claims"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local format = require "moe.results.report.format"
+local head = require "moe.results.head"
+local plan_lib = require "moe.run.plan"
 local report = require "moe.results.report"
 local session = require "moe.run.session"
 local schema = require "moe.base.schema"
@@ -19,12 +23,15 @@ M.FIELDS = {
   measure = { type = "function",
     doc = "function(reading) returning its measured value; default: the reading itself. `moebench "
       .. "check` calls it only for the first reading, up to the first :simulate {...}" },
+  head = { type = "string",
+    doc = "a line above the tables on numbers that come from no moe.plan: dtype, batch, capacity, "
+      .. "routing; those of plans that `measure` makes are stated anyway" },
   show = { type = "function",
     doc = "function(values) that prints tables before the claims; values are the measured values "
       .. "of all readings, in order" },
 }
 
--- Returns how a reading is called: by its name, or by the fields in which it differs from the first.
+-- Returns how a reading is called: by its name, or by the fields in which it is not as the first.
 local function name_of(reading, first)
   if type(reading) ~= "table" then return "reading " .. tostring(reading) end
   local parts = {}
@@ -64,10 +71,16 @@ function M.judge(t)
   end
   errors.stop_in "policies"
   local values, measure = {}, j.measure or function(reading) return reading end
+  plan_lib.heads = {}
   for i, reading in ipairs(j.readings) do
     values[i] = measure(reading)
     errors.stop_in "check"
   end
+  local heads = plan_lib.heads
+  plan_lib.heads = nil
+  format.say_all(head.lines(heads))
+  format.say_all(assumed_routing.lines(heads))
+  if j.head then core.say(j.head) end
   if j.show then j.show(values) end
   session.begin { name = j.name, title = j.title, over = core.array {}, params = {},
     set = core.args.set }

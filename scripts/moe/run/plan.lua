@@ -10,6 +10,9 @@ local train = require "moe.run.train"
 
 local M = {}
 
+-- A list that gets what a table's head says of each plan (moe.results.judge), or nil.
+M.heads = nil
+
 M.PLAN = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
@@ -282,6 +285,11 @@ function M.plan(t)
   local held = { steps = 1, timelines = made.sim.timelines }  -- timelines of steps 1 to `steps`
   made.sim.timelines = nil
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
+  if M.heads then
+    M.heads[#M.heads + 1] = { parameters = spec.model, optimizer = spec.optimizer,
+      cluster_parameters = spec.cluster, assumed_routing = made.plan:info().assumed_routing,
+      zero = made.candidate.zero > 0 and made.candidate.zero or nil }
+  end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
 end

@@ -6,6 +6,7 @@ local M = {}
 
 local by_name = {}  -- dtype -> its row of the engine's table
 for _, row in ipairs(core.table "numbers") do by_name[row.name] = row end
+by_name.tf32 = by_name.f32  -- the products of f32 numbers in TF32
 
 --- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
 --- sharded: whether a system shards the optimizer's states.
@@ -21,10 +22,11 @@ function M.lines(runs)
   local kinds, by_key, lines = {}, {}, {}
   for _, run in ipairs(runs) do
     local p, o = run.parameters, run.optimizer
-    local row = type(p) == "table" and by_name[run.precision or p.dtype]
+    local dtype = type(p) == "table" and (run.precision or p.dtype)
+    local row = by_name[dtype]
     if row and type(o) == "table" and row.states[o.name] then
-      local key = row.name .. o.name
-      local kind = by_key[key] or { row.name, o.name, false }
+      local key = dtype .. o.name
+      local kind = by_key[key] or { dtype, o.name, false }
       if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
       kind[3] = kind[3] or run.zero ~= nil
     end

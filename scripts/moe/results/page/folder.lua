@@ -7,7 +7,7 @@ local differences = require "moe.results.report.differences"
 local errors = require "moe.base.errors"
 local executed = require "moe.results.page.executed"
 local format = require "moe.results.report.format"
-local number_bytes = require "moe.spec.number_bytes"
+local head = require "moe.results.head"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local search = require "moe.results.page.search"
@@ -90,7 +90,7 @@ local function experiment_blocks(data, name, refused)
   if #unfinished > 0 then
     out[#out + 1] = blocks.text { "Not finished: " .. table.concat(unfinished, ", ") }
   end
-  blocks.note_all(out, number_bytes.lines(R.runs))
+  blocks.note_all(out, head.lines(R.runs))
   return out
 end
 
@@ -115,7 +115,7 @@ function M.report(data, used)
   end
   local last = claims.blocks(data.claims, next(M.settings_of(data)) ~= nil)
   append(last, timelines.blocks(data.dir, results.ended(data.runs)))
-  blocks.note_all(last, number_bytes.lines(results.ended(data.runs).runs))
+  blocks.note_all(last, head.lines(results.ended(data.runs).runs))
   blocks.name_all(last, data.experiments[1] and data.experiments[1].name or "results", used)
   append(rest, last)
   return { experiments = experiments, rest = rest }

@@ -3,8 +3,8 @@ local assumed_routing = require "moe.results.assumed_routing"
 local blocks = require "moe.results.page.blocks"
 local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
+local head = require "moe.results.head"
 local html = require "moe.results.page.html"
-local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local simulated = require "moe.results.report.simulated"
 local sweep = require "moe.results.charts.sweep"
@@ -63,7 +63,7 @@ function M.blocks(R, refused)
   end)
   local out = { blocks.html(html.h4 { "Simulated ",
     html.span { class = "badge simulated", "simulated" } }),
-    blocks.text(number_bytes.lines(R.runs)), blocks.text(format.statistic_lines(R.runs)),
+    blocks.text(head.lines(R.runs)), blocks.text(format.statistic_lines(R.runs)),
     folded(blocks.table("steps", "Steps, simulated", simulated.rows(groups, names, refused),
       { keys = #names + 1 }), R),
     blocks.text(assumed_routing.lines(R.runs)), blocks.text(simulated.out_of_memory_lines(R)),

@@ -3,8 +3,8 @@ local assumed_routing = require "moe.results.assumed_routing"
 local core = require "moe.core"
 local effects = require "moe.results.effects"
 local format = require "moe.results.report.format"
+local head = require "moe.results.head"
 local memory = require "moe.spec.memory"
-local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local values = require "moe.base.values"
@@ -146,7 +146,7 @@ function M.print(e, R, complete, refused)
   local num = #schema.keys_of(constants)
   core.say("\nSimulated by a cost model that rests on " .. (num == 0 and "no assumed constant"
     or ("%d assumed constants (results.json has their bands)"):format(num)))
-  format.say_all(number_bytes.lines(R.runs))
+  format.say_all(head.lines(R.runs))
   measured_line(R)
   format.say_all(format.statistic_lines(R.runs))
   format.say_all(assumed_routing.lines(R.runs))
