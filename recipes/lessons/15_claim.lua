@@ -1,8 +1,8 @@
 -- Lesson 15. Does a published figure come out here, and if not, why? Lina (USENIX ATC 2023) says in
 -- its figure 14 that priority and micro-ops make a step 1.42 times as fast with 16 experts.
--- Run it: build/release/moebench run recipes/lessons/15_claim.lua  (ten seconds)
+-- Run it: build/release/moebench run recipes/lessons/15_claim.lua  (five seconds)
 -- Try next: `moebench list claims` and another figure; sharing_efficiency = 0.7 of the cluster;
--- band = "none"; a model without `bound`.
+-- band = "none"; the claim without its bound.
 local moe = require "moe"
 
 local function gain(R) return R:ratio { "iteration_ms", of = "lina_partition",
