@@ -12,8 +12,8 @@ return moe.experiment {
   name = "claim",
   over = { size = { "transformer_xl", "gpt2", "bert2gpt2" } },
   case = function(p) return {
-    model = moe.model.lina { size = p.size },               -- what the paper does not say is assumed
-    cluster = moe.cluster.lina { nodes = 4 },               -- with a band: batch, links, rates
+    model = moe.model.lina { size = p.size },             -- what the paper does not say is assumed
+    cluster = moe.cluster.lina { nodes = 4 },             -- with a band: batch, links, rates
     systems = { moe.system "lina_baseline" {}, moe.system "lina_partition" {} } } end,
   claims = { moe.claim { id = "lina-081-16", value = gain,
     neutral = 1,                                            -- a speed-up of 1 is no effect

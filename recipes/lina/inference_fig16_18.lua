@@ -27,7 +27,7 @@ local READINGS = {
   { name = "as printed" },
   { name = "estimates scaled to all devices", normalise = true },
   { name = "phases by closed form", schedule = "closed_form" },
-  { name = "both", normalise = true, schedule = "closed_form" },
+  { name = "scaled, closed form", normalise = true, schedule = "closed_form" },
   { name = "drift 0.1", drift = 0.1 },
   { name = "drift 0.6", drift = 0.6 },
   { name = "markov", markov = true },

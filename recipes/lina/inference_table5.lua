@@ -97,7 +97,8 @@ for _, model in ipairs(MODELS) do
     end
   end
 end
-claims[#claims + 1] = moe.claim { id = "lina-099-order", value = function(r)
+claims[#claims + 1] = moe.claim { id = "lina-099-order",
+  not_published = "the law by which its models route", value = function(r)
   local xl = r.transformer_xl
   return xl[3].accuracy > xl[1].accuracy
 end }

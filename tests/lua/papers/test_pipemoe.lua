@@ -83,6 +83,28 @@ V = moe.judge { name = "t", readings = { 17, 12 }, claims = {
     "moe.judge.readings: the list is empty")
 end)
 
+test("the reading that moves ours most is named by what differs in it", function()
+  local w = expect.runs(expect.HEAD .. [[
+V = moe.judge { name = "t", readings = { { a = 1, x = 30 }, { a = 2, x = 16 }, { a = 1, x = 20 } },
+  head = "Numbers: dtype f16", claims = {
+    moe.claim { id = "pipemoe-032", neutral = 0, value = function(r) return r.x end } } }]])
+  local v = w.globals.V[1]
+  expect.equal({ v.verdict, v.moved_by, v.reason }, { "constant open", "a = 2, x = 16",
+    "the band decides; a = 2, x = 16 moves ours most, to 16" })
+  assert(w.output:find("Numbers: dtype f16\n.*Claims, .*constant open: a = 2, x = 16"), w.output)
+end)
+
+test("the plans that are measured are in the head of a judgement's tables", function()
+  local w = expect.runs(expect.HEAD .. [[
+moe.judge { name = "t", readings = { 2, 8 }, claims = {}, measure = function(batch)
+  return moe.plan { cluster = moe.cluster.p4de { nodes = 2 }, system = moe.system "raf" {},
+    model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+      batch_per_device = batch, experts_per_device = 2, dtype = batch == 8 and "tf32" or nil } }
+end }]])
+  assert(w.output:find("dtype f16, .*dtype tf32, 4 bytes per parameter, .*\nSet%-up: batch 2..8 "
+    .. "per device, capacity factor 1.25\nRouting: gate switch", 1), w.output)
+end)
+
 local MEASURED = [[
 DONE = {}
 local function note(what) DONE[#DONE + 1] = what end
