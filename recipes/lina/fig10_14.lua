@@ -18,14 +18,15 @@ end
 
 local function field(name) return function(run) return run[name] end end
 
--- Returns value(run) of the baseline divided by that of the system, one per point.
-local function speedups(R, system, value, points)
+-- Returns value(run) of the baseline divided by that of the system, or by its least(run), one per
+-- point.
+local function speedups(R, system, value, points, least)
   local out, base = {}, {}
   for run in R:where(points):where { system = "lina_baseline" }:each() do
     base[run.model .. run.devices] = value(run)
   end
   for run in R:where(points):where { system = system }:each() do
-    local mine = value(run)
+    local mine = (least or value)(run)
     if mine > 0 then out[#out + 1] = base[run.model .. run.devices] / mine end
   end
   return out
@@ -83,14 +84,7 @@ end
 -- For figure 14, where nothing is packed: no order of a system's ops is shorter than their bound.
 local BY = "the busiest lane and the longest path of the same ops, over the baseline as simulated"
 local function bound_of(system, points)
-  return function(R)
-    local out = {}
-    for run in R:where(points):where { system = system }:each() do
-      local base = R:where { system = "lina_baseline", model = run.model, devices = run.devices }
-      out[#out + 1] = base.runs[1].iteration_ms / run.lower_bound_ms
-    end
-    return mean(out)
-  end
+  return function(R) return mean(speedups(R, system, step_ms, points, field "lower_bound_ms")) end
 end
 
 -- Makes a claim on the speed-up with this number of experts, mean over models.

@@ -101,15 +101,15 @@ local function holds_neutral(c, b)
   return c.neutral and b.lo < b.hi and b.lo <= c.neutral and b.hi >= c.neutral
 end
 
--- Returns the ends of the band as shares of the paper's effect, the smaller one first.
-local function shares(c, b)
-  local effect = c.paper.value - c.neutral
-  local low, high = (b.lo - c.neutral) / effect, (b.hi - c.neutral) / effect
-  return math.min(low, high), math.max(low, high)
-end
-
 -- Returns 1 if the paper's number is above neutral, else -1.
 local function side_of(c) return c.paper.value > c.neutral and 1 or -1 end
+
+-- Returns the ends of the band as shares of the paper's effect, the smaller one first.
+local function shares(c, b)
+  local near, far = b.lo - c.neutral, b.hi - c.neutral
+  if side_of(c) < 0 then near, far = far, near end
+  return near / (c.paper.value - c.neutral), far / (c.paper.value - c.neutral)
+end
 
 --- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those at the
 --- top of this file, and the reason if the recipe, the bound or a missing run determines it. most:

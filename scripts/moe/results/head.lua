@@ -1,24 +1,22 @@
--- The lines above tables of simulated runs that say of what they are: the bytes of numbers, the
--- batch, the capacity, and the stack of kernels if the cluster has one.
+-- The lines above tables of simulated runs: bytes of numbers; batch, capacity, and stack if any.
 local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
 
 local M = {}
 
 local PARTS = {
-  { "batch %s per device", function(run) return run.parameters.batch_per_device end },
-  { "capacity factor %s", function(run)
-    local factor = run.parameters.capacity_factor
-    return factor and factor > 0 and factor or "none"
-  end },
-  { "stack %s", function(run) return (run.cluster_parameters or {}).stack end },
+  { "batch %s per device", function(p) return p.batch_per_device end },
+  { "capacity factor %s",
+    function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
+  { "stack %s", function(_, cluster) return cluster.stack end },
 }
 
 -- Returns the values of the runs as text: numbers as "8" or "8..48", then texts; nil without any.
 local function range(runs, value)
   local lo, hi, texts = math.huge, -math.huge, {}
   for _, run in ipairs(runs) do
-    local x = type(run.parameters) == "table" and value(run)
+    local p = run.parameters
+    local x = type(p) == "table" and value(p, run.cluster_parameters or {})
     if type(x) == "number" then
       lo, hi = math.min(lo, x), math.max(hi, x)
     elseif x then

@@ -36,8 +36,8 @@ local function name_of(reading, first)
   if type(reading) ~= "table" then return "reading " .. tostring(reading) end
   local parts = {}
   for key, value in pairs(reading) do
-    if type(value) ~= "table" and not (type(first) == "table" and first[key] == value) then
-      parts[#parts + 1] = ("%s = %s"):format(tostring(key), tostring(value))
+    if type(value) ~= "table" and first[key] ~= value then
+      parts[#parts + 1] = ("%s = %s"):format(key, tostring(value))
     end
   end
   return reading.name or table.concat(parts, ", ")
@@ -76,8 +76,8 @@ function M.judge(t)
     values[i] = measure(reading)
     errors.stop_in "check"
   end
-  local heads = plan_lib.heads
-  plan_lib.heads = nil
+  local heads
+  heads, plan_lib.heads = plan_lib.heads, nil
   format.say_all(head.lines(heads))
   format.say_all(assumed_routing.lines(heads))
   if j.head then core.say(j.head) end

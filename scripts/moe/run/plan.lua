@@ -10,8 +10,7 @@ local train = require "moe.run.train"
 
 local M = {}
 
--- A list that gets what a table's head says of each plan (moe.results.judge), or nil.
-M.heads = nil
+M.heads = nil  -- or a list that gets what a table's head says of each plan (moe.results.judge)
 
 M.PLAN = {
   model = { type = "model", required = true, doc = "moe.model" },
@@ -287,8 +286,7 @@ function M.plan(t)
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   if M.heads then
     M.heads[#M.heads + 1] = { parameters = spec.model, optimizer = spec.optimizer,
-      cluster_parameters = spec.cluster, assumed_routing = made.plan:info().assumed_routing,
-      zero = made.candidate.zero > 0 and made.candidate.zero or nil }
+      cluster_parameters = spec.cluster, assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)
