@@ -15,6 +15,7 @@
 #include "bindings/run.h"
 #include "engine/base/names.h"
 #include "engine/base/utf8.h"
+#include "engine/cost/stack.h"
 #include "engine/profile/predict.h"
 #include "engine/sim/routed_step.h"
 
@@ -293,6 +294,23 @@ OptimizerSpec optimizer_of(const Fields& fields) {
   return fields.text("name") == "adamw" ? optimizer_as<Adamw>(fields) : optimizer_as<Sgd>(fields);
 }
 
+/// Returns the cost model under the cluster's stack, which scripts/moe/spec/stack.lua has checked.
+std::shared_ptr<const CostModel> under_stack(RooflineCost roofline, const Fields& cluster) {
+  if (!cluster.has("stack")) return std::make_shared<RooflineCost>(std::move(roofline));
+  const Fields given = cluster.at("stack");
+  Stack stack{.name = given.text("name"),
+              .host_launch_ns = given.time("host_launch_us", kMicroseconds),
+              .host_op_ns = given.time("host_op_us", kMicroseconds)};
+  for (const auto& [op, rows] : given.at("ops").value().items()) {
+    for (const nlohmann::json& row : rows) {
+      const Fields further(row, "stack.ops." + op);
+      stack.ops[op].push_back({further.text("of"), further.text("with", ""),
+                               further.number("kernels"), further.number("moves")});
+    }
+  }
+  return std::make_shared<StackCost>(std::move(roofline), std::move(stack));
+}
+
 /// Returns the plan's gate for a sample of its routing. A gate in Lua gets a state of its own.
 Gate sampled_gate(const Host& host, const PlanHandle& handle, const PlanSpec& spec) {
   return handle.gate ? rank_gates(host, handle.gate)(0) : builtin_gate(spec.gate.name);
@@ -460,9 +478,9 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {
-    spec.cost = std::make_shared<RooflineCost>(
-        spec.cluster, spec.work, tables_of(fields.at("cluster")), offload_times_of(cost),
-        fields.at("model").text("dtype", ""));
+    RooflineCost roofline(spec.cluster, spec.work, tables_of(fields.at("cluster")),
+                          offload_times_of(cost), fields.at("model").text("dtype", ""));
+    spec.cost = under_stack(std::move(roofline), fields.at("cluster"));
   }
   return spec;
 }

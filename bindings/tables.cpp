@@ -128,9 +128,16 @@ json workload_rows() {
 json ops() {
   json all = json::array();
   for (const OpDef* def : op_table().defs()) {
+    json operands = json::array();
+    for (const auto* list : {&def->inputs, &def->outputs}) {
+      for (const Operand& operand : *list) operands.push_back(operand.name);
+    }
+    const bool slots = place_of(def->inputs, Role::kSlots) || place_of(def->outputs, Role::kSlots);
     all.push_back({{"name", def->name},
                    {"doc", def->doc},
                    {"kind", lane_kind_name(def->lane)},
+                   {"operands", operands},
+                   {"slots", slots},
                    {"executes", def->run_f32 != nullptr || def->collective != Collective::kNone}});
   }
   return all;

@@ -8,6 +8,7 @@ local model_lib = require "moe.spec.model"
 local papers = require "moe.papers"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
+local stacks = require "moe.spec.stack"
 local stubs = require "moe.stubs"
 local system = require "moe.spec.system"
 
@@ -96,6 +97,7 @@ end
 
 local LISTS = { systems = systems, claims = claims,
   clusters = function() return functions_of "cluster" end,
+  stacks = function() return stacks.rows end,
   models = models, passes = function() return policy.pass_rows end, placements = placements }
 for _, kind in ipairs { "gates", "executors", "metrics", "ops", "workloads" } do
   LISTS[kind] = function() return core.table(kind) end

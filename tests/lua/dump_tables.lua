@@ -26,5 +26,6 @@ for _, kind in ipairs { "executors", "fields", "gates", "metrics", "numbers", "o
   print "  },"
 end
 print(("  clusters = %s,"):format(text_of(core.library_files("clusters", ".lua"))))
+print(("  stacks = %s,"):format(text_of(core.library_files("stacks", ".lua"))))
 print(("  gpus = %s,"):format(text_of(core.library_files("gpus", ".times"))))
 print "}"

@@ -205,6 +205,34 @@ test("a device has rates by element type, and another type is refused", function
   expect.fails(on "gemm_flops_per_s = { f16 = 1 }", 4, "vector_flops_per_s: is missing")
 end)
 
+test("a cluster has a built-in stack or one of its own, of ops and operands that exist", function()
+  local function plan(stack) return cluster(DEVICE .. LINKS .. ", stack = " .. stack) end
+  local function own(ops)
+    return plan(("{ host_launch_us = 3, host_op_us = 4, ops = %s }"):format(ops))
+  end
+  local w = expect.runs(plan "'eager_2021'")
+  local c = w.plans[1].cluster
+  expect.equal(c.stack.name, "eager_2021")
+  expect.equal(c.stack.ops.layernorm, { { of = "x", kernels = 1, moves = 1 } })
+  expect.equal(expect.runs(cluster(DEVICE .. LINKS)).plans[1].cluster.stack, nil)
+  c = expect.runs(own "{ gelu = { { of = 'y', kernels = 2, moves = 3 } } }").plans[1].cluster
+  expect.equal({ c.stack.name, c.stack.host_launch_us, c.stack.ops.gelu[1].moves },
+    { "of the recipe", 3, 3 })
+  expect.fails(plan "'eager'", 4, "cluster.stack: 'eager' is not allowed; give one of: "
+    .. "eager_2021, raf_2023")
+  expect.fails(plan "3", 4, "cluster.stack: 3 is not allowed; give one of: eager_2021, raf_2023")
+  expect.fails(plan "{ host_launch_us = 3, ops = {} }", 4, "cluster.stack.host_op_us: is missing")
+  expect.fails(own "{ gelo = {} }", 4, "cluster.stack.ops: unknown key 'gelo'",
+    "Did you mean 'gelu'?")
+  expect.fails(own "{ gelu = { { of = 'z', kernels = 1, moves = 1 } } }", 4,
+    "cluster.stack.ops.gelu[1].of: 'z' is not allowed; give one of: x, bias")
+  expect.fails(own "{ gelu = { { of = 'masks', kernels = 1, moves = 1 } } }", 4, "'masks'")
+  expect.fails(own "{ gelu = { { of = 'y', kernels = 1 } } }", 4, "gelu[1].moves: is missing")
+  expect.fails(own "{ gelu = { { of = 'y', kernels = -1, moves = 1 } } }", 4,
+    "cluster.stack.ops.gelu[1].kernels: -1 is not allowed")
+  expect.fails(own "{ all_to_all = {} }", 4, "cluster.stack.ops: unknown key 'all_to_all'")
+end)
+
 test("links that something crosses must be there", function()
   expect.fails(cluster(DEVICE .. "nic = { bytes_per_s = 1 }"), 4, "intra is missing")
   expect.fails(cluster(DEVICE .. "intra = { bytes_per_s = 1 }"), 4, "nic is missing")

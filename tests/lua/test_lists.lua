@@ -20,7 +20,7 @@ local function doc(topic) return say("doc", topic) end
 test("every kind is listed, alone or with the others", function()
   local all = list(nil)
   for _, kind in ipairs { "claims", "clusters", "executors", "gates", "metrics", "models", "ops",
-    "passes", "placements", "systems", "workloads" } do
+    "passes", "placements", "stacks", "systems", "workloads" } do
     local one = list(kind)
     assert(#one > 0 and all:find(one, 1, true), kind)
   end

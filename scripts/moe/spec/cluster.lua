@@ -5,6 +5,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local nodes = require "moe.gpus.nodes"
 local schema = require "moe.base.schema"
+local stacks = require "moe.spec.stack"
 
 local M = {}
 
@@ -96,6 +97,7 @@ function M.shown(plain)
     return path and (path:match "/moe/gpus/([^/]*)%.times$" or path)
   end
   return schema.merged(plain, { collective_times = name(plain.collective_times),
+    stack = plain.stack and plain.stack.name,
     device = schema.merged(plain.device, { op_times = name(plain.device.op_times) }) })
 end
 --- Fields that state how much longer compute takes while a transfer runs.
@@ -108,7 +110,7 @@ M.ALL_REDUCE = declared.all_reduce
 
 -- Names of the cluster's fields that are passed to the core.
 local PLAIN = schema.keys_of(declared)
-PLAIN[#PLAIN + 1], PLAIN[#PLAIN + 2] = "collectives", "dtype"
+for _, name in ipairs { "collectives", "dtype", "stack" } do PLAIN[#PLAIN + 1] = name end
 
 M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
@@ -119,6 +121,7 @@ M.FIELDS = schema.changed(declared, {
       .. "must have; default: any" },
   collectives = { type = comm_tables.FIELDS, default = {},
     doc = "measured times of collectives, in place of formulas" },
+  stack = stacks.FIELD,
 })
 
 -- Names of achieved rates -> the fields that a recipe may give instead: the peak, the share of it.
@@ -162,6 +165,7 @@ end
 local function resolve(t, path, at, ends, own)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
+  c.stack = stacks.resolve(c.stack, path .. ".stack", at, assumed)
   c.collective_times = checked_gpu(c.collective_times,
     { "all_to_all", "all_reduce", "dispatch", "combine" }, path .. ".collective_times", at)
   if c.device then

@@ -1,0 +1,67 @@
+-- Stacks: what the software that runs the kernels adds to the ops of a graph, as a cluster's field
+-- `stack`: the name of a file in stacks/, or a table of the fields below. A file returns a function
+-- of `assumed` that returns such a table with a doc. Ops that it does not name are one kernel each.
+local core = require "moe.core"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+--- Names of the built-in stacks.
+M.files = core.library_files("stacks", ".lua")
+
+local function number(hi, doc)
+  return { type = "number", lo = 0, hi = hi, required = true, doc = doc }
+end
+
+-- Returns the field of one kind of op: further kernels beside its own one.
+local function of_op(row)
+  local operands = row.slots and { "masks", unpack(row.operands) } or row.operands
+  return { type = "list", of = { type = {
+    of = { type = "string", enum = operands, required = true,
+      doc = "the operand that they move; masks: the op is a product with masks of one number per "
+        .. "token, expert and slot, unless its rows are packed" },
+    with = { type = "string", enum = row.operands, doc = "only ops that have this operand, too" },
+    kernels = number(1e4, "how many"),
+    moves = number(1e6, "how many times they together read or write the operand"),
+  } } }
+end
+
+local OPS = {}
+for _, row in ipairs(core.table "ops") do
+  if row.kind == "compute" then OPS[row.name] = of_op(row) end
+end
+
+local FIELDS = {
+  doc = { type = "string" }, name = { type = "string", default = "of the recipe" },
+  host_launch_us = number(1e6, "host time of a kernel, microseconds"),
+  host_op_us = number(1e6, "further host time of an op, microseconds; an op takes no less than its "
+    .. "host time"),
+  ops = { type = OPS, required = true, doc = "further kernels, by kind of op" },
+}
+
+--- The cluster's field.
+M.FIELD = { type = "any", as = "string|table|false", doc = "software that runs the kernels: one of "
+  .. table.concat(M.files, ", ") .. "; or a table of host_launch_us, host_op_us and ops, as those "
+  .. "files have (moebench list stacks); false, the default: one kernel per op, no host time" }
+
+local function load_file(name) return require("moe.stacks." .. name)(schema.assumed) end
+
+--- Returns the stack that a cluster names or gives, checked; nil for none. assumed: as in
+--- schema.check.
+function M.resolve(given, path, at, assumed)
+  if not given then return nil end
+  if type(given) == "table" then return schema.check(FIELDS, given, path, at, assumed) end
+  schema.field({ type = "string", enum = M.files }, given, path, at)
+  return schema.check(FIELDS, schema.merged(load_file(given), { name = given }), path, at, assumed)
+end
+
+--- Names and docs, for `moebench list`. A file with an op or an operand that does not exist is an
+--- error as soon as the library is loaded.
+M.rows = {}
+for i, name in ipairs(M.files) do
+  local path = "stacks." .. name
+  local stack = M.resolve(name, path, nil, schema.collector(path, "stack"))
+  M.rows[i] = { name = name, doc = stack.doc }
+end
+
+return M
