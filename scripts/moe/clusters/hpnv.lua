@@ -14,9 +14,11 @@ return function(assumed)
       peak_memory_bytes_per_s = 936e9,
       memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,
         why = "achieved share of the peak for elementwise kernels" },
-      launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
+      launch_us = assumed { value = 2, lo = 0.5, hi = 6,
+        why = "time between kernels that wait in a queue; host time is the stack's" },
       memory_bytes = 24e9,
     },
+    stack = "eager_2021",
     -- NVLink 3 bridges connect the GPUs of each of two pairs at 56.25 GB/s one way (data sheet);
     -- between the pairs bytes go over PCIe 3.0 x16 at 15.75 GB/s. The cluster model has only one
     -- rate inside a node, so an average is assumed.

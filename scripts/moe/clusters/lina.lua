@@ -17,9 +17,11 @@ return function(assumed)
       peak_memory_bytes_per_s = 1555e9,
       memory_efficiency = assumed { value = 0.81, lo = 0.7, hi = 0.88,
         why = "share of the peak that A100's GEMMs reach that only read their weights" },
-      launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
+      launch_us = assumed { value = 2, lo = 0.5, hi = 6,
+        why = "time between kernels that wait in a queue; host time is the stack's" },
       memory_bytes = 40e9,
     },
+    stack = "eager_2021",
     -- The all-to-alls of the paper's table 1 are hardly faster on one node than on four (5.4 and
     -- 6.9 ms), so PCIe 4.0 x16 (32 GB/s) is more likely than NVLink 3 (300 GB/s one way).
     intra = { latency_us = 2, bytes_per_s = assumed { value = 20e9, lo = 10e9, hi = 250e9,

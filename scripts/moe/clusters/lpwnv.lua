@@ -15,9 +15,11 @@ return function(assumed)
       peak_memory_bytes_per_s = 616e9,
       memory_efficiency = assumed { value = 0.8, lo = 0.7, hi = 0.9,
         why = "achieved share of the peak for elementwise kernels" },
-      launch_us = assumed { value = 10, lo = 5, hi = 20, why = "kernel launch in eager PyTorch" },
+      launch_us = assumed { value = 2, lo = 0.5, hi = 6,
+        why = "time between kernels that wait in a queue; host time is the stack's" },
       memory_bytes = 11e9,
     },
+    stack = "eager_2021",
     -- PCI Express 3.0 x16: 15.75 GB/s one way (PCI-SIG).
     intra = { peak_bytes_per_s = 15.75e9, latency_us = 2,
       efficiency = assumed { value = 0.75, lo = 0.5, hi = 0.85,
