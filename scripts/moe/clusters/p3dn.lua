@@ -8,6 +8,7 @@ return function(assumed, _, nodes)
   return {
     doc = "AWS p3dn.24xlarge: 8 V100 32GB per node, NVLink, 1 x 100 Gb/s NIC; measured op times",
     devices_per_node = 8,
+    stack = "raf_2023",
     device = {
       name = "V100-32GB",
       op_times = "v100",
@@ -23,8 +24,8 @@ return function(assumed, _, nodes)
       memory_efficiency = assumed { value = 0.75, lo = 0.55, hi = 0.86,
         why = "measured shares (scripts/import_neusight.py): elementwise kernels 0.83 to 0.86, "
           .. "softmax 0.60, LayerNorm 0.53" },
-      launch_us = assumed { value = 8, lo = 2, hi = 12,
-        why = "time between kernels of a compiled graph that the host launches one by one" },
+      launch_us = assumed { value = 2, lo = 0.5, hi = 6,
+        why = "time between kernels that wait in a stream" },
       memory_bytes = 32e9,
     },
     -- NVLink 2: 300 GB/s per GPU, both directions together (data sheet).

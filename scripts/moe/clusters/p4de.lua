@@ -4,10 +4,9 @@ return function(assumed, gpus)
   return gpus.of("a100", {
     doc = "AWS p4de.24xlarge: 8 A100 80GB per node, NVSwitch, 4 x 100 Gb/s NICs; measured op times",
     devices_per_node = 8,
+    stack = "raf_2023",
     device = {
       name = "A100-80GB",
-      launch_us = assumed { value = 8, lo = 2, hi = 12,
-        why = "time between kernels of a compiled graph that the host launches one by one" },
       op_times_ratio = { tf32 = assumed { value = 2, lo = 1.7, hi = 2.5,
         why = "of bf16's times: the peaks of the tensor cores are 312 and 156 TFLOP/s" } },
     },
