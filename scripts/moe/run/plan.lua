@@ -1,4 +1,5 @@
 -- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
+local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local explain = require "moe.run.explain"
@@ -286,7 +287,8 @@ function M.plan(t)
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   if M.heads then
     M.heads[#M.heads + 1] = { parameters = spec.model, optimizer = spec.optimizer,
-      cluster_parameters = spec.cluster, assumed_routing = made.plan:info().assumed_routing }
+      cluster_parameters = cluster_lib.shown(spec.cluster),
+      assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,
     candidate = made.candidate, choice = made.candidate.choice, spec = spec }, Plan)

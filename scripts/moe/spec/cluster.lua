@@ -230,13 +230,6 @@ local function with_own(all, own, path, at)
   return all
 end
 
---- Returns the cluster with `given` in place of the fields that the recipe gave, of which those in
---- the set `changed` differ.
-function M.with(cluster, given, changed, at)
-  local own = cluster.own and schema.merged(cluster.own, changed)
-  return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
-end
-
 -- count: the number of nodes, on which rates may depend.
 local function load_file(name, count)
   local file = require("moe.clusters." .. name)
@@ -246,6 +239,19 @@ local function load_file(name, count)
       .. "returns a table of fields with a doc"):format(name), 0)
   end
   return data
+end
+
+--- Returns the cluster with `given` in place of the fields that the recipe gave, of which those in
+--- the set `changed` differ.
+function M.with(cluster, given, changed, at)
+  local own = cluster.own and schema.merged(cluster.own, changed)
+  if own and changed.nodes then  -- a built-in cluster has its rates for this number of nodes
+    local data = load_file(cluster.path:match "[^.]*$", given.nodes)
+    for name, value in pairs(data) do
+      if own[name] == nil and name ~= "doc" then given = schema.merged(given, { [name] = value }) end
+    end
+  end
+  return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
 end
 
 -- Returns a built-in cluster's link with the fields that the recipe gives in place of its own. A

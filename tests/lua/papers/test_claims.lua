@@ -204,7 +204,7 @@ moe.run(moe.experiment { name = "x", model = moe.model.gpt2_moe { hidden = 32, h
   cluster = moe.cluster.p4de { nodes = 2 }, systems = { moe.system "raf" {} },
   band = "corners", claims = { moe.claim { id = "lancet-034", value = print } } })
 ]])
-  expect.failed(w, 7, "experiment.band: 'corners' with 17 assumed constants needs 131072")
+  expect.failed(w, 7, "experiment.band: 'corners' with 19 assumed constants needs 524288")
   expect.equal(#w.plans, 0)
 end)
 

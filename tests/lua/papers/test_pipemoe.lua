@@ -102,7 +102,7 @@ moe.judge { name = "t", readings = { 2, 8 }, claims = {}, measure = function(bat
       batch_per_device = batch, experts_per_device = 2, dtype = batch == 8 and "tf32" or nil } }
 end }]])
   assert(w.output:find("dtype f16, .*dtype tf32, 4 bytes per parameter, .*\nSet%-up: batch 2..8 "
-    .. "per device, capacity factor 1.25\nRouting: gate switch", 1), w.output)
+    .. "per device, capacity factor 1.25, stack raf_2023\nRouting: gate switch", 1), w.output)
 end)
 
 local MEASURED = [[
