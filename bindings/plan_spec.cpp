@@ -452,16 +452,12 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);
   const Fields cost = fields.at("cost");
-  if (fields.has("variants")) {
-    for (const auto& [attribute, variant] : fields.at("variants").value().items()) {
-      spec.variants[attribute] = variant.get<std::string>();
-    }
-  }
   if (fields.has("edits")) {
     const Fields edits = fields.at("edits");
     spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
                      .round_once = edits.flag("round_once", false)};
   }
+  spec.lowering.own_attention = fields.flag("own_attention", false);
   // Only rank 0 makes plans, so ops are only measured there; other ranks take any cost model.
   if (cost.text("kind") == "profile" && is_root(Host::of(L))) {
     Prediction prediction = profile_of(Host::of(L), cost, spec, handle);
@@ -474,7 +470,6 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
       handle.routing = rehearsed_routing(*handle.rehearsal, spec, std::move(handle.routing));
     }
     spec.cost = handle.profile;
-    spec.autotune = cost.text("device", "cpu") == "cuda";
   } else if (cost.text("kind") == "none") {
     spec.cost = std::make_shared<NoTimes>(spec.cluster);
   } else {

@@ -11,6 +11,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/device/fuse_gelu.h"
+#include "engine/passes/device/own_attention.h"
 #include "engine/passes/device/round_once.h"
 #include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/pipeline.h"
@@ -132,13 +133,12 @@ void check_stages(const PlanSpec& spec) {
 
 /// Changes the graph for a device. This is done after all passes over the graph, which do not
 /// depend on the device, and before the schedule passes, so that these use the costs of the ops
-/// that will run. Variants are chosen last because the choice depends on the final ops.
+/// that will run.
 Graph edit_for_device(Graph graph, const PlanSpec& spec) {
   if (spec.lowering.fuse_gelu) graph = fuse_gelu(std::move(graph));
   if (spec.lowering.round_once) graph = round_once(std::move(graph));
+  if (spec.lowering.own_attention) graph = own_attention(std::move(graph));
   verify(graph, "lowering for a device");
-  graph = select_variants(std::move(graph), spec.variants);
-  if (spec.autotune) graph = autotune_variants(std::move(graph), *spec.cost, spec.variants);
   return graph;
 }
 

@@ -10,7 +10,6 @@
 
 #include "engine/cost/cost_model.h"
 #include "engine/model/model.h"
-#include "engine/passes/device/kernel_variants.h"
 #include "engine/passes/pass.h"
 #include "engine/routing/routing_model.h"
 #include "engine/schedule/legality.h"
@@ -50,8 +49,9 @@ constexpr auto fields_of(const SystemSpec*) {
 
 /// Changes of a plan's graph for a device, made after all passes.
 struct DeviceLowering {
-  bool fuse_gelu = false;   // passes/device/fuse_gelu.h
-  bool round_once = false;  // passes/device/round_once.h
+  bool fuse_gelu = false;      // passes/device/fuse_gelu.h
+  bool round_once = false;     // passes/device/round_once.h
+  bool own_attention = false;  // passes/device/own_attention.h
 };
 
 struct PlanSpec {
@@ -66,10 +66,6 @@ struct PlanSpec {
   Bytes element_bytes = 0;  // as in plan_memory()
   /// Whether the plan has the forward pass only: no backward, no update, no optimizer state.
   bool inference = false;
-  /// The requested kernel variants, for ops that have several.
-  WantedVariants variants;
-  /// Whether ops without a requested variant get the fastest one by `cost` instead of the default.
-  bool autotune = false;
   DeviceLowering lowering;
   /// Chooses the experts of tokens instead of the model's gate, or gives the gate its scores
   /// (RoutingModel::runs_gate); null means the gate.

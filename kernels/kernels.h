@@ -152,10 +152,10 @@ inline bool is_plain(AttentionShape s) {
 }
 
 /// How a device runs the products of one gemm_many(); the CPU always runs one after the other.
-/// kBatch: one call for all products, for equal sizes and operands at equal distances. kStreams: at
-/// the same time on several streams. kGrouped: one call for products of any sizes. kEach: one call
-/// per product, in sequence. Where a device cannot run kBatch or kGrouped, it uses kStreams.
-enum class GemmVariant : int32_t { kBatch, kStreams, kGrouped, kEach };
+/// kBatch: one call for all products, for equal sizes and operands at equal distances; where that
+/// is not possible, as kStreams. kStreams: at the same time on several streams. In both, a device
+/// runs a single product, and products of which any has k = 0, one after the other.
+enum class GemmVariant : int32_t { kBatch, kStreams };
 
 /// What is done with a product before it is stored. With s = alpha * op(a) * op(b) + beta * c +
 /// bias + add, the result is c = s; if before_gelu is set, *before_gelu = s and c = GELU(s) in its

@@ -217,14 +217,6 @@ struct Piece {
   bool cut = false;    // the piece is a part along the rows in use (ops/row_cut.h)
 };
 
-/// Variants of the kernel that a device can run for one op: `names` are the values allowed for the
-/// op's attribute `attribute`, the default first. Results of variants differ only by rounding. With
-/// fewer than two names, the op has one kernel.
-struct KernelVariants {
-  const char* attribute = nullptr;
-  std::vector<const char*> names = {};
-};
-
 namespace kernels {
 struct Bf16;
 }
@@ -315,8 +307,6 @@ struct OpDef {
   /// Returns whether the glue of this op does the work itself, so that inputs, outputs and scratch
   /// must all be in CPU memory; null: no op of this kind does.
   bool (*on_host)(const Graph&, const Op&) = nullptr;
-  /// Returns the variants of the kernel that can run this op; null: there is one kernel.
-  KernelVariants (*variants)(const Graph&, const Op&) = nullptr;
 };
 
 /// OpDef::only_used_rows of ops that never use other rows.

@@ -8,6 +8,7 @@ namespace {
 
 constexpr const char *kKernels = "kernels", *kLibrary = "cudnn", *kOwn = "own";
 
+/// Whether a device uses this project's kernels also where a library has some for the shape.
 bool own_kernels(const Op& op) {
   const std::string kernels = attr_string(op, kKernels, kLibrary);
   if (kernels == kLibrary || kernels == kOwn) return kernels == kOwn;
@@ -54,11 +55,6 @@ void gradient(GradContext& c, OpId) {
 /// last axis of qkv holds q, k and v of all heads, [3, heads, head size].
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0}, {0, 0}}};
-}
-
-/// Variants on a device in bf16: a library's kernels (where it has one), or this project's own.
-KernelVariants attention_variants(const Tensor& qkv) {
-  return qkv.dtype == DType::kBF16 ? KernelVariants{kKernels, {kLibrary, kOwn}} : KernelVariants();
 }
 
 template <class T>
@@ -125,8 +121,7 @@ const OpDef kAttention = {
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
     .run_f32 = run<float>,
     .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
-    .variants = [](const Graph& g, const Op& op) { return attention_variants(arg(g, op, 0)); }};
+    .run_bf16 = run<kernels::Bf16>};
 
 const OpDef kAttentionDx = {
     .name = "attention_dx",
@@ -139,7 +134,6 @@ const OpDef kAttentionDx = {
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>,
-    .variants = [](const Graph& g, const Op& op) { return attention_variants(arg(g, op, 2)); }};
+    .run_bf16 = run_dx<kernels::Bf16>};
 
 }  // namespace moe::ops

@@ -1,7 +1,7 @@
 // The linear layers of this rank's experts: x [El,P,C,in] (or [El,C,in]), w [El,out,in]. With
-// rows = "used" only the number of rows in recv_counts [El,P] is computed; the others are zero.
+// rows = "used" only the number of rows in recv_counts [El,P] is computed; the others are zero. The
+// products of all experts of a rank are one kernel call.
 #include "engine/ops/defs.h"
-#include "engine/ops/expert_products.h"
 #include "engine/ops/expert_rows.h"
 #include "engine/ops/rules.h"
 #include "engine/ops/with_gelu.h"
@@ -9,11 +9,24 @@
 namespace moe::ops {
 namespace {
 
+/// Returns how a device runs the products: as a batch where all experts have equally many rows.
+kernels::GemmVariant gemm_variant(const Op& op) {
+  return only_used(op) ? kernels::GemmVariant::kStreams : kernels::GemmVariant::kBatch;
+}
+
+/// Returns an empty list that belongs to this thread; the next call on the thread clears it.
+template <class T>
+std::vector<kernels::Product<T>>& no_products() {
+  thread_local std::vector<kernels::Product<T>> products;
+  products.clear();
+  return products;
+}
+
 /// Returns the shape of the rows, input i. Throws UserError if they, `counts` or attrs are wrong.
 const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts) {
   const Shape& x = expect_matrix(g, op, i, 3);
   if (x.size() > 4) expect_shape(g, op, i, {kAny, kAny, kAny, kAny});
-  gemm_variant(op);
+  only_used(op);  // throws if the attribute is wrong
   expect_counts(g, op, i, counts);
   return x;
 }
@@ -200,8 +213,8 @@ void run_dw(const KernelCall<T>& c) {
 const OpDef kExpertLinear = {
     .name = "expert_linear",
     .doc =
-        "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used, "
-        "products = batch, streams, grouped or each; with gelu=1 also GELU(y)",
+        "y[e] = x[e] w[e]^T [+ bias[e]] for local experts; attr rows = capacity or used; with "
+        "gelu=1 also GELU(y)",
     .moe = MoeOp::kExpertProduct,
     .bound = Bound::kFlops,
     .inputs = {{"x"},
@@ -221,8 +234,7 @@ const OpDef kExpertLinear = {
     .run_f32 = run<float>,
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>,
-    .host_inputs = counted<3, 4>,
-    .variants = gemm_variants};
+    .host_inputs = counted<3, 4>};
 
 const OpDef kExpertLinearDx = {
     .name = "expert_linear_dx",
@@ -242,8 +254,7 @@ const OpDef kExpertLinearDx = {
     .run_f32 = run_dx<float>,
     .run_f64 = run_dx<double>,
     .run_bf16 = run_dx<kernels::Bf16>,
-    .host_inputs = counted<3>,
-    .variants = gemm_variants};
+    .host_inputs = counted<3>};
 
 const OpDef kExpertLinearDw = {
     .name = "expert_linear_dw",
@@ -262,7 +273,6 @@ const OpDef kExpertLinearDw = {
     .run_f32 = run_dw<float>,
     .run_f64 = run_dw<double>,
     .run_bf16 = run_dw<kernels::Bf16>,
-    .host_inputs = counted<4>,
-    .variants = gemm_variants};
+    .host_inputs = counted<4>};
 
 }  // namespace moe::ops

@@ -73,7 +73,7 @@ void run(const KernelCall<T>& c) {
   const kernels::Product<T> product =
       with_gelu(c.op) ? product_at(c.out(1), {.bias = c.wide(2), .before_gelu = c.out(0)})
                       : product_at(c.out(0), {.bias = c.wide(2), .add = c.in(3)});
-  c.k.gemm_many(kernels::GemmVariant::kEach, false, true, 1, &product, W{1}, in, in, W{0}, out,
+  c.k.gemm_many(kernels::GemmVariant::kBatch, false, true, 1, &product, W{1}, in, in, W{0}, out,
                 c.stream);
 }
 
@@ -101,7 +101,7 @@ void run_dx(const KernelCall<T>& c) {
   if (add) copy(c, c.out(0), c.in(2), rows * in);
   const kernels::Product<T> product = {
       rows, in, out, c.matrix(0), c.matrix(1), c.out(0), {.gelu_at = c.in(3)}};
-  c.k.gemm_many(kernels::GemmVariant::kEach, false, false, 1, &product, W{1}, out, in,
+  c.k.gemm_many(kernels::GemmVariant::kBatch, false, false, 1, &product, W{1}, out, in,
                 add ? W{1} : W{0}, in, c.stream);
 }
 

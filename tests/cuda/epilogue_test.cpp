@@ -38,7 +38,7 @@ TEST_CASE("a summand may be the result, and a product of no depth leaves what is
       const std::vector<W> bias(16, W(0.25));
       const kernels::Product<T> product = {
           4, 16, k, a.data(), b.data(), c.data(), {.bias = bias.data(), .add = c.data()}};
-      table.gemm_many(GemmVariant::kEach, false, true, 1, &product, W(1), 8, 8, W(0), 16, nullptr);
+      table.gemm_many(GemmVariant::kBatch, false, true, 1, &product, W(1), 8, 8, W(0), 16, nullptr);
       return Results<T>{c, {}};
     });
 }

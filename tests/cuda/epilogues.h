@@ -9,8 +9,7 @@ namespace moe::test {
 
 using kernels::GemmVariant;
 
-constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
-                                     GemmVariant::kGrouped, GemmVariant::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams};
 /// Members of an epilogue.
 constexpr int kBias = 1, kAdd = 2, kBeforeGelu = 4, kGeluAt = 8;
 

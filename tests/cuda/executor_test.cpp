@@ -83,26 +83,6 @@ TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
   check_emulated(spec, 3);
 }
 
-TEST_CASE("experts' products in every variant train alike with the CUDA kernels' sources") {
-  const auto executor = make_device_executor(*moe_cuda_device());
-  for (const auto& stages :
-       std::vector<std::vector<Stage>>{{}, {pass("irregular_a2a"), pass("used_rows")}}) {
-    PlanSpec spec = spec_of(small_model("switch", 4), 2);
-    spec.system.stages = stages;
-    const auto plain = make_plan(spec);
-    // The third step is a replay where whole capacities are multiplied.
-    const RunResult usual = executor->run(*plain, options_of(*plain, 3));
-    for (const char* const variant : {"streams", "grouped", "each"}) {
-      CAPTURE(stages.size(), variant);
-      spec.variants = {{"products", variant}};
-      const auto plan = make_plan(spec);
-      const RunResult result = executor->run(*plan, options_of(*plan, 3));
-      CHECK(result.losses == usual.losses);  // the emulation's sums are the same in every variant
-      CHECK(result.digest == usual.digest);
-    }
-  }
-}
-
 TEST_CASE("plans that are edited for a device train as plain ones with the CUDA kernels' sources") {
   const auto executor = make_device_executor(*moe_cuda_device());
   for (const auto& stages : std::vector<std::vector<Stage>>{

@@ -2,6 +2,7 @@
 // On the host's emulation, which knows what it was asked for; nothing here runs on a GPU.
 #include <cublas_v2.h>
 
+#include <cstring>
 #include <memory>
 
 #include "kernels/device.h"
@@ -16,8 +17,7 @@ extern "C" const kernels::DeviceTable* moe_cuda_device();
 namespace {
 
 constexpr int64_t kSize = 8, kArea = kSize * kSize;
-constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
-                                     GemmVariant::kGrouped, GemmVariant::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams};
 
 const kernels::DeviceTable& device() {
   return *moe_cuda_device();
@@ -83,19 +83,13 @@ struct Experts {
 
 }  // namespace
 
-TEST_CASE("equal products are one strided call, and any are one call of groups") {
+TEST_CASE("equal products are one strided call") {
   const OneStream one;
   Experts experts({8, 8, 8, 8, 8, 8});
   experts.give(GemmVariant::kBatch, one.stream);
   CHECK((emulation::cublas_calls.batched == 1 && emulation::cublas_calls.single == 0));
   CHECK(emulation::cublas_used.stream == one.stream);
   CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
-  for (const auto& rows : std::vector<std::vector<int64_t>>{{8, 8, 8}, {1, 5, 0, 5, 8}}) {
-    Experts grouped(rows);
-    grouped.give(GemmVariant::kGrouped, one.stream);
-    CHECK((emulation::cublas_calls.grouped == 1 && emulation::cublas_calls.single == 0));
-    CHECK(emulation::cublas_used.math == CUBLAS_PEDANTIC_MATH);
-  }
 }
 
 TEST_CASE("products side by side run on four streams beside the caller's, as urgent as it") {
@@ -114,12 +108,12 @@ TEST_CASE("products side by side run on four streams beside the caller's, as urg
   }
 }
 
-TEST_CASE("where a variant does not apply the products run side by side, or one after the other") {
+TEST_CASE("where a batch is not possible the products run side by side, or one after the other") {
   const OneStream one;
   const auto singles = [&](Experts experts, GemmVariant variant) {
     const std::vector<float> want = experts.next();
     experts.give(variant, one.stream);
-    CHECK(emulation::cublas_calls.batched + emulation::cublas_calls.grouped == 0);
+    CHECK(emulation::cublas_calls.batched == 0);
     CHECK(experts.c == want);
     return emulation::cublas_calls.streams.size();
   };
@@ -127,18 +121,10 @@ TEST_CASE("where a variant does not apply the products run side by side, or one 
   CHECK(singles(Experts({8, 0, 8, 8}), GemmVariant::kBatch) == 3);  // distances differ
   for (const GemmVariant variant : kVariants)
     CHECK(singles(Experts({0, 8, 0}), variant) == 1);                  // one is left
-  CHECK(singles(Experts({8, 8, 8}, true), GemmVariant::kBatch) == 1);  // into one sum
-  CHECK(singles(Experts({8, 8, 8}, true), GemmVariant::kStreams) == 1);
-  CHECK(singles(Experts({0, 0}), GemmVariant::kGrouped) == 0);
-}
-
-TEST_CASE("of products into one sum a call of groups takes one at a time, in their order") {
-  const OneStream one;
-  Experts experts({8, 3, 8}, true);
-  const std::vector<float> want = experts.next();
-  experts.give(GemmVariant::kGrouped, one.stream);
-  CHECK(emulation::cublas_calls.grouped == 3);
-  CHECK(experts.c == want);
+  CHECK(singles(Experts({8, 3, 8}, true), GemmVariant::kBatch) == 1);  // into one sum
+  CHECK(singles(Experts({8, 3, 8}, true), GemmVariant::kStreams) == 1);
+  CHECK(singles(Experts({8, 8, 8}, true), GemmVariant::kBatch) == 1);
+  CHECK(singles(Experts({0, 0}), GemmVariant::kBatch) == 0);
 }
 
 TEST_CASE("a recording of experts' products keeps all that it needs, in every variant") {
@@ -164,14 +150,19 @@ TEST_CASE("a recording of experts' products keeps all that it needs, in every va
     }
 }
 
-TEST_CASE("experts' products without room for their pointers say so and touch nothing") {
+TEST_CASE("products without room for their rounded operands say so and touch nothing") {
   const OneStream one;
   void* const all = device().allocate(device().info().free_bytes);
   REQUIRE((all && device().info().free_bytes == 0));
-  Experts experts({8, 7});
-  const std::vector<float> before = experts.c;
-  experts.give(GemmVariant::kGrouped, one.stream);
-  CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 48 bytes: out of memory");
-  CHECK(experts.c == before);
+  const std::vector<float> w(kArea, 1);
+  const auto x = Arrays<kernels::Bf16>::stored(kArea, 1);
+  auto y = Arrays<kernels::Bf16>::stored(kArea, 2);
+  const auto before = y;
+  const kernels::Product<kernels::Bf16> product = {kSize,    kSize,    kSize,
+                                                   x.data(), w.data(), y.data()};
+  device().mixed->gemm_many(GemmVariant::kBatch, false, true, 1, &product, 1, kSize, kSize, 0,
+                            kSize, one.stream);
+  CHECK(kernels::cuda::take_error() == "cuda: gemm: allocate 128 bytes: out of memory");
+  CHECK(std::memcmp(y.data(), before.data(), kArea * sizeof y[0]) == 0);
   device().release(all);
 }

@@ -38,7 +38,7 @@ struct Library {
 struct Layer {
   explicit Layer(int64_t n_, int64_t k_ = 8) : n(n_), k(k_) {}
   void run(int64_t rows, kernels::Stream stream = nullptr) {
-    run(GemmVariant::kEach, {rows}, stream);
+    run(GemmVariant::kBatch, {rows}, stream);
   }
   /// Of so many rows a product, one after the other.
   void run(GemmVariant variant, const std::vector<int64_t>& rows, kernels::Stream stream) {
@@ -70,8 +70,7 @@ struct Layer {
 TEST_CASE("what follows a product is in its call, and within one rounding") {
   const Library library;
   for (const bool ragged : {false, true})
-    for (const GemmVariant variant :
-         {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kEach})
+    for (const GemmVariant variant : kVariants)
       for (const int given : {kBias, kAdd, kBias | kAdd, kBeforeGelu, kBeforeGelu | kBias, kGeluAt})
         for (const bool tb : {false, true}) {
           const Sizes& s = kSizes[ragged ? 1 : 0];
@@ -96,8 +95,7 @@ TEST_CASE("what follows a product is in its call, and within one rounding") {
 TEST_CASE("where cublasLt offers less, nothing or refuses, cuBLAS and own kernels do the rest") {
   const Library library;
   for (const LtOffers offers : {LtOffers::kAll, LtOffers::kPlain, LtOffers::kNone})
-    for (const GemmVariant variant :
-         {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kEach})
+    for (const GemmVariant variant : kVariants)
       for (const int given : {0, kBias, kBias | kAdd, kBeforeGelu | kBias, kGeluAt}) {
         // The library is asked anew.
         const Sizes s = {{16, 16}, 24, fresh_size(), 0};
@@ -189,8 +187,7 @@ TEST_CASE("a recording of products and what follows them is replayed, in every v
   const size_t alive = emulation::things_alive();
   const kernels::Stream stream = device().make_stream(false);
   Layer layer(24), other(fresh_size(), 64);
-  for (const GemmVariant variant :
-       {GemmVariant::kBatch, GemmVariant::kStreams, GemmVariant::kGrouped, GemmVariant::kEach})
+  for (const GemmVariant variant : kVariants)
     for (const auto& rows : std::vector<std::vector<int64_t>>{{100, 100, 100}, {40, 0, 259, 1}}) {
       INFO("variant " << static_cast<int>(variant));
       layer.run(variant, rows, stream);

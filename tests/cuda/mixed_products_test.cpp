@@ -12,8 +12,7 @@ using kernels::GemmVariant;
 
 namespace {
 
-constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams,
-                                     GemmVariant::kGrouped, GemmVariant::kEach};
+constexpr GemmVariant kVariants[] = {GemmVariant::kBatch, GemmVariant::kStreams};
 constexpr int64_t kExperts = 4, kRows = 6, kIn = 16, kOut = 24;
 
 /// Numbers in both types, and as they are multiplied.
@@ -94,11 +93,11 @@ TEST_CASE("mixed products of equal experts are one strided call after one cast o
   CHECK(emulation::num_launches() == launches + 1);
 }
 
-TEST_CASE("groups of mixed products are one call where they write bfloat16, else single ones") {
-  Case{kLoads[1], false, false, true, false}.run(GemmVariant::kGrouped, 4e-3);
-  CHECK((emulation::cublas_calls.grouped == 1 && emulation::cublas_calls.single == 0));
-  Case{kLoads[0], true, false, false, true}.run(GemmVariant::kGrouped, 1e-5);
-  CHECK((emulation::cublas_calls.grouped == 0 && emulation::cublas_calls.single == 4));
+TEST_CASE("mixed products side by side are single calls on four streams, ragged or not") {
+  Case{kLoads[1], false, false, true, false}.run(GemmVariant::kStreams, 4e-3);
+  CHECK(emulation::cublas_calls.batched == 0);
+  Case{kLoads[0], true, false, false, true}.run(GemmVariant::kStreams, 1e-5);
+  CHECK((emulation::cublas_calls.batched == 0 && emulation::cublas_calls.single == 4));
   CHECK(emulation::cublas_calls.streams.size() == 4);
 }
 

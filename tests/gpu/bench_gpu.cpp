@@ -211,7 +211,7 @@ void run_all(Bench& bench) {
   copies(bench, kBaseCopy);
   gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
   gemms(bench);
-  experts_in_all_variants(bench);
+  experts_in_both_variants(bench);
   products_and_gelu(bench);
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);

@@ -6,8 +6,8 @@
 namespace moe::test {
 
 /// 8 experts with 2048 rows each, and with as many in all but unequal and one of them empty, at
-/// three sizes, in every variant.
-void experts_in_all_variants(Bench& bench);
+/// three sizes, in both variants.
+void experts_in_both_variants(Bench& bench);
 
 /// A layer of 16384 rows with bias and GELU, and the gradient of its input times GELU's slope, in
 /// bfloat16: with what follows the product said to it, and by a kernel of its own.

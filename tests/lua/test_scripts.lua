@@ -64,44 +64,29 @@ local c = moe.cluster.p4de { nodes = 2 }
     end
   end)
 
-test("the variant of experts' products is said for the executor cuda alone, and reaches its plan",
-  function()
-    local function variants(text) return expect.runs(text).executed[1].spec.variants end
-    local head = expect.HEAD .. [[
+test("kernels of attention are said for bf16 on the executor cuda, and reach its plan", function()
+  local function own(text) return expect.runs(text).executed[1].spec.own_attention end
+  local head = expect.HEAD .. [[
 local s = { moe.system "raf" {} }
 local c = moe.cluster.p4de { nodes = 2 }
 ]]
-    local function entry(executor)
-      return head .. ('return moe.experiment { name = "x", model = m, cluster = c, systems = s, '
-        .. 'run = { { "%s", ranks = 2, expert_products = "each" } } }'):format(executor)
-    end
-    local function planned(executor, variant)
-      return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
-        .. 'p:run("%s", { expert_products = "%s" })'):format(executor, variant)
-    end
-    expect.equal(variants(train "executor = 'cuda', expert_products = 'grouped'"),
-      { products = "grouped" })
-    expect.equal(variants(train "executor = 'cuda'"), nil)
-    expect.equal(variants(entry "cuda"), { products = "each" })
-    expect.equal(expect.runs(entry "cuda").results.runs[1].expert_products, "each")
-    expect.equal(variants(planned("cuda", "streams")), { products = "streams" })
-    expect.fails(train "executor = 'cuda', expert_products = 'stream'", 2,
-      "moe.train.expert_products: 'stream' is not allowed; give one of: batch, "
-      .. "streams, grouped, each. Did you mean 'streams'?")
-    expect.fails(train "expert_products = 'batch'", 2,
-      "moe.train.expert_products: 'batch' is only for "
-      .. "the executor cuda, and here it is cpu; omit the field")
-    expect.fails(entry "cpu", 4, "experiment.run[1].expert_products: 'each' is only for")
-    expect.fails(planned("cpu", "each"), 5, "moe.plan.run.expert_products: 'each' is only for")
-  end)
-
-test("kernels of attention are said for bf16 on the executor cuda, and reach its plan", function()
-  local function variants(text) return expect.runs(text).executed[1].spec.variants end
-  expect.equal(variants(train "executor = 'cuda', precision = 'bf16', attention = 'own'"),
-    { kernels = "own" })
-  expect.equal(variants(train("executor = 'cuda', precision = 'bf16', attention = 'cudnn', "
-    .. "expert_products = 'each'")), { kernels = "cudnn", products = "each" })
-  expect.equal(variants(train "executor = 'cuda', attention = 'own'"), { kernels = "own" })
+  local function entry(executor)
+    return head .. ('return moe.experiment { name = "x", model = m, cluster = c, systems = s, '
+      .. 'run = { { "%s", ranks = 2, attention = "own" } } }'):format(executor)
+  end
+  local function planned(executor)
+    return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1] }\n'
+      .. 'p:run("%s", { attention = "own" })'):format(executor)
+  end
+  expect.equal(own(train "executor = 'cuda', precision = 'bf16', attention = 'own'"), true)
+  expect.equal(own(train "executor = 'cuda', precision = 'bf16', attention = 'cudnn'"), false)
+  expect.equal(own(train "executor = 'cuda', attention = 'own'"), true)
+  expect.equal(own(train "executor = 'cuda'"), false)
+  expect.equal(own(entry "cuda"), true)
+  expect.equal(expect.runs(entry "cuda").results.runs[1].attention, "own")
+  expect.equal(own(planned "cuda"), true)
+  expect.fails(entry "cpu", 4, "experiment.run[1].attention: 'own' is only for")
+  expect.fails(planned "cpu", 5, "moe.plan.run.attention: 'own' is only for")
   expect.fails(train "executor = 'cuda', attention = 'cudnn'", 2,
     "moe.train.attention: 'cudnn' is only for precision 'bf16', and here it is 'f32'")
   expect.fails(train "attention = 'own'", 2,

@@ -120,41 +120,26 @@ TEST_CASE("every op of a plan that is edited for a device can be timed on it") {
   }
 }
 
-TEST_CASE(
-    "variants of experts' products are timed on a device, each once, and an allowed one taken") {
-  PlanSpec spec = spec_of(small_model("switch"), 2);
+TEST_CASE("both kinds of kernels of attention are timed on a device, as ops of their own") {
+  PlanSpec spec = spec_of(small_model("switch"), 2, Precision::kBF16);
   std::multiset<std::string> timed;
-  const auto measure = [&](const Graph& graph, OpId op, const WorkContext& work) {
+  const auto measure = [&](const Graph& graph, OpId op, const WorkContext&) {
     timed.insert(op_signature(graph, op));
-    ProfileOptions options = quick_profile(2);
-    options.work = work;
-    return Samples{profile_lazy(graph, op, options)};
+    return Samples{profile_lazy(graph, op, quick_profile(2))};
   };
-  const auto cache = std::make_shared<ProfileCache>(":memory:");
-  const auto cost = std::make_shared<ProfileCost>(cache, "lazy", measure, nullptr, spec.work);
-  spec.cost = cost;
-  spec.autotune = true;
-  Graph graph = make_plan(spec)->graph;
-  const int64_t measured = cost->num_measured();
-  size_t ops = 0;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId id(static_cast<int64_t>(i));
-    if (graph.def(id).variants == nullptr) continue;
-    const KernelVariants variants = graph.def(id).variants(graph, graph.op(id));
-    if (variants.names.size() < 2) continue;  // attention in float32
-    ++ops;
-    const Nanoseconds chosen = cost->op_ns(graph, id);
-    CHECK(chosen > 0);
-    for (size_t variant = 0; variant < variants.names.size(); ++variant) {
-      graph.op(id).attrs[variants.attribute] = std::string(variants.names[variant]);
-      if (variant == 0) graph.op(id).attrs.erase(variants.attribute);
-      CHECK(chosen <= cost->op_ns(graph, id));
+  const ProfileCost cost(std::make_shared<ProfileCache>(":memory:"), "lazy", measure, nullptr,
+                         spec.work);
+  for (const bool own : {false, true}) {
+    spec.lowering.own_attention = own;
+    const Graph graph = make_plan(spec)->graph;
+    for (const char* kind : {"attention", "attention_dx"}) {
+      const OpId op = op_of_kind(graph, kind);
+      for (int round = 0; round < 2; ++round) CHECK(cost.op_ns(graph, op) > 0);
     }
   }
-  CHECK(cost->num_measured() == measured);
-  CHECK(ops > 0);
-  CHECK(std::set<std::string>(timed.begin(), timed.end()).size() == timed.size());
-  CHECK(timed.size() == 6 * 4);  // shapes and variants
+  CHECK(cost.num_measured() == 4);
+  CHECK(std::set<std::string>(timed.begin(), timed.end()).size() == 4);
+  CHECK(timed.size() == 4);
 }
 
 // --- what a call finds, as the look after it sees it

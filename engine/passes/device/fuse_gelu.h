@@ -1,7 +1,6 @@
 // Fuses GELU with the matrix product before it or, in the backward, with the product after it: one
 // op in place of two, so that a device computes both in one pass over the rows. An edit of a plan's
-// graph for a device, after all passes (called by plan.cpp). The choice of kernels is in
-// kernel_variants.h.
+// graph for a device, after all passes (called by plan.cpp).
 //
 // Forward: a `linear` or `expert_linear` without a bias or residual of its own, and the only `gelu`
 // that reads it, become the product with attr gelu=1. Its output 0 is the sum including GELU's

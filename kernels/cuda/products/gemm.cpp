@@ -7,7 +7,7 @@ void gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, f
           const float* a, int64_t lda, const float* b, int64_t ldb, float beta, float* c,
           int64_t ldc, Stream stream) {
   const Product<float> product = {m, n, k, a, b, c};
-  gemm_many(GemmVariant::kEach, transpose_a, transpose_b, 1, &product, alpha, lda, ldb, beta, ldc,
+  gemm_many(GemmVariant::kBatch, transpose_a, transpose_b, 1, &product, alpha, lda, ldb, beta, ldc,
             stream);
 }
 
@@ -15,7 +15,7 @@ void gemm_mixed(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_
                 EitherIn a, int64_t lda, EitherIn b, int64_t ldb, float beta, EitherOut c,
                 int64_t ldc, Stream stream) {
   const Product<Bf16> product = {m, n, k, a, b, c};
-  gemm_many_mixed(GemmVariant::kEach, transpose_a, transpose_b, 1, &product, alpha, lda, ldb, beta,
+  gemm_many_mixed(GemmVariant::kBatch, transpose_a, transpose_b, 1, &product, alpha, lda, ldb, beta,
                   ldc, stream);
 }
 

@@ -1,13 +1,12 @@
-// gemm_many, in one of four variants. Products of bfloat16 and their epilogues are computed by
-// cublasLt (lt.h). Products of float32, products that cublasLt does not support, and grouped
-// products are computed by cuBLAS, and their epilogues by this project's kernels.
+// gemm_many, in one of two variants. Products of bfloat16 and their epilogues are computed by
+// cublasLt (lt.h). Products of float32 and products that cublasLt does not support are computed by
+// cuBLAS, and their epilogues by this project's kernels.
 //
-// kBatch: one strided call, for equal sizes and operands at equal distances. kGrouped: one call per
-// round for products of any sizes; round i has the i-th product of each c. Where kBatch or kGrouped
-// is not possible, kStreams is used: products with the same c run in sequence on one of four side
-// streams, which begin after the earlier work of the caller's stream and are waited for by its
-// later work, also in a recording. kEach: one after the other; used for every variant if there is
-// only one product or any has k = 0.
+// kBatch: one strided call, for equal sizes and operands at equal distances. Where that is not
+// possible, kStreams is used: products with the same c run in sequence on one of four side streams,
+// which begin after the earlier work of the caller's stream and are waited for by its later work,
+// also in a recording. In both variants the products run one after the other on the caller's stream
+// if there is only one, if any has k = 0, or if all have the same c.
 #include <algorithm>
 #include <array>
 #include <optional>
@@ -16,7 +15,6 @@
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/functions.h"
 #include "kernels/cuda/operands.h"
-#include "kernels/cuda/pointers.h"
 #include "kernels/cuda/products/lt.h"
 
 namespace moe::kernels::cuda {
@@ -141,77 +139,6 @@ void batch(const Lane& lane, const Common& s, GemmCalls all, const Batch& apart)
   for (const GemmCall& product : all) end(s, product, lane.stream);
 }
 
-// --- one call for groups of equal sizes
-
-/// Sizes in the form of the library's arrays, one entry per group, and pointers, one per product.
-struct Groups {
-  std::vector<int64_t> m, n, k, size;
-  std::vector<const void*> a, b, c;
-
-  void add(const GemmCall& p) {
-    if (m.empty() || m.back() != p.m || n.back() != p.n || k.back() != p.k) {
-      m.push_back(p.m);
-      n.push_back(p.n);
-      k.push_back(p.k);
-      size.push_back(0);
-    }
-    ++size.back();
-    a.push_back(p.a);
-    b.push_back(p.b);
-    c.push_back(p.sum());
-  }
-};
-
-int64_t table_bytes(GemmVariant variant, size_t products) {
-  return variant == GemmVariant::kGrouped ? static_cast<int64_t>(3 * products * sizeof(void*)) : 0;
-}
-
-/// Returns whether cuBLAS's grouped call can run the products: any in float32, and those of
-/// bfloat16 that write bfloat16 and whose matrices and rows are all aligned to 16 bytes.
-bool takes_groups(const Common& s, GemmCalls all) {
-  if (s.exact) return true;
-  const auto aligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
-  return !s.wide_c && s.lda % 8 == 0 && s.ldb % 8 == 0 && s.ldc % 8 == 0 &&
-         std::all_of(all.begin(), all.end(), [&](const GemmCall& p) {
-           return aligned(p.a) && aligned(p.b) && aligned(p.sum());
-         });
-}
-
-void group(cublasHandle_t handle, const Common& s, float beta, const Groups& g, const void** a,
-           const void** b, void** c) {
-  const size_t count = g.m.size();
-  const std::vector<cublasOperation_t> op_a(count, s.op_a()), op_b(count, s.op_b());
-  const std::vector<float> alpha(count, s.alpha), betas(count, beta);
-  const std::vector<int64_t> lda(count, s.lda), ldb(count, s.ldb), ldc(count, s.ldc);
-  accepted(cublasGemmGroupedBatchedEx_64(
-               handle, op_b.data(), op_a.data(), g.n.data(), g.m.data(), g.k.data(), alpha.data(),
-               b, s.type_ab(), ldb.data(), a, s.type_ab(), lda.data(), betas.data(), c, s.type_c(),
-               ldc.data(), static_cast<int64_t>(count), g.size.data(), s.compute()),
-           "gemm_many in groups");
-}
-
-/// `table`: device memory of this stream with table_bytes() bytes, for the pointers to operands.
-void grouped(const Lane& lane, const Common& s, GemmCalls all, void* table) {
-  for (const GemmCall& p : all) begin(s, p, lane.stream);
-  std::vector<Groups> rounds;
-  for (const GemmCalls chain : chains_of(all)) {
-    if (chain.size() > rounds.size()) rounds.resize(chain.size());
-    for (size_t i = 0; i < chain.size(); ++i) rounds[i].add(chain[i]);
-  }
-  std::vector<const void*> pointers;
-  for (const Groups& g : rounds)
-    for (const auto* const some : {&g.a, &g.b, &g.c})
-      pointers.insert(pointers.end(), some->begin(), some->end());
-  auto* at = static_cast<const void**>(table);
-  store_pointers(at, pointers, lane.stream);
-  for (const Groups& g : rounds) {
-    const size_t n = g.a.size();
-    group(lane.handle, s, beta_of(s, all[0]), g, at, at + n, const_cast<void**>(at + 2 * n));
-    at += 3 * n;
-  }
-  for (const GemmCall& p : all) end(s, p, lane.stream);
-}
-
 // --- on several streams
 
 /// Queues each chain on the side stream that has the fewest multiplications so far.
@@ -250,18 +177,16 @@ void side_by_side(StreamResources& resources, const Common& s, const std::vector
              "gemm: join side streams");
 }
 
-/// `table`: as for grouped(); for variants other than kGrouped it is null or not used.
 void run(GemmVariant variant, StreamResources& resources, const Common& s, GemmCalls all,
-         void* table, Stream stream) {
+         Stream stream) {
   const Lane lane = {handle_of(resources.handles, s.exact, stream), stream, &resources.workspace,
                      kWorkspaceBytes};
   if (lane.handle == nullptr) return;
   const bool no_depth =
       std::any_of(all.begin(), all.end(), [](const GemmCall& p) { return p.k == 0; });
-  if (variant == GemmVariant::kEach || all.size() < 2 || no_depth) return each(lane, s, all);
+  if (all.size() < 2 || no_depth) return each(lane, s, all);
   if (variant == GemmVariant::kBatch)
     if (const auto apart = equally_apart(s, all)) return batch(lane, s, all, *apart);
-  if (variant == GemmVariant::kGrouped && takes_groups(s, all)) return grouped(lane, s, all, table);
   const std::vector<GemmCalls> chains = chains_of(all);
   if (chains.size() == 1) return each(lane, s, all);
   side_by_side(resources, s, chains, stream);
@@ -283,13 +208,8 @@ void gemm_many(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t 
   if (all.empty()) return;
   StreamResources* const resources = resources_of(stream);
   if (resources == nullptr) return;
-  void* table = nullptr;
-  if (const int64_t bytes = table_bytes(variant, all.size()); bytes > 0) {
-    table = bytes_of(resources->operands, bytes);
-    if (table == nullptr) return;
-  }
   run(variant, *resources, {transpose_a, transpose_b, alpha, lda, ldb, beta, ldc, true, true}, all,
-      table, stream);
+      stream);
 }
 
 void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, int64_t count,
@@ -303,7 +223,7 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
     a.add(p->a, transpose_a ? p->k : p->m, transpose_a ? p->m : p->k);
     b.add(p->b, transpose_b ? p->n : p->k, transpose_b ? p->k : p->n);
     wide_c = p->c.wide;
-    has_bias = p->then.bias != nullptr && variant != GemmVariant::kGrouped;
+    has_bias = p->then.bias != nullptr;
     if (has_bias) bias.add(p->then.bias, 1, p->n);
     all.push_back(gemm_call_of(*p, nullptr, nullptr, p->c.data));
   }
@@ -311,8 +231,7 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
   StreamResources* const resources = resources_of(stream);
   if (resources == nullptr) return;
   char* begin = nullptr;
-  const int64_t operands = a.bytes() + b.bytes() + bias.bytes();
-  if (const int64_t bytes = operands + table_bytes(variant, all.size()); bytes > 0) {
+  if (const int64_t bytes = a.bytes() + b.bytes() + bias.bytes(); bytes > 0) {
     begin = static_cast<char*>(bytes_of(resources->operands, bytes));
     if (begin == nullptr) return;
   }
@@ -326,7 +245,7 @@ void gemm_many_mixed(GemmVariant variant, bool transpose_a, bool transpose_b, in
   }
   run(variant, *resources,
       {transpose_a, transpose_b, alpha, a.stride(), b.stride(), beta, ldc, false, wide_c}, all,
-      begin + operands, stream);
+      stream);
 }
 
 }  // namespace moe::kernels::cuda

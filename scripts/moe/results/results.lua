@@ -88,8 +88,6 @@ local ROWS = {
   { "resume_from", "string?", "the checkpoint that the run went on from; step 1 of its results is "
     .. "the first step after it" },
   { "tokens", "string?", "text or reference" }, { "text", "string?", "path of the text" },
-  { "expert_products", "string?",
-    "how experts' matrix products run, if the recipe states it" },
   { "attention", "string?", "the kernels of fused attention, if the recipe states them" },
   { "edits", "moe.Edits?", "changes of the plan's graph for a device; absent if there are none" },
   { "comm_priority", "string?", "priority of the transfers' streams, if the recipe states it" },
@@ -349,8 +347,7 @@ end
 local CASE = { "experiment", "entry", "executor", "device_name", "processes", "cluster",
   "cluster_parameters", "devices", "point", "parameters", "gate_options", "routing", "optimizer",
   "fill", "edits", "link", "pace", "precision", "nccl", "comm_priority", "steps", "init",
-  "parameters_from", "resume_from", "tokens", "text", "check_finite", "expert_products",
-  "attention" }
+  "parameters_from", "resume_from", "tokens", "text", "check_finite", "attention" }
 
 --- Returns the fields that describe what was run, except for the system. They are equal for runs
 --- that differ only in the system.

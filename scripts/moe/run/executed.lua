@@ -115,7 +115,7 @@ local function planned(name, job)
   run.link, run.comm_priority, run.processes = entry.link, entry.comm_priority, core.processes
   run.simulate_ms = nil  -- not a simulation's time: it includes the profiling of ops
   for _, k in ipairs(results.OF_OPTIONS) do run[k] = entry[k] end
-  for _, k in ipairs { "init", "tokens", "text", "expert_products", "attention", "resume_from" } do
+  for _, k in ipairs { "init", "tokens", "text", "attention", "resume_from" } do
     run[k] = entry[k]
   end
   run.parameters_from = entry.parameters

@@ -25,7 +25,6 @@ M.INFER = {
     doc = "where ranks run: on the CPU (cpu), on a GPU (cuda), or in a simulation (simulate)" },
   cluster = { type = "cluster", doc = "moe.cluster, for the executor simulate only" },
   precision = train.RUN.precision,
-  expert_products = train.RUN.expert_products,
   attention = train.RUN.attention,
   edits = train.RUN.edits,
   parameters = { type = "string",
@@ -190,7 +189,7 @@ function M.infer(t)
     c.precision)
   target.say_dtype(c.executor, c.model, spec)
   spec.inference, spec.cost = true, { kind = "none" }
-  spec.variants = train.variants(c.executor, c, "moe.infer", at)
+  spec.own_attention = train.own_attention(c.executor, c, "moe.infer", at)
   spec.edits = train.edits(c.executor, c, "moe.infer", at)
   local options = options_of(c, spec, at)
   train.claim_outputs(c, "moe.infer", at)

@@ -160,7 +160,7 @@ local function real_jobs(e, entry, case)
       local threads = not train.on_gpu(entry.kind) and not core.processes
       spec.cost.rehearse = threads and entry.rehearse or 0
       spec.cost.check_finite, spec.cost.pace = entry.check_finite, entry.pace
-      spec.variants = train.variants(entry.kind, entry, entry.path, e.at)
+      spec.own_attention = train.own_attention(entry.kind, entry, entry.path, e.at)
       spec.edits = train.edits(entry.kind, entry, entry.path, e.at)
       spec.cost.blocks = train.blocks(entry.kind, entry)
       spec.simulate = simulation_of(entry, case)

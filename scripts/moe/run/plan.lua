@@ -255,7 +255,7 @@ function Plan:run(executor, t)
   train.check_executor(executor, "moe.plan.run", at)
   local c = schema.check(train.RUN, t or {}, "moe.plan.run", at)
   local spec = target.executed_in(c.precision, schema.merged(self.spec, {
-    variants = train.variants(executor, c, "moe.plan.run", at) }))
+    own_attention = train.own_attention(executor, c, "moe.plan.run", at) }))
   -- In place of the simulated plan's edits.
   spec.edits = train.edits(executor, c, "moe.plan.run", at)
   local options = train.run_options(executor, c, spec, "moe.plan.run", at)

@@ -43,15 +43,10 @@ M.EDITS = {
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
 M.RUN = schema.merged(schema.picked(declared, { "steps", "precision", "eval_batches", "resume_from",
   "checkpoint_to", "checkpoint_every", "check_finite", "timeout_s", "nccl" }), {
-  expert_products = { type = "string", enum = { "batch", "streams", "grouped", "each" },
-    doc = "cuda: how the matrix products of a rank's experts run. batch: one batched call, if all "
-      .. "experts have equally many rows (otherwise as streams); streams: at the same time on "
-      .. "several streams; grouped: one grouped call; each: one after the other. Default: the "
-      .. "fastest if ops are profiled, else batch, or streams if only used rows are computed" },
   attention = { type = "string", enum = { "cudnn", "own" },
     doc = "cuda in bf16: kernels of fused attention. cudnn: cuDNN's, if it is found and supports "
       .. "the shape, else as own; own: this project's plain kernels, without tensor cores. "
-      .. "Default: the fastest if ops are profiled, else cudnn" },
+      .. "Default: cudnn" },
   edits = { type = M.EDITS, doc = "cuda: changes of the plan's graph; default: all" },
   parameters_to = { type = "string",
     doc = "a .safetensors file in the output folder to which the final parameters are written, "
@@ -123,31 +118,21 @@ local function check_precision(executor, precision, path, at)
     at)
 end
 
--- Fields of a run that select kernels, each with the op attribute that selects them in a plan.
-local VARIANTS = { { "expert_products", "products" }, { "attention", "kernels" } }
-
---- Returns the kernels that the recipe selects, as op attribute -> value, or nil if the recipe
---- leaves that to the plan. Raises a user error for kernels that the executor does not have.
-function M.variants(executor, t, path, at)
-  local variants
-  for _, one in ipairs(VARIANTS) do
-    local field, attribute = one[1], one[2]
-    local variant = t[field]
-    if variant and not M.on_gpu(executor) then
-      errors.user(("%s.%s: '%s' is only for the executor cuda, and here it is %s; omit the field")
-        :format(path, field, variant, executor), at)
-    end
-    if field == "attention" and variant == "cudnn" and t.precision ~= "bf16" then
-      errors.user(("%s.attention: 'cudnn' is only for precision 'bf16', and here it is '%s'; omit "
-        .. "the field")
-        :format(path, t.precision), at)
-    end
-    if variant then
-      variants = variants or {}
-      variants[attribute] = variant
-    end
+--- Returns whether the recipe selects this project's kernels of attention. Raises a user error for
+--- kernels that the executor does not have.
+function M.own_attention(executor, t, path, at)
+  local kernels = t.attention
+  if kernels and not M.on_gpu(executor) then
+    errors.user(("%s.attention: '%s' is only for the executor cuda, and here it is %s; omit the "
+      .. "field")
+      :format(path, kernels, executor), at)
   end
-  return variants
+  if kernels == "cudnn" and t.precision ~= "bf16" then
+    errors.user(("%s.attention: 'cudnn' is only for precision 'bf16', and here it is '%s'; omit "
+      .. "the field")
+      :format(path, t.precision), at)
+  end
+  return kernels == "own"
 end
 
 --- Returns the changes of a plan's graph for the executor, or nil if there are none. All changes
@@ -390,7 +375,7 @@ function M.train(t)
   local spec = target.real_spec(c.executor, c.model, settings.ranks(c.ranks), c.link,
     c.optimizer, c.precision)
   target.say_dtype(c.executor, c.model, spec)
-  spec.variants = M.variants(c.executor, c, "moe.train", at)
+  spec.own_attention = M.own_attention(c.executor, c, "moe.train", at)
   spec.edits = M.edits(c.executor, c, "moe.train", at)
   spec.cost.check_finite, spec.cost.blocks = c.check_finite, M.blocks(c.executor, c)
   spec.cost.pace = c.pace

@@ -1,12 +1,8 @@
-// The calls of cuBLAS for many products, as far as kernels/cuda makes them. Strict: types as the
-// library's documentation lists them, math that suits them, sums that do not overlap, arrays of
-// pointers in allocated memory, which is read when the work runs, as a replay would.
+// The call of cuBLAS for many products that kernels/cuda makes. Strict: types as the library's
+// documentation lists them, math that suits them, sums that do not overlap.
 #pragma once
 
 #include <cublas_v2.h>
-
-#include <stdexcept>
-#include <vector>
 
 namespace emulation {
 
@@ -63,56 +59,5 @@ inline cublasStatus_t cublasGemmStridedBatchedEx_64(
       multiply(types, sizes, by, moved(a, i * stride_a, type_a), moved(b, i * stride_b, type_b),
                keep, const_cast<void*>(moved(c, i * stride_c, type_c)));
   });
-  return CUBLAS_STATUS_SUCCESS;
-}
-
-namespace emulation {
-
-struct GroupOfProducts {
-  GemmSizes sizes;
-  float alpha, beta;
-  int64_t count;
-};
-
-inline void multiply(Types types, const std::vector<GroupOfProducts>& groups, const void* const* a,
-                     const void* const* b, void* const* c) {
-  std::set<const void*> sums;
-  for (const GroupOfProducts& g : groups)
-    for (int64_t i = 0; i < g.count; ++i, ++a, ++b, ++c) {
-      if (!sums.insert(*c).second) throw std::runtime_error("groups: two products of one sum");
-      if (types != Types::kFloats && !(at_16_bytes(*a) && at_16_bytes(*b) && at_16_bytes(*c)))
-        throw std::runtime_error("groups: a bfloat16 operand that is not at 16 bytes");
-      multiply(types, g.sizes, g.alpha, *a, *b, g.beta, *c);
-    }
-}
-
-}  // namespace emulation
-
-/// Its bfloat16 goes into bfloat16 alone.
-inline cublasStatus_t cublasGemmGroupedBatchedEx_64(
-    cublasHandle_t handle, const cublasOperation_t op_a[], const cublasOperation_t op_b[],
-    const int64_t m[], const int64_t n[], const int64_t k[], const void* alpha,
-    const void* const a[], cudaDataType type_a, const int64_t lda[], const void* const b[],
-    cudaDataType type_b, const int64_t ldb[], const void* beta, void* const c[],
-    cudaDataType type_c, const int64_t ldc[], int64_t num_groups, const int64_t size[],
-    cublasComputeType_t compute) {
-  using namespace emulation;
-  cublas_used = *handle;
-  ++cublas_calls.grouped;
-  const Types types = types_of(handle, type_a, type_b, type_c, compute);
-  if (types == Types::kNone || types == Types::kNarrowToFloats) return CUBLAS_STATUS_NOT_SUPPORTED;
-  std::vector<GroupOfProducts> groups;
-  size_t all = 0;
-  for (int64_t i = 0; i < num_groups; ++i) {
-    groups.push_back({{op_a[i], op_b[i], m[i], n[i], k[i], lda[i], ldb[i], ldc[i], handle->math},
-                      static_cast<const float*>(alpha)[i],
-                      static_cast<const float*>(beta)[i],
-                      size[i]});
-    if (!groups.back().sizes.allowed() || size[i] < 0) return CUBLAS_STATUS_INVALID_VALUE;
-    all += static_cast<size_t>(size[i]);
-  }
-  for (const auto* const pointers : {a, b, const_cast<const void* const*>(c)})
-    if (!is_allocated(pointers, all * sizeof(void*))) return CUBLAS_STATUS_INVALID_VALUE;
-  give(handle->stream, [=] { multiply(types, groups, a, b, c); });
   return CUBLAS_STATUS_SUCCESS;
 }

@@ -38,7 +38,7 @@ inline int cublas_handles = 0;
 inline cublasContext cublas_used;
 /// Calls since a test set them to 0, and the streams of those for one product.
 struct CublasCalls {
-  int single = 0, batched = 0, grouped = 0;
+  int single = 0, batched = 0;
   std::set<cudaStream_t> streams;
 };
 inline CublasCalls cublas_calls;

@@ -111,23 +111,6 @@ TEST_CASE("rows without a capacity are packed on a device as on CPU ranks") {
   }
 }
 
-TEST_CASE("experts' products in any way give the bits of CPU ranks on a device") {
-  const std::vector<std::vector<Stage>> systems = {{}, {pass("irregular_a2a"), pass("used_rows")}};
-  for (const char* const way : {"batch", "streams", "grouped", "each"}) {
-    for (const auto& stages : systems) {
-      CAPTURE(way, stages.size());
-      PlanSpec spec = with(spec_of(small_model("switch"), 2), stages);
-      const auto plain = make_plan(spec);
-      spec.variants = {{"products", way}};
-      const auto plan = make_plan(spec);
-      const RunOptions options = full_options(*plan, 3);
-      const RunResult expected = run_cpu(*plain, options);
-      check_same_training(run_lazy(*plan, options, LazyOrder::kRandom, 1), expected);
-      check_same_training(run_cpu(*plan, options), expected);
-    }
-  }
-}
-
 TEST_CASE("random legal schedules give the bits of the plain order on a device") {
   const PlanSpec spec = spec_of(small_model("switch"), 2);
   const Graph graph = GENERATE(0, 1) == 0 ? step_graph(spec_of(small_model("switch"), 2))

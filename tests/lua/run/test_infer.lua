@@ -48,11 +48,10 @@ end)
 
 test("a forward runs on a GPU, in its precisions", function()
   local w = runs [[moe.infer { model = m, executor = "cuda", precision = "bf16",
-    expert_products = "each", attention = "own", edits = { fuse_gelu = false } }]]
+    attention = "own", edits = { fuse_gelu = false } }]]
   local run = w.executed[1]
   expect.equal({ run.options.executor, run.options.precision, run.spec.model.dtype,
-    run.spec.variants.products, run.spec.variants.kernels },
-    { "cuda", "bf16", "bf16", "each", "own" })
+    run.spec.own_attention }, { "cuda", "bf16", "bf16", true })
   expect.equal(run.spec.edits, { fuse_gelu = false, round_once = true })
   expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
   fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,
@@ -60,8 +59,8 @@ test("a forward runs on a GPU, in its precisions", function()
   fails([[moe.infer { model = m, precision = "bf16" }]], 1,
     "moe.infer.precision: 'bf16' is only possible on cuda")
   fails([[moe.infer { model = m, executor = "gpu" }]], 1, "moe.infer.executor: 'gpu'")
-  fails([[moe.infer { model = m, expert_products = "each" }]], 1,
-    "moe.infer.expert_products: 'each' is only for the executor cuda")
+  fails([[moe.infer { model = m, attention = "own" }]], 1,
+    "moe.infer.attention: 'own' is only for the executor cuda")
 end)
 
 test("lina_inference takes a profile of a recorded trace, by its file or as a routing", function()
