@@ -392,7 +392,7 @@ return moe.experiment { name = "tiny", model = model(), cluster = moe.cluster.p4
     return R:map(function(run) return 1e3 * run.iteration_ms end):max() end } } })");
   INFO(o.text);
   CHECK(o.status == 0);
-  CHECK_THAT(o.text, Contains("moves ours most") && Contains("cluster.device.launch_us"));
+  CHECK_THAT(o.text, Contains("moves ours most") && Contains("cluster.stack.host_launch_us"));
 }
 
 TEST_CASE("Ctrl-C while loading ends at the recipe's line", "[signals]") {
