@@ -62,8 +62,8 @@ json overlap_json(const OverlapTable& table) {
   return {{"source", table.source}, {"rows", rows}};
 }
 
-/// Returns the device's fields without those that have a use only for a GPU with a table of measured
-/// op times.
+/// Returns the device's fields without those that have a use only for a GPU with a table of
+/// measured op times.
 json rates_json(const Device& device) {
   json all = values_json(device);
   all.erase("op_times");

@@ -26,7 +26,7 @@ local M = {}
 local TABLES = {
   { "Device", cluster.DEVICE, "a cluster's devices", true },
   { "GemmRates", cluster.GEMM_RATES, "a device's rates of matrix products by element type", true },
-  { "OpTimesRatios", cluster.OP_TIMES_RATIOS, "factors of measured op times by element type", true },
+  { "OpTimesRatios", cluster.OP_TIMES_RATIOS, "factors of op times by element type", true },
   { "ClusterLink", cluster.LINK, "a cluster's links", true },
   { "OverlapSlowdown", cluster.OVERLAP_SLOWDOWN, "how much transfers slow down compute", true },
   { "Collectives", comm_tables.FIELDS, "measured times of a cluster's collectives" },

@@ -40,6 +40,7 @@ TIMES = re.compile(rf"(?P<name>\S.*?)  +{NUMBER}  +{NUMBER}\.\.{NUMBER}(?: !)?  
                    rf"  +{NUMBER}(?: \+-{NUMBER}%)?  +[+-]{NUMBER}%(?: \?)?"
                    rf"(?:  +{NUMBER}){{4}}  +(?P<peak>{NUMBER})")
 NOISE = ("! a spread above", "? ")  # lines of a busy machine
+BUSY = "Nothing in this table but its memory can be trusted"  # the same, above a table
 MEASURED = re.compile(rf"(over \d+ runs: |Compute took ){NUMBER}%?")
 DIGEST = re.compile(r"\b[0-9a-f]{16}\b")
 
@@ -50,7 +51,7 @@ def masked(text):
     for line in text.splitlines():
         times = bool(line) and (times or line.startswith("system ") and " spread " in line)
         row = TIMES.fullmatch(line) if times else None
-        if times and line.startswith(NOISE):
+        if line.startswith(BUSY) or times and line.startswith(NOISE):
             continue
         if row:
             line = f"{row['name']} TIMES {row['peak']}"

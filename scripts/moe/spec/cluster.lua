@@ -248,7 +248,9 @@ function M.with(cluster, given, changed, at)
   if own and changed.nodes then  -- a built-in cluster has its rates for this number of nodes
     local data = load_file(cluster.path:match "[^.]*$", given.nodes)
     for name, value in pairs(data) do
-      if own[name] == nil and name ~= "doc" then given = schema.merged(given, { [name] = value }) end
+      if own[name] == nil and name ~= "doc" then
+        given = schema.merged(given, { [name] = value })
+      end
     end
   end
   return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
