@@ -145,6 +145,19 @@ TEST_CASE("float32 takes a user's measurements of float32, two-byte elements do 
   CHECK(tf32.op_ns(singles, named(singles, "b0.attn.qkv")) > 1'000'000);
 }
 
+TEST_CASE("a ratio multiplies measured times, of bf16 for a type without a table") {
+  const Graph halves = step_of(DType::kF16), singles = step_of(DType::kF32);
+  Cluster node = measured_node();
+  node.device.gemm_flops_per_s = 1e15;
+  node.device.op_times_ratio = 2.5;
+  const double bf16 = table_ns("gemm", {kRows, 3. * kHidden, kHidden});
+  const RooflineCost tf32(node, {}, {}, {}, "tf32"), f16(node, {}, {}, {}, "f16");
+  const OpId op = named(singles, "b0.attn.qkv");
+  CHECK(std::abs(tf32.op_ns(singles, op) - 3000 - 2.5 * bf16) <= 3);
+  CHECK(tf32.time_source(singles, op) == TimeSource::kExtrapolated);
+  CHECK(std::abs(f16.op_ns(halves, named(halves, "b0.attn.qkv")) - 3000 - 2.5 * bf16) <= 3);
+}
+
 TEST_CASE("collectives inside a node take their table's time; between nodes their closed form") {
   const Graph graph = step_of(DType::kF16);
   OpId a2a;
