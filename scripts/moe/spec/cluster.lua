@@ -241,21 +241,6 @@ local function load_file(name, count)
   return data
 end
 
---- Returns the cluster with `given` in place of the fields that the recipe gave, of which those in
---- the set `changed` differ.
-function M.with(cluster, given, changed, at)
-  local own = cluster.own and schema.merged(cluster.own, changed)
-  if own and changed.nodes then  -- a built-in cluster has its rates for this number of nodes
-    local data = load_file(cluster.path:match "[^.]*$", given.nodes)
-    for name, value in pairs(data) do
-      if own[name] == nil and name ~= "doc" then
-        given = schema.merged(given, { [name] = value })
-      end
-    end
-  end
-  return resolve(own and with_own(given, own, cluster.path, at) or given, cluster.path, at)
-end
-
 -- Returns a built-in cluster's link with the fields that the recipe gives in place of its own. A
 -- rate takes the place of its peak and achieved share, and the other way round.
 local function link_with(own, given)
@@ -271,6 +256,26 @@ local function link_with(own, given)
   return out
 end
 
+-- Returns the fields of a built-in cluster of `count` nodes, with the recipe's own in place of its.
+local function built_in(name, own, count)
+  local data = load_file(name, count)
+  data.doc, data.name = nil, name
+  local all = schema.merged(data, own)
+  for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
+  return all
+end
+
+--- Returns the cluster with `given` in place of the fields that the recipe gave, of which those in
+--- the set `changed` differ.
+function M.with(cluster, given, changed, at)
+  local own = cluster.own and schema.merged(cluster.own, {})
+  if not own then return resolve(given, cluster.path, at) end
+  for name in pairs(changed) do own[name] = given[name] end
+  -- Its rates may depend on the number of nodes.
+  if changed.nodes then given = built_in(cluster.path:match "[^.]*$", own, given.nodes) end
+  return resolve(with_own(given, own, cluster.path, at), cluster.path, at)
+end
+
 local function named(name)
   return function(t)
     local at = errors.here()
@@ -278,11 +283,8 @@ local function named(name)
     if type(t) ~= "table" then
       schema.refuse(path, t, "a table of the cluster's fields, for example { nodes = 2 }", at)
     end
-    local data = load_file(name, schema.field(M.FIELDS.nodes, t.nodes, path .. ".nodes", at))
-    data.doc, data.name = nil, name
-    local all = schema.merged(data, t)
-    for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
-    return resolve(with_own(all, t, path, at), path, at, nil, t)
+    local count = schema.field(M.FIELDS.nodes, t.nodes, path .. ".nodes", at)
+    return resolve(with_own(built_in(name, t, count), t, path, at), path, at, nil, t)
   end
 end
 

@@ -58,6 +58,13 @@ test("a setting does what the same value in the recipe does", function()
     expect.equal(#w.plans, #by_hand.plans, name)
     for p, spec in ipairs(w.plans) do expect.equal(plain(spec), plain(by_hand.plans[p]), name) end
   end
+  -- Rates that follow the number of nodes do so beside a field of the link that the recipe gives.
+  local function with_nic(nodes)
+    return (recipe():gsub("nodes = p%.n", ("nodes = %s, nic = { latency_us = 3 }"):format(nodes)))
+  end
+  local by_hand = expect.runs(with_nic "4")
+  local w = expect.runs(with_nic "p.n", { set = { ["cluster.nodes"] = "4" } })
+  for p, spec in ipairs(w.plans) do expect.equal(plain(spec), plain(by_hand.plans[p])) end
 end)
 
 test("a factor is of each point's own value, and keeps a peak's assumed share", function()
