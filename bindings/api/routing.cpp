@@ -108,7 +108,8 @@ int trace_import(lua_State* L) {
       : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
       : format == "rank_loads"
           ? trace_of_rank_loads(named.at(0), k, where, values.value("node", int64_t{0}),
-                                values.value("experts_per_rank", int64_t{1}), f.flag("even", false))
+                                values.value("experts_per_rank", int64_t{1}), f.flag("even", false),
+                                experts)
       : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
                                     : trace_of_csv(named.at(0), experts, k);
   const std::filesystem::path to = files.writable(f.text("to"));

@@ -503,6 +503,22 @@ TEST_CASE("rows of a node's ranks are of its own tokens, and what is beyond come
         std::vector<uint32_t>{2, 2, 0, 0, 2, 2, 0, 0, 0, 0, 2, 2, 0, 0, 2, 2});
 }
 
+TEST_CASE("nodes that compute only their own rows have the same experts") {
+  const std::string head = "iter,layer,rank,token_num\n";
+  const std::string rows = head + "0,0,0,6\n0,0,1,2\n0,0,2,4\n0,0,3,4\n";
+  const NamedText own = {"l.csv", rows};
+  const Trace t = trace_of_rank_loads(own, 1, {}, 2, 1, false, 2);
+  CHECK(t.experts == 2);
+  CHECK(t.counts == std::vector<uint32_t>{3, 1, 3, 1, 2, 2, 2, 2});
+  CHECK(trace_of_rank_loads(own, 1, {}, 2, 1, false, 4).experts == 4);
+  CHECK_THROWS_WITH(trace_of_rank_loads(own, 1, {}, 2, 1, false, 3),
+                    Contains("experts = 3, allowed: 4, or 2, which each node of 2 ranks has once"));
+  const std::string left = head + "0,0,0,9\n0,0,1,3\n0,0,2,4\n0,0,3,0\n";
+  const NamedText across = {"l.csv", left};
+  CHECK_THROWS_WITH(trace_of_rank_loads(across, 1, {}, 2, 1, false, 2),
+                    Contains("compute rows that are not their own"));
+}
+
 TEST_CASE("rank loads that are incomplete, doubled or of two methods are refused by line") {
   const std::string head = "iter,layer,rank,token_num\n";
   CHECK_THROWS_WITH(

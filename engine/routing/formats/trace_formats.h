@@ -84,11 +84,13 @@ std::vector<std::pair<std::string, std::string>> token_imbalance_of_trace(const 
 /// all) are a node and compute rows of their own node, from each of its ranks equally many (but for
 /// one); what a node computes beyond its own rows comes in equal shares of its ranks from the nodes
 /// that compute less, in order. even: all experts get as many rows, but for one. k: choices per
-/// token. Throws UserError naming the line for a missing column, a cell that is no number, and a
-/// row that is there twice; for a row that is missing, rows of a layer that k times the ranks does
-/// not divide, and a node that does not divide the ranks.
+/// token. experts: those of the trace; 0: all, or node times experts_per_rank, where every node
+/// has the same experts and computes only rows of its own (expert groups of a node). Throws
+/// UserError naming the line for a missing column, a cell that is no number, and a row that is
+/// there twice; for a row that is missing, rows of a layer that k times the ranks does not divide,
+/// a node that does not divide the ranks, and another number of experts.
 Trace trace_of_rank_loads(const NamedText& file, int64_t k,
                           const std::map<std::string, std::string>& where, int64_t node = 0,
-                          int64_t experts_per_rank = 1, bool even = false);
+                          int64_t experts_per_rank = 1, bool even = false, int64_t experts = 0);
 
 }  // namespace moe

@@ -168,11 +168,31 @@ void deal_layer(Deal d, const std::vector<int64_t>& rows) {
   }
 }
 
+/// Makes the counts of nodes whose rows are all their own those of experts that each node has once.
+/// Throws UserError for a row that leaves its node.
+void share_experts(Trace& t, int64_t held, int64_t node, const std::string& file) {
+  std::vector<uint32_t> shared(t.counts.size() / index(t.experts / held));
+  for (size_t i = 0; i < t.counts.size(); ++i) {
+    const auto expert = static_cast<int64_t>(i) % t.experts;
+    const auto row = static_cast<int64_t>(i) / t.experts;
+    if (expert / held == row % t.ranks / node) {
+      shared[index(row * held + expert % held)] = t.counts[i];
+    } else if (t.counts[i] != 0) {
+      throw user_error(
+          "{}: nodes of {} ranks compute rows that are not their own, so that they cannot have "
+          "{} experts each; omit experts",
+          file, node, held);
+    }
+  }
+  t.counts = std::move(shared);
+  t.experts = held;
+}
+
 }  // namespace
 
 Trace trace_of_rank_loads(const NamedText& file, int64_t k,
                           const std::map<std::string, std::string>& where, int64_t node,
-                          int64_t experts_per_rank, bool even) {
+                          int64_t experts_per_rank, bool even, int64_t experts) {
   const RankLoads loads = read(file, where);
   if (loads.empty()) throw user_error("{}: no row has what `where` states", file.name);
   const std::vector<int64_t> steps = values_of<0>(loads), layers = values_of<1>(loads),
@@ -190,6 +210,11 @@ Trace trace_of_rank_loads(const NamedText& file, int64_t k,
   if (node == 0) node = t.ranks;
   if (node < 1 || t.ranks % node != 0) {
     throw user_error("{}: node = {}, allowed: a divisor of its {} ranks", file.name, node, t.ranks);
+  }
+  const int64_t held = node * experts_per_rank;  // by a node
+  if (experts != 0 && experts != held && experts != t.experts) {
+    throw user_error("{}: experts = {}, allowed: {}, or {}, which each node of {} ranks has once",
+                     file.name, experts, t.experts, held, node);
   }
   t.blocks.assign(layers.begin(), layers.end());
   check_room(t, t.experts * static_cast<int64_t>(loads.size()), file.name);
@@ -217,6 +242,7 @@ Trace trace_of_rank_loads(const NamedText& file, int64_t k,
                  rows);
     }
   }
+  if (experts != 0 && experts != t.experts) share_experts(t, held, node, file.name);
   finish_trace(t, file.name);
   return t;
 }

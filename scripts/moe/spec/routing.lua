@@ -118,7 +118,9 @@ M.IMPORT = {
     doc = "files to read: megatron, one per rank; token_imbalance, the manifest.json of each step "
       .. "and layer; other formats, one file" },
   experts = { type = "integer", lo = 1, hi = 65535,
-    doc = "number of experts of a layer; default: the highest expert in the files" },
+    doc = "number of experts of a layer; default: the highest expert in the files; of rank_loads: "
+      .. "those of all ranks (the default), or of one node, if each node has all experts and "
+      .. "computes only rows of its own (ep = node)" },
   k = { type = "integer", lo = 1, hi = 65535,
     doc = "choices per token, for formats that do not state this number; default: 1" },
   where = { type = "table", as = "table<string, string>",
@@ -188,7 +190,7 @@ end
 local function import(t)
   local at, path = errors.here(), "moe.trace.import"
   local c = schema.check(M.IMPORT, t, path, at)
-  only(c, { experts = { csv = true, megatron = true },
+  only(c, { experts = { csv = true, megatron = true, rank_loads = true },
     k = { csv = true, tensorrt = true, rank_loads = true }, where = { rank_loads = true },
     node = { rank_loads = true }, experts_per_rank = { rank_loads = true },
     even = { rank_loads = true } }, path, at)
