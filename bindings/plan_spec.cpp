@@ -17,6 +17,7 @@
 #include "engine/base/utf8.h"
 #include "engine/cost/stack.h"
 #include "engine/profile/predict.h"
+#include "engine/routing/workload.h"
 #include "engine/sim/routed_step.h"
 
 namespace moe::lua {
@@ -326,22 +327,6 @@ std::string sample_key(const PlanHandle& handle, const PlanSpec& spec) {
       fmt::join(model.moe_blocks, ","), model.vocab);
 }
 
-/// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
-/// distinguish layers.
-void sample_even(Host& host, PlanSpec& spec, PlanHandle& handle) {
-  if (spec.model->num_moe_layers() == 0) return;
-  const std::string key = sample_key(handle, spec) + "even scores";
-  const MeanRouting even = *host.kept<MeanRouting>(key, [&] {
-    return even_routing(
-        gate_use(sampled_gate(host, handle, spec), spec.gate, *spec.model, spec.num_ranks),
-        handle.gate ? spec.model->num_moe_layers() : 1);
-  });
-  if (even.sources == 0) return;
-  spec.work.slot_occupancy = std::max(
-      1e-6, handle.gate ? even.slot_occupancy : spec.work.slot_occupancy * even.of_balanced);
-  if (spec.routing == nullptr) handle.routing.sample = even;
-}
-
 /// Makes the gate choose by the scores of `law`. timed: whether the plan's ops have times, for
 /// which the gate is sampled.
 void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool timed,
@@ -352,6 +337,27 @@ void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool t
   });
   if (!timed || spec.model->num_moe_layers() == 0) return;
   handle.routing.sample = mean_routing(*spec.routing, last_layer(spec));
+}
+
+/// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
+/// distinguish layers. A gate that asks whose tokens it gets has no mean that all ranks could take:
+/// where `simulated`, it runs for each rank instead, on scores that favour no expert.
+void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle) {
+  if (spec.model->num_moe_layers() == 0) return;
+  const std::string key = sample_key(handle, spec) + "even scores";
+  const MeanRouting even = *host.kept<MeanRouting>(key, [&] {
+    return even_routing(
+        gate_use(sampled_gate(host, handle, spec), spec.gate, *spec.model, spec.num_ranks),
+        handle.gate ? spec.model->num_moe_layers() : 1);
+  });
+  if (even.sources == 0) return;
+  if (even.reads_source && simulated) {
+    auto law = std::make_shared<const RoutingModel>(workload("zipf", {{"s", 0}}, 1));
+    return route_by_scores(host, std::move(law), true, spec, handle);
+  }
+  spec.work.slot_occupancy = std::max(
+      1e-6, handle.gate ? even.slot_occupancy : spec.work.slot_occupancy * even.of_balanced);
+  if (spec.routing == nullptr) handle.routing.sample = even;
 }
 
 /// Sets the plan's gate: one that gives the choices of `routing`; without a routing model, or with
@@ -388,7 +394,9 @@ void sample_gate(Host& host, const Fields& fields, std::shared_ptr<const Routing
   }
   const bool timed = fields.at("cost").text("kind") != "none";
   if (routing) route_by_scores(host, std::move(routing), timed, spec, handle);
-  if (timed && fields.flag("sample", false)) sample_even(host, spec, handle);
+  if (timed && fields.flag("sample", false)) {
+    sample_even(host, fields.at("cost").text("kind") == "roofline", spec, handle);
+  }
 }
 
 /// Returns ModelSpec::rows_bound of a simulated plan whose model gives none: the rows of the

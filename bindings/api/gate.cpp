@@ -183,6 +183,12 @@ int context_number(lua_State* L) {
   return 1;
 }
 
+int context_first_token(lua_State* L) {
+  const GateInput& in = *check_call(L, kContextType).in;
+  if (in.reads_source != nullptr) *in.reads_source = true;
+  return context_number<&GateInput::first_token, 1>(L);
+}
+
 // Pushes the field `name` of ctx, a value that was made with ctx and is kept in its environment.
 int kept_with_context(lua_State* L, const char* name) {
   check_call(L, kContextType);
@@ -262,7 +268,7 @@ void open_gate(lua_State* L) {
        context_number<&GateInput::layer, 1>},
       {"first_token", "integer",
        "number of token 1 of this call among the tokens of all ranks, from 1",
-       context_number<&GateInput::first_token, 1>},
+       context_first_token},
       {"ids", "moe.TokenIds", "numbers of the tokens in the vocabulary", context_ids},
       {"rng", "moe.Rng", "random numbers that depend only on --seed, step, layer and first_token",
        context_rng},

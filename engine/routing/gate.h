@@ -41,6 +41,9 @@ struct GateInput {
   int64_t step = 0;
   int64_t layer = 0;         // the model's block, from 0; blocks without experts count too
   ExpertGroups groups = {};  // for a gate that puts other scores in the place of `scores`
+  /// Set to true by a gate that reads first_token for other ends than randomness, and so may route
+  /// the tokens of each rank in another way; null where nobody asks.
+  bool* reads_source = nullptr;
 };
 
 /// The index maps of one rank's routing, owned by the caller. K = columns = most choices per token.

@@ -18,6 +18,8 @@ namespace {
 constexpr int64_t kEvenTokens = kMostSources * kMostTokens, kEvenScores = int64_t{1} << 22;
 // The scores of all sources under a law, unless these are too few sources.
 constexpr int64_t kLawScores = int64_t{1} << 23, kFewestSources = 4;
+// The fewest tokens of a source where all ranks are sources.
+constexpr int64_t kFewestTokens = 256;
 // The scores of one call of a gate, few enough for the processor's cache.
 constexpr int64_t kPartScores = int64_t{1} << 18;
 constexpr int64_t kFewExperts = 64;
@@ -84,9 +86,11 @@ void route_part(const GateUse& use, const Source& source, const GateInput& part,
   tally.used = std::move(counts);
 }
 
-/// Routes the tokens of a source, with the same scores in all layers.
-void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
+/// Routes the tokens of a source, with the same scores in all layers. Returns whether the gate read
+/// whose tokens they are.
+bool route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
                   std::vector<Tally>& layers) {
+  bool reads_source = false;
   const bool by_best = needs_best(use);
   const bool scored = use.gate.chooser != Chooser::kRule && !by_best;
   const int64_t part = scored && may_be_cut(use.gate)
@@ -104,7 +108,8 @@ void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
                     .ids = ids.data(),
                     .first_token = source.rank % use.ranks * use.tokens + first,
                     .step = source.step,
-                    .groups = use.groups};
+                    .groups = use.groups,
+                    .reads_source = &reads_source};
     if (scored) {
       law.write(use.gate.scores, first, in.tokens, scores.data());
       limit_to_groups(use.groups, std::span(scores).first(index(in.tokens * use.experts)),
@@ -120,6 +125,7 @@ void route_source(const GateUse& use, const Source& source, const ScoreLaw& law,
       route_part(use, source, in, best, layer);
     }
   }
+  return reads_source;
 }
 
 int64_t square(int64_t n) {
@@ -196,14 +202,24 @@ class GatedRouting {
           "most {} are allowed",
           use_.gate.name, use_.columns, kMostColumns);
     }
-    const int64_t sources = law_sources(query);
+    bool reads_source = false;
+    Sample sample = run(query, law_sources(query), kMostTokens, reads_source);
+    if (!reads_source || sample.choices.sources == query.ranks) return sample;
+    const int64_t tokens =
+        std::clamp(kMostSources * kMostTokens / query.ranks, kFewestTokens, kMostTokens);
+    return run(query, query.ranks, tokens, reads_source);
+  }
+
+  /// Runs the gate for the first `tokens` tokens of the first `sources` ranks. Sets `reads_source`
+  /// where it asks whose they are.
+  Sample run(const RoutingQuery& query, int64_t sources, int64_t tokens, bool& reads_source) const {
     Sample sample = {ExpertCounts(sources, use_.experts), ExpertCounts(sources, use_.experts)};
     for (int64_t r = 0; r < sources; ++r) {
       const ScoreLaw law = law_->scores(query, r);
       if (law.tokens == 0) continue;
-      const Source source = source_of(use_, r, query.step, law.tokens, kMostTokens);
+      const Source source = source_of(use_, r, query.step, law.tokens, tokens);
       std::vector<Tally> layer = {tally_of(use_, query.layer)};
-      route_source(use_, source, law, layer);
+      reads_source |= route_source(use_, source, law, layer);
       const double scale = static_cast<double>(law.tokens) / static_cast<double>(source.tokens);
       const auto scaled = [&](auto n) { return std::llround(scale * static_cast<double>(n)); };
       for (int64_t e = 0; e < use_.experts; ++e) {
@@ -233,7 +249,8 @@ MeanRouting even_routing(const GateUse& use, int64_t layers) {
     std::vector<Tally> tallies;
     for (int64_t l = 0; l < layers; ++l) tallies.push_back(tally_of(use, l));
     const uint32_t key = stream_key(kSeed, RandomStream::kScores, {source.rank});
-    route_source(use, source, even_scores(use.experts, source.tokens, key), tallies);
+    mean.reads_source |=
+        route_source(use, source, even_scores(use.experts, source.tokens, key), tallies);
     for (const Tally& tally : tallies) {
       choices += std::accumulate(tally.choices.begin(), tally.choices.end(), int64_t{0});
       kept += std::accumulate(tally.used.begin(), tally.used.end(), int64_t{0});

@@ -27,7 +27,8 @@ struct GateUse {
   std::function<int64_t(int64_t layer)> block;
 };
 
-/// The most source ranks of a sample, and under a law the most tokens of each.
+/// The most source ranks of a sample of a gate that does not ask whose tokens it gets, and under a
+/// law the most tokens of each.
 constexpr int64_t kMostSources = 16, kMostTokens = 4096;
 
 /// What a gate does, on average over the source ranks and layers of a sample.
@@ -40,6 +41,7 @@ struct MeanRouting {
   /// Kept choices divided by those that a gate with balanced choices would keep: k per token, or as
   /// many as there are slots. Exactly 1 where nothing is dropped.
   double of_balanced = 1;
+  bool reads_source = false;  // as in GateInput: the mean says too little of such a gate
 };
 
 /// Runs the gate at step 0 in the first `layers` MoE layers. A source has all tokens of a rank, but
@@ -52,8 +54,9 @@ MeanRouting even_routing(const GateUse& use, int64_t layers);
 /// gate runs for the first ranks, as many as have about eight million scores in all, but at least 4
 /// and at most 16, and for the first 4,096 tokens of each: the counts of more tokens are in
 /// proportion, and so is the capacity in the sample. A further rank has the counts of one of these
-/// ranks, which is drawn at random. The results of each step and layer are kept. Requires:
-/// law->scores is not null. Not for several threads at a time. loads and kept throw the errors of
+/// ranks, which is drawn at random. A gate that reads whose tokens it gets (GateInput) runs for all
+/// ranks, and for at least 256 tokens of each. The results of each step and layer are kept.
+/// Requires: law->scores is not null. Not for several threads at a time. loads and kept throw the errors of
 /// the gate and of the law.
 RoutingModel gated_routing(GateUse use, std::shared_ptr<const RoutingModel> law);
 /// Returns the mean of a gated_routing() over all ranks in one step and layer.

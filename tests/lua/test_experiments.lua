@@ -322,6 +322,10 @@ N = #moe.run(e).runs
   assert(w.message:find("; refused: 4, run: 1", 1, true), w.message)
   expect.equal({ w.globals.N, #w.results.runs, #w.results.experiments[1].refused }, { 1, 1, 4 })
   expect.equal(w.results.experiments[1].planned, 1)
+  -- What was to be executed is no row of the simulated table.
+  w = world.run(text:format(', run = { "simulate", { "cpu", ranks = 2, steps = 2 } }'), {}, "run",
+    one_system)
+  expect.equal(select(2, w.output:gsub("tutel +refused", "")), 3)
   -- Where nothing is left, the first error is the recipe's.
   w = world.run(text:format(', run = { { "cpu", ranks = 5, steps = 2 } }'), {}, "run")
   expect.failed(w, 6, "model.experts: 6 experts cannot be spread evenly over 5 ranks")

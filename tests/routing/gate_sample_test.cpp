@@ -271,6 +271,24 @@ TEST_CASE("further ranks have the counts of sampled ones, the same for every que
   CHECK(all == first);
 }
 
+TEST_CASE("a gate that reads whose tokens it gets runs for every rank") {
+  // The tokens of each pair of ranks go to an expert of the pair's own.
+  Gate gate = rare_second();
+  gate.fixed_k = 1;
+  gate.route = [](const GateInput& in, RoutingBuilder& out) {
+    if (in.reads_source != nullptr) *in.reads_source = true;
+    for (int64_t t = 0; t < in.tokens; ++t) out.take(t, (in.first_token + t) / 8192);
+  };
+  const GateUse use = use_of(gate, 40, 4096, 20, 1, 0);
+  CHECK(even_routing(use, 1).reads_source);
+  CHECK_FALSE(even_routing(use_of(rare_second(), 40, 4096, 20, 2, 0), 1).reads_source);
+  const RoutingQuery q = {.ranks = 40, .tokens = 4096, .experts = 20, .k = 1};
+  const ExpertCounts loads = gated_routing(use, law_of("zipf", {{"s", 0}})).loads(q);
+  for (int64_t r = 0; r < 40; ++r) {
+    for (int64_t e = 0; e < 20; ++e) CHECK(loads.at(r, e) == (e == r / 2 ? 4096 : 0));
+  }
+}
+
 TEST_CASE("tokens that do not choose are not shown to the gate") {
   const auto law = law_of("zero_token_rank", {});
   const RoutingQuery q = {.ranks = 4, .tokens = 50, .experts = 5, .k = 2};

@@ -53,13 +53,13 @@ local function within(all, where, f, ...)
 end
 
 -- Returns what f(...) returns. If f raises a user error, appends { point, system = its name,
--- entry = its number in `run`, reason } to the list `refused` and returns nil.
-local function allowed(refused, point, system, entry, f, ...)
+-- entry = its number in `run` and its executor, reason } to the list `refused` and returns nil.
+local function allowed(refused, point, system, entry, executor, f, ...)
   local ok, result = pcall(f, ...)
   if ok then return result end
   if core.kind_of(result) ~= "user" then error(result, 0) end
   refused[#refused + 1] = { point = point, system = system, entry = entry,
-    reason = result.message }
+    executor = executor, reason = result.message }
 end
 
 --- Raises the error for which the first of `refused` was refused, with `more` appended.
@@ -225,8 +225,8 @@ local function jobs_of(e, entry, cases, refused)
     local real = train.is_real(entry.kind)
     local names = {}
     for i, system in ipairs(case.systems) do names[i] = system.name end
-    local jobs = allowed(here, case.point, table.concat(names, ", "), entry.index, within,
-      { case.point }, {}, real and real_jobs or simulate_jobs, e, entry, case)
+    local jobs = allowed(here, case.point, table.concat(names, ", "), entry.index,
+      entry.kind, within, { case.point }, {}, real and real_jobs or simulate_jobs, e, entry, case)
     for _, job in ipairs(jobs or {}) do
       local key = real and key_of(job) or #all
       if not by_key[key] then
@@ -243,7 +243,8 @@ end
 
 --- As within(), but a user error is appended to `refused`, and then nil is returned.
 function M.try(refused, job, f, ...)
-  return allowed(refused, job.points[1], job.system.name, job.index, M.within, job, f, ...)
+  return allowed(refused, job.points[1], job.system.name, job.index,
+    job.entry and job.entry.kind or "simulate", M.within, job, f, ...)
 end
 
 --- Returns what f(...) returns. Errors that f raises name the job's system and point.
@@ -352,7 +353,7 @@ function M.all(e, over, params, refused)
   for _, point in ipairs(points.product(over)) do
     core.load_on()
     local label = points.labels(point)
-    cases[#cases + 1] = allowed(refused, label, "-", nil, within, { label }, {}, resolve_case, e,
+    cases[#cases + 1] = allowed(refused, label, "-", nil, nil, within, { label }, {}, resolve_case, e,
       point, params)
   end
   if #cases == 0 and refused[1] then M.refuse(refused) end

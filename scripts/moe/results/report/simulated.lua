@@ -25,7 +25,8 @@ end
 
 --- Returns the table of steps of groups of runs; the runs of a group differ only in the system.
 --- Where steps differ it has their median and range, and under a skewed routing the imbalance: the
---- rows of each layer's busiest device over the mean. refused: as results.json has it.
+--- rows of each layer's busiest device over the mean. refused: as results.json has it; it has no
+--- row here for what was to be executed.
 function M.rows(groups, names, refused)
   local differ = any(groups, format.steps_differ)
   local skewed = any(groups, function(run) return (run.load_imbalance or 1) > SKEWED end)
@@ -47,11 +48,14 @@ function M.rows(groups, names, refused)
         run.load_imbalance and ("%.2f"):format(run.load_imbalance) or "-")
     end
   end
-  if #refused > 0 then rows[#rows + 1] = {} end
+  local last = #rows
   for _, r in ipairs(refused) do
-    local row = format.append(format.point_cells(r, names), { r.system, "refused" })
-    while #row < #rows[1] do row[#row + 1] = "-" end
-    rows[#rows + 1] = row
+    if (r.executor or "simulate") == "simulate" then
+      if #rows == last then rows[#rows + 1] = {} end
+      local row = format.append(format.point_cells(r, names), { r.system, "refused" })
+      while #row < #rows[1] do row[#row + 1] = "-" end
+      rows[#rows + 1] = row
+    end
   end
   return rows
 end
