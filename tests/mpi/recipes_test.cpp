@@ -213,7 +213,8 @@ TEST_CASE("what ranks in several processes cannot have is refused at the recipe'
   INFO(ranks.text);
   CHECK(ranks.status == 1);
   CHECK_THAT(ranks.text,
-             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started"));
+             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started") &&
+                 Contains("by mpirun -n 3"));
   const JobEnd link = run_text(folder, "train { link = { bytes_per_s = 1e8 } }");
   INFO(link.text);
   CHECK(link.status == 1);
