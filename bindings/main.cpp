@@ -235,18 +235,17 @@ Failed dispatch(int argc, char** argv, int& status) {
     return std::nullopt;
   }
   moe::lua::HostOptions& options = given.options;
-  const moe::Launch launch = moe::launch();
-  const bool in_job = launch.by != moe::Launch::By::kAlone;
+  const std::optional<int64_t> launched = moe::launched_rank();
   const bool out_given = given.out->count() > 0;
-  if (in_job && given.run->parsed()) {
+  if (launched && given.run->parsed()) {
     status = run_in_job(options, [&](const auto& o) { return run_recipe(o, out_given); });
     return std::nullopt;
   }
-  if (in_job && given.calibrate->parsed() && options.device == "cuda") {
+  if (launched && given.calibrate->parsed() && options.device == "cuda") {
     status = run_in_job(options, [&](const auto& o) { return run_to_file(o, given.machine_file); });
     return std::nullopt;
   }
-  if (in_job && launch.rank != 0) return std::nullopt;  // commands below run on rank 0 only
+  if (launched.value_or(0) != 0) return std::nullopt;  // commands below run on rank 0 only
   if (options.mode == "doctor") {
     std::cout << moe::lua::doctor_text(options.scripts_dir, options.cache) << std::flush
               << moe::lua::reading_text(moe::read_machine(3));
@@ -266,12 +265,6 @@ int main(int argc, char** argv) {
   int status = kDone;
   Failed failure = attempt([&] { return dispatch(argc, argv, status); });
   if (!failure) return status;
-  const moe::Launch launch = moe::launch();
-  if (launch.rank == 0) return report(*failure);
-  // Rank 0 fails in the same way and prints it, except where ranks that torchrun's variables start
-  // could not connect: there may be no rank 0, so each process prints its failure.
-  if (launch.by != moe::Launch::By::kVariables || failure->kind != "run")
-    return status_of(*failure);
-  failure->message = fmt::format("rank {}: {}", launch.rank, failure->message);
-  return report(*failure);
+  // Where other ranks fail before they are connected, rank 0 fails in the same way and prints it.
+  return moe::launched_rank().value_or(0) == 0 ? report(*failure) : status_of(*failure);
 }

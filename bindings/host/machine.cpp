@@ -126,11 +126,9 @@ std::string doctor_text(const std::string& scripts_dir, const std::string& cache
       line(first ? "executors" : "", fmt::format("{}: {}", def.name, def.doc));
     first = false;
   }
-  line("MPI", mpi_library().empty()
-                  ? "none in this build; with libopenmpi-dev and openmpi-bin it "
-                    "runs one rank per process under mpirun or srun, without under "
-                    "torchrun alone"
-                  : mpi_library());
+  line("MPI", mpi_library().empty() ? "none in this build; with libopenmpi-dev and openmpi-bin it "
+                                      "runs one rank per process under mpirun or srun"
+                                    : mpi_library());
   line("gpu", no_gpu.empty() ? cuda_gpu() : no_gpu + "; plans for GPU clusters are simulated");
   line("profile cache", cache);
   line("", cache_line(cache));

@@ -13,8 +13,8 @@ void check_processes(const Plan& plan, const RunOptions& options) {
   if (options.processes->size() != plan.graph.num_ranks) {
     throw user_error(
         "ranks: the plan has {} ranks, but {} processes of one rank each were started; start one "
-        "process per rank",
-        plan.graph.num_ranks, options.processes->size());
+        "process per rank: mpirun -n {}",
+        plan.graph.num_ranks, options.processes->size(), plan.graph.num_ranks);
   }
   if (options.emulate_link) {
     throw user_error(

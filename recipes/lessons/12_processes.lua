@@ -1,11 +1,9 @@
 -- Lesson 12. How do I train with a process per rank? The recipe is as for one process; a launcher
 -- starts it several times. Rank 0 alone prints.
--- Run it as threads of one process, under mpirun, or by the variables that torchrun sets:
+-- Run it as threads of one process, or under mpirun:
 --   build/release/moebench run recipes/lessons/12_processes.lua  (under a second)
 --   mpirun -n 2 build/release/moebench run recipes/lessons/12_processes.lua  (under a second)
---   for r in 0 1; do RANK=$r WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=29500 \
---     build/release/moebench run recipes/lessons/12_processes.lua & done; wait  (under a second)
--- Try next: four ranks (--ranks 4, and -n 4 or WORLD_SIZE=4); steps = 100000, then kill one of the
+-- Try next: four ranks (--ranks 4, and -n 4); steps = 100000, then kill one of the
 -- processes: the others name it and end.
 local moe = require "moe"
 

@@ -1,6 +1,6 @@
 // What a turn of lanes that choose while the step runs costs its members, without any transfer:
-// started plainly for 2 and 4 ranks that are threads, under mpirun (or by torchrun's variables) for
-// as many processes as there are. Median [lowest quarter, highest quarter] of all ranks' samples:
+// started plainly for 2 and 4 ranks that are threads, under mpirun for as many processes as there
+// are. Median [lowest quarter, highest quarter] of all ranks' samples:
 //   after a turn   from the end of a transfer on a rank to its next turn, all ops being ready
 //   after a post   from the time at which all ranks post an op, the network idle, to the turn
 #include <fmt/format.h>
@@ -134,7 +134,7 @@ void processes(const Program& p) {
 
 int main() {
   const Program program;
-  if (launch().by == Launch::By::kAlone) {
+  if (!launched_rank()) {
     threads(program, 2);
     threads(program, 4);
   } else {

@@ -5,9 +5,9 @@ that what was finished is kept.
     tests/interrupts/interrupts.py --binary build/release/moebench --seed 1 --count 200
 
 Kinds of runs, in turn (--kinds names some): a sweep of 300 simulations, a script of simulations
-one by one, a training on CPU ranks, a script that trains by itself, and two processes by MPI and
-over TCP, where the signal goes to one of the ranks or to mpirun. After each: the exit status is 3,
-or 0 where the run was through, or that of the signal where it came before anything began; every run
+one by one, a training on CPU ranks, a script that trains by itself, and two processes by MPI,
+where the signal goes to one of the ranks or to mpirun. After each: the exit status is 3, or 0
+where the run was through, or that of the signal where it came before anything began; every run
 that was finished before the signal stands in what was written; `moebench report` works on it; no
 process is left. It prints the times from the signal to the exit, and exits with 1 where a check
 failed. Apart from ctest, as it takes a while.
@@ -66,7 +66,7 @@ return moe.experiment { name = "job", model = model(), systems = { moe.system "r
 """,
 }
 # Of the instants, in seconds; sweeps and scripts take what they take.
-SPANS = {"sweep": 0, "script": 0, "train": 6, "trainscript": 3, "mpi": 5, "tcp": 5}
+SPANS = {"sweep": 0, "script": 0, "train": 6, "trainscript": 3, "mpi": 5}
 # A sweep or a script may end before the signal. Where more than this share of them did, little was
 # interrupted: the run whose duration was measured was far slower than the others.
 MOST_THROUGH = 0.5
@@ -99,7 +99,7 @@ def alive(word):
 
 
 class Run:
-    """One start of the program, or of a job of two."""
+    """One start of the program, alone or under mpirun."""
 
     def __init__(self, kind, args, folder):
         self.kind, self.args, self.out = kind, args, folder / "out"
@@ -114,33 +114,25 @@ class Run:
         self.marks = 0  # of a script: how many it has said are finished
 
     def start(self):
-        environments = [{}]
         command = self.command
         if self.kind == "mpi":
             command = ["mpirun", "--oversubscribe", "--allow-run-as-root", "--mca",
                        "btl_vader_single_copy_mechanism", "none", "-n", "2"] + command
-        elif self.kind == "tcp":
-            port = str(random.randrange(20000, 30000))
-            environments = [{"RANK": str(r), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1",
-                             "MASTER_PORT": port, "MOEBENCH_CONNECT_S": "5"} for r in range(2)]
-        self.processes = [subprocess.Popen(command, env=dict(os.environ, **e), stdout=self.log,
-                                           stdin=subprocess.DEVNULL, stderr=subprocess.PIPE)
-                          for e in environments]
-        self.readers = [threading.Thread(target=self.read, args=(p,)) for p in self.processes]
-        for reader in self.readers:
-            reader.start()
+        self.process = subprocess.Popen(command, stdout=self.log, stdin=subprocess.DEVNULL,
+                                        stderr=subprocess.PIPE)
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
 
-    def read(self, process):
-        for line in process.stderr:
+    def read(self):
+        for line in self.process.stderr:
             self.log.write(line)
             self.marks += line.startswith(b"finished ")
 
     def targets(self):
         """Whom a signal may go to: name -> process id."""
-        found = {f"rank {i}": p.pid for i, p in enumerate(self.processes)}
         if self.kind != "mpi":
-            return found
-        found = {"mpirun": self.processes[0].pid}
+            return {"rank 0": self.process.pid}
+        found = {"mpirun": self.process.pid}
         for pid in alive(str(self.out)):
             try:
                 environment = pathlib.Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
@@ -152,23 +144,20 @@ class Run:
         return found
 
     def wait(self, seconds):
-        """Exit statuses, 128 + the signal's number for one that ended a process."""
-        until = time.monotonic() + seconds
-        for process in self.processes:
-            try:
-                process.wait(max(0.1, until - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Exit status, 128 + the signal's number for one that ended the process."""
+        try:
+            self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
         end = time.monotonic()
-        for reader in self.readers:
-            reader.join(2)
+        self.reader.join(2)
         self.log.flush()
-        return [p.returncode if p.returncode >= 0 else 128 - p.returncode
-                for p in self.processes], end
+        status = self.process.returncode
+        return status if status >= 0 else 128 - status, end
 
 
-def check(run, before, marks, statuses, number, target):
+def check(run, before, marks, status, number, target):
     """What is wrong after a run; before: the finished runs when the signal was sent."""
     wrong = []
     begun = before is not None
@@ -177,8 +166,8 @@ def check(run, before, marks, statuses, number, target):
         allowed |= {128 + number, 1}
     if target == "mpirun":  # says what its own signal is, or that a process ended so
         allowed |= {1, 128 + number, 128 + signal.SIGTERM, 128 + signal.SIGKILL}
-    if any(s not in allowed for s in statuses):
-        wrong.append(f"exit status {statuses}")
+    if status not in allowed:
+        wrong.append(f"exit status {status}")
     after = lines_of(run.out) or {}
     if set(before or {}) - set(after):
         wrong.append(f"lost of runs.jsonl: {sorted(set(before) - set(after))}")
@@ -213,18 +202,18 @@ def one(kind, args, rng, folder, span):
     targets = run.targets()
     target = rng.choice(sorted(targets))
     before, marks = lines_of(run.out), run.marks
-    through = any(p.poll() is not None for p in run.processes)
+    through = run.process.poll() is not None
     sent = time.monotonic()
     try:
         os.kill(targets[target], number)
     except ProcessLookupError:
         pass
-    statuses, end = run.wait(30)
-    wrong = check(run, before, marks, statuses, number, target)
+    status, end = run.wait(30)
+    wrong = check(run, before, marks, status, number, target)
     if through and SPANS[kind]:
         wrong.append("it had ended before the signal")
     return {"kind": kind, "signal": number.name, "to": target, "at_s": round(instant, 3),
-            "through": through, "finished": len(before or {}), "statuses": statuses,
+            "through": through, "finished": len(before or {}), "status": status,
             "took_s": round(end - sent, 3), "wrong": wrong}
 
 
@@ -235,9 +224,9 @@ def duration(kind, args, folder):
     run = Run(kind, args, folder)
     begin = time.monotonic()
     run.start()
-    statuses, end = run.wait(600)
-    if statuses != [0]:
-        sys.exit(f"{kind}: exit status {statuses} without a signal, see {folder}")
+    status, end = run.wait(600)
+    if status != 0:
+        sys.exit(f"{kind}: exit status {status} without a signal, see {folder}")
     return end - begin
 
 
@@ -279,7 +268,7 @@ def main():
         through = sum(d["through"] for d in some)
         statuses = {}
         for d in some:
-            statuses[str(d["statuses"])] = statuses.get(str(d["statuses"]), 0) + 1
+            statuses[d["status"]] = statuses.get(d["status"], 0) + 1
         print(f"{kind}: {len(some)} signals, {through} after the end, "
               f"median {statistics.median(times):.2f} s, most {max(times):.2f} s, "
               f"statuses {statuses}, {sum(bool(d['wrong']) for d in some)} failed")

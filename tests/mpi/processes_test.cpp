@@ -11,21 +11,17 @@ TEST_CASE(
   ends_well(4, "same_bits");
 }
 
-TEST_CASE("texts of any length go from rank 0 to all and back") {
+TEST_CASE("pieces of uneven and no size, and more than 64 MB both ways at once, arrive") {
+  ends_well(3, "large");
+}
+
+TEST_CASE("texts of any length go from rank 0 to all and back, and in a job of one process") {
+  ends_well(1, "texts");
   ends_well(3, "texts");
 }
 
 TEST_CASE("control messages come in the order in which each process sent them") {
   ends_well(3, "messages");
-}
-
-TEST_CASE("MPI's variables go before torchrun's") {
-  // By the latter, two processes with the same rank and a port that is not theirs.
-  const JobEnd end = mpirun(
-      2, "env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " MOE_JOB_RANKS " texts");
-  INFO(end.text);
-  CHECK(end.status == 0);
-  CHECK_THAT(end.text, Contains("ok"));
 }
 
 TEST_CASE("messages find the distance of two clocks") {
@@ -59,11 +55,14 @@ TEST_CASE("a process that stands still is named") {
   ends_badly(3, "stopped", "rank 1 has been silent for ");
 }
 
-TEST_CASE("a process that is killed ends the others") {
-  const JobEnd end = run_case(3, "killed");
-  INFO(end.text);
-  CHECK(end.status != 0);
-  CHECK_THAT(end.text, Contains("rank 1"));
+TEST_CASE("a process that is killed ends the others, also rank 0") {
+  for (const auto& [name, rank] : {std::pair("killed", "rank 1"), {"leader_killed", "rank 0"}}) {
+    const JobEnd end = run_case(3, name);
+    INFO(end.text);
+    CHECK(end.status != 0);
+    CHECK_THAT(end.text, Contains(rank));
+    CHECK(end.seconds < 10);
+  }
 }
 
 }  // namespace

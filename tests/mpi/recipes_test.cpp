@@ -1,7 +1,17 @@
 // The program under mpirun.
 #include <signal.h>
+#include <unistd.h>
 
-#include "tests/job/recipes.h"
+#include <catch2/catch.hpp>
+#include <chrono>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <string>
+#include <thread>
+
 #include "tests/mpi/job.h"
 
 namespace moe::test {
@@ -10,6 +20,81 @@ namespace {
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using nlohmann::json;
+
+/// Removed at the end.
+class Folder {
+ public:
+  explicit Folder(const std::string& name)
+      : path_(fs::temp_directory_path() / ("moebench-job-" + name + std::to_string(getpid()))) {
+    fs::remove_all(path_);
+    fs::create_directories(path_);
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string file(const std::string& name) const { return path_ / name; }
+  std::string write(const std::string& name, const std::string& text) const {
+    std::ofstream(file(name)) << text;
+    return file(name);
+  }
+
+ private:
+  fs::path path_;
+};
+
+std::string content(const std::string& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
+}
+
+json runs_in(const Folder& folder) {
+  return json::parse(content(folder.file("out/results.json")))["runs"];
+}
+
+std::string recipe_of(const std::string& name) {
+  return MOE_SOURCE_DIR "/tests/recipes/job/" + name;
+}
+
+/// Begins a recipe of eight lines: train(t) trains a small model on two ranks.
+const std::string kTrain = R"(
+local moe = require "moe"
+local function train(t)
+  local model = moe.model.gpt2_moe { vocab = 64, layers = t.layers or 2, hidden = 32, heads = 2,
+    seq = 16, batch_per_device = 2, experts_per_device = 1, capacity_factor = 1 }
+  return moe.train { model = model, ranks = t.ranks or 2, tokens = "reference", link = t.link,
+    system = t.system }
+end
+)";
+
+void check_once(const std::string& text, const std::string& part) {
+  const size_t at = text.find(part);
+  CHECK(at != std::string::npos);
+  CHECK(at == text.rfind(part));
+}
+
+/// What switch.lua printed are the reference's losses, drops and checksums, each once.
+void check_reference(const std::string& text) {
+  const json golden = json::parse(
+      content(MOE_SOURCE_DIR "/tests/data/golden_tiny.json"))["gates"]["switch_ranks2"]["fp64"];
+  std::istringstream lines(text);
+  std::string label, checksum;
+  size_t step, layer, num_lines = 0;
+  int64_t dropped;
+  double loss;
+  while (lines >> label >> step >> layer >> loss >> dropped >> checksum) {
+    ++num_lines;
+    const json& moe = golden["moe"][step - 1][layer - 1];
+    CHECK(std::abs(loss - golden["losses"][step - 1].get<double>()) < 2e-6);
+    CHECK(dropped == moe["dropped_tokens"].get<int64_t>());
+    CHECK(checksum == moe["checksum"].get<std::string>());
+  }
+  CHECK(num_lines == 20);
+}
+
+/// Waits until the file has the text, and 0.3 s more: endless.lua is then in its steps.
+void wait_until_written(const std::string& file, const std::string& text) {
+  for (int i = 0; i < 400 && content(file).find(text) == std::string::npos; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+}
 
 /// The cache is in `times`, or in the folder itself.
 std::string command(const Folder& folder, const std::string& recipe, const std::string& more = "",
@@ -80,6 +165,17 @@ TEST_CASE("a process that requests another plan is named, and what differs") {
                                 "rank 0 has 2"));
 }
 
+TEST_CASE("a process that ends by itself ends the others, with its rank") {
+  const Folder folder("exit");
+  const JobEnd end = run_text(folder,
+                              "local rank = os.getenv 'OMPI_COMM_WORLD_RANK'\n"
+                              "if rank == '1' then os.exit(0) end train {}",
+                              "--trust");
+  INFO(end.text);
+  CHECK(end.status != 0);
+  CHECK_THAT(end.text, Contains("rank 1"));
+}
+
 TEST_CASE("a --seed that differs between processes is named") {
   const Folder folder("seed");
   const std::string recipe = folder.write("recipe.lua", kTrain + "train {}");
@@ -100,6 +196,7 @@ TEST_CASE("a script that goes another way in one process is named by what it cal
   INFO(end.text);
   CHECK(end.status == 3);
   CHECK_THAT(end.text, Contains("rank 1: ") && Contains("only here"));
+  check_once(end.text, "moebench: ");
 }
 
 TEST_CASE("a recipe that is wrong is told once, at its line") {
@@ -116,7 +213,8 @@ TEST_CASE("what ranks in several processes cannot have is refused at the recipe'
   INFO(ranks.text);
   CHECK(ranks.status == 1);
   CHECK_THAT(ranks.text,
-             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started"));
+             Contains("recipe.lua:9: moe.train.ranks: is 3, but 2 processes were started") &&
+                 Contains("by mpirun -n 3"));
   const JobEnd link = run_text(folder, "train { link = { bytes_per_s = 1e8 } }");
   INFO(link.text);
   CHECK(link.status == 1);
@@ -150,7 +248,7 @@ TEST_CASE("a process that is killed ends the others within ten seconds, and resu
   const Folder folder("killed");
   std::chrono::steady_clock::time_point killed;
   std::thread killer([&] {
-    wait_until_written(folder.file("out/results.json"), kInResults);
+    wait_until_written(folder.file("out/results.json"), R"("system": "deepspeed")");
     const pid_t pid = process_of(1, folder.file("out"));
     killed = std::chrono::steady_clock::now();
     if (pid > 0) kill(pid, SIGKILL);
@@ -170,20 +268,27 @@ TEST_CASE("a process that is killed ends the others within ten seconds, and resu
 
 TEST_CASE(
     "a signal to any process under mpirun ends the job after its step, with all that is over") {
-  const Folder times("times");  // the first job measures them for the second
+  const Folder times("times");  // the first job measures them for all
   for (const int rank : {0, 1}) {
-    CAPTURE(rank);
-    const Folder folder("signal");
-    std::thread sender([&] {
-      wait_until_written(folder.file("out/runs.jsonl"), kInJournal);
-      const pid_t pid = process_of(rank, folder.file("out"));
-      if (pid > 0) kill(pid, SIGTERM);
-    });
-    const JobEnd end = mpirun(2, command(folder, recipe_of("endless.lua"), "", &times));
-    sender.join();
-    INFO(end.text);
-    CHECK(end.status == 3);
-    check_interrupted(folder, end.text);
+    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
+      CAPTURE(rank, number);
+      const Folder folder("signal");
+      std::thread sender([&] {
+        wait_until_written(folder.file("out/runs.jsonl"), R"("system":"deepspeed")");
+        const pid_t pid = process_of(rank, folder.file("out"));
+        if (pid > 0) kill(pid, number);
+      });
+      const JobEnd end = mpirun(2, command(folder, recipe_of("endless.lua"), "", &times));
+      sender.join();
+      INFO(end.text);
+      CHECK(end.status == 3);
+      CHECK_THAT(end.text, Contains("Executed on 2 CPU ranks") && Contains("interrupted"));
+      const json runs = runs_in(folder);
+      REQUIRE(runs.size() == 2);
+      CHECK(runs[0]["losses"].size() == 2);
+      CHECK(runs[1]["stopped"] == true);
+      CHECK(runs[1].contains("digest"));
+    }
   }
 }
 

@@ -71,8 +71,10 @@ TEST_CASE("a process with another plan is named before anything runs") {
 }
 
 TEST_CASE("another number of ranks than of processes is refused with both") {
-  ends_badly(2, "other_number",
-             "ranks: the plan has 4 ranks, but 2 processes of one rank each were started");
+  ends_badly(
+      2, "other_number",
+      "ranks: the plan has 4 ranks, but 2 processes of one rank each were started; start one "
+      "process per rank: mpirun -n 4");
 }
 
 TEST_CASE("the emulated link is refused among processes") {

@@ -23,7 +23,6 @@ import os
 import pathlib
 import re
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -31,7 +30,6 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 LESSONS = pathlib.Path("recipes/lessons")
-PORT = "29500"  # of the README's job
 
 BLOCK = re.compile(r"^```sh\n(.*?)^```\n+```text\n(.*?)^```$", re.S | re.M)
 NUMBER = r"-?[\d.]+"
@@ -63,15 +61,9 @@ def masked(text):
 
 def commands_of(block):
     """(command, time) of each line of a ```sh block."""
-    for line in block.replace("\\\n", " ").splitlines():
+    for line in block.splitlines():
         command, _, takes = line.partition("#")
         yield " ".join(command.split()), takes.strip()
-
-
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
 
 
 def run(command, folder):
@@ -80,8 +72,8 @@ def run(command, folder):
         "XDG_CACHE_HOME": str(folder / "cache"), "OMPI_MCA_rmaps_base_oversubscribe": "1",
         "OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
         "OMPI_MCA_btl_vader_single_copy_mechanism": "none"}
-    ran = subprocess.run(["bash", "-c", command.replace(PORT, free_port())], cwd=folder,
-                         capture_output=True, text=True, env=environment)
+    ran = subprocess.run(["bash", "-c", command], cwd=folder, capture_output=True,
+                         text=True, env=environment)
     if ran.returncode == 0:
         return ran.stdout
     print(f"status {ran.returncode}\n{ran.stdout}{ran.stderr}")
@@ -102,7 +94,7 @@ def headers_without(readme):
     commands = [c for block in BLOCK.finditer(readme) for c in commands_of(block[1])]
     for lesson in sorted((ROOT / LESSONS).glob("[0-9][0-9]_*")):
         head = lesson.read_text().split("import " if lesson.suffix == ".py" else "require")[0]
-        head = " ".join(re.sub(r"^--", "", head, flags=re.M).replace("\\\n", " ").split())
+        head = " ".join(re.sub(r"^--", "", head, flags=re.M).split())
         own = [(c, takes) for c, takes in commands if str(LESSONS / lesson.name) in c]
         if not own:
             yield f"{lesson.name}: the README has no command with its output"

@@ -4,9 +4,9 @@
 // every later call fails too. Calls are collective: all processes make them in the same order,
 // otherwise they fail with an error that names both calls. A process that is silent (killed,
 // stopped, or its machine is gone) is named within silence_s plus half a second, even when no call
-// waits for it, and at once when the transport loses its connection. A request to stop
-// (base/stop.h) that another process gets is sent to rank 0 and sets the flag of base/stop.h there;
-// rank 0 decides when the run ends. How bytes travel is in transport/, not here.
+// waits for it. A request to stop (base/stop.h) that another process gets is sent to rank 0 and
+// sets the flag of base/stop.h there; rank 0 decides when the run ends. How bytes travel is in
+// transport/, not here.
 #pragma once
 
 #include <atomic>

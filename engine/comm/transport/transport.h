@@ -1,4 +1,5 @@
-// Messages between the processes of a job. Any thread may call any function except
+// Messages between the processes of a job, by MPI. The classes are interfaces, so that all sources
+// but transport_mpi.cpp compile without MPI. Any thread may call any function except
 // open_transport(), open_channel() and finish(). No function waits for a peer unless its comment
 // says so: a caller that waits calls over() or read() in a loop, in which it can check for
 // failures. Not here: collectives (message_comm.h), liveness and failures (job/processes.h), how
@@ -15,8 +16,6 @@
 
 namespace moe {
 
-struct TcpJob;
-
 /// A set of messages that are waited for together. Memory that is sent from or received into
 /// belongs to these messages until over() returns true or give_up() is called. Messages of one
 /// channel, sender, receiver and tag keep their order. Used by one thread at a time.
@@ -28,7 +27,7 @@ class Messages {
   virtual void send(int64_t channel, int64_t peer, int tag, const void* data, Bytes bytes) = 0;
   virtual void receive(int64_t channel, int64_t peer, int tag, void* data, Bytes bytes) = 0;
   /// Makes progress, and returns whether all messages are complete. Throws RunError, which names
-  /// the peer, when a peer is lost.
+  /// the peers, when MPI fails.
   virtual bool over() = 0;
   /// The peers, ascending, with incomplete messages.
   virtual std::vector<int64_t> missing() const = 0;
@@ -57,26 +56,20 @@ class Transport {
     std::string text;
   };
   /// Returns the next control message of the channel, from any process; nullopt when there is none.
-  /// Throws RunError, which names the peer, when there is none and a peer is lost.
+  /// Throws RunError when MPI fails.
   virtual std::optional<ControlMessage> read(int64_t channel) = 0;
 
-  /// Waits until all processes called finish() (TCP: at most 10 s). Must be the last call.
+  /// Waits until all processes called finish(). Must be the last call.
   virtual void finish() = 0;
   /// Ends all other processes with this exit status; the caller then exits itself.
   virtual void abort(int status) = 0;
 };
 
-/// Connects the processes: over TCP when torchrun's variables describe the job, otherwise by MPI.
-/// Called at most once in a process. Waits for all processes.
+/// Connects the processes. Called at most once in a process. Waits for all processes. Throws
+/// UserError in a build without MPI, and RunError when the library does not let several threads
+/// call it at the same time.
 std::unique_ptr<Transport> open_transport();
-
-/// Connects by MPI. Throws UserError in a build without MPI, and RunError when the library does not
-/// let several threads call it at the same time.
-std::unique_ptr<Transport> open_mpi();
 /// Name and version of the MPI library, "Open MPI v4.1.4"; "" in a build without MPI.
 std::string mpi_library();
-
-/// Connects every two processes by TCP. Throws as connect_all() does.
-std::unique_ptr<Transport> open_tcp(const TcpJob& job);
 
 }  // namespace moe

@@ -209,7 +209,7 @@ std::string mpi_library() {
   return all.substr(0, all.find_first_of(",\n"));
 }
 
-std::unique_ptr<Transport> open_mpi() {
+std::unique_ptr<Transport> open_transport() {
   return std::make_unique<Mpi>();
 }
 

@@ -8,11 +8,10 @@ std::string mpi_library() {
   return "";
 }
 
-std::unique_ptr<Transport> open_mpi() {
+std::unique_ptr<Transport> open_transport() {
   throw user_error(
       "this process was started by an MPI launcher, but this build has no MPI: install "
-      "libopenmpi-dev and openmpi-bin and build again, or start it with torchrun or its variables "
-      "(RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT), or without a launcher");
+      "libopenmpi-dev and openmpi-bin and build again, or start it without a launcher");
 }
 
 }  // namespace moe

@@ -172,8 +172,8 @@ local function check_nccl(nccl, path, at)
   end
   if core.processes then return end
   errors.user(path .. ": NCCL is only used between processes, but here all ranks are threads of "
-    .. "one process and copy bytes within its GPU; start one process per rank with mpirun or "
-    .. "torchrun, or omit the field", at, path)
+    .. "one process and copy bytes within its GPU; start one process per rank with mpirun, or omit "
+    .. "the field", at, path)
 end
 
 --- Raises a user error if a pace is given for an executor without threads, or for ranks without an
@@ -245,8 +245,8 @@ function M.check_processes(ranks, link, path, at)
   local n = core.processes
   if n and ranks and ranks ~= n then
     errors.user(("%s.ranks: is %d, but %s started, one per rank; give the same number, for example "
-      .. "by --ranks %d"):format(path, ranks, n == 1 and "1 process was" or n .. " processes were",
-      n), at)
+      .. "by --ranks %d, or start as many processes as ranks by mpirun -n %d"):format(path, ranks,
+      n == 1 and "1 process was" or n .. " processes were", n, ranks), at)
   end
   if n and link then
     errors.user(("%s.link: an emulated link is only possible if all ranks are in one process, and "
