@@ -101,7 +101,6 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
 SystemSpec system_of(lua_State* L, int index, const Fields& system, const StageContext& context) {
   SystemSpec result;
   result.name = system.text("name");
-  read_fields(system, result);
   if (system.has("all_reduce")) read_fields(system.at("all_reduce"), result.sync);
   if (!system.has("stages")) return result;
   const nlohmann::json& stages = *system.value().find("stages");

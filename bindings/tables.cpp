@@ -76,6 +76,7 @@ json names_of(const Facts& facts) {
 json passes() {
   json all = json::array();
   for (const PassDef& pass : builtin_passes()) {
+    if (pass.runs != nullptr) continue;  // no system lists it
     all.push_back({{"name", pass.name},
                    {"doc", pass.doc},
                    {"kind", stage_kind_name(pass.kind)},
@@ -83,6 +84,7 @@ json passes() {
                    {"needs", names_of(pass.needs)},
                    {"gives", names_of(pass.gives)},
                    {"inference", pass.inference_only},
+                   {"states_note", pass.states_note},
                    {"options", options_json(pass.options)}});
   }
   return all;
@@ -171,9 +173,6 @@ json field_tables() {
       {{"name", "all_reduce"},
        {"doc", "all-reduce of gradients"},
        {"fields", fields_json<GradientSync>()}},
-      {{"name", "system"},
-       {"doc", "fields of moe.system, besides passes and all_reduce"},
-       {"fields", fields_json<SystemSpec>()}},
       {{"name", "run"},
        {"doc", "options of a run of a plan on real ranks"},
        {"fields", fields_json<RunOptions>()}},

@@ -9,15 +9,7 @@
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/ops/ops.h"
-#include "engine/passes/capacity/capacity_cut.h"
-#include "engine/passes/device/fuse_gelu.h"
-#include "engine/passes/device/own_attention.h"
-#include "engine/passes/device/round_once.h"
-#include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/pipeline.h"
-#include "engine/passes/placement/place_experts.h"
-#include "engine/passes/recompute_blocks.h"
-#include "engine/passes/stage_order.h"
 #include "engine/schedule/packed.h"
 
 namespace moe {
@@ -100,48 +92,6 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   return schedule;
 }
 
-/// Throws UserError for recomputation, sharded optimizer states or a stage that edits a training
-/// step, if the plan is for inference, and for a stage that is for inference only, if the plan is
-/// for training.
-void check_stages(const PlanSpec& spec) {
-  if (spec.inference && spec.system.zero != 0) {
-    throw user_error(
-        "system '{}': zero = {}, allowed: 0, because inference has no optimizer states to shard",
-        spec.system.name, spec.system.zero);
-  }
-  if (spec.inference && spec.system.recompute != Recompute::kNone) {
-    throw user_error(
-        "system.recompute = '{}': inference has no backward for which activations are kept or made "
-        "again; leave it out",
-        name_of(spec.system.recompute));
-  }
-  for (const Stage& stage : spec.system.stages) {
-    const bool built_in = !stage.transform && !stage.schedule;
-    if (spec.inference && kind_of(stage) == StageKind::kStep) {
-      throw user_error(
-          "stage '{}': it edits a training step, but inference has a forward pass only",
-          stage.name);
-    }
-    if (!spec.inference && built_in && builtin_pass(stage.name).inference_only) {
-      throw user_error(
-          "stage '{}': it is for inference only (moe.infer), not for training, because offloaded "
-          "experts have no backward pass",
-          stage.name);
-    }
-  }
-}
-
-/// Changes the graph for a device. This is done after all passes over the graph, which do not
-/// depend on the device, and before the schedule passes, so that these use the costs of the ops
-/// that will run.
-Graph edit_for_device(Graph graph, const PlanSpec& spec) {
-  if (spec.lowering.fuse_gelu) graph = fuse_gelu(std::move(graph));
-  if (spec.lowering.round_once) graph = round_once(std::move(graph));
-  if (spec.lowering.own_attention) graph = own_attention(std::move(graph));
-  verify(graph, "lowering for a device");
-  return graph;
-}
-
 /// Reads what packed_program() puts of a model.
 void get_model(Unpacker& unpacker, Model& model) {
   unpacker.get(model.parameters);
@@ -167,33 +117,11 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
             "make_plan: PlanSpec::model must have been built for the plan's {} ranks",
             spec.num_ranks);
   const Clock::time_point begin = Clock::now();
-  spec.system.stages = in_order(spec.system.stages);
-  const SystemSpec& system = spec.system;
-  check_stages(spec);
-  Pipeline pipeline(*spec.model, spec.cluster, *spec.cost, system.stages);
-  Graph graph = spec.model->forward;
-  graph = pipeline.transform(std::move(graph), StageKind::kPlacement);
-  graph = pipeline.transform(std::move(graph), StageKind::kForward);
-  std::vector<Decision> rows_log;
-  graph = pack_rows(std::move(graph), spec.model->capacity_factor <= 0, spec.model->rows_bound,
-                    rows_log);
-  if (!spec.inference) {
-    add_backward_and_update(graph, spec.optimizer, system.sync,
-                            spec.model->resident_group(spec.num_ranks), system.zero);
-    graph = add_placement_updates(join_row_parts(std::move(graph)));
-    graph = pipeline.transform(std::move(graph), StageKind::kStep);
-  } else {
-    graph = join_row_parts(std::move(graph));
-  }
-  graph = number_packed_rows(graph);
-  if (!spec.inference && system.recompute == Recompute::kBlocks) {
-    graph = recompute_blocks(graph);
-    verify(graph, "recompute");
-  }
-  graph = edit_for_device(std::move(graph), spec);
-  Schedule schedule = first_schedule(graph, system.sync.lane);
+  const StepSpec step = {spec.inference, spec.optimizer, spec.system.sync, spec.lowering};
+  Pipeline pipeline(*spec.model, spec.cluster, *spec.cost, step, spec.system.stages);
+  Graph graph = pipeline.transform(spec.model->forward);
+  Schedule schedule = first_schedule(graph, spec.system.sync.lane);
   schedule.log = pipeline.log();
-  schedule.log.insert(schedule.log.end(), rows_log.begin(), rows_log.end());
   schedule = pipeline.schedule(graph, std::move(schedule));
   std::vector<StageReport> reports = pipeline.reports();
   Plan plan{.spec = std::move(spec),

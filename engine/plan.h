@@ -2,7 +2,6 @@
 // creates it once; it never changes afterwards, not even during a run. Plans are executed in run.h.
 #pragma once
 
-#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -18,40 +17,11 @@
 
 namespace moe {
 
-/// Which activations are made again in the backward instead of kept (passes/recompute_blocks.h).
-enum class Recompute : uint8_t { kNone, kBlocks };
-constexpr std::array<const char*, 2> names_of(Recompute) {
-  return {"none", "blocks"};
-}
-
 /// A named mix of passes with an all-reduce policy.
 struct SystemSpec {
   std::string name;
   std::vector<Stage> stages;
   GradientSync sync;
-  int64_t zero = 0;  // as in add_backward_and_update()
-  Recompute recompute = Recompute::kNone;
-};
-constexpr auto fields_of(const SystemSpec*) {
-  return field_table<SystemSpec>(
-      internal(&SystemSpec::name, "a recipe gives it as the name of moe.system"),
-      internal(&SystemSpec::stages, "a recipe lists passes, which may be functions in Lua"),
-      internal(&SystemSpec::sync, "has a table of its own"),
-      field("zero", &SystemSpec::zero,
-            "ZeRO stage (arXiv 1910.02054): 1 shards the optimizer's states over the ranks that "
-            "hold the same parameters, for whose gradients a reduce-scatter and an all-gather take "
-            "the place of the all-reduce; 0: every rank holds the states of all its parameters")
-          .from(0, 1),
-      field("recompute", &SystemSpec::recompute,
-            "activations that the backward makes again instead of keeping them: none, or those of "
-            "each transformer block, of which only the input stays"));
-}
-
-/// Changes of a plan's graph for a device, made after all passes.
-struct DeviceLowering {
-  bool fuse_gelu = false;      // passes/device/fuse_gelu.h
-  bool round_once = false;     // passes/device/round_once.h
-  bool own_attention = false;  // passes/device/own_attention.h
 };
 
 struct PlanSpec {

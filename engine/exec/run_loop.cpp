@@ -109,7 +109,7 @@ void RunLoop<T>::fail(const std::exception_ptr& error) {
 }
 
 template <class T>
-void RunLoop<T>::run_step(const DataSource& data, StepSpec spec) {
+void RunLoop<T>::run_step(const DataSource& data, ProgramRun spec) {
   spec.epoch = spec_.epoch + 1;
   spec_ = spec;
   reports_ = local_ranks_.run_step(data, spec_);

@@ -16,10 +16,10 @@ namespace moe {
 
 /// The ranks of this process. The loop calls these functions on its own thread, one at a time.
 struct LocalRanks {
-  /// Runs one step and returns the reports in rank order. StepSpec::start is 0: the executor
+  /// Runs one step and returns the reports in rank order. ProgramRun::start is 0: the executor
   /// sets the start, in a job by common_start(). Afterwards the host buffers hold the placements
   /// in force (PersistentTensors::placed), which are compared after every step.
-  std::function<std::vector<RankReport>(const DataSource&, const StepSpec&)> run_step;
+  std::function<std::vector<RankReport>(const DataSource&, const ProgramRun&)> run_step;
   /// Returns what the emulated link carried since the last step began. Null, or returns nothing,
   /// when the run has no emulated link.
   std::function<std::vector<LinkSpan>()> take_links;
@@ -65,7 +65,7 @@ class RunLoop {
   [[noreturn]] void fail(const std::exception_ptr& error);
 
  private:
-  void run_step(const DataSource& data, StepSpec spec);
+  void run_step(const DataSource& data, ProgramRun spec);
   /// Runs one training step; returns whether rank 0 decided to continue.
   bool train_step(int64_t step);
   /// Returns rank 0's value of `go_on`, on every process. Collective.
@@ -83,7 +83,7 @@ class RunLoop {
   std::unique_ptr<Peers> peers_;  // null when all ranks are in this process
   AllBuffers buffers_;            // indexed by rank, as Peers::buffers() is
   int64_t first_step_;
-  StepSpec spec_;                    // of the last step, with start = 0
+  ProgramRun spec_;                  // of the last step, with start = 0
   std::vector<RankReport> reports_;  // of the last step, indexed by rank
   RunResult result_;
 };

@@ -235,10 +235,8 @@ constexpr auto fields_of(const GradientSync*) {
 /// its parameter, then the update of every parameter: SGD with momentum (state "<param>.v") or
 /// AdamW (states "<param>.m" and "<param>.v"). The gradients of experts are summed over `residents`
 /// (ModelSpec::resident_group); where `residents` is one rank, they have no all-reduce.
-/// zero = 1 (ops/slices.h): a reduce-scatter takes the place of each all-reduce, of the parameters
-/// in it each rank updates a slice, and an all-gather after these updates fills in the others.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const Group& residents = {1, 1}, int64_t zero = 0);
+                             const Group& residents = {1, 1});
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

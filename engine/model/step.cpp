@@ -1,18 +1,17 @@
-// Completes a training step: backward, all-reduces or their halves, updates.
+// Completes a training step: backward, all-reduces, updates.
 #include <algorithm>
 
 #include "engine/base/errors.h"
 #include "engine/graph/autodiff.h"
 #include "engine/graph/op_def.h"
 #include "engine/model/model.h"
-#include "engine/ops/slices.h"
 
 namespace moe {
 namespace {
 
 using Gradients = std::vector<std::pair<TensorId, TensorId>>;  // (parameter, its gradient)
 
-/// Gradients that share an all-reduce or a reduce-scatter, in the order in which they are complete.
+/// Gradients that share an all-reduce, in the order in which they are complete.
 struct Bucket {
   Group group;
   std::vector<size_t> gradients;
@@ -42,17 +41,16 @@ std::vector<Bucket> buckets_of(const Graph& graph, const Gradients& gradients, B
   return buckets;
 }
 
-/// Appends one op of this kind, "all_reduce" or "reduce_scatter", per bucket and replaces the
-/// gradients by its outputs. Returns, for each bucket, the op that completes its last gradient.
-std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets,
-                           const char* kind) {
+/// Appends an all-reduce per bucket and replaces the gradients by its outputs. Returns, for each
+/// bucket, the op that completes its last gradient.
+std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector<Bucket>& buckets) {
   const std::vector<OpId> producers = graph.producers();
   std::vector<OpId> ready;
   for (const Bucket& bucket : buckets) {
     std::vector<TensorId> inputs;
     for (const size_t i : bucket.gradients) inputs.push_back(gradients[i].second);
     const OpId last = producers[inputs.back().index()];
-    const OpId id = graph.add_op(kind, fmt::format("{}.{}", kind, ready.size()), inputs,
+    const OpId id = graph.add_op("all_reduce", fmt::format("all_reduce.{}", ready.size()), inputs,
                                  group_attrs(bucket.group, graph.num_ranks), Phase::kBackward);
     graph.op(id).segment = Segment::kUpdate;
     graph.op(id).layer = graph.op(last).layer;
@@ -65,21 +63,9 @@ std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector
   return ready;
 }
 
-/// Appends, for each bucket, an all-gather of the parameters of its gradients.
-void add_gathers(Graph& graph, const Gradients& gradients, const std::vector<Bucket>& buckets) {
-  for (size_t b = 0; b < buckets.size(); ++b) {
-    std::vector<TensorId> parameters;
-    for (const size_t i : buckets[b].gradients) parameters.push_back(gradients[i].first);
-    const OpId id = graph.add_op("all_gather", fmt::format("all_gather.{}", b), parameters,
-                                 group_attrs(buckets[b].group, graph.num_ranks), Phase::kUpdate);
-    graph.op(id).segment = Segment::kUpdate;
-  }
-}
-
-/// Adds a state tensor of the type of `param` and of the shape of its gradient.
-TensorId add_state(Graph& graph, TensorId param, TensorId gradient, const char* suffix) {
+/// Adds a state tensor of the type and shape of `param`.
+TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
   Tensor state = graph.tensor(param);
-  state.shape = graph.tensor(gradient).shape;
   state.name += suffix;
   state.kind = TensorKind::kState;
   return graph.add_tensor(std::move(state));
@@ -90,41 +76,27 @@ bool decays(const Tensor& param) {
   return param.shape.size() >= (param.expert ? 3 : 2);
 }
 
-/// `sliced`: the attributes of an update of a slice; none for an update of the whole parameter.
-OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o,
-                Attrs sliced) {
+OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o) {
   const std::string name = graph.tensor(param).name;
-  Attrs attrs = std::move(sliced);
   if (const Sgd* const sgd = std::get_if<Sgd>(&o)) {
-    const TensorId v = add_state(graph, param, gradient, ".v");
-    attrs.merge(Attrs{{"lr", sgd->lr}, {"momentum", sgd->momentum}});
-    return graph.add_op("sgd", name + ".sgd", {param, v, gradient}, attrs, Phase::kUpdate);
+    const TensorId v = add_state(graph, param, ".v");
+    return graph.add_op("sgd", name + ".sgd", {param, v, gradient},
+                        {{"lr", sgd->lr}, {"momentum", sgd->momentum}}, Phase::kUpdate);
   }
   const Adamw& adamw = std::get<Adamw>(o);
-  const TensorId m = add_state(graph, param, gradient, ".m");
-  const TensorId v = add_state(graph, param, gradient, ".v");
-  attrs.merge(Attrs{{"lr", adamw.lr},
-                    {"beta1", adamw.beta1},
-                    {"beta2", adamw.beta2},
-                    {"eps", adamw.eps},
-                    {"weight_decay", decays(graph.tensor(param)) ? adamw.weight_decay : 0.0}});
+  const TensorId m = add_state(graph, param, ".m");
+  const TensorId v = add_state(graph, param, ".v");
+  const Attrs attrs = {{"lr", adamw.lr},
+                       {"beta1", adamw.beta1},
+                       {"beta2", adamw.beta2},
+                       {"eps", adamw.eps},
+                       {"weight_decay", decays(graph.tensor(param)) ? adamw.weight_decay : 0.0}};
   return graph.add_op("adamw", name + ".adamw", {param, m, v, gradient}, attrs, Phase::kUpdate);
 }
 
-/// `sliced`: the buckets of which each rank updates a slice.
-void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer,
-                 const std::vector<Bucket>& sliced) {
-  std::vector<Attrs> attrs(gradients.size());
-  for (const Bucket& bucket : sliced) {
-    for (const size_t i : bucket.gradients) {
-      attrs[i] = group_attrs(bucket.group, graph.num_ranks);
-      attrs[i][ops::kSliced] = int64_t{1};
-    }
-  }
-  for (size_t i = 0; i < gradients.size(); ++i) {
-    const auto [param, gradient] = gradients[i];
-    const OpId id = add_update(graph, param, gradient, optimizer, attrs[i]);
-    graph.op(id).segment = Segment::kUpdate;
+void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer) {
+  for (const auto& [param, gradient] : gradients) {
+    graph.op(add_update(graph, param, gradient, optimizer)).segment = Segment::kUpdate;
   }
 }
 
@@ -150,15 +122,12 @@ std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
 }  // namespace
 
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const Group& residents, int64_t zero) {
+                             const Group& residents) {
   Gradients gradients = autodiff(graph, loss_of(graph));
   const size_t first = graph.num_ops();
-  const std::vector<Bucket> buckets = buckets_of(graph, gradients, sync.bucket_bytes, residents);
   const std::vector<OpId> ready =
-      add_sums(graph, gradients, buckets, zero == 0 ? "all_reduce" : "reduce_scatter");
-  const std::vector<Bucket> sliced = zero == 0 ? std::vector<Bucket>() : buckets;
-  add_updates(graph, gradients, optimizer, sliced);
-  add_gathers(graph, gradients, sliced);
+      add_sums(graph, gradients, buckets_of(graph, gradients, sync.bucket_bytes, residents));
+  add_updates(graph, gradients, optimizer);
   if (sync.place == ReducePlace::kReady && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));
   }

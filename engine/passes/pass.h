@@ -1,7 +1,6 @@
 // Passes and schedulers. A pass is a documented function that takes a graph or a schedule as a
 // value and returns the changed value; it neither verifies nor times, which is done in pipeline.h.
-// Stages run in this order: placement, passes on the forward graph, autodiff, passes on the whole
-// step, schedulers; within a kind as in_order() says (stage_order.h).
+// Stages run in the order of their kinds; within a kind as in_order() says (stage_order.h).
 #pragma once
 
 #include <array>
@@ -20,9 +19,20 @@
 namespace moe {
 
 /// kPlacement: lets a policy place the experts; at most one per system. kForward: edits the forward
-/// graph. kStep: edits the graph of the whole step. kSchedule: edits the schedule.
-enum class StageKind : uint8_t { kPlacement, kForward, kStep, kSchedule, kUnset };
-/// Returns "placement", "forward", "step" or "schedule", as recipes and results write the kind.
+/// graph. kBackward: completes the step. kStep: edits the graph of the whole step. kDevice: edits it
+/// for a device, so that schedule passes use the costs of the ops that will run. kSchedule: edits
+/// the schedule.
+enum class StageKind : uint8_t {
+  kPlacement,
+  kForward,
+  kBackward,
+  kStep,
+  kDevice,
+  kSchedule,
+  kUnset
+};
+/// Returns "placement", "forward", "backward", "step", "device" or "schedule", as recipes and
+/// results write the kind.
 const char* stage_kind_name(StageKind kind);
 
 /// What a stage makes of the MoE layers that other stages must find or must not find yet.
@@ -31,16 +41,34 @@ enum class Fact : uint8_t {
   kRounds,  // all-to-alls are cut into rounds between groups of ranks
   kParts,   // all-to-alls and experts are cut into parts along the capacity
   kSteps,   // all-to-alls are two steps, inside nodes and between them
+  kSlots,   // the slots of packed rows have their numbers
 };
-constexpr std::array<const char*, 4> names_of(Fact) {
-  return {"counts", "rounds", "parts", "steps"};
+constexpr std::array<const char*, 5> names_of(Fact) {
+  return {"counts", "rounds", "parts", "steps", "slots"};
 }
 using Facts = std::vector<Fact>;
+
+/// Changes of a plan's graph for a device.
+struct DeviceLowering {
+  bool fuse_gelu = false;      // passes/device/fuse_gelu.h
+  bool round_once = false;     // passes/device/round_once.h
+  bool own_attention = false;  // passes/device/own_attention.h
+};
+
+/// What completes the forward graph to what a device runs.
+struct StepSpec {
+  /// Whether the graph stays a forward pass: no backward, no update, no optimizer state.
+  bool inference = false;
+  OptimizerSpec optimizer;
+  GradientSync sync;
+  DeviceLowering lowering;
+};
 
 struct PassContext {
   const Model& model;
   const Cluster& cluster;
   const CostModel& cost;
+  const StepSpec& step;
   Options options;
   std::string stage;           // name of the stage, for order edges and for the log
   std::vector<Decision>* log;  // what the stage did, and why
@@ -57,7 +85,7 @@ struct PassDef {
   StageKind kind = StageKind::kUnset;
   const char* doc = nullptr;
   std::vector<OptionSpec> options;
-  /// Set for kPlacement, kForward and kStep.
+  /// Set for all kinds but kSchedule.
   Graph (*transform)(Graph, const PassContext&) = nullptr;
   /// Set for kSchedule.
   Schedule (*schedule)(const Graph&, Schedule, const PassContext&) = nullptr;
@@ -70,6 +98,12 @@ struct PassDef {
   bool inference_only = false;
   /// Whether the pass only forbids overlap; it then counts as applied even with nothing to forbid.
   bool forbids = false;
+  /// Whether a rehearsal (profile/rehearsal.h) has the pass too, since ops have other sizes by it.
+  bool rehearsed = false;
+  /// What the heads of tables say of the bytes of states under the pass; empty: nothing.
+  const char* states_note = "";
+  /// Set for a pass that no system lists: whether a plan has it.
+  bool (*runs)(const StepSpec&) = nullptr;
 };
 
 /// One stage of a system: a built-in pass by name, or a function (a Lua policy).

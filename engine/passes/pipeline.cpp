@@ -10,9 +10,16 @@
 #include "engine/base/names.h"
 #include "engine/base/stop.h"
 #include "engine/graph/verify.h"
+#include "engine/passes/capacity/capacity_cut.h"
 #include "engine/passes/capacity/pipemoe_degree.h"
+#include "engine/passes/device/fuse_gelu.h"
+#include "engine/passes/device/own_attention.h"
+#include "engine/passes/device/round_once.h"
+#include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/order/prophet_schedule.h"
 #include "engine/passes/placement/place_experts.h"
+#include "engine/passes/recompute_blocks.h"
+#include "engine/passes/stage_order.h"
 #include "engine/passes/stage_report.h"
 
 namespace moe {
@@ -24,7 +31,7 @@ using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassC
 // clang-format off
 #define MOE_GRAPH_PASSES(X) \
   X(capacity_pipeline) X(fastermoe_pipeline) X(hierarchical_a2a) X(irregular_a2a) \
-  X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows)
+  X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) X(zero)
 #define MOE_SCHEDULE_PASSES(X) \
   X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
 // clang-format on
@@ -106,6 +113,13 @@ PassDef placement_pass(const PlacementPolicy& policy) {
   pass.transform = place_by_policy;
   pass.reads = policy.reads;
   return pass;
+}
+
+bool always(const StepSpec&) {
+  return true;
+}
+bool trains(const StepSpec& step) {
+  return !step.inference;
 }
 
 /// All passes except those of the placement policies.
@@ -231,7 +245,53 @@ const std::vector<PassDef>& other_passes() {
        .transform = hierarchical_a2a,
        .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
        .gives = {Fact::kSteps}},
-      // kStep: the backward exists already and is not cut; it reads the joined outputs.
+      // kBackward: what every plan has, after the system's passes on the forward graph.
+      {.name = "pack_rows",
+       .kind = StageKind::kBackward,
+       .doc = "packs rows in slots where all ops of a layer use only those with a token",
+       .transform = pack_rows,
+       .runs = always},
+      {.name = "backward",
+       .kind = StageKind::kBackward,
+       .doc = "adds gradients, their all-reduces and the updates",
+       .transform =
+           [](Graph graph, const PassContext& with) {
+             add_backward_and_update(graph, with.step.optimizer, with.step.sync,
+                                     with.model.resident_group(graph.num_ranks));
+             return graph;
+           },
+       .runs = trains},
+      {.name = "join_row_parts",
+       .kind = StageKind::kBackward,
+       .doc = "puts parts of rows in use that are cut into one storage",
+       .transform = [](Graph graph,
+                       const PassContext&) { return join_row_parts(std::move(graph)); },
+       .runs = always},
+      {.name = "placement_updates",
+       .kind = StageKind::kBackward,
+       .doc = "moves experts between steps, where a placement is for the next step",
+       .transform = [](Graph graph,
+                       const PassContext&) { return add_placement_updates(std::move(graph)); },
+       .runs = trains},
+      // kStep. zero first, so that the others see the sums and updates that there will be.
+      {.name = "zero",
+       .kind = StageKind::kStep,
+       .doc = "shards the optimizer's states over the ranks that hold the same parameters (ZeRO, "
+              "arXiv 1910.02054)",
+       .options = {{"stage",
+                    1.0,
+                    "1: a reduce-scatter and an all-gather take the place of each all-reduce of "
+                    "gradients, and each rank updates a slice; 0: every rank holds the states of "
+                    "all its parameters",
+                    0,
+                    1,
+                    {},
+                    0,
+                    true}},
+       .transform = zero,
+       .rehearsed = true,
+       .states_note = "sharded where zero = 1"},
+      // The backward exists already and is not cut; it reads the joined outputs.
       {.name = "partition",
        .kind = StageKind::kStep,
        .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "
@@ -270,6 +330,38 @@ const std::vector<PassDef>& other_passes() {
              1e6}},
        .transform = partition,
        .reads = Reads::kTimes},
+      {.name = "number_packed_rows",
+       .kind = StageKind::kStep,
+       .doc = "gives the slots of packed rows their numbers",
+       .transform = [](Graph graph, const PassContext&) { return number_packed_rows(graph); },
+       .gives = {Fact::kSlots},
+       .runs = always},
+      {.name = "recompute",
+       .kind = StageKind::kStep,
+       .doc = "activations are made again in the backward instead of kept (Chen et al. 2016)",
+       .options = {{"what",
+                    std::string("blocks"),
+                    "which: those of each transformer block, of which only the input stays",
+                    0,
+                    0,
+                    {"blocks"}}},
+       .transform = [](Graph graph, const PassContext&) { return recompute_blocks(graph); },
+       .needs = {Fact::kSlots}},
+      {.name = "fuse_gelu",
+       .kind = StageKind::kDevice,
+       .doc = "a product and its GELU are one op",
+       .transform = [](Graph graph, const PassContext&) { return fuse_gelu(std::move(graph)); },
+       .runs = [](const StepSpec& step) { return step.lowering.fuse_gelu; }},
+      {.name = "round_once",
+       .kind = StageKind::kDevice,
+       .doc = "results in bfloat16 are rounded once",
+       .transform = [](Graph graph, const PassContext&) { return round_once(std::move(graph)); },
+       .runs = [](const StepSpec& step) { return step.lowering.round_once; }},
+      {.name = "own_attention",
+       .kind = StageKind::kDevice,
+       .doc = "attention runs by the project's own kernels",
+       .transform = [](Graph graph, const PassContext&) { return own_attention(std::move(graph)); },
+       .runs = [](const StepSpec& step) { return step.lowering.own_attention; }},
       // kSchedule: those that only forbid come first, so that the ones that choose an order choose
       // among what is left.
       {.name = "blocking_a2a",
@@ -362,7 +454,8 @@ const std::vector<PassDef>& builtin_passes() {
 }
 
 const char* stage_kind_name(StageKind kind) {
-  static constexpr const char* kNames[] = {"placement", "forward", "step", "schedule"};
+  static constexpr const char* kNames[] = {"placement", "forward", "backward",
+                                           "step",      "device",  "schedule"};
   return kNames[static_cast<int>(kind)];
 }
 
@@ -429,11 +522,53 @@ StageKind kind_of(const Stage& stage) {
   return stage.transform || stage.schedule ? stage.kind : builtin_pass(stage.name).kind;
 }
 
+namespace {
+
+bool is_built_in(const Stage& stage) {
+  return !stage.transform && !stage.schedule;
+}
+
+/// Whether no system lists the stage.
+bool runs_by_itself(const Stage& stage) {
+  return is_built_in(stage) && builtin_pass(stage.name).runs != nullptr;
+}
+
+/// Returns the stages with the passes that no system lists, in order.
+std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step) {
+  for (const Stage& stage : stages) {
+    if (step.inference && kind_of(stage) == StageKind::kStep) {
+      throw user_error(
+          "stage '{}': it edits a training step, but inference has a forward pass only",
+          stage.name);
+    }
+    if (!step.inference && is_built_in(stage) && builtin_pass(stage.name).inference_only) {
+      throw user_error(
+          "stage '{}': it is for inference only (moe.infer), not for training, because offloaded "
+          "experts have no backward pass",
+          stage.name);
+    }
+  }
+  for (const PassDef& pass : builtin_passes()) {
+    if (pass.runs != nullptr && pass.runs(step)) stages.push_back({.name = pass.name});
+  }
+  return in_order(stages);
+}
+
+}  // namespace
+
+Pipeline::Pipeline(const Model& model, const Cluster& cluster, const CostModel& cost,
+                   const StepSpec& step, std::vector<Stage> stages)
+    : model_(model),
+      cluster_(cluster),
+      cost_(cost),
+      step_(step),
+      stages_(all_stages(std::move(stages), step)) {}
+
 PassContext Pipeline::context(const Stage& stage, const PassDef* pass,
                               std::vector<Decision>& log) const {
   Options options =
       pass != nullptr ? resolve_options(pass->name, pass->options, stage.options) : stage.options;
-  return {model_, cluster_, cost_, std::move(options), stage.name, &log};
+  return {model_, cluster_, cost_, step_, std::move(options), stage.name, &log};
 }
 
 Graph Pipeline::apply(const Stage& stage, Graph graph) {
@@ -459,15 +594,20 @@ Schedule Pipeline::apply(const Stage& stage, const Graph& graph, Schedule schedu
   return schedule;
 }
 
-Graph Pipeline::transform(Graph graph, StageKind kind) {
+Graph Pipeline::transform(Graph graph) {
   for (const Stage& stage : stages_) {
-    if (kind_of(stage) != kind) continue;
+    if (kind_of(stage) == StageKind::kSchedule) continue;
     const auto begin = std::chrono::steady_clock::now();
     const size_t logged = log_.size();
     Graph after = in_stage(stage.name, reports_, [&] { return apply(stage, graph); });
-    reports_.push_back(
-        report_of(stage, changes_of(graph, after), std::span(log_).subspan(logged), after));
-    reports_.back().took_ns = since(begin);
+    const StageChanges changes = changes_of(graph, after);
+    StageReport report = report_of(stage, changes, std::span(log_).subspan(logged), after);
+    report.took_ns = since(begin);
+    if (!runs_by_itself(stage)) {
+      reports_.push_back(std::move(report));
+    } else if (report.changed) {
+      unlisted_.push_back(std::move(report));
+    }
     for (const Op& op : after.ops()) {
       // emplace() keeps the first stage after which the part exists.
       if (op.part >= 0) cut_by_.emplace(op.name, stage.name);
@@ -475,6 +615,12 @@ Graph Pipeline::transform(Graph graph, StageKind kind) {
     graph = std::move(after);
   }
   return graph;
+}
+
+std::vector<StageReport> Pipeline::reports() const {
+  std::vector<StageReport> all = reports_;
+  all.insert(all.end(), unlisted_.begin(), unlisted_.end());
+  return all;
 }
 
 Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {

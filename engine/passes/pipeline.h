@@ -18,19 +18,21 @@ StageKind kind_of(const Stage& stage);
 
 class Pipeline {
  public:
-  /// Keeps references to all four arguments.
-  Pipeline(const Model& model, const Cluster& cluster, const CostModel& cost,
-           const std::vector<Stage>& stages)
-      : model_(model), cluster_(cluster), cost_(cost), stages_(stages) {}
+  /// Runs these stages and the passes that no system lists (PassDef::runs), in order. Keeps
+  /// references to the first four arguments. Throws UserError for a stage that edits a training
+  /// step, if the step is for inference, and for one that is for inference only, if it is not.
+  Pipeline(const Model& model, const Cluster& cluster, const CostModel& cost, const StepSpec& step,
+           std::vector<Stage> stages);
 
-  /// Runs the stages of this kind one after the other, with compact() and verify() after each.
-  /// Errors of a stage name the stage.
-  Graph transform(Graph graph, StageKind kind);
+  /// Runs the stages that edit the graph one after the other, with compact() and verify() after
+  /// each. Errors of a stage name the stage.
+  Graph transform(Graph graph);
   /// Runs the schedulers. Throws RunError when an op has no lane, or one that does not exist.
   Schedule schedule(const Graph& graph, Schedule schedule);
 
-  /// One entry per stage that has run.
-  const std::vector<StageReport>& reports() const { return reports_; }
+  /// One entry per stage of the system that has run, then one per other pass that has changed
+  /// something.
+  std::vector<StageReport> reports() const;
   /// What the stages that edit the graph did, and why; for a scheduler this is in its schedule.
   const std::vector<Decision>& log() const { return log_; }
 
@@ -42,9 +44,10 @@ class Pipeline {
   const Model& model_;
   const Cluster& cluster_;
   const CostModel& cost_;
-  const std::vector<Stage>& stages_;
+  const StepSpec& step_;
+  const std::vector<Stage> stages_;
   std::map<std::string, std::string> cut_by_;  // the stage that cut, indexed by name of the part
-  std::vector<StageReport> reports_;
+  std::vector<StageReport> reports_, unlisted_;
   std::vector<Decision> log_;
 };
 

@@ -1,6 +1,6 @@
 // Full recomputation of transformer blocks (gradient checkpointing: Chen et al. 2016, arXiv
-// 1604.06174; per block as in Korthikanti et al. 2022, arXiv 2205.05198, section 5). Called by
-// make_plan() for a system with recompute = "blocks".
+// 1604.06174; per block as in Korthikanti et al. 2022, arXiv 2205.05198, section 5): the pass
+// recompute.
 #pragma once
 
 #include "engine/graph/graph.h"

@@ -19,18 +19,20 @@ bool is_function(const Stage& stage) {
 struct Declared {
   StageKind kind;
   Facts needs, gives;
-  bool nothing;  // a function that declares nothing
+  bool nothing;   // a function that declares nothing
+  bool unlisted;  // a pass that no system lists (PassDef::runs)
   size_t place;
 };
 
 Declared declared(const Stage& stage, size_t place_before) {
   if (is_function(stage)) {
     return {stage.kind, stage.needs, stage.gives, stage.needs.empty() && stage.gives.empty(),
-            place_before};
+            false,      place_before};
   }
   const PassDef& pass = builtin_pass(stage.name);
   const std::vector<PassDef>& all = builtin_passes();
-  return {pass.kind, pass.needs, pass.gives, false, static_cast<size_t>(&pass - all.data()) + 1};
+  const auto place = static_cast<size_t>(&pass - all.data()) + 1;
+  return {pass.kind, pass.needs, pass.gives, false, pass.runs != nullptr, place};
 }
 
 /// The stages of one kind as nodes of a graph: before[b] holds each stage that runs before b, with
@@ -91,10 +93,12 @@ class Order {
     }
   }
 
-  /// Keeps a function that declares nothing between its neighbours of the same kind.
+  /// Keeps a function that declares nothing between its neighbours of the same kind in the list.
   void add_neighbours(size_t at) {
     if (!declared_[at].nothing) return;
-    const auto same = [&](size_t i) { return declared_[i].kind == declared_[at].kind; };
+    const auto same = [&](size_t i) {
+      return declared_[i].kind == declared_[at].kind && !declared_[i].unlisted;
+    };
     const std::string why = fmt::format(
         "'{}' declares neither needs nor gives, so it runs where it is listed", stages_[at].name);
     for (size_t i = at; i-- > 0;) {
@@ -141,9 +145,8 @@ class Order {
 std::vector<Stage> in_order(const std::vector<Stage>& stages) {
   const Order order(stages);
   std::vector<Stage> result;
-  for (const StageKind kind :
-       {StageKind::kPlacement, StageKind::kForward, StageKind::kStep, StageKind::kSchedule}) {
-    order.append(kind, result);
+  for (int kind = 0; kind < static_cast<int>(StageKind::kUnset); ++kind) {
+    order.append(static_cast<StageKind>(kind), result);
   }
   return result;
 }

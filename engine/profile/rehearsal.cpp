@@ -190,8 +190,11 @@ Nanoseconds compute_ns(const Graph& graph, const StepSamples& samples) {
 PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   PlanSpec spec = target;
   spec.system = {.name = "rehearsal",
-                 .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter},
-                 .zero = spec.system.zero};
+                 .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
+  for (const Stage& stage : target.system.stages) {
+    const bool built_in = !stage.transform && !stage.schedule;
+    if (built_in && builtin_pass(stage.name).rehearsed) spec.system.stages.push_back(stage);
+  }
   spec.work = {};
   // With skewed routing, differences between ranks would be mistaken for jitter. A prediction
   // accounts for the skew by itself.

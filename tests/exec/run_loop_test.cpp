@@ -25,7 +25,7 @@ class FarRanks {
     AllBuffers here;
     for (const auto& rank : host_) here.push_back(rank.get());
     loop_.meet(here, {.run_step = [this](const DataSource&,
-                                         const StepSpec& spec) { return run_step(spec); },
+                                         const ProgramRun& spec) { return run_step(spec); },
                       .fetch = [this] { copy("fetch", far_, host_); },
                       .store = [this] { copy("store", host_, far_); }});
     loop_.restore();
@@ -65,7 +65,7 @@ class FarRanks {
     }
   }
 
-  std::vector<RankReport> run_step(const StepSpec& spec) {
+  std::vector<RankReport> run_step(const ProgramRun& spec) {
     digests_before_.push_back(digest());
     epochs_.push_back(spec.epoch);
     events_.push_back((spec.train ? "step " : "batch ") + std::to_string(spec.step));

@@ -101,51 +101,6 @@ TEST_CASE(
   CHECK(count_kinds(graph)["sgd"] == static_cast<int>(infos.size()));
 }
 
-TEST_CASE("with zero = 1 each bucket has a reduce-scatter, sliced updates, then an all-gather") {
-  const Gpt2 model = gpt2(4, 128);
-  const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18),
-                             .place = GENERATE(ReducePlace::kAfter, ReducePlace::kReady)};
-  const Group residents = GENERATE(Group{1, 1}, Group{2, 2});
-  const auto step = [&](int64_t zero) {
-    Gpt2 grouped = model;
-    grouped.ep = 4 / residents.size;
-    Graph graph = build_forward(grouped, gate_spec(grouped), 4);
-    add_backward_and_update(graph, Adamw{}, sync, residents, zero);
-    verify(graph, "test");
-    return graph;
-  };
-  const Graph whole = step(0), graph = step(1);
-  std::map<std::string, int> before = count_kinds(whole), counts = count_kinds(graph);
-  CHECK(counts["reduce_scatter"] == before["all_reduce"]);
-  CHECK(counts["all_gather"] == before["all_reduce"]);
-  CHECK(counts["all_reduce"] == 0);
-  size_t last_update = 0, sliced = 0;
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const Op& op = graph.ops()[i];
-    if (std::string(graph.def(op).name) == "adamw") {
-      last_update = i;
-      sliced += static_cast<size_t>(attr_int(op, "sliced"));
-      const Tensor& w = graph.tensor(op.inputs[0]);
-      const Group group = w.expert ? residents : Group{4, 1};
-      INFO(w.name);
-      CHECK(attr_int(op, "sliced") == (group.size > 1));
-      const int64_t n = (num_elements(w.shape) + group.size - 1) / group.size;
-      for (size_t t = 1; t < 4; ++t) {
-        CHECK(graph.tensor(op.inputs[t]).shape == (group.size > 1 ? Shape{n} : w.shape));
-      }
-    }
-    if (graph.def(op).collective != Collective::kAllGather) continue;
-    const std::string number = op.name.substr(op.name.find('.'));
-    const Op& scatter = op_named(graph, "reduce_scatter" + number);
-    CHECK(position(graph, scatter.name) < last_update);
-    CHECK(i > last_update);
-    CHECK(group_of(graph, op) == group_of(graph, scatter));
-    CHECK(op.inputs.size() == scatter.inputs.size());
-    sliced -= op.inputs.size();
-  }
-  CHECK(sliced == 0);
-}
-
 TEST_CASE("a gate whose weights are one gives its matrix neither gradient nor update") {
   Gpt2 model = gpt2(2, 128);
   model.gate = "hash";

@@ -25,8 +25,10 @@ using test::stage;
 
 constexpr const char* kSuffix = ".again";
 
+enum class Recompute : uint8_t { kNone, kBlocks };
+
 std::shared_ptr<const Plan> plan_of(PlanSpec spec, Recompute recompute) {
-  spec.system.recompute = recompute;
+  if (recompute == Recompute::kBlocks) spec.system.stages.push_back(stage("recompute"));
   return make_plan(std::move(spec));
 }
 
@@ -298,9 +300,8 @@ TEST_CASE("without the option nothing changes, and inference refuses it") {
   CHECK(make_plan(spec)->hash != plan_of(spec, Recompute::kBlocks)->hash);
   PlanSpec inference = spec;
   inference.inference = true;
-  inference.system.recompute = Recompute::kBlocks;
-  CHECK_THAT(test::message_of<UserError>([&] { make_plan(inference); }),
-             Contains("system.recompute = 'blocks'") && Contains("inference has no backward"));
+  CHECK_THAT(test::message_of<UserError>([&] { plan_of(inference, Recompute::kBlocks); }),
+             Contains("stage 'recompute'") && Contains("inference has a forward pass only"));
 }
 
 }  // namespace

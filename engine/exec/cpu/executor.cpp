@@ -58,7 +58,7 @@ class CpuRun {
   void spawn();
   void worker(int64_t rank, LaneId lane);
   /// Runs one step on all threads. The calling thread runs the first rank's compute lane.
-  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec);
+  std::vector<RankReport> run_step(const DataSource& data, const ProgramRun& spec);
 
   template <class Body>
   void guarded(int64_t rank, LaneId lane, Body body);
@@ -83,7 +83,7 @@ class CpuRun {
   std::vector<Communicator*> comms_;
   Rendezvous start_, end_;
   Nanoseconds common_start_ = 0;  // when the step begins in all processes of a job
-  StepSpec spec_;
+  ProgramRun spec_;
   OthersWatch others_;
   MachineState machine_;        // as last measured
   Nanoseconds machine_at_ = 0;  // when
@@ -119,7 +119,7 @@ CpuRun<T>::CpuRun(const Plan& plan, const RunOptions& options)
 template <class T>
 LocalRanks CpuRun<T>::local_ranks() {
   LocalRanks local_ranks;
-  local_ranks.run_step = [this](const DataSource& data, const StepSpec& spec) {
+  local_ranks.run_step = [this](const DataSource& data, const ProgramRun& spec) {
     return run_step(data, spec);
   };
   if (processes_ == nullptr) local_ranks.machine = [this] { return machine(); };
@@ -255,7 +255,7 @@ void CpuRun<T>::worker(int64_t rank, LaneId lane) {
 }
 
 template <class T>
-std::vector<RankReport> CpuRun<T>::run_step(const DataSource& data, const StepSpec& spec) {
+std::vector<RankReport> CpuRun<T>::run_step(const DataSource& data, const ProgramRun& spec) {
   spec_ = spec;
   for (auto& rank : ranks_) {
     rank->fill_inputs(data, spec.step);

@@ -167,7 +167,7 @@ void Rank<T>::start_step() {
 }
 
 template <class T>
-void Rank<T>::run_lane(LaneId id, const StepSpec& spec, Communicator* comm) {
+void Rank<T>::run_lane(LaneId id, const ProgramRun& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   const Nanoseconds cpu_before = thread_cpu_ns();
   if (arbiters_[id.index()] != nullptr) {
@@ -180,7 +180,7 @@ void Rank<T>::run_lane(LaneId id, const StepSpec& spec, Communicator* comm) {
 }
 
 template <class T>
-void Rank<T>::walk(LaneId id, const StepSpec& spec, Communicator* comm) {
+void Rank<T>::walk(LaneId id, const ProgramRun& spec, Communicator* comm) {
   Lane& lane = lanes_[id.index()];
   if (id.index() == 0) paced() ? hold_until(spec.start) : wait_until_ns(spec.start);
   // The time at which the lane's previous op, and all ops that the next op waits for, have ended.
@@ -218,7 +218,7 @@ void Rank<T>::abort() {
 /// Does what precedes an op: the delay and poison of tests, and reports to arbiters with a hold
 /// that starts with the op. Returns the time at which the op is ready.
 template <class T>
-Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseconds ready) {
+Nanoseconds Rank<T>::before(const Launch& launch, const ProgramRun& spec, Nanoseconds ready) {
   if (options_.test.delay_ns) {
     const Nanoseconds delay = options_.test.delay_ns(rank_, launch.op, spec.step);
     if (paced()) {
@@ -236,7 +236,8 @@ Nanoseconds Rank<T>::before(const Launch& launch, const StepSpec& spec, Nanoseco
 
 /// Runs a compute op; returns the time at which it ended, including the check for finite numbers.
 template <class T>
-Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready) {
+Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const ProgramRun& spec,
+                             Nanoseconds ready) {
   const Nanoseconds begin = paced() ? ready : clock_ns(), cpu = cpu_now();
   call_kernel(launch, spec);
   const Nanoseconds end = after(launch, lane, spec, ready, cpu);
@@ -247,7 +248,7 @@ Nanoseconds Rank<T>::compute(Launch& launch, LaneId lane, const StepSpec& spec, 
 
 /// Transfers one chunk; returns the time at which it ended and the next chunk may be posted.
 template <class T>
-Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
+Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const ProgramRun& spec,
                               Nanoseconds posted, Communicator& comm) {
   comm.posted_at(posted);
   const CollectiveDone done = launch.collective->call(comm, chunk, launch.num_chunks);
@@ -262,7 +263,7 @@ Nanoseconds Rank<T>::transfer(Launch& launch, int64_t chunk, LaneId lane, const 
 }
 
 template <class T>
-void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
+void Rank<T>::call_kernel(Launch& launch, const ProgramRun& spec) {
   const bool measured = spec.measure_gradients && launch.update.parameter >= 0;
   if (measured) {
     add_measure(persistents_, launch.update, buffers_, rank_, launch.gradient,
@@ -285,7 +286,7 @@ void Rank<T>::call_kernel(Launch& launch, const StepSpec& spec) {
 /// Does what follows an op: adds its results to the rank's report and checks that its numbers are
 /// finite. Returns the time at which the op ended, by ended().
 template <class T>
-Nanoseconds Rank<T>::after(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready,
+Nanoseconds Rank<T>::after(Launch& launch, LaneId lane, const ProgramRun& spec, Nanoseconds ready,
                            Nanoseconds cpu_before) {
   if (launch.of_router) {
     const Op& op = plan_.graph.op(launch.op);

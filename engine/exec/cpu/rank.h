@@ -46,13 +46,13 @@ class Rank {
   /// Runs the lane's ops: in order, each after the ops of other lanes that it waits for, or in the
   /// turns of the lane's arbiter. Called on the lane's thread; `comm` is null for the compute lane.
   /// Throws Aborted, or what an op threw.
-  void run_lane(LaneId lane, const StepSpec& spec, Communicator* comm);
+  void run_lane(LaneId lane, const ProgramRun& spec, Communicator* comm);
   /// Makes every lane throw Aborted at its next op.
   void abort();
 
   /// Returns the names of the unfinished ops that `op`, on a lane with an arbiter, waits for.
   /// Called by any thread.
-  std::string waits_for(OpId op, const StepSpec& spec) const;
+  std::string waits_for(OpId op, const ProgramRun& spec) const;
   /// The op that a lane is running or waiting to run; invalid outside a step.
   OpId current(LaneId lane) const { return lanes_[lane.index()].current; }
   const RankBuffers& buffers() const { return buffers_; }
@@ -112,24 +112,24 @@ class Rank {
   void add_checks(Launch& launch);
   void add_update(Launch& launch);
   void add_postings();
-  void walk(LaneId id, const StepSpec& spec, Communicator* comm);
-  void take_turns(LaneId id, const StepSpec& spec, Communicator& comm);
-  Nanoseconds take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
+  void walk(LaneId id, const ProgramRun& spec, Communicator* comm);
+  void take_turns(LaneId id, const ProgramRun& spec, Communicator& comm);
+  Nanoseconds take_turn(Launch& launch, LaneId id, const ProgramRun& spec, const Turn& turn,
                         Communicator& comm);
-  void post(std::vector<OpId> ops, const StepSpec& spec);
-  Nanoseconds before(const Launch& launch, const StepSpec& spec, Nanoseconds ready);
-  Nanoseconds compute(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready);
-  Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const StepSpec& spec,
+  void post(std::vector<OpId> ops, const ProgramRun& spec);
+  Nanoseconds before(const Launch& launch, const ProgramRun& spec, Nanoseconds ready);
+  Nanoseconds compute(Launch& launch, LaneId lane, const ProgramRun& spec, Nanoseconds ready);
+  Nanoseconds transfer(Launch& launch, int64_t chunk, LaneId lane, const ProgramRun& spec,
                        Nanoseconds posted, Communicator& comm);
-  void call_kernel(Launch& launch, const StepSpec& spec);
+  void call_kernel(Launch& launch, const ProgramRun& spec);
   void predict(const Launch& launch);
-  Nanoseconds after(Launch& launch, LaneId lane, const StepSpec& spec, Nanoseconds ready,
+  Nanoseconds after(Launch& launch, LaneId lane, const ProgramRun& spec, Nanoseconds ready,
                     Nanoseconds cpu_before);
   Nanoseconds cpu_now() const { return paced() ? thread_cpu_ns() : 0; }
   Nanoseconds ended(Lane& lane, Nanoseconds ready, Nanoseconds cpu_before);
   void hold_until(Nanoseconds until) const;
   bool paced() const { return options_.pace > 0; }
-  void finish(const Launch& launch, const StepSpec& spec, Nanoseconds end);
+  void finish(const Launch& launch, const ProgramRun& spec, Nanoseconds end);
   void check(const Launch& launch) const;
 
   const Plan& plan_;

@@ -44,7 +44,7 @@ void Rank<T>::add_postings() {
 }
 
 template <class T>
-void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
+void Rank<T>::take_turns(LaneId id, const ProgramRun& spec, Communicator& comm) {
   Lane& lane = lanes_[id.index()];
   LaneArbiter& arbiter = *arbiters_[id.index()];
   std::vector<OpId> first;
@@ -67,7 +67,7 @@ void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm) {
 
 /// Executes a turn; returns the time at which the transfer ended.
 template <class T>
-Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, const Turn& turn,
+Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const ProgramRun& spec, const Turn& turn,
                                Communicator& comm) {
   const bool runs = spec.train || launch.forward;
   Nanoseconds end = turn.since;
@@ -82,7 +82,7 @@ Nanoseconds Rank<T>::take_turn(Launch& launch, LaneId id, const StepSpec& spec, 
 
 /// Posts the ops to their arbiters, with one call of LaneArbiter::post() per arbiter.
 template <class T>
-void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
+void Rank<T>::post(std::vector<OpId> ops, const ProgramRun& spec) {
   const auto arbiter_of = [&](OpId op) {
     return arbiters_[plan_.schedule.lane_of[op.index()].index()];
   };
@@ -104,7 +104,7 @@ void Rank<T>::post(std::vector<OpId> ops, const StepSpec& spec) {
 }
 
 template <class T>
-void Rank<T>::finish(const Launch& launch, const StepSpec& spec, Nanoseconds end) {
+void Rank<T>::finish(const Launch& launch, const ProgramRun& spec, Nanoseconds end) {
   progress_.finish(launch.op, spec.epoch, end, launch.awaited);
   std::vector<OpId> ready;
   for (const OpId next : launch.posts) {
@@ -116,7 +116,7 @@ void Rank<T>::finish(const Launch& launch, const StepSpec& spec, Nanoseconds end
 }
 
 template <class T>
-std::string Rank<T>::waits_for(OpId op, const StepSpec& spec) const {
+std::string Rank<T>::waits_for(OpId op, const ProgramRun& spec) const {
   std::vector<std::string> names;
   for (const OpId before : postings_[op.index()].waits) {
     if (!progress_.over(before, spec.epoch)) names.push_back(plan_.graph.op(before).name);
@@ -124,11 +124,11 @@ std::string Rank<T>::waits_for(OpId op, const StepSpec& spec) const {
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
-#define MOE_INSTANTIATE(T)                                                                  \
-  template void Rank<T>::add_postings();                                                    \
-  template void Rank<T>::take_turns(LaneId id, const StepSpec& spec, Communicator& comm);   \
-  template void Rank<T>::finish(const Launch& launch, const StepSpec& spec, Nanoseconds e); \
-  template std::string Rank<T>::waits_for(OpId op, const StepSpec& spec) const;
+#define MOE_INSTANTIATE(T)                                                                    \
+  template void Rank<T>::add_postings();                                                      \
+  template void Rank<T>::take_turns(LaneId id, const ProgramRun& spec, Communicator& comm);   \
+  template void Rank<T>::finish(const Launch& launch, const ProgramRun& spec, Nanoseconds e); \
+  template std::string Rank<T>::waits_for(OpId op, const ProgramRun& spec) const;
 MOE_INSTANTIATE(float)
 MOE_INSTANTIATE(double)
 #undef MOE_INSTANTIATE

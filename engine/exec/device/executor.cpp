@@ -154,7 +154,7 @@ class DeviceRun {
       };
     };
     return {.run_step = [this](const DataSource& data,
-                               const StepSpec& spec) { return run_step(data, spec); },
+                               const ProgramRun& spec) { return run_step(data, spec); },
             .take_links = [this] { return comm_->take_links(); },
             .fetch = each(&DeviceRank::fetch),
             .store = each(&DeviceRank::store)};
@@ -169,7 +169,7 @@ class DeviceRun {
                      static_cast<double>(info.free_bytes) / 0x1p30);
   }
 
-  std::vector<RankReport> run_step(const DataSource& data, const StepSpec& spec) {
+  std::vector<RankReport> run_step(const DataSource& data, const ProgramRun& spec) {
     spec_ = spec;
     for (const auto& rank : ranks_) {
       rank->fill_inputs(data, spec.step);
@@ -197,7 +197,7 @@ class DeviceRun {
   /// that measures no gradients is recorded, and later ones replay the recording. Nothing is
   /// recorded in a job, since NCCL connects within its first calls, which must not be recorded; nor
   /// when a CPU thread ends the transfers of the emulated link.
-  void enqueue(const StepSpec& spec) {
+  void enqueue(const ProgramRun& spec) {
     const bool alike = program_.recordable && spec.train && !spec.measure_gradients &&
                        !options_.test.delay_ns && !options_.test.poison &&
                        options_.processes == nullptr && !shares_link_;
@@ -268,7 +268,7 @@ class DeviceRun {
   bool shares_link_ = false;  // whether lanes share the emulated link
   DeviceRecording recording_;
   int64_t alike_steps_ = 0;
-  StepSpec spec_;
+  ProgramRun spec_;
 };
 
 class DeviceExecutor : public Executor {

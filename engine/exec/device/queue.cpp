@@ -42,16 +42,16 @@ DeviceQueue::DeviceQueue(const Plan& plan, const RunOptions& options, const Devi
   for (size_t s = 0; s < program.steps.size(); ++s) step_of_[program.steps[s].op.index()] = s;
 }
 
-bool DeviceQueue::runs(OpId op, const StepSpec& spec) const {
+bool DeviceQueue::runs(OpId op, const ProgramRun& spec) const {
   return spec.train || plan_.graph.op(op).phase == Phase::kForward;
 }
 
-void DeviceQueue::start_step(const StepSpec& spec) {
+void DeviceQueue::start_step(const ProgramRun& spec) {
   arbiters_.start_step(spec.step, [&](OpId op) { return runs(op, spec); });
   comm_.expect_step();
 }
 
-void DeviceQueue::enqueue(const StepSpec& spec) {
+void DeviceQueue::enqueue(const ProgramRun& spec) {
   step_ = spec.step;
   device_.record(go_.get(), first_stream());
   for (size_t r = 0; r < ranks_.size(); ++r) begin(r);
@@ -66,7 +66,7 @@ void DeviceQueue::enqueue(const StepSpec& spec) {
   for (size_t r = 1; r < ranks_.size(); ++r) device_.wait(first_stream(), ready_[r].get());
 }
 
-void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
+void DeviceQueue::enqueue_arbitrated(const ProgramRun& spec) {
   std::fill(enqueued_.begin(), enqueued_.end(), false);
   queues_.assign(plan_.orders.lanes.size(), {});
   heads_.assign(queues_.size(), 0);
@@ -92,7 +92,7 @@ void DeviceQueue::enqueue_arbitrated(const StepSpec& spec) {
 /// Queues the ops of each lane without an arbiter, until the next op waits for an op that is not
 /// queued yet, or for one whose result the host reads and that has not finished. Returns whether
 /// any op was queued.
-bool DeviceQueue::enqueue_ready(const StepSpec& spec) {
+bool DeviceQueue::enqueue_ready(const ProgramRun& spec) {
   bool any = false;
   for (size_t l = 0; l < queues_.size(); ++l) {
     for (size_t& head = heads_[l]; head < queues_[l].size(); ++head) {
@@ -117,7 +117,7 @@ bool DeviceQueue::can_be_enqueued(const DeviceStep& step) const {
          std::all_of(step.host_waits.begin(), step.host_waits.end(), is_there);
 }
 
-void DeviceQueue::enqueue(const DeviceStep& step, const StepSpec& spec) {
+void DeviceQueue::enqueue(const DeviceStep& step, const ProgramRun& spec) {
   if (plan_.graph.def(step.op).collective == Collective::kNone) {
     for (const auto& rank : ranks_) guarded(*rank, [&] { enqueue_compute(*rank, step, spec); });
     return;
@@ -126,7 +126,8 @@ void DeviceQueue::enqueue(const DeviceStep& step, const StepSpec& spec) {
   for (int64_t c = 0; c < chunks; ++c) enqueue_chunk(step, c);
 }
 
-void DeviceQueue::enqueue_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec) {
+void DeviceQueue::enqueue_compute(DeviceRank& rank, const DeviceStep& step,
+                                  const ProgramRun& spec) {
   rank.wait_for(step);
   rank.begin(step);
   rank.compute(step, spec);

@@ -27,10 +27,10 @@ class DeviceQueue {
               WaitUntil wait_until);
 
   /// Called before the step's common start.
-  void start_step(const StepSpec& spec);
+  void start_step(const ProgramRun& spec);
   /// Returns when the whole step is queued. Work that is then queued on first_stream() begins when
   /// the step has finished.
-  void enqueue(const StepSpec& spec);
+  void enqueue(const ProgramRun& spec);
   bool awaits_others() const { return arbiters_.awaits_others(); }
   /// Called when the step has finished on this process's ranks.
   void end_step() { arbiters_.end_step(); }
@@ -39,15 +39,15 @@ class DeviceQueue {
   kernels::Event start() const { return start_.get(); }
 
  private:
-  bool runs(OpId op, const StepSpec& spec) const;
-  void enqueue_arbitrated(const StepSpec& spec);
-  bool enqueue_ready(const StepSpec& spec);
+  bool runs(OpId op, const ProgramRun& spec) const;
+  void enqueue_arbitrated(const ProgramRun& spec);
+  bool enqueue_ready(const ProgramRun& spec);
   /// Whether the op has been queued in this step and has finished on every rank. Requires: the plan
   /// has arbiters; else enqueued_ is not kept.
   bool is_over(OpId op) const;
   bool can_be_enqueued(const DeviceStep& step) const;
-  void enqueue(const DeviceStep& step, const StepSpec& spec);
-  void enqueue_compute(DeviceRank& rank, const DeviceStep& step, const StepSpec& spec);
+  void enqueue(const DeviceStep& step, const ProgramRun& spec);
+  void enqueue_compute(DeviceRank& rank, const DeviceStep& step, const ProgramRun& spec);
   void enqueue_chunk(const DeviceStep& step, int64_t chunk);
   void move(const DeviceStep& step, int64_t chunk);
   void move_experts(const DeviceStep& step);

@@ -214,7 +214,7 @@ void DeviceRank::moved(const DeviceStep& step, int64_t chunk) {
 }
 
 RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
-                                const StepSpec& spec) const {
+                                const ProgramRun& spec) const {
   const auto* const number = reinterpret_cast<const int64_t*>(step_.data());
   return {.rank = rank_,
           .num_ranks = plan_.graph.num_ranks,
@@ -226,7 +226,7 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
           .popularity = options_.infer.popularity.get()};
 }
 
-void DeviceRank::compute(const DeviceStep& step, const StepSpec& spec) {
+void DeviceRank::compute(const DeviceStep& step, const ProgramRun& spec) {
   Launch& launch = launches_[step.op.index()];
   const kernels::Stream own = stream(step.lane);
   const TestHooks& test = options_.test;
@@ -243,7 +243,7 @@ void DeviceRank::compute(const DeviceStep& step, const StepSpec& spec) {
            context(step, launch, spec), device_, own);
 }
 
-void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const StepSpec& spec) {
+void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const ProgramRun& spec) {
   const Op& op = plan_.graph.op(step.op);
   const kernels::KernelTable<float>& k = kernels::fast_table();
   plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,

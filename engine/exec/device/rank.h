@@ -55,7 +55,7 @@ class DeviceRank {
   /// rows.
   void moved(const DeviceStep& step, int64_t chunk);
   /// Queues a compute op between begin() and end(), or runs it on the CPU (DeviceProgram::on_host).
-  void compute(const DeviceStep& step, const StepSpec& spec);
+  void compute(const DeviceStep& step, const ProgramRun& spec);
   /// Returns this rank as a member of a chunk of a collective op.
   DeviceMember member(const DeviceStep& step, int64_t chunk);
   /// Returns this rank as a member of the next exchange of an op of Collective::kExperts. Starts at
@@ -71,7 +71,7 @@ class DeviceRank {
 
   /// The report of the step that has finished; `start` is the timed event at which it began. Throws
   /// RunError, which names op, tensor and element, when a number is not finite.
-  RankReport report(const StepSpec& spec, kernels::Event start);
+  RankReport report(const ProgramRun& spec, kernels::Event start);
 
   kernels::Stream stream(LaneId lane) const { return streams_[lane.index()].get(); }
   int64_t num_chunks(OpId op) const { return launches_[op.index()].num_chunks; }
@@ -116,7 +116,7 @@ class DeviceRank {
   void each_persistent(Body body) const;
   std::vector<Bytes> scratch_bytes() const;
   Bytes prediction_bytes() const;
-  void run_on_host(const DeviceStep& step, Launch& launch, const StepSpec& spec);
+  void run_on_host(const DeviceStep& step, Launch& launch, const ProgramRun& spec);
   void measure_gradient(const DeviceStep& step, const Launch& launch);
   void poison(const DeviceStep& step);
   void copy(void* to, const void* from, Bytes bytes, kernels::Stream stream);
@@ -124,7 +124,7 @@ class DeviceRank {
                  std::vector<Nanoseconds>& ends, RankReport& report) const;
   void check_finite();
   void check_scores(OpId op, const int32_t* expert);
-  RankContext context(const DeviceStep& step, const Launch& launch, const StepSpec& spec) const;
+  RankContext context(const DeviceStep& step, const Launch& launch, const ProgramRun& spec) const;
 
   const Plan& plan_;
   const RunOptions& options_;

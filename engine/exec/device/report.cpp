@@ -11,7 +11,7 @@
 
 namespace moe {
 
-RankReport DeviceRank::report(const StepSpec& spec, kernels::Event start) {
+RankReport DeviceRank::report(const ProgramRun& spec, kernels::Event start) {
   current_ = OpId();
   check_finite();
   RankReport report = report_;

@@ -14,7 +14,7 @@ namespace moe {
 
 /// One run of the program: a training step or the forward of a batch. The same for all threads, and
 /// written while they wait.
-struct StepSpec {
+struct ProgramRun {
   int64_t step = 0;
   uint32_t epoch = 0;  // counts steps, from 1
   bool train = true;   // false: the forward's ops only
@@ -31,7 +31,7 @@ struct RankReport {
   std::vector<int32_t> predictions;         // [tokens], with InferOptions::keep_predictions
   std::vector<PlacementRecord> placements;  // not sent to rank 0: the same on all ranks
   std::string policy_failure;               // message of the first placement policy that failed
-  std::vector<Measure> gradients;           // per parameter, with StepSpec::measure_gradients
+  std::vector<Measure> gradients;           // per parameter, with ProgramRun::measure_gradients
 };
 /// The members that are sent to rank 0.
 constexpr auto fields_of(const RankReport*) {

@@ -13,7 +13,7 @@ struct FinishedStep {
   const PersistentTensors& persistents;
   const AllBuffers& buffers;
   const std::vector<RankReport>& reports;  // indexed by rank
-  const StepSpec& spec;
+  const ProgramRun& spec;
 };
 
 /// Returns the sum of RankStats::loss over all ranks.

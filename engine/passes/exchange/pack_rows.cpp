@@ -50,7 +50,8 @@ void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
 
 }  // namespace
 
-Graph pack_rows(Graph graph, bool dropless, double rows_bound, std::vector<Decision>& log) {
+Graph pack_rows(Graph graph, const PassContext& context) {
+  const bool dropless = context.model.capacity_factor <= 0;
   OpId padded;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
@@ -66,7 +67,8 @@ Graph pack_rows(Graph graph, bool dropless, double rows_bound, std::vector<Decis
     if (ops.empty() || !dropless) continue;
     const TensorId choices = input_of(graph, graph.op(id), Role::kChoiceSlot);
     const int64_t own = num_elements(graph.tensor(choices).shape);
-    const auto bound = static_cast<int64_t>(std::ceil(rows_bound * static_cast<double>(own)));
+    const auto bound =
+        static_cast<int64_t>(std::ceil(context.model.rows_bound * static_cast<double>(own)));
     for (const OpId op : ops) {
       // Padded slots are the most rows that any routing needs.
       const Shape& slots = graph.tensor(graph.out(op)).shape;
@@ -76,11 +78,12 @@ Graph pack_rows(Graph graph, bool dropless, double rows_bound, std::vector<Decis
     infer_shapes(graph, ops);
   }
   if (dropless && padded.valid()) {
-    log.push_back({"rows", "rows",
-                   fmt::format("there is a slot for every token at every expert, because op '{}' "
-                               "uses all slots; with irregular_a2a and used_rows only the rows in "
-                               "use need memory",
-                               graph.op(padded).name)});
+    context.log->push_back(
+        {"rows", "rows",
+         fmt::format("there is a slot for every token at every expert, because op '{}' "
+                     "uses all slots; with irregular_a2a and used_rows only the rows in "
+                     "use need memory",
+                     graph.op(padded).name)});
   }
   return graph;
 }

@@ -37,8 +37,6 @@ local ROWS = {
   { "without_effect", "{ stage: string, reason: string }[]?",
     "stages that did not do what their options request: stage and reason of each" },
   { "all_reduce", "moe.AllReduce", "the all-reduce policy" },
-  { "zero", "integer?", "the ZeRO stage of the system, if not 0" },
-  { "recompute", '"blocks"?', "what the backward makes again instead of keeping it" },
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "candidates", "table[]?",
     "what that choice was made from: label, time and memory of each candidate, or the reason why "

@@ -185,8 +185,8 @@ local function key_of(job)
   for i, candidates in ipairs(system_lib.expand(job.system)) do
     alternatives[i] = {}
     for j, c in ipairs(candidates) do
-      alternatives[i][j] = { all_reduce = c.all_reduce, zero = c.zero, recompute = c.recompute,
-        packing = c.packing, choice = c.choice, stages = core.array(system_lib.describe(c)) }
+      alternatives[i][j] = { all_reduce = c.all_reduce, packing = c.packing, choice = c.choice,
+        stages = core.array(system_lib.describe(c)) }
     end
   end
   local spec = job.spec

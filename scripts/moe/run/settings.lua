@@ -323,13 +323,13 @@ local function system_with(s, text, i, system, others)
   local key, option, at = s.parts[i], s.parts[i + 1], errors.changed(system.at, s.text)
   local path = s.name:match "^(.*)%."
   if system_lib.FIELDS[key] and key ~= "of" and (key ~= "packing" or system.packing) then
-    local own = {}
-    for name in pairs(system_lib.FIELDS) do own[name] = system[name] end
+    local own = system_lib.fields_of(system)
     local made = with_value(s, text, i, system_lib.FIELDS, own, own)
-    return made and system_lib.with(system, schema.check(system_lib.FIELDS, made,
+    return made and system_lib.with_fields(system, schema.check(system_lib.FIELDS, made,
       ("system '%s'"):format(system.name), at)) or system
   end
-  local passes, names, reached, near = {}, { "all_reduce", "recompute", "zero" }, false, nil
+  local passes, names, reached, near = {}, { "all_reduce" }, false, nil
+  for name in pairs(system_lib.FOR_PASS) do names[#names + 1] = name end
   for j, pass in ipairs(system.passes) do
     local first = choice.first(pass)
     names[#names + 1], passes[j] = first.name, pass

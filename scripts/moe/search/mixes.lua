@@ -244,11 +244,8 @@ function Tried:beyond(outcome)
         and ("%s %s"):format(stage.name, lua_text.text(stage.options)) or stage.name
     end
   end
-  for field, given in pairs { all_reduce = outcome.all_reduce, zero = outcome.zero or 0,
-    recompute = outcome.recompute or "none" } do
-    if core.json_encode { ours[field] } ~= core.json_encode { given } then
-      lacks[#lacks + 1] = ("%s = %s"):format(field, lua_text.text(given))
-    end
+  if core.json_encode(ours.all_reduce) ~= core.json_encode(outcome.all_reduce) then
+    lacks[#lacks + 1] = ("all_reduce = %s"):format(lua_text.text(outcome.all_reduce))
   end
   if outcome.packing then lacks[#lacks + 1] = "packing" end
   if #lacks > 0 then return table.concat(lacks, ", ") end

@@ -35,8 +35,6 @@ local DIMENSIONS = {
     { "priority", passes = { priority = { hold = { true, false } } } } },
   { "chunks", { "chunked", passes = { chunked = { which = { "all_reduce", "both" } } } } },
   { "gradients", { "all_reduce", set = { all_reduce = { READY, READY_EACH } } } },
-  { "states", { "zero", set = { zero = { 1 } } } },
-  { "activations", { "recompute", set = { recompute = { "blocks" } } } },
 }
 
 -- Passes that no mix has, beside those for inference: "placed" leaves experts where they are.
@@ -270,8 +268,8 @@ local function is_in(choice, stages)
   return #choice.passes > 0
 end
 
---- Returns the mix that is most like a system. candidate: { stages, all_reduce, zero, recompute }
---- as a record has them.
+--- Returns the mix that is most like a system. candidate: { stages, all_reduce } as a record has
+--- them.
 function Space:nearest(candidate)
   local stages, mix = {}, self:plain()
   for _, stage in ipairs(candidate.stages) do stages[stage.name] = stage end

@@ -1,20 +1,27 @@
 -- How many bytes the numbers of a training step take, as lines for the heads of tables, pages and
 -- plans. The sizes are the engine's (core.table "numbers").
 local core = require "moe.core"
+local policy = require "moe.spec.policy"
 
 local M = {}
 
 local by_name = {}  -- dtype -> its row of the engine's table
 for _, row in ipairs(core.table "numbers") do by_name[row.name] = row end
+local notes = {}  -- pass -> what it changes about states
+for _, row in ipairs(policy.pass_rows) do notes[row.name] = row.states_note end
 by_name.tf32 = by_name.f32  -- the products of f32 numbers in TF32
 
 --- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
---- sharded: whether a system shards the optimizer's states.
-function M.line(dtype, optimizer, sharded)
-  local row = by_name[dtype]
+--- stages: passes of a system or of a run, which may say more of the states.
+function M.line(dtype, optimizer, stages)
+  local row, note = by_name[dtype], ""
+  for _, stage in ipairs(stages or {}) do
+    local said = notes[stage.name] or ""
+    if said ~= "" then note = (" (%s)"):format(said) end
+  end
   return ("Numbers: dtype %s, %d bytes per parameter, %d per gradient, %d of %s's states per "
     .. "parameter%s"):format(dtype, row.bytes, row.bytes, row.states[optimizer], optimizer,
-    sharded and " (sharded where zero = 1)" or "")
+    note)
 end
 
 --- Returns the lines for runs, each kind once. Results of earlier versions may say no dtype.
@@ -26,9 +33,9 @@ function M.lines(runs)
     local row = by_name[dtype]
     if row and type(o) == "table" and row.states[o.name] then
       local key = dtype .. o.name
-      local kind = by_key[key] or { dtype, o.name, false }
+      local kind = by_key[key] or { dtype, o.name, {} }
       if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
-      kind[3] = kind[3] or run.zero ~= nil
+      for _, stage in ipairs(run.stages or {}) do table.insert(kind[3], stage) end
     end
   end
   for i, kind in ipairs(kinds) do lines[i] = M.line(unpack(kind)) end

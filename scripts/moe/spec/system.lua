@@ -169,15 +169,43 @@ M.known = {
     end },
 }
 
+--- Fields that are names for a pass with one option: the option, and the field's value without the
+--- pass. The pass of a field runs before those that the system lists, or after them.
+M.FOR_PASS = { zero = { "stage", 0, first = true }, recompute = { "what", "none" } }
+
+local function field_for_pass(name, type)
+  local option, without = unpack(M.FOR_PASS[name])
+  return schema.merged(type, { default = without,
+    doc = ("a name for moe.pass.%s { %s = ... } in the list of passes"):format(name, option) })
+end
+
 --- The fields of a system apart from its list of passes.
-M.FIELDS = schema.merged(schema.declared "system", {
+M.FIELDS = {
+  zero = field_for_pass("zero", { type = "integer", lo = 0, hi = 1 }),
+  recompute = field_for_pass("recompute", { type = "string", enum = { "none", "blocks" } }),
   all_reduce = { type = M.REDUCE,
     doc = "the all-reduce policy; default: that of the known system" },
   packing = { type = packing.FIELDS,
     doc = "expert packing: Lina's controller chooses by what factor a device holds more experts" },
   of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]",
     doc = "systems, or names of known systems; the fastest by simulation is taken" },
-})
+}
+
+-- Returns the passes with those of the fields of M.FOR_PASS; a pass that the list has already, and
+-- whose field has its default, stays.
+local function with_fields(passes, fields)
+  local out = { unpack(passes) }
+  for name, row in pairs(M.FOR_PASS) do
+    local value = fields[name]
+    if value ~= row[2] then
+      for i = #out, 1, -1 do
+        if choice.first(out[i]).name == name then table.remove(out, i) end
+      end
+      table.insert(out, row.first and 1 or #out + 1, policy.passes[name] { [row[1]] = value })
+    end
+  end
+  return out
+end
 
 -- Returns the systems that the list `of` names; each has passes and an all-reduce policy of its
 -- own.
@@ -231,18 +259,17 @@ local function make(name, t, at)
   local own = not fields.packing and known and known.packing
   return schema.object({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
-    passes = not fields.of and passes_of(name, passes, path, at) or nil,
+    passes = not fields.of and with_fields(passes_of(name, passes, path, at), fields) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
-    zero = fields.zero, recompute = fields.recompute,
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
---- Returns a system of these passes, which may be none. fields: all_reduce, zero and recompute, as
---- M.FIELDS has them; those left out have their defaults.
+--- Returns a system of these passes, which may be none. fields: as M.FIELDS has them; those left
+--- out have their defaults.
 function M.of_passes(name, passes, fields, at)
   local checked = schema.check(M.FIELDS, fields, ("system '%s'"):format(name), at)
-  return schema.object({ name = name, at = at, passes = passes, all_reduce = checked.all_reduce,
-    zero = checked.zero, recompute = checked.recompute }, mt)
+  return schema.object({ name = name, at = at, passes = with_fields(passes, checked),
+    all_reduce = checked.all_reduce or AFTER }, mt)
 end
 
 --- Returns the names of the passes of a known system, in their order; nil for another name.
@@ -257,6 +284,28 @@ end
 
 --- Returns the known system of this name, whose errors are raised at `at`.
 function M.named(name, at) return make(name, {}, at) end
+
+--- Returns the values of M.FIELDS of a system.
+function M.fields_of(system)
+  local own = {}
+  for name in pairs(M.FIELDS) do own[name] = system[name] end
+  for _, pass in ipairs(system.passes or {}) do
+    local row = M.FOR_PASS[choice.first(pass).name]
+    if row then own[choice.first(pass).name] = choice.first(pass).options[row[1]] end
+  end
+  return own
+end
+
+--- Returns the system with these values of M.FIELDS, which are checked already.
+function M.with_fields(system, fields)
+  local passes = {}
+  for _, pass in ipairs(system.passes) do
+    if not M.FOR_PASS[choice.first(pass).name] then passes[#passes + 1] = pass end
+  end
+  local changes = schema.merged(fields, { passes = with_fields(passes, fields) })
+  for name in pairs(M.FOR_PASS) do changes[name] = nil end
+  return M.with(system, changes)
+end
 
 --- Returns the system with other fields, which are checked already.
 function M.with(system, changes) return schema.object(schema.merged(system, changes), mt) end
@@ -273,8 +322,7 @@ end
 
 local function candidate_of(system, list)
   return { name = system.name, stages = list.stages, choice = list.label,
-    all_reduce = system.all_reduce, zero = system.zero, recompute = system.recompute,
-    packing = system.packing }
+    all_reduce = system.all_reduce, packing = system.packing }
 end
 
 --- Returns the plans that the system may lead to, as a list of alternatives, of which the fastest

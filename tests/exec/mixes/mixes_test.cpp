@@ -16,7 +16,6 @@ struct Technique {
   const char* name;
   Passes passes;
   bool same_bits = true;  // splits or reorders no sum
-  Recompute recompute = Recompute::kNone;
 };
 /// Each entry of the list is a choice; a mix has one technique of each.
 using Choices = std::vector<std::vector<Technique>>;
@@ -51,7 +50,7 @@ const Choices& choices() {
        {"fixed", {pass("fixed")}},
        {"blocking_a2a", {pass("blocking_a2a")}}},
       {{"one step", {}}, {"hierarchical_a2a", {pass("hierarchical_a2a")}}},
-      {{"kept", {}}, {"made again", {}, true, Recompute::kBlocks}}};
+      {{"kept", {}}, {"made again", {pass("recompute")}}}};
   return all;
 }
 
@@ -148,7 +147,6 @@ void check(const Mix& mix, int64_t ranks, Rng& rng, const RunResult& plain) {
     spec.system.stages.insert(spec.system.stages.end(), technique.passes.begin(),
                               technique.passes.end());
     same_bits = same_bits && technique.same_bits;
-    if (technique.recompute != Recompute::kNone) spec.system.recompute = technique.recompute;
     name += std::string(technique.name) + ", ";
   }
   CAPTURE(ranks, name);

@@ -37,8 +37,10 @@ std::vector<System> systems() {
           {"hierarchical", {irregular, rows, cut, pass("hierarchical_a2a")}, true}};
 }
 
+enum class Recompute : uint8_t { kNone, kBlocks };
+
 RunResult train(PlanSpec spec, Recompute recompute, Precision precision) {
-  spec.system.recompute = recompute;
+  if (recompute == Recompute::kBlocks) spec.system.stages.push_back(pass("recompute"));
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 3);
   options.precision = precision;
@@ -112,13 +114,12 @@ TEST_CASE("routers with losses and biases, and top-2 gates, train the same bits"
 
 TEST_CASE("evaluation runs nothing again, and no op needs a measurement of its own") {
   PlanSpec spec = spec_of(small_model(), 2);
-  spec.system.recompute = Recompute::kBlocks;
+  const auto kept = make_plan(spec);
+  spec.system.stages.push_back(pass("recompute"));
   const auto plan = make_plan(spec);
   RunOptions options = options_of(*plan, 1);
   options.train.eval_batches = 1;
   options.train.eval_data = options.data;
-  spec.system.recompute = Recompute::kNone;
-  const auto kept = make_plan(spec);
   CHECK(run_cpu(*plan, options).eval_loss == run_cpu(*kept, options).eval_loss);
   const auto signatures = [](const Graph& graph) {
     std::map<std::string, bool> all;

@@ -168,9 +168,8 @@ void kinds(Processes& processes) {
     options.train.eval_batches = 2;
     options.train.eval_data = options.data;
   });
-  two_lanes.system.zero = 1;
   two_lanes.optimizer = Adamw{.lr = 0.01};
-  check_run(processes, *plan_with(two_lanes, {}), 3);
+  check_run(processes, *plan_with(two_lanes, {pass("zero")}), 3);
   const PlanSpec plain = spec_of(small_model("switch", 2), n);
   check_run(processes, *plan_of(plain, ragged_step_graph(plain)), 2);
   check_run(processes, *plan_with(plain, {placed()}), 5, [](RunOptions& options) {

@@ -2,6 +2,7 @@
 local aligned = require "moe.base.aligned"
 local core = require "moe.core"
 local schema = require "moe.base.schema"
+local system_lib = require "moe.spec.system"
 local values = require "moe.base.values"
 
 local M = {}
@@ -20,13 +21,16 @@ local function degrees_text(degrees)
 end
 
 -- Returns the system's name with what was chosen for it: option or system, degrees, packing, and
--- with what it makes again.
+-- the passes that have fields of a system.
 local function system_text(run)
   local chosen = { run.choice }
   if run.degrees then chosen[#chosen + 1] = "degree=" .. degrees_text(run.degrees) end
   if run.packing then chosen[#chosen + 1] = ("packing=%d"):format(run.packing.n) end
-  if run.zero then chosen[#chosen + 1] = ("zero=%d"):format(run.zero) end
-  if run.recompute then chosen[#chosen + 1] = "recompute=" .. run.recompute end
+  for _, stage in ipairs(run.stages or {}) do
+    local field = system_lib.FOR_PASS[stage.name]
+    local value = field and stage.options[field[1]]
+    if value then chosen[#chosen + 1] = ("%s=%s"):format(stage.name, value) end
+  end
   return #chosen > 0 and ("%s (%s)"):format(run.system, table.concat(chosen, " ")) or run.system
 end
 

@@ -1,0 +1,98 @@
+#include <algorithm>
+
+#include "engine/base/errors.h"
+#include "engine/graph/op_def.h"
+#include "engine/ops/ops.h"
+#include "engine/ops/slices.h"
+#include "engine/passes/moe_layer.h"
+#include "engine/passes/pass.h"
+
+namespace moe {
+namespace {
+
+bool is_update(const Graph& graph, OpId id) {
+  const Op& op = graph.op(id);
+  return op.phase == Phase::kUpdate && graph.tensor(op.inputs[0]).kind == TensorKind::kParam &&
+         !mutated_inputs(graph, op).empty();
+}
+
+/// Returns the updates that read the sums of an all-reduce of gradients, one for each; none for
+/// another op, or where a sum has another reader.
+std::vector<OpId> updates_behind(const Graph& graph, OpId sum,
+                                 const std::vector<std::vector<OpId>>& readers) {
+  std::vector<OpId> updates;
+  if (graph.def(sum).collective != Collective::kAllReduce) return {};
+  for (const TensorId t : graph.op(sum).outputs) {
+    const std::vector<OpId>& of = readers[t.index()];
+    if (of.size() != 1 || !is_update(graph, of[0])) return {};
+    updates.push_back(of[0]);
+  }
+  return updates;
+}
+
+/// Makes the all-reduce a reduce-scatter, whose outputs are the rank's slices.
+void scatter(Graph& graph, OpId sum) {
+  Op& op = graph.op(sum);
+  const std::string whole = graph.def(sum).name;
+  op.kind = op_table().kind("reduce_scatter");
+  op.name.replace(0, whole.size(), graph.def(sum).name);
+  for (size_t i = 0; i < op.outputs.size(); ++i) {
+    graph.tensor(op.outputs[i]).name = output_name(op.name, i);
+  }
+  infer_shapes(graph, {sum});
+}
+
+/// Makes the update one of the rank's slice, with states of the shape of the slice of its gradient.
+void slice(Graph& graph, OpId update, const Attrs& group) {
+  Op& op = graph.op(update);
+  const Shape shape = graph.tensor(op.inputs.back()).shape;
+  for (const TensorId t : op.inputs) {
+    if (graph.tensor(t).kind == TensorKind::kState) graph.tensor(t).shape = shape;
+  }
+  op.attrs.insert(group.begin(), group.end());
+  op.attrs[ops::kSliced] = int64_t{1};
+}
+
+}  // namespace
+
+/// ZeRO stage 1 (Rajbhandari et al. 2020, arXiv 1910.02054, section 5.1; ops/slices.h): a
+/// reduce-scatter takes the place of each all-reduce of gradients that updates read, of the
+/// parameters in it each rank updates a slice, and an all-gather after all updates fills in the
+/// others. Gradients that are summed over no other rank keep their updates.
+Graph zero(Graph graph, const PassContext& context) {
+  if (std::get<double>(context.options.at("stage")) == 0) return graph;
+  const std::vector<std::vector<OpId>> readers = readers_of(graph);
+  const size_t given = graph.num_ops();
+  std::vector<OpId> gathers;
+  size_t last = 0;  // of the updates
+  for (size_t i = 0; i < given; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    if (is_update(graph, id)) last = i;
+    const std::vector<OpId> updates = updates_behind(graph, id, readers);
+    if (updates.empty()) continue;
+    const Attrs group = graph.op(id).attrs;
+    scatter(graph, id);
+    std::vector<TensorId> parameters;
+    for (const OpId update : updates) {
+      slice(graph, update, group);
+      parameters.push_back(graph.op(update).inputs[0]);
+    }
+    gathers.push_back(graph.add_op("all_gather", fmt::format("all_gather.{}", gathers.size()),
+                                   parameters, group, Phase::kUpdate));
+    graph.op(gathers.back()).segment = Segment::kUpdate;
+  }
+  if (gathers.empty()) {
+    context.skip("no gradient is summed over ranks");
+    return graph;
+  }
+  std::vector<OpId> order;
+  for (size_t i = 0; i < given; ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (!graph.removed(id)) order.push_back(id);
+    if (i == last) order.insert(order.end(), gathers.begin(), gathers.end());
+  }
+  return with_order(graph, order);
+}
+
+}  // namespace moe
