@@ -1,4 +1,6 @@
 // Traces of other tools, as recipes read and write them, on the real core.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 
 #include "engine/base/files.h"
