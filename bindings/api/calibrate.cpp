@@ -1,4 +1,4 @@
-// core.calibrate and core.nccl_log: measured times of machines.
+// core.calibrate: measured times of machines.
 #include <cstdio>
 #include <thread>
 
@@ -8,7 +8,6 @@
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
 #include "engine/base/stop.h"
-#include "engine/cost/nccl_log.h"
 #include "engine/profile/calibrate_device.h"
 
 namespace moe::lua {
@@ -136,26 +135,11 @@ int calibrate(lua_State* L) {
   return 1;
 }
 
-// core.nccl_log(file) -> { kind = "all_to_all" | "all_reduce", ranks, rows = { { bytes, us }, ... }
-// }. file: the output of NVIDIA's nccl-tests; bytes: per rank (cost/nccl_log.h).
-int nccl_log(lua_State* L) {
-  const std::string path = text_argument(L, 1);
-  const NcclLog log = parse_nccl_log(Host::of(L).files().read(path), path);
-  json rows = json::array();
-  for (const auto& [bytes, ns] : log.rows) rows.push_back({bytes, to_us(ns)});
-  push_json(L, {{"kind", log.collective == Collective::kAllToAll ? "all_to_all" : "all_reduce"},
-                {"ranks", log.num_ranks},
-                {"rows", rows}});
-  return 1;
-}
-
 }  // namespace
 
 void open_calibrate(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"calibrate", core_function<calibrate>},
-                                            {"nccl_log", core_function<nccl_log>},
-                                            {nullptr, nullptr}};
-  luaL_setfuncs(L, kFunctions, 0);
+  lua_pushcfunction(L, core_function<calibrate>);
+  lua_setfield(L, -2, "calibrate");
 }
 
 }  // namespace moe::lua

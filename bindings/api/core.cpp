@@ -53,6 +53,12 @@ int load_on(lua_State* L) {
   return 0;
 }
 
+// (): the recipe begins what may take long
+int end_loading(lua_State* L) {
+  Host::of(L).end_loading();
+  return 0;
+}
+
 // (name, text): writes the file into the output folder; returns its path. When the function
 // returns, the file exists for all processes.
 int write_output(lua_State* L) {
@@ -316,6 +322,7 @@ int open_core(lua_State* L) {
                                             {"caller", core_function<caller>},
                                             {"clock", core_function<clock>},
                                             {"default_corpus", core_function<default_corpus>},
+                                            {"end_loading", core_function<end_loading>},
                                             {"executor_missing", core_function<executor_missing>},
                                             {"failure", core_function<failure>},
                                             {"gpu", core_function<gpu>},

@@ -1,12 +1,16 @@
-// Functions of core for routing models: making them from names and from recorded traces, counting
-// their choices, and converting other tools' routing traces.
+// Functions of core for routing models: making them from names and from recorded traces, asking for
+// their choices, and writing traces.
 #include "bindings/routing.h"
+
+#include <limits>
+
 #include "bindings/host/convert.h"
 #include "bindings/host/core.h"
 #include "bindings/host/files.h"
 #include "bindings/host/host.h"
 #include "bindings/host/userdata.h"
-#include "engine/routing/formats/trace_formats.h"
+#include "engine/base/errors.h"
+#include "engine/routing/trace.h"
 #include "engine/routing/workload.h"
 
 namespace moe::lua {
@@ -22,20 +26,23 @@ int make_workload(lua_State* L) {
   return 2;
 }
 
-// core.loads(routing model, { step, layer from 1, ranks, tokens, experts, k, ep }) -> number of
-// choices, indexed by [source rank][expert]
+/// A query { step, layer from 1, ranks, tokens, experts, k, ep }.
+RoutingQuery query_of(const Fields& fields) {
+  return {.step = fields.integer("step") - 1,
+          .layer = fields.integer("layer") - 1,
+          .ranks = fields.integer("ranks"),
+          .tokens = fields.integer("tokens"),
+          .experts = fields.integer("experts"),
+          .k = fields.integer("k"),
+          .ep = fields.integer("ep", 0)};
+}
+
+// core.loads(routing model, query) -> number of choices, indexed by [source rank][expert]
 int loads(lua_State* L) {
   Host::of(L).end_loading();
   const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kRoutingType);
   const nlohmann::json values = to_json(L, 2);
-  const Fields fields(values, "loads");
-  const RoutingQuery query = {.step = fields.integer("step") - 1,
-                              .layer = fields.integer("layer") - 1,
-                              .ranks = fields.integer("ranks"),
-                              .tokens = fields.integer("tokens"),
-                              .experts = fields.integer("experts"),
-                              .k = fields.integer("k"),
-                              .ep = fields.integer("ep", 0)};
+  const RoutingQuery query = query_of(Fields(values, "loads"));
   const Host::EngineCall call(Host::of(L));
   const ExpertCounts loads = handle.routing->loads(query);
   lua_createtable(L, static_cast<int>(loads.sources), 0);
@@ -46,6 +53,24 @@ int loads(lua_State* L) {
       lua_rawseti(L, -2, static_cast<int>(e + 1));
     }
     lua_rawseti(L, -2, static_cast<int>(s + 1));
+  }
+  return 1;
+}
+
+// core.choices(routing model, query with rank from 1) -> the experts, from 0, that the tokens of
+// the rank choose, k for each token; -1: none
+int choices(lua_State* L) {
+  const RoutingHandle& handle = check_userdata<RoutingHandle>(L, 1, kRoutingType);
+  const nlohmann::json values = to_json(L, 2);
+  const Fields fields(values, "choices");
+  const RoutingQuery query = query_of(fields);
+  const Host::EngineCall call(Host::of(L));
+  std::vector<int32_t> choices(static_cast<size_t>(query.tokens * query.k));
+  handle.routing->route(query, fields.integer("rank") - 1, choices);
+  lua_createtable(L, static_cast<int>(choices.size()), 0);
+  for (size_t i = 0; i < choices.size(); ++i) {
+    lua_pushinteger(L, choices[i]);
+    lua_rawseti(L, -2, static_cast<int>(i + 1));
   }
   return 1;
 }
@@ -84,69 +109,70 @@ int trace_info(lua_State* L) {
   return 1;
 }
 
-// core.trace_import { format, files, experts or 0, k, to; of rank_loads where, node,
-// experts_per_rank, even, or none } -> path of the trace
-int trace_import(lua_State* L) {
-  const nlohmann::json values = to_json(L, 1);
-  const Fields f(values, "trace.import");
-  const Files& files = Host::of(L).files();
-  const Host::EngineCall call(Host::of(L));
-  std::vector<std::string> texts;
-  std::vector<NamedText> named;
-  const auto& paths = values.at("files");
-  for (const auto& path : paths) texts.push_back(files.read(path));
-  for (size_t i = 0; i < texts.size(); ++i) named.push_back({file_name(paths[i]), texts[i]});
-  const std::string format = f.text("format");
-  const int64_t experts = f.integer("experts"), k = f.integer("k");
-  const auto where = values.value("where", std::map<std::string, std::string>());
-  const auto beside = [&](size_t manifest, const std::string& file) {
-    const std::filesystem::path path = paths.at(manifest).get<std::string>();
-    return files.read(path.parent_path() / file);
-  };
-  const Trace trace =
-      format == "megatron"   ? trace_of_megatron(named, experts)
-      : format == "tensorrt" ? trace_of_tensorrt(named.at(0), k)
-      : format == "rank_loads"
-          ? trace_of_rank_loads(named.at(0), k, where, values.value("node", int64_t{0}),
-                                values.value("experts_per_rank", int64_t{1}), f.flag("even", false),
-                                experts)
-      : format == "token_imbalance" ? trace_of_token_imbalance(named, beside)
-                                    : trace_of_csv(named.at(0), experts, k);
-  const std::filesystem::path to = files.writable(f.text("to"));
-  write_file(to, trace_bytes(trace));
-  lua_pushstring(L, to.c_str());
-  return 1;
+/// Returns the numbers, whole ones from 0, of the lists in the list at index 2: `each` of every
+/// list, `fill` where a list has fewer.
+template <class T>
+std::vector<T> numbers_of(lua_State* L, size_t each, T fill) {
+  const size_t lists = lua_objlen(L, 2);
+  std::vector<T> all(lists * each, fill);
+  for (size_t i = 0; i < lists; ++i) {
+    lua_rawgeti(L, 2, static_cast<int>(i + 1));
+    const size_t n = lua_objlen(L, -1);
+    MOE_CHECK(n <= each, "list {} of a trace has {} numbers, but must have at most {}", i + 1, n,
+              each);
+    for (size_t j = 0; j < n; ++j) {
+      lua_rawgeti(L, -1, static_cast<int>(j + 1));
+      const lua_Number value = lua_tonumber(L, -1);
+      MOE_CHECK(value >= 0 && value <= std::numeric_limits<T>::max(),
+                "number {} in list {} of a trace is {}, but must be from 0 to {}", j + 1, i + 1,
+                value, std::numeric_limits<T>::max());
+      all[i * each + j] = static_cast<T>(value);
+      lua_pop(L, 1);
+    }
+    lua_pop(L, 1);
+  }
+  return all;
 }
 
-// core.trace_export { format, trace, to, step, layer } -> paths of the files. to: the file, its
-// prefix (megatron: a file per rank) or the folder (token_imbalance). step, layer: from 1, only for
-// tensorrt and token_imbalance, which hold one.
-int trace_export(lua_State* L) {
+// core.trace_write({ to, source, steps, layers, ranks, tokens, experts, k, blocks, counted },
+// lists) -> path of the trace, a file of the output folder. lists: one for each step, layer and
+// rank, in order: the experts, from 0, that its tokens choose, k for each token, where tokens after
+// the last have none; or, if counted, how many choices each expert gets. Errors begin with source.
+// Choices that are far fewer than the trace would have are refused before it takes memory.
+int trace_write(lua_State* L) {
   const nlohmann::json values = to_json(L, 1);
-  const Fields f(values, "trace.export");
+  const Fields f(values, "trace");
+  luaL_checktype(L, 2, LUA_TTABLE);
   const Host::EngineCall call(Host::of(L));
-  const Trace trace = *trace_in(L, f.text("trace")).trace;
-  const std::string format = f.text("format"), to = f.text("to");
-  std::vector<std::pair<std::string, std::string>> out;  // name and text of each file
-  if (format == "megatron") {
-    for (const std::string& text : megatron_of_trace(trace)) {
-      out.emplace_back(fmt::format("{}_rank{}.jsonl", to, out.size()), text);
-    }
-  } else if (format == "tensorrt") {
-    out.emplace_back(to, tensorrt_of_trace(trace, f.integer("step") - 1, f.integer("layer") - 1));
-  } else if (format == "token_imbalance") {
-    out = token_imbalance_of_trace(trace, f.integer("step") - 1, f.integer("layer") - 1);
-    for (auto& [name, text] : out) name.insert(0, to + "/");
+  const std::string source = f.text("source");
+  const bool counted = f.flag("counted", false);
+  Trace t = {.steps = f.integer("steps"),
+             .layers = f.integer("layers"),
+             .ranks = f.integer("ranks"),
+             .tokens = f.integer("tokens"),
+             .experts = f.integer("experts"),
+             .k = f.integer("k"),
+             .blocks = values.at("blocks").get<std::vector<int32_t>>()};
+  const auto lists = static_cast<int64_t>(lua_objlen(L, 2));
+  MOE_CHECK(lists == t.steps * t.layers * t.ranks,
+            "{}: the trace has {} lists, but {} steps, {} layers and {} ranks", source, lists,
+            t.steps, t.layers, t.ranks);
+  if (counted) {
+    t.counts = numbers_of<uint32_t>(L, static_cast<size_t>(t.experts), 0);
   } else {
-    out.emplace_back(to, csv_of_trace(trace));
+    int64_t known = lists;
+    for (int64_t i = 1; i <= lists; ++i) {
+      lua_rawgeti(L, 2, static_cast<int>(i));
+      known += static_cast<int64_t>(lua_objlen(L, -1));
+      lua_pop(L, 1);
+    }
+    check_room(t, known, source);
+    t.choices = numbers_of(L, static_cast<size_t>(t.tokens * t.k), kNoExpert);
   }
-  nlohmann::json paths = nlohmann::json::array();
-  for (const auto& [name, text] : out) {
-    const std::filesystem::path path = Host::of(L).files().writable(name);
-    write_file(path, text);
-    paths.push_back(path.string());
-  }
-  push_json(L, paths);
+  finish_trace(t, source);
+  const std::filesystem::path to = Host::of(L).files().writable(f.text("to"));
+  write_file(to, trace_bytes(t));
+  push_text(L, to.string());
   return 1;
 }
 
@@ -178,11 +204,11 @@ void push_routing(lua_State* L, RoutingModel routing) {
 }
 
 void open_routing(lua_State* L) {
-  static constexpr luaL_Reg kFunctions[] = {{"loads", core_function<loads>},
-                                            {"trace_export", core_function<trace_export>},
-                                            {"trace_import", core_function<trace_import>},
+  static constexpr luaL_Reg kFunctions[] = {{"choices", core_function<choices>},
+                                            {"loads", core_function<loads>},
                                             {"trace_info", core_function<trace_info>},
                                             {"trace_routing", core_function<trace_routing>},
+                                            {"trace_write", core_function<trace_write>},
                                             {"workload", core_function<make_workload>},
                                             {nullptr, nullptr}};
   luaL_setfuncs(L, kFunctions, 0);

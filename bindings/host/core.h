@@ -24,7 +24,7 @@ void open_handles(lua_State* L);
 /// Adds core.model_counts to the table on top, and makes the type of the builder of models
 /// (policy/model.cpp).
 void open_builder(lua_State* L);
-/// Adds core.calibrate and core.nccl_log to the table on top (api/calibrate.cpp).
+/// Adds core.calibrate to the table on top (api/calibrate.cpp).
 void open_calibrate(lua_State* L);
 /// Adds core.collectives, core.op_table and core.op_time, which are defined in api/network.cpp, to
 /// the table on top of the stack.
@@ -36,8 +36,8 @@ void open_lina(lua_State* L);
 void open_pipemoe(lua_State* L);
 /// Adds core.prophet_plan and core.prophet_place to the table on top (api/prophet.cpp).
 void open_prophet(lua_State* L);
-/// Adds core.workload, core.loads and core.trace_routing, _info, _import and _export to the table
-/// on top, and makes the type of a routing model (api/routing.cpp).
+/// Adds core.workload, core.loads, core.choices and core.trace_routing, _info and _write to the
+/// table on top, and makes the type of a routing model (api/routing.cpp).
 void open_routing(lua_State* L);
 /// Adds core.simulation_key, core.find_simulation, core.store_simulation, core.touched and
 /// core.workers to the table on top, and makes the type of workers (sweep/simulations.cpp).

@@ -1,7 +1,7 @@
 // Recorded routing: the experts that tokens chose, indexed by step, MoE layer, rank and token, as a
 // value, as bytes of the project's own format, and as a routing model that replays it. Numbers in
-// files and in errors about files count from 0. Formats of other tools are in trace_formats.h,
-// recording is in exec/results/trace_record.h.
+// files and in errors about files count from 0. Recording is in
+// exec/results/trace_record.h.
 //
 // The format, little-endian, without gaps:
 //   "MOETRACE"                          8 bytes
@@ -43,9 +43,9 @@ struct Trace {
 /// twice, and for counts alone that cannot be sums of k different choices per token.
 void finish_trace(Trace& trace, const std::string& source);
 
-/// Readers of other formats call this before they allocate memory. Throws UserError that begins
-/// with `source` for sizes out of range, and when the trace would have far more counts and choices
-/// (for every step, layer and rank) than the `known` numbers in the file.
+/// To call before memory is allocated for a trace of another tool's files. Throws UserError that
+/// begins with `source` for sizes out of range, and when the trace would have far more counts and
+/// choices (for every step, layer and rank) than the `known` numbers in the file.
 void check_room(const Trace& trace, int64_t known, const std::string& source);
 
 std::string trace_bytes(const Trace& trace);

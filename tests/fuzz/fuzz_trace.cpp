@@ -1,8 +1,6 @@
-// Our own binary traces: read, replayed on as many ranks and on half of them, written in the other
-// formats.
+// Our own binary traces: read, and replayed on as many ranks and on half of them.
 #include "engine/routing/trace.h"
 
-#include "engine/routing/formats/trace_formats.h"
 #include "engine/routing/workload.h"
 #include "tests/fuzz/mutate.h"
 
@@ -51,7 +49,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                      .experts = trace->experts,
                      .k = trace->k});
     }
-    tensorrt_of_trace(*trace, 0, 0);
-    megatron_of_trace(*trace);
   });
 }

@@ -9,8 +9,8 @@ set -u
 cd "$(dirname "$0")/../.." || exit 2
 seconds=${1:-60} inputs=${2:-0}
 loaders=("${@:3}")
-((${#loaders[@]} > 0)) || loaders=(trace megatron tensorrt csv rank_loads token_imbalance nccl_log
-  op_times profile_cache checkpoint safetensors machine config results)
+((${#loaders[@]} > 0)) || loaders=(trace op_times profile_cache checkpoint safetensors machine
+  config results)
 programs=("${loaders[@]/#/fuzz_}")
 cmake --preset fuzz >/dev/null && cmake --build build/fuzz --target "${programs[@]}" || exit 2
 
@@ -20,7 +20,7 @@ export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
 # allocated is recorded for one frame only: run an input at fault again with ASan's usual options.
 export ASAN_OPTIONS=quarantine_size_mb=16:malloc_context_size=1:detect_stack_use_after_return=0
 declare -A most_bytes=([profile_cache]=65536 [checkpoint]=8192 [safetensors]=8192
-  [token_imbalance]=8192 [op_times]=8192 [results]=8192)  # of an input
+  [op_times]=8192 [results]=8192)  # of an input
 runs_lua=(machine config results)  # LeakSanitizer does not follow the pointers that LuaJIT keeps
 export LSAN_OPTIONS=print_suppressions=0
 found=0

@@ -26,8 +26,9 @@ end
 local part, parts = tonumber(arg[1]) or 1, tonumber(arg[2]) or 1
 for i, name in ipairs { "places", "fields", "policies", "experiments", "choices", "results",
   "effects", "scripts", "lists", "machine", "collectives", "configs", "op_time",
-  "routing", "run/inference", "run/infer", "run/runs", "run/journal", "figures/page",
-  "figures/charts", "figures/sensitivity", "search/explore", "search/real", "search/search",
+  "routing", "formats/formats", "run/inference", "run/infer", "run/runs", "run/journal",
+  "figures/page", "figures/charts", "figures/sensitivity", "search/explore", "search/real",
+  "search/search",
   "search/space", "papers/claims", "papers/lina", "papers/pipemoe", "papers/prophet",
   "papers/balance", "command/settings", "command/diff" } do
   if i % parts == part % parts then require((name:gsub("[^/]+$", "test_%0"))) end

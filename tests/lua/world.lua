@@ -259,7 +259,7 @@ local function make_core(world, args)
     too_large_together = function() return world.too_large end,
     clock = os.clock,
     default_corpus = function() return "corpus.txt" end,
-    load_on = function() end,
+    load_on = function() end, end_loading = function() end,
     gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
     keep_earlier = function()
@@ -306,8 +306,15 @@ local function make_core(world, args)
       return "handle", ("%s(seed=%d)"):format(name, seed)
     end,
     trace_routing = function(file, cycle) return "replay", file .. (cycle and ", cycle" or "") end,
-    trace_import = function(t) world.imported = t return "out/" .. t.to end,
-    trace_export = function(t) world.exported = t return { "out/" .. t.to } end,
+    trace_info = function()
+      return { steps = 1, layers = 2, ranks = 1, tokens = 1, experts = 2, k = 1, blocks = { 1, 2 },
+        choices = true }
+    end,
+    trace_write = function(t, lists)
+      world.imported = { t, { unpack(lists[1]) } }
+      return "out/" .. t.to
+    end,
+    choices = function() return { 0 } end,
     loads = function(handle, query)
       world.loads = { handle = handle, query = query }
       if query.k > query.experts then error("k is too large", 0) end

@@ -3,8 +3,8 @@
 -- bytes: what a rank sends, including what it sends to itself in an all-to-all; us: microseconds
 -- until the last rank is done. Between rows times are interpolated. A part of an all-to-all that is
 -- cut counts as an all-to-all of the part's bytes.
-local core = require "moe.core"
 local errors = require "moe.base.errors"
+local nccl_tests = require "moe.formats.nccl_tests"
 local schema = require "moe.base.schema"
 
 local M = {}
@@ -45,7 +45,7 @@ end
 function M.nccl_tests(file)
   local at = errors.here()
   schema.field({ type = "string", required = true }, file, "moe.nccl_tests", at)
-  local log = errors.call(at, core.nccl_log, file)
+  local log = nccl_tests.read(file)
   return schema.object({ kind = log.kind, rows = log.rows, ranks = log.ranks, source = file }, mt)
 end
 

@@ -2,10 +2,14 @@
 -- {...}, moe.trace "file" {...} with the functions moe.trace.*, and moe.loads{...}, which counts
 -- the choices of a routing model.
 local core = require "moe.core"
+local csv = require "moe.formats.csv"
 local errors = require "moe.base.errors"
 local lua_text = require "moe.base.lua_text"
+local megatron = require "moe.formats.megatron"
 local outputs = require "moe.run.outputs"
+local rank_loads = require "moe.formats.rank_loads"
 local schema = require "moe.base.schema"
+local tensorrt = require "moe.formats.tensorrt"
 
 local M = {}
 
@@ -102,21 +106,20 @@ M.TRACE = {
     doc = "whether steps after the last recorded step replay the trace from its first step" },
 }
 
-local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt", "token_imbalance" },
+local FORMATS = { csv = csv, megatron = megatron, rank_loads = rank_loads, tensorrt = tensorrt }
+
+local FORMAT = { type = "string", enum = { "csv", "megatron", "tensorrt" },
   required = true, doc = "csv: lines layer,expert, k for a token; consecutive lines of "
     .. "a layer are its tokens, and a step begins where the layer number falls; megatron: "
-    .. "Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's slot_dispatch_matrix; "
-    .. "token_imbalance: manifest.json and tensors of the benchmark proposed in Megatron-LM's "
-    .. "pull request 7488" }
+    .. "Megatron-LM's RouterTracer; tensorrt: TensorRT-LLM's slot_dispatch_matrix" }
 
 M.IMPORT = {
   format = schema.changed({ format = FORMAT }, { format = {
-    enum = { "csv", "megatron", "rank_loads", "tensorrt", "token_imbalance" },
+    enum = { "csv", "megatron", "rank_loads", "tensorrt" },
     doc = FORMAT.doc .. "; rank_loads: rows that each rank computes, a CSV file with the columns "
       .. "iter, layer, rank, token_num" } }).format,
   files = { type = "list", of = { type = "string" }, required = true,
-    doc = "files to read: megatron, one per rank; token_imbalance, the manifest.json of each step "
-      .. "and layer; other formats, one file" },
+    doc = "files to read: megatron, one per rank; other formats, one file" },
   experts = { type = "integer", lo = 1, hi = 65535,
     doc = "number of experts of a layer; default: the highest expert in the files; of rank_loads: "
       .. "those of all ranks (the default), or of one node, if each node has all experts and "
@@ -143,11 +146,11 @@ M.EXPORT = {
   trace = { type = "string", required = true, doc = "a recorded or imported trace" },
   to = { type = "string", required = true,
     doc = "name of the file to write in the output folder; megatron: with what the files' names "
-      .. "begin; token_imbalance: the folder" },
+      .. "begin" },
   step = { type = "integer", lo = 1, hi = 1e9,
-    doc = "the step to write, for tensorrt and token_imbalance only; default: 1" },
+    doc = "the step to write, for tensorrt only; default: 1" },
   layer = { type = "integer", lo = 1, hi = 1e6,
-    doc = "the MoE layer to write, for tensorrt and token_imbalance only; default: 1" },
+    doc = "the MoE layer to write, for tensorrt only; default: 1" },
 }
 
 local function text_of(value, path, at)
@@ -178,7 +181,8 @@ local function write_claimed(c, name, at)
   local what = core.json_encode(c)
   outputs.claim(c.to, ("moe.trace.%s of %s"):format(name, c.files and c.files[1] or c.trace),
     ("moe.trace.%s.to"):format(name), at, converted[c.to] == what)
-  local ok, made = pcall(errors.call, at, core["trace_" .. name], c)
+  core.end_loading()
+  local ok, made = pcall(FORMATS[c.format][name], c)
   if not ok then
     if not converted[c.to] then outputs.release(c.to) end
     error(made, 0)
@@ -197,10 +201,10 @@ local function import(t)
   for _, column in ipairs(schema.keys_of(c.where or {})) do
     text_of(c.where[column], path .. ".where." .. tostring(column), at)
   end
-  local each = ({ megatron = "one per rank", token_imbalance = "one per step and layer" })[c.format]
+  local each = c.format == "megatron"
   if #c.files == 0 or #c.files > 1 and not each then
-    errors.user(("%s.files: has %d files, but the format '%s' takes %s"):format(path, #c.files,
-      c.format, each or "one"), at)
+    errors.user(("%s.files: has %d files, but the format '%s' takes one%s"):format(path, #c.files,
+      c.format, each and " per rank" or ""), at)
   end
   c.experts, c.k = c.experts or 0, c.k or 1
   errors.stop_in "policies"
@@ -211,8 +215,7 @@ end
 local function export(t)
   local at, path = errors.here(), "moe.trace.export"
   local c = schema.check(M.EXPORT, t, path, at)
-  local one = { tensorrt = true, token_imbalance = true }
-  only(c, { step = one, layer = one }, path, at)
+  only(c, { step = { tensorrt = true }, layer = { tensorrt = true } }, path, at)
   c.step, c.layer = c.step or 1, c.layer or 1
   errors.stop_in "policies"
   errors.stop_in "check"
