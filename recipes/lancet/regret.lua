@@ -48,9 +48,10 @@ return moe.experiment {
         experts_per_device = 2, gate = p.gate, capacity_factor = p.capacity_factor,
         attention = "unfused" },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },
-      systems = { moe.system "tutel" {}, moe.system "lancet" {}, moe.system "lancet_ddp" {
-        all_reduce = { lane = "comm_reduce", place = "ready" }, moe.pass.irregular_a2a {},
-        moe.pass.used_rows {}, moe.pass.partition {}, moe.pass.dw_schedule {} } } }
+      systems = { moe.system "tutel" { stack = "tutel_2022" }, moe.system "lancet" {},
+        moe.system "lancet_ddp" {
+          all_reduce = { lane = "comm_reduce", place = "ready" }, moe.pass.irregular_a2a {},
+          moe.pass.used_rows {}, moe.pass.partition {}, moe.pass.dw_schedule {} } } }
   end,
   show = function(R)
     for _, system in ipairs { "lancet", "lancet_ddp" } do show_of(R, system) end

@@ -122,8 +122,9 @@ local function simulate_jobs(e, entry, case)
   for _, head in ipairs { "cluster", "model", "system" } do settings.used(head) end
   local jobs = {}
   for i, system in ipairs(case.systems) do
-    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
-      assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
+    local own = schema.merged(case, { cluster = system_lib.cluster_of(system, case.cluster) })
+    jobs[i] = { system = system, case = own, spec = M.simulated_spec(own, nil, entry.edits),
+      assumed = schema.merged(own.model.assumed, own.cluster.assumed) }
     jobs[i].spec.simulate = simulation_of(entry, case)
   end
   return jobs

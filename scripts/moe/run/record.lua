@@ -43,7 +43,8 @@ function M.of_job(name, job)
     cluster = spec.cluster.name, cluster_parameters = cluster_lib.shown(spec.cluster),
     devices = spec.ranks, parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
-    optimizer = spec.optimizer, edits = spec.edits, memory_bytes = memory > 0 and memory or nil,
+    stack = spec.cluster.stack and spec.cluster.stack.name, optimizer = spec.optimizer,
+    edits = spec.edits, memory_bytes = memory > 0 and memory or nil,
   }
 end
 

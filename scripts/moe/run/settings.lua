@@ -329,7 +329,8 @@ local function system_with(s, text, i, system, others)
     return made and system_lib.with(system, schema.check(system_lib.FIELDS, made,
       ("system '%s'"):format(system.name), at)) or system
   end
-  local passes, names, reached, near = {}, { "all_reduce", "recompute", "zero" }, false, nil
+  local passes, reached, near = {}, false, nil
+  local names = { "all_reduce", "recompute", "stack", "zero" }
   for j, pass in ipairs(system.passes) do
     local first = choice.first(pass)
     names[#names + 1], passes[j] = first.name, pass
