@@ -45,10 +45,10 @@ return function(assumed)
       -- L's batch on p3dn.
       print_l8 = print_with(8),
     },
-    -- The artifact sends wikitext-2 through gates that begin untrained. Nothing says how theirs then
-    -- load the experts. GPT-2's initial parameters crowd them, and so does this law: of 32 experts
-    -- the busiest gets 19 times the mean, and 75% of the choices find no slot (15 to 25 times and
-    -- 73 to 83% are recorded: recipes/lancet/routing.lua).
+    -- The artifact sends wikitext-2 through gates that begin untrained. Nothing says how theirs
+    -- then load the experts. GPT-2's initial parameters crowd them, and so does this law: of 32
+    -- experts the busiest gets 19 times the mean, and 75% of the choices find no slot (15 to 25
+    -- times and 73 to 83% are recorded: recipes/lancet/routing.lua).
     zipf = { artifact_text = 2 },
   }
 end
