@@ -6,8 +6,7 @@ return function(assumed)
   stack.doc = "eager_2021 with one expert per token, thus one mask, and without dropout"
   local ops, sum = stack.ops, { of = "residual", kernels = 1, moves = 2 }
   ops.embedding = { ops.embedding[1] }
-  ops.embedding_dw = { { of = "dx", kernels = 7 } }
-  ops.embedding_dw[1].moves = 0
+  ops.embedding_dw = { { of = "dx", kernels = 7, moves = 0 } }
   ops.layernorm_dx[3] = { of = "acc", kernels = 1, moves = 2 }
   ops.linear[2], ops.combine[2] = sum, sum
   ops.attn_softmax = { { of = "prob", kernels = 2, moves = 2 + 2 } }
