@@ -4,6 +4,9 @@
 -- CPU ranks over an emulated link.
 local moe = require "moe"
 
+-- RAF's compiled graphs run under the clusters' stack, raf_2023; the others are eager PyTorch.
+local STACKS = { deepspeed = "deepspeed_2021", tutel = "tutel_2022" }
+
 return moe.experiment {
   name = "lancet_gpt2",
   title = "GPT-2-MoE, Switch gate, two experts per device",
@@ -19,7 +22,7 @@ return moe.experiment {
       and { lane = "comm", place = "after", bucket_bytes = 25 * 2 ^ 20 } or nil
     local systems = {}
     for i, name in ipairs { "raf", "raf_irregular", "deepspeed", "tutel", "lancet" } do
-      systems[i] = moe.system(name) { all_reduce = reduce }
+      systems[i] = moe.system(name) { all_reduce = reduce, stack = STACKS[name] }
     end
     return {
       model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading },

@@ -306,6 +306,17 @@ def cells_of(grid):
     return cells.tobytes()
 
 
+def save(name, header, tables):
+    """Writes the file of a GPU. tables: what table_of returns, with their peaks in them."""
+    header = {**header, "tables": [table for table, _ in tables]}
+    text = b"moebench op times 1\n" + json.dumps(header, separators=(",", ":")).encode() + b"\0"
+    text += b"\0" * (len(text) % 2)
+    OUT.mkdir(exist_ok=True)
+    file = OUT / (name + ".times")
+    file.write_bytes(text + b"".join(cells_of(grid) for _, grid in tables))
+    print(f"{name}: {file.stat().st_size} bytes")
+
+
 def write(name):
     folder, title, bf16, fp8, memory, link = GPUS[name]
     package = importlib.util.find_spec("aiconfigurator_core")
@@ -315,20 +326,14 @@ def write(name):
     tables += deepep(name, data)
     header = {"gpu": title, "source": PACKAGE,
               "licence": "Apache-2.0, Copyright (c) 2025-2026 NVIDIA CORPORATION & AFFILIATES",
-              "peak_memory_bytes_per_s": memory, "peak_link_bytes_per_s": link, "tables": []}
+              "peak_memory_bytes_per_s": memory, "peak_link_bytes_per_s": link}
     for table, grid in tables:
         half = table["dtype"] == "bf16"
-        header["tables"].append({**table, "peak_flops_per_s": bf16 if half else fp8,
-                                 "element_bytes": 2 if half else 1})
+        table.update(peak_flops_per_s=bf16 if half else fp8, element_bytes=2 if half else 1)
         print(f"{name} {table['op']} {table['dtype']}: {table['rows']} of {grid.size} cells, "
               f"{table['framework']} {table['version']} {table['kernel']}, "
               f"spread {table['spread']:.3f}, dropped {table['dropped']}")
-    text = b"moebench op times 1\n" + json.dumps(header, separators=(",", ":")).encode() + b"\0"
-    text += b"\0" * (len(text) % 2)
-    OUT.mkdir(exist_ok=True)
-    file = OUT / (name + ".times")
-    file.write_bytes(text + b"".join(cells_of(grid) for _, grid in tables))
-    print(f"{name}: {file.stat().st_size} bytes")
+    save(name, header, tables)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ return moe.experiment {
       model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading,
         layers = p.layers > 0 and p.layers or nil },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },
-      systems = { moe.system "lancet" {}, moe.system "tutel" {} } }
+      systems = { moe.system "lancet" {}, moe.system "tutel" { stack = "tutel_2022" } } }
   end,
   show = show,
 }

@@ -59,7 +59,8 @@ return moe.experiment {
   case = function(p)
     return { model = moe.model.lancet { size = p.size, gpu = "p3dn", reading = p.reading },
       cluster = moe.cluster.p3dn { nodes = p.nodes },
-      systems = { moe.system "deepspeed" {}, moe.system "tutel" {} } }
+      systems = { moe.system "deepspeed" { stack = "deepspeed_2021" },
+        moe.system "tutel" { stack = "tutel_2022" } } }
   end,
   show = show, claims = { a, b, c, d },
 }

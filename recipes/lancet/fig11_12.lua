@@ -20,10 +20,12 @@ local function lancet(more)
   return passes
 end
 
-local systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tutel" {},
-  moe.system "lancet" {}, moe.system "raf_irregular" {}, moe.system "raf_rows" {},
-  moe.system "deepspeed_after" { moe.pass.blocking_a2a {}, all_reduce = AFTER },
-  moe.system "tutel_after" { all_reduce = AFTER,
+local systems = { moe.system "raf" {}, moe.system "deepspeed" { stack = "deepspeed_2021" },
+  moe.system "tutel" { stack = "tutel_2022" }, moe.system "lancet" {},
+  moe.system "raf_irregular" {}, moe.system "raf_rows" {},
+  moe.system "deepspeed_after" { moe.pass.blocking_a2a {}, all_reduce = AFTER,
+    stack = "deepspeed_2021" },
+  moe.system "tutel_after" { all_reduce = AFTER, stack = "tutel_2022",
     moe.best(moe.pass.capacity_pipeline, { degree = { 1, 2, 4, 8 } }) },
   moe.system "lancet_ddp"(lancet { rows = true, all_reduce = DDP }),
   moe.system "lancet_padded"(lancet { all_reduce = AFTER }) }

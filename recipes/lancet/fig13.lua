@@ -49,8 +49,8 @@ return moe.experiment {
   case = function(p)
     return { model = moe.model.lancet { size = p.size, gpu = p.gpu, reading = p.reading },
       cluster = moe.cluster[p.gpu] { nodes = 4 },
-      systems = { moe.system "raf" {}, moe.system "deepspeed" {}, moe.system "tutel" {},
-        moe.system "lancet" {} } }
+      systems = { moe.system "raf" {}, moe.system "deepspeed" { stack = "deepspeed_2021" },
+        moe.system "tutel" { stack = "tutel_2022" }, moe.system "lancet" {} } }
   end,
   show = show, claims = claims,
 }

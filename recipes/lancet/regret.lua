@@ -1,7 +1,8 @@
 -- When does Lancet not pay? Its step is compared with Tutel's step at the best degree over many
 -- configurations: how often it is faster, by how much, and where it loses most. This is done with
 -- each system's own all-reduce policy (lancet's all-reduces follow the backward, tutel's run during
--- it), and with tutel's policy for both.
+-- it), and with tutel's policy for both. All run under the cluster's stack, since Tutel under a
+-- slower one of its own loses everywhere: what differs here is the schedule.
 local moe = require "moe"
 
 local function text(run)

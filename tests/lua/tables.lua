@@ -222,6 +222,6 @@ return {
     { doc = "in every fourth step every second token chooses from the first quarter (Megatron-LM's benchmark)", has_popularity = false, kind = "workload", name = "W7_burst", options = {  } },
   },
   clusters = { "a100", "b200", "gb200", "h100", "h200", "h800", "hpnv", "hpwnv", "lina", "lpwnv", "p3dn", "p4de" },
-  stacks = { "eager_2021", "raf_2023" },
+  stacks = { "deepspeed_2021", "eager_2021", "raf_2023", "tutel_2022" },
   gpus = { "a100", "b200", "b300", "gb200", "h100", "h200", "v100" },
 }

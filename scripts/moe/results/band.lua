@@ -2,6 +2,7 @@
 -- of an experiment vary over their bands. The simulated runs are repeated with constants at the
 -- ends of their bands; executed runs do not change. Constants of the same name (the same field of
 -- two clusters) are changed together, each to the end of its own band.
+local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local jobs_lib = require "moe.run.jobs"
@@ -78,7 +79,7 @@ function Band:start(R, job_of) self.R, self.job_of = R, job_of end
 -- that the constants may change, so that runs that no claim reads cost nothing.
 local function run_at(e, job, run, ends)
   local spec = jobs_lib.simulated_spec(job.case, ends, job.spec.edits)
-  local lazy = { parameters = spec.model, cluster_parameters = spec.cluster }
+  local lazy = { parameters = spec.model, cluster_parameters = cluster_lib.shown(spec.cluster) }
   local known = {}
   for _, key in ipairs(UNMOVED) do lazy[key], known[key] = run[key], true end
   return setmetatable(lazy, { __index = function(t, key)

@@ -144,7 +144,7 @@ end
 -- Returns what a run was of, as path -> text.
 local function setting_of(run)
   local out = leaves(results.case_of(run), "", {})
-  for _, name in ipairs { "all_reduce", "choice" } do
+  for _, name in ipairs { "all_reduce", "stack", "choice" } do
     if run[name] ~= nil then leaves(run[name], name, out) end
   end
   if format.steps_differ(run) then leaves(run.statistic or "median", "statistic", out) end

@@ -1,4 +1,4 @@
--- The lines above tables of simulated runs: bytes of numbers; batch, capacity, and stack if any.
+-- The lines above tables of simulated runs: bytes of numbers; batch, capacity, and stacks if any.
 local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
 
@@ -8,22 +8,27 @@ local PARTS = {
   { "batch %s per device", function(p) return p.batch_per_device end },
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
-  { "stack %s", function(_, cluster) return cluster.stack end },
+  { "stack %s", function(_, run) return run.stack end },
 }
 
--- Returns the values of the runs as text: numbers as "8" or "8..48", then texts; nil without any.
+-- Returns the values of the runs as text: numbers as "8" or "8..48", then texts, of several each
+-- with its systems; nil without any.
 local function range(runs, value)
   local lo, hi, texts = math.huge, -math.huge, {}
   for _, run in ipairs(runs) do
     local p = run.parameters
-    local x = type(p) == "table" and value(p, run.cluster_parameters or {})
+    local x = type(p) == "table" and value(p, run)
     if type(x) == "number" then
       lo, hi = math.min(lo, x), math.max(hi, x)
     elseif x then
-      texts[x] = true
+      texts[x] = texts[x] or {}
+      texts[x][run.system or "-"] = true
     end
   end
   local all = schema.keys_of(texts)
+  for i, text in ipairs(all[2] and all or {}) do
+    all[i] = ("%s (%s)"):format(text, table.concat(schema.keys_of(texts[text]), ", "))
+  end
   if lo <= hi then table.insert(all, 1, (lo < hi and "%g..%g" or "%g"):format(lo, hi)) end
   return all[1] and table.concat(all, ", ")
 end

@@ -37,6 +37,7 @@ local ROWS = {
   { "without_effect", "{ stage: string, reason: string }[]?",
     "stages that did not do what their options request: stage and reason of each" },
   { "all_reduce", "moe.AllReduce", "the all-reduce policy" },
+  { "stack", "string?", "name of the software whose kernels were simulated, if any" },
   { "choice", "string?", "the option or system that moe.best, moe.fallback or `of` took" },
   { "candidates", "table[]?",
     "what that choice was made from: label, time and memory of each candidate, or the reason why "

@@ -119,7 +119,7 @@ local function check_cluster(c, given, at)
 end
 
 local function simulated(c, candidate, at)
-  local spec = target.cluster_spec(c.model, c.cluster)
+  local spec = target.cluster_spec(c.model, system_lib.cluster_of(c.system, c.cluster))
   spec.inference = true
   for _, stage in ipairs(candidate.stages) do
     if stage.name == "lina_inference" and not spec.routing then

@@ -122,8 +122,9 @@ local function simulate_jobs(e, entry, case)
   for _, head in ipairs { "cluster", "model", "system" } do settings.used(head) end
   local jobs = {}
   for i, system in ipairs(case.systems) do
-    jobs[i] = { system = system, case = case, spec = M.simulated_spec(case, nil, entry.edits),
-      assumed = schema.merged(case.model.assumed, case.cluster.assumed) }
+    local own = schema.merged(case, { cluster = system_lib.cluster_of(system, case.cluster) })
+    jobs[i] = { system = system, case = own, spec = M.simulated_spec(own, nil, entry.edits),
+      assumed = schema.merged(own.model.assumed, own.cluster.assumed) }
     jobs[i].spec.simulate = simulation_of(entry, case)
   end
   return jobs
@@ -353,8 +354,8 @@ function M.all(e, over, params, refused)
   for _, point in ipairs(points.product(over)) do
     core.load_on()
     local label = points.labels(point)
-    cases[#cases + 1] = allowed(refused, label, "-", nil, nil, within, { label }, {}, resolve_case, e,
-      point, params)
+    cases[#cases + 1] = allowed(refused, label, "-", nil, nil, within, { label }, {}, resolve_case,
+      e, point, params)
   end
   if #cases == 0 and refused[1] then M.refuse(refused) end
   if #cases == 0 then

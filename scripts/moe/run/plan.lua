@@ -1,11 +1,11 @@
 -- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
-local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local explain = require "moe.run.explain"
 local number_bytes = require "moe.spec.number_bytes"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
+local system_lib = require "moe.spec.system"
 local target = require "moe.spec.target"
 local train = require "moe.run.train"
 
@@ -278,7 +278,8 @@ function M.plan(t)
   local c = schema.check(M.PLAN, t, "moe.plan", at)
   errors.stop_in "policies"
   c = settings.call(c, M.PLAN, "moe.plan", at)
-  local spec = target.cluster_spec(c.model, c.cluster, c.optimizer)
+  local spec = target.cluster_spec(c.model, system_lib.cluster_of(c.system, c.cluster),
+    c.optimizer)
   spec.edits = c.edits
   if target.places(c.system) then spec.simulate = { steps = target.PLACED_STEPS } end
   local made = target.plan(spec, c.system)
@@ -286,8 +287,8 @@ function M.plan(t)
   made.sim.timelines = nil
   if made.oom then core.warn("moe.plan: OOM: " .. made.sim.misfit) end
   if M.heads then
-    M.heads[#M.heads + 1] = { parameters = spec.model, optimizer = spec.optimizer,
-      cluster_parameters = cluster_lib.shown(spec.cluster),
+    M.heads[#M.heads + 1] = { system = c.system.name, parameters = spec.model,
+      optimizer = spec.optimizer, stack = spec.cluster.stack and spec.cluster.stack.name,
       assumed_routing = made.plan:info().assumed_routing }
   end
   return setmetatable({ core = made.plan, sim = made.sim, held = held, asked = 1,

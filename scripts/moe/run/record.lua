@@ -43,7 +43,8 @@ function M.of_job(name, job)
     cluster = spec.cluster.name, cluster_parameters = cluster_lib.shown(spec.cluster),
     devices = spec.ranks, parameters = spec.model,
     gate_options = spec.gate and spec.gate.options, routing = spec.routing and spec.routing.name,
-    optimizer = spec.optimizer, edits = spec.edits, memory_bytes = memory > 0 and memory or nil,
+    stack = spec.cluster.stack and spec.cluster.stack.name, optimizer = spec.optimizer,
+    edits = spec.edits, memory_bytes = memory > 0 and memory or nil,
   }
 end
 
@@ -65,7 +66,8 @@ function M.of_plan(made)
     fill = info.fill, padded_rows = info.padded_rows ~= "" and info.padded_rows or nil,
     assumed_routing = info.assumed_routing,
     stages = core.array(system_lib.describe(candidate)),
-    all_reduce = candidate.all_reduce, packing = made.packing, choice = candidate.choice, degrees = degrees_of(info),
+    all_reduce = candidate.all_reduce, packing = made.packing, choice = candidate.choice,
+    degrees = degrees_of(info),
     candidates = #made.tried > 1 and made.tried or nil,
     lower_bound_ms = sim.lower_bound_ms, busiest_lane_ms = sim.busiest_lane_ms,
     critical_path_ms = sim.critical_path_ms, simulate_ms = sim.sim_ms, alone_ms = sim.alone_ms,

@@ -328,7 +328,7 @@ local function system_with(s, text, i, system, others)
     return made and system_lib.with_fields(system, schema.check(system_lib.FIELDS, made,
       ("system '%s'"):format(system.name), at)) or system
   end
-  local passes, names, reached, near = {}, { "all_reduce" }, false, nil
+  local passes, names, reached, near = {}, { "all_reduce", "stack" }, false, nil
   for name in pairs(system_lib.FOR_PASS) do names[#names + 1] = name end
   for j, pass in ipairs(system.passes) do
     local first = choice.first(pass)

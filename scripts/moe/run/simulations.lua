@@ -131,7 +131,7 @@ end
 -- The members of a run that no simulation determines.
 local OF_JOB = { experiment = true, entry = true, system = true, model = true, cluster = true,
   cluster_parameters = true, devices = true, executor = true, parameters = true, optimizer = true,
-  provenance = true }
+  provenance = true, stack = true }
 
 local function is_size(x) return x >= 0 and x < math.huge end
 

@@ -91,14 +91,16 @@ local function checked_gpu(value, used, path, at)
 end
 
 --- Returns `plain`, a cluster as M.plain returns it, for results: paths of the built-in files of op
---- times are replaced by the names of their GPUs.
+--- times are replaced by the names of their GPUs, and the stack, which each system may have of its
+--- own, is left out.
 function M.shown(plain)
   local function name(path)
     return path and (path:match "/moe/gpus/([^/]*)%.times$" or path)
   end
-  return schema.merged(plain, { collective_times = name(plain.collective_times),
-    stack = plain.stack and plain.stack.name,
+  local out = schema.merged(plain, { collective_times = name(plain.collective_times),
     device = schema.merged(plain.device, { op_times = name(plain.device.op_times) }) })
+  out.stack = nil
+  return out
 end
 --- Fields that state how much longer compute takes while a transfer runs.
 M.OVERLAP_SLOWDOWN = declared.overlap_slowdown.type

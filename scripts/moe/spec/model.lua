@@ -428,70 +428,52 @@ local function define(t)
 end
 
 local lancet = require "moe.models.lancet"(schema.assumed)
+local lina = require "moe.models.lina"(schema.assumed)
+local proprophet = require "moe.models.proprophet"(schema.assumed)
 
---- Fields of moe.model.lancet in addition to those of gpt2_moe, which may be given to replace the
---- paper's values.
-M.LANCET = {
-  size = { type = "string", enum = schema.keys_of(lancet.sizes), required = true,
-    doc = "one of the paper's sizes" },
+-- Returns the field `size` of a paper's models.
+local function size_of(paper)
+  return { size = { type = "string", enum = schema.keys_of(paper.sizes), required = true,
+    doc = "one of the paper's sizes" } }
+end
+
+--- Fields of moe.model.lancet, lina and proprophet in addition to those of gpt2_moe, which may be
+--- given to replace the values in models/.
+M.LINA, M.PROPROPHET = size_of(lina), size_of(proprophet)
+M.LANCET = schema.merged(size_of(lancet), {
   gpu = { type = "string", enum = { "p3dn", "p4de" }, required = true,
     doc = "the cluster, which decides the batch and the dtype" },
   reading = { type = "string", enum = schema.keys_of(lancet.readings), default = "artifact",
     doc = "artifact: as the authors' artifact runs it, with even scores; artifact_text: with loads "
       .. "as of untrained gates on text; print: what the paper prints, L at 48 on p4de; print_l8: "
       .. "L at 8, as section 7.4 implies" },
-}
+})
 
-local function lancet_model(t)
-  local at, own, changes = errors.here(), {}, {}
-  if type(t) ~= "table" then schema.refuse("model.lancet", t, "a table", at) end
-  for key, value in pairs(t) do (M.LANCET[key] and own or changes)[key] = value end
-  own = schema.check(M.LANCET, own, "model.lancet", at)
+-- Returns the constructor of a paper's models. fields: its own; values_of(own): those of gpt2_moe
+-- at its own fields' values.
+local function of_paper(name, fields, values_of)
+  local path = "model." .. name
+  return function(t)
+    local at, own, changes = errors.here(), {}, {}
+    if type(t) ~= "table" then schema.refuse(path, t, "a table", at) end
+    for key, value in pairs(t) do (fields[key] and own or changes)[key] = value end
+    local values = values_of(schema.check(fields, own, path, at))
+    return M.override(make(gpt2, values, path, at), changes, path, at)
+  end
+end
+
+local function values_of_lancet(own)
   local reading = lancet.readings[own.reading]
-  local base, on = schema.merged(lancet.common, reading.common), reading[own.gpu]
-  base = schema.merged(schema.merged(base, lancet.sizes[own.size]), reading[own.size] or {})
-  base.batch_per_device, base.dtype = on[own.size], on.dtype
-  base.routing = reading.zipf and routing_lib.workload "zipf" { s = reading.zipf }
-  return M.override(make(gpt2, base, "model.lancet", at), changes, "model.lancet", at)
+  local values, on = schema.merged(lancet.common, reading.common), reading[own.gpu]
+  values = schema.merged(schema.merged(values, lancet.sizes[own.size]), reading[own.size] or {})
+  values.batch_per_device, values.dtype = on[own.size], on.dtype
+  local s = lancet.zipf[own.reading]
+  values.routing = s and routing_lib.workload "zipf" { s = s }
+  return values
 end
 
-local lina = require "moe.models.lina"(schema.assumed)
-
---- Fields of moe.model.lina in addition to those of gpt2_moe, which may be given to replace the
---- values in models/lina.lua.
-M.LINA = {
-  size = { type = "string", enum = schema.keys_of(lina.sizes), required = true,
-    doc = "one of the paper's sizes" },
-}
-
-local function lina_model(t)
-  local at = errors.here()
-  if type(t) ~= "table" then schema.refuse("model.lina", t, "a table", at) end
-  local changes = schema.merged(t, {})
-  changes.size = nil
-  local own = schema.check(M.LINA, { size = t.size }, "model.lina", at)
-  local base = make(gpt2, schema.merged(lina.common, lina.sizes[own.size]), "model.lina", at)
-  return M.override(base, changes, "model.lina", at)
-end
-
-local proprophet = require "moe.models.proprophet"(schema.assumed)
-
---- Fields of moe.model.proprophet in addition to those of gpt2_moe, which may be given to replace
---- the values in models/proprophet.lua.
-M.PROPROPHET = {
-  size = { type = "string", enum = schema.keys_of(proprophet.sizes), required = true,
-    doc = "one of the paper's sizes" },
-}
-
-local function proprophet_model(t)
-  local at = errors.here()
-  if type(t) ~= "table" then schema.refuse("model.proprophet", t, "a table", at) end
-  local changes = schema.merged(t, {})
-  changes.size = nil
-  local own = schema.check(M.PROPROPHET, { size = t.size }, "model.proprophet", at)
-  local base = make(gpt2, schema.merged(proprophet.common, proprophet.sizes[own.size]),
-    "model.proprophet", at)
-  return M.override(base, changes, "model.proprophet", at)
+local function by_size(paper)
+  return function(own) return schema.merged(paper.common, paper.sizes[own.size]) end
 end
 
 -- Returns the field list of a model with values: its own fields, and those of all models of its
@@ -507,11 +489,12 @@ local constructors = {
     "defines an architecture; returns the constructor of its models" },
   gpt2_moe = { constructor(gpt2), gpt2.all, "moe.Model", gpt2.doc, class = "moe.ModelFields",
     assumed = true },
-  lancet = { lancet_model, changing(M.LANCET), "moe.Model", lancet.doc,
+  lancet = { of_paper("lancet", M.LANCET, values_of_lancet), changing(M.LANCET), "moe.Model",
+    lancet.doc, assumed = true },
+  lina = { of_paper("lina", M.LINA, by_size(lina)), changing(M.LINA), "moe.Model", lina.doc,
     assumed = true },
-  lina = { lina_model, changing(M.LINA), "moe.Model", lina.doc, assumed = true },
-  proprophet = { proprophet_model, changing(M.PROPROPHET), "moe.Model",
-    proprophet.doc, assumed = true },
+  proprophet = { of_paper("proprophet", M.PROPROPHET, by_size(proprophet)),
+    changing(M.PROPROPHET), "moe.Model", proprophet.doc, assumed = true },
   decoder = { constructor(decoder), decoder.all, "moe.Model", decoder.doc, assumed = true },
   from_config = { from_config, "(file: string)", "fun(t: table): moe.Model",
     "reads a config.json of Hugging Face; returns the constructor of its model" },

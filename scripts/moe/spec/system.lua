@@ -2,10 +2,12 @@
 -- (M.known) have both; passes that are given replace a known system's passes. { of = { ... } }
 -- makes a system of other systems, the fastest of which is taken.
 local choice = require "moe.base.choice"
+local cluster_lib = require "moe.spec.cluster"
 local errors = require "moe.base.errors"
 local packing = require "moe.spec.packing"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
+local stacks = require "moe.spec.stack"
 
 local M = {}
 
@@ -187,6 +189,9 @@ M.FIELDS = {
     doc = "the all-reduce policy; default: that of the known system" },
   packing = { type = packing.FIELDS,
     doc = "expert packing: Lina's controller chooses by what factor a device holds more experts" },
+  stack = schema.merged(stacks.FIELD, { doc = "software that runs the system's kernels in "
+    .. "simulations, in place of the cluster's field stack, with the same values; default: the "
+    .. "cluster's" }),
   of = { type = "list", of = { type = "any" }, as = "(string|moe.System)[]",
     doc = "systems, or names of known systems; the fastest by simulation is taken" },
 }
@@ -221,8 +226,15 @@ local function members_of(of, path, at)
     end
     members[i] = type(entry) == "string" and M.system(entry) {} or entry
   end
-  return schema.field({ type = "list", of = { type = "system" }, distinct = true }, members,
+  schema.field({ type = "list", of = { type = "system" }, distinct = true }, members,
     path .. ".of", at)
+  for i, member in ipairs(members) do
+    if member.stack ~= nil then
+      errors.user(("%s.of[%d].stack: the systems of a list are compared under one stack; give it "
+        .. "as the cluster's field stack"):format(path, i), at)
+    end
+  end
+  return members
 end
 
 local function passes_of(name, given, path, at)
@@ -255,12 +267,14 @@ local function make(name, t, at)
     errors.user(path .. ".of: each system in the list has its own passes and fields; give `of` "
       .. "without other fields", at)
   end
+  stacks.resolve(fields.stack, path .. ".stack", at, schema.collector(path, "system"))
   local known = M.known[name]
   local own = not fields.packing and known and known.packing
   return schema.object({ name = name, at = at,
     members = fields.of and members_of(fields.of, path, at),
     passes = not fields.of and with_fields(passes_of(name, passes, path, at), fields) or nil,
     all_reduce = fields.all_reduce or known and known.all_reduce or AFTER,
+    stack = fields.stack,
     packing = own and schema.check(packing.FIELDS, own, path, at) or fields.packing }, mt)
 end
 
@@ -318,6 +332,13 @@ function M.system(name)
       "a name of letters, digits, _, ., + and - that begins with a letter or digit", at)
   end
   return function(t) return make(name, t, errors.here()) end
+end
+
+--- Returns the cluster as the system's plans see it: with the stack that the system states.
+function M.cluster_of(system, cluster)
+  if system.stack == nil then return cluster end
+  return cluster_lib.with(cluster, schema.merged(cluster.given, { stack = system.stack }),
+    { stack = true }, cluster.at)
 end
 
 local function candidate_of(system, list)

@@ -20,8 +20,9 @@ local function pack(t)
   local at = errors.here()
   local c = schema.check(M.PACKING, t, "moe.lina.packing", at)
   errors.stop_in "policies"
-  local candidate = system_lib.expand(c.system or system_lib.system "lina_pipelining" {})[1][1]
-  local spec = target.cluster_spec(c.model, c.cluster, nil)
+  local system = c.system or system_lib.system "lina_pipelining" {}
+  local candidate = system_lib.expand(system)[1][1]
+  local spec = target.cluster_spec(c.model, system_lib.cluster_of(system, c.cluster))
   local _, seen = packing.choose(spec, c,
     function(s) return target.plan_of(s, candidate, at) end, at)
   return seen

@@ -88,6 +88,10 @@ test("fitted, not comparable and no run stand before all numbers", function()
   expect.equal(verdict(1.2, {}, nil), "no run")
 end)
 
+local function near(got, expected)
+  assert(math.abs(got - expected) < 1e-9, ("expected %.17g, got %.17g"):format(expected, got))
+end
+
 -- Two clusters, one constant of one name in both, one in the second alone, one in the model; the
 -- made-up step takes 100, for raf plus the start-up and 1000 times the fill less 500.
 local function recipe(claims, more)
@@ -130,9 +134,40 @@ local function run(claims, more, args)
   return expect.runs(recipe(claims, more), args, "run", made_up)
 end
 
-local function near(got, expected)
-  assert(math.abs(got - expected) < 1e-9, ("expected %.17g, got %.17g"):format(expected, got))
-end
+test("a system's stack is in its plans alone, in the head, in the band and in the runs", function()
+  local w = expect.runs([[
+local moe = require "moe"
+E = moe.experiment { name = "x", over = { nodes = { 2, 4 } },
+  case = function(p) return { cluster = moe.cluster.p4de { nodes = p.nodes },
+    model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
+      batch_per_device = 2, experts_per_device = 2 },
+    systems = { moe.system "raf" {}, moe.system "plain" { stack = false },
+      moe.system "deepspeed" { stack = "eager_2021" } } } end,
+  claims = { moe.claim { id = "lancet-034", neutral = 1, value = function(R)
+    return R:ratio { "iteration_ms", of = "deepspeed", to = "raf" }:mean() end } } }
+R = moe.run(E)]], nil, "run", function(w)
+    w.step_ms = function(spec)
+      local stack = spec.cluster.stack
+      return 100 + (stack and stack.host_launch_us + stack.host_op_us or 0)
+    end
+  end)
+  assert(w.output:find("stack eager_2021 (deepspeed), raf_2023 (raf)\n", 1, true), w.output)
+  local stacks = {}
+  for r in w.globals.R:each() do
+    stacks[#stacks + 1] = ("%s %s %g"):format(r.system, r.stack or "none", r.iteration_ms)
+  end
+  expect.equal(stacks, { "raf raf_2023 108", "plain none 100", "deepspeed eager_2021 132",
+    "raf raf_2023 108", "plain none 100", "deepspeed eager_2021 132" })
+  -- Launches of both stacks move together.
+  local c = w.results.claims[1]
+  near(c.ours, 108 / 132)
+  near(c.hi, 108 / (100 + 7))
+  near(c.lo, 102 / (100 + 4 + 80))
+  expect.fails(expect.HEAD .. 'moe.system "raf" { stack = "eager" }', 2,
+    "system 'raf'.stack: 'eager' is not allowed; give one of: ")
+  expect.fails(expect.HEAD .. 'moe.system "x" { of = { moe.system "raf" { stack = false } } }', 2,
+    "of[1].stack: the systems of a list are compared under one stack; give it as the cluster's")
+end)
 
 test("a claim has a band over the ends and the two corners, and what moves it most", function()
   local c = run(SPEEDUP:format "'a'").results.claims[1]
