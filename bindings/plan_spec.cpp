@@ -339,7 +339,7 @@ void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool t
 }
 
 /// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
-/// distinguish layers. A gate that asks whose tokens it gets has no mean that all ranks could take:
+/// distinguish layers. A gate that treats ranks' tokens differently has no mean that all could take:
 /// where `simulated`, it runs for each rank instead, on scores that favour no expert.
 void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle) {
   if (spec.model->num_moe_layers() == 0) return;
@@ -350,7 +350,7 @@ void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle)
         handle.gate ? spec.model->num_moe_layers() : 1);
   });
   if (even.sources == 0) return;
-  if (even.reads_source && simulated) {
+  if (even.by_source && simulated && spec.routing == nullptr) {
     auto law = std::make_shared<const RoutingModel>(workload("zipf", {{"s", 0}}, 1));
     return route_by_scores(host, std::move(law), true, spec, handle);
   }

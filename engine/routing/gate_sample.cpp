@@ -160,6 +160,18 @@ Tally tally_of(const GateUse& use, int64_t layer) {
           std::vector<int32_t>(index(use.experts))};
 }
 
+/// Whether more than a quarter of the choices fall on different experts.
+bool differ(const std::vector<Tally>& a, const std::vector<Tally>& b) {
+  int64_t apart = 0, all = 0;
+  for (size_t l = 0; l < a.size(); ++l) {
+    for (size_t e = 0; e < a[l].choices.size(); ++e) {
+      apart += std::abs(a[l].choices[e] - b[l].choices[e]);
+      all += a[l].choices[e] + b[l].choices[e];
+    }
+  }
+  return 4 * apart > all;
+}
+
 /// The counts of a sample of source ranks in one step and layer.
 struct Sample {
   ExpertCounts choices, kept;
@@ -245,16 +257,28 @@ MeanRouting even_routing(const GateUse& use, int64_t layers) {
   mean.tokens = one.tokens;
   mean.sources = std::clamp<int64_t>(kEvenScores / (one.tokens * use.experts), 1, kMostSources);
   int64_t choices = 0, kept = 0;
-  for (Source source = one; source.rank < mean.sources; ++source.rank) {
+  bool reads_source = false;
+  const auto tallies_of = [&](const Source& source) {
     std::vector<Tally> tallies;
     for (int64_t l = 0; l < layers; ++l) tallies.push_back(tally_of(use, l));
     const uint32_t key = stream_key(kSeed, RandomStream::kScores, {source.rank});
-    mean.reads_source |=
+    reads_source |=
         route_source(use, source, even_scores(use.experts, source.tokens, key), tallies);
+    return tallies;
+  };
+  std::vector<Tally> first;
+  for (Source source = one; source.rank < mean.sources; ++source.rank) {
+    std::vector<Tally> tallies = tallies_of(source);
     for (const Tally& tally : tallies) {
       choices += std::accumulate(tally.choices.begin(), tally.choices.end(), int64_t{0});
       kept += std::accumulate(tally.used.begin(), tally.used.end(), int64_t{0});
     }
+    if (source.rank == 0) first = std::move(tallies);
+  }
+  if (reads_source) {
+    Source last = one;
+    last.rank = use.ranks - 1;
+    mean.by_source = differ(first, tallies_of(last));
   }
   const int64_t batches = mean.sources * layers, tokens = batches * one.tokens;
   const int64_t slots = batches * use.experts * one.capacity;

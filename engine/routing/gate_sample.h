@@ -41,7 +41,9 @@ struct MeanRouting {
   /// Kept choices divided by those that a gate with balanced choices would keep: k per token, or as
   /// many as there are slots. Exactly 1 where nothing is dropped.
   double of_balanced = 1;
-  bool reads_source = false;  // as in GateInput: the mean says too little of such a gate
+  /// Whether the gate reads whose tokens it gets (GateInput), and more than a quarter of the choices
+  /// of the first and the last rank fall on different experts: the mean says too little of it.
+  bool by_source = false;
 };
 
 /// Runs the gate at step 0 in the first `layers` MoE layers. A source has all tokens of a rank, but
@@ -56,8 +58,8 @@ MeanRouting even_routing(const GateUse& use, int64_t layers);
 /// proportion, and so is the capacity in the sample. A further rank has the counts of one of these
 /// ranks, which is drawn at random. A gate that reads whose tokens it gets (GateInput) runs for all
 /// ranks, and for at least 256 tokens of each. The results of each step and layer are kept.
-/// Requires: law->scores is not null. Not for several threads at a time. loads and kept throw the errors of
-/// the gate and of the law.
+/// Requires: law->scores is not null. Not for several threads at a time. loads and kept throw the
+/// errors of the gate and of the law.
 RoutingModel gated_routing(GateUse use, std::shared_ptr<const RoutingModel> law);
 /// Returns the mean of a gated_routing() over all ranks in one step and layer.
 MeanRouting mean_routing(const RoutingModel& gated, const RoutingQuery& query);
