@@ -101,8 +101,9 @@ class LaneState {
     const auto options = std::make_shared<const Reference>(L);
     lua_settop(L, 0);
     std::vector<Decision> log;
+    const StepSpec step;
     const PassContext context{
-        *plan.spec.model, plan.spec.cluster, *plan.spec.cost, {}, policy.name, &log};
+        *plan.spec.model, plan.spec.cluster, *plan.spec.cost, step, {}, policy.name, &log};
     const Schedule again = schedule_policy(L, apply, options, slot_occupancy, nullptr)(
         plan.graph, policy.before, context);
     const Lane& own = again.lanes[lane.index()];

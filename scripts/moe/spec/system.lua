@@ -178,7 +178,8 @@ M.FOR_PASS = { zero = { "stage", 0, first = true }, recompute = { "what", "none"
 local function field_for_pass(name, type)
   local option, without = unpack(M.FOR_PASS[name])
   return schema.merged(type, { default = without,
-    doc = ("a name for moe.pass.%s { %s = ... } in the list of passes"):format(name, option) })
+    doc = ("the pass %s with this value of its option %s, none where it is the default")
+      :format(name, option) })
 end
 
 --- The fields of a system apart from its list of passes.

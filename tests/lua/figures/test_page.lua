@@ -158,7 +158,7 @@ test("files that cannot be read as results are named, with the field", function(
     "runs[2].packing.n: is a string, but must be a number")
   refused(results, with(function(d) d.runs[2].assumed = 7 end), results,
     "runs[2].assumed: is a number, but must be a table")
-  for name, value in pairs { zero = "1", degrees = { 2, "4" }, recompute = "all", log = "x",
+  for name, value in pairs { degrees = { 2, "4" }, log = "x",
     without_effect = { { stage = "split" } }, plan_ms = {},
     assumed_routing = { sources = "4" } } do
     refused(results, with(function(d) d.runs[2][name] = value end), results,

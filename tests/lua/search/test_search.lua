@@ -67,9 +67,10 @@ end)
 local function systems_of_recipe(fields, better)
   local w = expect.runs(search_of(fields), {}, "run", function(w)
     function w.step_ms(spec, ms)
-      local zero, again = spec.system.zero or 0, spec.system.recompute
-      local is = { zero = zero > 0, recompute = again and again ~= "none" }
-      return is[better] and ms / 2 or ms
+      for _, stage in ipairs(spec.system.stages) do
+        if stage.name == better then return ms / 2 end
+      end
+      return ms
     end
   end)
   local names = {}
