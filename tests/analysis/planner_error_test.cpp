@@ -272,7 +272,7 @@ TEST_CASE("blocks that run again are no part of the times that the model predict
   PlanSpec spec = prophet_spec(2, 2);
   spec.system.stages = {stage("prophet"), stage("serial")};
   const ModelErrors kept = simulated_errors(spec);
-  spec.system.recompute = Recompute::kBlocks;
+  spec.system.stages.push_back(stage("recompute"));
   const ModelErrors again = simulated_errors(spec);
   for (const ModelOp op : {ModelOp::kA2a, ModelOp::kExperts}) {
     REQUIRE(of(again, op).samples.size() == of(kept, op).samples.size());

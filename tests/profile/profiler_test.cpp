@@ -104,7 +104,8 @@ TEST_CASE("made-up indices fill their tensors, also of packed rows that have no 
   spec.system.stages = {test::pass("irregular_a2a"),
                         test::pass("used_rows"),
                         {.name = "check", .kind = StageKind::kStep, .transform = check_all}};
-  check_all(make_plan(spec)->graph, {*spec.model, spec.cluster, *spec.cost, {}, "", nullptr});
+  const StepSpec step;
+  check_all(make_plan(spec)->graph, {*spec.model, spec.cluster, *spec.cost, step, {}, "", nullptr});
   CHECK(packed > 10);
 }
 
