@@ -339,8 +339,8 @@ void route_by_scores(Host& host, std::shared_ptr<const RoutingModel> law, bool t
 }
 
 /// Runs the gate on even scores and sets the share of slots in use. The built-in gates do not
-/// distinguish layers. A gate that treats ranks' tokens differently has no mean that all could take:
-/// where `simulated`, it runs for each rank instead, on scores that favour no expert.
+/// distinguish layers. A gate that treats ranks' tokens differently has no mean that all could
+/// take: where `simulated`, it runs for each rank instead, on scores that favour no expert.
 void sample_even(Host& host, bool simulated, PlanSpec& spec, PlanHandle& handle) {
   if (spec.model->num_moe_layers() == 0) return;
   const std::string key = sample_key(handle, spec) + "even scores";

@@ -19,9 +19,9 @@
 namespace moe {
 
 /// kPlacement: lets a policy place the experts; at most one per system. kForward: edits the forward
-/// graph. kBackward: completes the step. kStep: edits the graph of the whole step. kDevice: edits it
-/// for a device, so that schedule passes use the costs of the ops that will run. kSchedule: edits
-/// the schedule.
+/// graph. kBackward: completes the step. kStep: edits the graph of the whole step. kDevice: edits
+/// it for a device, so that schedule passes use the costs of the ops that will run. kSchedule:
+/// edits the schedule.
 enum class StageKind : uint8_t {
   kPlacement,
   kForward,

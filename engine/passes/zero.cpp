@@ -2,6 +2,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/defs.h"
 #include "engine/ops/ops.h"
 #include "engine/ops/slices.h"
 #include "engine/passes/moe_layer.h"
@@ -34,7 +35,7 @@ std::vector<OpId> updates_behind(const Graph& graph, OpId sum,
 void scatter(Graph& graph, OpId sum) {
   Op& op = graph.op(sum);
   const std::string whole = graph.def(sum).name;
-  op.kind = op_table().kind("reduce_scatter");
+  op.kind = op_table().kind(ops::kReduceScatter.name);
   op.name.replace(0, whole.size(), graph.def(sum).name);
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     graph.tensor(op.outputs[i]).name = output_name(op.name, i);
@@ -78,7 +79,7 @@ Graph zero(Graph graph, const PassContext& context) {
       slice(graph, update, group);
       parameters.push_back(graph.op(update).inputs[0]);
     }
-    gathers.push_back(graph.add_op("all_gather", fmt::format("all_gather.{}", gathers.size()),
+    gathers.push_back(graph.add_op(ops::kAllGather, fmt::format("all_gather.{}", gathers.size()),
                                    parameters, group, Phase::kUpdate));
     graph.op(gathers.back()).segment = Segment::kUpdate;
   }

@@ -41,8 +41,8 @@ struct MeanRouting {
   /// Kept choices divided by those that a gate with balanced choices would keep: k per token, or as
   /// many as there are slots. Exactly 1 where nothing is dropped.
   double of_balanced = 1;
-  /// Whether the gate reads whose tokens it gets (GateInput), and more than a quarter of the choices
-  /// of the first and the last rank fall on different experts: the mean says too little of it.
+  /// Whether the gate reads whose tokens it gets (GateInput), and more than a quarter of the
+  /// choices of the first and the last rank fall on different experts: the mean says too little.
   bool by_source = false;
 };
 
