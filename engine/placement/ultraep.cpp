@@ -172,7 +172,7 @@ PlacementPolicy ultraep_policy() {
                       "with the most room, as in the public code")},
       false,
       Reads::kNothing,
-      // Measured on one CPU core for 256 experts on 64 devices (bench_placement).
+      // Measured on one CPU core for 256 experts on 64 devices.
       {.now = true, .shadows = 2, .weighted = true, .plan_us = 90}};
 }
 

@@ -13,11 +13,10 @@
 //
 // Chosen here: of the devices that could take all, the one with the least room takes it, and only
 // if there is none the one with the most room. The public code always takes the one with the most
-// room, as `best_fit = false` does, which needs more copies (bench_placement). The first threshold
-// is rounded down, so that it is kept to the token (there rounded up). The search halves the
-// interval (there divided by five). Ties go to the lower number. Sources fill quotas in order
-// (quota.h), while the public code shares by proportion on each source, which can miss a quota by
-// some tokens.
+// room, as `best_fit = false` does, which needs more copies. The first threshold is rounded down,
+// so that it is kept to the token (there rounded up). The search halves the interval (there divided
+// by five). Ties go to the lower number. Sources fill quotas in order (quota.h), while the public
+// code shares by proportion on each source, which can miss a quota by some tokens.
 #pragma once
 
 #include <cstdint>

@@ -54,7 +54,7 @@ bool may_be_cut(const Gate& gate) {
 }
 
 /// Whether the gate gets the best experts of each token (ScoreLaw::best()) instead of scores. For
-/// few experts it costs no less (bench_gates).
+/// few experts it costs no less.
 bool needs_best(const GateUse& use) {
   return !use.groups.limits() && use.gate.fills_best &&
          use.gate.scores == kernels::ScoreRule::kSoftmax && use.experts > kFewExperts;

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <set>
 
-#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 #include "engine/placement/path_profile.h"
 #include "engine/routing/workload.h"
@@ -14,10 +13,7 @@ namespace moe::test {
 namespace {
 
 Stage lina(Options options = {}) {
-  Stage stage;
-  stage.name = "lina_inference";
-  stage.options = std::move(options);
-  return stage;
+  return pass("lina_inference", std::move(options));
 }
 
 /// Four MoE layers of four experts.
@@ -61,16 +57,7 @@ std::shared_ptr<const PathProfile> profile_of(const RoutingModel& routing, const
   return std::make_shared<const PathProfile>(counts.profile());
 }
 
-void check_same_outputs(const RunResult& a, const RunResult& b) {
-  REQUIRE(a.losses.size() == b.losses.size());
-  CHECK(a.predictions == b.predictions);
-  for (size_t i = 0; i < a.losses.size(); ++i) {
-    CHECK(b.losses[i] == Approx(a.losses[i]).epsilon(1e-12));
-    for (size_t layer = 0; layer < a.moe[i].size(); ++layer) {
-      CHECK(a.moe[i][layer].checksum == b.moe[i][layer].checksum);
-    }
-  }
-}
+constexpr Tolerance kOffloaded = {.losses = 1e-12, .norms = 1e-12};
 
 TEST_CASE("experts from host memory give the outputs of one expert per device") {
   const std::vector<Options> systems = {{},
@@ -89,7 +76,8 @@ TEST_CASE("experts from host memory give the outputs of one expert per device") 
       for (Options options : systems) {
         options["path"] = 2.0;
         CAPTURE(ranks, by_routing, options.size());
-        check_same_outputs(expected, infer(*plan_with(spec, {lina(options)}), 3, profile));
+        const RunResult result = infer(*plan_with(spec, {lina(options)}), 3, profile);
+        CHECK(same_run(expected, result, kOffloaded));
       }
     }
   }
@@ -159,7 +147,8 @@ TEST_CASE("where a path is short, layers before it are estimated by what there i
   REQUIRE(executed.offloads[0].size() == 3);
   CHECK(executed.offloads[0][0].expected != executed.offloads[0][1].expected);
   check_same_decisions(make_simulator()->run(*plan, run), executed);
-  check_same_outputs(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.infer.popularity));
+  CHECK(
+      same_run(infer(*plan_with(spec, {}), 2), infer(*plan, 2, run.infer.popularity), kOffloaded));
 }
 
 TEST_CASE("popular experts are on more devices than one, and their rows are shared") {
@@ -195,9 +184,7 @@ TEST_CASE("a trained model's parameters are taken alone, from any ranks and plac
   const std::string path = "inference_parameters_test";
   PlanSpec training = inference_spec(4);
   training.inference = false;
-  Stage swap;
-  swap.name = "swap";
-  const auto trained = plan_with(training, {swap});
+  const auto trained = plan_with(training, {pass("swap")});
   RunOptions options = options_of(*trained, 3);
   options.train.checkpoints.write_to = path;
   const RunResult written = run_cpu(*trained, options);
@@ -218,10 +205,8 @@ TEST_CASE("a trained model's parameters are taken alone, from any ranks and plac
 }
 
 TEST_CASE("inference beside a cut, a group or another placement is refused by name") {
-  Stage swap;
-  swap.name = "swap";
   CHECK_THROWS_WITH(
-      plan_with(inference_spec(2), {swap, lina()}),
+      plan_with(inference_spec(2), {pass("swap"), lina()}),
       Catch::Contains("stage 'lina_inference'") && Catch::Contains("is already cut or placed"));
   PlanSpec grouped = inference_spec(4);
   change_model(grouped, [&](Gpt2& m) { m.ep = 2; });

@@ -8,8 +8,6 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/cost/cost_model.h"
-#include "engine/exec/device/executor.h"
-#include "engine/exec/parameters.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/placed.h"
 #include "engine/passes/placement/place_experts.h"
@@ -17,7 +15,7 @@
 #include "engine/profile/profiler.h"
 #include "engine/routing/workload.h"
 #include "engine/sim/simulator.h"
-#include "tests/exec/device/lazy_device.h"
+#include "tests/exec/device/run_lazy.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -40,27 +38,8 @@ PlanSpec spec_with(const std::string& gate, int64_t ranks, Precision precision =
   return spec_of(model, ranks, precision);
 }
 
-void check_same_model(const RunResult& a, const RunResult& b) {
-  REQUIRE(a.losses.size() == b.losses.size());
-  for (size_t step = 0; step < a.losses.size(); ++step) {
-    CHECK(b.losses[step] == Approx(a.losses[step]).epsilon(1e-11));
-    for (size_t layer = 0; layer < a.moe[step].size(); ++layer) {
-      CAPTURE(step, layer);
-      CHECK(a.moe[step][layer].checksum == b.moe[step][layer].checksum);
-      CHECK(a.moe[step][layer].dropped == b.moe[step][layer].dropped);
-      CHECK(a.moe[step][layer].counts == b.moe[step][layer].counts);
-    }
-  }
-  for (const auto& [name, norm] : a.grad_l2) {
-    INFO(name);
-    CHECK(b.grad_l2.at(name) == Approx(norm).epsilon(1e-9));
-    CHECK(b.grad_projection.at(name) ==
-          Approx(a.grad_projection.at(name)).epsilon(1e-9).margin(1e-12));
-    CHECK(b.param_l2.at(name) == Approx(a.param_l2.at(name)).epsilon(1e-9));
-    CHECK(b.param_projection.at(name) ==
-          Approx(a.param_projection.at(name)).epsilon(1e-9).margin(1e-12));
-  }
-}
+/// Another place and another order of sums.
+constexpr Tolerance kPlaced = {.losses = 1e-11, .norms = 1e-9};
 
 /// Legal edits at random, another set every step and layer; the same on all ranks.
 PlacementFunction random_policy(uint64_t seed, bool even) {
@@ -111,7 +90,7 @@ TEST_CASE("where experts lie is no part of the model") {
         };
       }
       const RunResult result = run_with_norms(*plan, 4, policy);
-      check_same_model(expected, result);
+      CHECK(same_run(expected, result, kPlaced));
       if (ranks > 1) REQUIRE(result.placements.size() == 4);
     }
   }
@@ -135,7 +114,8 @@ TEST_CASE("copies that enter a node once leave the same model") {
       }
       CHECK(ops ==
             2 * plan->spec.model->num_moe_layers());  // copies and their gradients, by MoE layer
-      check_same_model(expected, run_with_norms(*plan, 4, random_policy(seed, seed % 2 == 0)));
+      CHECK(same_run(expected, run_with_norms(*plan, 4, random_policy(seed, seed % 2 == 0)),
+                     kPlaced));
     }
   }
 }
@@ -150,19 +130,7 @@ void check_on_device(const Plan& plan, int64_t steps, const PlacementFunction& p
   for (const bool poison : {false, true}) {
     CAPTURE(seed, poison);
     options.test.poison = poison;
-    lazy_start(static_cast<LazyOrder>(seed % 4), seed);
-    const RunResult result = make_device_executor(lazy_device())->run(plan, options);
-    CHECK(lazy_stats().handles == 0);
-    REQUIRE(result.losses == expected.losses);
-    REQUIRE(result.digest == expected.digest);
-    CHECK(result.grad_projection == expected.grad_projection);
-    REQUIRE(result.placements.size() == expected.placements.size());
-    for (size_t s = 0; s < expected.placements.size(); ++s) {
-      for (size_t l = 0; l < expected.placements[s].size(); ++l) {
-        CHECK(result.placements[s][l].in_force == expected.placements[s][l].in_force);
-        CHECK(result.placements[s][l].computed == expected.placements[s][l].computed);
-      }
-    }
+    CHECK(same_run(expected, run_lazy(plan, options, static_cast<LazyOrder>(seed % 4), seed)));
   }
 }
 
@@ -185,48 +153,12 @@ TEST_CASE("experts move between ranks on a device with the bits of CPU ranks") {
   }
 }
 
-TEST_CASE("Pro-Prophet's, FasterMoE's and other systems with copies train alike on a device") {
-  const Options cut = {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}};
-  uint64_t seed = 0;
-  for (const auto& stages : std::vector<std::vector<Stage>>{
-           {pass("prophet")},
-           {pass("prophet"), pass("prophet_schedule")},
-           {pass("prophet"), pass("partition", cut), pass("prophet_schedule")},
-           {pass("fastermoe_shadowing")},
-           {pass("swap")}}) {
-    CAPTURE(stages.size(), stages[0].name);
-    const auto plan = plan_with(spec_with("switch", 4, Precision::kF32), stages);
-    check_on_device(*plan, 4, nullptr, ++seed);
-  }
-}
-
-TEST_CASE("built-in policies train the same model") {
-  const std::vector<Stage> policies = {
-      pass("placed", {{"shadows", 0.0}}),
-      pass("prophet", {{"shadows", 2.0}}),
-      pass("prophet", {{"shadows", 2.0}, {"use", std::string("now")}}),
-      pass("fastermoe_shadowing", {{"shadows", 2.0}}),
-      pass("top_k", {{"shadows", 2.0}, {"k", 2.0}}),
-      pass("eplb"),
-      pass("swap")};
-  const auto plain = plan_with(spec_with("top2", 4), {});
-  const RunResult expected = run_with_norms(*plain, 3);
-  for (const Stage& policy : policies) {
-    CAPTURE(policy.name);
-    check_same_model(expected, run_with_norms(*plan_with(spec_with("top2", 4), {policy}), 3));
-  }
-}
-
 TEST_CASE("fifty steps with experts that move leave the optimiser where fifty without do") {
   const RunResult expected = run_with_norms(*plan_with(spec_with("switch", 2), {}), 50);
   const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
   const auto plan = plan_with(spec_with("switch", 2), {placed_by(how)});
   const RunResult result = run_with_norms(*plan, 50, random_policy(7, true));
-  for (const auto& [name, norm] : expected.param_l2) {
-    INFO(name);
-    CHECK(result.param_l2.at(name) == Approx(norm).epsilon(1e-9));
-  }
-  CHECK(result.losses.back() == Approx(expected.losses.back()).epsilon(1e-9));
+  CHECK(same_run(expected, result, {.losses = 1e-9, .norms = 1e-9}));
 }
 
 TEST_CASE("AdamW's states move with their experts, and router losses see the same routing") {
@@ -240,11 +172,7 @@ TEST_CASE("AdamW's states move with their experts, and router losses see the sam
   const PlacementStage how = {.shadows = 2, .extra_residents = 1, .moves_residents = true};
   const RunResult result =
       run_with_norms(*plan_with(spec, {placed_by(how)}), 4, random_policy(9, true));
-  check_same_model(expected, result);
-  for (size_t step = 0; step < 4; ++step) {
-    CHECK(result.moe[step][0].balance_loss ==
-          Approx(expected.moe[step][0].balance_loss).epsilon(1e-9));
-  }
+  CHECK(same_run(expected, result, kPlaced));
 }
 
 TEST_CASE("placements are in force in the step that the stage says") {
@@ -309,9 +237,9 @@ TEST_CASE("with a placement too a batch in parts trains as the whole") {
       plan_with(spec, {placed, pass("partition", {{"parts", 2.0}, {"before", 6.0}, {"after", 1.0}}),
                        pass("dw_schedule")});
   REQUIRE(cut->graph.find_op("b1.moe.fc1.p1").valid());
-  check_same_model(expected, run_with_norms(*cut, 3, random_policy(3, false)));
+  CHECK(same_run(expected, run_with_norms(*cut, 3, random_policy(3, false)), kPlaced));
   // Experts whose rows are shared: all rows of a source go to one device, cut or not.
-  check_same_model(expected, run_with_norms(*cut, 3, random_policy(3, true)));
+  CHECK(same_run(expected, run_with_norms(*cut, 3, random_policy(3, true)), kPlaced));
 }
 
 TEST_CASE("a policy that fails leaves the old placement, and the steps so far") {
@@ -427,22 +355,16 @@ TEST_CASE("placed transfers that end late give the same bits") {
   const PlanSpec spec = spec_with("top2", 4, Precision::kF32);
   const auto plan =
       plan_with(spec, {placed_by({.shadows = 2, .extra_residents = 1, .moves_residents = true})});
-  const auto options_for = [&](int64_t seed) {
+  const auto options_for = [&](uint64_t seed) {
     RunOptions options = options_of(*plan, 3);
     options.test.poison = true;
     options.policies.place = [](int64_t, const std::string&) { return random_policy(2, true); };
-    if (seed > 0) {
-      options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t) {
-        return (seed * 31 + rank * 17 + op.value) % 7 == 0 ? Nanoseconds{40'000} : Nanoseconds{0};
-      };
-    }
+    if (seed > 0) options.test.delay_ns = random_delays(seed);
     return options;
   };
   const RunResult expected = run_cpu(*plan, options_for(0));
-  for (int64_t seed = 1; seed < 6; ++seed) {
-    const RunResult result = run_cpu(*plan, options_for(seed));
-    CHECK(result.digest == expected.digest);
-    CHECK(result.losses == expected.losses);
+  for (uint64_t seed = 1; seed < 6; ++seed) {
+    CHECK(same_run(expected, run_cpu(*plan, options_for(seed))));
   }
 }
 
@@ -504,13 +426,10 @@ TEST_CASE("copies in two transfers train the same bits as in one") {
     const auto cut = plan_with_cut(spec, {});
     const Op& rest = cut->graph.op(cut->graph.find_op("b3.moe.copy_a"));
     CHECK(rest.attrs.contains("begin"));  // inside a slot
-    const RunResult result = run_with_norms(*cut, 4, full_shadows());
-    check_same_model(expected, result);
-    CHECK(result.losses == expected.losses);
-    CHECK(result.digest == expected.digest);
+    CHECK(same_run(expected, run_with_norms(*cut, 4, full_shadows())));
     // An expert in another slot on each device travels in shares that are not the same for all.
     for (uint64_t seed = 0; seed < 4; ++seed) {
-      check_same_model(expected, run_with_norms(*cut, 4, random_shadows(seed)));
+      CHECK(same_run(expected, run_with_norms(*cut, 4, random_shadows(seed)), kPlaced));
     }
   }
 }
@@ -575,9 +494,7 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
     const RunResult expected = run_with_norms(*plan_with_cut(spec, {}), 4, full_shadows());
     for (size_t m = 0; m < mixes.size(); ++m) {
       CAPTURE(own_lane, m);
-      const RunResult result = run_with_norms(*plan_with_cut(spec, mixes[m]), 4, full_shadows());
-      CHECK(result.losses == expected.losses);
-      CHECK(result.digest == expected.digest);
+      CHECK(same_run(expected, run_with_norms(*plan_with_cut(spec, mixes[m]), 4, full_shadows())));
     }
   }
   PlanSpec deep = spec_with("switch", 4);
@@ -587,7 +504,7 @@ TEST_CASE("Pro-Prophet's scheduler changes when, not what: the same bits") {
   const auto parts =
       plan_with_cut(spec_with("switch", 4),
                     {pass("partition", cut), pass("dw_schedule", keep), pass("prophet_schedule")});
-  check_same_model(plain, run_with_norms(*parts, 4, full_shadows()));
+  CHECK(same_run(plain, run_with_norms(*parts, 4, full_shadows()), kPlaced));
 }
 
 TEST_CASE("every op of a placed step, and of placed inference, can be timed") {

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
+#include <map>
 #include <string_view>
 
 #include "engine/base/errors.h"
@@ -66,6 +68,83 @@ void try_hold(const PlanSpec& spec, const Graph& graph, Schedule& schedule, Rng&
   } catch (const RunError&) {
     schedule.holds.pop_back();
   }
+}
+
+/// Collects what differs.
+class Differences {
+ public:
+  template <class T>
+  void same(const std::string& name, const T& a, const T& b) {
+    if (a != b) text_ += name + " differs\n";
+  }
+  void near(const std::string& name, double a, double b, double allowed) {
+    if (a == b || std::abs(a - b) <= allowed) return;
+    text_ += fmt::format("{}: {:.17g} and {:.17g}\n", name, a, b);
+  }
+  /// sizes: what the allowed differences are relative to.
+  void near_all(const std::string& what, const std::map<std::string, double>& a,
+                const std::map<std::string, double>& b, const std::map<std::string, double>& sizes,
+                double tolerance) {
+    if (!as_many(what, a, b)) return;
+    for (const auto& [name, value] : a) {
+      near(what + " of " + name, value, b.at(name), tolerance * sizes.at(name));
+    }
+  }
+  template <class T>
+  bool as_many(const std::string& what, const T& a, const T& b) {
+    if (a.size() != b.size()) text_ += fmt::format("{} and {} {}\n", a.size(), b.size(), what);
+    return a.size() == b.size();
+  }
+  /// Calls compare(name, x, y) for what the runs have in each step and layer.
+  template <class T, class F>
+  void by_layer(const std::string& what, const std::vector<std::vector<T>>& a,
+                const std::vector<std::vector<T>>& b, F compare) {
+    if (!as_many("steps with " + what, a, b)) return;
+    for (size_t step = 0; step < a.size(); ++step) {
+      if (!as_many("layers with " + what, a[step], b[step])) return;
+      for (size_t i = 0; i < a[step].size(); ++i) {
+        compare(fmt::format("step {}, block {}: ", step, a[step][i].layer), a[step][i], b[step][i]);
+      }
+    }
+  }
+  std::string text() const { return text_; }
+
+ private:
+  std::string text_;
+};
+
+void compare_layers(Differences& of, const RunResult& a, const RunResult& b, double tolerance) {
+  of.by_layer("routing", a.moe, b.moe,
+              [&](const std::string& at, const MoeStats& x, const MoeStats& y) {
+                of.same(at + "layer", x.layer, y.layer);
+                of.same(at + "checksum", x.checksum, y.checksum);
+                of.same(at + "dropped", x.dropped, y.dropped);
+                of.same(at + "counts", x.counts, y.counts);
+                of.same(at + "load", x.load, y.load);
+                of.same(at + "capacity", x.capacity, y.capacity);
+                of.near(at + "balance_loss", x.balance_loss, y.balance_loss,
+                        tolerance * std::abs(x.balance_loss));
+                of.near(at + "z_loss", x.z_loss, y.z_loss, tolerance * std::abs(x.z_loss));
+                if (tolerance == 0) of.near(at + "min_margin", x.min_margin, y.min_margin, 0);
+              });
+}
+
+void compare_places(Differences& of, const RunResult& a, const RunResult& b) {
+  of.by_layer("placements", a.placements, b.placements,
+              [&](const std::string& at, const PlacementRecord& x, const PlacementRecord& y) {
+                of.same(at + "in_force", x.in_force, y.in_force);
+                of.same(at + "next", x.next, y.next);
+                of.same(at + "computed", x.computed, y.computed);
+              });
+  of.by_layer("offloaded experts", a.offloads, b.offloads,
+              [&](const std::string& at, const OffloadRecord& x, const OffloadRecord& y) {
+                of.same(at + "layer", x.layer, y.layer);
+                of.same(at + "fine_tunes", x.fine_tunes, y.fine_tunes);
+                of.same(at + "again", x.again, y.again);
+                of.same(at + "expected", x.expected, y.expected);
+                of.same(at + "in_force", x.in_force, y.in_force);
+                of.same(at + "rows", x.rows, y.rows);
+              });
 }
 
 }  // namespace
@@ -196,6 +275,14 @@ Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng) {
   return schedule;
 }
 
+std::function<Nanoseconds(int64_t, OpId, int64_t)> random_delays(uint64_t seed) {
+  return [seed](int64_t rank, OpId op, int64_t step) {
+    const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
+    const auto drawn = static_cast<Nanoseconds>(random24(n, seed) % 100'000);
+    return std::max<Nanoseconds>(0, drawn - 50'000);
+  };
+}
+
 RunOptions options_of(const Plan& plan, int64_t steps) {
   RunOptions options;
   options.steps = steps;
@@ -230,6 +317,52 @@ RunResult run_with_norms(const Plan& plan, int64_t steps, PlacementFunction poli
   options.train.keep_grad_norms = true;
   if (policy) options.policies.place = [policy](int64_t, const std::string&) { return policy; };
   return run_cpu(plan, options);
+}
+
+SameRun same_run(const RunResult& a, const RunResult& b, Tolerance tolerance) {
+  Differences of;
+  if (of.as_many("losses", a.losses, b.losses)) {
+    for (size_t i = 0; i < a.losses.size(); ++i) {
+      of.near(fmt::format("loss of step {}", i), a.losses[i], b.losses[i],
+              tolerance.losses * std::abs(a.losses[i]));
+    }
+  }
+  of.near("eval_loss", a.eval_loss, b.eval_loss, tolerance.losses * std::abs(a.eval_loss));
+  of.same("predictions", a.predictions, b.predictions);
+  compare_layers(of, a, b, tolerance.losses);
+  of.near_all("gradients", a.grad_l2, b.grad_l2, a.grad_l2, tolerance.norms);
+  of.near_all("projected gradients", a.grad_projection, b.grad_projection, a.grad_l2,
+              tolerance.norms);
+  of.near_all("parameters", a.param_l2, b.param_l2, a.param_l2, tolerance.norms);
+  of.near_all("projected parameters", a.param_projection, b.param_projection, a.param_l2,
+              tolerance.norms);
+  if (tolerance.losses == 0) {
+    of.same("digest", a.digest, b.digest);
+    compare_places(of, a, b);
+  }
+  return {of.text()};
+}
+
+bool take_turns(const Plan& plan, const Timeline& timeline) {
+  for (const Arbiter& lanes : arbiters(plan.schedule)) {
+    std::vector<std::vector<Span>> by_rank(static_cast<size_t>(plan.graph.num_ranks));
+    for (const Span& s : timeline.spans) {
+      if (std::find(lanes.begin(), lanes.end(), s.lane) == lanes.end()) continue;
+      by_rank[static_cast<size_t>(s.rank)].push_back(s);
+    }
+    for (std::vector<Span>& mine : by_rank) {
+      // One without rows takes no time.
+      std::stable_sort(mine.begin(), mine.end(),
+                       [](const Span& a, const Span& b) { return a.end < b.end; });
+      if (mine.size() != by_rank[0].size()) return false;
+      for (size_t i = 0; i < mine.size(); ++i) {
+        const Span& first = by_rank[0][i];
+        if (mine[i].op != first.op || mine[i].chunk != first.chunk) return false;
+        if (i > 0 && mine[i - 1].end > mine[i].begin) return false;
+      }
+    }
+  }
+  return true;
 }
 
 }  // namespace moe::test

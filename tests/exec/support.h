@@ -1,7 +1,9 @@
 // Plans and options that the executor's tests share.
 #pragma once
 
+#include <functional>
 #include <memory>
+#include <ostream>
 #include <string>
 #include <utility>
 
@@ -39,6 +41,9 @@ Schedule random_schedule(const Graph& graph, Rng& rng);
 /// Comm lanes of any discipline; random priorities, chunks and holds.
 Schedule random_discipline(const PlanSpec& spec, const Graph& graph, Rng& rng);
 
+/// Half the ops of a rank are late by up to 50 us; which ones depends on everything.
+std::function<Nanoseconds(int64_t rank, OpId op, int64_t step)> random_delays(uint64_t seed);
+
 /// Reference tokens and initial values for the plan's model.
 RunOptions options_of(const Plan& plan, int64_t steps);
 RunResult run_cpu(const Plan& plan, const RunOptions& options);
@@ -47,5 +52,26 @@ RunResult run_cpu(const Plan& plan, const RunOptions& options);
 RunResult run_poisoned(const Plan& plan, int64_t steps, Precision precision);
 /// Runs with such memory and keeps the norms of gradients. policy: places experts.
 RunResult run_with_norms(const Plan& plan, int64_t steps, PlacementFunction policy = nullptr);
+
+/// How far numbers of two runs may be apart, relative to their size; 0: they have the same bits.
+struct Tolerance {
+  double losses = 0;
+  double norms = 0;  // of gradients and parameters
+};
+/// True if nothing differs between two runs.
+struct SameRun {
+  std::string differences;  // one a line
+  explicit operator bool() const { return differences.empty(); }
+};
+inline std::ostream& operator<<(std::ostream& out, const SameRun& same) {
+  return out << same.differences;
+}
+/// Whether two runs train, or serve, one model alike: their routing and predictions must be the
+/// same, their numbers within the tolerance. Where losses must have the same bits, parameters,
+/// margins, placements and offloaded experts must be the same, too.
+SameRun same_run(const RunResult& a, const RunResult& b, Tolerance tolerance = {});
+
+/// Whether the transfers of each arbiter follow each other, in one order on all ranks.
+bool take_turns(const Plan& plan, const Timeline& timeline);
 
 }  // namespace moe::test

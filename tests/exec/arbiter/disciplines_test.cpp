@@ -1,10 +1,8 @@
 // Steps whose comm lanes pick, share a network, cut transfers and hold them back: the numbers are
 // those of the plain schedule, and every run ends.
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cmath>
 #include <map>
 #include <tuple>
 
@@ -17,12 +15,6 @@ namespace moe::test {
 namespace {
 
 using Catch::Contains;
-
-/// Half the ops of a rank are late by up to 50 us; which ones depends on everything.
-Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
-  const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
-  return std::max<Nanoseconds>(0, static_cast<Nanoseconds>(random24(n, seed) % 100'000) - 50'000);
-}
 
 using Chunk = std::tuple<Nanoseconds, OpId, int32_t>;  // begin, op, chunk
 
@@ -48,31 +40,7 @@ void check_legal_run(const Plan& plan, const Timeline& timeline) {
     }
   }
   REQUIRE(spans.size() == plan.graph.num_ops() * static_cast<size_t>(plan.graph.num_ranks));
-  for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    std::vector<std::vector<Span>> by_rank(static_cast<size_t>(plan.graph.num_ranks));
-    for (const Span& s : timeline.spans) {
-      if (std::find(lanes.begin(), lanes.end(), s.lane) == lanes.end()) continue;
-      by_rank[static_cast<size_t>(s.rank)].push_back(s);
-    }
-    for (std::vector<Span>& mine : by_rank) {
-      for (size_t i = 0; i < mine.size(); ++i) {
-        REQUIRE(mine[i].op == by_rank[0][i].op);
-        REQUIRE(mine[i].chunk == by_rank[0][i].chunk);
-        if (i > 0) REQUIRE(mine[i - 1].end <= mine[i].begin);
-      }
-    }
-  }
-}
-
-struct Bits {
-  uint64_t digest;
-  std::vector<double> losses;
-  double eval_loss;
-  bool operator==(const Bits&) const = default;
-};
-
-Bits bits_of(const RunResult& result) {
-  return {result.digest, result.losses, result.eval_loss};
+  REQUIRE(take_turns(plan, timeline));
 }
 
 RunOptions options_with_eval(const Plan& plan, int64_t steps) {
@@ -86,18 +54,16 @@ RunOptions options_with_eval(const Plan& plan, int64_t steps) {
 void check_random_disciplines(const Graph& graph, const PlanSpec& spec, uint64_t first_seed,
                               int count) {
   const auto plain = plan_of(spec, graph);
-  const Bits expected = bits_of(run_cpu(*plain, options_with_eval(*plain, 2)));
+  const RunResult expected = run_cpu(*plain, options_with_eval(*plain, 2));
   for (uint64_t seed = first_seed; seed < first_seed + static_cast<uint64_t>(count); ++seed) {
     INFO("seed " << seed);
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_discipline(spec, graph, rng));
     RunOptions options = options_with_eval(*plan, 2);
     options.test.poison = true;
-    options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
-      return random_delay(seed, rank, op, step);
-    };
+    options.test.delay_ns = random_delays(seed);
     const RunResult result = run_cpu(*plan, options);
-    REQUIRE(bits_of(result) == expected);
+    REQUIRE(same_run(expected, result));
     for (const Timeline& timeline : result.timelines) check_legal_run(*plan, timeline);
   }
 }
@@ -148,7 +114,7 @@ TEST_CASE("200 steps with ops late by up to 20% on 2 to 4 ranks all end, with th
       const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
       return took[op.index()] * static_cast<Nanoseconds>(random24(n, 5) % 1000) / 5000;
     };
-    CHECK(bits_of(run_cpu(*plan, options)) == bits_of(expected));
+    CHECK(same_run(expected, run_cpu(*plan, options)));
   }
 }
 
@@ -197,7 +163,7 @@ TEST_CASE("a policy of the run takes the place of the lane's own, and sees only 
   const RunResult result = run_cpu(*plan, options);
   CHECK(asked == std::vector<LaneId>{LaneId(1)});
   const auto plain = plan_of(spec, graph);
-  CHECK(bits_of(result) == bits_of(run_cpu(*plain, options_of(*plain, 2))));
+  CHECK(same_run(run_cpu(*plain, options_of(*plain, 2)), result));
   for (const Timeline& timeline : result.timelines) check_legal_run(*plan, timeline);
   std::vector<OpId> run;
   for (const Timeline& timeline : result.timelines) {
@@ -274,7 +240,7 @@ TEST_CASE("transfers in chunks on a lane in order are a span each, one after ano
   const auto plain = plan_of(spec, graph);
   const auto plan = make_plan_of(spec, graph, a2a_first(graph, Pick::kOrder));
   const RunResult result = run_cpu(*plan, options_of(*plan, 2));
-  CHECK(bits_of(result) == bits_of(run_cpu(*plain, options_of(*plain, 2))));
+  CHECK(same_run(run_cpu(*plain, options_of(*plain, 2)), result));
   for (const auto& rank : result.executed) CHECK(rank == plan->orders.lanes);
   for (const Timeline& timeline : result.timelines) check_legal_run(*plan, timeline);
 }

@@ -33,11 +33,6 @@ PlanSpec spec_to_serve(const std::string& gate, int64_t ranks,
   return spec;
 }
 
-std::shared_ptr<const Plan> plan_with(PlanSpec spec, std::vector<Stage> stages) {
-  spec.system.stages = std::move(stages);
-  return make_plan(std::move(spec));
-}
-
 RunOptions serving(const Plan& plan, int64_t batches) {
   RunOptions options = options_of(plan, batches);
   options.infer.keep_predictions = true;
@@ -82,31 +77,8 @@ std::map<std::pair<int32_t, int32_t>, Bytes> sent(const RunResult& result) {
 }
 
 void check_same(const RunResult& device, const RunResult& cpu) {
-  REQUIRE(device.losses == cpu.losses);
-  REQUIRE(device.predictions == cpu.predictions);
-  CHECK(device.digest == cpu.digest);
-  CHECK(device.param_projection == cpu.param_projection);
-  CHECK(device.eval_loss == cpu.eval_loss);
+  CHECK(same_run(cpu, device));
   CHECK(sent(device) == sent(cpu));
-  REQUIRE(device.offloads.size() == cpu.offloads.size());
-  for (size_t batch = 0; batch < cpu.offloads.size(); ++batch) {
-    REQUIRE(device.offloads[batch].size() == cpu.offloads[batch].size());
-    for (size_t i = 0; i < cpu.offloads[batch].size(); ++i) {
-      const OffloadRecord &a = device.offloads[batch][i], &b = cpu.offloads[batch][i];
-      CAPTURE(batch, b.layer);
-      CHECK(a.layer == b.layer);
-      CHECK(a.fine_tunes == b.fine_tunes);
-      CHECK(a.again == b.again);
-      CHECK(a.rows == b.rows);
-    }
-  }
-  REQUIRE(device.moe.size() == cpu.moe.size());
-  for (size_t batch = 0; batch < cpu.moe.size(); ++batch) {
-    for (size_t layer = 0; layer < cpu.moe[batch].size(); ++layer) {
-      CHECK(device.moe[batch][layer].checksum == cpu.moe[batch][layer].checksum);
-      CHECK(device.moe[batch][layer].counts == cpu.moe[batch][layer].counts);
-    }
-  }
 }
 
 /// Every way to order the streams, each poisoned and not.

@@ -6,10 +6,9 @@
 #include <limits>
 
 #include "engine/base/errors.h"
-#include "engine/exec/device/executor.h"
 #include "engine/exec/device/rank.h"
 #include "engine/network/closed_form.h"
-#include "tests/exec/device/lazy_device.h"
+#include "tests/exec/device/run_lazy.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -18,8 +17,8 @@ namespace {
 using Catch::Contains;
 using Catch::StartsWith;
 
-std::shared_ptr<const Plan> plan_with(std::vector<Stage> stages, int64_t ranks = 2,
-                                      const std::string& gate = "switch") {
+std::shared_ptr<const Plan> plan_for(std::vector<Stage> stages, int64_t ranks = 2,
+                                     const std::string& gate = "switch") {
   PlanSpec spec = spec_of(small_model(gate, 4), ranks);
   spec.system.stages = std::move(stages);
   return make_plan(std::move(spec));
@@ -37,8 +36,7 @@ DeviceProgram program_of(const Plan& plan) {
 }
 
 RunResult run_lazy(const Plan& plan, const RunOptions& options) {
-  lazy_start(LazyOrder::kRandom, 7);
-  return make_device_executor(lazy_device())->run(plan, options);
+  return run_lazy(plan, options, LazyOrder::kRandom, 7);
 }
 
 std::vector<std::vector<Stage>> device_systems() {
@@ -64,7 +62,7 @@ TEST_CASE("a program is proven, and none of its waits may be left out") {
     for (const char* gate : {"switch", "bpr"}) {
       const bool cut = !stages.empty() && stages.back().name == "partition";
       if (cut && gate == std::string("bpr")) continue;
-      const auto plan = plan_with(stages, 2, gate);
+      const auto plan = plan_for(stages, 2, gate);
       const DeviceProgram program = program_of(*plan);
       CAPTURE(gate, stages.size());
       CHECK_NOTHROW(check_program(*plan, program));
@@ -89,7 +87,7 @@ TEST_CASE("a program is proven, and none of its waits may be left out") {
 }
 
 TEST_CASE("a program that reads on the host too early, or gives ops twice or never, is refused") {
-  const auto plan = plan_with({pass("irregular_a2a"), pass("used_rows")});
+  const auto plan = plan_for({pass("irregular_a2a"), pass("used_rows")});
   const DeviceProgram program = program_of(*plan);
   int64_t reads = 0;
   for (size_t s = 0; s < program.steps.size(); ++s) {
@@ -112,11 +110,11 @@ TEST_CASE("a program that reads on the host too early, or gives ops twice or nev
 }
 
 TEST_CASE("the host waits only where it reads what the device makes, and after all that it can") {
-  CHECK(program_of(*plan_with({})).recordable);
+  CHECK(program_of(*plan_for({})).recordable);
   CHECK(
-      program_of(*plan_with({pass("capacity_pipeline", {{"degree", 2.0}})}, 2, "top2")).recordable);
-  CHECK_FALSE(program_of(*plan_with({}, 2, "bpr")).recordable);
-  const auto plan = plan_with({pass("irregular_a2a"), pass("used_rows")});
+      program_of(*plan_for({pass("capacity_pipeline", {{"degree", 2.0}})}, 2, "top2")).recordable);
+  CHECK_FALSE(program_of(*plan_for({}, 2, "bpr")).recordable);
+  const auto plan = plan_for({pass("irregular_a2a"), pass("used_rows")});
   const DeviceProgram program = program_of(*plan);
   CHECK_FALSE(program.recordable);
   const auto waits = std::count_if(program.steps.begin(), program.steps.end(),
@@ -126,20 +124,18 @@ TEST_CASE("the host waits only where it reads what the device makes, and after a
 }
 
 TEST_CASE("a step that the host has no part in is recorded once and replayed") {
-  const auto plan = plan_with({pass("dw_schedule")});
+  const auto plan = plan_for({pass("dw_schedule")});
   RunOptions options = options_of(*plan, 6);
   options.train.keep_grad_norms = true;
   const RunResult cpu = run_cpu(*plan, options);
   const RunResult device = run_lazy(*plan, options);
-  CHECK(device.losses == cpu.losses);
-  CHECK(device.digest == cpu.digest);
-  for (size_t s = 0; s < 6; ++s) CHECK(device.moe[s][0].checksum == cpu.moe[s][0].checksum);
+  CHECK(same_run(cpu, device));
   // The first step measures gradients; the next one makes what is made late.
   CHECK(lazy_stats().recordings == 1);
   CHECK(lazy_stats().replays == 4);
   CHECK(lazy_stats().handles == 0);
 
-  const auto by_counts = plan_with({pass("irregular_a2a"), pass("used_rows")});
+  const auto by_counts = plan_for({pass("irregular_a2a"), pass("used_rows")});
   run_lazy(*by_counts, options_of(*by_counts, 4));
   CHECK(lazy_stats().recordings == 0);
 }
@@ -153,8 +149,7 @@ TEST_CASE(
   const RunOptions options = options_of(*plan, 7);
   const RunResult cpu = run_cpu(*plan, options);
   const RunResult device = run_lazy(*plan, options);
-  CHECK(device.losses == cpu.losses);
-  CHECK(device.digest == cpu.digest);
+  CHECK(same_run(cpu, device));
   CHECK(lazy_stats().recordings == 1);
   CHECK(lazy_stats().replays == 6);
 
@@ -180,13 +175,12 @@ TEST_CASE("an evaluation between replays of AdamW's step does not move its numbe
   options.train.eval_batches = 2;
   const RunResult cpu = run_cpu(*plan, options);
   const RunResult device = run_lazy(*plan, options);
-  CHECK(device.losses == cpu.losses);
-  CHECK(device.digest == cpu.digest);
+  CHECK(same_run(cpu, device));
 }
 
 TEST_CASE("spans on a device come one after the other on a lane, each after what it waits for") {
   for (const auto& stages : device_systems()) {
-    const auto plan = plan_with(stages);
+    const auto plan = plan_for(stages);
     const RunResult result = run_lazy(*plan, options_of(*plan, 4));
     REQUIRE(result.timelines.size() == 4);
     CHECK(result.provenance == Provenance::kMeasured);
@@ -208,7 +202,7 @@ TEST_CASE("spans on a device come one after the other on a lane, each after what
 }
 
 TEST_CASE("on the emulated link no transfer is faster than its closed form, and bits stay") {
-  const auto plan = plan_with({}, 4);
+  const auto plan = plan_for({}, 4);
   RunOptions options = options_of(*plan, 3);
   const RunResult plain = run_lazy(*plan, options);
   options.emulate_link = true;
@@ -254,7 +248,7 @@ kernels::DeviceTable noting_device() {
 }
 
 TEST_CASE("transfers have the priority and the blocks that the run says, the usual ones unsaid") {
-  const auto plan = plan_with({});
+  const auto plan = plan_for({});
   const auto urgent_streams = [&](const RunOptions& options, int32_t blocks) {
     lazy_start(LazyOrder::kRandom, 5);
     const kernels::DeviceTable device = noting_device();
@@ -273,7 +267,7 @@ TEST_CASE("transfers have the priority and the blocks that the run says, the usu
 }
 
 TEST_CASE("a run on a device is resumed on CPU ranks, and the reverse") {
-  const auto plan = plan_with({});
+  const auto plan = plan_for({});
   const uint64_t whole = run_cpu(*plan, options_of(*plan, 5)).digest;
   const std::string file = std::filesystem::temp_directory_path() / "moebench_test_device.ckpt";
   for (const bool device_first : {true, false}) {
@@ -286,7 +280,7 @@ TEST_CASE("a run on a device is resumed on CPU ranks, and the reverse") {
 }
 
 TEST_CASE("a device that hangs is told with the rank, the step and the op that it is at") {
-  const auto plan = plan_with({});
+  const auto plan = plan_for({});
   RunOptions options = options_of(*plan, 3);
   options.timeout_s = 0.5;
   options.on_step = [](int64_t step, double) {
@@ -322,7 +316,7 @@ TEST_CASE("a run that fails on a device keeps its steps before, as on CPU ranks"
 
 TEST_CASE("the first number that is not finite is named with its op, as on CPU ranks") {
   for (const auto& stages : device_systems()) {
-    const auto plan = plan_with(stages, 1);
+    const auto plan = plan_for(stages, 1);
     RunOptions options = options_of(*plan, 2);
     options.init = [](uint64_t element, uint64_t parameter) {
       const bool bad = parameter > 3 && element == 17;
@@ -342,7 +336,7 @@ TEST_CASE("the first number that is not finite is named with its op, as on CPU r
 }
 
 TEST_CASE("scores that are not numbers end a run on a device also where nobody looks for them") {
-  const auto plan = plan_with({}, 1);
+  const auto plan = plan_for({}, 1);
   RunOptions options = options_of(*plan, 1);
   options.check_finite = false;
   options.init = [](uint64_t, uint64_t) { return std::numeric_limits<double>::quiet_NaN(); };
@@ -351,7 +345,7 @@ TEST_CASE("scores that are not numbers end a run on a device also where nobody l
 }
 
 TEST_CASE("what does not run on a device is refused by name before anything starts") {
-  const auto plan = plan_with({});
+  const auto plan = plan_for({});
   RunOptions in_double = options_of(*plan, 1);
   in_double.precision = Precision::kF64;
   CHECK_THROWS_WITH(run_lazy(*plan, in_double), Contains("f64 needs the executor cpu"));

@@ -26,12 +26,6 @@ PlanSpec lina(int64_t num_ranks) {
   return spec;
 }
 
-/// A third of the ops of a rank are late by up to 50 us.
-Nanoseconds random_delay(uint64_t seed, int64_t rank, OpId op, int64_t step) {
-  const auto n = static_cast<uint64_t>((step * 4 + rank) * 4096 + op.value);
-  return std::max<Nanoseconds>(0, static_cast<Nanoseconds>(random24(n, seed) % 150'000) - 100'000);
-}
-
 RunOptions options_for(const Plan& plan, uint64_t seed) {
   RunOptions options = options_of(plan, 3);
   options.timeout_s = 20;
@@ -39,42 +33,20 @@ RunOptions options_for(const Plan& plan, uint64_t seed) {
   options.train.eval_batches = 1;
   options.train.eval_data = options.data;
   options.test.poison = true;
-  options.test.delay_ns = [seed](int64_t rank, OpId op, int64_t step) {
-    return random_delay(seed, rank, op, step);
-  };
+  options.test.delay_ns = random_delays(seed);
   return options;
 }
 
-/// Every rank's transfers of an arbiter one after another, in the order of rank 0's.
-void expect_one_order(Processes& p, const Plan& plan, const Timeline& timeline) {
-  for (const Arbiter& lanes : arbiters(plan.schedule)) {
-    std::vector<std::vector<Span>> by_rank(static_cast<size_t>(plan.graph.num_ranks));
-    for (const Span& s : timeline.spans) {
-      if (std::find(lanes.begin(), lanes.end(), s.lane) == lanes.end()) continue;
-      by_rank[static_cast<size_t>(s.rank)].push_back(s);
-    }
-    for (std::vector<Span>& mine : by_rank) {
-      std::stable_sort(mine.begin(), mine.end(),
-                       [](const Span& a, const Span& b) { return a.end < b.end; });
-      expect(p, mine.size() == by_rank[0].size(), "as many transfers on all ranks");
-      for (size_t i = 0; i < mine.size(); ++i) {
-        expect(p, mine[i].op == by_rank[0][i].op && mine[i].chunk == by_rank[0][i].chunk,
-               "the same transfers on all ranks");
-        expect(p, i == 0 || mine[i - 1].end <= mine[i].begin, "one transfer at a time");
-      }
-    }
-  }
-}
-
 void expect_same(Processes& p, const Plan& plan, const RunResult& apart, const RunResult& all) {
-  expect(p, apart.losses == all.losses && apart.losses.size() == 3, "the same losses");
-  expect(p, apart.eval_loss == all.eval_loss, "the same loss of the evaluation");
-  expect(p, apart.digest == all.digest, "the same digest");
-  expect(p, apart.grad_projection == all.grad_projection, "the same gradients");
+  const SameRun same = same_run(all, apart);
+  expect(p, apart.losses.size() == 3, "losses");
+  expect(p, bool(same), "the same run: " + same.differences);
   for (const auto& rank : apart.executed) {
     expect(p, rank == apart.executed[0], "the same ops on all lanes of all ranks");
   }
-  for (const Timeline& timeline : apart.timelines) expect_one_order(p, plan, timeline);
+  for (const Timeline& timeline : apart.timelines) {
+    expect(p, take_turns(plan, timeline), "one transfer at a time, the same on all ranks");
+  }
 }
 
 /// Picks at random, and counts the calls.
