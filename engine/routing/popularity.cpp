@@ -32,7 +32,7 @@ struct SeededQuery {
 };
 
 /// Weights of classes before drift. If num_hot > 0, the first num_hot classes get the fraction
-/// `share` of all choices.
+/// `share` of the first choices.
 struct ClassShape {
   std::vector<double> weight;
   std::vector<int32_t> expert_of;
@@ -86,7 +86,7 @@ ClassShape source_ragged(const SeededQuery& seeded) {
 }
 
 /// Assigns the experts in `hot` to the first classes, which together get the option `share` of all
-/// choices.
+/// first choices.
 ClassShape with_hot(const SeededQuery& seeded, const std::vector<int32_t>& hot) {
   ClassShape shape = even_shape(seeded);
   for (size_t i = 0; i < hot.size(); ++i) {
@@ -230,13 +230,13 @@ std::vector<WorkloadDef> make_rows() {
       {"zipf", "the i-th expert is chosen in proportion to i^-s",
        with_common({number_option("s", 1.2, 0, 20, "exponent; 0: even"), max_over_mean})},
       {"log_normal", "each expert's popularity is log-normal", with_common({sigma})},
-      {"hot_rank", "one rank's experts get a share of all choices",
-       with_common({share_option("share of choices that go to the rank")})},
-      {"hot_expert", "one expert gets a share of all choices",
-       with_common({share_option("share of choices that go to the expert")})},
+      {"hot_rank", "one rank's experts get a share of the first choices",
+       with_common({share_option("share of first choices that go to the rank")})},
+      {"hot_expert", "one expert gets a share of the first choices",
+       with_common({share_option("share of first choices that go to the expert")})},
       {"spread_hot", "hot experts on different ranks",
        with_common({integer_option("hot", 4, 1, 65535, "number of hot experts"),
-                    share_option("share of choices that go to the hot experts")})},
+                    share_option("share of first choices that go to the hot experts")})},
       {"source_ragged", "ranks differ in what they choose and in how many tokens they have",
        with_common({sigma, number_option("least", 0.25, 0, 1,
                                          "fewest tokens, as a fraction of the tokens per rank")})},
@@ -244,11 +244,11 @@ std::vector<WorkloadDef> make_rows() {
        with_common({number_option("s", 0, 0, 20, "exponent; 0: even")})},
       {"rotating_hotspot", "one hot expert, a different one after each period",
        with_common({integer_option("period", 10, 1, 1e9, "steps for which an expert stays hot"),
-                    share_option("share of choices that go to the expert")})},
+                    share_option("share of first choices that go to the expert")})},
       {"burst", "one hot expert in some stretches of steps",
        with_common({number_option("chance", 0.2, 0, 1, "probability that a stretch is a burst"),
                     integer_option("length", 5, 1, 1e9, "steps per stretch"),
-                    share_option("share of choices that go to the expert in a burst")})},
+                    share_option("share of first choices that go to the expert in a burst")})},
       {"markov", "the expert in a layer depends on the expert in the layer before",
        with_common(
            {number_option("ratio", 5.56, 1, 1e6,

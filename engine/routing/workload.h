@@ -36,8 +36,9 @@ struct WorkloadDef {
 ///                     max_over_mean, s is such that the rank with most choices is expected to get
 ///                     so many times the mean of the ranks of its group, without drift
 ///   log_normal        each expert's popularity is exp(sigma z), z normal
-///   hot_rank          the experts of one rank get `share` of the choices
-///   hot_expert        one expert gets `share` of the choices
+///   hot_rank          the experts of one rank get `share` of the first choices (further choices
+///                     of a token follow the popularity of the experts that are left)
+///   hot_expert        one expert gets `share` of the first choices
 ///   spread_hot        `hot` experts get `share` in equal parts, no two on a rank while another
 ///                     rank has none
 ///   source_ragged     every rank has its own popularity, and from least * tokens to tokens of its

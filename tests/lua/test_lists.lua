@@ -111,7 +111,7 @@ test("a topic is asked for by its name, its last part and what examples call it"
     p = "p:shadow(expert: integer, device: integer)", plan = "plan:order(lane: string): string[]",
     zipf = "workload.zipf", ctx = "ctx (moe.PlacementContext)", lancet = "system.lancet\n",
     results = "iteration_ms            number, ms", gate = "gate.switch",
-    recompute = "recompute: moe.pass.recompute { fields }", patience = "'patience' of search\n",
+    recompute = "moe.pass.recompute { fields }: moe.Pass", patience = "'patience' of search\n",
     ["policy.gate"] = "see also: gate_context, scores", ["moe.Op"] = "op (moe.Op)" } do
     assert(doc(asked):find(part, 1, true), asked .. ": " .. doc(asked))
   end
