@@ -122,8 +122,8 @@ local function check_sizes(t, node, given, where)
   end
 end
 
--- Returns the rows of each expert in a layer, equally many but for one on a rank, or on all ranks
--- if `even`, and their sum.
+-- Returns the rows of each expert in a layer, and their sum. The experts of a rank get equally many
+-- rows, but for one; if `even`, all experts do.
 local function rows_of(loads, step, layer, ranks, t, even, where)
   local rows, sum, each = {}, 0, t.experts / t.ranks
   for _, rank in ipairs(ranks) do
