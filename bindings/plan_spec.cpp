@@ -73,7 +73,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   result.kind = kind_of(stage.text("kind"));
   if (stage.has("options")) result.options = options_of(stage.at("options").value());
   if (stage.has("placement")) {
-    const auto policy = placement_policy_of(L, stage, context.spec);
+    const auto policy = placement_policy_of(L, stage, context.spec, *picks->view);
     context.handle.placement = policy;
     result.transform = [policy](Graph graph, const PassContext& pass) {
       return place_experts(std::move(graph), policy->stage, pass);
@@ -91,9 +91,9 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   result.needs = facts_of(stage, "needs");
   result.gives = facts_of(stage, "gives");
   if (result.kind == StageKind::kSchedule) {
-    result.schedule = schedule_policy(L, apply, options, picks->slot_occupancy, picks);
+    result.schedule = schedule_policy(L, apply, options, picks->view, picks);
   } else {
-    result.transform = pass_policy(L, apply, options, picks->slot_occupancy);
+    result.transform = pass_policy(L, apply, options, picks->view);
   }
   return result;
 }
@@ -247,30 +247,7 @@ OffloadTimes offload_times_of(const Fields& cost) {
 
 ModelSpec model_of(const Fields& model) {
   ModelSpec m;
-  m.name = model.text("name", m.name);
-  m.vocab = model.integer("vocab");
-  m.seq = model.integer("seq");
-  m.batch_per_device = model.integer("batch_per_device");
-  m.experts = model.integer("experts");
-  m.ep = model.integer("ep", 0);
-  m.gate = model.text("gate");
-  m.k = model.integer("k", 1);
-  m.capacity_factor = model.number("capacity_factor", 0);
-  m.rows_bound = model.number("rows_bound", m.rows_bound);
-  if (model.has("router")) {
-    const Fields router = model.at("router");
-    m.router.scores = router.text("scores", "");
-    m.router.weight = router.text("weight", "");
-    m.router.scale = router.number("scale", 1);
-    m.router.groups = {router.integer("groups", 1), router.integer("top_groups", 1),
-                       value_named<GroupScore>("group_score", router.text("group_score", "max"))};
-  }
-  if (model.has("balance_loss")) {
-    const Fields loss = model.at("balance_loss");
-    m.balance_loss = {loss.number("coefficient"), loss.text("count"), loss.text("over") == "all"};
-  }
-  m.z_loss = model.number("z_loss", 0);
-  if (model.has("bias_balance")) m.bias_rate = model.at("bias_balance").number("rate");
+  read_fields(model, m);
   m.dtype = dtype_of(model.text("dtype", "f32"));
   return m;
 }
@@ -446,15 +423,15 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   const std::shared_ptr<Model> built =
       program ? model_of_program(model, *program)
               : build_model(L, index, fields.at("model").value(), model, spec.gate, spec.num_ranks);
-  built->options = json_text(fields.at("seen").value(), -1);
   spec.model = built;
   sample_gate(Host::of(L), fields, routing, spec, handle);
   if (!fields.at("model").has("rows_bound") && fields.at("cost").text("kind") == "roofline") {
     built->rows_bound = rows_bound_of(Host::of(L), fields, spec, handle);
   }
   lua_getfield(L, index, "system");
-  const auto picks =
-      std::make_shared<PickPolicies>(PickPolicies{.slot_occupancy = spec.work.slot_occupancy});
+  const auto picks = std::make_shared<PickPolicies>();
+  picks->view = std::make_shared<const PolicyView>(
+      PolicyView{fields.at("model").value(), spec.work.slot_occupancy});
   handle.picks = picks;
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);

@@ -45,8 +45,14 @@ struct PickPolicy {
   nlohmann::json options;
   Schedule before;
 };
+/// What policies in Lua see of a plan in addition to a PassContext.
+struct PolicyView {
+  nlohmann::json model;       // ctx.model: the fields of the recipe's model, with sizes per device
+  double slot_occupancy = 1;  // WorkContext::slot_occupancy, for the work of ops
+};
+
 struct PickPolicies {
-  double slot_occupancy = 1;
+  std::shared_ptr<const PolicyView> view;
   std::vector<PickPolicy> list;
 };
 

@@ -170,6 +170,7 @@ json block_fields() {
 json field_tables() {
   return json::array({
       {{"name", "cluster"}, {"doc", "fields of moe.cluster"}, {"fields", fields_json<Cluster>()}},
+      {{"name", "model"}, {"doc", "fields of every model"}, {"fields", fields_json<ModelSpec>()}},
       {{"name", "all_reduce"},
        {"doc", "all-reduce of gradients"},
        {"fields", fields_json<GradientSync>()}},

@@ -109,7 +109,10 @@ void set_type(nlohmann::json& one, double unit) {
     set_type<typename M::value_type>(one["of"], unit);
   } else if constexpr (HasNames<M>) {
     one["type"] = "string";
-    one["enum"] = names_of(M{});
+    one["enum"] = nlohmann::json::array();
+    for (const std::string_view name : names_of(M{})) {
+      if (!name.empty()) one["enum"].push_back(name);  // an empty name means "not given"
+    }
   } else if constexpr (std::is_same_v<M, bool>) {
     one["type"] = "boolean";
   } else if constexpr (std::is_same_v<M, std::string> || std::is_same_v<M, uint64_t>) {

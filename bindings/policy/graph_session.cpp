@@ -24,7 +24,9 @@ GraphSession& session_of(lua_State* L) {
 }
 
 int context_model(lua_State* L) {
-  push_json(L, model_table(session_of(L).context().model));
+  const GraphSession& session = session_of(L);
+  session.context();
+  push_json(L, session.view().model);
   return 1;
 }
 
@@ -89,10 +91,6 @@ constexpr Member kContext[] = {
 
 }  // namespace
 
-nlohmann::json model_table(const Model& model) {
-  return parse_json(model.options);
-}
-
 nlohmann::json cluster_table(const Cluster& c) {
   nlohmann::json table = values_json(c);
   table["devices"] = c.num_devices();
@@ -100,13 +98,13 @@ nlohmann::json cluster_table(const Cluster& c) {
 }
 
 GraphSession::GraphSession(lua_State* L, Graph graph, Schedule* schedule,
-                           const PassContext& context, double slot_occupancy)
+                           const PassContext& context, std::shared_ptr<const PolicyView> view)
     : L_(L),
       host_(Host::of(L)),
       graph_(std::move(graph)),
       schedule_(schedule),
       context_(context),
-      slot_occupancy_(slot_occupancy),
+      view_(std::move(view)),
       serial_(host_.add_session(this)),
       what_(fmt::format("{} '{}'", schedule ? "schedule" : "pass", context.stage)) {
   lua_newtable(L);
@@ -174,7 +172,7 @@ double GraphSession::cost_ms(OpId op) {
 }
 
 Work GraphSession::work(OpId op) const {
-  return graph_.def(op).work(graph_, graph_.op(op), WorkContext{slot_occupancy_});
+  return graph_.def(op).work(graph_, graph_.op(op), WorkContext{view_->slot_occupancy});
 }
 
 std::string GraphSession::lane_name(OpId op) const {
@@ -345,23 +343,22 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
   return ops;
 }
 
-std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
-                                                            SharedReference options,
-                                                            double slot_occupancy) {
+std::function<Graph(Graph, const PassContext&)> pass_policy(
+    lua_State* L, SharedReference apply, SharedReference options,
+    std::shared_ptr<const PolicyView> view) {
   return [=](Graph graph, const PassContext& context) {
-    GraphSession session(L, std::move(graph), nullptr, context, slot_occupancy);
+    GraphSession session(L, std::move(graph), nullptr, context, view);
     session.call_policy(*apply, *options);
     return session.take_graph();
   };
 }
 
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
-    std::shared_ptr<PickPolicies> picks) {
+    lua_State* L, SharedReference apply, SharedReference options,
+    std::shared_ptr<const PolicyView> view, std::shared_ptr<PickPolicies> picks) {
   return [=](const Graph& graph, Schedule schedule, const PassContext& context) {
     Schedule before = schedule;
-    const auto session =
-        std::make_shared<GraphSession>(L, graph, &schedule, context, slot_occupancy);
+    const auto session = std::make_shared<GraphSession>(L, graph, &schedule, context, view);
     session->call_policy(*apply, *options);
     session->close();
     const auto is_new = [&](const Lane& lane) {

@@ -23,7 +23,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   /// L: the state in which the plan is being made. schedule: null for a pass; with a schedule, the
   /// graph must not be edited.
   GraphSession(lua_State* L, Graph graph, Schedule* schedule, const PassContext& context,
-               double slot_occupancy);
+               std::shared_ptr<const PolicyView> view);
   /// The session of a model that is being built: there is no cluster and no cost model. what: as
   /// what() returns it.
   GraphSession(lua_State* L, Graph graph, std::string what);
@@ -44,6 +44,8 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   Schedule& schedule();
   /// Throws UserError in the session of a model.
   const PassContext& context() const;
+  /// Requires: context() does not throw.
+  const PolicyView& view() const { return *view_; }
   /// The model that is being built; null in passes and schedule policies.
   ModelBuilder* builder() const { return builder_; }
   void set_builder(ModelBuilder* builder) { builder_ = builder; }
@@ -105,7 +107,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   bool open_ = true, closed_ = false;
   std::optional<PassContext> context_;
   ModelBuilder* builder_ = nullptr;
-  double slot_occupancy_ = 1;
+  std::shared_ptr<const PolicyView> view_ = std::make_shared<const PolicyView>();
   uint32_t serial_;
   std::string what_;  // "schedule 'longest_first'"
   std::unique_ptr<Reference> handles_;
@@ -116,8 +118,7 @@ class GraphSession : public std::enable_shared_from_this<GraphSession> {
   std::unique_ptr<Deadline> deadline_;
 };
 
-/// Return the model and the cluster as ctx.model and ctx.cluster show them.
-nlohmann::json model_table(const Model& model);
+/// Returns the cluster as ctx.cluster shows it.
 nlohmann::json cluster_table(const Cluster& cluster);
 
 struct OpHandle {
@@ -158,11 +159,11 @@ Attrs check_attrs(lua_State* L, int index, const char* what);
 /// Return the functions by which make_plan, called from L, runs a pass or schedule policy in Lua.
 std::function<Graph(Graph, const PassContext&)> pass_policy(lua_State* L, SharedReference apply,
                                                             SharedReference options,
-                                                            double slot_occupancy);
+                                                            std::shared_ptr<const PolicyView> view);
 /// picks: null, or receives what an executor needs to call the policy's picks in another Lua state.
 std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule_policy(
-    lua_State* L, SharedReference apply, SharedReference options, double slot_occupancy,
-    std::shared_ptr<PickPolicies> picks);
+    lua_State* L, SharedReference apply, SharedReference options,
+    std::shared_ptr<const PolicyView> view, std::shared_ptr<PickPolicies> picks);
 
 /// Makes the type of random number generators: rng:uniform() in [0, 1), rng:below(n) in 1..n.
 void open_policy_context(lua_State* L);

@@ -68,11 +68,11 @@ HostOptions own_options(const Host& host) {
 class LaneState {
  public:
   LaneState(const HostOptions& options, std::shared_ptr<Watchdog> watchdog, const Plan& plan,
-            const PickPolicy& policy, double slot_occupancy, LaneId lane)
+            const PickPolicy& policy, std::shared_ptr<const PolicyView> view, LaneId lane)
       : host_(options, std::move(watchdog)) {
     try {
       host_.evaluate_policies();
-      choose_ = chosen(plan, policy, slot_occupancy, lane);
+      choose_ = chosen(plan, policy, std::move(view), lane);
     } catch (const UserError& e) {
       throw user_error("schedule '{}', evaluated again for its picks in a run: {}", policy.name,
                        e.what());
@@ -81,7 +81,8 @@ class LaneState {
   OpId choose(std::span<const OpId> ready) const { return choose_(ready); }
 
  private:
-  Choose chosen(const Plan& plan, const PickPolicy& policy, double slot_occupancy, LaneId lane) {
+  Choose chosen(const Plan& plan, const PickPolicy& policy, std::shared_ptr<const PolicyView> view,
+                LaneId lane) {
     lua_State* L = host_.state();
     lua_getglobal(L, "require");
     lua_pushliteral(L, "moe");
@@ -104,7 +105,7 @@ class LaneState {
     const StepSpec step;
     const PassContext context{
         *plan.spec.model, plan.spec.cluster, *plan.spec.cost, step, {}, policy.name, &log};
-    const Schedule again = schedule_policy(L, apply, options, slot_occupancy, nullptr)(
+    const Schedule again = schedule_policy(L, apply, options, std::move(view), nullptr)(
         plan.graph, policy.before, context);
     const Lane& own = again.lanes[lane.index()];
     if (own.choose == nullptr)
@@ -138,7 +139,7 @@ std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan
               "lane {}: the policy that installed its pick must be in the plan's list of picks",
               lane.value);
     const auto state =
-        std::make_shared<LaneState>(options, watchdog, plan, *policy, picks.slot_occupancy, lane);
+        std::make_shared<LaneState>(options, watchdog, plan, *policy, picks.view, lane);
     return [state](std::span<const OpId> ready) { return state->choose(ready); };
   };
 }

@@ -137,11 +137,12 @@ class Ranks {
 }  // namespace
 
 std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
-                                                        const PlanSpec& spec) {
+                                                        const PlanSpec& spec,
+                                                        const PolicyView& view) {
   auto policy = std::make_shared<LuaPlacement>();
   policy->name = stage.text("name");
   policy->options = stage.at("options").value();
-  policy->model = model_table(*spec.model);
+  policy->model = view.model;
   policy->cluster = cluster_table(spec.cluster);
   if (spec.routing) policy->workload = spec.routing->name;
   policy->device_bytes = spec.cluster.device.memory_bytes;

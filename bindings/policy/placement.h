@@ -19,9 +19,10 @@
 namespace moe::lua {
 
 /// Makes the policy of a stage, whose options the Lua library has checked; spec has the plan's
-/// model, cluster and routing model.
+/// cluster and routing model.
 std::shared_ptr<const LuaPlacement> placement_policy_of(lua_State* L, const Fields& stage,
-                                                        const PlanSpec& spec);
+                                                        const PlanSpec& spec,
+                                                        const PolicyView& view);
 
 /// The lines that policies write by ctx:log on rank 0, indexed by step and MoE layer. Its functions
 /// may be called from any thread.

@@ -65,6 +65,7 @@ OpId GradContext::emit(std::string_view kind, std::string_view suffix, std::vect
   backward.layer = forward.layer;
   backward.part = forward.part;
   backward.is_dw = is_dw;
+  backward.of = forward.outputs.at(0);
   return id;
 }
 

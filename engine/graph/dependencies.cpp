@@ -205,6 +205,7 @@ Graph with_order(const Graph& graph, std::span<const OpId> order) {
       if (t.valid()) t = renamed[t.index()];
     }
     for (TensorId& t : op.outputs) t = renamed[t.index()];
+    if (op.of.valid()) op.of = renamed[op.of.index()];
     result.append(std::move(op));
   }
   return result;

@@ -177,6 +177,7 @@ class Splitter {
     op.segment = from.segment;
     op.layer = from.layer;
     op.is_dw = from.is_dw;
+    op.of = from.of;
   }
 
   Graph& graph_;

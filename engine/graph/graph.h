@@ -97,6 +97,9 @@ struct Op {
   /// True if the op computes the gradient of a parameter. Only all-reduces, updates and ops that
   /// add to this gradient read it.
   bool is_dw = false;
+  /// Of an op that autodiff made: the first output of the op whose gradient it computes a part of.
+  /// Invalid if that tensor no longer exists.
+  TensorId of;
 };
 
 class Graph {

@@ -261,6 +261,7 @@ class GraphParser {
   }
 
   void parse_op_flags(LineReader& in, Op& op) {
+    constexpr const char* kFlags = "'layer=N', 'part=N', 'dw' or 'of=%N'";
     const auto phase = by_name(phase_name, kNumPhases, in.word("a phase"));
     if (!phase) in.fail("a phase: forward, recompute, backward, update");
     op.phase = *phase;
@@ -268,14 +269,17 @@ class GraphParser {
     if (!segment) in.fail("a segment: embed attn gate dispatch expert combine mlp head update");
     op.segment = *segment;
     while (!in.at_end()) {
-      const std::string flag = in.word("'layer=N', 'part=N' or 'dw'");
+      const std::string flag = in.word(kFlags);
       if (flag == "dw") {
         op.is_dw = true;
+      } else if (flag == "of") {
+        in.demand('=');
+        op.of = parse_input(in);
       } else if (flag == "layer" || flag == "part") {
         in.demand('=');
         (flag == "layer" ? op.layer : op.part) = static_cast<int32_t>(in.integer("a number"));
       } else {
-        in.fail("'layer=N', 'part=N' or 'dw'");
+        in.fail(kFlags);
       }
     }
   }
@@ -313,6 +317,7 @@ class GraphParser {
         if (t.valid()) t = renamed[t.index()];
       }
       for (TensorId& t : op.outputs) t = renamed[t.index()];
+      if (op.of.valid()) op.of = renamed[op.of.index()];
       result.append(std::move(op));
     }
     return result;

@@ -11,18 +11,12 @@
 namespace moe {
 namespace {
 
-constexpr int64_t kMaxLength = int64_t{1} << 24;  // largest length of one axis
-constexpr int64_t kMaxIndex = int64_t{1} << 31;   // most choices: index maps are i32
+constexpr int64_t kMaxIndex = int64_t{1} << 31;  // most choices: index maps are i32
 
 void check_range(const char* field, int64_t value, int64_t lo, int64_t hi) {
   if (value < lo || value > hi) {
     throw user_error("model.{} = {}, allowed: {} to {}", field, value, lo, hi);
   }
-}
-
-void check_rate(const char* field, double value) {
-  if (std::isfinite(value) && value >= 0) return;
-  throw user_error("model.{} = {}, allowed: 0 or a positive number", field, value);
 }
 
 /// Returns the number of a block among the blocks with an MoE layer.
@@ -37,10 +31,7 @@ int64_t Model::moe_layer(int64_t block) const {
 }
 
 void check(const ModelSpec& model, int64_t num_ranks) {
-  check_range("vocab", model.vocab, 1, kMaxLength);
-  check_range("seq", model.seq, 1, kMaxLength);
-  check_range("batch_per_device", model.batch_per_device, 1, kMaxLength);
-  check_range("experts", model.experts, 1, 1 << 20);
+  check_fields(model, "model");
   check_range("k", model.k, 1, model.experts);
   check_range("ep", model.ep, 0, num_ranks);
   const int64_t ep = model.expert_group(num_ranks).size;
@@ -51,19 +42,6 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   if (model.experts % ep != 0) {
     throw user_error("model.experts = {} cannot be divided evenly over {} ranks{}", model.experts,
                      ep, model.ep > 0 ? " of an expert-parallel group (model.ep)" : "");
-  }
-  if (!std::isfinite(model.capacity_factor)) {
-    throw user_error(
-        "model.capacity_factor = {}, allowed: a finite number (0 or less: no limit on an expert's "
-        "rows)",
-        model.capacity_factor);
-  }
-  check_rate("balance_loss.coefficient", model.balance_loss.coefficient);
-  check_rate("z_loss", model.z_loss);
-  check_rate("bias_balance.rate", model.bias_rate);
-  const std::string& count = model.balance_loss.count;
-  if (count != "first" && count != "choices" && count != "kept") {
-    throw user_error("model.balance_loss.count = '{}', allowed: first, choices, kept", count);
   }
   if (model.dtype == DType::kI32) {
     throw user_error("model.dtype = {}, allowed: f16, bf16, f32, f64", dtype_name(model.dtype));
@@ -153,8 +131,12 @@ GateSpec gate_spec(const ModelSpec& model, const Gate& gate) {
       break;
   }
   const RouterSpec& router = model.router;
-  if (gate.takes_best && !router.scores.empty()) spec.scores = router.scores;
-  if (gate.takes_best && !router.weight.empty()) spec.weight = router.weight;
+  if (gate.takes_best && router.scores != RouterSpec::Scores::kAsGate) {
+    spec.scores = name_of(router.scores);
+  }
+  if (gate.takes_best && router.weight != RouterSpec::Weight::kAsGate) {
+    spec.weight = name_of(router.weight);
+  }
   set_router(spec, model);
   return spec;
 }

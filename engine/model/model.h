@@ -27,48 +27,90 @@ struct GateUse;
 /// the fraction of choices that fall on expert e. No gradient flows through f.
 struct BalanceLossSpec {
   double coefficient = 0;  // 0 means no balance loss
-  /// Which choices f counts. "first": each token's first choice, before drops (GShard, DeepSpeed).
-  /// "choices": all k choices, before drops, divided by k (Megatron). "kept": choices with a slot,
+  /// Which choices f counts. first: each token's first choice, before drops (GShard, DeepSpeed).
+  /// choices: all k choices, before drops, divided by k (Megatron). kept: choices with a slot,
   /// divided by k.
-  std::string count = "choices";
-  /// false: f and P are of each rank's own tokens, and the loss is the mean over ranks, so it
-  /// depends on how tokens are distributed. true: f and P are of all ranks' tokens (one all-reduce
+  enum class Count : uint8_t { kFirst, kChoices, kKept } count = Count::kChoices;
+  /// rank: f and P are of each rank's own tokens, and the loss is the mean over ranks, so it
+  /// depends on how tokens are distributed. all: f and P are of all ranks' tokens (one all-reduce
   /// of counts).
-  bool over_all = false;
+  enum class Over : uint8_t { kRank, kAll } over = Over::kRank;
 };
+constexpr std::array<const char*, 3> names_of(BalanceLossSpec::Count) {
+  return {"first", "choices", "kept"};
+}
+constexpr std::array<const char*, 2> names_of(BalanceLossSpec::Over) {
+  return {"rank", "all"};
+}
+constexpr auto fields_of(const BalanceLossSpec*) {
+  return field_table<BalanceLossSpec>(
+      field("coefficient", &BalanceLossSpec::coefficient,
+            "factor of E * sum of f[e] * P[e] in the loss, for each MoE layer")
+          .from(0, 1e6)
+          .must(),
+      field("count", &BalanceLossSpec::count,
+            "choices of which f[e] is expert e's share: the tokens' first choices, all k choices "
+            "before drops, or those that got a slot"),
+      field("over", &BalanceLossSpec::over,
+            "tokens over which f and P are taken: each rank's own, or those of all ranks (one "
+            "all-reduce of counts per layer)"));
+}
+
+/// Balancing without a loss (Wang et al. 2024): each expert has a bias that is added to its scores
+/// for the choice, but not for the weights. After each step `rate` is added to the bias of an
+/// expert with fewer choices (of all ranks, before drops) than the mean, and subtracted from that
+/// of one with more.
+struct BiasBalanceSpec {
+  double rate = 0;  // 0 means no bias
+};
+constexpr auto fields_of(const BiasBalanceSpec*) {
+  return field_table<BiasBalanceSpec>(
+      field("rate", &BiasBalanceSpec::rate, "by how much an expert's bias changes in a step")
+          .from(0, 1));
+}
 
 /// How scores become choices and weights.
 struct RouterSpec {
-  /// As in GateSpec, for gates that take a token's k best experts; "": as the gate says.
-  std::string scores, weight;
-  double scale = 1;     // factor of the weights
-  ExpertGroups groups;  // of which a token chooses from few
+  /// As in GateSpec, for gates that take a token's k best experts. The empty name: as the gate.
+  enum class Scores : uint8_t { kAsGate, kSoftmax, kSigmoid } scores = Scores::kAsGate;
+  enum class Weight : uint8_t { kAsGate, kProb, kRenorm, kOne } weight = Weight::kAsGate;
+  double scale = 1;
+  ExpertGroups groups;
 };
+constexpr std::array<const char*, 3> names_of(RouterSpec::Scores) {
+  return {"", "softmax", "sigmoid"};
+}
+constexpr std::array<const char*, 4> names_of(RouterSpec::Weight) {
+  return {"", "prob", "renorm", "one"};
+}
+constexpr auto fields_of(const RouterSpec*) {
+  return field_table<RouterSpec>(
+      field("scores", &RouterSpec::scores,
+            "the function that turns a token's router logits into scores"),
+      field("weight", &RouterSpec::weight,
+            "weight of an expert's output: its score, the score divided by the sum of the chosen "
+            "experts' scores (softmax after the choice), or 1"),
+      field("scale", &RouterSpec::scale, "factor of the weights").from(0, 1e6),
+      inlined("", &RouterSpec::groups));
+}
 
-/// What every model declares, whatever its architecture.
+/// What every model declares, whatever its architecture. Recipes write these fields, some in other
+/// ways (scripts/moe/spec/model.lua).
 struct ModelSpec {
   std::string name = "model";
   int64_t vocab = 50257;
   int64_t seq = 512;
-  int64_t batch_per_device = 1;  // sequences of seq tokens per rank
-  int64_t experts = 4;  // experts per MoE layer; a multiple of the ranks per expert-parallel group
-  int64_t ep = 0;       // ranks per expert-parallel group; 0 means all ranks
+  int64_t batch_per_device = 1;
+  int64_t experts = 4;  // a multiple of the ranks per expert-parallel group
+  int64_t ep = 0;       // 0 means all ranks
   std::string gate = "switch";
   int64_t k = 1;
-  double capacity_factor = 1.25;  // 0 or less ("none" in Lua): every token gets a slot
-  /// Without a capacity, where rows are packed (ops/stored_rows.h): the room for rows at a device's
-  /// experts, as a multiple of the choices of its own tokens. A step with more rows fails.
-  double rows_bound = 4;
+  double capacity_factor = 1.25;
+  double rows_bound = 4;  // rows are packed as ops/stored_rows.h says
   RouterSpec router;
   BalanceLossSpec balance_loss;
-  /// Coefficient of the z-loss per layer: the mean over all tokens of logsumexp(router logits)^2
-  /// (ST-MoE, Zoph et al. 2022, equation 5); 0 means no z-loss.
-  double z_loss = 0;
-  /// Balancing without a loss (Wang et al. 2024): each expert has a bias that is added to its
-  /// scores for the choice, but not for the weights. After each step bias_rate is added to the bias
-  /// of an expert with fewer choices (of all ranks, before drops) than the mean, and subtracted
-  /// from that of one with more. 0 means no bias.
-  double bias_rate = 0;
+  double z_loss = 0;  // ST-MoE, Zoph et al. 2022, equation 5
+  BiasBalanceSpec bias_balance;
   // Type of activations, parameters and gradients. With bf16, only activations and their gradients
   // have this type; parameters, their gradients and optimizer states are f32.
   DType dtype = DType::kF32;
@@ -84,6 +126,39 @@ struct ModelSpec {
     return {num_ranks / size, size};
   }
 };
+constexpr auto fields_of(const ModelSpec*) {
+  return field_table<ModelSpec>(
+      field("name", &ModelSpec::name, "the model's name in results"),
+      field("vocab", &ModelSpec::vocab, "size of the vocabulary").from(2, 1e7),
+      field("seq", &ModelSpec::seq, "tokens per sequence").from(1, 1e7).must(),
+      field("batch_per_device", &ModelSpec::batch_per_device, "sequences per device").from(1, 1e7),
+      field("experts", &ModelSpec::experts, "number of experts of a layer").from(1, 1e6),
+      field("ep", &ModelSpec::ep,
+            "size of an expert-parallel group, which holds every expert once; default: all devices")
+          .from(1, 1e6),
+      field("gate", &ModelSpec::gate, "a built-in gate's name"),
+      field("k", &ModelSpec::k, "choices per token, for gates that do not fix this number")
+          .from(1, 1e6),
+      field("capacity_factor", &ModelSpec::capacity_factor,
+            "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; 0: every "
+            "choice gets a slot")
+          .from(0, 1e6),
+      field("rows_bound", &ModelSpec::rows_bound,
+            "without a capacity, where all-to-alls and experts work only on rows in use: the room "
+            "for rows at a device's experts, as a multiple of the tokens times k of the device; a "
+            "step with more rows fails")
+          .from(1, 1e6),
+      field("router", &ModelSpec::router,
+            "how scores become choices and weights; scores and weight are for gates that take a "
+            "token's k best experts, others have their own"),
+      field("balance_loss", &ModelSpec::balance_loss, "auxiliary load-balance loss of the router"),
+      field("z_loss", &ModelSpec::z_loss,
+            "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer")
+          .from(0, 1e6),
+      field("bias_balance", &ModelSpec::bias_balance,
+            "balances experts by a bias per expert, without a loss"),
+      internal(&ModelSpec::dtype, "recipes name the rates of products, of which two are f32"));
+}
 
 /// A parameter or a state: its name and full shape (tensors of experts with all experts, so
 /// [E, ...]). Element i of parameter number t is initialised from random stream t.
@@ -105,8 +180,6 @@ constexpr auto fields_of(const ParamInfo*) {
 struct Model : ModelSpec {
   Model(ModelSpec spec, Graph graph) : ModelSpec(std::move(spec)), forward(std::move(graph)) {}
 
-  /// The fields of the recipe's model, as JSON: what policies see as ctx.model.
-  std::string options = "{}";
   /// embedding ... cross_entropy, then the ops that model/routers.h adds. The tensors "ids" and
   /// "targets" are inputs. Expert parameters have only the experts of one rank, [El, ...]. The loss
   /// is the sum over tokens divided by the tokens of all ranks. Where a rank has every expert (one
@@ -170,9 +243,9 @@ struct GateSpec {
   ExpertGroups groups = {};  // of which a token chooses from a few; the default: from all experts
 };
 
-/// Throws UserError naming "model.<field>", the value and what is allowed. Checks sizes,
-/// coefficients, balance_loss.count and dtype, that ep divides num_ranks and experts, that
-/// capacity_factor is finite, and that tokens are not too many for i32 indices.
+/// Throws UserError naming "model.<field>", the value and what is allowed. Checks the ranges of the
+/// fields and dtype, that ep divides num_ranks and experts, and that tokens are not too many for
+/// i32 indices.
 void check(const ModelSpec& model, int64_t num_ranks);
 
 /// Returns the GateSpec of `gate`; without `gate`, that of the built-in gate ModelSpec::gate.

@@ -18,13 +18,15 @@ class RouterBuilder {
 
   void run() {
     const BalanceLossSpec& balance = model_.balance_loss;
-    const bool loss = balance.coefficient > 0, bias = model_.bias_rate > 0;
-    const bool over_all = loss && balance.over_all;
+    const bool loss = balance.coefficient > 0, bias = model_.bias_balance.rate > 0;
+    const bool over_all = loss && is_over_all();
     for (const Router& r : routers_) {
       if (loss) add_load(r, balance.count);
-      if (bias) add_load(r, "choices");
+      if (bias) add_load(r, Count::kChoices);
     }
-    if (graph_.num_ranks > 1 && bias) all_reduce("choices", over_all && balance.count == "choices");
+    if (graph_.num_ranks > 1 && bias) {
+      all_reduce(Count::kChoices, over_all && balance.count == Count::kChoices);
+    }
     if (graph_.num_ranks > 1 && over_all) all_reduce(balance.count, true);
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
@@ -32,9 +34,9 @@ class RouterBuilder {
         add(r, "z_loss", "z_loss", {logits(r)}, {{"scale", model_.z_loss / tokens(true)}});
       }
       if (bias) {
-        const TensorId load = sum_of({r.block, "choices"});
-        const OpId id =
-            add(r, "balance_bias", "balance_bias", {r.bias, load}, {{"rate", model_.bias_rate}});
+        const TensorId load = sum_of({r.block, Count::kChoices});
+        const OpId id = add(r, "balance_bias", "balance_bias", {r.bias, load},
+                            {{"rate", model_.bias_balance.rate}});
         graph_.op(id).phase = Phase::kUpdate;
         graph_.op(id).segment = Segment::kUpdate;
       }
@@ -42,8 +44,11 @@ class RouterBuilder {
   }
 
  private:
-  /// The block, and which choices are counted (BalanceLossSpec::count).
-  using Key = std::pair<int64_t, std::string>;
+  using Count = BalanceLossSpec::Count;
+  /// The block, and which choices are counted.
+  using Key = std::pair<int64_t, Count>;
+
+  bool is_over_all() const { return model_.balance_loss.over == BalanceLossSpec::Over::kAll; }
 
   OpId add(const Router& r, const char* kind, const std::string& name, std::vector<TensorId> inputs,
            Attrs attrs) {
@@ -62,23 +67,24 @@ class RouterBuilder {
            (all ? static_cast<double>(graph_.num_ranks) : 1.0);
   }
 
-  void add_load(const Router& r, const std::string& count) {
+  void add_load(const Router& r, Count count) {
     if (load_.contains({r.block, count})) return;
-    const bool kept = count == "kept";
+    const bool kept = count == Count::kKept;
     Attrs attrs = {{"experts", model_.experts}, {"capacity", kept ? gate_.capacity : int64_t{1}}};
-    if (count == "first") attrs["first"] = int64_t{1};
-    const std::string name = count == "choices" ? "load" : "load_" + count;
+    if (count == Count::kFirst) attrs["first"] = int64_t{1};
+    const std::string name =
+        count == Count::kChoices ? "load" : fmt::format("load_{}", name_of(count));
     const OpId id =
         add(r, "expert_load", name, {graph_.out(r.gate, kept ? kChoiceSlot : kExpert)}, attrs);
     load_[{r.block, count}] = graph_.out(id);
   }
 
   /// Adds one all-reduce of the counts of all MoE layers, in phase forward (`forward`) or update.
-  void all_reduce(const std::string& count, bool forward) {
+  void all_reduce(Count count, bool forward) {
     if (sum_.contains({routers_[0].block, count})) return;
     std::vector<TensorId> inputs;
     for (const Router& r : routers_) inputs.push_back(load_.at({r.block, count}));
-    const char* name = count == "choices" ? "moe.load.all_reduce" : "moe.counts.all_reduce";
+    const char* name = count == Count::kChoices ? "moe.load.all_reduce" : "moe.counts.all_reduce";
     const OpId id =
         graph_.add_op("all_reduce", name, inputs, {}, forward ? Phase::kForward : Phase::kUpdate);
     graph_.op(id).segment = forward ? Segment::kGate : Segment::kUpdate;
@@ -97,12 +103,11 @@ class RouterBuilder {
   void add_balance_loss(const Router& r) {
     const BalanceLossSpec& balance = model_.balance_loss;
     const double choices =
-        tokens(balance.over_all) * static_cast<double>(balance.count == "first" ? 1 : gate_.k);
+        tokens(is_over_all()) * static_cast<double>(balance.count == Count::kFirst ? 1 : gate_.k);
     const double scale =
         balance.coefficient * static_cast<double>(model_.experts) / choices / tokens(true);
     const Key key = {r.block, balance.count};
-    add(r, "balance_loss", "balance_loss",
-        {logits(r), balance.over_all ? sum_of(key) : load_.at(key)},
+    add(r, "balance_loss", "balance_loss", {logits(r), is_over_all() ? sum_of(key) : load_.at(key)},
         {{"scale", scale}, {"scores", gate_.scores}});
   }
 
@@ -125,7 +130,7 @@ void check_router_losses(const ModelSpec& model, const GateSpec& gate) {
           ? "lets experts choose tokens, so that every expert gets the same number of rows"
           : "does not choose experts by their scores";
   if (model.balance_loss.coefficient > 0 && !by_token) refuse("balance_loss", why);
-  if (model.bias_rate > 0 && !by_token) refuse("bias_balance", why);
+  if (model.bias_balance.rate > 0 && !by_token) refuse("bias_balance", why);
   if (model.z_loss > 0 && gate.chooser == Chooser::kRule) refuse("z_loss", why);
 }
 

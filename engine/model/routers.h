@@ -20,9 +20,9 @@ struct Router {
 /// Throws UserError naming the field of the model and the gate when they cannot be combined.
 void check_router_losses(const ModelSpec& model, const GateSpec& gate);
 
-/// Appends the ops that the fields balance_loss, z_loss and bias_rate of the model request: for
+/// Appends the ops that the fields balance_loss, z_loss and bias_balance of the model request: for
 /// every router b<i>.moe.load (counts of choices per expert; load_first and load_kept for other
-/// values of BalanceLossSpec::count), .balance_loss, .z_loss and .balance_bias; and the all-reduce
+/// values of BalanceLossSpec::Count), .balance_loss, .z_loss and .balance_bias; and the all-reduce
 /// of these counts, moe.load.all_reduce (for the other values moe.counts.all_reduce).
 void add_router_losses(Graph& graph, const ModelSpec& model, const GateSpec& gate,
                        const std::vector<Router>& routers);

@@ -114,9 +114,11 @@ struct Stage {
   std::function<Graph(Graph, const PassContext&)> transform;
   std::function<Schedule(const Graph&, Schedule, const PassContext&)> schedule;
   Facts needs = {}, gives = {};  // of a function; those of a built-in pass are in its PassDef
+
+  bool is_built_in() const { return !transform && !schedule; }
 };
 
-/// The table of all built-in passes, in order; pipeline.cpp explains the position of each.
+/// The table of all built-in passes, in order; table.cpp explains the position of each.
 const std::vector<PassDef>& builtin_passes();
 /// Returns the pass with this name. Throws UserError with the nearest name when there is none.
 const PassDef& builtin_pass(std::string_view name);

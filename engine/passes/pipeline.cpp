@@ -1,473 +1,18 @@
 #include "engine/passes/pipeline.h"
 
 #include <fmt/ranges.h>
-#include <algorithm>
 
+#include <algorithm>
 #include <chrono>
 #include <typeinfo>
 
 #include "engine/base/errors.h"
-#include "engine/base/names.h"
 #include "engine/base/stop.h"
 #include "engine/graph/verify.h"
-#include "engine/passes/capacity/capacity_cut.h"
-#include "engine/passes/capacity/pipemoe_degree.h"
-#include "engine/passes/device/fuse_gelu.h"
-#include "engine/passes/device/own_attention.h"
-#include "engine/passes/device/round_once.h"
-#include "engine/passes/exchange/pack_rows.h"
-#include "engine/passes/order/prophet_schedule.h"
-#include "engine/passes/placement/place_experts.h"
-#include "engine/passes/recompute_blocks.h"
 #include "engine/passes/stage_order.h"
 #include "engine/passes/stage_report.h"
 
 namespace moe {
-
-// Each pass is defined in the file of its name, with its source and equations. A new pass needs a
-// file, its name in this list and an entry in the table below.
-using GraphPass = Graph(Graph graph, const PassContext& context);
-using SchedulePass = Schedule(const Graph& graph, Schedule schedule, const PassContext& context);
-// clang-format off
-#define MOE_GRAPH_PASSES(X) \
-  X(capacity_pipeline) X(fastermoe_pipeline) X(hierarchical_a2a) X(irregular_a2a) \
-  X(lina_inference) X(micro_ops) X(partition) X(pipemoe) X(used_rows) X(zero)
-#define MOE_SCHEDULE_PASSES(X) \
-  X(blocking_a2a) X(chunked) X(dw_schedule) X(fixed) X(priority) X(serial)
-// clang-format on
-#define MOE_DECLARE_PASS(pass) GraphPass pass;
-MOE_GRAPH_PASSES(MOE_DECLARE_PASS)
-#undef MOE_DECLARE_PASS
-#define MOE_DECLARE_PASS(pass) SchedulePass pass;
-MOE_SCHEDULE_PASSES(MOE_DECLARE_PASS)
-#undef MOE_DECLARE_PASS
-
-namespace {
-
-/// Throws InternalError for an entry that lacks a field and for a listed pass without an entry.
-void check_passes(const std::vector<PassDef>& passes) {
-  check_rows("passes", passes);
-  for (const PassDef& pass : passes) {
-    const bool schedules = pass.kind == StageKind::kSchedule;
-    MOE_CHECK(pass.kind != StageKind::kUnset,
-              "pass '{}': PassDef::kind is kUnset, but must be one of the other kinds", pass.name);
-    MOE_CHECK((pass.schedule != nullptr) == schedules && (pass.transform == nullptr) == schedules,
-              "pass '{}' must set PassDef::schedule if its kind is kSchedule, else "
-              "PassDef::transform, and not the other one",
-              pass.name);
-  }
-  const auto has_row = [&](auto member, auto function) {
-    return std::any_of(passes.begin(), passes.end(),
-                       [&](const PassDef& pass) { return pass.*member == function; });
-  };
-#define MOE_CHECK_ROW(pass)                      \
-  MOE_CHECK(has_row(&PassDef::transform, &pass), \
-            "the table of passes lacks an entry whose function `transform` is '{}'", #pass);
-  MOE_GRAPH_PASSES(MOE_CHECK_ROW)
-#undef MOE_CHECK_ROW
-#define MOE_CHECK_ROW(pass)                     \
-  MOE_CHECK(has_row(&PassDef::schedule, &pass), \
-            "the table of passes lacks an entry whose function `schedule` is '{}'", #pass);
-  MOE_SCHEDULE_PASSES(MOE_CHECK_ROW)
-#undef MOE_CHECK_ROW
-}
-
-/// Returns the pass that runs a placement policy. Its options: those that the passes of all
-/// policies share, then those of the policy.
-PassDef placement_pass(const PlacementPolicy& policy) {
-  const PlacementDefaults& defaults = policy.defaults;
-  PassDef pass{.name = policy.pass(), .kind = StageKind::kPlacement, .doc = policy.doc};
-  pass.options = {
-      {"use",
-       std::string(defaults.now ? "now" : "next"),
-       "when a placement takes effect: now, in the layer and step from whose loads it is made, or "
-       "next, from the next step on",
-       0,
-       0,
-       {"now", "next"}},
-      {"every", 1.0, "steps from one placement to the next", 1, 1e9},
-      {"shadows", static_cast<double>(defaults.shadows),
-       "slots per device for copies that last one step; each takes the memory of one expert", 0,
-       4096},
-      {"extra_residents", static_cast<double>(defaults.extra_residents),
-       "slots per device for further resident experts, beyond experts / devices", 0, 4096},
-      {"expected_copies", 1.0,
-       "copies that a device is assumed to receive per step, for plans made before any run", 0,
-       4096},
-      {"plan_us", defaults.plan_us,
-       "time of one plan of a layer in us, as measured or published; charged in simulations where "
-       "the placement is made; an execution takes the time that it takes",
-       0, 1e9},
-      {"split",
-       false,
-       "copies are sent in two transfers: as many as the compute between MoE layers hides, and the "
-       "rest (Pro-Prophet's sub-operators)",
-       0,
-       0,
-       {},
-       {},
-       false,
-       Reads::kRates},
-  };
-  pass.options.insert(pass.options.end(), policy.options.begin(), policy.options.end());
-  pass.transform = place_by_policy;
-  pass.reads = policy.reads;
-  return pass;
-}
-
-bool always(const StepSpec&) {
-  return true;
-}
-bool trains(const StepSpec& step) {
-  return !step.inference;
-}
-
-/// All passes except those of the placement policies.
-const std::vector<PassDef>& other_passes() {
-  // Passes of one kind run in this order, unless their needs ask for another.
-  static const std::vector<PassDef> passes = {
-      {.name = "lina_inference",
-       .kind = StageKind::kPlacement,
-       .doc = "inference: copies experts from host memory to as many devices as the estimated "
-              "loads need (Lina)",
-       .options =
-           {{"path", 3.0,
-             "number of layers whose choices form a token's path, from which the next layer is "
-             "estimated",
-             1, 62},
-            {"cap", 4.0, "the most experts per device", 1, 65536},
-            {"estimation", true,
-             "false: every layer is placed by the counts of its gate, which blocks"},
-            {"fine_tuning", true,
-             "whether a layer is placed again when its counts differ from the estimate"},
-            {"normalise", false,
-             "whether the estimated numbers of devices are scaled to the existing devices"},
-            {"compare",
-             std::string("list"),
-             "how the most popular experts, estimated and chosen, are compared: as lists or as "
-             "sets",
-             0,
-             0,
-             {"list", "set"}},
-            {"shorter", false,
-             "true: layers from the second on are estimated, the early ones by shorter paths"},
-            {"share",
-             std::string("even"),
-             "how an expert's tokens are shared among its replicas: evenly (paper), or in "
-             "proportion to the shares that the placement planned",
-             0,
-             0,
-             {"even", "weighted"}},
-            integer_option("seed", 0, 0, 9007199254740992,
-                           "seed of the random devices of experts without estimated tokens")},
-       .transform = lina_inference,
-       .inference_only = true},
-      // kForward: passes before autodiff, so that the backward follows without a pass of its own.
-      // irregular_a2a first: used_rows then finds its exchange_counts op and shares it.
-      {.name = "irregular_a2a",
-       .kind = StageKind::kForward,
-       .doc = "all-to-alls carry real rows only, after an exchange of counts (Lancet)",
-       .options = {},
-       .transform = irregular_a2a,
-       .gives = {Fact::kCounts}},
-      {.name = "used_rows",
-       .kind = StageKind::kForward,
-       .doc = "experts compute only the rows that hold a token",
-       .options = {},
-       .transform = used_rows,
-       .gives = {Fact::kCounts}},
-      {.name = "capacity_pipeline",
-       .kind = StageKind::kForward,
-       .doc =
-           "cuts 'all-to-all, experts, all-to-all' into parts along the capacity (Tutel, PipeMoE)",
-       .options = {{"degree", 2.0, "number of parts; 1 leaves the graph as it is", 1, 64, {}, 1}},
-       .transform = capacity_pipeline,
-       .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
-      {.name = "pipemoe",
-       .kind = StageKind::kForward,
-       .doc =
-           "like capacity_pipeline, but each MoE layer has the degree that is best by the times of "
-           "transfers and experts in parts (PipeMoE)",
-       .options =
-           {{"alpha_a", -1.0, "start-up of a transfer in s; -1 here and in the next three: fitted",
-             -1, 1e9},
-            {"beta_a", -1.0, "s per byte of a rank's all-to-all", -1, 1e9},
-            {"alpha_e", -1.0, "start-up of the experts of a part, both GEMMs, in s", -1, 1e9},
-            {"beta_e", -1.0, "s per row, input feature and inner feature of the experts", -1, 1e9},
-            {"max_degree", 64.0, "the most parts; the capacity of a layer is a further limit", 1,
-             65536},
-            {"degrees", std::string(), "the allowed degrees, such as '1,2,4,8'; empty: all"},
-            {"objective",
-             std::string("forward"),
-             "the time to minimize: that of the forward (paper) or of the step, with the backward",
-             0,
-             0,
-             {"forward", "step"}},
-            {"method", std::string("exact"),
-             "how the degree is found: exact, brute, or Algorithm 1: paper (as printed), "
-             "paper_fixed",
-             0, 0, degree_methods()}},
-       .transform = pipemoe,
-       .reads = Reads::kTimes,
-       .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
-      {.name = "micro_ops",
-       .kind = StageKind::kForward,
-       .doc = "like capacity_pipeline, but each layer has parts of a given number of bytes (Lina)",
-       .options = {{"bytes", 30e6,
-                    "the most bytes of rows that a rank exchanges in a part (paper: 30 MB)", 1,
-                    1e12}},
-       .transform = micro_ops,
-       .needs = {Fact::kCounts, Fact::kRounds},
-       .gives = {Fact::kParts}},
-      {.name = "fastermoe_pipeline",
-       .kind = StageKind::kForward,
-       .doc = "all-to-alls in rounds between groups of workers, experts round by round (FasterMoE)",
-       .options =
-           {{"groups",
-             0.0,
-             "number of groups and of rounds; 0: the number of nodes, or of ranks on one node "
-             "(FastMoE's default: ranks / 4)",
-             0,
-             65536,
-             {},
-             1}},
-       .transform = fastermoe_pipeline,
-       .needs = {Fact::kCounts},
-       .gives = {Fact::kRounds}},
-      // hierarchical_a2a accepts all-to-alls that are cut or irregular, while a pass after it would
-      // find two all-to-alls in place of one.
-      {.name = "hierarchical_a2a",
-       .kind = StageKind::kForward,
-       .doc = "all-to-alls in two steps, inside nodes and between them (Tutel, DeepSpeed-MoE)",
-       .options = {},
-       .transform = hierarchical_a2a,
-       .needs = {Fact::kCounts, Fact::kRounds, Fact::kParts},
-       .gives = {Fact::kSteps}},
-      // kBackward: what every plan has, after the system's passes on the forward graph.
-      {.name = "pack_rows",
-       .kind = StageKind::kBackward,
-       .doc = "packs rows in slots where all ops of a layer use only those with a token",
-       .transform = pack_rows,
-       .runs = always},
-      {.name = "backward",
-       .kind = StageKind::kBackward,
-       .doc = "adds gradients, their all-reduces and the updates",
-       .transform =
-           [](Graph graph, const PassContext& with) {
-             add_backward_and_update(graph, with.step.optimizer, with.step.sync,
-                                     with.model.resident_group(graph.num_ranks));
-             return graph;
-           },
-       .runs = trains},
-      {.name = "join_row_parts",
-       .kind = StageKind::kBackward,
-       .doc = "puts parts of rows in use that are cut into one storage",
-       .transform = [](Graph graph,
-                       const PassContext&) { return join_row_parts(std::move(graph)); },
-       .runs = always},
-      {.name = "placement_updates",
-       .kind = StageKind::kBackward,
-       .doc = "moves experts between steps, where a placement is for the next step",
-       .transform = [](Graph graph,
-                       const PassContext&) { return add_placement_updates(std::move(graph)); },
-       .runs = trains},
-      // kStep. zero first, so that the others see the sums and updates that there will be.
-      {.name = "zero",
-       .kind = StageKind::kStep,
-       .doc = "shards the optimizer's states over the ranks that hold the same parameters (ZeRO, "
-              "arXiv 1910.02054)",
-       .options = {{"stage",
-                    1.0,
-                    "1: a reduce-scatter and an all-gather take the place of each all-reduce of "
-                    "gradients, and each rank updates a slice; 0: every rank holds the states of "
-                    "all its parameters",
-                    0,
-                    1,
-                    {},
-                    0,
-                    true}},
-       .transform = zero,
-       .rehearsed = true,
-       .states_note = "sharded where zero = 1"},
-      // The backward exists already and is not cut; it reads the joined outputs.
-      {.name = "partition",
-       .kind = StageKind::kStep,
-       .doc = "cuts ranges of the forward around MoE layers into pipelined parts of the batch "
-              "(Lancet)",
-       .options =
-           {{"max_parts", 8.0, "rho: the most parts of a range", 1, 64},
-            {"groups", 5.0,
-             "gamma: number of groups of ops between two MoE layers; ranges begin and end between "
-             "groups; 0: each op is a group",
-             0, 1000},
-            {"max_range", 1.0,
-             "iota: the longest range, in units of the time between two MoE layers, plus a group",
-             0, 4},
-            {"parts",
-             0.0,
-             "parts of every range; 0: the fastest number, 1: no cut",
-             0,
-             64,
-             {},
-             1,
-             false,
-             Reads::kNothing,
-             {"max_parts"}},
-            {"before",
-             -1.0,
-             "number of ops before dispatch in a layer's range; -1: the fastest",
-             -1,
-             1e6,
-             {},
-             {},
-             false,
-             Reads::kNothing,
-             {"groups", "max_range"}},
-            {"after", -1.0,
-             "number of ops after combine in a layer's range, up to the loss; -1: the fastest", -1,
-             1e6}},
-       .transform = partition,
-       .reads = Reads::kTimes},
-      {.name = "number_packed_rows",
-       .kind = StageKind::kStep,
-       .doc = "gives the slots of packed rows their numbers",
-       .transform = [](Graph graph, const PassContext&) { return number_packed_rows(graph); },
-       .gives = {Fact::kSlots},
-       .runs = always},
-      {.name = "recompute",
-       .kind = StageKind::kStep,
-       .doc = "activations are made again in the backward instead of kept (Chen et al. 2016)",
-       .options = {{"what",
-                    std::string("blocks"),
-                    "which: those of each transformer block, of which only the input stays",
-                    0,
-                    0,
-                    {"blocks"}}},
-       .transform = [](Graph graph, const PassContext&) { return recompute_blocks(graph); },
-       .needs = {Fact::kSlots}},
-      {.name = "fuse_gelu",
-       .kind = StageKind::kDevice,
-       .doc = "a product and its GELU are one op",
-       .transform = [](Graph graph, const PassContext&) { return fuse_gelu(std::move(graph)); },
-       .runs = [](const StepSpec& step) { return step.lowering.fuse_gelu; }},
-      {.name = "round_once",
-       .kind = StageKind::kDevice,
-       .doc = "results in bfloat16 are rounded once",
-       .transform = [](Graph graph, const PassContext&) { return round_once(std::move(graph)); },
-       .runs = [](const StepSpec& step) { return step.lowering.round_once; }},
-      {.name = "own_attention",
-       .kind = StageKind::kDevice,
-       .doc = "attention runs by the project's own kernels",
-       .transform = [](Graph graph, const PassContext&) { return own_attention(std::move(graph)); },
-       .runs = [](const StepSpec& step) { return step.lowering.own_attention; }},
-      // kSchedule: those that only forbid come first, so that the ones that choose an order choose
-      // among what is left.
-      {.name = "blocking_a2a",
-       .kind = StageKind::kSchedule,
-       .doc =
-           "no compute runs during an all-to-all; all-reduces are not restricted (DeepSpeed-MoE)",
-       .options = {{"experts", true,
-                    "whether transfers of experts and of their gradients block compute, too"}},
-       .schedule = blocking_a2a,
-       .forbids = true},
-      {.name = "fixed",
-       .kind = StageKind::kSchedule,
-       .doc = "all-reduces run only between the backward's pairs of all-to-alls (Lina's baseline "
-              "Fixed)",
-       .options = {},
-       .schedule = fixed,
-       .forbids = true},
-      {.name = "serial",
-       .kind = StageKind::kSchedule,
-       .doc = "one op after another in program order, no overlap (RAF)",
-       .options = {},
-       .schedule = serial,
-       .forbids = true},
-      // dw_schedule before those that restrict the order further. If two of them contradict each
-      // other, the error about the cycle names both stages.
-      {.name = "dw_schedule",
-       .kind = StageKind::kSchedule,
-       .doc = "weight gradients run while an all-to-all is on the wire (Lancet, algorithm 1)",
-       .options =
-           {{"overshoot",
-             std::string("allow"),
-             "whether the last dW may take longer than the rest of the all-to-all that it hides "
-             "(paper: allow)",
-             0,
-             0,
-             {"allow", "never"}},
-            {"if_slower",
-             std::string("undo"),
-             "what happens to an assignment that makes the simulated step longer: undo "
-             "(first without overshoot, then no assignment) or keep (paper)",
-             0,
-             0,
-             {"undo", "keep"}}},
-       .schedule = dw_schedule,
-       .reads = Reads::kTimes},
-      // After dw_schedule: gradients of experts return once their dW ends, wherever dw_schedule has
-      // put that dW.
-      {.name = "prophet_schedule",
-       .kind = StageKind::kSchedule,
-       .doc = "planners run during all-to-alls, copies of experts and their gradients are sent "
-              "during the compute of the neighbouring block (Pro-Prophet)",
-       .options = {},
-       .schedule = prophet_schedule},
-      {.name = "priority",
-       .kind = StageKind::kSchedule,
-       .doc = "one transfer at a time, all-to-alls before all-reduces (Lina)",
-       .options = {{"hold", true,
-                    "whether the backward's combine holds all-reduces back until its all-to-all is "
-                    "posted"}},
-       .schedule = priority},
-      {.name = "chunked",
-       .kind = StageKind::kSchedule,
-       .doc = "transfers are cut into chunks, between which other transfers may run (Lina's "
-              "micro-ops)",
-       .options = {{"bytes", 30e6, "the most bytes of a chunk (paper: 30 MB)", 1, 1e12},
-                   {"which",
-                    std::string("all_reduce"),
-                    "the transfers that are cut",
-                    0,
-                    0,
-                    {"all_reduce", "all_to_all", "both"}}},
-       .schedule = chunked},
-  };
-  return passes;
-}
-
-}  // namespace
-
-const std::vector<PassDef>& builtin_passes() {
-  static const std::vector<PassDef> passes = [] {
-    // Placement comes before the passes that cut all-to-alls, because it counts the rows of whole
-    // all-to-alls for each slot.
-    std::vector<PassDef> all;
-    for (const PlacementPolicy& policy : builtin_policies()) all.push_back(placement_pass(policy));
-    all.insert(all.end(), other_passes().begin(), other_passes().end());
-    check_passes(all);
-    return all;
-  }();
-  return passes;
-}
-
-const char* stage_kind_name(StageKind kind) {
-  static constexpr const char* kNames[] = {"placement", "forward", "backward",
-                                           "step",      "device",  "schedule"};
-  return kNames[static_cast<int>(kind)];
-}
-
-const PassDef& builtin_pass(std::string_view name) {
-  std::vector<std::string> names;
-  for (const PassDef& pass : builtin_passes()) {
-    if (pass.name == name) return pass;
-    names.emplace_back(pass.name);
-  }
-  throw UserError(unknown_name("pass", name, std::move(names)));
-}
-
 namespace {
 
 void check_lanes(const Graph& graph, const Schedule& schedule) {
@@ -519,18 +64,14 @@ Nanoseconds since(std::chrono::steady_clock::time_point begin) {
 }  // namespace
 
 StageKind kind_of(const Stage& stage) {
-  return stage.transform || stage.schedule ? stage.kind : builtin_pass(stage.name).kind;
+  return stage.is_built_in() ? builtin_pass(stage.name).kind : stage.kind;
 }
 
 namespace {
 
-bool is_built_in(const Stage& stage) {
-  return !stage.transform && !stage.schedule;
-}
-
 /// Whether no system lists the stage.
 bool runs_by_itself(const Stage& stage) {
-  return is_built_in(stage) && builtin_pass(stage.name).runs != nullptr;
+  return stage.is_built_in() && builtin_pass(stage.name).runs != nullptr;
 }
 
 /// Returns the stages with the passes that no system lists, in order.
@@ -541,7 +82,7 @@ std::vector<Stage> all_stages(std::vector<Stage> stages, const StepSpec& step) {
           "stage '{}': it edits a training step, but inference has a forward pass only",
           stage.name);
     }
-    if (!step.inference && is_built_in(stage) && builtin_pass(stage.name).inference_only) {
+    if (!step.inference && stage.is_built_in() && builtin_pass(stage.name).inference_only) {
       throw user_error(
           "stage '{}': it is for inference only (moe.infer), not for training, because offloaded "
           "experts have no backward pass",
@@ -624,12 +165,12 @@ std::vector<StageReport> Pipeline::reports() const {
 }
 
 Schedule Pipeline::schedule(const Graph& graph, Schedule schedule) {
+  const std::vector<OpId> producers = graph.producers();
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const Op& op = graph.ops()[i];
     if (op.part < 0) continue;
-    // The name of the forward op, which has no suffix .dx, .dw or .dweight.
-    const std::string forward = op.name.substr(0, op.name.rfind(".d"));
-    const auto cut = cut_by_.find(cut_by_.contains(op.name) ? op.name : forward);
+    const OpId forward = op.of.valid() ? producers[op.of.index()] : OpId();
+    const auto cut = cut_by_.find(forward.valid() ? graph.op(forward).name : op.name);
     if (cut == cut_by_.end()) continue;
     schedule.settings.push_back({OpId(static_cast<int64_t>(i)), Setting::kPart, cut->second});
   }

@@ -11,10 +11,6 @@
 namespace moe {
 namespace {
 
-bool is_function(const Stage& stage) {
-  return stage.transform || stage.schedule;
-}
-
 /// What a stage declares, and its place among stages that are free to run in any order.
 struct Declared {
   StageKind kind;
@@ -25,7 +21,7 @@ struct Declared {
 };
 
 Declared declared(const Stage& stage, size_t place_before) {
-  if (is_function(stage)) {
+  if (!stage.is_built_in()) {
     return {stage.kind, stage.needs, stage.gives, stage.needs.empty() && stage.gives.empty(),
             false,      place_before};
   }

@@ -49,8 +49,8 @@ std::string no_op_option_of(const Stage& stage) {
 }
 
 /// Returns the reason for a stage that changed nothing and gave no reason itself.
-std::string reason_of(const Stage& stage, bool built_in, const Graph& graph) {
-  if (!built_in) {
+std::string reason_of(const Stage& stage, const Graph& graph) {
+  if (!stage.is_built_in()) {
     return fmt::format(
         "the stage's function changed nothing in the {} (call ctx:skip(why) to give a reason)",
         stage.kind == StageKind::kSchedule ? "schedule" : "graph");
@@ -120,11 +120,9 @@ StageReport report_of(const Stage& stage, const StageChanges& changes,
                                                        : fmt::format("'{}': {}", d.op, d.why));
   }
   if (report.changed || !report.without_effect.empty()) return report;
-  const bool built_in = !stage.transform && !stage.schedule;
-  if (built_in) report.no_op_option = no_op_option_of(stage);
+  if (stage.is_built_in()) report.no_op_option = no_op_option_of(stage);
   if (!report.no_op_option.empty()) return report;
-  report.without_effect.push_back(said.empty() ? reason_of(stage, built_in, graph)
-                                               : said.back().why);
+  report.without_effect.push_back(said.empty() ? reason_of(stage, graph) : said.back().why);
   return report;
 }
 

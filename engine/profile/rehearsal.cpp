@@ -192,8 +192,9 @@ PlanSpec rehearsal_spec(const PlanSpec& target, bool emulated) {
   spec.system = {.name = "rehearsal",
                  .sync = {.bucket_bytes = kBucketBytes, .place = ReducePlace::kAfter}};
   for (const Stage& stage : target.system.stages) {
-    const bool built_in = !stage.transform && !stage.schedule;
-    if (built_in && builtin_pass(stage.name).rehearsed) spec.system.stages.push_back(stage);
+    if (stage.is_built_in() && builtin_pass(stage.name).rehearsed) {
+      spec.system.stages.push_back(stage);
+    }
   }
   spec.work = {};
   // With skewed routing, differences between ranks would be mistaken for jitter. A prediction

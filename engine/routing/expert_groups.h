@@ -9,6 +9,8 @@
 #include <span>
 #include <string_view>
 
+#include "engine/base/field.h"
+
 namespace moe {
 
 /// What of a token's scores in a group makes the group's score: the best one (DeepSeek-V2), or the
@@ -27,6 +29,16 @@ struct ExpertGroups {
 
   bool limits() const { return top < groups; }
 };
+constexpr auto fields_of(const ExpertGroups*) {
+  return field_table<ExpertGroups>(
+      field("groups", &ExpertGroups::groups,
+            "number of groups of neighbouring experts, of which a token chooses from few")
+          .from(1, 1e6),
+      field("top_groups", &ExpertGroups::top, "number of groups from which a token chooses")
+          .from(1, 1e6),
+      field("group_score", &ExpertGroups::score,
+            "by what groups are chosen: their best score, or the sum of their two best"));
+}
 
 /// Throws UserError, which begins with `who`, unless the groups divide the experts and `top` groups
 /// have at least k of them.

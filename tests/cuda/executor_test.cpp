@@ -77,7 +77,7 @@ TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
   model.k = 2;
   model.balance_loss = {0.5, "choices", true};
   model.z_loss = 0.25;
-  model.bias_rate = 0.01;
+  model.bias_balance.rate = 0.01;
   PlanSpec spec = spec_of(model, 2);
   spec.optimizer = Adamw{.lr = 0.1};
   check_emulated(spec, 3);

@@ -273,7 +273,7 @@ TEST_CASE(
     CHECK_THROWS_WITH(check(model, ranks), Catch::Contains(why));
   };
   fails(3, 12, 8, "model.ep = 3, allowed: a divisor of the 8 ranks");
-  fails(-1, 8, 8, "model.ep = -1, allowed: 0 to 8");
+  fails(-1, 8, 8, "model.ep = -1: must be from 1 to");
   fails(16, 16, 8, "model.ep = 16, allowed: 0 to 8");
   fails(4, 6, 8,
         "model.experts = 6 cannot be divided evenly over 4 ranks of an expert-parallel group");
@@ -299,9 +299,9 @@ TEST_CASE("the local loss is divided by the tokens of all ranks") {
 
 TEST_CASE("losses of routers stand behind the model's loss, with one all-reduce of counts") {
   Gpt2 model = gpt2(4, 128);
-  model.balance_loss = {0.01, "choices", true};
+  model.balance_loss = {.coefficient = 0.01, .over = BalanceLossSpec::Over::kAll};
   model.z_loss = 0.001;
-  model.bias_rate = 0.001;
+  model.bias_balance.rate = 0.001;
   const Graph graph = step_of(model, 4);
   for (const char* block : {"b1.moe.", "b3.moe."}) {
     const auto place = [&](const char* op) { return position(graph, std::string(block) + op); };
@@ -317,11 +317,11 @@ TEST_CASE("losses of routers stand behind the model's loss, with one all-reduce 
   CHECK(graph.op(graph.find_op("b1.moe.gate")).inputs[3] == graph.find_tensor("b1.gate.bias"));
   CHECK(states(model).size() == 2);
 
-  model.balance_loss = {0.01, "kept", true};
+  model.balance_loss = {0.01, BalanceLossSpec::Count::kKept, BalanceLossSpec::Over::kAll};
   std::map<std::string, int> counts = count_kinds(step_of(model, 4));
   CHECK(counts["expert_load"] == 4);
   CHECK(counts["balance_loss"] == 2);
-  model.balance_loss.over_all = false;
+  model.balance_loss.over = BalanceLossSpec::Over::kRank;
   CHECK(op_named(step_of(model, 4), "moe.load.all_reduce").phase == Phase::kUpdate);
   CHECK_FALSE(step_of(model, 4).find_op("moe.counts.all_reduce").valid());
   model.ep = 2;

@@ -140,7 +140,7 @@ TEST_CASE("AdamW touches seven tensors, a router loss its logits twice") {
   model.heads = 2;
   model.seq = 5;
   model.batch_per_device = 3;
-  model.balance_loss.coefficient = model.z_loss = model.bias_rate = 0.1;
+  model.balance_loss.coefficient = model.z_loss = model.bias_balance.rate = 0.1;
   Graph graph = build_forward(model, gate_spec(model), 2);
   add_backward_and_update(graph, Adamw{.lr = 0.1}, {});
   CHECK(work_of(graph, "wpe.adamw").bytes == 7 * 4 * (5 * 14));

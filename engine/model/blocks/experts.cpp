@@ -37,7 +37,7 @@ OpId route(ModelBuilder& b, TensorId x, TensorId gate_w, TensorId gate_b, const 
   b.begin_segment(Segment::kGate);
   std::vector<TensorId> inputs = {b.op("gate_logits", "moe.logits", {x, gate_w, gate_b}), b.ids()};
   TensorId bias;
-  if (o.choice_bias || b.spec().bias_rate > 0) {
+  if (o.choice_bias || b.spec().bias_balance.rate > 0) {
     bias = b.state("gate.bias", {b.spec().experts});
     inputs.insert(inputs.end(), {TensorId(), bias});
   }

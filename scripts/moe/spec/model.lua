@@ -15,75 +15,31 @@ local M = {}
 
 local mt = schema.class("model", "a model, for example moe.model.gpt2_moe {...}")
 
-M.BALANCE_LOSS = {
-  coefficient = { type = "number", lo = 0, hi = 1e6, required = true,
-    doc = "factor of E * sum of f[e] * P[e] in the loss, for each MoE layer" },
-  count = { type = "string", enum = { "first", "choices", "kept" }, default = "choices",
-    doc = "choices of which f[e] is expert e's share: the tokens' first choices, all k choices "
-      .. "before drops, or those that got a slot" },
-  over = { type = "string", enum = { "rank", "all" }, default = "rank",
-    doc = "tokens over which f and P are taken: each rank's own, or those of all ranks (one "
-      .. "all-reduce of counts per layer)" },
-}
+local declared = schema.declared "model"  -- ModelSpec of the engine
 
-M.BIAS_BALANCE = {
-  rate = { type = "number", lo = 0, hi = 1, default = 0.001,
-    doc = "by how much an expert's bias changes in a step" },
-}
-
-M.ROUTER = {
-  scores = { type = "string", enum = { "softmax", "sigmoid" },
-    doc = "the function that turns a token's router logits into scores" },
-  weight = { type = "string", enum = { "prob", "renorm", "one" },
-    doc = "weight of an expert's output: its score, the score divided by the sum of the chosen "
-      .. "experts' scores (softmax after the choice), or 1" },
-  scale = { type = "number", lo = 0, hi = 1e6, default = 1, doc = "factor of the weights" },
-  groups = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "number of groups of neighbouring experts, of which a token chooses from few" },
-  top_groups = { type = "integer", lo = 1, hi = 1e6, default = 1,
-    doc = "number of groups from which a token chooses" },
-  group_score = { type = "string", enum = { "max", "top2" }, default = "max",
-    doc = "by what groups are chosen: their best score, or the sum of their two best" },
-}
-
---- The fields of a model of any architecture.
-M.COMMON = {
-  name = { type = "string", doc = "the model's name in results; default: the architecture's" },
-  vocab = { type = "integer", lo = 2, hi = 1e7, default = 50257, doc = "size of the vocabulary" },
-  seq = { type = "integer", lo = 1, hi = 1e7, required = true, doc = "tokens per sequence" },
+--- The fields of a model of any architecture: those of the engine, some of which recipes write in
+--- another way, and those from which the engine's are computed.
+M.COMMON = schema.changed(declared, {
+  name = { doc = "the model's name in results; default: the architecture's" },
   batch = { type = "integer", lo = 1, hi = 1e8, doc = "sequences of all devices together" },
-  batch_per_device = { type = "integer", lo = 1, hi = 1e7, doc = "sequences per device" },
-  experts = { type = "integer", lo = 1, hi = 1e6, doc = "number of experts of a layer" },
   experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "number of experts per device" },
-  ep = { type = "integer", lo = 1, hi = 1e6,
-    doc = "size of an expert-parallel group, which holds every expert once; default: all devices"
-  },
-  gate = { type = "any", default = "switch", as = "string|moe.Gate",
-    doc = "a built-in gate's name or a gate policy" },
-  router = { type = M.ROUTER, doc = "how scores become choices and weights; scores and weight are "
-    .. "for gates that take a token's k best experts, others have their own" },
+  gate = { type = "any", as = "string|moe.Gate", doc = "a built-in gate's name or a gate policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate; a gate "
     .. "policy, and a built-in gate that does not take a token's best experts, choose by scores "
     .. "that follow it" },
-  k = { type = "integer", lo = 1, hi = 1e6,
-    doc = "choices per token, for gates that do not fix this number; default: 1" },
-  capacity_factor = { type = "number", lo = 1e-6, hi = 1e6,
-    doc = "f in an expert's capacity for a rank's N tokens, ceil(k f N / E) slots; default: 1.25" },
+  k = { doc = declared.k.doc .. "; default: 1" },
+  capacity_factor = { lo = 1e-6, doc = "f in an expert's capacity for a rank's N tokens, "
+    .. "ceil(k f N / E) slots; default: 1.25" },
   capacity = { type = "string", enum = { "none" },
     instead = function(value)
       return ("'none', or capacity_factor = %s for a bound"):format(schema.show(value))
     end,
     doc = "'none': no choice is dropped" },
-  rows_bound = { type = "number", lo = 1, hi = 1e6,
-    doc = "with capacity = 'none', where all-to-alls and experts work only on rows in use: the "
-      .. "room for rows at a device's experts, as a multiple of the tokens times k of the device; "
-      .. "a step with more rows fails; default: executed, 4; simulated, 1.25 times that of the "
-      .. "busiest device under the routing in the simulated steps, which for even choices is 1" },
-  balance_loss = { type = M.BALANCE_LOSS, doc = "auxiliary load-balance loss of the router" },
-  z_loss = { type = "number", lo = 0, hi = 1e6, default = 0,
-    doc = "factor of the mean of logsumexp(router logits)^2 in the loss, for each MoE layer" },
-  bias_balance = { type = M.BIAS_BALANCE,
-    doc = "balances experts by a bias per expert, without a loss" },
+  rows_bound = { doc = declared.rows_bound.doc .. "; default: executed, 4; simulated, 1.25 times "
+    .. "that of the busiest device under the routing in the simulated steps, which for even "
+    .. "choices is 1" },
+  bias_balance = { type = schema.changed(declared.bias_balance.type, {
+    rate = { default = 0.001 } }) },
   fill = { type = "number", lo = 1e-6, hi = 1,
     doc = "share of capacity slots that hold a token, for plans and, where the model has no "
       .. "routing, for simulations; default: that of the gate on even scores" },
@@ -91,7 +47,12 @@ M.COMMON = {
     doc = "element type (with bf16, parameters and gates stay f32; tf32: f32 numbers, multiplied "
       .. "as TF32 where a simulated device has a rate of it); default: f16 on a cluster, f32 on "
       .. "CPU ranks" },
-}
+})
+-- Their defaults depend on other fields, on the architecture or on where the model runs.
+for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capacity_factor",
+  "rows_bound" } do
+  M.COMMON[name] = schema.optional(M.COMMON[name])
+end
 
 -- Pairs of fields that exclude each other: exactly one is given of the pairs of batch and experts,
 -- at most one of capacity and capacity_factor. Where M.override sets one of a pair, it removes the
@@ -207,14 +168,10 @@ function M.override(model, changes, path, at)
   return make(model.architecture, schema.merged(t, changes), path, at)
 end
 
--- The fields that policies see of every model, in addition to those of its architecture.
-local SIZES = schema.picked(M.COMMON, { "name", "vocab", "seq", "batch_per_device", "experts",
-  "gate", "k", "capacity_factor" })
-
 --- Returns the specification of a plan of the model for `devices` devices, as far as it follows
---- from the model: { model = its fields, seen = those that policies see, build = function(b, o),
---- architecture = its name, tensors = as in an architecture, gate = the gate's policy or nil }.
---- dtype: the element type if the model does not give one.
+--- from the model: { model = its fields, which policies see, build = function(b, o), architecture =
+--- its name, tensors = as in an architecture, gate = the gate's policy or nil }. dtype: the element
+--- type if the model does not give one.
 function M.resolve(model, devices, dtype)
   local function split(total, what, ranks)
     local rows = model[total]
@@ -238,23 +195,16 @@ function M.resolve(model, devices, dtype)
   end
   local policy = type(model.gate) == "table" and model.gate or nil
   local arch = model.architecture
-  local own = arch.options(model)
-  local resolved = schema.merged(own, {
-    name = model.name, vocab = model.vocab, seq = model.seq, ep = ep,
-    batch_per_device = split("batch", "sequences", devices),
-    experts = split("experts", "experts", ep) * ep,
-    gate = policy and policy.name or model.gate, k = model.k,
-    capacity_factor = model.capacity and 0 or model.capacity_factor or 1.25,
-    rows_bound = model.rows_bound,
-    router = model.router, balance_loss = model.balance_loss, z_loss = model.z_loss,
-    bias_balance = model.bias_balance,
-    dtype = model.dtype or dtype,
-  })
+  local resolved = arch.options(model)
+  for name in pairs(declared) do resolved[name] = model[name] end
+  resolved.ep, resolved.dtype = ep, model.dtype or dtype
+  resolved.batch_per_device = split("batch", "sequences", devices)
+  resolved.experts = split("experts", "experts", ep) * ep
+  resolved.gate = policy and policy.name or model.gate
+  resolved.capacity_factor = model.capacity and 0 or model.capacity_factor
+    or declared.capacity_factor.default
   errors.call(model.at, core.check_model, resolved, devices)
-  local seen = schema.merged(own, {})
-  for name in pairs(SIZES) do seen[name] = resolved[name] end
-  return { model = resolved, seen = seen, build = arch.build, architecture = arch.name,
-    tensors = arch.tensors, gate = policy }
+  return { model = resolved, build = arch.build, architecture = arch.name, tensors = arch.tensors, gate = policy }
 end
 
 --- Returns { parameters = { { name, elements, expert } }, all = number of parameters, active =
@@ -506,8 +456,8 @@ end
 M.constructors = schema.functions("moe.model", "model", constructors)
 
 -- The fields of a model that policies get; of another architecture than gpt2_moe those of its own.
-local SEEN = schema.changed(schema.merged(gpt2.fields, SIZES),
-  { gate = { as = "string", doc = "name of the gate" } })
+local SEEN = schema.changed(schema.merged(gpt2.fields, declared),
+  { gate = { doc = "name of the gate" }, dtype = M.COMMON.dtype })
 SEEN.attention, SEEN.fused_attention = nil, { type = "boolean",
   doc = "whether attention is one kernel" }
 schema.record("context model", "ctx.model", "sizes of the model, as policies get them", {}, SEEN)

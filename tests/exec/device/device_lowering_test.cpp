@@ -59,7 +59,7 @@ TEST_CASE("the reference model has its numbers with GELU in its products") {
 TEST_CASE("all that a model may have is rounded once, and trains with the same bits") {
   Gpt2 model = small_model("top_k", 2);
   model.k = 2;
-  model.balance_loss = {0.5, "choices", true};
+  model.balance_loss = {.coefficient = 0.5, .over = BalanceLossSpec::Over::kAll};
   model.z_loss = 0.25;
   model.fused_attention = false;
   PlanSpec spec = spec_of(model, 2, Precision::kBF16);

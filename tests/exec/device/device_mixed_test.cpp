@@ -44,9 +44,9 @@ void check_mixed(const PlanSpec& spec, int64_t steps) {
 TEST_CASE("all that a model may have trains with activations in bfloat16 on a device") {
   Gpt2 model = small_model("top_k", 2);
   model.k = 2;
-  model.balance_loss = {0.5, "choices", true};
+  model.balance_loss = {.coefficient = 0.5, .over = BalanceLossSpec::Over::kAll};
   model.z_loss = 0.25;
-  model.bias_rate = 0.01;
+  model.bias_balance.rate = 0.01;
   PlanSpec routed = mixed_spec(model, 2);
   routed.optimizer = Adamw{.lr = 0.1};
   check_mixed(routed, 2);

@@ -64,9 +64,9 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
 TEST_CASE("all that a model may have trains on a device: biases, router losses, AdamW, groups") {
   Gpt2 model = small_model("top_k", 2);
   model.k = 2;
-  model.balance_loss = {0.5, "choices", true};
+  model.balance_loss = {.coefficient = 0.5, .over = BalanceLossSpec::Over::kAll};
   model.z_loss = 0.25;
-  model.bias_rate = 0.01;
+  model.bias_balance.rate = 0.01;
   PlanSpec routed = spec_of(model, 2);
   routed.optimizer = Adamw{.lr = 0.1};
   const auto plan = make_plan(routed);

@@ -32,8 +32,10 @@ TEST_CASE("routers with losses and biases, and top-2 gates, train the same bits"
       model.fused_attention = precision == Precision::kF32;
       if (gate == std::string("top2")) model.k = 2;
       if (gate != std::string("expert_choice")) {
-        model.balance_loss = {.coefficient = 0.01, .count = "kept", .over_all = true};
-        model.bias_rate = 0.01;
+        model.balance_loss = {.coefficient = 0.01,
+                              .count = BalanceLossSpec::Count::kKept,
+                              .over = BalanceLossSpec::Over::kAll};
+        model.bias_balance.rate = 0.01;
       }
       model.z_loss = 0.001;
       PlanSpec spec = spec_of(model, 2, precision);

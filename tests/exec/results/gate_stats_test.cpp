@@ -34,7 +34,7 @@ double margin_of(const std::vector<float>& scores, const std::vector<float>& bia
 TEST_CASE("a gate's record is what its tensors hold, biases added for the margin") {
   for (const bool biased : {true, false}) {
     Gpt2 model = small_model();
-    if (biased) model.bias_rate = 0.01;
+    if (biased) model.bias_balance.rate = 0.01;
     const Graph graph = step_graph(spec_of(model, 2));
     const OpId op = gate_of(graph);
     Rng random(biased);

@@ -17,6 +17,8 @@ namespace {
 
 using Catch::Contains;
 using nlohmann::json;
+using Count = BalanceLossSpec::Count;
+using Over = BalanceLossSpec::Over;
 
 const json& golden() {
   static const json file = [] {
@@ -41,10 +43,12 @@ Gpt2 golden_model(const json& c) {
   m.k = c["k"];
   if (!c["balance_loss"].is_null()) {
     const json& balance = c["balance_loss"];
-    m.balance_loss = {balance["coefficient"], balance["count"], balance["over"] == "all"};
+    m.balance_loss = {balance["coefficient"],
+                      value_named<Count>("count", balance["count"].get<std::string>()),
+                      value_named<Over>("over", balance["over"].get<std::string>())};
   }
   m.z_loss = c["z_loss"];
-  m.bias_rate = c["bias_rate"];
+  m.bias_balance.rate = c["bias_rate"];
   return m;
 }
 
@@ -151,9 +155,9 @@ MoeStats one_step(int64_t ranks, bool over_all, RunResult* whole = nullptr) {
   Gpt2 model = small_model("top_k", 4 / ranks);
   model.k = 2;
   model.capacity_factor = 0;
-  model.balance_loss = {0.5, "choices", over_all};
+  model.balance_loss = {0.5, Count::kChoices, over_all ? Over::kAll : Over::kRank};
   model.z_loss = 0.25;
-  model.bias_rate = 0.01;
+  model.bias_balance.rate = 0.01;
   const auto plan = plan_of(spec_of(model, ranks, Precision::kF64));
   RunOptions options = options_of(*plan, over_all ? 4 : 1);
   options.train.keep_grad_norms = true;
@@ -200,20 +204,20 @@ int64_t sum_of(const std::vector<int64_t>& values) {
 
 TEST_CASE("what is counted: first choices, all choices, or those kept") {
   const int64_t ranks = 2, tokens = 2 * 8;
-  for (const char* count : {"first", "choices", "kept"}) {
+  for (const Count count : {Count::kFirst, Count::kChoices, Count::kKept}) {
     Gpt2 model = small_model("top_k", 2);
     model.k = 2;
     model.capacity_factor = 0.5;
-    model.balance_loss = {1.0, count, true};
+    model.balance_loss = {1.0, count, Over::kAll};
     const auto plan = plan_of(spec_of(model, ranks, Precision::kF64));
     const MoeStats stats = run_cpu(*plan, options_of(*plan, 1)).moe[0][0];
-    CAPTURE(count);
+    CAPTURE(name_of(count));
     CHECK(sum_of(stats.load) == ranks * tokens * 2);
     REQUIRE(stats.dropped > 0);
     CHECK(sum_of(stats.counts) == ranks * tokens * 2 - stats.dropped);
     // With scores that are nearly equal, E * sum of f * P is nearly the sum of f.
     const double kept = static_cast<double>(sum_of(stats.counts)) / (ranks * tokens * 2);
-    CHECK(stats.balance_loss == Approx(count == std::string("kept") ? kept : 1).margin(0.05));
+    CHECK(stats.balance_loss == Approx(count == Count::kKept ? kept : 1).margin(0.05));
   }
 }
 
@@ -231,7 +235,7 @@ TEST_CASE("a balance loss, and biases, keep loads nearer to each other than noth
   const auto trained = [](double coefficient, double rate) {
     Gpt2 model = small_model("switch", 8);
     model.balance_loss.coefficient = coefficient;
-    model.bias_rate = rate;
+    model.bias_balance.rate = rate;
     PlanSpec spec = spec_of(model, 2);
     spec.optimizer = Sgd{.lr = 0.01};
     const auto plan = plan_of(spec);
@@ -248,9 +252,9 @@ TEST_CASE("biases move the choice and leave the weights of the chosen experts as
   // One step moves every bias by the rate, whichever its size, to the side of the mean load.
   Gpt2 model = small_model("switch", 2);
   model.capacity_factor = 0;
-  model.bias_rate = 1e-12;
+  model.bias_balance.rate = 1e-12;
   const auto tiny = plan_of(spec_of(model, 2, Precision::kF64));
-  model.bias_rate = 0;
+  model.bias_balance.rate = 0;
   const auto none = plan_of(spec_of(model, 2, Precision::kF64));
   const RunResult a = run_cpu(*tiny, options_of(*tiny, 3)),
                   b = run_cpu(*none, options_of(*none, 3));
@@ -271,7 +275,7 @@ class TensorFile {
 
 PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
   Gpt2 model = small_model("switch", 4 / ranks);
-  model.bias_rate = bias ? 0.02 : 0;
+  model.bias_balance.rate = bias ? 0.02 : 0;
   PlanSpec spec = spec_of(model, ranks, Precision::kF64);
   spec.optimizer = Adamw{.lr = 0.01};
   return spec;
@@ -381,7 +385,7 @@ TEST_CASE("losses that do not fit the gate, or make no sense, are refused by nam
   check_refused(
       [](Gpt2& m) {
         m.gate = "expert_choice";
-        m.bias_rate = 0.1;
+        m.bias_balance.rate = 0.1;
       },
       "model.bias_balance: the gate 'expert_choice' lets experts choose");
   check_refused(
@@ -390,13 +394,8 @@ TEST_CASE("losses that do not fit the gate, or make no sense, are refused by nam
         m.z_loss = 0.1;
       },
       "model.z_loss: the gate 'random' does not choose experts by their scores");
-  check_refused(
-      [](Gpt2& m) {
-        m.balance_loss = {0.1, "all", false};
-      },
-      "model.balance_loss.count = 'all', allowed: first, choices, kept");
   check_refused([](Gpt2& m) { m.balance_loss.coefficient = -1; },
-                "model.balance_loss.coefficient = -1, allowed: 0 or a positive number");
+                "model.balance_loss.coefficient = -1: must be from 0 to");
   check_refused([](Gpt2& m) { m.z_loss = NAN; }, "model.z_loss = nan");
 }
 
