@@ -87,7 +87,7 @@ Schedule first_schedule(const Graph& graph, ReduceLane reduce_lane) {
   schedule.lanes.push_back({name_of(reduce_lane), LaneKind::kComm});
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (reduces(graph.def(op).collective)) schedule.lane_of[i] = own;
+    if (is_sync(graph.def(op).payload)) schedule.lane_of[i] = own;
   }
   return schedule;
 }

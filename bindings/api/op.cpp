@@ -51,8 +51,9 @@ int op_consumers(lua_State* L) {
 int op_attr(lua_State* L) {
   const auto [session, id] = check_op(L, 1);
   const Op& op = session->graph().op(id);
-  const auto found = op.attrs.find(luaL_checkstring(L, 2));
-  if (found == op.attrs.end()) return 0;
+  const Attrs attrs = all_attrs(op);
+  const auto found = attrs.find(luaL_checkstring(L, 2));
+  if (found == attrs.end()) return 0;
   if (const auto* text = std::get_if<std::string>(&found->second)) {
     push_text(L, *text);
   } else if (const auto* integer = std::get_if<int64_t>(&found->second)) {

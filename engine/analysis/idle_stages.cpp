@@ -12,9 +12,20 @@
 namespace moe {
 namespace {
 
-/// Passes that cut transfers into parts.
-constexpr std::array<std::string_view, 4> kCutters = {"capacity_pipeline", "pipemoe", "micro_ops",
-                                                      "partition"};
+/// Returns the built-in pass of this name; null: there is none.
+const PassDef* built_in(std::string_view stage) {
+  const std::vector<PassDef>& all = builtin_passes();
+  const auto pass =
+      std::find_if(all.begin(), all.end(), [&](const PassDef& p) { return p.name == stage; });
+  return pass != all.end() ? &*pass : nullptr;
+}
+
+/// Whether the stage cuts transfers into parts.
+bool gives_parts(std::string_view stage) {
+  const PassDef* const pass = built_in(stage);
+  return pass != nullptr &&
+         std::find(pass->gives.begin(), pass->gives.end(), Fact::kParts) != pass->gives.end();
+}
 
 /// Sets the lane, priority or chunk size of the op back to its value before `setting`.
 void undo(Schedule& schedule, const Setting& setting) {
@@ -84,10 +95,8 @@ std::string no_effect(const Graph& graph, const Schedule& schedule, const CostMo
 }
 
 bool forbids(const std::string& stage) {
-  const auto& passes = builtin_passes();
-  const auto pass =
-      std::find_if(passes.begin(), passes.end(), [&](const PassDef& p) { return p.name == stage; });
-  return pass != passes.end() && pass->forbids;
+  const PassDef* const pass = built_in(stage);
+  return pass != nullptr && pass->forbids;
 }
 
 /// Whether one replay with expected loads holds for all steps: no policy picks the next op of a
@@ -109,8 +118,7 @@ std::vector<IdleStage> idle_stages(const Graph& graph, const Schedule& schedule,
   const bool timed = cost != nullptr && cost->has_times() && steps_are_alike(graph, schedule);
   std::vector<IdleStage> idle;
   for (const StageReport& report : reports) {
-    const bool cuts = std::find(kCutters.begin(), kCutters.end(), report.name) != kCutters.end();
-    const bool could_cut = cuts && !report.changed;
+    const bool could_cut = !report.changed && gives_parts(report.name);
     for (const std::string& why : report.without_effect) {
       idle.push_back({report.name, why, could_cut});
     }

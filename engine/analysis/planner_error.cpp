@@ -55,7 +55,7 @@ Part part_of(const Graph& graph, OpId id) {
   if (def.payload == Payload::kShadows) return kCopies;
   if (def.payload == Payload::kShadowGradients) return kGradients;
   if (def.payload == Payload::kRows) {
-    const bool there = attr_string(op, "to") == "expert";
+    const bool there = op.rows.to_expert();
     return forward ? (there ? kThere : kBack) : (there ? kGradThere : kGradBack);
   }
   const bool computes = op.segment == Segment::kExpert && def.lane == LaneKind::kCompute;

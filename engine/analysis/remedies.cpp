@@ -323,8 +323,8 @@ std::vector<Remedy> Remedies::of_data(const Exposure& e) const {
   const auto advise = [&](std::string advice, Nanoseconds worth) -> std::vector<Remedy> {
     return {{std::move(advice), "another plan", false, nullptr, worth}};
   };
-  if (const Collective collective = graph_.def(e.op).collective; reduces(collective)) {
-    if (op.inputs.size() < 2 || collective == Collective::kAllGather) return {};
+  if (const Payload payload = graph_.def(e.op).payload; is_sync(payload)) {
+    if (op.inputs.size() < 2 || payload == Payload::kParameters) return {};
     return advise(fmt::format("smaller buckets: '{}' waits for {} gradients, the last of '{}' "
                               "(stage 'gradient sync')",
                               op.name, op.inputs.size(), graph_.tensor(op.inputs.back()).name),

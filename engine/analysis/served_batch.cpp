@@ -72,7 +72,7 @@ class Reader {
     if (def.moe == MoeOp::kPlaceExpected) layer.placed.add(span);
     if (def.moe == MoeOp::kFineTune) layer.tuned.add(span);
     if (def.payload != Payload::kRows) return;
-    if (attr_string(op, "to") == "expert") layer.there.add(span);
+    if (op.rows.to_expert()) layer.there.add(span);
     if (span.rank == 0) layer.a2a_ns += span.end - span.begin;
   }
 

@@ -26,7 +26,7 @@ Blocks blocks_of(const Graph& graph, const Op& op) {
 
 /// The share of the batch whose rows the op computes.
 double share(const Op& op) {
-  return attr_double(op, "share", 1);
+  return op.rows.share.value_or(1);
 }
 
 double ratio(int64_t a, int64_t b) {

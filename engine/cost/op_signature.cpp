@@ -56,7 +56,7 @@ std::string op_signature(const Graph& graph, OpId id) {
   for (const TensorId t : op.inputs) append_tensor(text, graph, t);
   text += " ->";
   for (const TensorId t : op.outputs) append_tensor(text, graph, t);
-  for (const auto& [name, value] : op.attrs) {
+  for (const auto& [name, value] : all_attrs(op)) {
     if (name == "first_token") continue;  // the place of a part does not affect its time
     text += ' ';
     text += name;

@@ -100,7 +100,7 @@ OpTimeAnswer by_links(const Cluster& cluster, Collective kind, double ranks, dou
 OpTimeAnswer collective_time(const Cluster& cluster, const OpTimeQuery& query, Collective kind,
                              const OpTables* tables) {
   const double ranks = query.sizes[0], bytes = query.sizes[1];
-  const auto own = query.collectives.find(reduces(kind) ? Collective::kAllReduce : kind);
+  const auto own = query.collectives.find(is_half(kind) ? Collective::kAllReduce : kind);
   if (own != query.collectives.end() && ranks == static_cast<double>(cluster.num_devices())) {
     const bool half = own->first != kind;
     const double ns = static_cast<double>(own->second.at(bytes)) / (half ? 2 : 1);

@@ -26,7 +26,7 @@ double full_occupancy(const Graph& graph, const Op& op) {
       const Tensor& rows = graph.tensor(t);
       const double slots = static_cast<double>(num_elements(rows.shape)) /
                            static_cast<double>(rows.dtype == DType::kI32 ? 1 : rows.shape.back()) *
-                           attr_double(op, "occupancy", 1);
+                           op.rows.occupancy;
       full = std::min(full, static_cast<double>(rows.stored_rows) / slots);
     }
   }
@@ -57,7 +57,7 @@ double most_occupancy(const Graph& graph, OpId op) {
   if (graph.def(op).collective != Collective::kNone) {
     return static_cast<double>(group_of(graph, graph.op(op)).size);
   }
-  return 1 / attr_double(graph.op(op), "occupancy", 1);
+  return 1 / graph.op(op).rows.occupancy;
 }
 
 }  // namespace
@@ -111,7 +111,7 @@ std::pair<std::string, WorkContext> ProfileCost::signature_of(const Graph& graph
     return {signature + fmt::format(" fill={:g}", fill), {.slot_occupancy = fill}};
   }
   return {signature + fmt::format(" each block={:g}", fill),
-          {.slot_occupancy = fill / attr_double(graph.op(op), "occupancy", 1)}};
+          {.slot_occupancy = fill / graph.op(op).rows.occupancy}};
 }
 
 Nanoseconds ProfileCost::measured_ns(const Graph& graph, OpId op, double fill) const {
@@ -179,7 +179,7 @@ Nanoseconds ProfileCost::alone_ns(const Graph& graph, OpId id, const RoutedWork&
     weights = weights_of(*routed.blocks, graph.tensor(op.inputs[0]).stored_rows > 0);
   } else if (counts_blocks(graph, op)) {
     // As without copies of experts: the slots of copies are empty.
-    const double holds = std::min(1.0, attr_double(op, "occupancy", 1) * std::max(1.0, fill));
+    const double holds = std::min(1.0, op.rows.occupancy * std::max(1.0, fill));
     weights = {{std::min(1.0, fill), holds}, {0, 1 - holds}};
   }
   return checked_ns(mean_ns(graph, id, weights), [&] {

@@ -157,7 +157,7 @@ std::string RooflineCost::algorithm(const Graph& graph, OpId op) const {
 std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
     const Graph& graph, OpId op, const RoutedWork& routed) const {
   const Collective collective = graph.def(op).collective;
-  const auto table = tables_.find(reduces(collective) ? Collective::kAllReduce : collective);
+  const auto table = tables_.find(is_half(collective) ? Collective::kAllReduce : collective);
   const int64_t size = group_of(graph, graph.op(op)).size;
   const bool whole = round_of(graph, graph.op(op)).of == 1;
   const double bytes = payload_bytes(graph, op, routed.work);

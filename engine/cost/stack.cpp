@@ -56,7 +56,7 @@ MaskProduct mask_product(const Graph& graph, const Op& op) {
     return static_cast<double>(num_elements(graph.tensor(id).shape));
   };
   const double columns = static_cast<double>(width);
-  const double in_slots = elements(slots) / columns * attr_double(op, "share", 1);
+  const double in_slots = elements(slots) / columns * op.rows.share.value_or(1);
   const double in_tokens = elements(*tokens) / columns;
   const auto element = static_cast<double>(dtype_bytes(graph.tensor(*tokens).dtype));
   const double mask = in_slots * in_tokens * element;

@@ -71,7 +71,7 @@ size_t CollectiveLayout<T>::received_at(int64_t sent_at) const {
 template <class T>
 void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
                                              const CollectiveMemory& memory, int64_t rank) {
-  to_expert_ = attr_string(op, "to") == "expert";
+  to_expert_ = op.rows.to_expert();
   // The shape [El,P*S,C,d] of the tensor on the experts' side.
   const Shape& shape = graph.tensor(to_expert_ ? op.outputs[0] : op.inputs[0]).shape;
   capacity_ = shape[2];
@@ -82,14 +82,13 @@ void CollectiveLayout<T>::lay_out_all_to_all(const Graph& graph, const Op& op,
   packed_ = in.stored_rows > 0;
   room_to_send_ = in.stored_rows;
   room_to_receive_ = out.stored_rows;
-  loose_ = packed_ || attr_int(op, "loose") != 0;
+  loose_ = packed_ || op.rows.loose;
   round_ = round_of(graph, op);
-  const bool irregular = attr_int(op, "irregular") != 0;
-  if (round_.of > 1 && !irregular) return lay_out_round(shape, round_);
+  if (round_.of > 1 && !op.rows.irregular) return lay_out_round(shape, round_);
   if (op.attrs.contains("residents")) return lay_out_placed(graph, op, memory);
   lay_out_pieces(shape, capacity_ * row_bytes_);
   pieces_.round = round_;
-  if (irregular) lay_out_counted(graph, op, memory, rank);
+  if (op.rows.irregular) lay_out_counted(graph, op, memory, rank);
 }
 
 /// Sets what set_sizes() reads in each step. In the steps of a two-step exchange on nodes of m
@@ -100,7 +99,7 @@ void CollectiveLayout<T>::lay_out_counted(const Graph& graph, const Op& op,
                                           const CollectiveMemory& memory, int64_t rank) {
   by_peer_ = memory.numbers(input_of(graph, op, Role::kCounts));
   by_group_ = memory.numbers(input_of(graph, op, Role::kRecvCounts));
-  part_ = op.attrs.contains("share");
+  part_ = op.rows.share.has_value();
   if (const TensorId begin = input_of(graph, op, Role::kBegin); begin.valid()) {
     begin_by_peer_ = memory.numbers(begin);
     begin_by_group_ = memory.numbers(input_of(graph, op, Role::kRecvBegin));
@@ -142,7 +141,7 @@ void CollectiveLayout<T>::lay_out_placed(const Graph& graph, const Op& op,
   begin_by_peer_ = i32(3);
   begin_by_group_ = i32(4);
   placement_ = i32(5);
-  part_ = op.attrs.contains("share");
+  part_ = op.rows.share.has_value();
   if (packed_) {
     batch_parts_ = num_elements(graph.tensor(op.inputs[1]).shape) / bounds_.experts;
   }

@@ -23,8 +23,8 @@ bool joined_by_rows(const Graph& graph, TensorId t) {
 /// share) or of the rows (attr cut, rounds), the rows of this part. Such an output is not checked.
 bool holds_rows_only(const Graph& graph, const Op& op, size_t output) {
   if (graph.tensor(op.outputs[output]).stored_rows > 0) return true;
-  if ((ops::is_cut(op) || attr_int(op, "loose") != 0) && !op.is_dw) return true;
-  if (!op.attrs.contains("share")) return false;
+  if ((op.rows.is_cut() || op.rows.loose) && !op.is_dw) return true;
+  if (!op.rows.share) return false;
   const OpDef& def = graph.def(op);
   return (def.rows_end != nullptr && def.rows_end(graph, op, output).valid()) ||
          joined_by_rows(graph, op.outputs[output]);

@@ -105,7 +105,7 @@ std::vector<std::pair<TensorId, TensorId>> autodiff(Graph& graph, TensorId loss)
     const bool arrived = std::any_of(outputs.begin(), outputs.end(),
                                      [&grads](TensorId t) { return grads[t.index()].valid(); });
     if (!arrived && id != loss_op && graph.def(id).loss == Loss::kNone) continue;
-    if (graph.op(id).attrs.contains("share")) {
+    if (graph.op(id).rows.share) {
       throw user_error(
           "op '{}' is one part of a batch (attribute 'share'), for which autodiff has no gradient; "
           "cut the batch after autodiff",

@@ -117,7 +117,7 @@ class Splitter {
     std::vector<TensorId> inputs;
     for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(part_of_input(op, i, p));
     const OpId made = graph_.add_op(graph_.def(op).name, fmt::format("{}.p{}", op.name, p),
-                                    std::move(inputs), op.attrs, op.phase);
+                                    std::move(inputs), all_attrs(op), op.phase);
     inherit(made, op);
     graph_.op(made).part = part_of_part(op, p, sizes_.size());
     for (size_t i = 0; i < op.outputs.size(); ++i) {

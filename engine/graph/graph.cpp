@@ -145,6 +145,7 @@ OpId Graph::add_op(std::string_view kind, std::string name, std::vector<TensorId
   op.name = std::move(name);
   op.kind = table_->kind(kind);
   op.inputs = std::move(inputs);
+  op.rows = take_row_use(attrs, op.name);
   op.attrs = std::move(attrs);
   op.phase = phase;
   check_inputs(*this, op);
@@ -210,6 +211,12 @@ const AttrValue* find_attr(const Op& op, std::string_view key) {
 }
 
 }  // namespace
+
+Attrs all_attrs(const Op& op) {
+  Attrs attrs = attrs_of(op.rows);
+  attrs.insert(op.attrs.begin(), op.attrs.end());
+  return attrs;
+}
 
 int64_t attr_int(const Op& op, std::string_view key, int64_t default_value) {
   const AttrValue* value = find_attr(op, key);

@@ -17,6 +17,7 @@
 
 #include "engine/base/ids.h"
 #include "engine/base/units.h"
+#include "engine/graph/row_use.h"
 
 namespace moe {
 
@@ -75,9 +76,6 @@ struct Tensor {
 /// Returns the number of elements that the storage of the tensor has.
 int64_t stored_elements(const Tensor& tensor);
 
-using AttrValue = std::variant<int64_t, double, std::string>;
-using Attrs = std::map<std::string, AttrValue>;
-
 class OpTable;
 struct OpDef;
 
@@ -89,7 +87,8 @@ struct Op {
   OpKind kind;                   // invalid: the op was removed; compact() drops it
   std::vector<TensorId> inputs;  // an invalid id is an optional input that is absent
   std::vector<TensorId> outputs;
-  Attrs attrs;
+  Attrs attrs;  // without those that are members of `rows`
+  RowUse rows;
   Phase phase = Phase::kForward;
   Segment segment = Segment::kEmbed;
   int32_t layer = -1;  // block index, -1 outside blocks
@@ -158,6 +157,8 @@ class Graph {
   std::vector<Tensor> tensors_;
 };
 
+/// Returns all attributes of the op, those of its RowUse among them, as add_op() takes them.
+Attrs all_attrs(const Op& op);
 int64_t attr_int(const Op& op, std::string_view key, int64_t default_value = 0);
 double attr_double(const Op& op, std::string_view key, double default_value = 0);
 std::string attr_string(const Op& op, std::string_view key, std::string default_value = "");

@@ -113,14 +113,13 @@ TensorKind usual_tensor_kind(Phase phase) {
 }
 
 Group group_of(const Graph& graph, const Op& op) {
-  const Group given = {attr_int(op, "group", 0), attr_int(op, "stride", 1)};
-  return resolve(given, graph.num_ranks, fmt::format("op '{}'", op.name));
+  return resolve(op.rows.group, graph.num_ranks, fmt::format("op '{}'", op.name));
 }
 
 Round round_of(const Graph& graph, const Op& op) {
-  const Round round = {attr_int(op, "round", 0), attr_int(op, "rounds", 1)};
+  const Round& round = op.rows.round;
   check(round, group_of(graph, op), fmt::format("op '{}'", op.name));
-  return attr_string(op, "to") == "source" ? round.reversed() : round;
+  return op.rows.to == RowUse::To::kSource ? round.reversed() : round;
 }
 
 Attrs group_attrs(const Group& group, int64_t num_ranks) {

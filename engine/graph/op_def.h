@@ -31,10 +31,9 @@ enum class Collective : uint8_t {
   kAllGather,
   kExperts
 };
-/// Whether it is an all-reduce or a half of one: what systems treat as a transfer of gradients.
-constexpr bool reduces(Collective c) {
-  return c == Collective::kAllReduce || c == Collective::kReduceScatter ||
-         c == Collective::kAllGather;
+/// Whether it is one of the two halves of an all-reduce.
+constexpr bool is_half(Collective c) {
+  return c == Collective::kReduceScatter || c == Collective::kAllGather;
 }
 /// What a collective carries.
 enum class Payload : uint8_t {
@@ -49,6 +48,10 @@ enum class Payload : uint8_t {
   kResidentGradients,  // gradients, summed over the devices where an expert is resident
   kResidents,          // experts that move to another device and stay there
 };
+/// Whether systems treat it as a transfer of gradients: all-reduces and their halves.
+constexpr bool is_sync(Payload p) {
+  return p == Payload::kGradients || p == Payload::kParameters;
+}
 
 /// The role of the op in an MoE layer, for ops that passes and executors need to find.
 enum class MoeOp : uint8_t {

@@ -225,6 +225,11 @@ class GraphParser {
       in.demand('}');
     }
     op.name = in.word("the op's name");
+    try {
+      op.rows = take_row_use(op.attrs, op.name);
+    } catch (const UserError& error) {
+      in.fail(fmt::format("attributes that fit: {}", error.what()));
+    }
     parse_op_flags(in, op);
     std::vector<TensorSpec> specs = infer(in, op);
     if (specs.size() != outputs.size()) {

@@ -44,9 +44,9 @@ std::string op_text(const Graph& graph, const Op& op) {
     text += (i > 0 ? ", " : "") + id_text(op.inputs[i]);
   }
   text += ")";
-  if (!op.attrs.empty()) {
+  if (const Attrs attrs = all_attrs(op); !attrs.empty()) {
     const char* before = " {";
-    for (const auto& [key, value] : op.attrs) {
+    for (const auto& [key, value] : attrs) {
       text += fmt::format("{}{}={}", before, key, attr_text(value));
       before = ", ";
     }

@@ -7,12 +7,11 @@ namespace moe::ops {
 namespace {
 
 bool to_expert(const Op& op) {
-  const std::string to = attr_string(op, "to");
-  if (to != "expert" && to != "source") {
-    throw user_error("op '{}' (all_to_all): attribute 'to' is '{}', allowed: expert, source",
-                     op.name, to);
+  if (op.rows.to == RowUse::To::kNowhere) {
+    throw user_error("op '{}' (all_to_all): attribute 'to' is missing, allowed: expert, source",
+                     op.name);
   }
-  return to == "expert";
+  return op.rows.to_expert();
 }
 
 int64_t local_experts(const Op& op, int64_t experts, int64_t ranks) {
@@ -55,8 +54,7 @@ std::vector<TensorSpec> infer_round(const Graph& g, const Op& op) {
 std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
   const int64_t ranks = group_of(g, op).size;
-  if (bounds.devices != ranks || attr_int(op, "irregular") == 0 || !has(op, 1) || !has(op, 2) ||
-      !has(op, 5)) {
+  if (bounds.devices != ranks || !op.rows.irregular || !has(op, 1) || !has(op, 2) || !has(op, 5)) {
     throw user_error(
         "op '{}' (all_to_all): with attribute 'residents' (a placement) it needs attributes "
         "'irregular' = 1 and 'devices' = {}, and inputs 1 (counts), 2 (recv_counts) and 5 "
@@ -76,11 +74,11 @@ std::vector<TensorSpec> infer_placed(const Graph& g, const Op& op) {
   const Shape& in = shape(g, op, 0);
   const Shape out = to_expert(op) ? Shape{bounds.slots(), ranks, in[1], in[2]}
                                   : Shape{bounds.experts, in[2], in[3]};
-  return {{out, arg(g, op, 0).dtype, stored_of(op)}};
+  return {{out, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
-  if (op.attrs.contains("rounds") && attr_int(op, "irregular") == 0) return infer_round(g, op);
+  if (op.rows.round.of > 1 && !op.rows.irregular) return infer_round(g, op);
   if (op.attrs.contains("residents")) return infer_placed(g, op);
   const int64_t ranks = group_of(g, op).size;
   const DType dtype = arg(g, op, 0).dtype;
@@ -91,10 +89,10 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     const int64_t sources = in.size() == 4 ? in[1] : 1;
     out = {local_experts(op, in[0], ranks), ranks * sources, in[in.size() - 2], in.back()};
   } else {
-    const int64_t sources = attr_int(op, "sources", 1);
+    const int64_t sources = std::max<int64_t>(1, op.rows.sources);
     expect_shape(g, op, 0, {kAny, ranks * sources, kAny, kAny});
     slots = {in[0] * ranks, in[2], in[3]};
-    if (op.attrs.contains("sources")) slots.insert(slots.begin() + 1, sources);
+    if (op.rows.sources > 0) slots.insert(slots.begin() + 1, sources);
     out = slots;
   }
   const Shape ends = row_ends_shape(slots[0], slots);
@@ -109,30 +107,30 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
         "neither",
         op.name);
   }
-  if (attr_int(op, "irregular") != 0 && (!has(op, 1) || !has(op, 2))) {
+  if (op.rows.irregular && (!has(op, 1) || !has(op, 2))) {
     throw user_error(
         "op '{}' (all_to_all): attribute 'irregular' = 1 needs inputs 1 (counts) and 2 "
         "(recv_counts)",
         op.name);
   }
-  return {{out, dtype, stored_of(op)}};
+  return {{out, dtype, op.rows.stored}};
 }
 
 /// Bytes that this rank sends, including those to itself; cost models divide by group members.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto bytes = static_cast<double>(g.bytes(op.inputs[0]));
-  if (attr_int(op, "irregular") == 0) return {.bytes = bytes};
-  return {.bytes = bytes * context.slot_occupancy * share_of(op) * slot_ratio_of(op)};
+  if (!op.rows.irregular) return {.bytes = bytes};
+  return {.bytes = bytes * context.slot_occupancy * share_of(op) * op.rows.occupancy};
 }
 
 /// Padded slots are cut along the capacity; counted rows (irregular) at the gate's row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
-  if (attr_int(op, "irregular") != 0) {
+  if (op.rows.irregular) {
     return {{{kRows, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}},
             {{kWhole, kRowEnds, kRowEnds, kWhole, kWhole, kWhole}, {kRows}}};
   }
   const int in = static_cast<int>(shape(g, op, 0).size()) - 2;
-  const int out = to_expert(op) || op.attrs.contains("sources") ? 2 : 1;
+  const int out = to_expert(op) || op.rows.sources > 0 ? 2 : 1;
   return {{{in, kWhole, kWhole, kWhole, kWhole}, {out}}};
 }
 
@@ -147,21 +145,21 @@ std::vector<AxisTuple> axes_counts(const Graph&, const Op&) {
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
-  Attrs attrs = op.attrs;
-  attrs["to"] = to_expert(op) ? "source" : "expert";
-  attrs.erase("sources");
-  if (stored_of(op) > 0) attrs["stored"] = arg(c.graph(), op, 0).stored_rows;
+  RowUse rows = op.rows;
+  rows.to = to_expert(op) ? RowUse::To::kSource : RowUse::To::kExpert;
+  if (rows.stored > 0) rows.stored = arg(c.graph(), op, 0).stored_rows;
   const Shape& slots = shape(c.graph(), op, 0);
-  if (to_expert(op) && slots.size() == 4) attrs["sources"] = slots[1];
+  rows.sources = to_expert(op) && slots.size() == 4 ? slots[1] : 0;
   std::vector<TensorId> inputs = {c.grad(op.outputs[0]), input_or_none(op, 1),
                                   input_or_none(op, 2)};
   if (has(op, 5)) {
     const PlacementBounds bounds = bounds_of(op);
-    attrs.erase("occupancy");
-    if (to_expert(op)) attrs["occupancy"] = slot_ratio_of(bounds);
+    rows.occupancy = to_expert(op) ? slot_ratio_of(bounds) : 1;
     inputs.resize(6);
     inputs[5] = op.inputs[5];
   }
+  Attrs attrs = attrs_of(rows);
+  attrs.insert(op.attrs.begin(), op.attrs.end());
   const OpId dx = c.emit("all_to_all", "dx", inputs, attrs);
   c.add(op.inputs[0], c.graph().out(dx));
 }
@@ -179,7 +177,7 @@ Work work_counts(const Graph& g, const Op& op, const WorkContext&) {
 }
 
 std::vector<size_t> counts(const Op& op) {
-  if (attr_int(op, "irregular") == 0) return {};
+  if (!op.rows.irregular) return {};
   return {1, 2, 3, 4, 5};
 }
 
@@ -206,7 +204,7 @@ const OpDef kAllToAll = {
     .axes = axes,
     .begins = {{.input = 3, .of_input = 1}, {.input = 4, .of_input = 2}},
     .rows_end = rows_end,
-    .only_used_rows = [](const Op& op) { return attr_int(op, "irregular") != 0; },
+    .only_used_rows = [](const Op& op) { return op.rows.irregular; },
     .host_inputs = counts};
 
 const OpDef kExchangeCounts = {

@@ -77,12 +77,12 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_rows(g, op, 0, shape(g, op, 1)[0], cols_of(dy));
   expect_index(g, op, 2, {kAny, kAny});
   const Shape& slots = shape(g, op, 2);
-  return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype, stored_of(op)}};
+  return {{{slots[0], slots[1], cols_of(dy)}, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
-  const double written = stored_of(op) > 0 ? context.slot_occupancy : 1;
+  const double written = op.rows.stored > 0 ? context.slot_occupancy : 1;
   return {.flops = context.slot_occupancy *
                    static_cast<double>(num_elements(g.tensor(op.outputs[0]).shape)),
           .bytes = slots * (written + context.slot_occupancy) +

@@ -18,7 +18,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
         "op '{}' (dispatch): attribute 'share' (one part of a batch) needs input 3, counts",
         op.name);
   }
-  return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype, stored_of(op)}};
+  return {{{slots[0], slots[1], cols_of(x)}, arg(g, op, 0).dtype, op.rows.stored}};
 }
 
 /// Reads the rows of tokens that have a slot; writes all slots, or only those in use if the op is
@@ -26,7 +26,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
   const auto slots = static_cast<double>(g.bytes(op.outputs[0]));
   const auto index = static_cast<double>(g.bytes(op.inputs[1]));
-  if (is_part(op) || stored_of(op) > 0) {
+  if (is_part(op) || op.rows.stored > 0) {
     return {.bytes = share_of(op) * context.slot_occupancy * (2 * slots + index)};
   }
   return {.bytes = slots * (1 + context.slot_occupancy) + index};

@@ -116,7 +116,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
     last = last && cols_of(shape(g, op, i)) == cols_of(shape(g, op, 0));
   }
   if (only_used(op)) return used_row_cuts(g, op, of_rows);
-  if (is_cut(op)) return {};
+  if (op.rows.is_cut()) return {};
   const int end = static_cast<int>(shape(g, op, 0).size()) - (last ? 0 : 1);
   std::vector<AxisTuple> tuples;
   for (int a = 0; a < end; ++a) {

@@ -61,7 +61,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
     return and_gelu(op, {{{kRows, kWhole, kWhole, kRowEnds, kWhole}, {kRows}},
                          {{kWhole, kWhole, kWhole, kRowEnds, kWhole}, {kRows}}});
   }
-  if (is_cut(op)) return {};
+  if (op.rows.is_cut()) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   return and_gelu(op, {{{last - 1, kWhole, kWhole, kWhole, kWhole}, {last - 1}},
                        {{kWhole, 1, 1, kWhole, kWhole}, {last}}});

@@ -16,11 +16,6 @@ inline bool only_used(const Op& op) {
   return rows == "used";
 }
 
-/// Attr loose=1: no op reads rows that are not in use, so their values are undefined.
-inline bool is_loose(const Op& op) {
-  return attr_int(op, "loose") != 0;
-}
-
 /// The blocks of a row tensor: one of `capacity` rows per expert and source rank.
 struct Blocks {
   int64_t experts, sources, capacity;
@@ -40,7 +35,7 @@ inline Blocks blocks_of(const Graph& g, const Op& op, size_t i) {
 
 /// Whether the op needs the number of rows in use: to compute only these, or its part of them.
 inline bool counts_rows(const Op& op) {
-  return only_used(op) || is_cut(op);
+  return only_used(op) || op.rows.is_cut();
 }
 
 /// Throws UserError unless input `counts` has one count per block of x, or is absent from an op
@@ -70,7 +65,7 @@ std::vector<size_t> counted(const Op& op) {
 
 /// The expected share of the rows that the op computes.
 inline double used_share(const Op& op, const WorkContext& context) {
-  return only_used(op) ? context.slot_occupancy * share_of(op) * slot_ratio_of(op) : share_of(op);
+  return only_used(op) ? context.slot_occupancy * share_of(op) * op.rows.occupancy : share_of(op);
 }
 
 /// Calls f(expert, first row, number of rows) for each run of rows to compute, in the order of
@@ -115,7 +110,7 @@ void for_each_run(const KernelCall<T>& c, const Blocks& b, const int32_t* counts
 template <class T>
 void zero_unused(const KernelCall<T>& c, T* y, const Blocks& b, const int32_t* counts,
                  int64_t cols) {
-  if (!only_used(c.op) || is_part(c.op) || is_loose(c.op) || b.packed) return;
+  if (!only_used(c.op) || is_part(c.op) || c.op.rows.loose || b.packed) return;
   const ExpertRowCut cut(c.graph, c.op, c.rank.rank, b.experts);
   for (int64_t i = 0; i < b.experts * b.sources; ++i) {
     const Rows unused = cut.of({counts[i], b.capacity}, i / b.sources, i % b.sources);

@@ -46,7 +46,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 /// along the rows in use.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) return used_row_cuts(g, op, {0});
-  if (is_cut(op)) return {};
+  if (op.rows.is_cut()) return {};
   const int rank = static_cast<int>(shape(g, op, 0).size());
   const int bias_rank = has(op, 1) ? static_cast<int>(shape(g, op, 1).size()) : 0;
   std::vector<AxisTuple> tuples;
@@ -80,7 +80,7 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(bias)) return;
   Attrs attrs;
   std::vector<TensorId> summed = {dx, c.grad(bias)};
-  if (is_loose(op) || is_cut(op)) {
+  if (op.rows.loose || op.rows.is_cut()) {
     attrs = rows;
     summed.push_back(op.inputs[2]);
   }

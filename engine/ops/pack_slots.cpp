@@ -14,7 +14,11 @@ constexpr size_t kChoiceSlotIn = 0, kCountsIn = 1, kBeginIn = 2;
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   expect_index(g, op, kChoiceSlotIn, {kAny, kAny});
   const int64_t experts = expect_attr(op, "experts", 1);
-  const int64_t capacity = expect_attr(op, "capacity", 1), stored = expect_attr(op, "stored", 1);
+  const int64_t capacity = expect_attr(op, "capacity", 1), stored = op.rows.stored;
+  if (stored < 1) {
+    throw user_error("op '{}': attribute 'stored' must be given, a whole number of at least 1",
+                     op.name);
+  }
   expect_index(g, op, kCountsIn, {experts});
   expect_index(g, op, kBeginIn, {experts});
   return {{shape(g, op, kChoiceSlotIn), DType::kI32}, {{experts, capacity}, DType::kI32, stored}};
@@ -31,7 +35,7 @@ void run(const KernelCall<T>& c) {
   const int64_t experts = c.in_shape(kCountsIn)[0];
   const int64_t first_choice = attr_int(c.op, "first_token") * choices[1];
   const BlockSizes sizes{experts, attr_int(c.op, "capacity"), 1, true};
-  if (!is_part(c.op)) std::fill_n(c.out_i32(1), attr_int(c.op, "stored"), -1);
+  if (!is_part(c.op)) std::fill_n(c.out_i32(1), c.op.rows.stored, -1);
   pack_slots(sizes, c.in_i32(kCountsIn), c.in_i32(kBeginIn),
              {c.in_i32(kChoiceSlotIn), static_cast<size_t>(num_elements(choices))}, first_choice,
              c.out_i32(0), c.out_i32(1));

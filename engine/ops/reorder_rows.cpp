@@ -26,27 +26,23 @@ Devices devices_of(const Op& op) {
   return {nodes, per_node, expect_attr(op, "experts", 1) / (nodes * per_node)};
 }
 
-bool to_expert(const Op& op) {
-  return attr_string(op, "to") == "expert";
-}
-
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Devices d = devices_of(op);
   const int64_t experts = expect_attr(op, "experts", 1);
   const int64_t blocks = d.nodes * d.per_node * d.slots;
-  expect_shape(g, op, 0, {to_expert(op) ? experts : blocks, kAny, kAny});
+  expect_shape(g, op, 0, {op.rows.to_expert() ? experts : blocks, kAny, kAny});
   expect_row_ends(g, op, kCountsIn, {experts});
   expect_row_ends(g, op, kSentIn, {blocks});
   expect_row_ends(g, op, kBeginIn, {experts});
   if (has(op, kPlacementIn)) expect_placement(g, op, kPlacementIn, bounds_of(op));
   Shape out = shape(g, op, 0);
-  out[0] = to_expert(op) ? blocks : experts;
+  out[0] = op.rows.to_expert() ? blocks : experts;
   return {rows_like(arg(g, op, 0), out)};
 }
 
 /// Each row in use is read once and written once.
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  const TensorId slots = to_expert(op) ? op.inputs[0] : op.outputs[0];
+  const TensorId slots = op.rows.to_expert() ? op.inputs[0] : op.outputs[0];
   return {.bytes = 2 * context.slot_occupancy * share_of(op) * static_cast<double>(g.bytes(slots))};
 }
 
@@ -56,7 +52,7 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
 }
 
 TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[to_expert(op) ? kSentIn : kCountsIn];
+  return op.inputs[op.rows.to_expert() ? kSentIn : kCountsIn];
 }
 
 void gradient(GradContext& c, OpId) {
@@ -64,8 +60,8 @@ void gradient(GradContext& c, OpId) {
   if (!c.needs(op.inputs[0])) return;
   std::vector<TensorId> inputs = op.inputs;
   inputs[0] = c.grad(op.outputs[0]);
-  Attrs attrs = op.attrs;
-  attrs["to"] = to_expert(op) ? "source" : "expert";
+  Attrs attrs = all_attrs(op);
+  attrs["to"] = op.rows.to_expert() ? "source" : "expert";
   c.add(op.inputs[0], c.graph().out(c.emit("reorder_rows", "dx", inputs, attrs)));
 }
 
@@ -127,9 +123,9 @@ void move_part(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
         at_slots[static_cast<size_t>(m.block)].row_0 + m.at_slot + rows.begin - m.at_expert.begin;
     auto* const out = reinterpret_cast<std::byte*>(c.out(0));
     const auto* const in = reinterpret_cast<const std::byte*>(c.in(0));
-    c.k.copy_2d(out + (to_expert(c.op) ? slot_row : expert_row) * width, width,
-                in + (to_expert(c.op) ? expert_row : slot_row) * width, width, width, rows.count(),
-                c.stream);
+    c.k.copy_2d(out + (c.op.rows.to_expert() ? slot_row : expert_row) * width, width,
+                in + (c.op.rows.to_expert() ? expert_row : slot_row) * width, width, width,
+                rows.count(), c.stream);
   }
 }
 

@@ -9,9 +9,8 @@
 namespace moe::ops {
 
 RowCut::RowCut(const Op& op) {
-  const auto found = op.attrs.find("cut");
-  if (found == op.attrs.end()) return;
-  const std::string& text = std::get<std::string>(found->second);
+  const std::string& text = op.rows.cut;
+  if (text.empty()) return;
   const char *at = text.data(), *const end = at + text.size();
   while (true) {
     Part part{};
@@ -46,7 +45,7 @@ Rows RowCut::of(Rows rows, int64_t slot_and_source) const {
 
 bool is_row_part(const Graph& graph, const Op& op) {
   // All-to-alls of padded slots have attrs rounds, too.
-  return is_cut(op) && (graph.def(op).payload != Payload::kRows || attr_int(op, "irregular") != 0);
+  return op.rows.is_cut() && (graph.def(op).payload != Payload::kRows || op.rows.irregular);
 }
 
 TensorId counts_of_rows(const Graph& graph, const Op& op) {
@@ -56,35 +55,27 @@ TensorId counts_of_rows(const Graph& graph, const Op& op) {
 }
 
 std::string nested_cut(const Op& op, int64_t part, int64_t parts) {
-  const std::string outer = attr_string(op, "cut");
+  const std::string& outer = op.rows.cut;
   return fmt::format("{}{}{}/{}", outer, outer.empty() ? "" : " ", part, parts);
 }
 
-namespace {
-
-Attrs take(const Op& op, std::initializer_list<const char*> names) {
-  Attrs attrs;
-  for (const char* const name : names) {
-    if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
-  }
-  return attrs;
-}
-
-}  // namespace
-
-Attrs cut_attrs(const Op& op) {
-  return is_cut(op) ? take(op, {"cut", "rounds", "round", "group", "stride"}) : Attrs();
+RowUse cut_of(const Op& op) {
+  if (!op.rows.is_cut()) return {};
+  return {.group = op.rows.group, .round = op.rows.round, .cut = op.rows.cut};
 }
 
 Attrs row_attrs(const Op& op) {
-  Attrs attrs = take(op, {"rows", "loose", "occupancy"});
-  attrs.merge(cut_attrs(op));
+  RowUse rows = cut_of(op);
+  rows.loose = op.rows.loose;
+  rows.occupancy = op.rows.occupancy;
+  Attrs attrs = attrs_of(rows);
+  if (op.attrs.contains("rows")) attrs["rows"] = op.attrs.at("rows");
   return attrs;
 }
 
 ExpertRowCut::ExpertRowCut(const Graph& graph, const Op& op, int64_t rank, int64_t slots)
     : cut_(op), last_source_(std::numeric_limits<int64_t>::max()) {
-  if (!is_cut(op)) return;
+  if (!op.rows.is_cut()) return;
   const Group group = group_of(graph, op);
   const Round round = round_of(graph, op);
   first_slot_ = group.place(rank) * slots;

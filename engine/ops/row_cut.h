@@ -41,10 +41,6 @@ class RowCut {
   std::vector<Part> parts_;
 };
 
-/// Whether the op is one part or one round of an op that works on counted rows.
-inline bool is_cut(const Op& op) {
-  return op.attrs.contains("cut") || op.attrs.contains("rounds");
-}
 /// Whether the op works on the rows of one part or one round, of counted rows.
 bool is_row_part(const Graph& graph, const Op& op);
 /// Returns the number of rows in use in each block of the op's output 0. Requires: is_row_part().
@@ -55,8 +51,8 @@ std::string nested_cut(const Op& op, int64_t part, int64_t parts);
 /// rows it computes (rows, loose, occupancy) and of which part or round (cut, rounds, group).
 Attrs row_attrs(const Op& op);
 
-/// Returns the attributes by which an op is a part along the rows in use or a round.
-Attrs cut_attrs(const Op& op);
+/// Returns what makes an op a part along the rows in use or a round: cut, round and group.
+RowUse cut_of(const Op& op);
 
 /// The rows of one part or round on the experts' side, [slots of a device, sources].
 class ExpertRowCut {

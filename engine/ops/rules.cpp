@@ -94,8 +94,7 @@ Attrs seq_attr(const Shape& shape) {
 }
 
 double share_of(const Op& op) {
-  return attr_double(op, "share", 1.0) * RowCut(op).share() /
-         static_cast<double>(attr_int(op, "rounds", 1));
+  return op.rows.share.value_or(1) * RowCut(op).share() / static_cast<double>(op.rows.round.of);
 }
 
 double io_bytes(const Graph& graph, const Op& op) {

@@ -80,27 +80,13 @@ inline DType stats_dtype(DType dtype) {
 /// or `default_value` when absent. Throws UserError when attr store is not bf16.
 DType stored_dtype(const Op& op, DType default_value);
 
-/// Whether the op is one part of the batch. A part reads and writes only its own rows; attr share
-/// is their expected share of the whole batch's rows.
+/// Whether the op is one part of the batch. A part reads and writes only its own rows.
 inline bool is_part(const Op& op) {
-  return op.attrs.contains("share");
+  return op.rows.share.has_value();
 }
 /// The expected share of rows of an op that is a part of the batch, a part along the rows in use
 /// (row_cut.h), a round, or all of these.
 double share_of(const Op& op);
-
-/// Attr stored, of an op that writes rows at another side or in another order than it reads them:
-/// the number of rows for which its output has room (Tensor::stored_rows); 0, the default: not
-/// packed.
-inline int64_t stored_of(const Op& op) {
-  return attr_int(op, "stored");
-}
-
-/// Attr occupancy, for ops on rows of a layer with a placement: the expected share of the expert
-/// slots that hold an expert, 0..1.
-inline double slot_ratio_of(const Op& op) {
-  return attr_double(op, "occupancy", 1.0);
-}
 
 /// Returns the bytes of the op's inputs and outputs, each counted once.
 double io_bytes(const Graph& graph, const Op& op);

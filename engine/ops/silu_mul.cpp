@@ -67,7 +67,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
 /// in use.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   if (only_used(op)) return used_row_cuts(g, op, {0});
-  if (is_cut(op)) return {};
+  if (op.rows.is_cut()) return {};
   const int last = static_cast<int>(shape(g, op, 0).size()) - 1;
   std::vector<AxisTuple> tuples;
   for (int a = 0; a < last; ++a) tuples.push_back({{a, kWhole, kWhole}, {a}});

@@ -29,7 +29,7 @@ std::string counted_by(const Graph& graph, OpId id) {
     return fmt::format("stage '{}', which places the experts",
                        attr_string(graph.op(other), "stage"));
   }
-  return attr_int(op, "irregular") != 0 ? "pass irregular_a2a" : "pass used_rows";
+  return op.rows.irregular ? "pass irregular_a2a" : "pass used_rows";
 }
 
 RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view what) {
@@ -38,7 +38,7 @@ RowsOrigin origin_of_rows(const Graph& graph, TensorId rows, std::string_view wh
     const std::vector<TensorId>& inputs = graph.op(at).inputs;
     if (carries(graph, at, Payload::kRows)) {
       const TensorId counts = input_of(graph, graph.op(at), Role::kCounts);
-      if (counts.valid() && attr_int(graph.op(at), "sources", 1) == 1) return {counts, at};
+      if (counts.valid() && graph.op(at).rows.sources <= 1) return {counts, at};
       throw user_error(
           "op '{}': its rows arrive by op '{}', one step of an all-to-all; list stages that count "
           "rows before hierarchical_a2a, which makes the steps",
@@ -86,15 +86,15 @@ void send_by_slot(Graph& graph, const ExchangedLayer& layer, const PlacementBoun
   for (const OpId id : {layer.there, layer.back}) {
     Op& op = graph.op(id);
     op.attrs.insert(attrs.begin(), attrs.end());
-    op.attrs["irregular"] = op.attrs["loose"] = int64_t{1};
-    if (id == layer.back) op.attrs["occupancy"] = slot_ratio;
+    op.rows.irregular = op.rows.loose = true;
+    if (id == layer.back) op.rows.occupancy = slot_ratio;
     op.inputs = {op.inputs[0], counts, rows, TensorId(), TensorId(), placement};
   }
   for (const OpId id : layer.experts) {
     Op& op = graph.op(id);
     op.attrs["rows"] = std::string("used");
-    op.attrs["loose"] = int64_t{1};
-    op.attrs["occupancy"] = slot_ratio;
+    op.rows.loose = true;
+    op.rows.occupancy = slot_ratio;
     set_input(graph, id, Role::kRecvCounts, rows);
   }
 }

@@ -15,8 +15,8 @@ bool same_op(const Graph& a, const Op& x, const Graph& b, const Op& y) {
   const auto same_tensor = [&](TensorId s, TensorId t) {
     return s.valid() == t.valid() && (!s.valid() || a.tensor(s).name == b.tensor(t).name);
   };
-  return x.kind == y.kind && x.attrs == y.attrs && x.inputs.size() == y.inputs.size() &&
-         x.outputs.size() == y.outputs.size() &&
+  return x.kind == y.kind && x.attrs == y.attrs && x.rows == y.rows &&
+         x.inputs.size() == y.inputs.size() && x.outputs.size() == y.outputs.size() &&
          std::equal(x.inputs.begin(), x.inputs.end(), y.inputs.begin(), same_tensor) &&
          std::equal(x.outputs.begin(), x.outputs.end(), y.outputs.begin(), same_tensor);
 }

@@ -44,13 +44,13 @@ void scatter(Graph& graph, OpId sum) {
 }
 
 /// Makes the update one of the rank's slice, with states of the shape of the slice of its gradient.
-void slice(Graph& graph, OpId update, const Attrs& group) {
+void slice(Graph& graph, OpId update, const Group& group) {
   Op& op = graph.op(update);
   const Shape shape = graph.tensor(op.inputs.back()).shape;
   for (const TensorId t : op.inputs) {
     if (graph.tensor(t).kind == TensorKind::kState) graph.tensor(t).shape = shape;
   }
-  op.attrs.insert(group.begin(), group.end());
+  op.rows.group = group;
   op.attrs[ops::kSliced] = int64_t{1};
 }
 
@@ -72,7 +72,7 @@ Graph zero(Graph graph, const PassContext& context) {
     if (is_update(graph, id)) last = i;
     const std::vector<OpId> updates = updates_behind(graph, id, readers);
     if (updates.empty()) continue;
-    const Attrs group = graph.op(id).attrs;
+    const Group group = graph.op(id).rows.group;
     scatter(graph, id);
     std::vector<TensorId> parameters;
     for (const OpId update : updates) {
@@ -80,7 +80,7 @@ Graph zero(Graph graph, const PassContext& context) {
       parameters.push_back(graph.op(update).inputs[0]);
     }
     gathers.push_back(graph.add_op(ops::kAllGather, fmt::format("all_gather.{}", gathers.size()),
-                                   parameters, group, Phase::kUpdate));
+                                   parameters, attrs_of(RowUse{.group = group}), Phase::kUpdate));
     graph.op(gathers.back()).segment = Segment::kUpdate;
   }
   if (gathers.empty()) {

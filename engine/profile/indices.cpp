@@ -49,7 +49,7 @@ struct Maps {
 
 /// Returns how many slots of an expert hold a token of this part of the batch.
 int64_t used_places(const Op& op, const WorkContext& context, int64_t capacity) {
-  return std::llround(attr_double(op, "share", 1) * context.slot_occupancy *
+  return std::llround(op.rows.share.value_or(1) * context.slot_occupancy *
                       static_cast<double>(capacity));
 }
 
@@ -113,7 +113,7 @@ std::vector<int32_t> packed_counts(const Op& op, const Tensor& rows, int64_t n,
   const int64_t blocks = blocks_in(rows), parts = n / blocks;
   const double even =
       context.slot_occupancy * static_cast<double>(blocks * rows.shape[rows.shape.size() - 2]);
-  const auto total = static_cast<int64_t>(attr_double(op, "share", 1) *
+  const auto total = static_cast<int64_t>(op.rows.share.value_or(1) *
                                           std::min(even, static_cast<double>(rows.stored_rows)));
   std::vector<int32_t> counts;
   for (int64_t part = 1; part <= parts; ++part) {
@@ -128,8 +128,7 @@ std::vector<int32_t> packed_counts(const Op& op, const Tensor& rows, int64_t n,
 /// those of each part of the batch one after the other.
 std::vector<int32_t> counts_of_blocks(const Graph& graph, const Op& op, int64_t n,
                                       const WorkContext& context) {
-  const TimedRows timed =
-      timed_rows(graph, op, context.slot_occupancy * attr_double(op, "occupancy", 1));
+  const TimedRows timed = timed_rows(graph, op, context.slot_occupancy * op.rows.occupancy);
   const int64_t blocks = blocks_in(graph.tensor(op.inputs[0])), parts = n / blocks;
   const int64_t sources = blocks / timed.slots;
   std::vector<int32_t> counts;
@@ -236,7 +235,7 @@ std::vector<int32_t> index_values(const Graph& graph, OpId id, size_t input,
       if (packed.valid()) {
         return packed_counts(op, graph.tensor(packed), static_cast<int64_t>(n), context);
       }
-      if (ops::stored_of(op) > 0) return map_values(graph, op, role, context);  // numbers the slots
+      if (op.rows.stored > 0) return map_values(graph, op, role, context);  // numbers the slots
       const int64_t rows = used_places(op, context, capacity_of(graph, op));
       return std::vector<int32_t>(n, static_cast<int32_t>(rows));
     }

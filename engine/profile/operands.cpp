@@ -182,7 +182,7 @@ ProfileOperands::ProfileOperands(const Graph& graph, OpId op, const WorkContext&
 
 void ProfileOperands::rotate_parts(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
-  if (!op.attrs.contains("share") || def.axes == nullptr || def.begins.size() != 1) return;
+  if (!op.rows.share || def.axes == nullptr || def.begins.size() != 1) return;
   const BeginInput& begin = def.begins[0];
   const auto b = static_cast<size_t>(begin.input), e = static_cast<size_t>(begin.of_input);
   const std::vector<AxisTuple> ways = def.axes(graph, op);
@@ -192,7 +192,7 @@ void ProfileOperands::rotate_parts(const Graph& graph, const Op& op) {
   const auto* const ends = static_cast<const int32_t*>(static_cast<void*>(input_copies_[e].first));
   const std::vector<int32_t> rows(ends, ends + num_elements(graph.tensor(op.inputs[e]).shape));
   const int64_t most = *std::max_element(rows.begin(), rows.end());
-  const auto parts = std::llround(1 / attr_double(op, "share", 1));
+  const auto parts = std::llround(1 / *op.rows.share);
   if (most == 0) return;
   rotation_ = PartRotation{b, e, rows,
                            std::max<int64_t>(1, std::min<int64_t>(parts, x[x.size() - 2] / most)),

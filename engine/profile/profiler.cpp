@@ -115,7 +115,7 @@ class CollectiveCalls {
     const Collective collective = graph.def(op).collective;
     reduces_ = collective == Collective::kAllReduce;
     if (reduces_) return;
-    if (reduces(collective)) {
+    if (is_half(collective)) {
       const CollectiveMemory memory = {[this](TensorId t) { return at(t); }, {}, sizeof(float)};
       slices_ = [=, this, &graph] {
         return SliceExchange<float>(graph, op, memory, operands_.scratch(), all_.rank());
@@ -295,7 +295,7 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   // one counts. An op that gathers sends its whole input to each member and fills its whole output.
   const bool gathers = graph.def(op).payload == Payload::kLoads;
   const Bytes all = gathers ? out : std::min(in, out);
-  const bool irregular = attr_int(op, "irregular") != 0;
+  const bool irregular = op.rows.irregular;
   const double slot_occupancy = irregular ? work.slot_occupancy * ops::share_of(op) : 1.0;
   // Of packed rows, `all` is the room for the rows in use, and `slots` that for all slots.
   const bool packed = graph.tensor(op.inputs[0]).stored_rows > 0;
@@ -307,7 +307,7 @@ EvenExchange even_exchange(const Graph& graph, OpId id, const WorkContext& work,
   EvenExchange exchange;
   exchange.used =
       std::min(static_cast<Bytes>(slot_occupancy * static_cast<double>(slots)), all) / size * size;
-  const bool clears = !packed && !op.attrs.contains("share") && attr_int(op, "loose") == 0;
+  const bool clears = !packed && !op.rows.share && !op.rows.loose;
   exchange.unused = clears ? all - exchange.used : 0;
   const auto n = static_cast<size_t>(size);
   Pieces& pieces = exchange.pieces;

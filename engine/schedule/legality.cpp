@@ -290,7 +290,7 @@ void LegalityChecker::check_counts() const {
   for (size_t i = 0; i < graph_.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph_.op(id);
-    if (graph_.def(op).collective != Collective::kAllToAll || attr_int(op, "irregular") == 0) {
+    if (graph_.def(op).collective != Collective::kAllToAll || !op.rows.irregular) {
       continue;
     }
     const TensorId given = input_of(graph_, op, Role::kCounts);

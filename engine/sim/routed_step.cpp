@@ -15,7 +15,7 @@ namespace moe {
 namespace {
 
 bool is_irregular(const Graph& graph, OpId op) {
-  return carries(graph, op, Payload::kRows) && attr_int(graph.op(op), "irregular") != 0;
+  return carries(graph, op, Payload::kRows) && graph.op(op).rows.irregular;
 }
 
 /// Returns the number of rows in the tensor: the product of all dimensions except the last.
@@ -40,11 +40,6 @@ Hop to_expert(const Group& group, int64_t source, int64_t device) {
 Hop to_source(const Group& group, int64_t source, int64_t device) {
   const Hop there = to_expert(group, source, device);
   return {there.to, there.from};
-}
-
-/// Returns the round of an op in the direction to the experts; {0, 1} without attr rounds.
-Round round_at_sources(const Op& op) {
-  return {attr_int(op, "round", 0), attr_int(op, "rounds", 1)};
 }
 
 /// Whether the source at a place sends to the device at a place in this round.
@@ -164,7 +159,7 @@ void RoutedStep::add(OpId op) {
     rows_[layer].room = std::max(rows_[layer].room, received.stored_rows);
   } else {
     entry.side = side_of(graph_, graph_.op(op));
-    if (graph_.op(op).attrs.contains("rounds")) entry.round = round_of_experts(op, layer);
+    if (graph_.op(op).rows.round.of > 1) entry.round = round_of_experts(op, layer);
   }
   if (entry.exchange < 0) {
     (entry.side == Side::kSource ? rows_[layer].source_used : rows_[layer].experts_used) = true;
@@ -184,14 +179,13 @@ int32_t RoutedStep::layer_of(OpId op) const {
 int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
   const Op& op = graph_.op(id);
   const Tensor& slots = graph_.tensor(op.inputs[0]);
-  Exchange made{
-      .layer = layer,
-      .group = group_of(graph_, op),
-      .to_expert = attr_string(op, "to") == "expert",
-      .round = round_at_sources(op),
-      .row_bytes = ops::share_of(op) * static_cast<double>(round_at_sources(op).of) *
-                   static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
-      .places = std::llround(static_cast<double>(rows_of(slots)) * ops::slot_ratio_of(op))};
+  Exchange made{.layer = layer,
+                .group = group_of(graph_, op),
+                .to_expert = op.rows.to_expert(),
+                .round = op.rows.round,
+                .row_bytes = ops::share_of(op) * static_cast<double>(op.rows.round.of) *
+                             static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
+                .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy)};
   const auto same = [&](const Exchange& e) {
     return e.layer == layer && e.group == made.group && e.to_expert == made.to_expert &&
            e.round == made.round && e.row_bytes == made.row_bytes && e.places == made.places;
@@ -203,7 +197,7 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
 }
 
 int32_t RoutedStep::round_of_experts(OpId op, size_t layer) {
-  const Round round = round_at_sources(graph_.op(op));
+  const Round round = graph_.op(op).rows.round;
   const auto known = std::find_if(rounds_.begin(), rounds_.end(), [&](const RoundRows& r) {
     return r.layer == layer && r.round == round;
   });

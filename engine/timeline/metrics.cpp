@@ -209,9 +209,9 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
       rank.transfer.emplace_back(span.begin, span.end);
       rank.posted.emplace_back(span.post, span.end);
       all.add(span);
-      const Collective kind = graph.def(span.op).collective;
-      if (kind == Collective::kAllToAll) all_to_all.add(span);
-      if (reduces(kind)) all_reduce.add(span);
+      const OpDef& def = graph.def(span.op);
+      if (def.collective == Collective::kAllToAll) all_to_all.add(span);
+      if (is_sync(def.payload)) all_reduce.add(span);
     }
   }
   const Covered sums(ranks);

@@ -129,7 +129,7 @@ TEST_CASE("collectives in groups go by the closed form of all groups at once, ta
   CHECK(wire_bytes(g, a2a, {}) == 2'000'000);
   CHECK(wire_bytes(g, reduce, {}) == 4'000'000);
   CHECK(op_signature(g, a2a) != op_signature(g, whole));
-  g.op(a2a).attrs["group"] = int64_t{3};
+  g.op(a2a).rows.group.size = 3;
   CHECK_THROWS_WITH(cost.op_ns(g, a2a), Catch::Contains("op 'a': group = 3, stride = 2") &&
                                             Catch::Contains("divide the 4 ranks"));
 }

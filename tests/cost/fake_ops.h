@@ -20,7 +20,7 @@ inline std::vector<TensorSpec> infer(const Graph&, const Op& op) {
 }
 
 inline Work work(const Graph&, const Op& op, const WorkContext& context) {
-  const double share = attr_int(op, "irregular") != 0 ? context.slot_occupancy : 1.0;
+  const double share = op.rows.irregular ? context.slot_occupancy : 1.0;
   return {.flops = attr_double(op, "flops"),
           .bytes = share * attr_double(op, "bytes"),
           .matrix = attr_int(op, "gemm") != 0 ? gemm_of(1, 1, 1) : MatrixWork{}};

@@ -569,7 +569,7 @@ TEST_CASE("the simulator places and moves as the executor does") {
       for (size_t i = 0; i < 2; ++i) {
         for (const Span& span : both[i]->spans) {
           const Collective kind = plan->graph.def(span.op).collective;
-          if (kind != Collective::kExperts && attr_int(plan->graph.op(span.op), "irregular") == 0) {
+          if (kind != Collective::kExperts && !plan->graph.op(span.op).rows.irregular) {
             continue;
           }
           if (i == 1 && kind == Collective::kExperts) moved += span.bytes;

@@ -204,14 +204,14 @@ Graph ragged_step_graph(const PlanSpec& spec) {
   for (size_t i = 0, n = graph.num_ops(); i < n; ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.def(id).name != std::string_view("all_to_all")) continue;
-    if (attr_string(graph.op(id), "to") == "expert") {
+    if (graph.op(id).rows.to_expert()) {
       const OpId exchange =
           graph.add_op("exchange_counts", graph.op(id).name + ".counts", {graph.op(id).inputs[1]});
       received = graph.out(exchange);
     }
     graph.op(id).inputs.resize(2);
     graph.op(id).inputs.push_back(received);
-    graph.op(id).attrs["irregular"] = int64_t{1};
+    graph.op(id).rows.irregular = true;
   }
   graph = compact(graph);
   add_backward_and_update(graph, spec.optimizer, spec.system.sync);

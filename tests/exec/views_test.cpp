@@ -115,7 +115,7 @@ class Parts {
       if (now_and_then()) by_rows(op.outputs[4], counts_);
     } else if (kind == "dispatch" && now_and_then()) {
       by_rows(out, counts_);
-    } else if (kind == "all_to_all" && attr_string(op, "to") == "expert" && now_and_then() &&
+    } else if (kind == "all_to_all" && op.rows.to_expert() && now_and_then() &&
                op.inputs.size() > 2) {
       by_rows(out, op.inputs[2]);
     } else if (kind == "all_to_all" && now_and_then()) {
@@ -276,7 +276,7 @@ TEST_CASE("rows that no part made are looked at only where they are joined") {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     const Op& op = graph.op(id);
-    const bool is_part = op.attrs.contains("share");
+    const bool is_part = op.rows.share.has_value();
     const bool real = !op.outputs.empty() && graph.tensor(op.outputs[0]).dtype == DType::kF32;
     if (is_part && real) parts.push_back(id);
     if (is_part || is_view(graph, op)) CHECK(finite_operands(graph, op).empty());
@@ -285,7 +285,7 @@ TEST_CASE("rows that no part made are looked at only where they are joined") {
     }
   }
   REQUIRE(!parts.empty());
-  graph.op(parts[0]).attrs.erase("share");
+  graph.op(parts[0]).rows.share.reset();
   const auto plan = plan_of(spec, graph);
   RunOptions options = options_of(*plan, 1);
   options.test.poison = true;

@@ -15,7 +15,7 @@ using ops::Rows;
 ops::RowCut cut(const std::string& text) {
   Op op;
   op.name = "a2a";
-  op.attrs["cut"] = text;
+  op.rows.cut = text;
   return ops::RowCut(op);
 }
 

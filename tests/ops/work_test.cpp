@@ -112,7 +112,7 @@ TEST_CASE("an all-to-all carries all slots, an irregular one the expected share"
     CHECK(graph.def(id).collective == Collective::kAllToAll);
     CHECK(graph.def(id).lane == LaneKind::kComm);
     CHECK(work_of(graph, name, 0.25).bytes == bytes);
-    graph.op(id).attrs["irregular"] = int64_t{1};
+    graph.op(id).rows.irregular = true;
     CHECK(work_of(graph, name, 0.25).bytes == 0.25 * bytes);
   }
 }

@@ -29,10 +29,9 @@ std::map<std::string, Nanoseconds> begins_of(const Plan& plan) {
   for (const Span& span : test::simulate(plan).spans) {
     const Op& op = plan.graph.op(span.op);
     if (span.rank != 0 || op.layer != 1 || op.phase != Phase::kForward || op.part < 0) continue;
-    const std::string to = attr_string(op, "to");
     const std::string round = fmt::format("{}", op.part);
-    if (to == "expert") begins["S" + round] = span.begin;
-    if (to == "source") begins["R" + round] = span.begin;
+    if (op.rows.to_expert()) begins["S" + round] = span.begin;
+    if (op.rows.to == RowUse::To::kSource) begins["R" + round] = span.begin;
     if (op.name.find("fc1") != std::string::npos) begins["C" + round] = span.begin;
   }
   const Nanoseconds first = begins.at("S0");

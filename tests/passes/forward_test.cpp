@@ -30,7 +30,7 @@ TEST_CASE(
   const std::vector<OpId> producer = graph.producers();
   for (const OpId id : transfers) {
     const Op& op = graph.op(id);
-    CHECK(attr_int(op, "irregular") == 1);
+    CHECK(op.rows.irregular);
     CHECK(test::kind(graph, producer[op.inputs[1].index()]) == "gate");
     const OpId exchange = producer[op.inputs[2].index()];
     CHECK(test::kind(graph, exchange) == "exchange_counts");
@@ -97,7 +97,7 @@ TEST_CASE("a capacity that the degree does not divide is cut into lengths that d
   std::vector<int64_t> lengths;
   for (const OpId id : ops_of(plan->graph, "all_to_all")) {
     const Op& op = plan->graph.op(id);
-    if (op.layer == 1 && op.phase == Phase::kForward && attr_string(op, "to") == "expert") {
+    if (op.layer == 1 && op.phase == Phase::kForward && op.rows.to_expert()) {
       lengths.push_back(plan->graph.tensor(op.inputs[0]).shape[1]);
     }
   }

@@ -53,7 +53,7 @@ TEST_CASE("every all-to-all becomes a step in the node and a step between nodes,
     const OpId before = producer[op.inputs[0].index()];
     INFO(op.name);
     const bool first = test::kind(graph, before) != "all_to_all";
-    const bool to_expert = attr_string(op, "to") == "expert";
+    const bool to_expert = op.rows.to_expert();
     CHECK(group == (first == to_expert ? Group{2, 1} : Group{3, 2}));
     if (to_expert) CHECK((test::kind(graph, before) == "transpose_blocks") == first);
   }
@@ -115,7 +115,7 @@ TEST_CASE("irregular rows and their counts take the same steps, one exchange a g
     const Op& op = graph.op(id);
     INFO(op.name);
     REQUIRE(op.inputs.size() == 3);
-    CHECK(attr_int(op, "irregular") == 1);
+    CHECK(op.rows.irregular);
     const OpId received = producer[op.inputs[2].index()];
     CHECK(test::kind(graph, received) == "exchange_counts");
     CHECK(graph.op(received).inputs[0] == op.inputs[1]);

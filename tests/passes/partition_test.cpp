@@ -108,7 +108,7 @@ std::shared_ptr<const CostModel> growing_cost(uint64_t seed, double comm, double
     for (const TensorId t : op.outputs) {
       elements += static_cast<double>(num_elements(graph.tensor(t).shape));
     }
-    elements *= pieces(graph, op).empty() ? attr_double(op, "share", 1.0) : 0;
+    elements *= pieces(graph, op).empty() ? op.rows.share.value_or(1) : 0;
     const double rate = (comm_op ? comm : compute) * static_cast<double>(drawn % 500 + 500) / 1000;
     return 2 + static_cast<Nanoseconds>(elements * rate);
   });

@@ -51,7 +51,7 @@ size_t degree_of(const Plan& plan, int32_t layer) {
   size_t parts = 0;
   for (const OpId id : ops_of(plan.graph, "all_to_all")) {
     const Op& op = plan.graph.op(id);
-    parts += op.layer == layer && op.phase == Phase::kForward && attr_string(op, "to") == "expert";
+    parts += op.layer == layer && op.phase == Phase::kForward && op.rows.to_expert();
   }
   return parts;
 }
@@ -175,7 +175,7 @@ TEST_CASE("transfers leave in the order D_1..D_r, C_1..C_r, forward and backward
   for (const OpId id : plan->orders.lanes[1]) {
     const Op& op = plan->graph.op(id);
     if (plan->graph.def(id).collective != Collective::kAllToAll || op.layer != 1) continue;
-    order += fmt::format("{}{} ", attr_string(op, "to") == "expert" ? "D" : "C", op.part);
+    order += fmt::format("{}{} ", op.rows.to_expert() ? "D" : "C", op.part);
   }
   CHECK_THAT(order, Catch::StartsWith("D0 D1 D2 C0 C1 C2 D"));
   CHECK(order.size() == 36);  // and as many of the backward, whose gradients go out first

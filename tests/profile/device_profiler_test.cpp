@@ -53,7 +53,7 @@ std::set<std::string> check_all_kinds(const PlanSpec& spec) {
     if (is_view(graph, op)) continue;
     std::string kind = graph.def(id).name;
     if (op.attrs.contains("gelu")) kind += " with gelu";
-    if (!kinds.insert(kind + (op.attrs.contains("share") ? " part" : "")).second) continue;
+    if (!kinds.insert(kind + (op.rows.share ? " part" : "")).second) continue;
     CAPTURE(op.name, kind);
     ProfileOptions options = quick_profile(graph.num_ranks);
     options.work = spec.work;

@@ -144,7 +144,7 @@ TEST_CASE(
     CHECK_FALSE(work_follows_occupancy(graph, op_of_kind(graph, kind)));
   }
   Graph irregular = graph;
-  irregular.op(op_of_kind(graph, "all_to_all")).attrs["irregular"] = int64_t{1};
+  irregular.op(op_of_kind(graph, "all_to_all")).rows.irregular = true;
   irregular.op(op_of_kind(graph, "expert_linear")).attrs["rows"] = "used";
   CHECK(work_follows_occupancy(irregular, op_of_kind(graph, "all_to_all")));
   CHECK(work_follows_occupancy(irregular, op_of_kind(graph, "expert_linear")));

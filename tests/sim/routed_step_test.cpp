@@ -103,7 +103,7 @@ TEST_CASE("what an irregular all-to-all moves is what the ranks send and receive
         REQUIRE(work != nullptr);
         REQUIRE(work->bytes != nullptr);
         const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
-        const bool there = attr_string(g.op(op), "to") == "expert";
+        const bool there = g.op(op).rows.to_expert();
         const int64_t row_bytes = 16 * 4;
         for (int64_t r = 0; r < 4; ++r) {
           const double out = static_cast<double>(row_bytes * of_source(kept, r));
@@ -176,7 +176,7 @@ TEST_CASE("the steps of a hierarchical exchange move each row by its place, then
   const Routed routed(g, 4, 7);
   int checked = 0;
   for (const OpId op : ops_of(g, "all_to_all")) {
-    const bool there = attr_string(g.op(op), "to") == "expert";
+    const bool there = g.op(op).rows.to_expert();
     const bool inside = group_of(g, g.op(op)).stride == 1;
     const ExpertCounts& kept = routed.kept[routed.layer_of(g, op)];
     std::vector<double> expected(16);

@@ -10,6 +10,7 @@
 #include "engine/ops/attention_shape.h"
 #include "engine/ops/rules.h"
 #include "engine/ops/swap_in.h"
+#include "engine/routing/gate.h"
 
 namespace moe {
 namespace {
@@ -93,8 +94,10 @@ bool is_gate(const Graph& graph, OpId op) {
 bool routes_on_device(const Graph& graph, OpId id) {
   if (!is_gate(graph, id)) return false;
   const Op& op = graph.op(id);
-  const std::string gate = attr_string(op, "gate");
-  const bool best = gate == "switch" || gate == "top_k" || gate == "top2" || gate == "top2_c1";
+  const std::vector<Gate>& gates = builtin_gates();
+  const bool best = std::any_of(gates.begin(), gates.end(), [&](const Gate& gate) {
+    return gate.fills_best && gate.name == attr_string(op, "gate");
+  });
   const int64_t experts = graph.tensor(op.inputs[0]).shape[1];
   const bool plain = !input_of(graph, op, Role::kBias).valid() && !op.attrs.contains("scale") &&
                      !op.attrs.contains("groups");

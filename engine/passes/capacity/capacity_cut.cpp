@@ -13,7 +13,7 @@ namespace moe {
 namespace {
 
 bool is_counted(const Graph& graph, OpId exchange) {
-  return attr_int(graph.op(exchange), "irregular") != 0;
+  return graph.op(exchange).rows.irregular;
 }
 
 /// Returns the ops from `first` to the all-to-all back to the source ranks, following the only
@@ -30,8 +30,7 @@ std::vector<OpId> chain_from(const Graph& graph, OpId first,
           "exactly one",
           stage, graph.op(chain.back()).name, next.size());
     }
-    if (carries(graph, next[0], Payload::kRows) &&
-        attr_string(graph.op(next[0]), "to") == "expert") {
+    if (carries(graph, next[0], Payload::kRows) && graph.op(next[0]).rows.to_expert()) {
       throw user_error(
           "stage '{}': op '{}' is followed by '{}', a second all-to-all step to the experts; list "
           "the stage that "
@@ -56,7 +55,7 @@ std::vector<CapacityChain> capacity_chains(const Graph& graph, const std::string
   std::vector<CapacityChain> chains;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId first(static_cast<int64_t>(i));
-    if (!carries(graph, first, Payload::kRows) || attr_string(graph.op(first), "to") != "expert") {
+    if (!carries(graph, first, Payload::kRows) || !graph.op(first).rows.to_expert()) {
       continue;
     }
     chains.push_back({chain_from(graph, first, readers, stage),

@@ -55,7 +55,7 @@ class Rounds {
     const Op op = graph_.op(id);
     std::vector<TensorId> inputs = op.inputs;
     inputs[0] = part;
-    more.insert(op.attrs.begin(), op.attrs.end());
+    more.merge(all_attrs(op));
     const OpId made = add(graph_.def(id), op, fmt::format(".p{}", j), inputs, more);
     graph_.op(made).part = static_cast<int32_t>(j);
     part = graph_.out(made);

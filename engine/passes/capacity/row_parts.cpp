@@ -82,7 +82,7 @@ class RowCutter {
     std::replace(inputs.begin(), inputs.end(), op.inputs[0], rows);
     Attrs attrs = parts_[p];
     attrs.merge(group_attrs(group_of(graph_, graph_.op(chain_[0])), graph_.num_ranks));
-    attrs.insert(op.attrs.begin(), op.attrs.end());
+    attrs.merge(all_attrs(op));
     const OpId made =
         add(graph_.def(id), op, fmt::format(".p{}", p), std::move(inputs), std::move(attrs));
     graph_.op(made).part = part_of_part(op, p, parts_.size());

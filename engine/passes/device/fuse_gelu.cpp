@@ -19,21 +19,9 @@ bool takes_gelu(const std::vector<Operand>& operands) {
 
 /// Returns whether both ops have the same attributes about the rows that they take.
 bool same_rows(const Op& a, const Op& b) {
-  const std::pair<const char*, AttrValue> usual[] = {{"rows", std::string("capacity")},
-                                                     {"loose", int64_t{0}},
-                                                     {"occupancy", 1.0},
-                                                     {"share", 0.0},
-                                                     {"cut", std::string()},
-                                                     {"rounds", int64_t{0}},
-                                                     {"round", int64_t{0}},
-                                                     {"first_token", int64_t{0}}};
-  return std::all_of(std::begin(usual), std::end(usual), [&](const auto& attribute) {
-    const auto value = [&](const Op& op) {
-      const auto found = op.attrs.find(attribute.first);
-      return found == op.attrs.end() ? attribute.second : found->second;
-    };
-    return value(a) == value(b);
-  });
+  return a.rows == b.rows &&
+         attr_string(a, "rows", "capacity") == attr_string(b, "rows", "capacity") &&
+         attr_int(a, "first_token") == attr_int(b, "first_token");
 }
 
 class Forward {

@@ -63,7 +63,7 @@ class Hierarchy {
                          context_.cluster.num_devices()));
     }
     const OpId maker = producer_[given_.op(id).inputs[0].index()];
-    if (op.attrs.contains("rounds")) {
+    if (op.rows.round.of > 1) {
       refuse(
           "is cut into rounds by fastermoe_pipeline: in a round each rank exchanges rows with one "
           "group of ranks, so there is nothing for hierarchical_a2a to gather inside a node first; "
@@ -106,15 +106,17 @@ class Hierarchy {
     return graph_.out(made);
   }
 
-  TensorId transfer(const Op& of, const char* step, std::vector<TensorId> inputs,
-                    const Group& group, Attrs more = {}) {
+  /// One step of transfer `of`, which sends `rows`. nodes: attribute nodes of the step in a node.
+  TensorId transfer(const Op& of, const char* step, std::vector<TensorId> inputs, RowUse rows,
+                    const Group& group, int64_t nodes = 0) {
+    rows.group = group;
     Attrs attrs = of.attrs;
     for (const char* const whole :
-         {"group", "experts", "devices", "residents", "shadows", "weighted", "by_source"}) {
+         {"experts", "devices", "residents", "shadows", "weighted", "by_source"}) {
       attrs.erase(whole);
     }
-    attrs.merge(group_attrs(group, graph_.num_ranks));
-    attrs.merge(more);
+    if (nodes > 0) attrs["nodes"] = nodes;
+    attrs.merge(attrs_of(rows));
     return add(ops::kAllToAll, of, step, std::move(inputs), std::move(attrs));
   }
 
@@ -123,31 +125,30 @@ class Hierarchy {
   void replace_transfer(OpId id) {
     const Steps s = steps_of(id);
     const Op op = graph_.op(id);
-    const bool irregular = attr_int(op, "irregular") != 0;
     // Inputs of the steps within a node and between nodes: the rows (set below), then the counts of
     // rows sent and received, if the all-to-all is irregular.
     std::vector<TensorId> near{TensorId()}, far{TensorId()};
-    Attrs near_attrs, far_attrs;
-    if (irregular) {
+    RowUse sent = op.rows;
+    int64_t nodes = 0;
+    if (op.rows.irregular) {
       const TensorId received = input_of(graph_, op, Role::kRecvCounts);
       const Counts counts = counts_of(op, received, s);
       near.insert(near.end(), {counts.sent, counts.in_node});
       far.insert(far.end(), {counts.in_node, received});
-      if (op.attrs.contains("cut")) near_attrs["nodes"] = s.nodes;
-      if (op.attrs.contains("residents")) {
-        near_attrs["occupancy"] = far_attrs["occupancy"] = ops::slot_ratio_of(ops::bounds_of(op));
-      }
+      if (!op.rows.cut.empty()) nodes = s.nodes;
+      if (op.attrs.contains("residents")) sent.occupancy = ops::slot_ratio_of(ops::bounds_of(op));
     }
     TensorId rows = op.inputs[0];
-    if (attr_string(op, "to") == "expert") {
+    if (op.rows.to_expert()) {
       near[0] = order(op, rows, s, near);
-      far[0] = transfer(op, ".intra", near, s.intra, near_attrs);
-      rows = transfer(op, ".inter", far, s.inter, far_attrs);
+      far[0] = transfer(op, ".intra", near, sent, s.intra, nodes);
+      rows = transfer(op, ".inter", far, sent, s.inter);
     } else {
       far[0] = rows;
-      far_attrs["sources"] = s.per_node;
-      near[0] = transfer(op, ".inter", far, s.inter, far_attrs);
-      rows = transfer(op, ".intra", near, s.intra, near_attrs);
+      RowUse gathered = sent;
+      gathered.sources = s.per_node;
+      near[0] = transfer(op, ".inter", far, gathered, s.inter);
+      rows = transfer(op, ".intra", near, sent, s.intra, nodes);
       rows = order(op, rows, s, near);
     }
     replaced_[given_.out(id).index()] = rows;
@@ -156,16 +157,15 @@ class Hierarchy {
 
   /// Adds the op that puts the rows in the order of the two steps, or back in the order of experts.
   TensorId order(const Op& op, TensorId rows, const Steps& s, const std::vector<TensorId>& near) {
-    const bool to_expert = attr_string(op, "to") == "expert";
-    if (attr_int(op, "irregular") == 0) {
+    const bool to_expert = op.rows.to_expert();
+    if (!op.rows.irregular) {
       return add(ops::kTransposeBlocks, op, ".order", {rows},
                  to_expert ? blocks(s.nodes, s.per_node) : blocks(s.per_node, s.nodes));
     }
-    Attrs attrs = {{"to", std::string(to_expert ? "expert" : "source")},
-                   {"nodes", s.nodes},
-                   {"per_node", s.per_node}};
+    Attrs attrs = attrs_of({.to = op.rows.to, .group = op.rows.group, .cut = op.rows.cut});
+    attrs.insert({{"nodes", s.nodes}, {"per_node", s.per_node}});
     for (const char* const name :
-         {"experts", "devices", "residents", "shadows", "weighted", "by_source", "cut", "group"}) {
+         {"experts", "devices", "residents", "shadows", "weighted", "by_source"}) {
       if (op.attrs.contains(name)) attrs[name] = op.attrs.at(name);
     }
     const TensorId counts = input_of(graph_, op, Role::kCounts);
@@ -204,7 +204,7 @@ class Hierarchy {
               op.name);
     const Op rows = graph_.op(maker);
     const auto count = [&](const char* what) {
-      Attrs attrs = rows.attrs;
+      Attrs attrs = all_attrs(rows);
       attrs["of"] = std::string(what);
       attrs["nodes"] = s.nodes;
       return add(ops::kSlotRows, rows, what[0] == 's' ? ".sent" : ".in_node", rows.inputs,

@@ -16,7 +16,7 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
   for (size_t i = 0; i < num_ops; ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (!carries(graph, id, Payload::kRows)) continue;
-    if (attr_int(graph.op(id), "irregular") != 0) {
+    if (graph.op(id).rows.irregular) {
       ++done_already;
       continue;
     }
@@ -29,7 +29,7 @@ Graph irregular_a2a(Graph graph, const PassContext& context) {
     const RowsOrigin origin = origin_of_rows(graph, graph.out(id), graph.op(id).name);
     const TensorId received = received_counts(graph, origin);
     Op& op = graph.op(id);
-    op.attrs["irregular"] = int64_t{1};
+    op.rows.irregular = true;
     set_input(graph, id, Role::kCounts, origin.counts);
     set_input(graph, id, Role::kRecvCounts, received);
   }

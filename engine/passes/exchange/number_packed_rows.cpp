@@ -33,7 +33,7 @@ class Numbering {
     for (size_t i = 0; i < given_.num_ops(); ++i) {
       const OpId id(static_cast<int64_t>(i));
       if (!given_.removed(id) && is(given_, id, MoeOp::kDispatch) &&
-          ops::stored_of(given_.op(id)) > 0) {
+          given_.op(id).rows.stored > 0) {
         dispatches[given_.op(id).layer] = id;
       }
     }
@@ -139,7 +139,7 @@ class Numbering {
       part.first_token = before.first_token + given_.tensor(before.choice_slot).shape[0];
     }
     const Shape& slots = given_.tensor(output_of(given_, dispatch, Role::kSlots)).shape;
-    const int64_t stored = ops::stored_of(dispatch);
+    const int64_t stored = dispatch.rows.stored;
     Attrs attrs = {{"experts", slots[0]}, {"capacity", slots[1]}, {"stored", stored}};
     if (one_of_several) {
       const auto choices = num_elements(given_.tensor(part.choice_slot).shape);

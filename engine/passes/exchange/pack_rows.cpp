@@ -41,11 +41,11 @@ OpsOnRows ops_on_rows(const Graph& graph, OpId dispatch) {
 /// else `at_experts`.
 void set_room(Graph& graph, OpId id, int64_t own, int64_t at_experts) {
   Op& op = graph.op(id);
-  if (is(graph, id, MoeOp::kDispatch)) op.attrs["stored"] = own;
+  if (is(graph, id, MoeOp::kDispatch)) op.rows.stored = own;
   if (!carries(graph, id, Payload::kRows)) return;
   // The first step of a two-step exchange back to the source still ends at another rank.
-  const bool ends_at_source = attr_string(op, "to") == "source" && attr_int(op, "sources", 1) == 1;
-  op.attrs["stored"] = ends_at_source ? own : at_experts;
+  const bool ends_at_source = !op.rows.to_expert() && op.rows.sources <= 1;
+  op.rows.stored = ends_at_source ? own : at_experts;
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ Graph pack_rows(Graph graph, const PassContext& context) {
     if (!padded.valid()) padded = on_rows.padded;
     for (const OpId op : ops) {
       if (carries(graph, op, Payload::kRows) || graph.op(op).attrs.contains("rows")) {
-        graph.op(op).attrs["loose"] = int64_t{1};
+        graph.op(op).rows.loose = true;
       }
     }
     if (ops.empty() || !dropless) continue;

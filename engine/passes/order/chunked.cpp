@@ -18,9 +18,8 @@ Schedule chunked(const Graph& graph, Schedule schedule, const PassContext& conte
   bool cut = false;
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    const Collective collective = graph.def(op).collective;
-    const bool sums = reduces(collective);
-    const bool exchanges = collective == Collective::kAllToAll;
+    const bool sums = is_sync(graph.def(op).payload);
+    const bool exchanges = graph.def(op).collective == Collective::kAllToAll;
     const bool wanted = which == "both"         ? sums || exchanges
                         : which == "all_reduce" ? sums
                                                 : exchanges;

@@ -40,7 +40,7 @@ Schedule fixed(const Graph& graph, Schedule schedule, const PassContext& context
   size_t next = 0;  // the first pair that begins after the all-reduce in program order
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (!reduces(graph.def(op).collective)) continue;
+    if (!is_sync(graph.def(op).payload)) continue;
     found = true;
     while (next < pairs.size() && pairs[next].first < op) ++next;
     if (next > 0) schedule.before(pairs[next - 1].last, op, context.stage, "after the pair");

@@ -32,7 +32,7 @@ std::vector<Block> placed_blocks(const Graph& graph) {
     if (!carries(graph, id, Payload::kRows) || op.phase == Phase::kRecompute) continue;
     Block& block = blocks[op.layer];
     const bool forward = op.phase == Phase::kForward;
-    if (attr_string(op, "to") == "expert") {
+    if (op.rows.to_expert()) {
       (forward ? block.there : block.grad_there).push_back(id);
     } else {
       (forward ? block.back : block.grad_back).push_back(id);
@@ -141,7 +141,7 @@ class Scheduler {
     const OpId to = gap.close.empty() ? OpId(static_cast<int64_t>(graph_.num_ops())) : gap.close[0];
     for (int64_t i = from.value; i < to.value; ++i) {
       const OpId op(i);
-      if (!reduces(graph_.def(op).collective)) continue;
+      if (!is_sync(graph_.def(op).payload)) continue;
       if (schedule_.lane_of[op.index()] != schedule_.lane_of[transfer.index()]) continue;
       if (!order_.path(op, transfer)) before(transfer, op, "before all-reduces of " + gap.beside);
     }

@@ -168,7 +168,7 @@ struct RangeCutter::Parts {
     std::vector<TensorId> inputs;
     for (const TensorId t : op.inputs) inputs.push_back(input(t, p));
     add_begins(op, p, inputs);
-    Attrs attrs = op.attrs;
+    Attrs attrs = all_attrs(op);
     if (counts_rows(op) && num() > 1) {
       attrs["share"] = static_cast<double>(sizes[p]) / static_cast<double>(cutter.batch_);
       attrs["first_token"] = first_row(p) * cutter.seq_;
@@ -225,7 +225,7 @@ struct RangeCutter::Parts {
       Attrs attrs = {{"parts", static_cast<int64_t>(pieces.size())}};
       // Parts of a view are in the storage of its inputs, which are joined and cleared themselves.
       if (!read || is_view(given(), op)) attrs["view"] = int64_t{1};
-      attrs.merge(ops::cut_attrs(op));
+      attrs.merge(attrs_of(ops::cut_of(op)));
       made =
           graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
     } else {

@@ -79,7 +79,7 @@ void Placer::check_free(OpId id) const {
   if (!carries(graph_, id, Payload::kRows)) return;
   const char* why = nullptr;
   if (op.part >= 0) why = "is one part of a cut all-to-all";
-  if (op.attrs.contains("rounds")) why = "is cut into rounds";
+  if (op.rows.round.of > 1) why = "is cut into rounds";
   if (group_of(graph_, op).size != graph_.num_ranks) {
     why = "exchanges rows among fewer than all ranks (model.ep)";
   }

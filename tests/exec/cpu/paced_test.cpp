@@ -181,8 +181,8 @@ TEST_CASE("with a pace the rank that gets all rows computes them while the other
   std::map<int32_t, Nanoseconds> waited;
   for (const Span& span : result.timelines[1].spans) {
     const Op& op = plan->graph.op(span.op);
-    const bool back = is_comm(*plan, span.op) && op.attrs.contains("to") &&
-                      attr_string(op, "to") == "source" && op.phase == Phase::kForward;
+    const bool back =
+        is_comm(*plan, span.op) && op.rows.to == RowUse::To::kSource && op.phase == Phase::kForward;
     if (back) waited[span.rank] += span.begin - span.post;
   }
   REQUIRE(waited.size() == 4);

@@ -189,8 +189,8 @@ TEST_CASE("with a capacity, rows that no op reads are not cleared") {
   const auto plan = make_plan(spec);
   CHECK(bytes_of_rows(*plan) == 0);
   for (const Op& op : plan->graph.ops()) {
-    const bool rows = op.attrs.contains("irregular") || attr_string(op, "rows") == "used";
-    if (rows) CHECK(attr_int(op, "loose") == 1);
+    const bool rows = op.rows.irregular || attr_string(op, "rows") == "used";
+    if (rows) CHECK(op.rows.loose);
   }
 }
 

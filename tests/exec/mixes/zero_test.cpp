@@ -61,7 +61,7 @@ TEST_CASE("a lane of the reductions' own takes both halves of what was an all-re
   spec.system.sync = {.bucket_bytes = 4096, .lane = ReduceLane::kOwn};
   const auto plan = plan_with_zero(spec, 1, {pass("priority")});
   for (size_t i = 0; i < plan->graph.num_ops(); ++i) {
-    if (!reduces(plan->graph.def(OpId(static_cast<int64_t>(i))).collective)) continue;
+    if (!is_sync(plan->graph.def(OpId(static_cast<int64_t>(i))).payload)) continue;
     CHECK(plan->schedule.lanes[plan->schedule.lane_of[i].index()].name == "comm_reduce");
   }
 }
@@ -102,7 +102,7 @@ TEST_CASE("a rank holds its share of the states, and sends no more than for an a
     Bytes bytes = 0;
     const RunResult result = run_cpu(plan, options_of(plan, 1));
     for (const Span& span : result.timelines[0].spans) {
-      if (reduces(plan.graph.def(span.op).collective)) bytes += span.bytes;
+      if (is_sync(plan.graph.def(span.op).payload)) bytes += span.bytes;
     }
     return bytes;
   };

@@ -123,7 +123,7 @@ TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
       sent[{span.op.value, span.rank}] += span.bytes;
     }
     for (const Span& span : simulated.timelines[step].spans) {
-      if (attr_int(plan->graph.op(span.op), "irregular") == 0) continue;
+      if (!plan->graph.op(span.op).rows.irregular) continue;
       CHECK(sent.at({span.op.value, span.rank}) == span.bytes);
       ++checked;
     }
