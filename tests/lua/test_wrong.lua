@@ -1,5 +1,4 @@
--- Recipes that are wrong in one way, which the library finds by itself; tests/bindings/wrong.lua
--- has those that the engine finds.
+-- Recipes that are wrong in one way; tests/bindings/wrong.lua has those that a training finds.
 local expect = require "expect"
 local test = require "test"
 
@@ -95,4 +94,26 @@ test("experiments that are not run, run twice, or of one name are refused at the
       .. "\ndtype = p.dtype } } end }", 3,
       "dtype: 'bf16' has no rate on V100-32GB (p3dn), which has f16, f32; give a type that" },
   })
+end)
+
+test("what only a plan shows to be wrong is refused by the engine", function()
+  local plan = MOE .. "local function plan(stages, gate) return moe.plan { cluster = "
+    .. "moe.cluster.p4de { nodes = 2 }, system = moe.system 'mine' (stages), model = "
+    .. "moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32, "
+    .. "batch_per_device = 2, experts_per_device = 2, gate = gate } } end\n"
+  expect.plans(plan .. "plan { moe.pass.fastermoe_pipeline {}, moe.pass.hierarchical_a2a {} }",
+    "op 'b1.moe.a2a_1.p0' is cut into rounds by fastermoe_pipeline",
+    "leave one of the two stages out")
+  local gate = plan .. "plan({ moe.pass.serial {} }, moe.policy.gate { name = 'g', "
+    .. "scope = 'token', weight = 'prob', k = 1, route = print, bound = function() %s end } {})"
+  expect.plans(gate:format "return 2147483647",
+    "gate 'g': bound() returned 2147483647 slots for each of",
+    "at most 2147483647 slots in all are allowed")
+  expect.plans(gate:format "", "gate 'g': bound() returned nil; return a whole number")
+  expect.plans(MOE .. [[return moe.experiment { name = "x", over = { seq = { 16, 2 } },
+    case = function(p) return { cluster = moe.cluster.p3dn { nodes = 1 }, systems = {
+      moe.system "raf" {}, moe.system "parts" { moe.pass.capacity_pipeline { degree = 2 } } },
+      model = moe.model.gpt2_moe { layers = 2, hidden = 64, heads = 4, seq = p.seq, vocab = 256,
+        batch_per_device = 1, experts_per_device = 1 } } end }]],
+    "recipe.lua:3: ", "a capacity of 1, so 1 to 1 is allowed (system 'parts', seq = 2)")
 end)

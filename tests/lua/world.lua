@@ -330,6 +330,14 @@ function M.run(text, args, mode, setup)
   return world
 end
 
+--- A setup: the engine plans, simulates and routes.
+function M.on_engine()
+  for _, name in ipairs { "choices", "loads", "plan", "result_in_turns", "run_in_turns",
+    "too_large_together", "trace_info", "trace_routing", "workload" } do
+    core[name] = real[name]
+  end
+end
+
 local left = {}  -- recipe -> what it leaves in a world without a setup
 
 --- The files that a recipe leaves in its output folder, as those of `folder`.
