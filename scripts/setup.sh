@@ -15,8 +15,7 @@ build_needs=(
   "libopenblas-dev module:openblas" "libsqlite3-dev header:sqlite3.h"
   "libnlopt-dev module:nlopt" "libjemalloc-dev module:jemalloc" "libopenmpi-dev -" "openmpi-bin -"
 )
-test_needs=("lua-check -" "clang-format -" "shellcheck -" "python3 command:python3"
-  "luajit command:luajit")
+test_needs=("lua-check -" "clang-format -" "shellcheck -" "python3 command:python3")
 
 say() { printf '%s\n' "$*" >&2; }
 

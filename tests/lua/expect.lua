@@ -31,6 +31,18 @@ function M.runs(text, args, mode, setup)
   return w
 end
 
+--- The recipe, which the engine plans and simulates, runs; or, if parts are given, fails with all
+--- of them in its message.
+function M.plans(text, ...)
+  local w = world.run(text, {}, "run", world.on_engine)
+  assert(w.error or select("#", ...) == 0, "no error was raised")
+  for _, part in ipairs { ... } do
+    assert(w.message:find(part, 1, true), ("expected '%s': %s"):format(part, w.message))
+  end
+  assert(not w.error or select("#", ...) > 0, w.message)
+  return w
+end
+
 function M.equal(got, expected, what)
   if type(got) == "table" and type(expected) == "table" then
     got, expected = world.encode(got), world.encode(expected)

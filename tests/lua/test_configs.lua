@@ -1,13 +1,9 @@
 -- Keys that a config.json leaves out: their values are those of the configuration classes of
 -- transformers 5.24, read from its classes; NULL is None there, null in JSON.
-local test = package.loaded.test
-local core = { null = {}, nearest = function() return "" end }
-package.loaded["moe.core"] = core
-package.loaded["moe.models.configs"] = nil
 local configs = require "moe.models.configs"
-package.loaded["moe.models.configs"], package.loaded["moe.core"] = nil, nil
+local test = require "test"
 
-local NULL = core.null
+local NULL = require("moe.core").null
 local ALL = { hidden_act = "silu", attention_dropout = 0, tie_word_embeddings = false,
   output_router_logits = false }
 local CLASSES = {

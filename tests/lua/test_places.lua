@@ -2,6 +2,7 @@
 local expect = require "expect"
 local locate = require "moe.base.locate"
 local test = require "test"
+local world = require "world"
 
 test("an unknown key is named with the nearest one, at its own line", function()
   expect.fails([[
@@ -87,12 +88,14 @@ local m = moe.model.gpt2_moe {
 end)
 
 test("errors of the core get the recipe's line, with the field's own where it is there", function()
-  expect.fails([[
+  expect.failed(world.run([[
 local moe = require "moe"
 local m = moe.model.gpt2_moe { layers = 2, hidden = 28,
   heads = 7, seq = 16, batch = 2, experts = 4, vocab = 256 }
 moe.train { model = m }
-]], 3, "model.heads: 7 is not liked")
+]], {}, "run", function(_, core)
+    core.check_model = function() error("model.heads: 7 is not liked", 0) end
+  end), 3, "model.heads: 7 is not liked")
   expect.fails(expect.HEAD .. [[
 local p = moe.plan { model = m, cluster = moe.cluster.p4de { nodes = 2 },
   system = moe.system "raf" {} }

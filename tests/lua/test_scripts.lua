@@ -17,7 +17,8 @@ test("a run's options reach the executor, with their defaults", function()
   expect.equal(o.data, { kind = "reference" })
   expect.equal({ o.executor, o.steps, o.precision, o.emulate_link, o.timeout_s },
     { "cpu", 4, "f64", true, 60 })
-  expect.equal(options_of("").data, { kind = "text", path = "corpus.txt", seed = 1 })
+  expect.equal(options_of("").data, { kind = "text", seed = 1,
+    path = require("moe.core").default_corpus() })
   expect.equal(options_of("text = '/any/where'").data.path, "/any/where")
 end)
 

@@ -4,103 +4,9 @@ local M = {}
 
 local RECIPE = "recipe.lua"
 
-local raw_pairs = pairs
+local real = require "moe.core"
 
---- pairs as the host has it: keys in order.
-function M.sorted_pairs(t)
-  local keys, n, kind, mixed = {}, 0, nil, false
-  for k in raw_pairs(t) do
-    n = n + 1
-    keys[n], kind, mixed = k, kind or type(k), mixed or kind ~= nil and type(k) ~= kind
-  end
-  -- Without a function that compares, sorting takes a fifth of the time.
-  table.sort(keys, mixed and function(a, b)
-    if type(a) == type(b) then return a < b end
-    return type(a) < type(b)
-  end or nil)
-  local i = 0
-  return function()
-    i = i + 1
-    return keys[i], keys[i] and rawget(t, keys[i])
-  end
-end
-
-local array_mt = {}
-
-function M.encode(v)
-  local kind = type(v)
-  if kind == "string" then return (("%q"):format(v):gsub("\\\n", "\\n")) end
-  if kind == "number" then return ("%.17g"):format(v) end
-  if kind == "boolean" then return tostring(v) end
-  assert(kind == "table", "no place in JSON: " .. kind)
-  local parts = {}
-  if #v > 0 or getmetatable(v) == array_mt then
-    for i, x in ipairs(v) do parts[i] = M.encode(x) end
-    for k in raw_pairs(v) do assert(type(k) == "number", "a list with a key: " .. tostring(k)) end
-    return "[" .. table.concat(parts, ",") .. "]"
-  end
-  for k, x in M.sorted_pairs(v) do
-    assert(type(k) == "string", "a key that is no text")
-    parts[#parts + 1] = M.encode(k) .. ":" .. M.encode(x)
-  end
-  return "{" .. table.concat(parts, ",") .. "}"
-end
-
--- A text of all plain values in `parts`, and of nothing else.
-local function key_of(parts)
-  if type(parts) ~= "table" then return type(parts) == "function" and "" or tostring(parts) end
-  local all = {}
-  for k, v in M.sorted_pairs(parts) do all[#all + 1] = tostring(k) .. "=" .. key_of(v) end
-  return "{" .. table.concat(all, ",") .. "}"
-end
-
---- Reads what encode() writes, by making it Lua.
-function M.decode(text)
-  local words = {}
-  local lua = text:gsub('\\.', function(c) return c == '\\"' and "\\034" or c end)
-  lua = lua:gsub('"([^"]*)"', function(word)
-    words[#words + 1] = word
-    return ("<%d>"):format(#words)
-  end)
-  lua = lua:gsub("%[", "{"):gsub("%]", "}"):gsub("<(%d+)>:", "[<%1>]=")
-  lua = lua:gsub("<(%d+)>", function(n) return '"' .. words[tonumber(n)] .. '"' end)
-  return assert(loadstring("return " .. lua))()
-end
-
--- As engine/base/names: a swap of neighbours counts as one.
-local function distance(a, b)
-  local d = {}
-  for i = 0, #a do
-    d[i] = { [0] = i }
-    for j = 1, #b do
-      if i == 0 then
-        d[0][j] = j
-      else
-        local same = a:sub(i, i) == b:sub(j, j)
-        d[i][j] = math.min(d[i - 1][j] + 1, d[i][j - 1] + 1, d[i - 1][j - 1] + (same and 0 or 1))
-        if i > 1 and j > 1 and a:sub(i, i) == b:sub(j - 1, j - 1)
-          and a:sub(i - 1, i - 1) == b:sub(j, j) then
-          d[i][j] = math.min(d[i][j], d[i - 2][j - 2] + 1)
-        end
-      end
-    end
-  end
-  return d[#a][#b]
-end
-
-local function nearest(name, names)
-  local best, least = "", math.max(1, math.floor(#name / 3)) + 1
-  for _, candidate in ipairs(names) do
-    local n = distance(name, candidate)
-    local short = #name <= 3 and #candidate <= 3
-    local plausible = (not short or name:sub(1, 1) == candidate:sub(1, 1))
-      and name:gsub("%d", "") ~= candidate:gsub("%d", "")
-    if n < least and plausible then best, least = candidate, n end
-  end
-  return best
-end
-
-local TABLES = require "tables"
+M.encode, M.decode, M.scripts_dir = real.json_encode, real.json_decode, real.scripts_dir
 
 -- Made-up times: a plain step takes 100, dW scheduling saves 20, partition 5, a cut at capacity 10
 -- at degree 4 and less at the others. A test may change them and the bytes: world.step_ms(spec, ms)
@@ -143,7 +49,7 @@ function Plan:simulate(options)
     total = self.world.routed_ms(total, options)
   end
   local out = times(self.world.step_ms and self.world.step_ms(self.spec, total) or total)
-  for _, row in ipairs(TABLES.metrics) do out[row.name] = out[row.name] or 0 end
+  for _, row in ipairs(real.table "metrics") do out[row.name] = out[row.name] or 0 end
   out.samples_ms, out.median_ms = { out.iteration_ms }, out.iteration_ms
   out.statistic = options and options.statistic == "median" and "median" or "mean"
   out.lower_bound_ms, out.sim_ms, out.peak_bytes = 0.5 * out.iteration_ms, 1, self:peak_bytes()
@@ -200,7 +106,7 @@ end
 function Plan:run(options)
   local world, name = self.world, self.spec.system.name
   world.executed[#world.executed + 1] = { spec = self.spec, options = options }
-  if world.fails_in == name then error({ kind = "run", message = "rank 1 is gone" }, 0) end
+  if world.fails_in == name then error(real.failure("run", "rank 1 is gone"), 0) end
   local out = { provenance = options.emulate_link and "emulated" or "measured", losses = {},
     samples_ms = {}, metrics = {}, moe = {}, ranks = {}, machine_state = {},
     digest = "0011223344556677", peak_bytes = 2 ^ 20, stop_reason = world.stop_reason,
@@ -230,77 +136,36 @@ function M.lines(text)
   return all
 end
 
-local of_recipe = setmetatable({}, { __mode = "k" })  -- function -> whether it is a recipe's
-
--- The innermost frame of the recipe.
-local function caller()
-  for level = 2, 200 do
-    local info = debug.getinfo(level, "f")
-    if not info then return nil end
-    local own = of_recipe[info.func]
-    if own == nil then
-      own = debug.getinfo(level, "S").source == "@" .. RECIPE
-      of_recipe[info.func] = own
-    end
-    local line = own and debug.getinfo(level, "l").currentline or 0
-    if line > 0 then return RECIPE, line end
-  end
-end
-
-local function make_core(world, args)
-  return {
-    version = "0", scripts_dir = M.scripts_dir, out_dir = "out", mode = "run", null = {},
+-- The program's core, except for what a test is to control: files, times, the machine and runs.
+local function fill(core, world, args)
+  for name, value in pairs(real) do core[name] = value end
+  for name, value in pairs {
+    out_dir = "out", version = "0", session = "made up",
     recipe = { name = RECIPE, path = "/" .. RECIPE, hash = "00" },
     args = { set = args.set or {}, executor = args.executor, ranks = args.ranks,
       trust = args.trust or false, cache = "cache.sqlite", workers = 1,
       sensitivity = args.sensitivity },
-    array = function(t) return setmetatable(t, array_mt) end,
     run_in_turns = in_turns, result_in_turns = result_in_turns,
     too_large_together = function() return world.too_large end,
-    clock = os.clock,
-    default_corpus = function() return "corpus.txt" end,
-    load_on = function() end, end_loading = function() end,
     gpu = function() return "1 x H200" end,
     executor_missing = function(name) return name == "cuda" and world.no_gpu or nil end,
     keep_earlier = function()
       world.kept = (world.kept or 0) + 1
       return world.earlier or ""
     end,
-    display_name = function(source) return source end,
-    json_decode = M.decode, json_encode = M.encode,
     machine = function() return { cpu = "none", cores = 2, kernel_set = "made up" } end,
-    failure = function(kind, message, traceback)
-      return setmetatable({ kind = kind, message = message, traceback = traceback },
-        { __tostring = function(e) return e.message end })
-    end,
-    invalid_byte = function() end,
-    printable = function(text)
-      return (text:gsub("%c", function(c) return ("\\x%02x"):format(c:byte()) end))
-    end,
-    kind_of = function(e) return type(e) == "table" and e.kind or "" end,
-    nearest = nearest,
     now = function() return "2025-01-31T12:00:00Z" end,
-    most_others = 0.05,
-    session = "made up",
     find_simulation = function(key) return unpack(world.outcomes[key] or {}) end,
     store_simulation = function(key, ...) world.outcomes[key] = { ... } end,
-    simulation_key = function(parts) return key_of(parts) end,
     touched = function() return #world.said end,
     status = function(what, own, rest) world.status = { what, own, rest } end,
     row = function(text) world.rows[#world.rows + 1] = text end,
-    undisturbed = function(f) f() end,
     warn = function(text) world.warned[#world.warned + 1] = text end,
     append_output = function(name, text, anew)
       local file = "out/" .. name
       world.files[file] = (anew and "" or world.files[file]) .. text
     end,
     say = function(text) world.said[#world.said + 1] = text end,
-    table = function(kind) return TABLES[kind] end,
-    library_files = function(folder) return TABLES[folder] end,
-    check_model = function(model)
-      if model.heads == 7 then error("model.heads: 7 is not liked", 0) end
-    end,
-    model_counts = function() return { parameters = {}, flops = 0 } end,
     workload = function(name, options, seed)
       world.workload = { name = name, options = options, seed = seed }
       return "handle", ("%s(seed=%d)"):format(name, seed)
@@ -323,7 +188,7 @@ local function make_core(world, args)
     plan = function(spec)
       world.plans[#world.plans + 1] = spec
       local copy = {}
-      for k, v in raw_pairs(spec) do copy[k] = v end
+      for k, v in pairs(spec) do copy[k] = v end
       return setmetatable({ spec = copy, world = world }, Plan)
     end,
     read_file = function(name)
@@ -334,23 +199,108 @@ local function make_core(world, args)
       world.files["out/" .. name] = text
       return "out/" .. name
     end,
-  }
+  } do core[name] = value end
 end
 
--- The library's files are read and compiled once; a fresh library runs their chunks again.
-local chunks = {}
-table.insert(package.loaders, 1, function(name)
-  if name ~= "moe" and not name:match("^moe%.") then return nil end
-  chunks[name] = chunks[name] or assert(loadfile(assert(package.searchpath(name, package.path))))
-  return chunks[name]
-end)
-
-local function fresh_library(core)
-  for name in raw_pairs(package.loaded) do
-    if name == "moe" or name:match("^moe%.") then package.loaded[name] = nil end
+local function fresh_globals()
+  local globals = {}
+  for name, value in pairs(_G) do
+    if name ~= "package" then globals[name] = value end
   end
+  globals._G = globals
+  debug.getregistry()["moe.recipe_globals"] = globals
+  return globals
+end
+
+-- The library is loaded once, since that takes longer than most recipes. Before each recipe its
+-- tables and the variables of its functions get the values that they had when it was loaded.
+local core = {}
+local modules, tables, variables  -- by name, table and function: the values
+
+-- Notes what `value` and all that it reaches hold.
+local function keep(value)
+  local kind = type(value)
+  if kind == "table" and not tables[value] then
+    local held = {}
+    tables[value] = held
+    for k, v in next, value do
+      held[k] = v
+      keep(k)
+      keep(v)
+    end
+    keep(getmetatable(value))
+  elseif kind == "function" and not variables[value] then
+    local held = {}
+    variables[value] = held
+    for i = 1, debug.getinfo(value, "u").nups do
+      local name, v = debug.getupvalue(value, i)
+      if name ~= "" then held[i] = { v } end
+      keep(v)
+    end
+  end
+end
+
+local function is_own(name) return name == "moe" or name:match "^moe%." end
+
+local function unload()
+  for name in pairs(package.loaded) do
+    if is_own(name) then package.loaded[name] = nil end
+  end
+end
+
+local function load_library()
+  modules, tables, variables = {}, { [core] = {} }, {}
+  for name in pairs(core) do core[name] = nil end
+  for name, value in pairs(real) do
+    core[name] = value
+    variables[value] = {}
+  end
+  core.recipe = nil
+  unload()
   package.loaded["moe.core"] = core
-  return require "moe"
+  fresh_globals()
+  local reached = require "moe.run.reached"
+  reached.begin(require "moe")
+  reached.begin = function() end
+  for name, module in pairs(package.loaded) do
+    if is_own(name) then
+      modules[name] = module
+      keep(module)
+    end
+  end
+end
+
+local function reset_library()
+  unload()
+  for name, module in pairs(modules) do package.loaded[name] = module end
+  for t, held in next, tables do
+    for k in next, t do
+      if held[k] == nil then t[k] = nil end
+    end
+    for k, v in next, held do
+      if rawget(t, k) ~= v then rawset(t, k, v) end
+    end
+  end
+  for f, values in next, variables do
+    for i, v in next, values do debug.setupvalue(f, i, v[1]) end
+  end
+end
+
+load_library()
+
+--- Calls f() on a library that finds these rows too in the core's table `kind`.
+function M.with_rows(kind, rows, f)
+  local given = real.table
+  function real.table(name)
+    local all = given(name)
+    for _, row in ipairs(name == kind and rows or {}) do all[#all + 1] = row end
+    return all
+  end
+  load_library()
+  local ok, why = pcall(f)
+  real.table = given
+  load_library()
+  if not ok then error(why, 0) end
 end
 
 --- A world after the recipe `text` ran in it: what it said, planned, executed and wrote, its
@@ -361,18 +311,12 @@ function M.run(text, args, mode, setup)
   local world = { text = text, said = {}, plans = {}, executed = {}, files = {},
     simulated = {}, shown = {}, outcomes = {},
     rows = {}, warned = {} }
-  local core = make_core(world, args or {})
+  reset_library()  -- which empties core
+  fill(core, world, args or {})
   core.mode = mode or "run"
   if setup then setup(world, core) end
-  core.caller = function() end  -- no recipe runs yet
-  world.moe = fresh_library(core)
-  core.caller = caller
-  world.globals = {}
-  for name, value in raw_pairs(_G) do
-    if name ~= "package" then world.globals[name] = value end
-  end
-  world.globals._G = world.globals
-  debug.getregistry()["moe.recipe_globals"] = world.globals
+  world.globals = fresh_globals()
+  world.moe = modules.moe
   local chunk = setfenv(assert(loadstring(text, "@" .. RECIPE)), world.globals)
   local ok, err = pcall(world.moe._main, core.mode, chunk)
   if not ok then
@@ -386,6 +330,14 @@ function M.run(text, args, mode, setup)
   return world
 end
 
+--- A setup: the engine plans, simulates and routes.
+function M.on_engine()
+  for _, name in ipairs { "choices", "loads", "plan", "result_in_turns", "run_in_turns",
+    "too_large_together", "trace_info", "trace_routing", "workload" } do
+    core[name] = real[name]
+  end
+end
+
 local left = {}  -- recipe -> what it leaves in a world without a setup
 
 --- The files that a recipe leaves in its output folder, as those of `folder`.
@@ -393,7 +345,7 @@ function M.left(text, folder, setup)
   local files = not setup and left[text] or M.run(text, {}, "run", setup).files
   if not setup then left[text] = files end
   local out = {}
-  for name, content in raw_pairs(files) do out[name:gsub("^out/", folder .. "/")] = content end
+  for name, content in pairs(files) do out[name:gsub("^out/", folder .. "/")] = content end
   return out
 end
 

@@ -255,13 +255,12 @@ return moe.experiment { name = "x", model = model { batch = 16, experts = 16 },
 end)
 
 test("an executor without precisions is named in recipes as simulate is", function()
-  local executors = require("tables").executors
-  executors[#executors + 1] = { name = "null", doc = "no time", precisions = {}, gpu = false,
-    kind = "executor" }
-  local w = expect.runs(TINY .. [[
+  world.with_rows("executors", { { name = "null", doc = "no time", precisions = {}, gpu = false,
+    kind = "executor" } }, function()
+    local w = expect.runs(TINY .. [[
 return moe.experiment { name = "x", run = { "null" }, systems = { raf },
   model = model { batch = 16, experts = 16 }, cluster = moe.cluster.p4de { nodes = 2 } }]])
-  executors[#executors] = nil
-  expect.equal(w.simulated[1].options, { executor = "null", keep = "last", links = true })
-  expect.equal(w.results.runs[1].executor, "null")
+    expect.equal(w.simulated[1].options, { executor = "null", keep = "last", links = true })
+    expect.equal(w.results.runs[1].executor, "null")
+  end)
 end)

@@ -1,4 +1,0 @@
--- exit: 1
--- says: os
-local moe = require "moe"
-os.execute("true")
