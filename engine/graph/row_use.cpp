@@ -14,9 +14,10 @@ void take(Attrs& attrs, const char* name, const std::string& what, T& into) {
   const char* allowed = "an integer";
   bool right = integer != nullptr;
   if constexpr (std::is_same_v<T, std::string>) {
-    allowed = "a string";
+    allowed = "a text that is not empty";
     const auto* text = std::get_if<std::string>(&found->second);
-    if ((right = text != nullptr)) into = *text;
+    right = text != nullptr && !text->empty();
+    if (right) into = *text;
   } else if constexpr (std::is_same_v<T, double> || std::is_same_v<T, std::optional<double>>) {
     allowed = "a number";
     const auto* number = std::get_if<double>(&found->second);

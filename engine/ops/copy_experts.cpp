@@ -81,7 +81,7 @@ void gradient(GradContext& c, OpId) {
         "op '{}' (copy_experts): the loss must depend on all of its shadows and parameters",
         op.name);
   }
-  const OpId back = c.emit("return_gradients", "dw", inputs, op.attrs);
+  const OpId back = c.emit("return_gradients", "dw", inputs, all_attrs(op));
   for (size_t i = 1; i < op.inputs.size(); ++i) {
     c.set(op.inputs[i], c.graph().out(back, i - 1));
   }

@@ -66,12 +66,12 @@ void gradient_split(GradContext& c, OpId) {
     }
     parts.push_back(c.grad(t));
   }
-  c.add(op.inputs[0], c.graph().out(c.emit("join_peers", "dx", parts, op.attrs)));
+  c.add(op.inputs[0], c.graph().out(c.emit("join_peers", "dx", parts, all_attrs(op))));
 }
 
 void gradient_join(GradContext& c, OpId) {
   const Op op = c.op();
-  const OpId dx = c.emit("split_peers", "dx", {c.grad(op.outputs[0])}, op.attrs);
+  const OpId dx = c.emit("split_peers", "dx", {c.grad(op.outputs[0])}, all_attrs(op));
   for (size_t j = 0; j < op.inputs.size(); ++j) {
     if (c.needs(op.inputs[j])) c.add(op.inputs[j], c.graph().out(dx, j));
   }

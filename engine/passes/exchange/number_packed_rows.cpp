@@ -197,7 +197,8 @@ class Numbering {
     const Op& split = given_.op(maker);
     if (!splits_.contains(maker)) {
       const TensorId whole = packed(split.inputs[0]);
-      splits_[maker] = add(ops::kSplit, split, split.name + ".packed", {whole}, split.attrs, maker);
+      splits_[maker] =
+          add(ops::kSplit, split, split.name + ".packed", {whole}, all_attrs(split), maker);
     }
     const auto at = std::find(split.outputs.begin(), split.outputs.end(), choice_slot);
     return graph_.out(splits_[maker], static_cast<size_t>(at - split.outputs.begin()));
