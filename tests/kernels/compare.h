@@ -97,4 +97,10 @@ struct Matrix {
 inline const std::vector<Matrix> kMatrices = {{1, 1},   {1, 16},   {3, 5},    {7, 128}, {2, 129},
                                               {33, 67}, {17, 256}, {64, 300}, {5, 1031}};
 
+struct GateShape {
+  int64_t tokens, experts, hidden;
+};
+inline const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
+                                              {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
+
 }  // namespace moe::test

@@ -94,7 +94,8 @@ struct Variant {
   bool in_output = false;                // operands in the place of an output:
   bool accumulates = false;              //   those that are added to it, or those that are computed
   int64_t shift = 0;                     // elements from a multiple of 64 bytes
-  size_t with_bad = 1000;                // the operand with a `bad` number
+  size_t with_bad = 1000;                // the operand with a `bad` number,
+  bool at_end = false;                   //   its last or one in its first half
   double bad = 0;
   unsigned wide = 0;                     // bit i: operand i, an EitherIn or EitherOut, is float32
 };
@@ -312,6 +313,12 @@ std::vector<std::vector<double>> stored(std::vector<std::vector<double>> numbers
   return numbers;
 }
 
+inline void put_bad(std::vector<std::vector<double>>& numbers, const Variant& v) {
+  if (v.with_bad >= numbers.size()) return;
+  std::vector<double>& operand = numbers[v.with_bad];
+  operand[v.at_end ? operand.size() - 1 : operand.size() / 3] = v.bad;
+}
+
 /// Kernel number i of one table.
 template <class T, size_t i, class Given>
 void conforms(const kernels::KernelTable<T>& table, const How& how, const OperandList& list,
@@ -326,7 +333,7 @@ void conforms(const kernels::KernelTable<T>& table, const How& how, const Operan
 
   const auto want_of = [&](const Variant& v) {
     auto rounded = stored<T, i>(numbers, v);
-    if (v.with_bad < list.size()) rounded[v.with_bad][rounded[v.with_bad].size() / 2] = v.bad;
+    put_bad(rounded, v);
     HostArrays host(list, rounded, v);
     host.num_summands = summands;
     return run<double, i>(kernels::reference_table(), host, 0, given);
@@ -334,7 +341,7 @@ void conforms(const kernels::KernelTable<T>& table, const How& how, const Operan
   const auto got_of = [&](const Variant& v, uint64_t number) {
     tables.begin_run(number);
     auto all = numbers;
-    if (v.with_bad < list.size()) all[v.with_bad][all[v.with_bad].size() / 2] = v.bad;
+    put_bad(all, v);
     HostArrays host(list, all, v);
     host.num_summands = summands;
     auto got = run<T, i>(table, host, v.shift, given);
@@ -357,21 +364,25 @@ void conforms(const kernels::KernelTable<T>& table, const How& how, const Operan
   }
   for (uint64_t number = 1; number < tables.runs; ++number) same_bits(got_of({}, number), first);
   constexpr int64_t kFew = 1000;  // so few elements that all can be tried
-  const int64_t shifts = elements < kFew ? 9 : 3;
-  for (int64_t shift = 1; shift < shifts && how.same_bits; ++shift) {
+  for (int64_t shift = 1; shift < 9 && how.same_bits; shift += elements < kFew ? 1 : 6) {
     INFO("shift " << shift);
     same_bits(got_of({.shift = shift}, 0), first);
   }
   for (size_t o = 0; o < list.size() && elements < kFew; ++o) {
     if (numbers[o].empty()) continue;
-    for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}}) {
-      if (!(std::isnan(bad) ? how.nan : how.infinity)) continue;
-      INFO(bad << " in operand " << o);
-      check_one({.with_bad = o, .bad = bad});
-    }
+    for (const double bad : {double{NAN}, double{INFINITY}, -double{INFINITY}})
+      for (const bool at_end : {false, true}) {
+        if (!(std::isnan(bad) ? how.nan : how.infinity)) continue;
+        INFO(bad << " in operand " << o);
+        check_one({.with_bad = o, .at_end = at_end, .bad = bad});
+      }
   }
   if constexpr (std::is_same_v<Function, decltype(kernels::KernelTable<kernels::Bf16>::gemm)>)
-    for (unsigned wide = 1; wide < 8; ++wide) check_one({.shift = wide % 2, .wide = wide});
+    for (unsigned wide = 1; wide < 8; ++wide) {
+      check_one({.shift = wide % 2, .wide = wide});
+      if (!numbers[0].empty()) check_one({.with_bad = 0, .bad = NAN, .wide = wide});
+      if (!numbers[1].empty()) check_one({.with_bad = 1, .bad = INFINITY, .wide = wide});
+    }
 }
 
 template <class V>

@@ -14,11 +14,6 @@ namespace {
 const std::vector<Matrix> kRows = joined(kMatrices, {{0, 7}, {2, 2056}, {9, 257}, {19, 64}});
 const std::vector<int64_t> kLengths = {0, 1, 4, 15, 16, 255, 1032, 4099};
 
-struct GateShape {
-  int64_t tokens, experts, hidden;
-};
-const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
-                                       {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
 constexpr ScoreRule kScoreRules[] = {ScoreRule::kSoftmax, ScoreRule::kSigmoid};
 
 /// In How: where a factor of 0 and an infinity meet, or two infinities, a form that is rounded
