@@ -90,14 +90,14 @@ class Guarded : public Copies<GuardedMemory> {
 
 /// How the kernel is called.
 struct Variant {
-  bool nulls = false;                    // what may be null is
-  bool in_output = false;                // operands in the place of an output:
-  bool accumulates = false;              //   those that are added to it, or those that are computed
-  int64_t shift = 0;                     // elements from a multiple of 64 bytes
-  size_t with_bad = 1000;                // the operand with a `bad` number,
-  bool at_end = false;                   //   its last or one in its first half
+  bool nulls = false;        // what may be null is
+  bool in_output = false;    // operands in the place of an output:
+  bool accumulates = false;  //   those that are added to it, or those that are computed
+  int64_t shift = 0;         // elements from a multiple of 64 bytes
+  size_t with_bad = 1000;    // the operand with a `bad` number,
+  bool at_end = false;       //   its last or one in its first half
   double bad = 0;
-  unsigned wide = 0;                     // bit i: operand i, an EitherIn or EitherOut, is float32
+  unsigned wide = 0;  // bit i: operand i, an EitherIn or EitherOut, is float32
 };
 
 /// One result, as float and as it is stored.
@@ -224,8 +224,9 @@ using ArgumentsAt = typename ArgumentsOf<typename KernelAt<T, i>::Function>::All
 template <class... A, size_t... i>
 constexpr size_t given_among(const std::tuple<A...>*, std::index_sequence<i...>) {
   using All = std::tuple<A...>;
-  return (size_t{0} + ... +
-          size_t{!kIsOperand<std::tuple_element_t<i, All>> || kIsMap<std::tuple_element_t<i, All>>});
+  return (
+      size_t{0} + ... +
+      size_t{!kIsOperand<std::tuple_element_t<i, All>> || kIsMap<std::tuple_element_t<i, All>>});
 }
 
 /// Calls kernel number i of the table.
@@ -278,7 +279,8 @@ inline void same_bits(const std::vector<Output>& got, const std::vector<Output>&
 inline std::vector<Variant> variants_of(const OperandList& list) {
   std::vector<Variant> all = {{}};
   const auto any = [&](auto has) { return std::any_of(list.begin(), list.end(), has); };
-  if (any([](const Operand& o) { return o.may_be_null; })) all.push_back({.nulls = true, .shift = 1});
+  if (any([](const Operand& o) { return o.may_be_null; }))
+    all.push_back({.nulls = true, .shift = 1});
   for (const bool accumulates : {false, true})
     if (any([=](const Operand& o) { return o.may_be >= 0 && o.accumulates == accumulates; }))
       all.push_back({.in_output = true, .accumulates = accumulates, .shift = accumulates ? 0 : 3});
@@ -288,11 +290,11 @@ inline std::vector<Variant> variants_of(const OperandList& list) {
 /// The numbers as T stores them, in the place of operand i of kernel number k.
 template <class T, class A>
 void store_as(std::vector<double>& numbers, bool wide) {
-  const bool narrow = std::is_same_v<T, kernels::Bf16> &&
-                      (std::is_same_v<std::decay_t<std::remove_pointer_t<A>>, kernels::Bf16> ||
-                       std::is_same_v<A, kernels::EitherIn> ||
-                       (std::is_same_v<A, kernels::EitherOut> && !wide) ||
-                       std::is_same_v<A, const kernels::Bf16* const*>);
+  const bool narrow =
+      std::is_same_v<T, kernels::Bf16> &&
+      (std::is_same_v<std::decay_t<std::remove_pointer_t<A>>, kernels::Bf16> ||
+       std::is_same_v<A, kernels::EitherIn> || (std::is_same_v<A, kernels::EitherOut> && !wide) ||
+       std::is_same_v<A, const kernels::Bf16* const*>);
   if (!narrow) return;
   for (double& v : numbers) v = to_float(kernels::to_bf16(static_cast<float>(v)));
 }

@@ -85,8 +85,10 @@ TEST_CASE("gated activations and their gradients conform, with and without limit
       for (const kernels::GatedForm form : {kernels::GatedForm{}, {7, 1.702, 1}}) {
         // Without a limit, an operand of 1e4 multiplies the rounding error of a slope near 0.
         const double tolerance = range > 100 && form.offset == 0 ? 1e-3 : 2e-6;
-        check<&Reference::silu_mul>({tolerance, {{1, {range}}}, true, kNoInfinity}, form, rows, cols);
-        check<&Reference::silu_mul_dx>({tolerance, {{2, {range}}}, true, kNoInfinity}, form, rows, cols);
+        check<&Reference::silu_mul>({tolerance, {{1, {range}}}, true, kNoInfinity}, form, rows,
+                                    cols);
+        check<&Reference::silu_mul_dx>({tolerance, {{2, {range}}}, true, kNoInfinity}, form, rows,
+                                       cols);
       }
 }
 
@@ -157,12 +159,9 @@ TEST_CASE("gate logits, scores and their gradients conform for every rule") {
       for (const WeightRule weight : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
         for (const int64_t k : {1, 2})
           // With weights of 1 the gradient is 0 whatever the scores.
-          check<&Reference::gate_dlogits>({1e-5,
-                                           {{2, kPositive}},
-                                           weight != WeightRule::kOne,
-                                           weight != WeightRule::kOne},
-                                          random_map(tokens * k, 1, experts), weight, score,
-                                          tokens, experts, k);
+          check<&Reference::gate_dlogits>(
+              {1e-5, {{2, kPositive}}, weight != WeightRule::kOne, weight != WeightRule::kOne},
+              random_map(tokens * k, 1, experts), weight, score, tokens, experts, k);
     }
   }
 }

@@ -9,7 +9,8 @@ TEST_CASE("a row's logits and scores have the same bits alone and among others")
     for (const auto& [tokens, experts, hidden] : kGates) {
       INFO(k->name << " " << tokens << " " << experts << " " << hidden);
       const auto x = random_values<float>(tokens * hidden, 1);
-      const auto w = random_values<float>(experts * hidden, 2), bias = random_values<float>(experts, 3);
+      const auto w = random_values<float>(experts * hidden, 2),
+                 bias = random_values<float>(experts, 3);
       std::vector<float> all(tokens * experts), p(all.size());
       k->gate_logits(all.data(), x.data(), w.data(), nullptr, tokens, experts, hidden, nullptr);
       k->gate_logits(p.data(), x.data(), w.data(), bias.data(), tokens, experts, hidden, nullptr);

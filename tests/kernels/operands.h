@@ -115,195 +115,142 @@ constexpr Kernel<kMember, Extents> kernel(const char* name, Extents) {
 /// The Extents of a kernel for which each table needs a function of its own.
 struct ByHand {};
 
-/// All kernels, in the order of KernelTable.
+/// All kernels, in the order of KernelTable. Sizes: r rows of c columns, t tokens, e experts, k
+/// choices of a token, s slots, h columns of a hidden state, v tokens of a vocabulary.
 template <class T>
 constexpr auto kernels_of() {
   using namespace kernels;
   using K = KernelTable<T>;
   using I = int64_t;
   using Ids = const int32_t*;
-  const auto row_dx = [](I rows, I cols) {
-    return list(rows * cols, or_output(rows * cols), rows * cols, rows, rows, cols,
-                acc(rows * cols));
+  using S = AttentionShape;
+  const auto of_gemm = [](bool ta, bool tb, I m, I n, I k, auto, I lda, I ldb, auto, I ldc) {
+    const I a = ta ? pitched(k, m, lda) : pitched(m, k, lda);
+    const I b = tb ? pitched(n, k, ldb) : pitched(k, n, ldb);
+    return list(a, b, both(pitched(m, n, ldc)));
+  };
+  const auto of_layernorm_dx = [](I r, I c) {
+    return list(r * c, or_output(r * c), r * c, r, r, c, acc(r * c));
+  };
+  const auto of_layernorm_dw = [](I r, I c) {
+    return list(c, c, r * c, r * c, r, r, acc(c), acc(c, 1));
+  };
+  const auto of_rope = [](const RopeShape& s) {
+    const I n = s.tokens * s.heads * s.head_dim;
+    return list(n, or_output(n), std::min(s.seq, s.tokens) * 2 * s.pairs);
+  };
+  const auto of_split_heads = [](HeadColumns c, I r) {
+    return list(r * c.row_of_first(), r * c.row_of_second(), r * c.row());
+  };
+  const auto of_join_heads = [](HeadColumns c, I r) {
+    return list(r * c.row(), r * c.row_of_first(), r * c.row_of_second());
+  };
+  const auto of_embedding = [](Ids ids, I t, I seq, I h) {
+    return list(t * h, t, rows_of(ids, t, 1, h), or_null(std::min(seq, t) * h));
+  };
+  const auto of_dispatch_dx = [](Ids choice_slot, I t, I k, I h) {
+    return list(t * h, rows_of(choice_slot, t * k, 1, h), t * k, acc(t * h));
+  };
+  const auto of_combine = [](Ids choice_slot, I t, I k, I h) {
+    return list(t * h, rows_of(choice_slot, t * k, 1, h), t * k, t * k, or_null(t * h));
+  };
+  const auto of_combine_dx = [](Ids slot_choice, I s, I k, I h) {
+    const Operand weight = rows_of(slot_choice, s, 1, 1);
+    return list(s * h, rows_of(slot_choice, s, k, h), weight, s);
+  };
+  const auto of_combine_dweight = [](Ids choice_slot, I t, I k, I h) {
+    return list(t * k, t * h, rows_of(choice_slot, t * k, 1, h), t * k);
+  };
+  const auto of_copy_2d = [](I to_pitch, I from_pitch, I width, I r) {
+    return list(both(pitched(r, width, to_pitch)), pitched(r, width, from_pitch));
   };
   return std::tuple(
-      kernel<&K::gemm>("gemm",
-                       [](bool ta, bool tb, I m, I n, I k, auto, I lda, I ldb, auto, I ldc) {
-                         return list(ta ? pitched(k, m, lda) : pitched(m, k, lda),
-                                     tb ? pitched(n, k, ldb) : pitched(k, n, ldb),
-                                     both(pitched(m, n, ldc)));
-                       }),
-      kernel<&K::gemm_many>("gemm_many", ByHand()),
-      kernel<&K::bias_grad>(
-          "bias_grad", [](I rows, I cols) { return list(cols, rows * cols, acc(cols)); }),
-      kernel<&K::layernorm>("layernorm",
-                            [](I rows, I cols) {
-                              return list(rows * cols, rows, rows, rows * cols, cols, cols);
-                            }),
-      kernel<&K::layernorm_dx>("layernorm_dx", row_dx),
-      kernel<&K::layernorm_dw>("layernorm_dw",
-                               [](I rows, I cols) {
-                                 return list(cols, cols, rows * cols, rows * cols, rows, rows,
-                                             acc(cols), acc(cols, 1));
-                               }),
-      kernel<&K::rmsnorm>(
-          "rmsnorm",
-          [](auto, I rows, I cols) { return list(rows * cols, rows, rows * cols, cols); }),
-      kernel<&K::rmsnorm_dx>("rmsnorm_dx",
-                             [](I rows, I cols) {
-                               return list(rows * cols, or_output(rows * cols), rows * cols, rows,
-                                           cols, acc(rows * cols));
-                             }),
+      kernel<&K::gemm>("gemm", of_gemm), kernel<&K::gemm_many>("gemm_many", ByHand()),
+      kernel<&K::bias_grad>("bias_grad", [](I r, I c) { return list(c, r * c, acc(c)); }),
+      kernel<&K::layernorm>("layernorm", [](I r, I c) { return list(r * c, r, r, r * c, c, c); }),
+      kernel<&K::layernorm_dx>("layernorm_dx", of_layernorm_dx),
+      kernel<&K::layernorm_dw>("layernorm_dw", of_layernorm_dw),
+      kernel<&K::rmsnorm>("rmsnorm", [](auto, I r, I c) { return list(r * c, r, r * c, c); }),
+      kernel<&K::rmsnorm_dx>(
+          "rmsnorm_dx",
+          [](I r, I c) { return list(r * c, or_output(r * c), r * c, r, c, acc(r * c)); }),
       kernel<&K::rmsnorm_dw>("rmsnorm_dw",
-                             [](I rows, I cols) {
-                               return list(cols, rows * cols, rows * cols, rows, acc(cols));
-                             }),
-      kernel<&K::gelu>(
-          "gelu", [](I rows, I cols) { return list(rows * cols, rows * cols, or_null(cols)); }),
-      kernel<&K::gelu_dx>("gelu_dx",
-                          [](I rows, I cols) {
-                            return list(rows * cols, or_output(rows * cols), rows * cols,
-                                        or_null(cols));
-                          }),
-      kernel<&K::silu_mul>(
-          "silu_mul",
-          [](GatedForm, I rows, I cols) { return list(rows * cols, 2 * rows * cols); }),
-      kernel<&K::silu_mul_dx>("silu_mul_dx",
-                              [](GatedForm, I rows, I cols) {
-                                return list(2 * rows * cols, rows * cols, 2 * rows * cols);
-                              }),
+                             [](I r, I c) { return list(c, r * c, r * c, r, acc(c)); }),
+      kernel<&K::gelu>("gelu", [](I r, I c) { return list(r * c, r * c, or_null(c)); }),
+      kernel<&K::gelu_dx>(
+          "gelu_dx", [](I r, I c) { return list(r * c, or_output(r * c), r * c, or_null(c)); }),
+      kernel<&K::silu_mul>("silu_mul", [](GatedForm, I r, I c) { return list(r * c, 2 * r * c); }),
+      kernel<&K::silu_mul_dx>(
+          "silu_mul_dx", [](GatedForm, I r, I c) { return list(2 * r * c, r * c, 2 * r * c); }),
       kernel<&K::rope_angles>(
-          "rope_angles",
-          [](const RopeFrequencies& f, I seq) { return list(seq * 2 * f.pairs); }),
-      kernel<&K::rope>("rope",
-                       [](const RopeShape& s) {
-                         const I n = s.tokens * s.heads * s.head_dim;
-                         return list(n, or_output(n), std::min(s.seq, s.tokens) * 2 * s.pairs);
-                       }),
+          "rope_angles", [](const RopeFrequencies& f, I seq) { return list(seq * 2 * f.pairs); }),
+      kernel<&K::rope>("rope", of_rope),
       kernel<&K::map>("map", [](Map, auto, I n) { return list(n, or_output(n), acc(n)); }),
       kernel<&K::map_dx>("map_dx", [](Map, I n) { return list(n, or_output(n), n, acc(n)); }),
       kernel<&K::mul>("mul",
-                      [](I rows, I cols, bool by_row) {
-                        const I n = rows * cols;
-                        return list(n, or_output(n), by_row ? rows : n, acc(n));
+                      [](I r, I c, bool by_row) {
+                        return list(r * c, or_output(r * c), by_row ? r : r * c, acc(r * c));
                       }),
-      kernel<&K::row_dot>(
-          "row_dot", [](I rows, I cols) { return list(rows, rows * cols, rows * cols); }),
-      kernel<&K::split_heads>("split_heads",
-                              [](HeadColumns c, I rows) {
-                                return list(rows * c.row_of_first(), rows * c.row_of_second(),
-                                            rows * c.row());
-                              }),
-      kernel<&K::join_heads>("join_heads",
-                             [](HeadColumns c, I rows) {
-                               return list(rows * c.row(), rows * c.row_of_first(),
-                                           rows * c.row_of_second());
-                             }),
-      kernel<&K::embedding>("embedding",
-                            [](Ids ids, I tokens, I seq, I hidden) {
-                              return list(tokens * hidden, tokens, rows_of(ids, tokens, 1, hidden),
-                                          or_null(std::min(seq, tokens) * hidden));
-                            }),
-      kernel<&K::embedding_dwte>("embedding_dwte",
-                                 [](Ids, I tokens, I vocab, I hidden) {
-                                   return list(vocab * hidden, tokens, tokens * hidden,
-                                               acc(vocab * hidden));
-                                 }),
-      kernel<&K::embedding_dwpe>("embedding_dwpe",
-                                 [](I tokens, I seq, I hidden) {
-                                   return list(seq * hidden, tokens * hidden, acc(seq * hidden));
-                                 }),
-      kernel<&K::attention>(
-          "attention", [](AttentionShape s) { return list(ctx_of(s), lse_of(s), s, Work{s}); }),
+      kernel<&K::row_dot>("row_dot", [](I r, I c) { return list(r, r * c, r * c); }),
+      kernel<&K::split_heads>("split_heads", of_split_heads),
+      kernel<&K::join_heads>("join_heads", of_join_heads),
+      kernel<&K::embedding>("embedding", of_embedding),
+      kernel<&K::embedding_dwte>(
+          "embedding_dwte", [](Ids, I t, I v, I h) { return list(v * h, t, t * h, acc(v * h)); }),
+      kernel<&K::embedding_dwpe>(
+          "embedding_dwpe", [](I t, I seq, I h) { return list(seq * h, t * h, acc(seq * h)); }),
+      kernel<&K::attention>("attention",
+                            [](S s) { return list(ctx_of(s), lse_of(s), s, Work{s}); }),
       kernel<&K::attention_dx>(
-          "attention_dx",
-          [](AttentionShape s) { return list(s, ctx_of(s), ctx_of(s), s, lse_of(s), Work{s}); }),
+          "attention_dx", [](S s) { return list(s, ctx_of(s), ctx_of(s), s, lse_of(s), Work{s}); }),
       kernel<&K::attention_dsinks>("attention_dsinks",
-                                   [](AttentionShape s) {
+                                   [](S s) {
                                      return list(s.heads, lse_of(s), ctx_of(s), ctx_of(s), s.heads,
                                                  acc(s.heads));
                                    }),
       kernel<&K::attention_work_bytes>("attention_work_bytes", ByHand()),
-      kernel<&K::attn_score>("attn_score",
-                             [](AttentionShape s) { return list(prob_of(s), qkv_of(s)); }),
-      kernel<&K::attn_softmax>("attn_softmax",
-                               [](AttentionShape s) { return list(prob_of(s), prob_of(s)); }),
+      kernel<&K::attn_score>("attn_score", [](S s) { return list(prob_of(s), qkv_of(s)); }),
+      kernel<&K::attn_softmax>("attn_softmax", [](S s) { return list(prob_of(s), prob_of(s)); }),
       kernel<&K::attn_context>("attn_context",
-                               [](AttentionShape s) { return list(ctx_of(s), prob_of(s), qkv_of(s)); }),
-      kernel<&K::attn_context_dx>("attn_context_dx",
-                                  [](AttentionShape s) {
-                                    return list(prob_of(s), both(qkv_of(s)), ctx_of(s), prob_of(s), qkv_of(s));
-                                  }),
-      kernel<&K::attn_softmax_dx>(
-          "attn_softmax_dx", [](AttentionShape s) { return list(prob_of(s), prob_of(s), prob_of(s)); }),
-      kernel<&K::attn_score_dx>(
-          "attn_score_dx",
-          [](AttentionShape s) { return list(both(qkv_of(s)), prob_of(s), qkv_of(s)); }),
+                               [](S s) { return list(ctx_of(s), prob_of(s), qkv_of(s)); }),
+      kernel<&K::attn_context_dx>(
+          "attn_context_dx",
+          [](S s) { return list(prob_of(s), both(qkv_of(s)), ctx_of(s), prob_of(s), qkv_of(s)); }),
+      kernel<&K::attn_softmax_dx>("attn_softmax_dx",
+                                  [](S s) { return list(prob_of(s), prob_of(s), prob_of(s)); }),
+      kernel<&K::attn_score_dx>("attn_score_dx",
+                                [](S s) { return list(both(qkv_of(s)), prob_of(s), qkv_of(s)); }),
       kernel<&K::gate_logits>("gate_logits",
-                              [](I tokens, I experts, I hidden) {
-                                return list(tokens * experts, tokens * hidden, experts * hidden,
-                                            or_null(experts));
-                              }),
+                              [](I t, I e, I h) { return list(t * e, t * h, e * h, or_null(e)); }),
       kernel<&K::gate_scores>("gate_scores",
-                              [](ScoreRule, I tokens, I experts) {
-                                return list(tokens * experts, or_output(tokens * experts));
-                              }),
+                              [](ScoreRule, I t, I e) { return list(t * e, or_output(t * e)); }),
       kernel<&K::gate_dlogits>("gate_dlogits",
-                               [](Ids, WeightRule, ScoreRule, I tokens, I experts, I k) {
-                                 return list(tokens * experts, tokens * k, tokens * experts,
-                                             tokens * k);
+                               [](Ids, WeightRule, ScoreRule, I t, I e, I k) {
+                                 return list(t * e, t * k, t * e, t * k);
                                }),
       kernel<&K::dispatch>("dispatch",
-                           [](Ids slot_choice, I slots, I k, I hidden) {
-                             return list(slots * hidden, rows_of(slot_choice, slots, k, hidden),
-                                         slots);
+                           [](Ids slot_choice, I s, I k, I h) {
+                             return list(s * h, rows_of(slot_choice, s, k, h), s);
                            }),
-      kernel<&K::dispatch_dx>("dispatch_dx",
-                              [](Ids choice_slot, I tokens, I k, I hidden) {
-                                return list(tokens * hidden,
-                                            rows_of(choice_slot, tokens * k, 1, hidden),
-                                            tokens * k, acc(tokens * hidden));
-                              }),
-      kernel<&K::combine>("combine",
-                          [](Ids choice_slot, I tokens, I k, I hidden) {
-                            return list(tokens * hidden,
-                                        rows_of(choice_slot, tokens * k, 1, hidden), tokens * k,
-                                        tokens * k, or_null(tokens * hidden));
-                          }),
-      kernel<&K::combine_dx>("combine_dx",
-                             [](Ids slot_choice, I slots, I k, I hidden) {
-                               return list(slots * hidden, rows_of(slot_choice, slots, k, hidden),
-                                           rows_of(slot_choice, slots, 1, 1), slots);
-                             }),
-      kernel<&K::combine_dweight>("combine_dweight",
-                                  [](Ids choice_slot, I tokens, I k, I hidden) {
-                                    return list(tokens * k, tokens * hidden,
-                                                rows_of(choice_slot, tokens * k, 1, hidden),
-                                                tokens * k);
-                                  }),
-      kernel<&K::cross_entropy>("cross_entropy",
-                                [](Ids, double, bool, I tokens, I vocab) {
-                                  return list(1, both(tokens * vocab), tokens);
-                                }),
+      kernel<&K::dispatch_dx>("dispatch_dx", of_dispatch_dx),
+      kernel<&K::combine>("combine", of_combine),
+      kernel<&K::combine_dx>("combine_dx", of_combine_dx),
+      kernel<&K::combine_dweight>("combine_dweight", of_combine_dweight),
+      kernel<&K::cross_entropy>(
+          "cross_entropy", [](Ids, double, bool, I t, I v) { return list(1, both(t * v), t); }),
       kernel<&K::balance_loss>("balance_loss",
-                               [](ScoreRule, double, I tokens, I experts) {
-                                 return list(1, both(tokens * experts), experts);
-                               }),
-      kernel<&K::z_loss>(
-          "z_loss", [](double, I tokens, I experts) { return list(1, both(tokens * experts)); }),
+                               [](ScoreRule, double, I t, I e) { return list(1, both(t * e), e); }),
+      kernel<&K::z_loss>("z_loss", [](double, I t, I e) { return list(1, both(t * e)); }),
       kernel<&K::sgd>("sgd", [](auto, auto, I n) { return list(both(n), both(n), n); }),
-      kernel<&K::adamw>("adamw",
-                        [](const AdamwRates&, const int64_t*, I n) {
-                          return list(both(n), both(n), both(n), n, 1);
-                        }),
+      kernel<&K::adamw>("adamw", [](const AdamwRates&, const int64_t*,
+                                    I n) { return list(both(n), both(n), both(n), n, 1); }),
       kernel<&K::add>("add", [](I n) { return list(n, or_output(n), n); }),
-      kernel<&K::sum_n>("sum_n", [](I count, I n) { return list(n, Summands{count, n}); }),
+      kernel<&K::sum_n>("sum_n",
+                        [](I count, I n) {
+                          return list(n, Summands{count, n});
+                        }),
       kernel<&K::round>("round", [](I n) { return list(n, n); }),
-      kernel<&K::copy_2d>("copy_2d",
-                          [](I to_pitch, I from_pitch, I width, I rows) {
-                            return list(both(pitched(rows, width, to_pitch)),
-                                        pitched(rows, width, from_pitch));
-                          }),
+      kernel<&K::copy_2d>("copy_2d", of_copy_2d),
       kernel<&K::clear>("clear", [](I bytes) { return list(bytes); }),
       kernel<&K::first_nonfinite>("first_nonfinite", ByHand()));
 }

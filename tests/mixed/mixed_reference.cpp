@@ -111,8 +111,8 @@ KernelTable<Bf16> make_table() {
       function = Widened<i>::call;
     }  // else it only takes Wide<T>
   });
-  table.gemm_many = each_product<Bf16, kWidened<&K::gemm>, fill_bias, kWidened<&K::gelu>,
-                                 kWidened<&K::gelu_dx>>;
+  table.gemm_many =
+      each_product<Bf16, kWidened<&K::gemm>, fill_bias, kWidened<&K::gelu>, kWidened<&K::gelu_dx>>;
   table.attention_work_bytes = reference_table().attention_work_bytes;
   table.first_nonfinite = first_nonfinite;
   return table;
