@@ -382,7 +382,7 @@ struct Pointers {
 template <class Place, class T>
 auto put(Place& place, const T* const* in, Summands s) {
   Pointers<decltype(place.in(in[0], s.n))> there;
-  for (int64_t i = 0; i < s.count; ++i) there.all.push_back(place.in(in[i], s.n));
+  for (int64_t i = 0; in != nullptr && i < s.count; ++i) there.all.push_back(place.in(in[i], s.n));
   return there;
 }
 
