@@ -3,7 +3,6 @@
 #include <cublas_v2.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 
 #include "kernels/cuda/cast.h"
@@ -45,36 +44,6 @@ bool is_rounded(uint16_t got, float v) {
   if (!std::isnan(v)) return got == nearest(v);
   return std::isnan(back) && std::signbit(back) == std::signbit(v);
 }
-
-std::vector<double> rounded(const std::vector<float>& values) {
-  std::vector<double> all;
-  for (const float v : values) all.push_back(float_of(uint32_t{nearest(v)} << 16));
-  return all;
-}
-
-/// Of m x n x k with gaps between the rows of all three.
-struct Product {
-  bool ta, tb;
-  int64_t m, n, k, gap;
-  int64_t lda() const { return (ta ? m : k) + gap; }
-  int64_t ldb() const { return (tb ? k : n) + gap; }
-  int64_t ldc() const { return n + gap; }
-  template <class T, class V>
-  void run(const kernels::KernelTable<T>& table, const V& a, const V& b, V& c, double beta) const {
-    table.gemm(ta, tb, m, n, k, kernels::Wide<T>(0.5), a.data(), lda(), b.data(), ldb(),
-               kernels::Wide<T>(beta), c.data(), ldc(), nullptr);
-  }
-  /// Of the numbers that are a product's, not of the gaps.
-  double relative_l2(const std::vector<float>& got, const std::vector<double>& want) const {
-    double error = 0, all = 0;
-    for (int64_t i = 0; i < m * n; ++i) {
-      const auto at = static_cast<size_t>(i / n * ldc() + i % n);
-      error += (got[at] - want[at]) * (got[at] - want[at]);
-      all += want[at] * want[at];
-    }
-    return std::sqrt(error / all);
-  }
-};
 
 }  // namespace
 
@@ -138,51 +107,6 @@ TEST_CASE("emulated on the host: rows of any length, distance and place are roun
       }
     REQUIRE(right);
   }
-}
-
-TEST_CASE("a GEMM in bfloat16 is that of the rounded operands, and near that of the operands") {
-  const kernels::KernelTable<double>& reference = kernels::reference_table();
-  for (const auto& [m, n, k] :
-       std::vector<std::array<int64_t, 3>>{{3, 5, 7}, {8, 1, 4}, {16, 24, 64}, {33, 40, 130}})
-    for (int variant = 0; variant < 16; ++variant) {
-      const double beta = variant & 4 ? 0.75 : 0;
-      const Product p = {(variant & 1) != 0, (variant & 2) != 0, m, n, k, variant & 8 ? 3 : 0};
-      const auto a = random_values<float>(p.lda() * (p.ta ? k : m), 1);
-      const auto b = random_values<float>(p.ldb() * (p.tb ? n : k), 2);
-      auto c = random_values<float>(p.ldc() * m, 3);
-      const std::vector<float> before = c;
-      std::vector<double> exact(c.begin(), c.end()), of_rounded = exact;
-      p.run(reference, std::vector<double>(a.begin(), a.end()),
-            std::vector<double>(b.begin(), b.end()), exact, beta);
-      p.run(reference, rounded(a), rounded(b), of_rounded, beta);
-      p.run(kernels::cuda::table_mixed(), a, b, c, beta);
-      INFO(m << " x " << n << " x " << k << ", variant " << variant);
-      REQUIRE(kernels::cuda::take_error() == "");
-      CHECK(p.relative_l2(c, of_rounded) < 1e-5);
-      CHECK(p.relative_l2(c, exact) < 1e-2);
-      for (size_t i = 0; i < c.size(); ++i)
-        if (static_cast<int64_t>(i) % p.ldc() >= n) REQUIRE(c[i] == before[i]);
-    }
-}
-
-TEST_CASE("a GEMM in bfloat16 passes NaN and infinity on, and of no columns scales c") {
-  const Product p = {false, false, 2, 3, 4, 1};
-  auto a = random_values<float>(p.lda() * p.m, 1);
-  const auto b = random_values<float>(p.ldb() * p.k, 2);
-  a[1] = NAN;
-  a[static_cast<size_t>(p.lda())] = INFINITY;
-  std::vector<float> c(static_cast<size_t>(p.ldc() * p.m));
-  p.run(kernels::cuda::table_mixed(), a, b, c, 0);
-  for (size_t col = 0; col < 3; ++col) {
-    CHECK(std::isnan(c[col]));
-    CHECK(std::isinf(c[4 + col]));
-  }
-  c.assign(c.size(), 8);
-  const Product of_none = {false, false, 2, 4, 0, 1};
-  c.resize(static_cast<size_t>(of_none.ldc() * 2), 8);
-  of_none.run(kernels::cuda::table_mixed(), a, b, c, 0.5);
-  CHECK(c == std::vector<float>{4, 4, 4, 4, 8, 4, 4, 4, 4, 8});
-  CHECK(kernels::cuda::take_error() == "");
 }
 
 TEST_CASE("both GEMMs of a stream have a handle of their own, which go with the stream") {

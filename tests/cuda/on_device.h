@@ -19,25 +19,6 @@ std::string device_error();
 void begin_run(uint64_t run);
 constexpr uint64_t kRuns = 3;
 
-constexpr double kMaxRelativeL2 = 1e-5;
-
-/// ||got - want|| / ||want||; infinity where an element is NaN in one alone, or where they differ
-/// from a `want` of 0. Elements that are NaN or the same infinity in both do not count.
-inline double relative_l2(const std::vector<float>& got, const std::vector<double>& want) {
-  REQUIRE(got.size() == want.size());
-  double difference = 0, norm = 0;
-  for (size_t i = 0; i < got.size(); ++i) {
-    const double a = got[i], b = want[i];
-    if (std::isnan(a) && std::isnan(b)) continue;
-    if (std::isnan(a) || std::isnan(b)) return INFINITY;
-    if (a == b && std::isinf(a)) continue;
-    difference += (a - b) * (a - b);
-    norm += b * b;
-  }
-  if (difference == 0) return 0;
-  return std::sqrt(difference / norm);
-}
-
 /// body(table, T{}) -> vector<T>. Each element of the kernels' result is within `tolerance` of the
 /// reference's, all of them together within kMaxRelativeL2, and every run gives the same bits.
 template <class Body>
@@ -91,10 +72,6 @@ struct Results {
   std::vector<T> stored;
   std::vector<kernels::Wide<T>> wide;
 };
-
-/// Rounding to bfloat16 is off by up to 2^-8 of a number, over many numbers by less.
-constexpr double kBf16Rounding = 0x1p-8;
-constexpr double kMaxRelativeL2Bf16 = 4e-3;
 
 /// The same with activations in bfloat16, the reference from the same rounded numbers: activations
 /// are off by one rounding and `tolerance`, all else is as near as with float32.

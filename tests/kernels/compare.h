@@ -50,6 +50,30 @@ inline double worst_error(const std::vector<float>& got, const std::vector<doubl
   return worst;
 }
 
+/// Rounding to bfloat16 is off by up to 2^-8 of a number, over many numbers by less.
+constexpr double kBf16Rounding = 0x1p-8;
+constexpr double kMaxRelativeL2Bf16 = 4e-3;
+constexpr double kMaxRelativeL2 = 1e-5;
+
+/// ||got - want|| / ||want||; infinity where an element is NaN in one alone, or where they differ
+/// from a `want` of 0. Elements that are NaN or the same infinity in both do not count. `least`: of
+/// ||want||, where that is smaller.
+inline double relative_l2(const std::vector<float>& got, const std::vector<double>& want,
+                          double least = 0) {
+  REQUIRE(got.size() == want.size());
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double a = got[i], b = want[i];
+    if (std::isnan(a) && std::isnan(b)) continue;
+    if (std::isnan(a) || std::isnan(b)) return INFINITY;
+    if (a == b && std::isinf(a)) continue;
+    difference += (a - b) * (a - b);
+    norm += b * b;
+  }
+  if (difference == 0) return 0;
+  return std::sqrt(difference / std::max(norm, least * least));
+}
+
 /// body(table, T{}) -> vector<T>, for the reference and for each fast table.
 template <class Body>
 void agree(double tolerance, Body body) {
@@ -72,5 +96,11 @@ struct Matrix {
 /// Shapes with whole vectors, ragged ends, single rows and single columns.
 inline const std::vector<Matrix> kMatrices = {{1, 1},   {1, 16},   {3, 5},    {7, 128}, {2, 129},
                                               {33, 67}, {17, 256}, {64, 300}, {5, 1031}};
+
+struct GateShape {
+  int64_t tokens, experts, hidden;
+};
+inline const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
+                                              {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
 
 }  // namespace moe::test

@@ -1,43 +1,7 @@
-#include "tests/kernels/gate_bodies.h"
+#include "tests/kernels/compare.h"
 
 using namespace moe;
 using namespace moe::test;
-
-TEST_CASE("cross entropy and its gradient agree with the reference, also for huge logits") {
-  for (const auto [tokens, vocab] : kMatrices)
-    for (const double range : {1.0, 1000.0})
-      for (const bool gradient : {false, true})
-        agree(2e-6, [&, tokens = tokens, vocab = vocab](const auto& k, auto zero) {
-          using T = decltype(zero);
-          auto logits = random_values<T>(tokens * vocab, 1, range);
-          const auto target = random_ints(tokens, 2, vocab);
-          double loss = -1;
-          k.cross_entropy(&loss, logits.data(), target.data(), 0.25, gradient, tokens, vocab,
-                          nullptr);
-          logits.push_back(static_cast<T>(loss));
-          return logits;
-        });
-}
-
-TEST_CASE("the losses of routers and their gradients agree with the reference") {
-  for (const Matrix shape : kMatrices)
-    for (const auto rule : {kernels::ScoreRule::kSoftmax, kernels::ScoreRule::kSigmoid})
-      agree(5e-6, router_losses(shape, rule));
-}
-
-TEST_CASE("a balance loss of equal loads is its scale times the load, and has no gradient") {
-  for (const auto* k : kernels::runnable_tables()) {
-    const int64_t tokens = 5, experts = 19;
-    auto p = random_values<float>(tokens * experts, 1);
-    const std::vector<float> load(experts, 8);
-    double loss = 0;
-    const auto rule = kernels::ScoreRule::kSoftmax;
-    k->gate_scores(p.data(), p.data(), rule, tokens, experts, nullptr);
-    k->balance_loss(&loss, p.data(), load.data(), rule, 0.5, tokens, experts, nullptr);
-    CHECK(loss == Approx(0.5 * 8 * tokens).epsilon(1e-6));
-    for (const float g : p) CHECK(std::abs(g) < 1e-6);
-  }
-}
 
 TEST_CASE("the z-loss of huge logits is finite, and of a NaN it is NaN") {
   for (const auto* k : kernels::runnable_tables()) {
@@ -78,19 +42,6 @@ TEST_CASE("the loss of equal logits is the log of the vocabulary, wherever they 
       CHECK(loss == Approx(std::log(37.0)).epsilon(1e-6));
       CHECK(logits == std::vector<float>(37, level));
     }
-}
-
-TEST_CASE("a NaN or infinite logit makes the loss NaN") {
-  for (const auto* k : kernels::runnable_tables())
-    for (const float bad : {NAN, INFINITY})
-      for (const int64_t at : {0, 20, 36}) {
-        auto logits = random_values<float>(37, 1);
-        logits[at] = bad;
-        const int32_t target = 5;
-        double loss = 0;
-        k->cross_entropy(&loss, logits.data(), &target, 1.0, true, 1, 37, nullptr);
-        CHECK(std::isnan(loss));
-      }
 }
 
 TEST_CASE("exp inside the softmax is accurate to about an ulp over its range") {

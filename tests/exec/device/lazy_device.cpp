@@ -27,7 +27,6 @@ constexpr size_t kMemory = size_t{1} << 30;  // of addresses; pages come as they
 // Memory is opened and closed in whole huge pages, where the system has them. With hundreds of
 // small ones per call, most of a run's time would go to that.
 constexpr size_t kHugePage = size_t{2} << 20;
-constexpr ptrdiff_t kBefore = 1 << 16;
 constexpr double kTaskNs = 1000;
 
 struct EventState {
@@ -96,12 +95,6 @@ void protect(int how) {
   if (pages > 0) mprotect(lazy.memory, pages * kHugePage, how);
 }
 
-bool on_device(const void* p) {
-  const auto* const at = static_cast<const std::byte*>(p);
-  // A part of a batch names its first token by where token 0 would lie: before the memory, perhaps.
-  return at >= lazy.memory - kBefore && at < lazy.memory + lazy.used;
-}
-
 StreamState& state(Stream s) {
   return *static_cast<StreamState*>(s);
 }
@@ -122,8 +115,10 @@ void give(StreamState& stream, Task task) {
 void give_work(Stream stream, std::function<void()> work) {
   give(state(stream), {.kind = Kind::kWork, .work = std::move(work)});
 }
-void check_pointer(const void* p) {
-  if (p != nullptr && !on_device(p)) {
+void check_memory(const void* p, int64_t bytes) {
+  if (p == nullptr || bytes == 0) return;
+  const int64_t begin = static_cast<const std::byte*>(p) - lazy.memory;
+  if (begin < 0 || begin + bytes > static_cast<int64_t>(lazy.used)) {
     keep_error("lazy: a kernel was given memory that is not the device's");
   }
 }
@@ -441,7 +436,7 @@ const kernels::DeviceTable& lazy_device() {
           },
       .fill =
           [](void* to, int32_t byte, int64_t bytes, Stream s) {
-            check_pointer(to);
+            check_memory(to, bytes);
             if (bytes == 0) return;
             give_work(s, [=] { std::memset(to, byte, static_cast<size_t>(bytes)); });
           },

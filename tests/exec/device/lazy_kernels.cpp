@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "engine/routing/gate.h"
+#include "tests/kernels/operands.h"
 #include "tests/mixed/mixed_reference.h"
 
 namespace moe::test {
@@ -16,11 +17,10 @@ using kernels::KernelTable;
 using kernels::Stream;
 
 /// What a lazy table does, later, and how.
-const KernelTable<float>& done_by(const KernelTable<float>*) {
-  return kernels::fast_table();
-}
-const KernelTable<Bf16>& done_by(const KernelTable<Bf16>*) {
-  return test::mixed_reference();
+template <class T>
+const KernelTable<T>& done_by() {
+  if constexpr (std::is_same_v<T, float>) return kernels::fast_table();
+  if constexpr (std::is_same_v<T, Bf16>) return test::mixed_reference();
 }
 
 const void* address_of(const void* p) {
@@ -29,57 +29,63 @@ const void* address_of(const void* p) {
 const void* address_of(kernels::EitherOut m) {
   return m.data;
 }
-template <class A>
-void check_argument(const A& argument) {
-  if constexpr (std::is_pointer_v<A>) {
-    check_pointer(argument);
-  } else if constexpr (std::is_same_v<A, kernels::EitherIn> ||
-                       std::is_same_v<A, kernels::EitherOut>) {
-    check_pointer(argument.data);
-  }
+
+template <class X>
+void check_operand(X* p, int64_t n) {
+  check_memory(p, n * static_cast<int64_t>(sizeof(X)));
 }
-template <class T>
-void check_argument(const kernels::AttentionIn<T>& in) {
-  check_pointer(in.q);
-  check_pointer(in.k);
-  check_pointer(in.v);
-  check_pointer(in.sinks);
+void check_operand(kernels::EitherIn m, int64_t n) {
+  check_memory(m.data, n * int64_t{m.wide ? 4 : 2});
 }
-template <class T>
-void check_argument(const kernels::AttentionOut<T>& out) {
-  check_pointer(out.dq);
-  check_pointer(out.dk);
-  check_pointer(out.dv);
+void check_operand(kernels::EitherOut m, int64_t n) {
+  check_memory(m.data, n * int64_t{m.wide ? 4 : 2});
 }
 
-template <class Table, auto kMember, class Function>
-struct Deferred;
-/// Does later what the CPU's function does.
-template <class Table, auto kMember, class... A>
-struct Deferred<Table, kMember, void (*)(A...)> {
-  static void call(A... arguments) {
-    auto kept = std::make_tuple(arguments...);
-    constexpr size_t kLast = sizeof...(A) - 1;
-    [&]<size_t... i>(std::index_sequence<i...>) {
-      (check_argument(std::get<i>(kept)), ...);
-    }
-    (std::make_index_sequence<kLast>());
-    give_work(std::get<kLast>(kept),
-              [kept] { std::apply(done_by(static_cast<const Table*>(nullptr)).*kMember, kept); });
+/// A place (operands.h) that leaves operands where they are, which is to be in device memory.
+template <class T>
+struct Checked {
+  template <class X>
+  X in(X operand, int64_t n) {
+    check_operand(operand, n);
+    return operand;
+  }
+  template <class X>
+  X out(X operand, int64_t n) {
+    return in(operand, n);
+  }
+  template <class X>
+  X both(X operand, int64_t n) {
+    return in(operand, n);
+  }
+  void* work(void* p, kernels::AttentionShape s) {
+    check_memory(p, done_by<T>().attention_work_bytes(s));
+    return p;
   }
 };
 
-template <auto kMember, class Function, class Table>
-void defer(Function Table::*, Table& k) {
-  if (k.*kMember != nullptr) k.*kMember = &Deferred<Table, kMember, Function>::call;
-}
+/// Does later what the CPU's kernel number i does.
+template <class T, size_t i, class Function = typename KernelAt<T, i>::Function>
+struct Later;
+template <class T, size_t i, class... A>
+struct Later<T, i, void (*)(A...)> {
+  static void call(A... arguments) {
+    const Stream stream = std::get<sizeof...(A) - 1>(std::tie(arguments...));
+    give_work(stream, [kept = without_stream(arguments...)] { run(kept); });
+  }
+  template <class Arguments>
+  static void run(const Arguments& arguments) {
+    Checked<T> place;
+    call_placed<typename KernelAt<T, i>::Extents>(done_by<T>().*KernelAt<T, i>::kMember, place,
+                                                  arguments, nullptr);
+  }
+};
 
 template <class T>
 void sum_n(T* y, const T* const* in, int64_t count, int64_t n, Stream stream) {
   const std::vector<const T*> list(in, in + count);
-  for (const T* p : list) check_argument(p);
   give_work(stream, [=] {
-    done_by(static_cast<const KernelTable<T>*>(nullptr)).sum_n(y, list.data(), count, n, nullptr);
+    Later<T, kIndexOf<T, &KernelTable<T>::sum_n>>::run(
+        std::tuple<T*, const T* const*, int64_t, int64_t>(y, list.data(), count, n));
   });
 }
 
@@ -90,13 +96,6 @@ void gemm_many(kernels::GemmVariant way, bool ta, bool tb, int64_t count,
                int64_t ldb, kernels::Wide<T> beta, int64_t ldc, Stream stream) {
   std::vector<std::vector<kernels::Product<T>>> chains;
   for (const auto* p = products; p != products + count; ++p) {
-    check_argument(p->a);
-    check_argument(p->b);
-    check_argument(p->c);
-    check_argument(p->then.bias);
-    check_argument(p->then.add);
-    check_argument(p->then.before_gelu);
-    check_argument(p->then.gelu_at);
     if (chains.empty() || address_of(chains.back()[0].c) != address_of(p->c)) {
       chains.emplace_back();
     }
@@ -108,16 +107,18 @@ void gemm_many(kernels::GemmVariant way, bool ta, bool tb, int64_t count,
     }
     for (const auto& chain : chains) {
       for (const auto& p : chain) {
-        done_by(static_cast<const KernelTable<T>*>(nullptr))
-            .gemm_many(way, ta, tb, 1, &p, alpha, lda, ldb, beta, ldc, nullptr);
+        const int64_t n = p.m * p.n;
+        check_operand(p.a, ta ? pitched(p.k, p.m, lda) : pitched(p.m, p.k, lda));
+        check_operand(p.b, tb ? pitched(p.n, p.k, ldb) : pitched(p.k, p.n, ldb));
+        check_operand(p.c, pitched(p.m, p.n, ldc));
+        check_operand(p.then.bias, p.n);
+        check_operand(p.then.add, n);
+        check_operand(p.then.before_gelu, n);
+        check_operand(p.then.gelu_at, n);
+        done_by<T>().gemm_many(way, ta, tb, 1, &p, alpha, lda, ldb, beta, ldc, nullptr);
       }
     }
   });
-}
-
-template <auto... kMembers, class Table>
-void defer_all(Table& k) {
-  (defer<kMembers>(kMembers, k), ...);
 }
 
 template <class T>
@@ -160,23 +161,15 @@ void route(const kernels::TopKRouting& r) {
 
 template <class T>
 const KernelTable<T>& lazy_table() {
-  using K = KernelTable<T>;
-  static const K table = [] {
-    K k = done_by(static_cast<const K*>(nullptr));
-    k.name = "lazy";
-    defer_all<&K::gemm, &K::bias_grad, &K::layernorm, &K::layernorm_dx, &K::layernorm_dw,
-              &K::rmsnorm, &K::rmsnorm_dx, &K::rmsnorm_dw, &K::gelu, &K::gelu_dx, &K::silu_mul,
-              &K::silu_mul_dx, &K::map, &K::map_dx, &K::mul, &K::row_dot, &K::split_heads,
-              &K::join_heads, &K::rope_angles, &K::rope, &K::embedding, &K::embedding_dwte,
-              &K::embedding_dwpe, &K::attention, &K::attention_dx, &K::attention_dsinks,
-              &K::attn_score, &K::attn_softmax, &K::attn_context, &K::attn_context_dx,
-              &K::attn_softmax_dx, &K::attn_score_dx, &K::gate_logits, &K::gate_scores,
-              &K::gate_dlogits, &K::dispatch, &K::dispatch_dx, &K::combine, &K::combine_dx,
-              &K::combine_dweight, &K::cross_entropy, &K::balance_loss, &K::z_loss, &K::sgd,
-              &K::adamw, &K::add, &K::round, &K::copy_2d, &K::clear>(k);
+  static const KernelTable<T> table = [] {
+    KernelTable<T> k = {.name = "lazy"};
+    for_each_kernel<T>([&]<size_t i>() {
+      constexpr auto kMember = KernelAt<T, i>::kMember;
+      if (done_by<T>().*kMember != nullptr) k.*kMember = Later<T, i>::call;
+    });
     k.sum_n = sum_n<T>;
     k.gemm_many = gemm_many<T>;
-    k.first_nonfinite = nullptr;
+    k.attention_work_bytes = done_by<T>().attention_work_bytes;
     return k;
   }();
   return table;
@@ -187,14 +180,13 @@ template const KernelTable<Bf16>& lazy_table();
 
 template <class T>
 int64_t find_nonfinite(const void* x, int64_t n) {
-  return done_by(static_cast<const KernelTable<T>*>(nullptr))
-      .first_nonfinite(static_cast<const T*>(x), n);
+  return done_by<T>().first_nonfinite(static_cast<const T*>(x), n);
 }
 
 void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, Stream stream) {
-  check_argument(first);
-  check_argument(x);
   give_work(stream, [=] {
+    check_operand(first, 1);
+    check_operand(x, n);
     const int64_t at = x.wide ? find_nonfinite<float>(x.data, n) : find_nonfinite<Bf16>(x.data, n);
     if (at >= 0) *first = std::min(*first, at);
   });
@@ -202,9 +194,9 @@ void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, Stream 
 
 void lazy_largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
                           Stream stream) {
-  check_argument(column);
-  check_argument(x);
   give_work(stream, [=] {
+    check_operand(column, rows);
+    check_operand(x, rows * cols);
     if (x.wide) {
       find_largest(column, static_cast<const float*>(x.data), rows, cols);
     } else {

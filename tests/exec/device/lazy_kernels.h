@@ -12,8 +12,8 @@ namespace moe::test {
 // --- of lazy_device.cpp
 
 void give_work(kernels::Stream stream, std::function<void()> work);
-/// Keeps an error where the memory is not the device's.
-void check_pointer(const void* p);
+/// Keeps an error where not all of the memory is the device's, unless p is null.
+void check_memory(const void* p, int64_t bytes);
 /// At random in [0, end).
 int64_t lazy_below(int64_t end);
 
