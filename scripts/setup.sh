@@ -85,11 +85,21 @@ ensure_needs() {
 ensure_build_needs() { ensure_needs "${build_needs[@]}"; }
 ensure_test_needs() { ensure_needs "${build_needs[@]}" "${test_needs[@]}"; }
 
+# get_cudnn_frontend: where there is a CUDA compiler, fetches cudnn-frontend, the headers with which
+# the plugin uses cuDNN's attention. Without them its plain kernels compute all attention.
+get_cudnn_frontend() {
+  local to=$root/build/cudnn_frontend
+  if [ -e "$to/include" ] || ! command -v nvcc >/dev/null; then return; fi
+  python3 -m pip install --quiet --no-deps --target "$to" nvidia-cudnn-frontend==1.32.0 >&2 ||
+    say "cudnn-frontend was not installed: the CUDA plugin will not use cuDNN"
+}
+
 # build_release TARGET: configures and builds the target in build/release. A folder that is new
 # compiles several sources at a time.
 build_release() {
   local joined=()
   [ -e "$build/CMakeCache.txt" ] || joined=(-DMOE_JOIN_SOURCES=ON)
+  get_cudnn_frontend
   (cd "$root" && cmake --preset release "${joined[@]}") >&2
   cmake --build "$build" --parallel "$(nproc)" --target "$1" >&2
 }

@@ -85,10 +85,9 @@ enum class Role : uint8_t {
   kTable,   // one row per token id
   kScores,  // one column per token id
   kBias,
-  kAdded,  // an accumulator or a residual: a tensor that the op adds to its result
-  kSum,    // the input of an activation function
-  kQkv,
-  kQuery,   // followed by the keys and the values
+  kAdded,   // an accumulator or a residual: a tensor that the op adds to its result
+  kSum,     // the input of an activation function
+  kQuery,   // followed by the keys and the values, or holds these, too
   kProbs,   // [T,E] scores of the gate
   kWeight,  // [T,K] weights of the choices
   kSlots,   // [E,C,..] slots at the tokens' ranks

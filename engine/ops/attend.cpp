@@ -1,5 +1,7 @@
-// Fused causal attention whose q, k and v are tensors of their own: with fewer heads of k and v
-// than of q (grouped queries), heads of v of another width, a window, and sinks.
+// Fused causal attention. q, k and v are one tensor, or tensors of their own: then with fewer heads
+// of k and v than of q (grouped queries) and heads of v of another width, if wanted. The backward
+// recomputes the probabilities.
+#include <algorithm>
 #include <cmath>
 #include <limits>
 
@@ -9,6 +11,17 @@
 
 namespace moe::ops {
 namespace {
+
+constexpr const char *kKernels = "kernels", *kLibrary = "cudnn", *kOwn = "own";
+constexpr size_t kQueryOfDx = 3;  // the input q of attend_dx
+
+/// Whether a device uses this project's kernels also where a library has some for the shape.
+bool own_kernels(const Op& op) {
+  const std::string kernels = attr_string(op, kKernels, kLibrary);
+  if (kernels == kLibrary || kernels == kOwn) return kernels == kOwn;
+  throw user_error("op '{}': attribute '{}' is '{}', allowed: {}, {}", op.name, kKernels, kernels,
+                   kLibrary, kOwn);
+}
 
 UserError refused(const Op& op, const char* attr, const std::string& value,
                   const std::string& allowed) {
@@ -62,13 +75,13 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId ctx = op.outputs[0], lse = op.outputs[1], sinks = input_or_none(op, 3);
-  const bool of_inputs = c.needs(op.inputs[0]) || c.needs(op.inputs[1]) || c.needs(op.inputs[2]);
-  if (of_inputs) {
-    std::vector<TensorId> inputs = {c.grad(ctx),  ctx,          op.inputs[0],
-                                    op.inputs[1], op.inputs[2], lse};
-    if (sinks.valid()) inputs.push_back(sinks);
+  const size_t parts = std::min<size_t>(op.inputs.size(), 3);
+  if (std::any_of(op.inputs.begin(), op.inputs.begin() + parts,
+                  [&](TensorId t) { return c.needs(t); })) {
+    std::vector<TensorId> inputs = {c.grad(ctx), ctx, lse};
+    inputs.insert(inputs.end(), op.inputs.begin(), op.inputs.end());
     const OpId dx = c.emit(kAttendDx, "dx", inputs, op.attrs);
-    for (size_t i = 0; i < 3; ++i)
+    for (size_t i = 0; i < parts; ++i)
       if (c.needs(op.inputs[i])) c.add(op.inputs[i], c.graph().out(dx, i));
   }
   if (sinks.valid() && c.needs(sinks)) {
@@ -78,7 +91,8 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-/// Can be cut along the batch only: a part of the positions would lack the keys before it.
+/// Can be cut along the batch only: a part of the positions would lack the keys before it, and the
+/// last axis of a q that holds k and v, too, is [3, heads, columns].
 std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, 0, 0, kWhole}, {0, 0}}};
 }
@@ -93,34 +107,47 @@ Bytes scratch(const Graph& g, const Op& op, size_t query, Bytes elem_bytes) {
   return elem_bytes == 8 ? work_bytes<double>(s) : work_bytes<float>(s);
 }
 
+/// Returns the operands from input i, q, on.
+template <class T>
+kernels::AttentionIn<T> operands(const KernelCall<T>& c, size_t i, kernels::AttentionShape s) {
+  kernels::AttentionIn<T> in = {c.in(i), c.in(i + 1), c.in(i + 2)};
+  if (in.k == nullptr) in = in_qkv<T>(c.in(i), s);
+  in.sinks = c.wide(i + 3);
+  return in;
+}
+
 template <class T>
 void run(const KernelCall<T>& c) {
-  c.k.attention(c.out(0), c.wide_out(1), {c.in(0), c.in(1), c.in(2), c.wide(3)},
-                attend_shape(c.graph, c.op, 0), c.scratch, c.stream);
+  const kernels::AttentionShape s = attend_shape(c.graph, c.op, 0);
+  c.k.attention(c.out(0), c.wide_out(1), operands(c, 0, s), s, c.scratch, c.stream);
 }
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
-  const kernels::AttentionShape s = attend_shape(g, op, 2);
+  const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDx);
   const Shape ctx = {s.batch, s.seq, s.heads * s.value_dim};
   expect_shape(g, op, 0, ctx);
   expect_shape(g, op, 1, ctx);
-  expect_shape(g, op, 5, {s.batch, s.heads, s.seq});
-  expect_shape(g, op, 6, {s.heads});
+  expect_shape(g, op, 2, {s.batch, s.heads, s.seq});
+  expect_shape(g, op, kQueryOfDx + 3, {s.heads});
   std::vector<TensorSpec> specs;
-  for (size_t i = 2; i < 5; ++i) specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
+  for (size_t i = kQueryOfDx; i < kQueryOfDx + 3 && has(op, i); ++i)
+    specs.push_back({shape(g, op, i), arg(g, op, i).dtype});
   return specs;
 }
 
 /// Five products: the recomputed scores, dq and dk; dprob and dv.
 Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return seen_work(g, op, 2, 3, 2);
+  return seen_work(g, op, kQueryOfDx, 3, 2);
 }
 
 template <class T>
 void run_dx(const KernelCall<T>& c) {
-  c.k.attention_dx({c.out(0), c.out(1), c.out(2)}, c.in(0), c.in(1),
-                   {c.in(2), c.in(3), c.in(4), c.wide(6)}, c.wide(5),
-                   attend_shape(c.graph, c.op, 2), c.scratch, c.stream);
+  const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDx);
+  const bool one = c.op.outputs.size() == 1;
+  const auto out =
+      one ? out_qkv<T>(c.out(0), s) : kernels::AttentionOut<T>{c.out(0), c.out(1), c.out(2)};
+  c.k.attention_dx(out, c.in(0), c.in(1), operands(c, kQueryOfDx, s), c.wide(2), s, c.scratch,
+                   c.stream);
 }
 
 /// Returns the sizes of attend_dsinks, which reads neither q nor k: their width is 1.
@@ -158,19 +185,35 @@ void run_dsinks(const KernelCall<T>& c) {
 
 }  // namespace
 
+kernels::AttentionShape attention_shape(const Graph& g, const Op& op, size_t i) {
+  expect_shape(g, op, i, {kAny, kAny, kAny});
+  const Shape& qkv = shape(g, op, i);
+  const int64_t heads = expect_attr(op, "heads", 1);
+  if (qkv[2] % (3 * heads) != 0) {
+    throw user_error(
+        "op '{}' ({}): the length of the last axis of '{}' {} must be a multiple of 3 * heads = 3 "
+        "* {}",
+        op.name, g.def(op).name, arg(g, op, i).name, shape_text(qkv), heads);
+  }
+  return {.batch = qkv[0], .seq = qkv[1], .heads = heads, .head_dim = qkv[2] / (3 * heads)};
+}
+
 kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
+  if (has(op, i + 1) != has(op, i + 2)) {
+    throw user_error("op '{}' ({}): give k and v, or neither where q holds them, too", op.name,
+                     g.def(op).name);
+  }
+  const bool one = !has(op, i + 1);
   expect_shape(g, op, i, {kAny, kAny, kAny});
   const Shape& q = shape(g, op, i);
   kernels::AttentionShape s = {.batch = q[0], .seq = q[1], .heads = expect_attr(op, "heads", 1)};
-  s.head_dim = width_of(g, op, i, "heads", s.heads);
-  s.kv_heads = attr_int(op, "kv_heads", s.heads);
-  if (s.kv_heads < 1 || s.heads % s.kv_heads != 0) {
-    throw refused(op, "kv_heads", std::to_string(s.kv_heads),
-                  fmt::format("a divisor of heads = {}", s.heads));
+  if (one) s = attention_shape(g, op, i);
+  const int64_t kv_heads = attr_int(op, "kv_heads", s.heads);
+  if (kv_heads < 1 || s.heads % kv_heads != 0 || (one && kv_heads != s.heads)) {
+    throw refused(op, "kv_heads", std::to_string(kv_heads),
+                  fmt::format("{}heads = {}", one ? "" : "a divisor of ", s.heads) +
+                      (one ? ", where q holds k and v" : ""));
   }
-  expect_shape(g, op, i + 1, {s.batch, s.seq, s.kv_heads * s.head_dim});
-  expect_shape(g, op, i + 2, {s.batch, s.seq, kAny});
-  s.value_dim = width_of(g, op, i + 2, "kv_heads", s.kv_heads);
   s.window = attr_int(op, "window", 0);
   if (s.window < 0) {
     throw refused(op, "window", std::to_string(s.window), "0 (none), or a number of keys above 0");
@@ -179,6 +222,13 @@ kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
   if (op.attrs.contains("scale") && !(s.scale > 0 && std::isfinite(s.scale))) {
     throw refused(op, "scale", fmt::format("{}", s.scale), "a number above 0");
   }
+  s.own = own_kernels(op);
+  if (one) return s;
+  s.kv_heads = kv_heads;
+  s.head_dim = width_of(g, op, i, "heads", s.heads);
+  expect_shape(g, op, i + 1, {s.batch, s.seq, s.kv_heads * s.head_dim});
+  expect_shape(g, op, i + 2, {s.batch, s.seq, kAny});
+  s.value_dim = width_of(g, op, i + 2, "kv_heads", s.kv_heads);
   s.q_pitch = q[2];
   s.k_pitch = cols_of(shape(g, op, i + 1));
   s.v_pitch = cols_of(shape(g, op, i + 2));
@@ -188,10 +238,11 @@ kernels::AttentionShape attend_shape(const Graph& g, const Op& op, size_t i) {
 const OpDef kAttend = {
     .name = "attend",
     .doc =
-        "fused causal attention of q, k and v with attrs heads and kv_heads, scale "
-        "(1/sqrt(columns of a head)) and window (keys that a query sees); a sink is one more score "
-        "of each query of a head; also outputs the log-sum-exp of the scores",
-    .inputs = {{"q", Role::kQuery}, {"k"}, {"v"}, optional("sinks")},
+        "fused causal attention of q, k and v, or of a q that holds all three, with attrs heads "
+        "and kv_heads, scale (1/sqrt(columns of a head)) and window (keys that a query sees); a "
+        "sink is one more score of each query of a head; also outputs the log-sum-exp of the "
+        "scores",
+    .inputs = {{"q", Role::kQuery}, optional("k"), optional("v"), optional("sinks")},
     .outputs = {{"ctx"}, {"lse"}},
     .infer = infer,
     .work = work,
@@ -202,18 +253,24 @@ const OpDef kAttend = {
     .run_f64 = run<double>,
     .run_bf16 = run<kernels::Bf16>};
 
-const OpDef kAttendDx = {
-    .name = "attend_dx",
-    .doc = "gradients of q, k and v through attend",
-    .inputs = {{"dctx"}, {"ctx"}, {"q", Role::kQuery}, {"k"}, {"v"}, {"lse"}, optional("sinks")},
-    .outputs = {{"dq"}, {"dk"}, {"dv"}},
-    .infer = infer_dx,
-    .work = work_dx,
-    .gradient = no_gradient,
-    .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 2, b); },
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+const OpDef kAttendDx = {.name = "attend_dx",
+                         .doc = "gradients of q, k and v through attend",
+                         .inputs = {{"dctx"},
+                                    {"ctx"},
+                                    {"lse"},
+                                    {"q", Role::kQuery},
+                                    optional("k"),
+                                    optional("v"),
+                                    optional("sinks")},
+                         .outputs = {{"dq"}, optional("dk"), optional("dv")},
+                         .infer = infer_dx,
+                         .work = work_dx,
+                         .gradient = no_gradient,
+                         .scratch_bytes = [](const Graph& g, const Op& op,
+                                             Bytes b) { return scratch(g, op, kQueryOfDx, b); },
+                         .run_f32 = run_dx<float>,
+                         .run_f64 = run_dx<double>,
+                         .run_bf16 = run_dx<kernels::Bf16>};
 
 const OpDef kAttendDsinks = {.name = "attend_dsinks",
                              .doc = "gradient of the sinks of attend [+ acc]",

@@ -1,5 +1,5 @@
-// The sizes of an attention op, for attention.cpp and attend.cpp (fused), attention_unfused.cpp,
-// and the scratch of devices.
+// The sizes of an attention op, for attend.cpp (fused), attention_unfused.cpp, and the scratch of
+// devices.
 #pragma once
 
 #include "engine/graph/op_def.h"
@@ -12,7 +12,7 @@ namespace moe::ops {
 kernels::AttentionShape attention_shape(const Graph& graph, const Op& op, size_t i);
 
 /// Returns the sizes, from the inputs q, k and v, of which q is input i, and the attributes of op
-/// attend. Throws UserError unless they fit together.
+/// attend. Without k and v, q is qkv. Throws UserError unless they fit together.
 kernels::AttentionShape attend_shape(const Graph& graph, const Op& op, size_t i);
 
 }  // namespace moe::ops

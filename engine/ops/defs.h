@@ -9,7 +9,7 @@ namespace moe::ops {
 // clang-format off
 #define MOE_OPS(X) \
   X(Embedding) X(EmbeddingDw) X(Layernorm) X(LayernormDx) X(LayernormDw) X(Rmsnorm) X(RmsnormDx) \
-  X(RmsnormDw) X(Linear) X(LinearDx) X(LinearDw) X(BiasGrad) X(Attention) X(AttentionDx) \
+  X(RmsnormDw) X(Linear) X(LinearDx) X(LinearDw) X(BiasGrad) \
   X(Attend) X(AttendDx) X(AttendDsinks) X(AttnScore) X(AttnSoftmax) X(AttnContext) \
   X(AttnContextDx) X(AttnSoftmaxDx) X(AttnScoreDx) X(Gelu) X(GeluDx) X(SiluMul) X(SiluMulDx) \
   X(Mul) X(RowDot) X(Scale) X(Sigmoid) X(SigmoidDx) X(Relu) X(ReluDx) X(SplitHeads) X(JoinHeads) \

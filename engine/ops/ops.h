@@ -28,12 +28,11 @@
 //   rope              x[..,S,h*head_dim] angles[S,r] -> y; attrs head_dim, form = "halves" |
 //                     "interleaved", first: the column of each head at which the r columns begin
 //                     that turn; its gradient is itself, with attr inverse=1
-//   attention         qkv[B,S,3d] -> ctx[B,S,d] lse[B,nh,S]; attr heads = nh; fused
-//   attention_dx      dctx ctx qkv lse -> dqkv
 //   attend            q[B,S,hq*n] k[B,S,hk*n] v[B,S,hk*m] [sinks[hq]] -> ctx[B,S,hq*m] lse[B,hq,S];
+//                     or, with hk = hq and m = n, q[B,S,3*hq*n], which holds k and v;
 //                     attrs heads = hq, kv_heads = hk (a divisor of hq; default hq), scale (default
 //                     1/sqrt(n)), window: query i sees keys max(0, i-window+1) .. i; fused
-//   attend_dx         dctx ctx q k v lse [sinks] -> dq dk dv; attrs as in attend
+//   attend_dx         dctx ctx lse q [k] [v] [sinks] -> dq [dk] [dv]; attrs as in attend
 //   attend_dsinks     lse dctx ctx sinks [acc] -> dsinks
 //   attn_score        qkv -> score[B,nh,S,S]; attr heads
 //   attn_softmax      score -> prob; attr head_dim

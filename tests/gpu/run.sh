@@ -66,6 +66,7 @@ program() { # NAME: where test_gpu, bench_gpu, moebench and libmoe_cuda.so are
 
 build_all() {
   ensure_build_needs || return 1
+  get_cudnn_frontend
   (cd "$root" && cmake --preset cuda) >&2 || return 1
   cmake --build "$build" --parallel "$(nproc)" --target "${targets[@]}" >&2
 }

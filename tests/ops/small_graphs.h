@@ -69,7 +69,7 @@ graph reuse ranks=1
 
 inline SmallGraph attention_graph(bool fused) {
   const std::string core = fused ? R"(
-%10, %11 = attention(%9) {heads=2} core forward attn
+%10, %11 = attend(%9) {heads=2} core forward attn
 )"
                                  : R"(
 %11 = attn_score(%9) {heads=2} score forward attn

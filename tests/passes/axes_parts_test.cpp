@@ -195,12 +195,12 @@ TEST_CASE("every solution of a short range of real ops gives slices of the whole
     }
   }
   for (const char* way :
-       {"embedding 0", "embedding 1",  "layernorm 0",    "rmsnorm 0",      "silu_mul 0",
-        "silu_mul 1",  "linear 0",     "linear 1",       "linear 2",       "attention 0",
-        "attend 0",    "attn_score 0", "attn_softmax 0", "attn_softmax 1", "attn_context 0",
-        "mul 0",       "mul 2",        "row_dot 1",      "scale 2",        "sigmoid 0",
-        "relu 1",      "rope 0",       "rope 1",         "split_heads 0",  "join_heads 1",
-        "add 0",       "add 1",        "add 2",          "gate_logits 0"}) {
+       {"embedding 0",  "embedding 1",    "layernorm 0",    "rmsnorm 0",      "silu_mul 0",
+        "silu_mul 1",   "linear 0",       "linear 1",       "linear 2",       "attend 0",
+        "attn_score 0", "attn_softmax 0", "attn_softmax 1", "attn_context 0", "mul 0",
+        "mul 2",        "row_dot 1",      "scale 2",        "sigmoid 0",      "relu 1",
+        "rope 0",       "rope 1",         "split_heads 0",  "join_heads 1",   "add 0",
+        "add 1",        "add 2",          "gate_logits 0"}) {
     INFO(way);
     CHECK(seen.contains(way));
   }

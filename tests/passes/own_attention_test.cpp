@@ -14,7 +14,7 @@ const std::string kNone = "none is named";
 
 std::set<std::string> kernels_in(const Graph& graph) {
   std::set<std::string> all;
-  for (const std::string kind : {"attention", "attention_dx"}) {
+  for (const std::string kind : {"attend", "attend_dx"}) {
     for (const OpId op : test::ops_of(graph, kind)) {
       all.insert(attr_string(graph.op(op), "kernels", kNone));
     }

@@ -132,7 +132,7 @@ TEST_CASE("both kinds of kernels of attention are timed on a device, as ops of t
   for (const bool own : {false, true}) {
     spec.lowering.own_attention = own;
     const Graph graph = make_plan(spec)->graph;
-    for (const char* kind : {"attention", "attention_dx"}) {
+    for (const char* kind : {"attend", "attend_dx"}) {
       const OpId op = op_of_kind(graph, kind);
       for (int round = 0; round < 2; ++round) CHECK(cost.op_ns(graph, op) > 0);
     }

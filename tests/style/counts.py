@@ -57,7 +57,7 @@ OTHER_NAMES = {
     "engine/routing/gates.cpp": "gate",
     "engine/timeline/metrics.h": "all_reduce",
     "engine/sim/routed_step.cpp": "round",
-    "engine/cost/op_table.h": "all_gather all_reduce all_to_all attention combine dispatch "
+    "engine/cost/op_table.h": "all_gather all_reduce all_to_all combine dispatch "
         "reduce_scatter",
     "engine/cost/roofline.cpp": "place",
 }

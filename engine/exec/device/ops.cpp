@@ -32,11 +32,7 @@ kernels::EitherIn as_stored(const Tensor& tensor, const void* data,
 int64_t attention_scratch(const Graph& graph, const Op& op, const kernels::DeviceTable& device) {
   const auto bytes = mixed(graph, op, device) ? device.mixed->attention_work_bytes
                                               : device.kernels->attention_work_bytes;
-  const std::vector<Operand>& inputs = graph.def(op).inputs;
-  if (const auto qkv = place_of(inputs, Role::kQkv)) {
-    return bytes(ops::attention_shape(graph, op, *qkv));
-  }
-  const auto query = place_of(inputs, Role::kQuery);
+  const auto query = place_of(graph.def(op).inputs, Role::kQuery);
   return query ? bytes(ops::attend_shape(graph, op, *query)) : 0;
 }
 

@@ -18,7 +18,7 @@ TensorId attention(ModelBuilder& b, const In& in, const Attention& o) {
   const Attrs heads = {{"heads", o.heads}};
   TensorId context;
   if (o.kernel == AttentionKernel::kFused) {
-    context = b.op("attention", "attn.core", {qkv}, heads);
+    context = b.op("attend", "attn.core", {qkv}, heads);
   } else {
     const TensorId score = b.op("attn_score", "attn.score", {qkv}, heads);
     const TensorId prob =

@@ -11,7 +11,7 @@ Graph own_attention(Graph graph) {
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     const OpDef* const def = &graph.def(op);
-    const bool attention = def == &ops::kAttention || def == &ops::kAttentionDx;
+    const bool attention = def == &ops::kAttend || def == &ops::kAttendDx;
     if (attention && stores_bf16(graph, graph.op(op))) {
       graph.op(op).attrs["kernels"] = std::string("own");
     }

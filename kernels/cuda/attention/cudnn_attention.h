@@ -1,35 +1,25 @@
-// Causal attention in bfloat16 by cuDNN's fused kernels: one operation graph per direction, built
-// from the ops in which the library recognises attention, those of cudnn-frontend 1.32. How a graph
-// is run is in attention_library.cpp.
+// Which attention is computed by cuDNN. cudnn_attention.cpp also defines the functions of
+// attention_library.h, which compute it.
 #pragma once
 
-#include "kernels/cuda/attention/cudnn_graph.h"
+#include <cstdint>
+#include <string>
+
 #include "kernels/kernels.h"
 
 namespace moe::kernels::cuda {
 
 enum class Direction : bool { kForward, kBackward };
 
-/// Ids of tensors in the graphs. Scores are multiplied by kScale; masked scores are kHidden.
-enum CudnnId : int64_t {
-  kQuery = 1,
-  kKey,
-  kValue,
-  kContext,
-  kLse,  // lse: logarithm of the sum of exponentials of a row
-  kDquery,
-  kDkey,
-  kDvalue,
-  kDcontext,
-  kDelta,  // [batch, heads, seq, 1], the sum over a row of dcontext * context
-  kScale,
-  kHidden,
-  kOne
-};
-
-/// Returns whether this version of cuDNN (cudnnGetVersion) is used for the shape: cuDNN must
-/// support it, and no fault of the version that affects it is known.
+/// Returns cudnnGetVersion(), opening cuDNN at the first call; 0 if it is not installed.
+size_t cudnn_version();
+/// Returns whether this version of cuDNN is used for the shape: cuDNN must support it, and no fault
+/// of the version that affects it is known.
 bool cudnn_takes(size_t version, AttentionShape shape);
-CudnnGraph attention_graph(const CudnnCalls& calls, AttentionShape shape, Direction direction);
+/// Returns whether cuDNN has kernels for the shape that give the same bits on every run. The device
+/// need not be present: `properties` is its CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, `capability`
+/// its compute capability (90 is 9.0). Requires: cudnn_version() is not 0.
+bool cudnn_offers(AttentionShape shape, Direction direction, const std::string& properties,
+                  int32_t capability);
 
 }  // namespace moe::kernels::cuda

@@ -4,7 +4,6 @@
 
 #include <dlfcn.h>
 
-#include <algorithm>
 #include <catch2/catch.hpp>
 
 using namespace moe::kernels;
@@ -41,59 +40,40 @@ std::string as_json(const Gpu& gpu) {
          "\"deviceName\": \"" + gpu.name + "\"}";
 }
 
-const CudnnCalls& library() {
+size_t version() {
   static void* const driver = [] {
     void* const real = dlopen("libcuda.so.1", RTLD_NOW | RTLD_GLOBAL);
     return real != nullptr ? real : dlopen(MOE_DRIVER_STUB, RTLD_NOW | RTLD_GLOBAL);
   }();
   REQUIRE(driver != nullptr);
-  const CudnnCalls* const calls = cudnn_calls();
-  REQUIRE(calls != nullptr);
-  return *calls;
+  REQUIRE(cudnn_version() != 0);
+  return cudnn_version();
 }
 
-CudnnDescriptor properties(const Gpu& gpu) {
-  const std::string json = as_json(gpu);
-  CudnnDescriptor all(library(), CUDNN_BACKEND_DEVICEPROP_DESCRIPTOR);
-  all.set(CUDNN_ATTR_DEVICEPROP_JSON_REPRESENTATION, CUDNN_TYPE_CHAR,
-          static_cast<int64_t>(json.size()), json.data());
-  all.finalize();
-  return all;
-}
-
-/// Engines that give the same bits on every run.
-int64_t engines(const Gpu& gpu, AttentionShape shape, Direction direction) {
-  try {
-    const CudnnDescriptor device = properties(gpu);
-    CudnnGraph graph = attention_graph(library(), shape, direction);
-    const auto all = graph.offers({.properties = device.handle()});
-    return std::count_if(all.begin(), all.end(), [](const auto& e) { return e.deterministic; });
-  } catch (const CudnnRefusal& refusal) {
-    FAIL(refusal.what);
-    return 0;
-  }
+bool offers(const Gpu& gpu, AttentionShape shape, Direction direction) {
+  version();
+  return cudnn_offers(shape, direction, as_json(gpu), gpu.version / 10);
 }
 
 }  // namespace
 
 TEST_CASE("cuDNN knows the graphs as attention and has kernels for them, in each direction") {
-  const size_t version = library().version();
   for (const Gpu& gpu : {kA100, kH100})
     for (const AttentionShape& shape :
          {AttentionShape{24, 512, 12, 64}, AttentionShape{8, 1024, 16, 128},
-          AttentionShape{2, 200, 3, 32}, AttentionShape{1, 7, 2, 64}, AttentionShape{3, 128, 1, 8},
-          AttentionShape{1, 2, 1, 80}}) {
-      if (!cudnn_takes(version, shape)) continue;
+          AttentionShape{2, 200, 3, 32}, AttentionShape{2, 7, 2, 64}, AttentionShape{3, 128, 1, 8},
+          AttentionShape{2, 2, 1, 80}}) {
+      if (!cudnn_takes(version(), shape)) continue;
       INFO(gpu.name << ", seq " << shape.seq << ", head_dim " << shape.head_dim);
-      CHECK(engines(gpu, shape, Direction::kForward) > 0);
-      CHECK(engines(gpu, shape, Direction::kBackward) > 0);
+      CHECK(offers(gpu, shape, Direction::kForward));
+      CHECK(offers(gpu, shape, Direction::kBackward));
     }
 }
 
 TEST_CASE("cuDNN has no attention for devices without bfloat16, nor for heads of any size") {
   for (const Direction direction : {Direction::kForward, Direction::kBackward}) {
-    CHECK(engines(kT4, {2, 128, 2, 64}, direction) == 0);
-    CHECK(engines(kH100, {2, 128, 2, 20}, direction) == 0);
+    CHECK_FALSE(offers(kT4, {2, 128, 2, 64}, direction));
+    CHECK_FALSE(offers(kH100, {2, 128, 2, 20}, direction));
   }
 }
 
@@ -105,6 +85,7 @@ TEST_CASE("shapes in which a version of cuDNN is known to fail are not given to 
   CHECK_FALSE(cudnn_takes(91500, ragged));
   CHECK(cudnn_takes(91501, ragged));
   CHECK_FALSE(cudnn_takes(91900, {2, 1, 12, 64}));
+  CHECK_FALSE(cudnn_takes(91900, {1, 7, 2, 64}));
   CHECK_FALSE(cudnn_takes(91900, {2, 512, 12, 20}));
   CHECK_FALSE(cudnn_takes(91900, {2, 512, 12, 136}));
 }
