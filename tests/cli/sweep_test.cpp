@@ -29,7 +29,7 @@ local batches = {}
 for i = 1, 24 do batches[i] = i end
 return moe.experiment { name = "sweep", over = { nodes = { 1, 2, 4 }, batch = batches },
   case = function(p) return {
-    model = moe.model.gpt2_moe { layers = 12, hidden = 768, heads = 12, seq = 512,
+    model = moe.model.gpt2_moe { layers = 4, hidden = 768, heads = 12, seq = 512,
       batch_per_device = 1 + p.batch % 12, experts_per_device = 2, gate = "switch" },
     cluster = moe.cluster.p4de { nodes = p.nodes },
     systems = { moe.system "raf" {}, moe.system "tutel" {},
