@@ -3,10 +3,36 @@
 #include "bindings/host/files.h"
 #include "bindings/host/userdata.h"
 #include "engine/analysis/inference.h"
+#include "engine/analysis/served_batch.h"
 
 namespace moe::lua {
 
 using nlohmann::json;
+
+namespace {
+
+/// Adds to `out` the times of batches and of their MoE layers.
+void add_times(const Plan& plan, const std::vector<Timeline>& timelines, json& out) {
+  json answers = json::array(), layers = json::array();
+  for (const Timeline& timeline : timelines) {
+    const ServedBatch batch = served_batch(plan, timeline);
+    answers.push_back(to_ms(batch.answer_ns));
+    json times = json::array();
+    for (const ServedTimes& t : batch.layers) {
+      times.push_back({{"layer_ms", to_ms(t.layer_ns)},
+                       {"a2a_ms", to_ms(t.a2a_ns)},
+                       {"expert_ms", to_ms(t.expert_ns)},
+                       {"phase_2_ms", to_ms(t.phase2_ns)},
+                       {"mapping_wait_ms", to_ms(t.mapping_wait_ns)},
+                       {"swap_wait_ms", to_ms(t.swap_wait_ns)}});
+    }
+    layers.push_back(std::move(times));
+  }
+  out["answer_ms"] = std::move(answers);
+  out["layer_times"] = std::move(layers);
+}
+
+}  // namespace
 
 void set_inference(lua_State* L, int index, const Fields& fields, const Host& host,
                    InferOptions& options) {
@@ -42,6 +68,7 @@ json inference_json(const RunResult& result, const Plan& plan, const DataSource&
       {"accuracy", accuracy(result.predictions, ranks, model.tokens_per_rank(), data, first_step)},
       {"phase_2", phase_2},
       {"placed_again", again}};
+  add_times(plan, result.timelines, out);
   if (model.ep == 0 || model.ep == ranks) out["rows"] = rows;
   return out;
 }

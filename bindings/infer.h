@@ -25,7 +25,8 @@ void set_inference(lua_State* L, int index, const Fields& fields, const Host& ho
 /// Returns { digest of all predictions in order of batches and ranks, accuracy[batch] = the share
 /// of predictions that are the next token of the text, phase_2[MoE layer] = whether experts may be
 /// placed again, placed_again[batch][MoE layer] = whether they were, rows[batch][MoE layer][rank]
-/// that the rank computed }. `rows` is absent if experts are in groups of ranks (ep).
+/// that the rank computed, answer_ms[batch] and layer_times[batch][MoE layer] of served_batch() }.
+/// `rows` is absent if experts are in groups of ranks (ep).
 nlohmann::json inference_json(const RunResult& result, const Plan& plan, const DataSource& data,
                               int64_t first_step);
 

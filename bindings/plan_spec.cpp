@@ -239,7 +239,7 @@ OffloadTimes offload_times_of(const Fields& cost) {
                                    {"rerun_ms", &times.rerun_ns}}) {
     if (given.has(name)) *time = given.time(name, 1e6);
   }
-  times.host_bytes_per_s = given.number("host_bytes_per_s");
+  if (given.has("host_bytes_per_s")) times.host_bytes_per_s = given.number("host_bytes_per_s");
   return times;
 }
 

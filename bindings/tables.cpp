@@ -121,7 +121,7 @@ json workload_rows() {
     all.push_back({{"name", def.name},
                    {"doc", def.doc},
                    {"kind", "workload"},
-                   {"has_popularity", def.has_popularity()},
+                   {"has_popularity", def.has_popularity},
                    {"options", options_json(def.options)}});
   }
   return all;

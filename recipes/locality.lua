@@ -74,9 +74,7 @@ for _, coefficient in ipairs { 0, 0.01 } do
   local r = moe.train { model = model_of(coefficient), system = moe.system "raf_rows" {},
     ranks = RANKS, steps = STEPS, record = ("locality_%g.trace"):format(coefficient),
     optimizer = { name = "adamw", lr = 0.001, beta2 = 0.99, weight_decay = 0.1 } }
-  local next_expert = moe.lina.locality { routing = moe.trace(r.record) {}, experts = EXPERTS,
-    layers = LAYERS, ranks = RANKS, tokens = ROWS * SEQ, step = FIRST,
-    batches = STEPS - FIRST + 1 }
+  local next_expert = moe.lina.locality { routing = r.record, step = FIRST }
   for layer = 1, LAYERS do
     local top, bottom = extremes(r, layer)
     local share = layer > 1 and next_expert.layers[layer - 1].share

@@ -29,10 +29,9 @@ void open_calibrate(lua_State* L);
 /// Adds core.collectives, core.op_table and core.op_time, which are defined in api/network.cpp, to
 /// the table on top of the stack.
 void open_network(lua_State* L);
-/// Adds core.lina_inference, _locality, _place, _popularity, _token_classes and _trace to the table
-/// on top, and makes the types of a trace and of a profile (api/lina.cpp).
+/// Adds core.lina_popularity to the table on top, and makes the type of a profile (api/lina.cpp).
 void open_lina(lua_State* L);
-/// Adds core.pipemoe_degree, _fit, _simulate and _time to the table on top (api/pipemoe.cpp).
+/// Adds core.pipemoe_degree, _fit and _time to the table on top (api/pipemoe.cpp).
 void open_pipemoe(lua_State* L);
 /// Adds core.prophet_plan and core.prophet_place to the table on top (api/prophet.cpp).
 void open_prophet(lua_State* L);

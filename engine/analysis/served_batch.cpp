@@ -1,11 +1,9 @@
 #include "engine/analysis/served_batch.h"
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <map>
 
-#include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -31,12 +29,17 @@ struct Layer {
     const Nanoseconds known = tuned.end > 0 ? tuned.end : placed.end;
     t.phase2_ns = std::max<Nanoseconds>(0, known - gate.end);
     if (placed.end > 0) t.mapping_wait_ns = std::max<Nanoseconds>(0, placed.end - loads.end);
-    Nanoseconds last = there.end, unhindered = there.end;
+    Nanoseconds from = there.end;
+    if (there.end == 0 && !experts.empty()) {
+      from = std::numeric_limits<Nanoseconds>::max();
+      for (const auto& [rank, mine] : experts) from = std::min(from, mine.begin);
+    }
+    Nanoseconds last = from, unhindered = from;
     for (const auto& [rank, mine] : experts) {
       last = std::max(last, mine.end);
-      unhindered = std::max(unhindered, there.end + mine.end - mine.begin);
+      unhindered = std::max(unhindered, from + mine.end - mine.begin);
     }
-    t.expert_ns = last - there.end;
+    t.expert_ns = last - from;
     t.swap_wait_ns = placed.end > 0 || tuned.end > 0 ? last - unhindered : 0;
     return t;
   }
@@ -95,17 +98,6 @@ ServedBatch served_batch(const Plan& plan, const Timeline& timeline) {
   Reader reader(plan);
   for (const Span& span : timeline.spans) reader.add(span);
   return reader.batch();
-}
-
-Nanoseconds percentile(std::vector<Nanoseconds> samples, double share) {
-  MOE_CHECK(!samples.empty() && share > 0 && share <= 1,
-            "percentile: share = {} and {} samples, but share must be above 0 and at most 1, and "
-            "there must be at least 1 sample",
-            share, samples.size());
-  const double rank = std::ceil(share * static_cast<double>(samples.size()) - 1e-9);
-  const auto at = samples.begin() + static_cast<ptrdiff_t>(std::max(rank, 1.0)) - 1;
-  std::nth_element(samples.begin(), at, samples.end());
-  return *at;
 }
 
 }  // namespace moe

@@ -13,9 +13,10 @@ namespace moe {
 
 /// One MoE layer of one batch.
 struct ServedTimes {
-  Nanoseconds layer_ns = 0;         // from the begin of the gate to the end of the combine
-  Nanoseconds a2a_ns = 0;           // sum of both all-to-alls, on rank 0
-  Nanoseconds expert_ns = 0;        // from the end of the first all-to-all to the experts' end
+  Nanoseconds layer_ns = 0;  // from the begin of the gate to the end of the combine
+  Nanoseconds a2a_ns = 0;    // sum of both all-to-alls, on rank 0
+  /// From the end of the first all-to-all, or without one from the experts' begin, to their end.
+  Nanoseconds expert_ns = 0;
   Nanoseconds phase2_ns = 0;        // from the end of the gate until the placement is final
   Nanoseconds mapping_wait_ns = 0;  // part of phase2_ns: wait for the placement of phase 1
   Nanoseconds swap_wait_ns =
@@ -27,9 +28,5 @@ struct ServedBatch {
   std::vector<ServedTimes> layers;  // indexed by MoE layer
 };
 ServedBatch served_batch(const Plan& plan, const Timeline& timeline);
-
-/// Returns the smallest sample that is at least as large as a fraction `share` of all samples, with
-/// share in (0, 1]. Requires: at least one sample.
-Nanoseconds percentile(std::vector<Nanoseconds> samples, double share);
 
 }  // namespace moe

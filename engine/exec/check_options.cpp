@@ -3,8 +3,8 @@
 #include "engine/base/errors.h"
 #include "engine/comm/job/processes.h"
 #include "engine/exec/machine_memory.h"
-#include "engine/exec/results/expert_offload.h"
 #include "engine/graph/op_def.h"
+#include "engine/ops/swap_in.h"
 
 namespace moe {
 namespace {
@@ -68,7 +68,9 @@ void check_options(const Plan& plan, const RunOptions& options, Bytes of_host) {
     throw user_error("eval_batches = {} needs data to evaluate on, but eval_data is not set",
                      train.eval_batches);
   }
-  check_popularity(plan, options.infer);
+  if (options.infer.popularity) {
+    ops::check_popularity(plan.graph, plan.spec.model->num_moe_layers(), *options.infer.popularity);
+  }
   check_static_rows(plan.graph);
   if (options.emulate_link && plan.spec.cluster.num_devices() != plan.graph.num_ranks) {
     throw user_error(

@@ -1,6 +1,5 @@
 // The options of a run of a plan, grouped by subject. No option changes the plan. The simulator
-// uses only steps, first_step, links_of_step, on_step, policies.place, infer.batches and
-// infer.popularity.
+// uses only steps, first_step, links_of_step, on_step, policies.place and infer.popularity.
 #pragma once
 
 #include <array>
@@ -22,7 +21,6 @@
 namespace moe {
 
 class Processes;
-class RoutedBatches;
 
 /// kF64: only on the executor cpu. kBF16: only on the executor cuda; activations are stored and
 /// transferred in bfloat16, parameters and sums are float.
@@ -89,9 +87,6 @@ struct InferOptions {
   /// The profile of expert paths with which Lina's inference estimates popularity; null: popularity
   /// is not estimated.
   std::shared_ptr<const PathProfile> popularity;
-  /// For the simulator: the experts that tokens choose and their estimated popularity, shared by
-  /// several runs. Null: the run computes them from the plan's routing and `popularity`.
-  std::shared_ptr<RoutedBatches> batches;
   bool keep_predictions = false;  // fill RunResult::predictions
   /// The run starts from the parameters of this checkpoint file, whose states and placements are
   /// ignored; "" = none.

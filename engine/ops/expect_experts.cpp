@@ -218,6 +218,23 @@ std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
   return place_by_popularity(wanted_devices(counts, b.devices), b.devices, two_phase_options(op));
 }
 
+void check_popularity(const Graph& graph, int64_t layers, const PathProfile& popularity) {
+  const PathOptions& profile = popularity.options();
+  const auto check_same = [](const char* what, int64_t of_profile, int64_t of_plan) {
+    if (of_profile == of_plan) return;
+    throw user_error(
+        "popularity.{}: the popularity profile has {}, but the plan has {}; the two must be equal",
+        what, of_profile, of_plan);
+  };
+  for (const Op& op : graph.ops()) {
+    if (!op.kind.valid() || graph.def(op).moe != MoeOp::kExpect) continue;
+    check_same("layers", profile.layers, layers);
+    check_same("experts", profile.experts, bounds_of(op).experts);
+    check_same("path", profile.path, attr_int(op, "path"));
+    return;
+  }
+}
+
 bool is_swap_in(const Graph& graph, OpId op) {
   return is(graph, op, MoeOp::kSwapIn);
 }

@@ -26,6 +26,10 @@ Placement placed_as_expected(const Op& op, const Estimate& all);
 std::optional<Placement> placed_by_counts(const Op& op, const Estimate& all,
                                           std::span<const int64_t> counts);
 
+/// Throws UserError when `popularity` is of another number of MoE layers than `layers`, or of other
+/// experts or layers per path than those from which ops of the graph estimate popularity.
+void check_popularity(const Graph& graph, int64_t layers, const PathProfile& popularity);
+
 bool is_swap_in(const Graph& graph, OpId op);
 /// Returns how many experts a swap_in copies to the device. `before` (null without attr keep) is
 /// the placement of the experts that the slots already hold.

@@ -132,8 +132,9 @@ std::vector<double> wanted_devices(const Estimate& estimate, int64_t devices, bo
 
 void PathProfile::Table::index(int64_t keep) {
   if (paths.empty()) return;
-  // At most a quarter full: each search that goes on to the next slot costs a mispredicted branch.
-  slots.assign(std::bit_ceil(4 * paths.size()), {});
+  // At most half full: each search that goes on to the next slot costs a mispredicted branch, but a
+  // table of long paths is large.
+  slots.assign(std::bit_ceil(2 * paths.size()), {});
   for (size_t row = 0; row < paths.size(); ++row) {
     size_t i = first_slot(paths[row], slots.size());
     while (slots[i].path != 0) i = (i + 1) & (slots.size() - 1);
@@ -311,31 +312,6 @@ PathProfile PathCounts::profile() const {
     keep_most_probable(counts, profile.tables_[i]);
   }
   return profile;
-}
-
-void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
-                     ExpertCounts& transitions) {
-  MOE_CHECK(transitions.sources == transitions.experts,
-            "popularity: transitions have {} sources and {} experts; the numbers must be equal",
-            transitions.sources, transitions.experts);
-  check_choices(before, after.size(), 1, transitions.experts);
-  check_choices(after, before.size(), 1, transitions.experts);
-  for (size_t t = 0; t < before.size(); ++t) {
-    if (before[t] >= 0 && after[t] >= 0) ++transitions.at(before[t], after[t]);
-  }
-}
-
-double locality(const ExpertCounts& transitions, int64_t top) {
-  check_popularity("top", top, 1, transitions.experts);
-  int64_t follow = 0;
-  for (int64_t e = 0; e < transitions.sources; ++e) {
-    std::vector<int64_t> next;
-    for (int64_t n = 0; n < transitions.experts; ++n) next.push_back(transitions.at(e, n));
-    std::sort(next.begin(), next.end(), std::greater<>());
-    for (int64_t n = 0; n < top; ++n) follow += next[static_cast<size_t>(n)];
-  }
-  const int64_t all = transitions.total();
-  return all == 0 ? 0 : static_cast<double>(follow) / static_cast<double>(all);
 }
 
 }  // namespace moe

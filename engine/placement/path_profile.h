@@ -10,8 +10,6 @@
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -89,10 +87,6 @@ class PathProfile {
   /// Returns the estimate for one rank's tokens. paths: the tokens' choices before `layer`.
   Estimate estimate(int64_t layer, const TokenPaths& paths) const;
 
-  /// Returns the profile as text, one line per path; parse(text()) is the same profile. parse
-  /// throws UserError naming the line.
-  std::string text() const;
-  static PathProfile parse(std::string_view text);
   bool operator==(const PathProfile& other) const;
 
  private:
@@ -149,14 +143,5 @@ class PathCounts {
   PathOptions options_;
   std::vector<Counts> counts_;  // [layers, path]
 };
-
-/// Adds, for the tokens of one rank and batch, the transitions from the expert chosen in one layer
-/// (as source) to the expert chosen in the next (as expert). before, after: first choices [tokens];
-/// -1: no choice. Throws UserError for an expert out of range or lists of different length.
-void add_transitions(std::span<const int32_t> before, std::span<const int32_t> after,
-                     ExpertCounts& transitions);
-/// Returns the share of tokens whose expert in the next layer is one of the `top` most frequent
-/// next experts of all tokens with the same expert before (Lina, figure 9); 0 without tokens.
-double locality(const ExpertCounts& transitions, int64_t top);
 
 }  // namespace moe

@@ -8,6 +8,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/names.h"
 #include "engine/routing/skew.h"
+#include "engine/routing/token_classes.h"
 #include "engine/routing/token_imbalance.h"
 
 namespace moe {
@@ -262,6 +263,10 @@ std::vector<WorkloadDef> make_rows() {
 const std::vector<WorkloadDef>& workloads() {
   static const std::vector<WorkloadDef> rows = [] {
     std::vector<WorkloadDef> all = make_rows();
+    for (WorkloadDef& def : all) def.has_popularity = !def.options.empty();
+    all.push_back({kTokenClasses,
+                   "tokens keep a class through all layers, which decides their experts",
+                   token_class_options()});
     for (const TokenImbalance& one : token_imbalances()) {
       all.push_back({one.name, one.doc + std::string(" (Megatron-LM's benchmark)"), {}});
     }

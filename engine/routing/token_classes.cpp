@@ -12,12 +12,6 @@
 namespace moe {
 namespace {
 
-void check_range(const char* field, double value, double lo, double hi) {
-  if (!(value >= lo && value <= hi)) {
-    throw user_error("classes.{} = {}, allowed: {} to {}", field, value, lo, hi);
-  }
-}
-
 enum Purpose : int64_t { kDeal, kDriftOf, kClassOf, kStrayOf };
 
 uint32_t key(const TokenClasses& spec, Purpose purpose, std::initializer_list<int64_t> on) {
@@ -86,8 +80,8 @@ std::vector<int32_t> deal(const TokenClasses& spec, int64_t layer, int64_t exper
 void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
            std::span<int32_t> choices) {
   if (q.k > q.experts)
-    throw user_error("classes: k = {} choices per token, allowed: at most the {} experts", q.k,
-                     q.experts);
+    throw user_error("token_classes: k = {} choices per token, allowed: at most the {} experts",
+                     q.k, q.experts);
   const std::vector<int32_t> expert_of = deal(spec, q.layer, q.experts);
   const AliasTable table(class_shares(spec, q.step));
   const uint32_t classes = key(spec, kClassOf, {q.step, rank});
@@ -110,16 +104,20 @@ void route(const TokenClasses& spec, const RoutingQuery& q, int64_t rank,
 
 }  // namespace
 
+std::vector<OptionSpec> token_class_options() {
+  return {
+      integer_option("classes", 64, 1, 1e6, "number of classes of tokens"),
+      number_option("skew", 1, 0, 20, "class i is chosen in proportion to i^-skew"),
+      number_option("ratio", 4, 1, 1e6,
+                    "popularity of the most popular expert divided by that of the least popular "
+                    "one, when classes are assigned to experts"),
+      number_option("stray", 0, 0, 1, "share of choices that ignore the class: any expert"),
+      number_option("drift", 0, 0, 20,
+                    "standard deviation of a class's log popularity, drawn again in each step")};
+}
+
 RoutingModel token_classes(const TokenClasses& spec) {
-  check_range("classes", static_cast<double>(spec.classes), 1, 1 << 20);
-  check_range("skew", spec.skew, 0, 20);
-  check_range("ratio", spec.ratio, 1, 1e6);
-  check_range("stray", spec.stray, 0, 1);
-  check_range("drift", spec.drift, 0, 20);
   RoutingModel routing;
-  routing.name =
-      fmt::format("classes(classes={},skew={},ratio={},stray={},drift={},seed={})", spec.classes,
-                  spec.skew, spec.ratio, spec.stray, spec.drift, spec.seed);
   routing.route = [spec](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
     route(spec, q, rank, choices);
   };

@@ -8,6 +8,7 @@
 #include "engine/base/names.h"
 #include "engine/routing/popularity.h"
 #include "engine/routing/sampler.h"
+#include "engine/routing/token_classes.h"
 #include "engine/routing/token_imbalance.h"
 
 namespace moe {
@@ -148,13 +149,24 @@ RoutingModel workload(std::string_view name, const WorkloadOptions& options, uin
     if (one.name == name) return token_imbalance(name, seed);
   }
   const std::string full = full_name(*setting);
+  if (name == kTokenClasses) {
+    const auto value = [&](std::string_view option) { return setting->value(option); };
+    RoutingModel model = token_classes({.classes = static_cast<int64_t>(value("classes")),
+                                        .skew = value("skew"),
+                                        .ratio = value("ratio"),
+                                        .stray = value("stray"),
+                                        .drift = value("drift"),
+                                        .seed = seed});
+    model.name = full;
+    return model;
+  }
   RoutingModel model;
   model.name = full;
   model.route = [setting, full](const RoutingQuery& q, int64_t rank, std::span<int32_t> choices) {
     route(full, *setting, q, rank, choices);
   };
   model.loads = [setting, full](const RoutingQuery& q) { return loads(full, *setting, q); };
-  if (workloads()[setting->row].has_popularity()) {
+  if (workloads()[setting->row].has_popularity) {
     model.scores = [setting, full](const RoutingQuery& q, int64_t rank) {
       return scores(full, *setting, q, rank);
     };

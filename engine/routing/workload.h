@@ -23,10 +23,9 @@ struct WorkloadDef {
   std::string name;
   std::string doc;
   std::vector<OptionSpec> options;
-
   /// Whether experts have a popularity, so that a gate can choose by scores that follow it. Under
   /// such scores first choices do not depend on the layer before (top1, top2).
-  bool has_popularity() const { return !options.empty(); }
+  bool has_popularity = false;
 };
 
 /// The workloads:
@@ -47,11 +46,12 @@ struct WorkloadDef {
 ///   rotating_hotspot  one hot expert, a different one after every `period` steps
 ///   burst             one hot expert in some stretches of `length` steps, else even popularity
 ///   markov            layered Markov routing with a given ratio of most to least popular expert
+///   token_classes     tokens keep a class through all layers (token_classes.h)
 ///   W0_balanced, ...  those of Megatron-LM's token-imbalance benchmark (token_imbalance.h)
 /// Where it matters which rank has an expert, expert e is on rank e * D / experts, D = min(ranks of
 /// the expert-parallel group, experts), and so is that of the rank's place in every group.
 ///
-/// Options of all workloads except balanced and W0 to W7:
+/// Options of all workloads except balanced, token_classes and W0 to W7:
 ///   drift, memory     log popularity of each class follows an AR(1) process over steps: `drift` is
 ///                     the standard deviation of a step's innovation, exp(-1 / memory) the
 ///                     correlation of neighbouring steps; the shares of hot experts do not drift

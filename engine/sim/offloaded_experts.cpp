@@ -28,7 +28,7 @@ OffloadedExperts::OffloadedExperts(const Graph& graph, const std::vector<MoeLaye
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id)) continue;
     const MoeOp what = graph.def(id).moe;
-    if (what == MoeOp::kExpect) path_ = attr_int(graph.op(id), "path");
+    if (what == MoeOp::kExpect) estimates_ = true;
     if (what != MoeOp::kPlaceExpected && what != MoeOp::kFineTune && what != MoeOp::kSwapIn) {
       continue;
     }

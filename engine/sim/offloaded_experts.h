@@ -6,7 +6,6 @@
 // here but in StepReplay.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "engine/cost/cost_model.h"
@@ -38,9 +37,8 @@ class OffloadedExperts {
   bool alike() const { return alike_; }
   /// Ops whose work depends on the placements: phase 2, and copying experts from host memory.
   const std::vector<OpId>& ops() const { return ops_; }
-  /// Length, in layers, of the token paths from which the plan estimates popularity; nullopt if the
-  /// plan estimates nothing.
-  std::optional<int64_t> path() const { return path_; }
+  /// Whether the plan estimates popularity.
+  bool estimates() const { return estimates_; }
 
  private:
   /// The ops of a layer; an invalid id where the layer has no such op. `place` is phase 1, `tune`
@@ -56,7 +54,7 @@ class OffloadedExperts {
   const Graph& graph_;
   std::vector<Layer> layers_;
   std::vector<OpId> ops_;
-  std::optional<int64_t> path_;
+  bool estimates_ = false;
   std::vector<std::vector<RoutedWork>> works_;  // [op][rank]; empty for ops that are not in ops_
   std::vector<OffloadRecord> records_;
   bool alike_ = true;

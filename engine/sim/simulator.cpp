@@ -4,32 +4,22 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/stop.h"
+#include "engine/ops/swap_in.h"
 #include "engine/sim/step_replay.h"
 
 namespace moe {
 namespace {
 
-/// Returns InferOptions::batches. If these are null but InferOptions::popularity and a routing
-/// model are given, returns new batches, which estimate popularity from the choices of each token.
-std::shared_ptr<RoutedBatches> batches_of(const Plan& plan, const RunOptions& options) {
-  const InferOptions& infer = options.infer;
-  if (infer.batches || !infer.popularity || plan.spec.routing == nullptr) return infer.batches;
-  const std::vector<MoeLayer> layers = moe_layers(plan.graph);
-  if (layers.empty()) return nullptr;
-  return std::make_shared<RoutedBatches>(plan.spec.routing,
-                                         RoutingQuery{.ranks = plan.graph.num_ranks,
-                                                      .tokens = layers[0].tokens,
-                                                      .experts = layers[0].experts,
-                                                      .k = layers[0].k},
-                                         static_cast<int64_t>(layers.size()), infer.popularity);
-}
-
 class Simulator : public Executor {
  public:
   RunResult run(const Plan& plan, const RunOptions& options) override {
+    if (options.infer.popularity) {
+      ops::check_popularity(plan.graph, plan.spec.model->num_moe_layers(),
+                            *options.infer.popularity);
+    }
     RunResult result;
     result.provenance = Provenance::kSimulated;
-    StepReplay replay(plan, options.policies.place, batches_of(plan, options));
+    StepReplay replay(plan, options.policies.place, options.infer.popularity);
     const int64_t steps = plan.spec.routing == nullptr ? 1 : options.steps;
     const int64_t links_of = std::min(options.links_of_step, steps - 1);
     for (int64_t step = 0; step < steps; ++step) {

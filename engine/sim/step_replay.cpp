@@ -18,9 +18,9 @@ bool is_collective(const Graph& graph, OpId op) {
 }  // namespace
 
 StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
-                       std::shared_ptr<RoutedBatches> batches)
+                       std::shared_ptr<const PathProfile> popularity)
     : plan_(plan),
-      batches_(std::move(batches)),
+      popularity_(std::move(popularity)),
       plain_ns_(plan.graph.num_ops()),
       plain_bytes_(plan.graph.num_ops()),
       loaded_(plan.graph.num_ops(), -1) {
@@ -31,7 +31,6 @@ StepReplay::StepReplay(const Plan& plan, const RankPlacements& policies,
     offloaded_ = std::make_unique<OffloadedExperts>(graph, routed_->layers());
     placements_ = next_ = state_ = routed_->first_placements();
     add_policies(policies);
-    check_batches();
     routed_ops_ = routed_->ops();
     routed_ops_.insert(routed_ops_.end(), offloaded_->ops().begin(), offloaded_->ops().end());
     for (size_t i = 0; i < routed_ops_.size(); ++i) {
@@ -72,27 +71,6 @@ void StepReplay::add_policies(const RankPlacements& policies) {
       placing_.size(), routed_->layers().size());
 }
 
-void StepReplay::check_batches() const {
-  const std::vector<MoeLayer>& layers = routed_->layers();
-  if (!batches_ || layers.empty()) return;
-  const RoutingQuery& sizes = batches_->sizes();
-  const struct {
-    const char* name;
-    int64_t of_batches, of_plan;
-  } all[] = {{"ranks", sizes.ranks, plan_.graph.num_ranks},
-             {"tokens", sizes.tokens, layers[0].tokens},
-             {"experts", sizes.experts, layers[0].experts},
-             {"k", sizes.k, layers[0].k},
-             {"layers", batches_->num_layers(), static_cast<int64_t>(layers.size())},
-             {"path", batches_->path(), offloaded_->path().value_or(batches_->path())}};
-  for (const auto& size : all) {
-    if (size.of_batches == size.of_plan) continue;
-    throw user_error(
-        "inference.trace.{} = {}, but the model on this cluster has {}; the numbers must be equal",
-        size.name, size.of_batches, size.of_plan);
-  }
-}
-
 /// Chooses the placements of this step and the next one, as the place, commit and migrate ops do
 /// when they are executed.
 void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
@@ -128,28 +106,29 @@ void StepReplay::set_step(int64_t step) {
   if (!routed_) return;
   const std::vector<Placement> in_force_before = placements_, next_before = next_;
   std::vector<ExpertCounts> kept;
-  std::vector<Estimate> estimates(routed_->layers().size());
-  choices_.clear();
-  for (size_t l = 0; l < routed_->layers().size(); ++l) {
-    const MoeLayer& layer = routed_->layers()[l];
-    const RoutingModel& routing = *plan_.spec.routing;
-    const RoutingQuery query = {.step = step,
-                                .layer = static_cast<int64_t>(l),
-                                .ranks = plan_.graph.num_ranks,
-                                .tokens = layer.tokens,
-                                .experts = layer.experts,
-                                .k = layer.k};
-    if (batches_) {
-      choices_.push_back(batches_->at(step).loads[l]);
-      estimates[l] = batches_->at(step).estimates[l];
-    } else {
-      choices_.push_back(routing.loads(query));
-    }
-    kept.push_back(routing.runs_gate() ? routing.kept(query)
-                                       : kept_rows(choices_.back(), layer.capacity));
+  const std::vector<MoeLayer>& layers = routed_->layers();
+  const RoutingModel& routing = *plan_.spec.routing;
+  const auto query_of = [&](size_t l) {
+    return RoutingQuery{.step = step,
+                        .layer = static_cast<int64_t>(l),
+                        .ranks = plan_.graph.num_ranks,
+                        .tokens = layers[l].tokens,
+                        .experts = layers[l].experts,
+                        .k = layers[l].k};
+  };
+  RoutedBatch batch = {{}, std::vector<Estimate>(layers.size())};
+  if (popularity_ && offloaded_->estimates()) {
+    batch = routed_batch(routing, query_of(0), *popularity_);
+  } else {
+    for (size_t l = 0; l < layers.size(); ++l) batch.loads.push_back(routing.loads(query_of(l)));
   }
+  for (size_t l = 0; l < layers.size(); ++l) {
+    kept.push_back(routing.runs_gate() ? routing.kept(query_of(l))
+                                       : kept_rows(batch.loads[l], layers[l].capacity));
+  }
+  choices_ = std::move(batch.loads);
   place(step, kept);
-  offloaded_->place(kept, estimates, placements_);
+  offloaded_->place(kept, batch.estimates, placements_);
   as_before_ = engine_ && offloaded_->ops().empty() && kept == kept_ &&
                placements_ == in_force_before && next_ == next_before;
   if (!as_before_) take_loads(std::move(kept));

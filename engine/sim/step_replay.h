@@ -13,17 +13,16 @@
 #include "engine/replay/engine.h"
 #include "engine/replay/replay.h"
 #include "engine/sim/offloaded_experts.h"
-#include "engine/sim/routed_batches.h"
+#include "engine/sim/routed_batch.h"
 #include "engine/sim/routed_step.h"
 
 namespace moe {
 
 class StepReplay {
  public:
-  /// Keeps a reference to the plan. `batches` is InferOptions::batches. Throws UserError if the
-  /// batches have other sizes than the plan.
+  /// Keeps a reference to the plan. `popularity` is InferOptions::popularity.
   explicit StepReplay(const Plan& plan, const RankPlacements& policies = {},
-                      std::shared_ptr<RoutedBatches> batches = nullptr);
+                      std::shared_ptr<const PathProfile> popularity = nullptr);
   StepReplay(const StepReplay&) = delete;
 
   /// Prepares step `step`: gets the choices of all ranks from the plan's routing model, if it has
@@ -65,7 +64,6 @@ class StepReplay {
     PlacementFunction policy;
   };
   void add_policies(const RankPlacements& policies);
-  void check_batches() const;
   void place(int64_t step, const std::vector<ExpertCounts>& kept);
   void take_loads(std::vector<ExpertCounts> kept);
   void set_ranks(int32_t num_ranks);
@@ -76,13 +74,13 @@ class StepReplay {
   std::vector<Nanoseconds> added_beside(const Timeline& timeline) const;
 
   const Plan& plan_;
-  std::unique_ptr<RoutedStep> routed_;           // null without a routing model
-  std::unique_ptr<OffloadedExperts> offloaded_;  // null without a routing model
-  std::shared_ptr<RoutedBatches> batches_;       // may be null
-  std::vector<Placing> placing_;                 // indexed by MoE layer, or empty
-  std::vector<Placement> state_;                 // indexed by MoE layer, before the place ops
-  std::vector<Placement> placements_;            // in force in the step
-  std::vector<Placement> next_;                  // in force in the next step
+  std::unique_ptr<RoutedStep> routed_;             // null without a routing model
+  std::unique_ptr<OffloadedExperts> offloaded_;    // null without a routing model
+  std::shared_ptr<const PathProfile> popularity_;  // may be null
+  std::vector<Placing> placing_;                   // indexed by MoE layer, or empty
+  std::vector<Placement> state_;                   // indexed by MoE layer, before the place ops
+  std::vector<Placement> placements_;              // in force in the step
+  std::vector<Placement> next_;                    // in force in the next step
   std::vector<PlacementRecord> records_;
   std::vector<ExpertCounts> choices_, kept_;  // indexed by MoE layer
   bool as_before_ = false;

@@ -31,7 +31,7 @@ end
 local recorded = infer { batches = 2 * BATCHES, record = "served.trace" }
 
 local function profile(path)
-  return moe.lina.popularity { trace = recorded.record, batches = BATCHES, path = path }
+  return moe.lina.popularity { routing = recorded.record, batches = BATCHES, path = path }
 end
 
 local function lina(name, options, path)
@@ -68,7 +68,8 @@ local function imbalance(r)
   return mean(all), math.max(unpack(all))
 end
 
--- Returns in how many of the layers and batches with a phase 2 it placed experts again.
+-- Returns in how many of the layers and batches with a phase 2 it placed experts again, and the
+-- number of these layers and batches.
 local function again(r)
   local placed, of = 0, 0
   for _, layers in ipairs(r.placed_again) do
@@ -77,7 +78,7 @@ local function again(r)
       if yes then placed = placed + 1 end
     end
   end
-  return of > 0 and ("%d of %d"):format(placed, of) or "no phase 2"
+  return placed, of
 end
 
 local rows = { { "system", "predictions", "cross entropy", "next byte right", "placed again",
@@ -91,8 +92,10 @@ for _, s in ipairs(SYSTEMS) do
     error(("%s: predictions %s, those of fixed are %s"):format(s.name, r.digest, digest))
   end
   local average, worst = imbalance(r)
+  local placed, of = again(r)
   rows[#rows + 1] = { s.name, r.digest, ("%.6f"):format(mean(r.losses)),
-    ("%.2f%%"):format(100 * mean(r.accuracy)), again(r), ("%.2f"):format(average),
+    ("%.2f%%"):format(100 * mean(r.accuracy)),
+    of > 0 and ("%d of %d"):format(placed, of) or "no phase 2", ("%.2f"):format(average),
     ("%.2f"):format(worst) }
 end
 print(("Executed on %d CPU ranks: %d batches of %d tokens; trained for %d steps to %.3f"):format(
@@ -101,36 +104,67 @@ print(moe.table(rows))
 print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
   .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
 
+-- The capacity factor of the simulated model, at which no choice is dropped.
 local cluster = moe.cluster.lina { nodes = DEVICES / 4 }
-local xl = moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
-  batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ }
+local replayed, most = moe.trace(recorded.record) {}, 1
+for step = BATCHES + 1, 2 * BATCHES do
+  for layer = 1, LAYERS do
+    for _, loads in ipairs(moe.loads { routing = replayed, ranks = DEVICES,
+      tokens = RANKS * ROWS * SEQ / DEVICES, experts = EXPERTS, step = step, layer = layer }) do
+      most = math.max(most, unpack(loads))
+    end
+  end
+end
+local function xl(routing)
+  return moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
+    batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ, routing = routing,
+    capacity_factor = most * EXPERTS / (RANKS * ROWS * SEQ / DEVICES) * (1 + 1e-9) }
+end
+
+-- Simulates Lina's inference with options of its pass, or without it if `options` is nil.
+local function simulate(options, path, routing, swaps)
+  local passes = { moe.pass.irregular_a2a {}, moe.pass.used_rows {} }
+  if options then
+    options.path = path
+    table.insert(passes, 1, moe.pass.lina_inference(options))
+  end
+  return moe.infer { executor = "simulate", batches = BATCHES, first_batch = BATCHES + 1,
+    model = xl(routing), cluster = cluster, system = moe.system "simulated" (passes),
+    popularity = options and options.estimation ~= false and profile(path) or nil, swaps = swaps }
+end
 
 local paths = { { "path", "known paths", "accuracy as lists", "as sets", "fine-tuned as lists",
   "as sets" } }
-local traces = {}
 for path = 1, LONGEST do
-  local trace = moe.lina.trace { model = xl, devices = DEVICES, path = path, batches = BATCHES,
-    profile_batches = BATCHES, routing = moe.trace(recorded.record) {} }
-  traces[path] = trace
-  local list = moe.lina.inference { trace = trace, cluster = cluster }
-  local set = moe.lina.inference { trace = trace, cluster = cluster, compare = "set" }
-  paths[#paths + 1] = { path, trace.paths, ("%.0f%%"):format(100 * list.accuracy),
-    ("%.0f%%"):format(100 * set.accuracy), ("%.0f%%"):format(100 * list.fine_tuning),
-    ("%.0f%%"):format(100 * set.fine_tuning) }
+  local list, of = again(simulate({}, path, replayed))
+  local set = again(simulate({ compare = "set" }, path, replayed))
+  list, set = list / of, set / of
+  paths[#paths + 1] = { path, profile(path).paths, ("%.0f%%"):format(100 * (1 - list)),
+    ("%.0f%%"):format(100 * (1 - set)), ("%.0f%%"):format(100 * list),
+    ("%.0f%%"):format(100 * set) }
 end
 print "\nEstimates of our model's routing (top 2k estimated = actual, Lina section 5.1)"
 print(moe.table(paths))
 
+-- Returns the smallest element that a share of the elements does not exceed.
+local function percentile(list, share)
+  table.sort(list)
+  return list[math.ceil(share * #list - 1e-9)]
+end
+
 for _, normalise in ipairs { false, true } do
   local times = { { "system", "median ms", "of ideal", "95% ms", "of ideal" } }
-  local ideal
-  for _, system in ipairs { "ideal", "baseline", "lina", "no_estimation", "no_fine_tuning" } do
-    local r = moe.lina.inference { trace = traces[LONGEST], cluster = cluster, system = system,
-      schedule = "closed_form", normalise = normalise }
-    ideal = ideal or r
-    times[#times + 1] = { system, ("%.2f"):format(r.median_ms),
-      ("%.2fx"):format(r.median_ms / ideal.median_ms), ("%.2f"):format(r.p95_ms),
-      ("%.2fx"):format(r.p95_ms / ideal.p95_ms) }
+  local ideal_median, ideal_tail
+  for _, s in ipairs { { "ideal" }, { "baseline" }, { "lina", {} },
+    { "no_estimation", { estimation = false } }, { "no_fine_tuning", { fine_tuning = false } } } do
+    local name, options = unpack(s)
+    if options then options.normalise = normalise end
+    local ms = simulate(options, LONGEST, name ~= "ideal" and replayed or nil,
+      { place_ms = 0.2, host_bytes_per_s = 25e9 }).answer_ms
+    local median, tail = percentile(ms, 0.5), percentile(ms, 0.95)
+    ideal_median, ideal_tail = ideal_median or median, ideal_tail or tail
+    times[#times + 1] = { name, ("%.2f"):format(median), ("%.2fx"):format(median / ideal_median),
+      ("%.2f"):format(tail), ("%.2fx"):format(tail / ideal_tail) }
   end
   print(("\nSimulated: %d layers of Transformer-XL's sizes, %d tokens per GPU, 8 GPUs of the "
     .. "paper's cluster, our model's routing; phases by closed form, estimates %s"):format(LAYERS,

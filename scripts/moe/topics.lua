@@ -7,6 +7,7 @@ local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
 local experiment = require "moe.run.experiment"
+local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
 local machine = require "moe.spec.machine"
 local model = require "moe.spec.model"
@@ -40,6 +41,7 @@ local TABLES = {
   { "Link", train.LINK, "the emulated link of ranks" },
   { "LinkInside", train.INTRA, "the emulated link inside a node" },
   { "Nccl", train.NCCL, "settings of NCCL" },
+  { "Swaps", infer.SWAPS, "the field `swaps` of moe.infer" },
   { "Edits", train.EDITS, "changes of a plan's graph for a device" },
   { "RunFields", train.RUN, "options of plan:run" },
   { "SimulateFields", plan.SIMULATE, "options of plan:simulate" },

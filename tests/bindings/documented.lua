@@ -100,7 +100,6 @@ counts.policy = "eplb"
 check("moe.ProphetPlaced", moe.prophet.place(counts), "moe.prophet.place")
 check("moe.ProphetPlaced", moe.prophet.place { policy = "echo", routed = counts.routed },
   "moe.prophet.place without rates")
-local trace = moe.lina.trace { model = model(), devices = 8, batches = 2,
-  routing = moe.workload "zipf" {} }
-check("moe.LinaBatches", moe.lina.inference { trace = trace, cluster = cluster },
-  "moe.lina.inference")
+local zipf = moe.workload "zipf" {}
+check("moe.Popularity", moe.lina.popularity { routing = zipf, ranks = 8, tokens = 4, experts = 8,
+  k = 1, layers = 2, batches = 1, path = 1 }, "moe.lina.popularity")

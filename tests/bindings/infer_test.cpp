@@ -41,7 +41,7 @@ local trained = train { checkpoint_to = "t.ckpt" }
 local fixed = infer { parameters = "t.ckpt", record = "t.trace" }
 assert(fixed.parameters_digest == trained.digest and fixed.digest ~= infer().digest)
 assert(#fixed.losses == 4 and #fixed.accuracy == 4 and fixed.accuracy[1] <= 1)
-local profile = moe.lina.popularity { trace = fixed.record, batches = 2, path = 1 }
+local profile = moe.lina.popularity { routing = fixed.record, batches = 2, path = 1 }
 assert(profile.paths > 0 and profile.layers == 3 and profile.batches == 2)
 local pass = moe.pass.lina_inference
 for i, options in ipairs { {}, { fine_tuning = false }, { compare = "set", normalise = true },
@@ -68,7 +68,7 @@ end
 TEST_CASE("a simulated inference has the rows and the decisions of CPU ranks with that routing") {
   CHECK(infer_message(R"(
 local record = infer { record = "t.trace", batches = 6 }.record
-local profile = moe.lina.popularity { trace = record, batches = 3, path = 1 }
+local profile = moe.lina.popularity { routing = record, batches = 3, path = 1 }
 local again = {}
 for _, options in ipairs { {}, { fine_tuning = false }, { estimation = false } } do
   options.path = 1
@@ -95,25 +95,38 @@ assert(again[true] and again[false])
 )") == "(no error)");
 }
 
-TEST_CASE("moe.lina.inference tells what a system's batches take, estimate and copy") {
+TEST_CASE("times of a simulated inference are divided by phase, with durations that are given") {
   CHECK(infer_message(R"(
-local trace = moe.lina.trace { model = model(), devices = 4, path = 1, batches = 3,
-  profile_batches = 3, routing = moe.workload "zipf" { seed = 3 } }
-local function serve(system)
-  return moe.lina.inference { trace = trace, cluster = moe.cluster.lina { nodes = 1 },
-    system = system }
+local zipf = moe.workload "zipf" { seed = 3 }
+local profile = moe.lina.popularity { routing = zipf, ranks = 4, tokens = 16, experts = 4, k = 1,
+  layers = 3, batches = 3, path = 1 }
+assert(profile.paths > 0 and profile.layers == 3 and profile.experts == 4)
+local function serve(pass, more)
+  local t = { executor = "simulate", model = model { routing = zipf, capacity_factor = 4 },
+    batches = 3, first_batch = 4, cluster = moe.cluster.lina { nodes = 1 },
+    swaps = { place_ms = 0, resume_ms = 1.45, rerun_ms = 7.5 },
+    system = moe.system "served" { moe.pass.irregular_a2a {}, moe.pass.used_rows {}, pass } }
+  for k, v in pairs(more or {}) do t[k] = v end
+  return moe.infer(t)
 end
-local ideal, baseline, lina = serve "ideal", serve "baseline", serve "lina"
-local none, left = serve "no_estimation", serve "no_fine_tuning"
-assert(ideal.median_ms == ideal.p95_ms and #ideal.batch_ms == 3)
-assert(baseline.swapped == 0 and not baseline.accuracy and baseline.phase2_ms == 0)
-assert(none.swapped >= 3 * 4 and not none.accuracy, "every expert of every layer is copied")
-assert(lina.swapped >= 2 * 4 and #lina.accuracy_by_layer == 2)
-assert(lina.accuracy == left.accuracy and left.fine_tuning == 0)
-assert(math.abs(lina.fine_tuning - (1 - lina.accuracy)) < 1e-9)
 local function near(a, b) return math.abs(a - b) < 1e-6 end
-assert(near(lina.resume_ms, 1.45) and near(lina.rerun_ms, 6.2) and near(none.rerun_ms, 6.2))
-assert(near(none.phase2_ms, 3 * 6.2))
+local plain, none = serve(), serve(moe.pass.lina_inference { estimation = false })
+local r = serve(moe.pass.lina_inference { path = 1 }, { popularity = profile })
+for batch = 1, 3 do
+  assert(plain.answer_ms[batch] < plain.samples_ms[batch], "the loss is in an answer's time")
+  for layer, times in ipairs(plain.layer_times[batch]) do
+    assert(times.phase_2_ms == 0 and times.mapping_wait_ms == 0 and times.swap_wait_ms == 0)
+    assert(times.a2a_ms > 0 and times.expert_ms > 0)
+    assert(times.expert_ms < times.layer_ms and times.layer_ms < plain.answer_ms[batch])
+    assert(near(none.layer_times[batch][layer].phase_2_ms, 7.5))
+  end
+  for layer = 2, 3 do
+    local ms = r.layer_times[batch][layer].phase_2_ms
+    assert(near(ms, r.placed_again[batch][layer] and 7.5 or 1.45), ms)
+  end
+end
+local alone = infer { ranks = 1 }.layer_times[1][1]
+assert(alone.expert_ms > 0 and alone.expert_ms < alone.layer_ms, "without an all-to-all")
 )") == "(no error)");
 }
 
@@ -135,7 +148,7 @@ TEST_CASE("training and inference refuse each other's systems at the recipe's li
 
 TEST_CASE("a profile of another model or another path is refused") {
   const std::string record = "local r = infer { record = 't.trace' }\n";
-  const std::string profile = "local p = moe.lina.popularity { trace = r.record, path = 1 }\n";
+  const std::string profile = "local p = moe.lina.popularity { routing = r.record, path = 1 }\n";
   const std::string lina = "moe.system 'l' { moe.pass.lina_inference { path = 1 } }";
   CHECK_THAT(infer_message(record + profile +
                            "infer { system = moe.system 'lina_inference' {}, popularity = p,\n"
@@ -149,7 +162,8 @@ TEST_CASE("a profile of another model or another path is refused") {
   CHECK_THAT(infer_message(record + profile + "infer { system = " + lina +
                            ", popularity = p, model = model { experts = 2 } }"),
              Contains("popularity.experts: the popularity profile has 4, but the plan has 2"));
-  CHECK_THAT(infer_message(record + "moe.lina.popularity { trace = r.record, step = 9 }"),
-             Contains("step: 9 is not allowed; the trace has 4 steps"));
-  CHECK_THAT(infer_message("moe.lina.popularity { trace = 'none.trace' }"), Contains("none.trace"));
+  CHECK_THAT(infer_message(record + "moe.lina.popularity { routing = r.record, step = 9 }"),
+             Contains("the trace has 4 steps, but step 9 is requested"));
+  CHECK_THAT(infer_message("moe.lina.popularity { routing = 'none.trace' }"),
+             Contains("none.trace"));
 }

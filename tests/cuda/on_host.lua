@@ -50,7 +50,7 @@ local function infer(t)
   return moe.infer(t)
 end
 local plain = infer { batches = 2, record = "on_host.trace" }
-local lina = { batches = 2, popularity = moe.lina.popularity { trace = plain.record, path = 1 },
+local lina = { batches = 2, popularity = moe.lina.popularity { routing = plain.record, path = 1 },
   system = moe.system "lina_path_1" { moe.pass.lina_inference { path = 1 } } }
 local function swapped(executor, precision)
   lina.executor, lina.precision = executor, precision

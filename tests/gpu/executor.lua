@@ -106,7 +106,7 @@ end
 local function check_inference()
   local plain = infer("cpu", { record = "executor.trace" })
   local lina = { system = moe.system "lina_path_1" { moe.pass.lina_inference { path = 1 } },
-    popularity = moe.lina.popularity { trace = plain.record, path = 1 } }
+    popularity = moe.lina.popularity { routing = plain.record, path = 1 } }
   local cpu, cuda = infer("cpu", lina), infer("cuda", lina)
   local worst, same = compare(cuda, cpu)
   report(worst < 1e-5 and same, "lina's inference: losses within %.1e of CPU ranks", worst)

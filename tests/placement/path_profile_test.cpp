@@ -177,51 +177,6 @@ TEST_CASE("with two choices per token both are counted, and the first is on the 
   CHECK(profile.num_paths(1) == 1);
 }
 
-TEST_CASE("a profile is the same after it was written and read") {
-  for (uint64_t seed = 0; seed < 10; ++seed) {
-    const PathOptions o{.layers = 4,
-                        .experts = int64_t(3 + seed),
-                        .path = int64_t(1 + seed % 3),
-                        .keep = int64_t(1 + seed % 3),
-                        .shorter = seed % 2 == 1};
-    const PathProfile profile = profile_of(o, {random_choices(o, 200, seed, 0.05)});
-    const PathProfile read = PathProfile::parse(profile.text());
-    CHECK(read == profile);
-    const Layers batch = random_choices(o, 50, seed + 99);
-    CHECK(read.estimate(3, paths_before(o, batch, 3)).mass ==
-          profile.estimate(3, paths_before(o, batch, 3)).mass);
-  }
-}
-
-TEST_CASE("a damaged profile is refused with its line") {
-  const PathOptions o{.layers = 2, .experts = 3, .path = 1};
-  const std::string text = profile_of(o, {{{0, 1}, {1, 2}}}).text();
-  const auto replaced = [&](const std::string& from, const std::string& to) {
-    std::string out = text;
-    return out.replace(out.find(from), from.size(), to);
-  };
-  CHECK_THROWS_WITH(PathProfile::parse(""), Catch::Contains("line 1: the profile ends here"));
-  CHECK_THROWS_WITH(PathProfile::parse(text.substr(0, text.size() - 4)),
-                    Catch::Contains("line 7: the profile ends here"));
-  CHECK_THROWS_WITH(PathProfile::parse(replaced("popularity 1", "popularity 9")),
-                    Catch::Contains("line 1: expected"));
-  CHECK_THROWS_WITH(PathProfile::parse(replaced("1 : 2", "1 : 3")),
-                    Catch::Contains("line 6: expected a number from 0 to 2"));
-  CHECK_THROWS_WITH(PathProfile::parse(replaced("1 : 2", "0 : 2")),
-                    Catch::Contains("line 6: paths are not in ascending order"));
-  CHECK_THROWS_WITH(PathProfile::parse(text + "x"), Catch::Contains("nothing after it"));
-}
-
-TEST_CASE("locality is the share of tokens on the experts most popular in their group") {
-  ExpertCounts next(3, 3);
-  add_transitions(std::vector<int32_t>{0, 0, 0, 1, 1, -1}, std::vector<int32_t>{2, 2, 1, 0, 1, 1},
-                  next);
-  CHECK(next.of_expert(2) == 2);
-  CHECK(locality(next, 1) == Approx(0.6));
-  CHECK(locality(next, 2) == Approx(1));
-  CHECK(locality(ExpertCounts(2, 2), 1) == 0);
-}
-
 TEST_CASE("popularity's options are refused by name") {
   CHECK_THROWS_WITH(check(PathOptions{.experts = 16, .path = 12}),
                     Catch::Contains("popularity.path = 12, allowed: 1 to 11"));

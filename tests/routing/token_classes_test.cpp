@@ -5,6 +5,7 @@
 #include <set>
 
 #include "engine/base/errors.h"
+#include "engine/routing/workload.h"
 
 namespace moe {
 namespace {
@@ -72,9 +73,18 @@ TEST_CASE("drift moves popularity from step to step, and loads count what is rou
   CHECK(moved > 1000);
 }
 
-TEST_CASE("classes that cannot be are refused by name") {
-  CHECK_THROWS_WITH(token_classes({.classes = 0}), Catch::Contains("classes.classes = 0"));
-  CHECK_THROWS_WITH(token_classes({.stray = 2}), Catch::Contains("classes.stray = 2"));
+TEST_CASE("the workload is the law with the options as its values") {
+  const RoutingQuery q{.step = 2, .layer = 1, .ranks = 2, .tokens = 500, .experts = 8};
+  const RoutingModel made =
+      workload(kTokenClasses,
+               {{"classes", 9}, {"skew", 2}, {"ratio", 3}, {"stray", 0.4}, {"drift", 0.5}}, 7);
+  CHECK(made.name == "token_classes(classes=9, skew=2, ratio=3, stray=0.4, drift=0.5, seed=7)");
+  CHECK(made.loads(q) == token_classes({9, 2, 3, 0.4, 0.5, 7}).loads(q));
+  CHECK_THROWS_WITH(workload(kTokenClasses, {{"stray", 2}}, 7),
+                    Catch::Contains("workload token_classes.stray = 2 is not allowed"));
+}
+
+TEST_CASE("more choices than experts are refused") {
   CHECK_THROWS_WITH(token_classes({}).loads({.tokens = 1, .experts = 1, .k = 2}),
                     Catch::Contains("k = 2 choices per token, allowed: at most the 1 experts"));
 }

@@ -7,7 +7,7 @@
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
 #include "engine/network/closed_form.h"
-#include "engine/sim/routed_batches.h"
+#include "engine/sim/routed_batch.h"
 #include "tests/sim/routing.h"
 
 namespace moe::test {
@@ -55,12 +55,11 @@ std::shared_ptr<const RoutingModel> class_routing(double noise, int64_t turn = 1
   return std::make_shared<const RoutingModel>(RoutingModel{"classes", route, loads});
 }
 
-/// Eight batches behind eight that the profile of paths is of.
-std::shared_ptr<RoutedBatches> batches_of(std::shared_ptr<const RoutingModel> routing) {
+/// Of the eight batches before those that are served.
+std::shared_ptr<const PathProfile> profile_of(const RoutingModel& routing, int64_t path = 2) {
   const RoutingQuery sizes = {.ranks = kRanks, .tokens = kTokens, .experts = kExperts};
-  const auto profile = std::make_shared<const PathProfile>(
-      profile_paths(*routing, {.first = sizes, .layers = kLayers, .batches = 8, .path = 2}));
-  return std::make_shared<RoutedBatches>(routing, sizes, kLayers, profile);
+  return std::make_shared<const PathProfile>(
+      profile_paths(routing, {.first = sizes, .layers = kLayers, .batches = 8, .path = path}));
 }
 
 /// Without a cost that is not the network's or the experts'.
@@ -121,10 +120,10 @@ struct Served {
   }
 };
 
-Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<RoutedBatches> batches) {
+Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<const PathProfile> popularity) {
   RunOptions options;
   options.steps = options.first_step = kBatches;
-  options.infer.batches = std::move(batches);
+  options.infer.popularity = std::move(popularity);
   Served served = {plan, make_simulator()->run(*plan, options), {}};
   for (const Timeline& timeline : served.result.timelines) {
     served.batches.push_back(served_batch(*plan, timeline));
@@ -134,7 +133,7 @@ Served serve(std::shared_ptr<const Plan> plan, std::shared_ptr<RoutedBatches> ba
 
 Served serve(std::shared_ptr<const RoutingModel> routing, const Options& lina,
              const OffloadTimes& times = kFree) {
-  return serve(plan_for(routing, &lina, times), batches_of(routing));
+  return serve(plan_for(routing, &lina, times), profile_of(*routing));
 }
 
 const Options kLina, kNoEstimation = {{"estimation", false}},
@@ -192,7 +191,7 @@ TEST_CASE("where paths say all, phase 1 is right and allocation brings a batch n
   Cluster wide = four_devices();  // the exchange of estimates takes no time
   wide.intra.latency_ns = wide.nic.latency_ns = wide.a2a_base_ns = 0;
   const auto all = [&](std::shared_ptr<const RoutingModel> of, const Options* options) {
-    return serve(plan_for(of, options, kFree, wide), options ? batches_of(of) : nullptr).all();
+    return serve(plan_for(of, options, kFree, wide), options ? profile_of(*of) : nullptr).all();
   };
   const Nanoseconds ours = all(routing, &kLina), ideal = all(nullptr, nullptr) * kBatches,
                     baseline = all(routing, nullptr);
@@ -291,40 +290,14 @@ TEST_CASE("a mapping that comes too late is waited for") {
   }
 }
 
-TEST_CASE("percentiles are samples, by nearest rank") {
-  const std::vector<Nanoseconds> samples = {40, 10, 30, 20};
-  CHECK(percentile(samples, 0.5) == 20);
-  CHECK(percentile(samples, 0.75) == 30);
-  CHECK(percentile(samples, 0.95) == 40);
-  CHECK(percentile(samples, 0.01) == 10);
-}
-
-TEST_CASE("transitions of a routing model are counted between neighbouring layers") {
-  const auto all = transitions(*class_routing(0), {.ranks = 2, .tokens = 100, .experts = 4}, 3, 4);
-  REQUIRE(all.size() == 3);
-  for (const ExpertCounts& next : all) {
-    CHECK(next.total() == 600);
-    CHECK(locality(next, 1) == 1);
-  }
-}
-
 TEST_CASE("what cannot be simulated is refused by name") {
   const auto routing = class_routing(0);
   OffloadTimes times = kFree;
   times.host_bytes_per_s = 0;
   CHECK_THROWS_WITH(plan_for(routing, &kLina, times), Catch::Contains("host_bytes_per_s = 0"));
-  const RoutingQuery other = {.ranks = kRanks, .tokens = 512, .experts = kExperts};
-  const auto batches = std::make_shared<RoutedBatches>(routing, other, kLayers, nullptr);
-  CHECK_THROWS_WITH(serve(plan_for(routing, nullptr), batches),
-                    Catch::Contains("trace.tokens = 512, but the model on this cluster has 1024"));
-  CHECK_THROWS_WITH(RoutedBatches(routing, other, 0, nullptr),
-                    Catch::Contains("inference.layers = 0"));
-  const auto paths = std::make_shared<const PathProfile>(
-      profile_paths(*routing, {.first = {.ranks = 1, .tokens = 8, .experts = 4}, .layers = 3}));
   CHECK_THROWS_WITH(
-      RoutedBatches(routing, other, kLayers, paths),
-      Catch::Contains(
-          "popularity.layers: the popularity profile has 3, but the routed batches have 6"));
+      serve(plan_for(routing, &kLina), profile_of(*routing, 3)),
+      Catch::Contains("popularity.path: the popularity profile has 3, but the plan has 2"));
 }
 
 }  // namespace

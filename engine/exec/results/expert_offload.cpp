@@ -5,7 +5,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
-#include "engine/ops/placed.h"
 
 namespace moe {
 namespace {
@@ -16,32 +15,7 @@ OffloadRecord& record_of(int64_t layer, std::vector<OffloadRecord>& records) {
   return records.back();
 }
 
-/// Returns the number of layers in a path from which popularity is estimated; 0 when nothing is
-/// estimated.
-int64_t path_of(const Plan& plan) {
-  for (const Op& op : plan.graph.ops()) {
-    if (plan.graph.def(op).moe == MoeOp::kExpect) return attr_int(op, "path");
-  }
-  return 0;
-}
-
-void check_same(const char* what, int64_t profile, int64_t plan) {
-  if (profile == plan) return;
-  throw user_error(
-      "popularity.{}: the popularity profile has {}, but the plan has {}; the two must be equal",
-      what, profile, plan);
-}
-
 }  // namespace
-
-PlacementBounds offloaded_bounds(const Plan& plan, int64_t block) {
-  for (const Op& op : plan.graph.ops()) {
-    if (!op.kind.valid() || op.layer != block) continue;
-    if (plan.graph.def(op).moe == MoeOp::kSwapIn) return ops::bounds_of(op);
-  }
-  MOE_CHECK(false, "block {} has no op that swaps experts in, which an offloading block must have",
-            block);
-}
 
 bool records_offload(const Plan& plan, OpId op) {
   const MoeOp what = plan.graph.def(op).moe;
@@ -82,15 +56,6 @@ std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>&
     }
   }
   return all;
-}
-
-void check_popularity(const Plan& plan, const InferOptions& infer) {
-  const int64_t path = path_of(plan);
-  if (!infer.popularity || path == 0) return;
-  const PathOptions& profile = infer.popularity->options();
-  check_same("layers", profile.layers, plan.spec.model->num_moe_layers());
-  check_same("experts", profile.experts, plan.spec.model->experts);
-  check_same("path", profile.path, path);
 }
 
 }  // namespace moe

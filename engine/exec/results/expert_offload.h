@@ -1,5 +1,5 @@
-// Records of Lina's inference in a run: what a rank did with offloaded experts. Also checks that a
-// popularity profile fits the plan. The passes that add the ops are in passes/placement/, not here.
+// Records of Lina's inference in a run: what a rank did with offloaded experts. The passes that add
+// the ops are in passes/placement/, not here.
 #pragma once
 
 #include <functional>
@@ -8,9 +8,6 @@
 #include "engine/exec/executor.h"
 
 namespace moe {
-
-/// Returns the bounds of the placements of a block whose experts are offloaded.
-PlacementBounds offloaded_bounds(const Plan& plan, int64_t block);
 
 /// Whether the op's outputs belong in an OffloadRecord, in a plan for inference.
 bool records_offload(const Plan& plan, OpId op);
@@ -22,9 +19,5 @@ void add_offload(const Plan& plan, OpId op, const std::function<const void*(Tens
 /// Combines all ranks' records [rank][layer] into one per layer. All ranks must have the same
 /// placement in force.
 std::vector<OffloadRecord> joined(const std::vector<std::vector<OffloadRecord>>& ranks);
-
-/// Throws UserError when infer.popularity was made for another number of MoE layers, experts or
-/// layers per path than the plan has.
-void check_popularity(const Plan& plan, const InferOptions& infer);
 
 }  // namespace moe

@@ -13,6 +13,16 @@ local M = {}
 local EXECUTORS = { "simulate" }
 for _, name in ipairs(train.EXECUTORS) do EXECUTORS[#EXECUTORS + 1] = name end
 
+local function ms(doc) return { type = "number", lo = 0, hi = 1e6, doc = doc } end
+
+M.SWAPS = {
+  place_ms = ms "duration of phase 1, which places experts by the estimate, on a device",
+  resume_ms = ms "duration of phase 2 with its exchange, if the estimate is right",
+  rerun_ms = ms "as resume_ms, if the estimate is wrong; default: place_ms and the exchange",
+  host_bytes_per_s = { type = "number", lo = 1, hi = 1e15,
+    doc = "bytes per second from host memory to each device" },
+}
+
 M.INFER = {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system",
@@ -24,6 +34,8 @@ M.INFER = {
   executor = { type = "string", enum = EXECUTORS, default = "cpu",
     doc = "where ranks run: on the CPU (cpu), on a GPU (cuda), or in a simulation (simulate)" },
   cluster = { type = "cluster", doc = "moe.cluster, for the executor simulate only" },
+  swaps = { type = M.SWAPS, doc = "of a simulation of lina_inference: durations and rates in "
+    .. "place of those by the cluster's rates" },
   precision = train.RUN.precision,
   attention = train.RUN.attention,
   edits = train.RUN.edits,
@@ -100,13 +112,14 @@ end
 
 -- The fields that a simulation uses.
 local SIMULATED = { model = true, system = true, batches = true, first_batch = true,
-  popularity = true, executor = true, cluster = true }
+  popularity = true, executor = true, cluster = true, swaps = true }
 
 local function check_cluster(c, given, at)
   if c.executor ~= "simulate" then
-    if not c.cluster then return end
-    errors.user(("moe.infer.cluster: is only used with executor = 'simulate'; here it is '%s'")
-      :format(c.executor), at)
+    local only = c.cluster and "cluster" or c.swaps and "swaps"
+    if not only then return end
+    errors.user(("moe.infer.%s: is only used with executor = 'simulate'; here it is '%s'")
+      :format(only, c.executor), at)
   end
   if not c.cluster then
     errors.user("moe.infer.cluster: is missing; the executor 'simulate' needs a cluster", at)
@@ -120,7 +133,7 @@ end
 
 local function simulated(c, candidate, at)
   local spec = target.cluster_spec(c.model, system_lib.cluster_of(c.system, c.cluster))
-  spec.inference = true
+  spec.inference, spec.cost.swaps = true, c.swaps
   for _, stage in ipairs(candidate.stages) do
     if stage.name == "lina_inference" and not spec.routing then
       errors.user(("moe.infer.model.routing: is missing; '%s' places experts by the tokens' "
@@ -133,15 +146,27 @@ local function simulated(c, candidate, at)
   local result = train.started("serving", plan, { executor = "simulate", steps = c.batches,
     first_step = c.first_batch - 1, popularity = c.popularity and c.popularity.handle },
     spec.ranks, at)
-  local out = target.mark({ rows = result.inference.rows, phase_2 = result.inference.phase_2,
-    placed_again = result.inference.placed_again, no_room = result.stop_reason,
-    peak_bytes = plan:info().peak_bytes }, spec, plan)
+  local out = target.mark({ no_room = result.stop_reason, peak_bytes = plan:info().peak_bytes },
+    spec, plan)
   if out.oom then core.warn("moe.infer: OOM: " .. out.misfit) end
   for _, key in ipairs { "samples_ms", "metrics", "moe", "provenance", "timelines" } do
     out[key] = result[key]
   end
+  for _, key in ipairs { "rows", "phase_2", "placed_again", "answer_ms", "layer_times" } do
+    out[key] = result.inference[key]
+  end
   return out
 end
+
+schema.record("infer layer", "layer", "times of an MoE layer in a batch of inference, as Lina's "
+  .. "authors divide them: from the begin on the first device to the end on the last one", {
+    { "layer_ms", "number", "from the begin of the gate to the end of the combine" },
+    { "a2a_ms", "number", "sum of both all-to-alls, on the first device" },
+    { "expert_ms", "number", "from the end of the first all-to-all to the end of the experts" },
+    { "phase_2_ms", "number", "from the end of the gate until the placement is final" },
+    { "mapping_wait_ms", "number", "part of phase_2_ms that waits for the placement of phase 1" },
+    { "swap_wait_ms", "number", "how much later experts end because they wait for their weights" },
+  })
 
 schema.record("infer result", "result", "the result of inference; a simulation has the fields "
   .. "that follow from the plan and the model's routing", {
@@ -150,6 +175,8 @@ schema.record("infer result", "result", "the result of inference; a simulation h
     { "digest", "string?", "digest of all predictions" },
     { "parameters_digest", "string?", "digest of the parameters" },
     { "samples_ms", "number[]", "time of each batch" },
+    { "answer_ms", "number[]", "time of each batch without its loss" },
+    { "layer_times", "moe.InferLayer[][]", "times of MoE layers, indexed by batch and layer" },
     { "metrics", "moe.Metrics[]", "times of each batch, with their parts" },
     { "moe", "moe.MoeStats[][]", "statistics of MoE layers, indexed by batch and layer" },
     { "provenance", "string", "simulated, emulated or measured" },

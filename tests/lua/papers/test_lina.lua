@@ -1,4 +1,4 @@
--- Lina's systems, models and packing controller.
+-- Lina's systems, models, packing controller and statistic of locality.
 local expect = require "expect"
 local test = require "test"
 
@@ -96,4 +96,23 @@ test("what does not fit comes from the host, and goes there, once per step", fun
     w.peak_bytes = function() return 41e9 end
   end)
   expect.equal({ w.globals.P.offload_bytes, w.globals.P.offload_ms }, { 1e9, 2000 })
+end)
+
+test("locality is the share of tokens on the experts most popular in their group", function()
+  -- Choices of a rank's six tokens in each layer, from 0; -1 is none.
+  local chosen = { { 0, 0, 0, 1, 1, -1 }, { 2, 2, 1, 0, 1, 1 }, { 0, 0, 0, 0, 0, 0 } }
+  local asked = {}
+  local w = expect.runs([[local moe = require "moe"
+R = moe.lina.locality { routing = moe.workload "zipf" {}, ranks = 2, tokens = 6, experts = 3,
+  k = 1, layers = 3, batches = 2, step = 4 }]], nil, nil, function(_, core)
+    core.choices = function(_, q)
+      asked[#asked + 1] = ("%d.%d.%d"):format(q.step, q.rank, q.layer)
+      return chosen[q.layer]
+    end
+  end)
+  expect.equal(w.globals.R.layers, { { layer = 2, share = { 0.6, 1 } },
+    { layer = 3, share = { 1, 1 } } })
+  expect.equal(w.globals.R.share, { (4 * 3 + 4 * 6) / (4 * 11), 1 })
+  expect.equal(table.concat(asked, " "),
+    "4.1.1 4.1.2 4.1.3 4.2.1 4.2.2 4.2.3 5.1.1 5.1.2 5.1.3 5.2.1 5.2.2 5.2.3")
 end)

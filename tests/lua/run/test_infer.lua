@@ -6,7 +6,7 @@ local world = require "world"
 local function setup(w, core)
   core.lina_popularity = function(spec)
     w.popularity = spec
-    return "profile", { paths = 7, layers = 2, experts = 4, batches = 3 }
+    return "profile", 7
   end
   local plan = core.plan
   core.plan = function(spec)
@@ -14,7 +14,8 @@ local function setup(w, core)
     local inner = made.run
     made.run = function(self, options)
       local result = inner(self, options)
-      result.inference = { digest = "predictions", accuracy = { 0.5 }, placed_again = {} }
+      result.inference = { digest = "predictions", accuracy = { 0.5 }, placed_again = {},
+        answer_ms = { 1 } }
       return result
     end
     return made
@@ -22,7 +23,7 @@ local function setup(w, core)
 end
 
 local HEAD = expect.HEAD .. [[
-local p = moe.lina.popularity { trace = "out/t.trace", path = 1 }
+local p = moe.lina.popularity { routing = "out/t.trace", path = 1 }
 ]]
 
 local function runs(text) return expect.runs(HEAD .. text, nil, nil, setup) end
@@ -67,13 +68,25 @@ test("lina_inference takes a profile of a recorded trace, by its file or as a ro
   local w = runs [[moe.infer { popularity = p, model = m,
     system = moe.system "lina_inference" {} }]]
   expect.equal(w.executed[1].options.popularity, "profile")
-  expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.keep, w.popularity.batches,
-    w.popularity.step }, { "out/t.trace", 1, 1, 0, 1 })
-  w = runs [[moe.lina.popularity { trace = moe.trace "other.trace" {}, batches = 4, step = 2 }]]
-  expect.equal({ w.popularity.trace, w.popularity.path, w.popularity.batches, w.popularity.step },
-    { "other.trace", 3, 4, 2 })
-  fails([[moe.lina.popularity { trace = moe.workload "zipf" {} }]], 1, "popularity.trace",
-    "the name of a trace's file, or moe.trace")
+  local p = w.popularity
+  expect.equal({ p.routing.file, p.routing.handle, p.path, p.keep == nil, p.batches,
+    p.step }, { "out/t.trace", "replay", 1, true, 1, 1 })
+  expect.equal({ p.ranks, p.tokens, p.experts, p.k, p.layers }, { 1, 1, 2, 1, 2 })
+  p = runs([[moe.lina.popularity { routing = moe.trace "other.trace" {}, batches = 4,
+    step = 2 }]]).popularity
+  expect.equal({ p.routing.file, p.path, p.batches, p.step }, { "other.trace", 3, 4, 2 })
+end)
+
+test("the profile of a workload takes the sizes that a trace has of its own", function()
+  local sizes = "routing = moe.workload 'zipf' {}, ranks = 2, tokens = 3, experts = 4, k = 1, "
+  local w = runs(("P = moe.lina.popularity { %s layers = 5, batches = 6 }"):format(sizes))
+  local p = w.popularity
+  expect.equal({ p.routing.handle, p.ranks, p.tokens, p.experts, p.k, p.layers, p.batches },
+    { "handle", 2, 3, 4, 1, 5, 6 })
+  expect.equal({ w.globals.P.paths, w.globals.P.layers }, { 7, 5 })
+  fails(("moe.lina.popularity { %s batches = 6 }"):format(sizes), 1,
+    "moe.lina.popularity.layers: is missing; only a trace has a value of its own")
+  fails("moe.lina.popularity { routing = m }", 1, "popularity.routing", "or a recorded trace")
 end)
 
 test("a profile stands where something is estimated, and there alone", function()
@@ -120,13 +133,17 @@ test("a simulation takes a cluster, and nothing that only real ranks have a use 
   local w = runs [[R = moe.infer { executor = "simulate", batches = 3, first_batch = 2,
     model = moe.model.gpt2_moe { vocab = 64, layers = 2, hidden = 16, heads = 2, seq = 8,
       batch_per_device = 2, experts = 8, gate = "switch", routing = moe.workload "zipf" {} },
-    cluster = moe.cluster.p4de { nodes = 1 }, popularity = p,
+    cluster = moe.cluster.p4de { nodes = 1 }, popularity = p, swaps = { place_ms = 6.2 },
     system = moe.system "own" { moe.pass.lina_inference { path = 1 } } }]]
   local run = w.executed[1]
   expect.equal({ run.spec.inference, run.spec.ranks, run.spec.cost.kind }, { true, 8, "roofline" })
   expect.equal({ run.options.executor, run.options.steps, run.options.first_step,
     run.options.popularity }, { "simulate", 3, 1, "profile" })
+  expect.equal(run.spec.cost.swaps, { place_ms = 6.2 })
   expect.equal({ w.globals.R.digest, w.globals.R.losses }, {})
+  expect.equal(w.globals.R.answer_ms, { 1 })
+  fails([[moe.infer { model = m, swaps = {} }]], 1,
+    "moe.infer.swaps: is only used with executor = 'simulate'; here it is 'cpu'")
   fails([[moe.infer { model = m, executor = "simulate" }]], 1, "moe.infer.cluster: is missing")
   fails([[moe.infer { model = m, executor = "simulate", cluster = moe.cluster.p4de { nodes = 1 },
     system = moe.system "lina_no_estimation" {} }]], 1, "moe.infer.model.routing: is missing")
