@@ -75,7 +75,7 @@ TEST_CASE("systems of other transfers, rows and orders train with the CUDA kerne
 TEST_CASE("all that a model may have trains with the CUDA kernels' sources") {
   Gpt2 model = small_model("top_k", 2);
   model.k = 2;
-  model.balance_loss = {0.5, "choices", true};
+  model.balance_loss = {.coefficient = 0.5, .over = BalanceLossSpec::Over::kAll};
   model.z_loss = 0.25;
   model.bias_balance.rate = 0.01;
   PlanSpec spec = spec_of(model, 2);
