@@ -430,8 +430,10 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   }
   lua_getfield(L, index, "system");
   const auto picks = std::make_shared<PickPolicies>();
-  picks->view = std::make_shared<const PolicyView>(
-      PolicyView{fields.at("model").value(), spec.work.slot_occupancy});
+  nlohmann::json seen = fields.at("model").value();
+  seen.update(values_json<ModelSpec>(*built));
+  picks->view =
+      std::make_shared<const PolicyView>(PolicyView{std::move(seen), spec.work.slot_occupancy});
   handle.picks = picks;
   spec.system = system_of(L, lua_gettop(L), fields.at("system"), {spec, handle, picks});
   lua_pop(L, 1);

@@ -51,7 +51,7 @@ std::string nested_cut(const Op& op, int64_t part, int64_t parts);
 /// rows it computes (rows, loose, occupancy) and of which part or round (cut, rounds, group).
 Attrs row_attrs(const Op& op);
 
-/// Returns what makes an op a part along the rows in use or a round: cut, round and group.
+/// Returns RowUse::cut, round and group of an op that is a part along the rows in use, or a round.
 RowUse cut_of(const Op& op);
 
 /// The rows of one part or round on the experts' side, [slots of a device, sources].

@@ -220,7 +220,8 @@ struct ArgumentsOf<void (*)(A...)> {
 template <class T, size_t i>
 using ArgumentsAt = typename ArgumentsOf<typename KernelAt<T, i>::Function>::All;
 
-/// Arguments among the first of All that are given to check(): those that are no operands, and maps.
+/// Arguments among the first of All that are given to check(): maps, and those that are no
+/// operands.
 template <class... A, size_t... i>
 constexpr size_t given_among(const std::tuple<A...>*, std::index_sequence<i...>) {
   using All = std::tuple<A...>;

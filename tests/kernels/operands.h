@@ -1,8 +1,8 @@
-// The operands of every kernel of KernelTable: how many elements a call may touch of each, and which
-// may be null or share memory. What is const is only read; everything else is written, as a whole
-// unless the list says otherwise. From this one list come the tables and checks of tests that do
-// the same with every kernel: operands in guarded memory (conformance.h), on a GPU (tests/gpu), as
-// doubles (tests/mixed), and calls that run later (tests/exec/device/lazy_kernels.cpp).
+// The operands of every kernel of KernelTable: how many elements a call may touch of each, and
+// which may be null or share memory. What is const is only read; everything else is written, as a
+// whole unless the list says otherwise. From this one list come the tables and checks of tests that
+// do the same with every kernel: operands in guarded memory (conformance.h), on a GPU (tests/gpu),
+// as doubles (tests/mixed), and calls that run later (tests/exec/device/lazy_kernels.cpp).
 #pragma once
 
 #include <algorithm>

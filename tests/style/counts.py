@@ -42,7 +42,7 @@ OTHER_NAMES = {
     "engine/profile/profiler.cpp": "gate",
     "engine/profile/timed_policies.cpp": "gate",
     "engine/graph/graph.cpp": "combine dispatch gate",
-    "engine/graph/op_def.cpp": "round",
+    "engine/graph/row_use.cpp": "round",
     "engine/exec/results/run_result.h": "balance_loss z_loss",
     "engine/network/all_reduce.cpp": "all_reduce",
     "engine/network/closed_form.cpp": "all_reduce all_to_all",

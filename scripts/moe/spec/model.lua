@@ -169,7 +169,7 @@ function M.override(model, changes, path, at)
 end
 
 --- Returns the specification of a plan of the model for `devices` devices, as far as it follows
---- from the model: { model = its fields, which policies see, build = function(b, o), architecture =
+--- from the model: { model = its fields, build = function(b, o), architecture =
 --- its name, tensors = as in an architecture, gate = the gate's policy or nil }. dtype: the element
 --- type if the model does not give one.
 function M.resolve(model, devices, dtype)
@@ -204,7 +204,8 @@ function M.resolve(model, devices, dtype)
   resolved.capacity_factor = model.capacity and 0 or model.capacity_factor
     or declared.capacity_factor.default
   errors.call(model.at, core.check_model, resolved, devices)
-  return { model = resolved, build = arch.build, architecture = arch.name, tensors = arch.tensors, gate = policy }
+  return { model = resolved, build = arch.build, architecture = arch.name, tensors = arch.tensors,
+    gate = policy }
 end
 
 --- Returns { parameters = { { name, elements, expert } }, all = number of parameters, active =
