@@ -147,7 +147,7 @@ class Parts {
   void beside_twin(const Op& op) {
     const OpId first = graph_.find_op(op.name);
     const OpId twin =
-        graph_.add_op(graph_.def(op).name, name("twin"), graph_.op(first).inputs, op.attrs);
+        graph_.add_op(graph_.def(op).name, name("twin"), graph_.op(first).inputs, all_attrs(op));
     const TensorId t = op.outputs[0];
     const OpId both = view("concat", {t, graph_.out(twin)});
     const int64_t n = graph_.tensor(t).shape[0];

@@ -28,8 +28,9 @@ void check_same(const Graph& a, const Graph& b) {
     const Op &x = a.ops()[i], &y = b.ops()[i];
     INFO(x.name);
     CHECK((x.name == y.name && x.kind == y.kind && x.inputs == y.inputs && x.outputs == y.outputs));
-    CHECK((x.attrs == y.attrs && x.phase == y.phase && x.segment == y.segment &&
-           x.layer == y.layer && x.part == y.part && x.is_dw == y.is_dw));
+    CHECK((x.attrs == y.attrs && x.rows == y.rows && x.of.valid() == y.of.valid() &&
+           x.phase == y.phase && x.segment == y.segment && x.layer == y.layer && x.part == y.part &&
+           x.is_dw == y.is_dw));
   }
 }
 

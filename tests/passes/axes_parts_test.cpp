@@ -68,7 +68,7 @@ class Whole {
         }
         inputs.push_back(t.valid() ? mine[t.index()] : TensorId());
       }
-      const OpId copy = part.add_op(graph_.def(op).name, op.name, inputs, op.attrs);
+      const OpId copy = part.add_op(graph_.def(op).name, op.name, inputs, all_attrs(op));
       for (size_t i = 0; i < op.outputs.size(); ++i) {
         mine[op.outputs[i].index()] = part.out(copy, i);
         made.push_back(op.outputs[i]);

@@ -107,7 +107,8 @@ TEST_CASE("an op that runs again is the op of the forward, on inputs that are ke
       if (!runs_again(op)) continue;
       CAPTURE(op.name);
       const Op& first = first_run(graph, op);
-      CHECK((op.kind == first.kind && op.attrs == first.attrs && op.layer == first.layer));
+      CHECK((op.kind == first.kind && op.attrs == first.attrs && op.rows == first.rows &&
+             op.layer == first.layer));
       CHECK((op.segment == first.segment && op.part == first.part));
       REQUIRE(op.inputs.size() == first.inputs.size());
       for (size_t i = 0; i < op.inputs.size(); ++i) {
