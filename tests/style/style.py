@@ -12,6 +12,7 @@ from pathlib import Path
 
 SKIPPED = 77
 MAX_COLUMNS = 100
+LONG_FILE = 450  # lines
 
 # Which folder of engine/ may include which; itself and base always. Downwards only.
 KERNELS = "kernels"
@@ -195,9 +196,56 @@ def check_counts(root):
             for place in find(root)]
 
 
+CODE = {".h", ".cpp", ".cu", ".cuh", ".lua", ".py", ".sh"}
+CEILINGS = Path("tests/style/ceilings.txt")
+
+
+def lines_by_folder(root):
+    """Lines of code of each folder of the product and of the tests; data files do not count."""
+    lines = {}
+    for path in counts.files_of(root, counts.PRODUCT + ("recipes", "tests"), CODE | {".txt"}):
+        if path.suffix == ".txt" and path.name != "CMakeLists.txt":
+            continue
+        depth = 3 if path.parts[:2] == ("scripts", "moe") else 2
+        folder = "/".join(path.parts[:-1][:depth])
+        lines[folder] = lines.get(folder, 0) + len((root / path).read_text().splitlines())
+    for total, is_tests in (("product", False), ("all tests", True)):
+        lines[total] = sum(n for folder, n in lines.items()
+                           if folder not in ("product", "all tests")
+                           and folder.startswith("tests") == is_tests)
+    return lines
+
+
+def check_budget(root):
+    """No folder has more lines than its ceiling. A commit that needs more raises the ceiling and
+    writes the reason behind it."""
+    ceilings, faults = {}, []
+    for number, line in enumerate((root / CEILINGS).read_text().splitlines(), 1):
+        row = re.fullmatch(r"([\w/ ]+?) +(\d+)(?:  .+)?", line)
+        if row:
+            ceilings[row[1]] = int(row[2])
+        elif line and not line.startswith("#"):
+            faults.append(f"{CEILINGS}:{number}: give 'FOLDER LINES  REASON'")
+    have = lines_by_folder(root)
+    for folder, lines in have.items():
+        ceiling = ceilings.pop(folder, None)
+        print(f"{lines:7} of {ceiling or '-':>7}  {folder}")
+        if ceiling is None:
+            faults.append(f"{folder} has no ceiling in {CEILINGS}")
+        elif lines > ceiling:
+            faults.append(f"{folder} has {lines} lines, more than its ceiling of {ceiling}; remove "
+                          f"lines, or raise it in {CEILINGS} with the reason")
+    faults += [f"{CEILINGS}: there is no folder '{folder}'" for folder in ceilings]
+    for path in counts.files_of(root, counts.PRODUCT + ("recipes", "tests"), CODE):
+        if (lines := len((root / path).read_text().splitlines())) > LONG_FILE:
+            print(f"{path} has {lines} lines, more than {LONG_FILE}")
+    return faults
+
+
 def main():
     checks = {"includes": check_includes, "requires": check_requires, "format": check_format,
-              "lua": check_lua, "shell": check_shell, "readme": check_readme, "counts": check_counts}
+              "lua": check_lua, "shell": check_shell, "readme": check_readme, "counts": check_counts,
+              "budget": check_budget}
     if len(sys.argv) != 3 or sys.argv[1] not in checks:
         print(f"usage: {sys.argv[0]} {'|'.join(checks)} ROOT", file=sys.stderr)
         return 2
