@@ -1,6 +1,7 @@
 -- Systems that are chosen: moe.best, moe.fallback, a system of systems; and plans beyond memory.
 local expect = require "expect"
 local test = require "test"
+local world = require "world"
 
 local GIB = 2 ^ 30
 
@@ -192,6 +193,20 @@ return moe.experiment { name = "e", over = { dtype = { "f16", "bf16" }, o = { "s
     run = { { "cpu", ranks = 2, precision = "f64", steps = 2 } } } ]])
   assert(w.output:find("Numbers: dtype f64, 8 bytes per parameter, 8 per gradient, 8 of sgd's", 1,
     true), w.output)
+end)
+
+test("the head says what each pass makes of the states, and the same text once", function()
+  local rows = {}
+  for i, note in ipairs { "kept on the host", "kept on the host", "rounded" } do
+    rows[i] = { name = "memory" .. i, kind = "step", inference = false, doc = "", reads = "nothing",
+      needs = {}, gives = {}, options = {}, states_note = note }
+  end
+  local line
+  world.with_rows("passes", rows, function()
+    line = require("moe.spec.number_bytes").line("f32", "sgd",
+      { { name = "memory1" }, { name = "raf" }, { name = "memory2" }, { name = "memory3" } })
+  end)
+  assert(line:find("per parameter (kept on the host; rounded)", 1, true), line)
 end)
 
 test("a speed-up over a plan that no device can hold is none", function()

@@ -14,11 +14,12 @@ by_name.tf32 = by_name.f32  -- the products of f32 numbers in TF32
 --- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
 --- stages: passes of a system or of a run, which may say more of the states.
 function M.line(dtype, optimizer, stages)
-  local row, note = by_name[dtype], ""
+  local row, said, known = by_name[dtype], {}, {}
   for _, stage in ipairs(stages or {}) do
-    local said = notes[stage.name] or ""
-    if said ~= "" then note = (" (%s)"):format(said) end
+    local text = notes[stage.name] or ""
+    if text ~= "" and not known[text] then said[#said + 1], known[text] = text, true end
   end
+  local note = #said > 0 and (" (%s)"):format(table.concat(said, "; ")) or ""
   return ("Numbers: dtype %s, %d bytes per parameter, %d per gradient, %d of %s's states per "
     .. "parameter%s"):format(dtype, row.bytes, row.bytes, row.states[optimizer], optimizer,
     note)
