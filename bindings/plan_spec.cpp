@@ -277,7 +277,12 @@ std::shared_ptr<const CostModel> under_stack(RooflineCost roofline, const Fields
   const Fields given = cluster.at("stack");
   Stack stack{.name = given.text("name"),
               .host_launch_ns = given.time("host_launch_us", kMicroseconds),
-              .host_op_ns = given.time("host_op_us", kMicroseconds)};
+              .host_op_ns = given.time("host_op_us", kMicroseconds),
+              .graphs = value_named<Stack::Graphs>("graphs", given.text("graphs"))};
+  for (const auto& [op, share] : given.at("memory").value().items()) {
+    (op == "others" ? stack.memory_others : stack.memory[op]) = share.get<double>();
+  }
+  for (const auto& op : *given.value().find("waits")) stack.waits.insert(op.get<std::string>());
   for (const auto& [op, rows] : given.at("ops").value().items()) {
     for (const nlohmann::json& row : rows) {
       const Fields further(row, "stack.ops." + op);

@@ -100,15 +100,18 @@ json placements() {
 }
 
 /// Returns, for each dtype in which a model may train, the bytes of a parameter, which are also
-/// those of its gradient, and of its states by optimizer: operands of the update that are neither.
+/// those of its gradient, and of its states by optimizer: operands of the update that are neither,
+/// without a master copy.
 json number_rows() {
   json all = json::array();
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32, DType::kF64}) {
     const Bytes wide = dtype_bytes(wide_dtype(dtype));
     json states;
     for (const char* optimizer : {"sgd", "adamw"}) {
-      const size_t operands = op_table().def(op_table().kind(optimizer)).inputs.size();
-      states[optimizer] = wide * static_cast<Bytes>(operands - 2);
+      const auto& operands = op_table().def(op_table().kind(optimizer)).inputs;
+      const auto values = std::count_if(operands.begin(), operands.end(),
+                                        [](const Operand& o) { return o.role == Role::kValues; });
+      states[optimizer] = wide * static_cast<Bytes>(values - 1);
     }
     all.push_back({{"name", dtype_name(dtype)}, {"bytes", wide}, {"states", std::move(states)}});
   }

@@ -130,10 +130,11 @@ int op_table(lua_State* L) {
 int op_time(lua_State* L) {
   const json values = to_json(L, 1);
   const Fields spec(values, "moe.op_time");
-  const OpTimeAnswer time = op_time(
-      cluster_of(spec.at("cluster")),
-      {spec.text("op"), spec.text("dtype"), values.at("sizes").get<std::vector<double>>(),
-       spec.text("load"), tables_of(spec.at("cluster")), spec.text("collectives_from", "")});
+  const OpTimeAnswer time =
+      op_time(cluster_of(spec.at("cluster")),
+              {spec.text("op"), spec.text("dtype"), values.at("sizes").get<std::vector<double>>(),
+               spec.flag("in_step", false), spec.text("load"), tables_of(spec.at("cluster")),
+               spec.text("collectives_from", "")});
   push_json(L, {{"ms", time.ns / kMs},
                 {"lo", time.lo_ns / kMs},
                 {"hi", time.hi_ns / kMs},

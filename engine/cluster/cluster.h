@@ -23,6 +23,12 @@ struct Device {
   /// What times of op_times are multiplied by, where they are of another model of the GPU; those of
   /// bf16 are then also taken for an element type without a table. 0 means neither.
   double op_times_ratio = 0;
+  /// Path of a file for cost/op_table.h with times measured inside a training step, which hold in
+  /// place of those of op_times and of attention_backward; empty means none.
+  std::string step_times;
+  /// What times of op_times are multiplied by in a training step where step_times has none: there a
+  /// product runs at lower clocks than alone, and beside others.
+  double step_ratio = 1;
   /// Time of the backward of attention in units of its forward, used with op_times, which have no
   /// backward: 2.5 times the flops, at 63% of the peak where the forward reaches 73% (Dao,
   /// FlashAttention-2, 2023, section 4).
@@ -59,6 +65,12 @@ constexpr auto fields_of(const Device*) {
       field("op_times_ratio", &Device::op_times_ratio,
             "factor of the measured op times, of bf16 where they have no table of the type")
           .from(0.01, 100),
+      field("step_times", &Device::step_times,
+            "GPU whose op times, measured inside a training step, hold in place of op_times"),
+      field("step_ratio", &Device::step_ratio,
+            "time of a product inside a training step in units of op_times, where step_times has "
+            "none")
+          .from(0.1, 10),
       field("attention_backward", &Device::attention_backward,
             "with op_times: time of the backward of attention in units of its forward")
           .from(1, 10));

@@ -17,6 +17,7 @@
 #include "engine/cost/block_fills.h"
 #include "engine/cost/in_step.h"
 #include "engine/cost/overlap.h"
+#include "engine/cost/product_time.h"
 #include "engine/cost/samples.h"
 #include "engine/graph/graph.h"
 #include "engine/graph/op_def.h"
@@ -55,8 +56,6 @@ struct CoreSharing {
   }
 };
 
-class OpTables;
-
 /// Where the time of an op comes from. kModel: rates or a closed form. kMeasured: measured times
 /// around its sizes. kExtrapolated: measured times of other sizes.
 enum class TimeSource : uint8_t { kModel, kMeasured, kExtrapolated };
@@ -94,6 +93,12 @@ class CostModel {
   /// Returns what a collective and its rank's compute cost each other; for other ops, none() of the
   /// result is true.
   virtual CoreSharing sharing(const Graph&, OpId) const { return {}; }
+  /// Whether a host launches the ops (host_ns()), one after the other in the order of the program.
+  virtual bool has_host() const { return false; }
+  /// Returns the host's time to launch the op, which begins no earlier than its launch.
+  virtual Nanoseconds host_ns(const Graph&, OpId) const { return 0; }
+  /// Whether the host launches nothing more until the op is over, since it reads what the op made.
+  virtual bool host_waits(const Graph&, OpId) const { return false; }
   /// Returns one line for results: the model, the source of its numbers, and its fit error if any.
   virtual std::string describe() const = 0;
 };
@@ -158,24 +163,21 @@ struct OffloadTimes {
   std::optional<double> host_bytes_per_s;  // rate of copying experts from CPU memory, per device
 };
 
-/// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times, matrix
-/// products of elements of two bytes (times of bf16) or four (of f32, or of tf32 where that is the
-/// model's type) take their measured time + launch instead, if it has them, but no less than bytes
-/// / memory rate. Where it has times of bf16 alone, a product in a model of f32 or tf32 takes its
-/// time by rates, but no less than those: no GPU is quicker with wider elements. With
-/// Device::op_times_ratio measured times are multiplied by it, and those of bf16 stand for others.
-///   GEMMs, and those of gradients, which are GEMMs of other shapes: the table of GEMMs;
-///   the GEMMs of experts: their time by peak rates times the measured ratio of fused expert
-///     kernels (rows are moved by other ops here); without a table of these, the table of GEMMs, as
-///     one GEMM with the rows of all experts;
-///   attention: its table; its backward takes Device::attention_backward times as long.
+/// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times or
+/// step_times, matrix products of elements of two bytes (times of bf16) or four (of f32, or of tf32
+/// where that is the model's type) take their measured time (ProductTimes) + launch instead, if
+/// tables have them, but no less than bytes / memory rate. Where they have times of bf16 alone, a product in a
+/// model of f32 or tf32 takes its time by rates, but no less than those: no GPU is quicker with
+/// wider elements. With Device::op_times_ratio measured times are multiplied by it, and those of
+/// bf16 stand for others.
 ///
 /// A collective that is not in rounds takes its time by payload per rank from a table of measured
 /// times: that of its kind in `tables`, if it runs among all ranks (a half of an all-reduce takes
-/// half of the time in the table of all-reduces); else Cluster::collective_times,
-/// if the cluster is one node and all pairs exchange equally many bytes. Without such a table, and
-/// in rounds, it takes its closed form. `times` replaces roofline times of place_expected,
-/// fine_tune and swap_in.
+/// half of the time in the table of all-reduces); else Cluster::collective_times, if the cluster is
+/// one node. An all-to-all whose pairs exchange different numbers of bytes takes its closed form
+/// times the ratio of measured time and closed form of as many bytes in even pieces. Without such a
+/// table, and in rounds, it takes its closed form. `times` replaces roofline times of
+/// place_expected, fine_tune and swap_in.
 class RooflineCost : public CostModel {
  public:
   /// Throws UserError for a cluster that check() refuses, for a device without rates, and for times
@@ -196,6 +198,10 @@ class RooflineCost : public CostModel {
   CoreSharing sharing(const Graph& graph, OpId op) const override;
   std::string describe() const override;
 
+ protected:
+  /// The share of Device::memory_bytes_per_s at which an op without products reads and writes.
+  virtual double memory_share(const Graph&, OpId) const { return 1; }
+
  private:
   std::optional<Nanoseconds> offload_ns(const Graph& graph, OpId op,
                                         const WorkContext& context) const;
@@ -203,6 +209,7 @@ class RooflineCost : public CostModel {
   struct Measured {
     double ns;
     bool extrapolated;
+    const std::string* gpu = nullptr;  // of an op of compute
   };
   std::optional<Measured> measured_collective(const Graph& graph, OpId op,
                                               const RoutedWork& routed) const;
@@ -216,7 +223,8 @@ class RooflineCost : public CostModel {
   std::map<Collective, InterpolatedTable> tables_;
   OffloadTimes offload_times_;
   std::string dtype_;
-  std::shared_ptr<const OpTables> op_times_, collective_times_;  // null: none
+  ProductTimes products_;
+  std::shared_ptr<const OpTables> collective_times_;  // null: none
 };
 
 /// The cost model of an executed run whose plan needs no times, so that none are measured. op_ns()

@@ -133,15 +133,15 @@ double ExpertTable::along(size_t layer, size_t load, double tokens) const {
   return ratio[above - 1] + share * (ratio[above] - ratio[above - 1]);
 }
 
-std::pair<double, bool> ExpertTable::log_ratio(const Features& of, const Features& weights,
-                                               double rows_per_expert, size_t load) const {
+std::pair<double, bool> ExpertTable::log_ratio(const Features& of, double rows_per_expert,
+                                               size_t load) const {
   std::array<std::pair<double, size_t>, kNeighbours> nearest;
   nearest.fill({HUGE_VAL, 0});
   for (size_t i = 0; i < layers_.size(); ++i) {
     double distance = 0;
     for (size_t f = 0; f < of.size(); ++f) {
       const double step = features_[i][f] - of[f];
-      distance += weights[f] * step * step;
+      distance += step * step;
     }
     if (distance >= nearest.back().first || std::isnan(*ratios(i, load))) continue;
     if (layers_[i].alone && distance > 0) continue;
@@ -168,7 +168,7 @@ std::pair<double, bool> ExpertTable::log_ratio(const Features& of, const Feature
 
 OpTime ExpertTable::at(const ExpertLayer& layer, double tokens, size_t load) const {
   const auto [log_of, measured] =
-      log_ratio(features(layer), {1, 1, 1, 1, 1, 1}, tokens * layer.k / layer.experts, load);
+      log_ratio(features(layer), tokens * layer.k / layer.experts, load);
   const double error = std::max(source_.spread, measured ? kErrorMeasured : kErrorOther);
   OpTime time;
   time.extrapolated = !measured || tokens < tokens_.front() || tokens > tokens_.back();
@@ -176,19 +176,6 @@ OpTime ExpertTable::at(const ExpertLayer& layer, double tokens, size_t load) con
   time.lo_ns = time.ns / (1 + error);
   time.hi_ns = time.ns * (1 + error);
   return time;
-}
-
-double ExpertTable::grouped_gemm(double experts, double rows, double n, double k) const {
-  const size_t balanced =
-      static_cast<size_t>(std::find(loads_.begin(), loads_.end(), kEvenLoad) - loads_.begin());
-  // It is not known here whether k or n is the hidden size, so the mean of both cases is taken.
-  const Features weights{1, 1, 1, 0, 0, 0};
-  double sum = 0;
-  for (const auto& [hidden, inner] : {std::pair(k, n), {n, k}}) {
-    const Features of{std::log2(hidden), std::log2(inner), std::log2(experts)};
-    sum += log_ratio(of, weights, rows, balanced).first;
-  }
-  return std::exp(sum / 2);
 }
 
 }  // namespace moe

@@ -58,12 +58,8 @@ class ExpertTable {
 
   /// Whether the layer itself was measured under the load.
   bool has(const ExpertLayer& layer, size_t load) const {
-    return log_ratio(features(layer), {1, 1, 1, 1, 1, 1}, 1, load).second;
+    return log_ratio(features(layer), 1, load).second;
   }
-
-  /// Returns how many times longer a grouped GEMM of `experts` products of [rows,k] and [k,n] takes
-  /// than by peak rates, by the times of the load "balanced".
-  double grouped_gemm(double experts, double rows, double n, double k) const;
 
  private:
   using Features = std::array<double, 6>;
@@ -76,9 +72,8 @@ class ExpertTable {
   /// Returns the logarithm of the ratio of time to time by peak rates at `rows_per_expert` rows: of
   /// the layer with these features if it was measured under the load (second: true), else a mean
   /// over the nearest layers (second: false). The distance of layers is the sum of the squared
-  /// differences of their features, each times its weight.
-  std::pair<double, bool> log_ratio(const Features& of, const Features& weights,
-                                    double rows_per_expert, size_t load) const;
+  /// differences of their features.
+  std::pair<double, bool> log_ratio(const Features& of, double rows_per_expert, size_t load) const;
 
   std::string dtype_;
   PeakRates peak_;

@@ -23,6 +23,23 @@ double gemm_s(std::span<const double> p, const PeakRates& peak) {
   return by_rates(2 * m * n * k, m * n + m * k + n * k, peak);
 }
 
+/// The gradient of weights is added to the sum of earlier ones: read and written.
+double gemm_dw_s(std::span<const double> p, const PeakRates& peak) {
+  const double m = p[0], n = p[1], k = p[2], grads = p[3] / peak.element_bytes;
+  return by_rates(2 * m * n * k, 2 * grads * m * n + m * k + n * k, peak);
+}
+
+double grouped_s(std::span<const double> p, const PeakRates& peak) {
+  const double experts = p[0], rows = p[1], n = p[2], k = p[3];
+  return by_rates(experts * 2 * rows * n * k, experts * (rows * n + rows * k + n * k), peak);
+}
+
+double grouped_dw_s(std::span<const double> p, const PeakRates& peak) {
+  const double experts = p[0], rows = p[1], n = p[2], k = p[3], grads = p[4] / peak.element_bytes;
+  return by_rates(experts * 2 * rows * n * k, experts * (2 * grads * n * k + rows * n + rows * k),
+                  peak);
+}
+
 double attention_s(std::span<const double> p, const PeakRates& peak) {
   const double batch = p[0], seq = p[1], heads = p[2], kv_heads = p[3], dim = p[4];
   return by_rates(2 * batch * heads * seq * seq * dim, 2 * batch * seq * dim * (heads + kv_heads),
@@ -33,6 +50,17 @@ double attention_s(std::span<const double> p, const PeakRates& peak) {
 double latent_attention_s(std::span<const double> p, const PeakRates& peak) {
   const double batch = p[0], seq = p[1], heads = p[2];
   return by_rates(batch * heads * seq * seq * (192 + 128), batch * seq * heads * 640, peak);
+}
+
+/// The backward has 2.5 times the flops: five products for two, of which scores are computed again.
+constexpr double kBackwardFlops = 2.5;
+
+double attention_dx_s(std::span<const double> p, const PeakRates& peak) {
+  return kBackwardFlops * attention_s(p, peak);
+}
+
+double latent_attention_dx_s(std::span<const double> p, const PeakRates& peak) {
+  return kBackwardFlops * latent_attention_s(p, peak);
 }
 
 /// What a rank sends over its link, times `trips`, plus the start of a collective.
@@ -80,16 +108,44 @@ double element_bytes_of(std::string_view dtype) {
 }
 
 std::span<const MeasuredOp> measured_ops() {
-  static const std::array<MeasuredOp, 9> ops{{
+  static const std::array<MeasuredOp, 16> ops{{
       {measured::kGemm, "y [m,n] = x [m,k] times w [n,k] transposed", {"m", "n", "k"}, gemm_s},
+      {measured::kGemmDx,
+       "the product that is the gradient of a GEMM's input",
+       {"m", "n", "k"},
+       gemm_s},
+      {measured::kGemmDw,
+       "the product that is the gradient of a GEMM's weights, added to a sum",
+       {"m", "n", "k", "grad_bytes"},
+       gemm_dw_s},
+      {measured::kGrouped,
+       "for each of a rank's experts a GEMM of its rows",
+       {"experts", "rows", "n", "k"},
+       grouped_s},
+      {measured::kGroupedDx,
+       "the gradient of the rows of a grouped_gemm",
+       {"experts", "rows", "n", "k"},
+       grouped_s},
+      {measured::kGroupedDw,
+       "the gradient of the weights of a grouped_gemm, [n,rows] times [rows,k], added to a sum",
+       {"experts", "rows", "n", "k", "grad_bytes"},
+       grouped_dw_s},
       {measured::kAttention,
        "forward of causal attention",
        {"batch", "seq", "heads", "kv_heads", "head_dim"},
        attention_s},
+      {measured::kAttentionDx,
+       "backward of causal attention",
+       {"batch", "seq", "heads", "kv_heads", "head_dim"},
+       attention_dx_s},
       {measured::kLatentAttention,
        "forward of causal latent attention with DeepSeek-V3's head sizes",
        {"batch", "seq", "heads"},
        latent_attention_s},
+      {measured::kLatentAttentionDx,
+       "its backward",
+       {"batch", "seq", "heads"},
+       latent_attention_dx_s},
       {measured::kAllToAll,
        "inside a node; bytes: a rank's send buffer for all peers",
        {"ranks", "bytes"},

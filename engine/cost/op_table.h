@@ -46,8 +46,11 @@ struct OpTime {
 
 /// Names of the ops that tables may hold.
 namespace measured {
-constexpr const char *kGemm = "gemm", *kAttention = "attention",
-                     *kLatentAttention = "latent_attention", *kAllToAll = "all_to_all",
+constexpr const char *kGemm = "gemm", *kGemmDx = "gemm_dx", *kGemmDw = "gemm_dw",
+                     *kGrouped = "grouped_gemm", *kGroupedDx = "grouped_gemm_dx",
+                     *kGroupedDw = "grouped_gemm_dw", *kAttention = "attention",
+                     *kAttentionDx = "attention_dx", *kLatentAttention = "latent_attention",
+                     *kLatentAttentionDx = "latent_attention_dx", *kAllToAll = "all_to_all",
                      *kAllReduce = "all_reduce", *kAllGather = "all_gather",
                      *kReduceScatter = "reduce_scatter", *kDispatch = "dispatch",
                      *kCombine = "combine";
@@ -77,7 +80,8 @@ struct GridAxis {
 /// Where the times of a grid come from, and how far measurements of the same point differ.
 struct GridSource {
   std::string kernel, framework, version;
-  double spread = 0;  // 90th percentile of |ratio - 1| of other frameworks' times; 0: unknown
+  double spread = 0;     // 90th percentile of |ratio - 1| of other frameworks' times; 0: unknown
+  bool in_step = false;  // measured inside a training step, not alone
 };
 
 /// The measured times of one op. Thread-safe.

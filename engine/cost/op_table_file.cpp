@@ -71,9 +71,10 @@ PeakRates peak_of(const json& header, const json& table, const std::string& path
 }
 
 GridSource source_of(const json& table, const std::string& path) {
-  GridSource source{
-      field_of<std::string>(table, "kernel", path), field_of<std::string>(table, "framework", path),
-      field_of<std::string>(table, "version", path), field_of<double>(table, "spread", path)};
+  const auto text = [&](const char* key) { return field_of<std::string>(table, key, path); };
+  const bool in_step = table.contains("in_step") && field_of<bool>(table, "in_step", path);
+  const GridSource source{text("kernel"), text("framework"), text("version"),
+                          field_of<double>(table, "spread", path), in_step};
   if (source.spread >= 0 && source.spread < kMostOfSize) return source;
   throw user_error("{}: 'spread' of the header is {}, allowed: from 0, below {:g}", path,
                    source.spread, kMostOfSize);

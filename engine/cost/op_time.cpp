@@ -9,6 +9,7 @@
 #include "engine/base/limits.h"
 #include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
+#include "engine/cost/product_time.h"
 #include "engine/network/closed_form.h"
 
 namespace moe {
@@ -19,10 +20,18 @@ OpTimeAnswer answer(const OpTime& time, const std::string& gpu, const GridSource
           time.lo_ns,
           time.hi_ns,
           source.kernel.empty() ? fmt::format("measurements in {}", gpu)
-                                : fmt::format("measured on {}: {}, {} {}", gpu, source.kernel,
-                                              source.framework, source.version),
+                                : fmt::format("measured on {}{}: {}, {} {}", gpu,
+                                              source.in_step ? " inside a training step" : "",
+                                              source.kernel, source.framework, source.version),
           time.extrapolated,
           true};
+}
+
+/// Requires: an op of tables that are grids.
+const MeasuredOp& measured_op(std::string_view name) {
+  const auto ops = measured_ops();
+  return *std::find_if(ops.begin(), ops.end(),
+                       [&](const MeasuredOp& op) { return name == op.name; });
 }
 
 /// The cluster's nodes that `ranks` devices fill.
@@ -139,10 +148,7 @@ OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
     seconds = std::max(2 * rows * weights / rates.flops_per_s,
                        elements * rates.element_bytes / rates.memory_bytes_per_s);
   } else {
-    const auto ops = measured_ops();
-    seconds = std::find_if(ops.begin(), ops.end(), [&](const MeasuredOp& op) {
-                return query.op == op.name;
-              })->peak_s(s, rates);
+    seconds = measured_op(query.op).peak_s(s, rates);
   }
   const double ns = 1e9 * seconds;
   return {ns, ns, ns,
@@ -151,34 +157,47 @@ OpTimeAnswer by_rates(const Cluster& cluster, const OpTimeQuery& query) {
           false};
 }
 
-/// Both products of a rank's experts and the activation between them as a plan has them: each by
-/// rates times the ratio of the measured kernels, with the rank's own rows alone.
-OpTimeAnswer planned_experts(const ExpertTable& table, const OpTables& tables, const Device& device,
-                             const ExpertLayer& l, double tokens) {
-  const PeakRates& peak = table.peak();
-  const double experts = l.experts / l.ep, rows = tokens * l.k / l.experts;
-  const auto moved_s = [&](double elements) {
-    return peak.element_bytes * elements / device.memory_bytes_per_s;
-  };
-  double seconds = moved_s(experts * rows * (l.gates + 1) * l.inner);
-  for (const auto& [n, k] : {std::pair(l.gates * l.inner, l.hidden), {l.hidden, l.inner}}) {
-    const double elements = experts * (n * k + rows * (n + k));
-    const double peak_s = std::max(2 * experts * rows * n * k / peak.flops_per_s,
-                                   peak.element_bytes * elements / peak.memory_bytes_per_s);
-    seconds += std::max(peak_s * table.grouped_gemm(experts, rows, n, k), moved_s(elements));
+/// A product as a plan takes it: its time in tables, but no less than its bytes take by the rate of
+/// the device. nullopt: no table has it.
+std::optional<OpTimeAnswer> planned_product(const Device& device, const MatrixWork& work,
+                                            const std::string& dtype) {
+  const std::optional<ProductTime> found = ProductTimes(device).at(work, dtype);
+  if (!found) return std::nullopt;
+  const OpGrid& grid = *found->grid;
+  OpTimeAnswer time = answer(found->time, found->tables->gpu(), grid.source());
+  if (found->factor != 1) {
+    time.source += fmt::format("; '{}' times {:g}", found->op, found->factor);
+    time.extrapolated = true;
   }
-  const double ns = 1e9 * seconds;
-  return {ns,
-          ns,
-          ns,
-          fmt::format("as a plan: rates of {} times the ratios of layers measured on {}",
-                      device.name, tables.gpu()),
-          true,
-          true};
+  const ProductPoint point = product_point(work);
+  const PeakRates bytes_alone = {.flops_per_s = 1e300,
+                                 .memory_bytes_per_s = device.memory_bytes_per_s,
+                                 .element_bytes = grid.peak().element_bytes,
+                                 .shortest_s = 0};
+  const double least = 1e9 * measured_op(point.op).peak_s(point.sizes, bytes_alone);
+  for (double* const ns : {&time.ns, &time.lo_ns, &time.hi_ns}) *ns = std::max(*ns, least);
+  return time;
 }
 
-OpTimeAnswer experts_time(const Cluster& cluster, const OpTimeQuery& query, const OpTables& tables,
-                          const ExpertTable& table) {
+/// Both products of a rank's experts and the activation between them as a plan has them.
+std::optional<OpTimeAnswer> planned_experts(const Device& device, const ExpertLayer& l,
+                                            double tokens, const std::string& dtype) {
+  const double experts = l.experts / l.ep, rows = tokens * l.k / l.experts;
+  const double activation = experts * rows * (l.gates + 1) * l.inner * element_bytes_of(dtype);
+  OpTimeAnswer sum{.source = "as a plan", .extrapolated = true, .measured = true};
+  sum.ns = sum.lo_ns = sum.hi_ns = 1e9 * activation / device.memory_bytes_per_s;
+  for (const auto& [n, k] : {std::pair(l.gates * l.inner, l.hidden), {l.hidden, l.inner}}) {
+    const auto product = planned_product(
+        device, product_of(measured::kGrouped, std::array{experts, rows, n, k}), dtype);
+    if (!product) return std::nullopt;
+    sum.ns += product->ns, sum.lo_ns += product->lo_ns, sum.hi_ns += product->hi_ns;
+    if (sum.source == "as a plan") sum.source += ": " + product->source;
+  }
+  return sum;
+}
+
+std::optional<OpTimeAnswer> experts_time(const Cluster& cluster, const OpTimeQuery& query,
+                                         const OpTables& tables, const ExpertTable& table) {
   const std::vector<double>& s = query.sizes;
   const ExpertLayer layer{.hidden = s[1], .inner = s[2], .experts = s[3], .k = s[4], .ep = s[5]};
   const auto found = std::find(table.loads().begin(), table.loads().end(), query.load);
@@ -187,7 +206,7 @@ OpTimeAnswer experts_time(const Cluster& cluster, const OpTimeQuery& query, cons
   }
   const auto load = static_cast<size_t>(found - table.loads().begin());
   if (layer.ep > 1 && query.load == "balanced" && !table.has(layer, load)) {
-    return planned_experts(table, tables, cluster.device, layer, s[0]);
+    return planned_experts(cluster.device, layer, s[0], table.dtype());
   }
   OpTimeAnswer time = answer(table.at(layer, s[0], load), tables.gpu(), table.source());
   if (table.moves_all() && layer.ep > 1) {
@@ -199,6 +218,9 @@ OpTimeAnswer experts_time(const Cluster& cluster, const OpTimeQuery& query, cons
 /// The measured time of an op in `dtype`; nullopt: there is none.
 std::optional<OpTimeAnswer> measured_time(const Cluster& cluster, const OpTimeQuery& query,
                                           const std::string& dtype) {
+  if (query.in_step) {
+    return planned_product(cluster.device, product_of(query.op, query.sizes), dtype);
+  }
   if (cluster.device.op_times.empty()) return std::nullopt;
   const auto tables = OpTables::open(cluster.device.op_times);
   if (query.op == measured::kExperts) {

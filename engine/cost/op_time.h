@@ -11,18 +11,18 @@
 namespace moe {
 
 struct OpTimeQuery {
-  /// "gemm", "attention", "latent_attention", "experts", "all_to_all", "all_reduce", "all_gather",
-  /// "reduce_scatter", "dispatch", "combine"
+  /// "experts" or an op of measured_ops().
   std::string op;
   /// "f16" (which takes the tables' times of bf16), "bf16", "f32", "tf32", "fp8": the type of which
   /// Device::gemm_flops_per_s is the rate (0: there is none). Collectives do not read it.
   std::string dtype = "bf16";
-  /// gemm: m, n, k. attention: batch, seq, heads, kv_heads, head_dim. latent_attention
-  /// (DeepSeek-V3's head sizes): batch, seq, heads. experts: tokens of the whole
-  /// expert-parallel group, hidden, inner, experts, k, ep. Collectives: ranks, bytes that a rank
-  /// holds before the exchange (in an all-to-all with its part for itself). Dispatch and combine:
-  /// nodes, sms, tokens of each rank, hidden, topk.
+  /// MeasuredOp::axes. experts: tokens of the whole expert-parallel group, hidden, inner, experts,
+  /// k, ep. Collectives: ranks, bytes that a rank holds before the exchange (in an all-to-all with
+  /// its part for itself).
   std::vector<double> sizes;
+  /// Of a matrix product: its time inside a training step, as plans take it (ProductTimes), in
+  /// place of that of its kernel alone.
+  bool in_step = false;
   std::string load = "balanced";  // for experts: a load of the device's tables
   /// The cluster's own measured collectives, which hold for all of its ranks as in RooflineCost,
   /// and where they come from.

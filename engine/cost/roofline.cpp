@@ -4,7 +4,6 @@
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
 #include "engine/cost/cost_model.h"
-#include "engine/cost/expert_table.h"
 #include "engine/cost/op_table.h"
 
 namespace moe {
@@ -92,7 +91,7 @@ RooflineCost::RooflineCost(Cluster cluster, WorkContext context,
       dtype_(std::move(dtype)) {
   check(cluster_);
   check(offload_times_);
-  if (!cluster_.device.op_times.empty()) op_times_ = OpTables::open(cluster_.device.op_times);
+  products_ = ProductTimes(cluster_.device);
   if (!cluster_.collective_times.empty()) {
     collective_times_ = OpTables::open(cluster_.collective_times);
   }
@@ -117,12 +116,14 @@ Nanoseconds RooflineCost::routed_ns(const Graph& graph, OpId op, const RoutedWor
     const std::optional<Measured> narrow = in_tables("bf16", work);
     if (narrow && narrow->ns > product) found = narrow, product = std::ceil(narrow->ns);
   }
-  const double memory = rounded_ns(work.bytes, device.memory_bytes_per_s);
+  const double memory_rate =
+      device.memory_bytes_per_s * (work.gemm() ? 1 : memory_share(graph, op));
+  const double memory = rounded_ns(work.bytes, memory_rate);
   const double ns = std::max(product, memory) + std::ceil(work.seconds * kNsPerSecond);
   const auto what = [&] {
     const std::string& name = graph.op(op).name;
     if (!found || memory > product) return slow_op(device, work, name);
-    return fmt::format("op '{}', by measured times of {},", name, op_times_->gpu());
+    return fmt::format("op '{}', by measured times of {},", name, *found->gpu);
   };
   return checked_ns(checked_ns(ns, what) + device.launch_ns, what);
 }
@@ -166,30 +167,35 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
     const bool half = table->first != collective;  // nothing is measured of a half itself
     return Measured{half ? std::ceil(ns / 2) : ns, half};
   }
-  const bool even = routed.bytes == nullptr && routed.steps == nullptr;
-  if (collective_times_ != nullptr && cluster_.nodes == 1 && whole && even && size > 1 &&
-      bytes > 0) {
-    const OpGrid* const grid = collective_times_->find(measured_name(collective), "bf16");
-    if (grid != nullptr) {
-      const OpTime time = grid->at(std::array{static_cast<double>(size), bytes});
-      return Measured{std::ceil(time.ns), time.extrapolated};
-    }
+  if (collective_times_ == nullptr || cluster_.nodes > 1 || !whole || size < 2 || bytes <= 0) {
+    return std::nullopt;
   }
-  return std::nullopt;
+  const OpGrid* const grid = collective_times_->find(measured_name(collective), "bf16");
+  if (grid == nullptr) return std::nullopt;
+  const OpTime time = grid->at(std::array{static_cast<double>(size), bytes});
+  if (routed.bytes == nullptr && routed.steps == nullptr) {
+    return Measured{std::ceil(time.ns), time.extrapolated};
+  }
+  RoutedWork even = routed;
+  even.bytes = nullptr, even.steps = nullptr;
+  const auto closed = [&](const RoutedWork& work) {
+    return static_cast<double>(collective_ns(cluster_, graph, op, work));
+  };
+  return Measured{std::ceil(time.ns * closed(routed) / closed(even)), true};
 }
 
 /// Returns the measured time in ns of the op's matrix products; nullopt: there is none.
 std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph& graph,
                                                                      const Op& op,
                                                                      const Work& work) const {
-  if (op_times_ == nullptr || !work.gemm()) return std::nullopt;
+  if (!work.gemm()) return std::nullopt;
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
   auto found = in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);
   const double ratio = cluster_.device.op_times_ratio;
   if (ratio == 0) return found;
   if (!found) found = in_tables("bf16", work);
-  if (found) *found = {found->ns * ratio, true};
+  if (found) found->ns *= ratio, found->extrapolated = true;
   return found;
 }
 
@@ -202,43 +208,9 @@ bool RooflineCost::wide(const Graph& graph, const Op& op) const {
 /// As measured_product(), in the tables of one element type.
 std::optional<RooflineCost::Measured> RooflineCost::in_tables(const char* dtype,
                                                               const Work& work) const {
-  const MatrixWork& m = work.matrix;
-  // The tables' axes begin above 0 rows; a product of no rows takes its roofline time.
-  if (op_times_ == nullptr || work.flops == 0) return std::nullopt;
-  const auto in_grid = [&](const char* name,
-                           std::initializer_list<double> point) -> std::optional<Measured> {
-    const OpGrid* const grid = op_times_->find(name, dtype);
-    if (grid == nullptr) return std::nullopt;
-    const OpTime time = grid->at({point.begin(), point.size()});
-    return Measured{time.ns, time.extrapolated};
-  };
-  switch (m.kind) {
-    case MatrixWork::Kind::kNone:
-      return std::nullopt;
-    case MatrixWork::Kind::kGemm:
-      return in_grid(measured::kGemm, {m.m, m.n, m.k});
-    case MatrixWork::Kind::kExperts: {
-      const ExpertTable* const table = op_times_->experts(dtype);
-      if (table == nullptr) return in_grid(measured::kGemm, {m.experts * m.rows, m.n, m.k});
-      const PeakRates& peak = table->peak();
-      const double peak_s =
-          std::max(work.flops / peak.flops_per_s, work.bytes / peak.memory_bytes_per_s);
-      // The ratio is that of the nearest measured layers.
-      return Measured{table->grouped_gemm(m.experts, m.rows, m.n, m.k) * kNsPerSecond * peak_s,
-                      true};
-    }
-    case MatrixWork::Kind::kAttention: {
-      std::optional<Measured> time =
-          in_grid(measured::kAttention, {m.batch, m.seq, m.heads, m.kv_heads, m.head_dim});
-      if (time && m.share != 1) {  // taken to run at the rate of the whole
-        time->ns *= m.share;
-        time->extrapolated = true;
-      }
-      if (time && m.backward) time->ns *= cluster_.device.attention_backward;
-      return time;
-    }
-  }
-  return std::nullopt;
+  const std::optional<ProductTime> found = products_.at(work.matrix, dtype);
+  if (!found) return std::nullopt;
+  return Measured{found->time.ns, found->time.extrapolated, &found->tables->gpu()};
 }
 
 /// Returns the time that the user gave for the op in offload_times_; nullopt if none was given.
@@ -286,7 +258,12 @@ Nanoseconds NoTimes::op_ns(const Graph& graph, OpId op) const {
 std::string RooflineCost::describe() const {
   const Device& device = cluster_.device;
   std::string text;
-  if (op_times_ != nullptr) text = fmt::format("measured op times of {}, else ", op_times_->gpu());
+  for (const auto& [tables, where] :
+       {std::pair(products_.in_step(), " inside a training step"), {products_.alone(), ""}}) {
+    if (tables != nullptr) {
+      text += fmt::format("measured op times of {}{}, else ", tables->gpu(), where);
+    }
+  }
   text += fmt::format(
       "roofline of {} on {}: {}GEMM {:g} TFLOP/s, vector {:g} TFLOP/s, memory {:g} GB/s, launch "
       "{:g} us, fill {:g}; collectives {}by closed form",

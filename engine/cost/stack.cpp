@@ -67,44 +67,60 @@ MaskProduct mask_product(const Graph& graph, const Op& op) {
 
 }  // namespace
 
+StackCost::Further StackCost::further(const Graph& graph, OpId id,
+                                      const WorkContext& context) const {
+  const Op& op = graph.op(id);
+  const OpDef& def = graph.def(id);
+  Further sum;
+  const auto found = stack_.ops.find(def.name);
+  if (found == stack_.ops.end()) return sum;
+  const double share = moved_share(graph, op, def.work(graph, op, context).bytes);
+  for (const FurtherKernels& further : found->second) {
+    if (!further.with.empty() && !operand(def, op, further.with).valid()) continue;
+    double bytes = 0;
+    if (further.of == FurtherKernels::kMasks) {
+      const MaskProduct product = mask_product(graph, op);
+      if (product.flops == 0) continue;
+      bytes = product.mask_bytes;
+      const Device& device = network()->device;
+      sum.least = std::max(product.flops / device.gemm_flops_per_s,
+                           product.bytes / device.memory_bytes_per_s);
+    } else if (const TensorId of = operand(def, op, further.of); of.valid()) {
+      bytes = share * static_cast<double>(graph.bytes(of));
+    } else {
+      continue;
+    }
+    sum.kernels += further.kernels;
+    sum.moved += further.moves * bytes;
+  }
+  return sum;
+}
+
 Nanoseconds StackCost::routed_ns(const Graph& graph, OpId id, const RoutedWork& routed) const {
   const Nanoseconds alone = RooflineCost::routed_ns(graph, id, routed);
   const Op& op = graph.op(id);
-  const OpDef& def = graph.def(id);
-  if (def.lane != LaneKind::kCompute || is_view(graph, op)) return alone;
+  if (graph.def(id).lane != LaneKind::kCompute || is_view(graph, op)) return alone;
   const Device& device = network()->device;
-  double kernels = 1, moved = 0, least = 0;
-  const auto found = stack_.ops.find(def.name);
-  if (found != stack_.ops.end()) {
-    const double share = moved_share(graph, op, def.work(graph, op, routed.work).bytes);
-    for (const FurtherKernels& further : found->second) {
-      if (!further.with.empty() && !operand(def, op, further.with).valid()) continue;
-      double bytes = 0;
-      if (further.of == FurtherKernels::kMasks) {
-        const MaskProduct product = mask_product(graph, op);
-        if (product.flops == 0) continue;
-        bytes = product.mask_bytes;
-        least = std::max(product.flops / device.gemm_flops_per_s,
-                         product.bytes / device.memory_bytes_per_s);
-      } else if (const TensorId of = operand(def, op, further.of); of.valid()) {
-        bytes = share * static_cast<double>(graph.bytes(of));
-      } else {
-        continue;
-      }
-      kernels += further.kernels;
-      moved += further.moves * bytes;
-    }
-  }
+  const Further more = further(graph, id, routed.work);
   const auto ns = [&](double seconds) {
     return checked_ns(std::ceil(seconds * kNsPerSecond), [&] {
       return fmt::format("op '{}', by the stack '{}',", op.name, stack_.name);
     });
   };
-  const auto further = static_cast<Nanoseconds>(kernels - 1) * device.launch_ns;
-  const Nanoseconds by_device = std::max(alone, ns(least) + device.launch_ns) + further +
-                                ns(moved / device.memory_bytes_per_s);
-  return std::max(by_device,
-                  static_cast<Nanoseconds>(kernels) * stack_.host_launch_ns + stack_.host_op_ns);
+  return std::max(alone, ns(more.least) + device.launch_ns) +
+         static_cast<Nanoseconds>(more.kernels) * device.launch_ns +
+         ns(more.moved / (device.memory_bytes_per_s * memory_share(graph, id)));
+}
+
+Nanoseconds StackCost::host_ns(const Graph& graph, OpId id) const {
+  const Op& op = graph.op(id);
+  if (is_view(graph, op) || graph.def(id).lane == LaneKind::kHost) return 0;
+  const bool recorded = stack_.graphs == Stack::Graphs::kLayer       ? op.layer >= 0
+                        : stack_.graphs == Stack::Graphs::kAttention ? op.segment == Segment::kAttn
+                                                                     : false;
+  if (recorded && graph.def(id).lane == LaneKind::kCompute) return 0;
+  const double kernels = 1 + further(graph, id, {}).kernels;
+  return std::llround(kernels * static_cast<double>(stack_.host_launch_ns)) + stack_.host_op_ns;
 }
 
 std::string StackCost::describe() const {

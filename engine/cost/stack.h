@@ -3,7 +3,9 @@
 // come from a data file (scripts/moe/stacks/), of which nothing here knows a name.
 #pragma once
 
+#include <array>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -25,23 +27,51 @@ struct FurtherKernels {
 
 struct Stack {
   std::string name;
-  /// Host time of a kernel, and of an op in addition. The host works while the device does, so that
-  /// an op takes no less than its host time, and no longer unless that is longer than its kernels.
+  /// Host time of a kernel, and of an op in addition. The host works ahead of the device.
   Nanoseconds host_launch_ns = 0, host_op_ns = 0;
+  std::set<std::string> waits;  // kinds of ops whose results the host reads before it goes on
+  /// Which ops are launched as recorded graphs, in which the host has no time for each: none, those
+  /// of attention, or all of layers.
+  enum class Graphs : uint8_t { kNone, kAttention, kLayer } graphs = Graphs::kNone;
   std::map<std::string, std::vector<FurtherKernels>> ops;  // indexed by the name of the op's kind
+  /// Share of the device's memory rate that kernels without products reach, by the name of the op's
+  /// kind; of kinds that are not named, memory_others.
+  std::map<std::string, double> memory;
+  double memory_others = 1;
 };
+constexpr std::array<const char*, 3> names_of(Stack::Graphs) {
+  return {"none", "attention", "layer"};
+}
 
 /// The roofline under a stack: an op of the compute lane that is no view has its further kernels,
-/// each with the device's launch, its further passes at the memory rate, and no less than its host
-/// time. An op that moves only a part of its operands' rows moves the same part in further passes.
+/// each with the device's launch, and its further passes at the memory rate. An op that moves only
+/// a part of its operands' rows moves the same part in further passes. The host launches the
+/// kernels of all ops, of a transfer one.
 class StackCost : public RooflineCost {
  public:
   StackCost(RooflineCost roofline, Stack stack)
       : RooflineCost(std::move(roofline)), stack_(std::move(stack)) {}
   Nanoseconds routed_ns(const Graph& graph, OpId op, const RoutedWork& routed) const override;
+  bool has_host() const override { return stack_.host_launch_ns + stack_.host_op_ns > 0; }
+  Nanoseconds host_ns(const Graph& graph, OpId op) const override;
+  bool host_waits(const Graph& graph, OpId op) const override {
+    return stack_.waits.contains(graph.def(op).name);
+  }
   std::string describe() const override;
 
+ protected:
+  double memory_share(const Graph& graph, OpId op) const override {
+    const auto found = stack_.memory.find(graph.def(op).name);
+    return found == stack_.memory.end() ? stack_.memory_others : found->second;
+  }
+
  private:
+  /// The further kernels of an op, the bytes that they move, and the least seconds that it takes.
+  struct Further {
+    double kernels = 0, moved = 0, least = 0;
+  };
+  Further further(const Graph& graph, OpId op, const WorkContext& context) const;
+
   Stack stack_;
 };
 

@@ -14,7 +14,7 @@ namespace moe {
 namespace {
 
 /// Suffixes of an optimizer's states, appended to the name of the parameter.
-constexpr const char* kStateSuffixes[] = {".m", ".v"};
+constexpr const char* kStateSuffixes[] = {".m", ".v", ".master"};
 
 /// Returns the group over which the states of a parameter are sliced; size = 1: they are not.
 Group state_slices(const Graph& graph, TensorId parameter) {

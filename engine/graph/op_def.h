@@ -85,12 +85,14 @@ enum class Role : uint8_t {
   kTable,   // one row per token id
   kScores,  // one column per token id
   kBias,
-  kAdded,   // an accumulator or a residual: a tensor that the op adds to its result
-  kSum,     // the input of an activation function
-  kQuery,   // followed by the keys and the values, or holds these, too
-  kProbs,   // [T,E] scores of the gate
-  kWeight,  // [T,K] weights of the choices
-  kSlots,   // [E,C,..] slots at the tokens' ranks
+  kAdded,     // an accumulator or a residual: a tensor that the op adds to its result
+  kSum,       // the input of an activation function
+  kQuery,     // followed by the keys and the values, or holds these, too
+  kProbs,     // [T,E] scores of the gate
+  kWeight,    // [T,K] weights of the choices
+  kGradient,  // of the parameter that an update changes
+  kMaster,    // a wider copy of this parameter, which the update changes first
+  kSlots,     // [E,C,..] slots at the tokens' ranks
   // Integers.
   kIds,
   kExpert,      // [T,K] the experts that a token chose
@@ -148,16 +150,23 @@ struct MatrixWork {
     kExperts,    // one product per expert; `rows` rows each, weights [n,k]
     kAttention,  // causal attention: batch, seq, heads, kv_heads, head_dim
   };
+  /// What the product makes: the op's result, the gradient of its input, or that of its weights,
+  /// whose products of experts are [n,rows] times [rows,k].
+  enum class Of : uint8_t { kResult, kDx, kDw };
   Kind kind = Kind::kNone;
+  Of of = Of::kResult;
   double m = 0, n = 0, k = 0;
   double experts = 0, rows = 0;
   double batch = 0, seq = 0, heads = 0, kv_heads = 0, head_dim = 0;
   double share = 1;       // for attention: of the flops of values of head_dim columns, no window
+  double seen = 1;        // for attention: of the pairs of a causal triangle, without a window 1
+  double value_dim = 0;   // for attention: columns of a head's values
   bool backward = false;  // for attention: all gradients in one op
+  double grad_bytes = 0;  // for kDw: of a number of the gradient
 };
 /// Returns the sizes of a product of [m,k] and [k,n].
-inline MatrixWork gemm_of(double m, double n, double k) {
-  return {.kind = MatrixWork::Kind::kGemm, .m = m, .n = n, .k = k};
+inline MatrixWork gemm_of(double m, double n, double k, MatrixWork::Of of = {}) {
+  return {.kind = MatrixWork::Kind::kGemm, .of = of, .m = m, .n = n, .k = k};
 }
 
 /// The work of one op on one rank, for cost models. flops counts a multiply-add as two. bytes is

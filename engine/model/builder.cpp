@@ -87,7 +87,7 @@ TensorId ModelBuilder::declare(std::vector<ParamInfo>& list, ParamInfo info, Ten
 TensorId ModelBuilder::parameter(std::string_view name, const Shape& shape, ParamInfo::Init init,
                                  bool expert) {
   return declare(parameters_, {full_name(name), shape, expert, init}, TensorKind::kParam,
-                 wide_dtype(spec_.dtype));
+                 dtype_of(spec_.dtypes.weights, spec_.dtype));
 }
 
 TensorId ModelBuilder::state(std::string_view name, const Shape& shape) {

@@ -46,6 +46,10 @@ void check(const ModelSpec& model, int64_t num_ranks) {
   if (model.dtype == DType::kI32) {
     throw user_error("model.dtype = {}, allowed: f16, bf16, f32, f64", dtype_name(model.dtype));
   }
+  if (model.dtypes.gradients != NumberType::kPlain && model.dtype == DType::kF64) {
+    throw user_error("model.dtypes.gradients = '{}', allowed with f64: plain",
+                     name_of(model.dtypes.gradients));
+  }
   const int64_t tokens = model.batch_per_device * model.seq;
   if (tokens >= kMaxIndex / model.k || tokens * num_ranks >= int64_t{1} << 40) {
     throw user_error(
@@ -53,6 +57,20 @@ void check(const ModelSpec& model, int64_t num_ranks) {
         "must be below 2^31, and tokens on all ranks below 2^40",
         tokens);
   }
+}
+
+DType dtype_of(NumberType type, DType activations) {
+  switch (type) {
+    case NumberType::kPlain:
+      break;
+    case NumberType::kF16:
+      return DType::kF16;
+    case NumberType::kBF16:
+      return DType::kBF16;
+    case NumberType::kF32:
+      return DType::kF32;
+  }
+  return wide_dtype(activations);
 }
 
 void set_router(GateSpec& spec, const ModelSpec& model) {

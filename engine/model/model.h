@@ -96,6 +96,32 @@ constexpr auto fields_of(const RouterSpec*) {
 
 /// What every model declares, whatever its architecture. Recipes write these fields, some in other
 /// ways (scripts/moe/spec/model.lua).
+/// The type of some numbers of a step. kPlain: that of a model in one type, wide_dtype() of its
+/// activations.
+enum class NumberType : uint8_t { kPlain, kF16, kBF16, kF32 };
+constexpr std::array<const char*, 4> names_of(NumberType) {
+  return {"plain", "f16", "bf16", "f32"};
+}
+
+/// The types of what a parameter brings with it, beside ModelSpec::dtype of the activations.
+struct NumberTypes {
+  NumberType weights = NumberType::kPlain;
+  NumberType gradients = NumberType::kPlain;  // as they are made, summed over ranks and kept
+  NumberType moments = NumberType::kPlain;    // the optimizer's states
+  bool master = false;                        // whether the updates have a copy of weights in f32
+};
+constexpr auto fields_of(const NumberTypes*) {
+  return field_table<NumberTypes>(
+      field("weights", &NumberTypes::weights, "type of parameters"),
+      field("gradients", &NumberTypes::gradients,
+            "type of the gradients of parameters, as they are made, summed over ranks and kept"),
+      field("moments", &NumberTypes::moments, "type of the optimizer's states"),
+      field("master", &NumberTypes::master,
+            "whether the optimizer keeps a copy of the parameters in f32"));
+}
+/// Returns the type that `type` stands for in a model with activations of type `activations`.
+DType dtype_of(NumberType type, DType activations);
+
 struct ModelSpec {
   std::string name = "model";
   int64_t vocab = 50257;
@@ -111,9 +137,9 @@ struct ModelSpec {
   BalanceLossSpec balance_loss;
   double z_loss = 0;  // ST-MoE, Zoph et al. 2022, equation 5
   BiasBalanceSpec bias_balance;
-  // Type of activations, parameters and gradients. With bf16, only activations and their gradients
-  // have this type; parameters, their gradients and optimizer states are f32.
+  // Type of activations, and by wide_dtype() of what dtypes leaves plain.
   DType dtype = DType::kF32;
+  NumberTypes dtypes;
 
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
   /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
@@ -157,6 +183,8 @@ constexpr auto fields_of(const ModelSpec*) {
           .from(0, 1e6),
       field("bias_balance", &ModelSpec::bias_balance,
             "balances experts by a bias per expert, without a loss"),
+      field("dtypes", &ModelSpec::dtypes,
+            "types of parameters, gradients and optimizer states, where they differ from dtype"),
       internal(&ModelSpec::dtype, "recipes name the rates of products, of which two are f32"));
 }
 
@@ -306,10 +334,11 @@ constexpr auto fields_of(const GradientSync*) {
 
 /// Adds the backward by autodiff, then the all-reduce of every gradient over the ranks that hold
 /// its parameter, then the update of every parameter: SGD with momentum (state "<param>.v") or
-/// AdamW (states "<param>.m" and "<param>.v"). The gradients of experts are summed over `residents`
-/// (ModelSpec::resident_group); where `residents` is one rank, they have no all-reduce.
+/// AdamW (states "<param>.m" and "<param>.v"), with "<param>.master" where ModelSpec::dtypes says
+/// so. The gradients of experts are summed over ModelSpec::resident_group(); where that is one
+/// rank, they have no all-reduce.
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const Group& residents = {1, 1});
+                             const ModelSpec& model = {});
 
 /// Initial value of element i of parameter t: (random24(i, t) - 2^23) * 2^-28, in [-2^-5, 2^-5).
 double reference_init(uint64_t element, uint64_t parameter);

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/base/names.h"
 #include "engine/graph/autodiff.h"
 #include "engine/graph/op_def.h"
 #include "engine/model/model.h"
@@ -63,10 +64,25 @@ std::vector<OpId> add_sums(Graph& graph, Gradients& gradients, const std::vector
   return ready;
 }
 
-/// Adds a state tensor of the type and shape of `param`.
-TensorId add_state(Graph& graph, TensorId param, const char* suffix) {
+/// Gives the gradients of parameters, and what follows from them, the type.
+void store_gradients(Graph& graph, NumberType type) {
+  if (type == NumberType::kPlain) return;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    Op& op = graph.op(OpId(static_cast<int64_t>(i)));
+    if (!op.kind.valid() || op.phase != Phase::kBackward) continue;
+    if (op.is_dw) op.attrs["store"] = std::string(name_of(type));
+    const std::vector<TensorSpec> specs = graph.def(op).infer(graph, op);
+    for (size_t o = 0; o < op.outputs.size(); ++o) {
+      if (op.outputs[o].valid()) graph.tensor(op.outputs[o]).dtype = specs[o].dtype;
+    }
+  }
+}
+
+/// Adds a state tensor of the shape of `param`.
+TensorId add_state(Graph& graph, TensorId param, DType dtype, const char* suffix) {
   Tensor state = graph.tensor(param);
   state.name += suffix;
+  state.dtype = dtype;
   state.kind = TensorKind::kState;
   return graph.add_tensor(std::move(state));
 }
@@ -76,27 +92,37 @@ bool decays(const Tensor& param) {
   return param.shape.size() >= (param.expert ? 3 : 2);
 }
 
-OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o) {
+OpId add_update(Graph& graph, TensorId param, TensorId gradient, const OptimizerSpec& o,
+                const ModelSpec& model) {
   const std::string name = graph.tensor(param).name;
+  const DType moments = dtype_of(model.dtypes.moments, model.dtype);
+  const auto and_master = [&](std::vector<TensorId> operands) {
+    if (model.dtypes.master) {
+      operands.push_back(add_state(graph, param, DType::kF32, ".master"));
+    }
+    return operands;
+  };
   if (const Sgd* const sgd = std::get_if<Sgd>(&o)) {
-    const TensorId v = add_state(graph, param, ".v");
-    return graph.add_op("sgd", name + ".sgd", {param, v, gradient},
+    const TensorId v = add_state(graph, param, moments, ".v");
+    return graph.add_op("sgd", name + ".sgd", and_master({param, v, gradient}),
                         {{"lr", sgd->lr}, {"momentum", sgd->momentum}}, Phase::kUpdate);
   }
   const Adamw& adamw = std::get<Adamw>(o);
-  const TensorId m = add_state(graph, param, ".m");
-  const TensorId v = add_state(graph, param, ".v");
+  const TensorId m = add_state(graph, param, moments, ".m");
+  const TensorId v = add_state(graph, param, moments, ".v");
   const Attrs attrs = {{"lr", adamw.lr},
                        {"beta1", adamw.beta1},
                        {"beta2", adamw.beta2},
                        {"eps", adamw.eps},
                        {"weight_decay", decays(graph.tensor(param)) ? adamw.weight_decay : 0.0}};
-  return graph.add_op("adamw", name + ".adamw", {param, m, v, gradient}, attrs, Phase::kUpdate);
+  return graph.add_op("adamw", name + ".adamw", and_master({param, m, v, gradient}), attrs,
+                      Phase::kUpdate);
 }
 
-void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer) {
+void add_updates(Graph& graph, const Gradients& gradients, const OptimizerSpec& optimizer,
+                 const ModelSpec& model) {
   for (const auto& [param, gradient] : gradients) {
-    graph.op(add_update(graph, param, gradient, optimizer)).segment = Segment::kUpdate;
+    graph.op(add_update(graph, param, gradient, optimizer, model)).segment = Segment::kUpdate;
   }
 }
 
@@ -122,12 +148,14 @@ std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
 }  // namespace
 
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
-                             const Group& residents) {
+                             const ModelSpec& model) {
   Gradients gradients = autodiff(graph, loss_of(graph));
+  store_gradients(graph, model.dtypes.gradients);
+  const Group residents = model.resident_group(graph.num_ranks);
   const size_t first = graph.num_ops();
   const std::vector<OpId> ready =
       add_sums(graph, gradients, buckets_of(graph, gradients, sync.bucket_bytes, residents));
-  add_updates(graph, gradients, optimizer);
+  add_updates(graph, gradients, optimizer, model);
   if (sync.place == ReducePlace::kReady && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));
   }

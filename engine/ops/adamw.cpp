@@ -44,13 +44,13 @@ void run(const KernelCall<T>& c) {
 const OpDef kAdamw = {
     .name = "adamw",
     .doc =
-        "AdamW update of w with moments m and v; attrs lr, beta1, beta2, eps, weight_decay, "
-        "sliced",
-    .inputs = {{"w"}, {"m"}, {"v"}, {"g"}},
+        "AdamW update of w, or of its master copy, with moments m and v; attrs lr, beta1, beta2, "
+        "eps, weight_decay, sliced",
+    .inputs = {{"w"}, {"m"}, {"v"}, {"g", Role::kGradient}, optional("master", Role::kMaster)},
     .infer = infer,
     .work = work,
     .gradient = no_gradient,
-    .mutates = {0, 1, 2},
+    .mutates = {0, 1, 2, 4},
     .run_f32 = run<float>,
     .run_f64 = run<double>};
 

@@ -65,6 +65,8 @@ Work seen_work(const Graph& g, const Op& op, size_t query, double of_keys, doubl
                      .kv_heads = static_cast<double>(s.kv_heads),
                      .head_dim = head_dim,
                      .share = pairs * cols / (all * head_dim * (of_keys + of_values)),
+                     .seen = pairs / all,
+                     .value_dim = static_cast<double>(s.value_dim),
                      .backward = of_keys > 1}};
 }
 
@@ -170,7 +172,7 @@ kernels::AttentionShape dsinks_shape(const Graph& g, const Op& op) {
 
 std::vector<TensorSpec> infer_dsinks(const Graph& g, const Op& op) {
   dsinks_shape(g, op);
-  return {{shape(g, op, 3), wide_dtype(arg(g, op, 2).dtype)}};
+  return {{shape(g, op, 3), gradient_dtype(op, arg(g, op, 2).dtype)}};
 }
 
 Work work_dsinks(const Graph& g, const Op& op, const WorkContext&) {

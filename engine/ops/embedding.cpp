@@ -61,7 +61,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {ids[0], ids[1], kAny});
   const int64_t hidden = shape(g, op, 0)[2], vocab = expect_attr(op, "vocab", 1);
   expect_shape(g, op, 2, {vocab, hidden});
-  const DType dtype = wide_dtype(arg(g, op, 0).dtype);
+  const DType dtype = gradient_dtype(op, arg(g, op, 0).dtype);
   std::vector<TensorSpec> tables = {{{vocab, hidden}, dtype}};
   if (has_positions(op)) {
     expect_shape(g, op, 3, {ids[1], hidden});

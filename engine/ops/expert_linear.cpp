@@ -32,9 +32,10 @@ const Shape& expect_blocks(const Graph& g, const Op& op, size_t i, size_t counts
 }
 
 /// Work of the products. Row tensors count in proportion to the rows in use, weights and biases in
-/// full. `row_inputs`: which inputs are row tensors. `out`: whether the outputs are.
-Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const Shape& w,
-               std::initializer_list<size_t> row_inputs, bool out, double gelu_each = 0) {
+/// full. `row_inputs`: which inputs are row tensors; the outputs are, but for gradients of weights.
+Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, MatrixWork::Of of,
+               const Shape& w, std::initializer_list<size_t> row_inputs, double gelu_each = 0) {
+  const bool out = of != MatrixWork::Of::kDw;
   const double share = used_share(op, context);
   double unused = 0;
   for (const size_t i : row_inputs) {
@@ -48,10 +49,12 @@ Work gemm_work(const Graph& g, const Op& op, const WorkContext& context, const S
                             gelu_flops(g, op, gelu_each)),
           .bytes = io_bytes(g, op) - unused,
           .matrix = {.kind = MatrixWork::Kind::kExperts,
+                     .of = of,
                      .n = static_cast<double>(w[1]),
                      .k = static_cast<double>(w[2]),
                      .experts = static_cast<double>(w[0]),
-                     .rows = share * rows}};
+                     .rows = share * rows,
+                     .grad_bytes = out ? 0 : gradient_bytes(g, op)}};
 }
 
 /// Can be cut along counted rows (rows = "used"); otherwise along the capacity, which is the axis
@@ -83,7 +86,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 Work work(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, shape(g, op, 1), {0}, true, kGeluFlops);
+  return gemm_work(g, op, context, MatrixWork::Of::kResult, shape(g, op, 1), {0}, kGeluFlops);
 }
 
 void gradient(GradContext& c, OpId) {
@@ -143,7 +146,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
 }
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, shape(g, op, 1), {0, 2, 4}, true, kGeluDxFlops);
+  return gemm_work(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4}, kGeluDxFlops);
 }
 
 template <class T>
@@ -177,14 +180,14 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape db = {dy[0], cols_of(dy)};
   expect_shape(g, op, 2, dw);
   expect_shape(g, op, 3, db);
-  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
+  const DType dtype = gradient_dtype(op, arg(g, op, 1).dtype);
   std::vector<TensorSpec> specs = {{dw, dtype}};
   if (attr_int(op, "bias") != 0) specs.push_back({db, dtype});
   return specs;
 }
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext& context) {
-  return gemm_work(g, op, context, g.tensor(op.outputs[0]).shape, {0, 1}, false);
+  return gemm_work(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape, {0, 1});
 }
 
 template <class T>

@@ -79,7 +79,7 @@ void run_dx(const KernelCall<T>& c) {
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   expect_saved(g, op);
   const int64_t cols = cols_of(shape(g, op, 1));
-  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
+  const DType dtype = gradient_dtype(op, arg(g, op, 1).dtype);
   expect_shape(g, op, 4, {cols});
   expect_shape(g, op, 5, {cols});
   return {{{cols}, dtype}, {{cols}, dtype}};

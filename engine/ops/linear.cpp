@@ -20,9 +20,11 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
 }
 
 /// 2 m n k flops for each of forward, dx and dw; the result is [m,n].
-Work gemm_work(const Graph& g, const Op& op, int64_t m, int64_t n, int64_t k, double gelu_each) {
-  const MatrixWork matrix =
-      gemm_of(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k));
+Work gemm_work(const Graph& g, const Op& op, MatrixWork::Of of, int64_t m, int64_t n, int64_t k,
+               double gelu_each) {
+  MatrixWork matrix =
+      gemm_of(static_cast<double>(m), static_cast<double>(n), static_cast<double>(k), of);
+  if (of == MatrixWork::Of::kDw) matrix.grad_bytes = gradient_bytes(g, op);
   return {.flops = 2 * matrix.m * matrix.n * matrix.k + gelu_flops(g, op, gelu_each),
           .bytes = io_bytes(g, op),
           .matrix = matrix};
@@ -30,7 +32,8 @@ Work gemm_work(const Graph& g, const Op& op, int64_t m, int64_t n, int64_t k, do
 
 Work work(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work(g, op, rows_of(shape(g, op, 0)), w[0], w[1], kGeluFlops);
+  return gemm_work(g, op, MatrixWork::Of::kResult, rows_of(shape(g, op, 0)), w[0], w[1],
+                   kGeluFlops);
 }
 
 void gradient(GradContext& c, OpId) {
@@ -90,7 +93,7 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
 
 Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& w = shape(g, op, 1);
-  return gemm_work(g, op, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
+  return gemm_work(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
 }
 
 template <class T>
@@ -110,7 +113,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
   expect_rows(g, op, 1, rows_of(dy), cols_of(x));
   const Shape dw = {cols_of(dy), cols_of(x)};
-  const DType dtype = wide_dtype(arg(g, op, 1).dtype);
+  const DType dtype = gradient_dtype(op, arg(g, op, 1).dtype);
   expect_shape(g, op, 2, dw);
   expect_shape(g, op, 3, {cols_of(dy)});
   std::vector<TensorSpec> specs = {{dw, dtype}};
@@ -120,7 +123,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
   const Shape& dw = g.tensor(op.outputs[0]).shape;
-  return gemm_work(g, op, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
+  return gemm_work(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
 }
 
 template <class T>
@@ -148,7 +151,7 @@ std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const Shape db = groups > 0 ? Shape{groups, cols_of(dy)} : Shape{cols_of(dy)};
   expect_shape(g, op, 1, db);
   expect_counts(g, op, 0, 2);
-  return {{db, wide_dtype(arg(g, op, 0).dtype)}};
+  return {{db, gradient_dtype(op, arg(g, op, 0).dtype)}};
 }
 
 Work work_bias_grad(const Graph& g, const Op& op, const WorkContext& context) {

@@ -107,7 +107,7 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
         op.name, g.def(op).name, arg(g, op, 2).name, heads, arg(g, op, 1).name, shape_text(x));
   }
   expect_shape(g, op, 3, {cols});
-  return {{{cols}, wide_dtype(arg(g, op, 1).dtype)}};
+  return {{{cols}, gradient_dtype(op, arg(g, op, 1).dtype)}};
 }
 
 Work work_dw(const Graph& g, const Op& op, const WorkContext&) {

@@ -126,8 +126,10 @@ kernels::WeightRule weight_rule(const Op& op) {
 DType stored_dtype(const Op& op, DType default_value) {
   if (!op.attrs.contains("store")) return default_value;
   const std::string name = attr_string(op, "store");
-  if (name == dtype_name(DType::kBF16)) return DType::kBF16;
-  throw user_error("op '{}': attribute 'store' is '{}', allowed: bf16", op.name, name);
+  for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
+    if (name == dtype_name(dtype)) return dtype;
+  }
+  throw user_error("op '{}': attribute 'store' is '{}', allowed: f16, bf16, f32", op.name, name);
 }
 
 }  // namespace moe::ops

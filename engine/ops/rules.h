@@ -76,9 +76,19 @@ Attrs seq_attr(const Shape& shape);
 inline DType stats_dtype(DType dtype) {
   return dtype == DType::kF16 ? DType::kF32 : wide_dtype(dtype);
 }
-/// Returns the type of the activation that an op with only wide (f32) inputs outputs: attr store,
-/// or `default_value` when absent. Throws UserError when attr store is not bf16.
+/// Returns the type that attr store states of an output whose type does not follow from inputs: of
+/// the activation that an op with only wide (f32) inputs outputs, or of a parameter's gradient;
+/// `default_value` when absent. Throws UserError when attr store is none of f16, bf16,
+/// f32.
 DType stored_dtype(const Op& op, DType default_value);
+/// Returns the type of a parameter's gradient that the op makes from activations of this type.
+inline DType gradient_dtype(const Op& op, DType activations) {
+  return stored_dtype(op, wide_dtype(activations));
+}
+/// Returns the bytes of a number of the gradient, the op's first output.
+inline double gradient_bytes(const Graph& graph, const Op& op) {
+  return static_cast<double>(dtype_bytes(graph.tensor(op.outputs[0]).dtype));
+}
 
 /// Whether the op is one part of the batch. A part reads and writes only its own rows.
 inline bool is_part(const Op& op) {

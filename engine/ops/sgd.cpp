@@ -23,15 +23,18 @@ void run(const KernelCall<T>& c) {
 
 }  // namespace
 
-const OpDef kSgd = {.name = "sgd",
-                    .doc = "v = momentum v + g; w = w - lr v; attrs lr, momentum, sliced",
-                    .bound = Bound::kBytes,
-                    .inputs = {{"w"}, {"v"}, {"g"}},
-                    .infer = infer,
-                    .work = work,
-                    .gradient = no_gradient,
-                    .mutates = {0, 1},
-                    .run_f32 = run<float>,
-                    .run_f64 = run<double>};
+const OpDef kSgd = {
+    .name = "sgd",
+    .doc =
+        "v = momentum v + g; w = w - lr v, or its master copy; attrs lr, momentum, "
+        "sliced",
+    .bound = Bound::kBytes,
+    .inputs = {{"w"}, {"v"}, {"g", Role::kGradient}, optional("master", Role::kMaster)},
+    .infer = infer,
+    .work = work,
+    .gradient = no_gradient,
+    .mutates = {0, 1, 3},
+    .run_f32 = run<float>,
+    .run_f64 = run<double>};
 
 }  // namespace moe::ops

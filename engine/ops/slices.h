@@ -28,14 +28,19 @@ inline void expect_update(const Graph& graph, const Op& op) {
   for (size_t i = 1; i < op.inputs.size(); ++i) expect_shape(graph, op, i, allowed);
 }
 
-/// Returns the work of an update: the parameter and the states are read and written, the gradient,
-/// the last input, is read.
+/// Returns the work of an update: the states and the parameter are read and written, the gradient
+/// is read. With a master copy among the states the parameter is only written.
 inline Work update_work(const Graph& graph, const Op& op, double flops_per_element) {
-  const size_t gradient = op.inputs.size() - 1;
-  const auto bytes = static_cast<double>(graph.bytes(op.inputs[gradient]));
-  return {
-      .flops = flops_per_element * static_cast<double>(num_elements(shape(graph, op, gradient))),
-      .bytes = (2 * static_cast<double>(gradient) + 1) * bytes};
+  const TensorId gradient = input_of(graph, op, Role::kGradient);
+  const auto elements = static_cast<double>(num_elements(graph.tensor(gradient).shape));
+  const bool master = input_of(graph, op, Role::kMaster).valid();
+  double bytes = 0;  // per element
+  for (const TensorId t : op.inputs) {
+    if (!t.valid()) continue;
+    const bool once = t == gradient || (master && t == op.inputs[0]);
+    bytes += (once ? 1 : 2) * static_cast<double>(dtype_bytes(graph.tensor(t).dtype));
+  }
+  return {.flops = flops_per_element * elements, .bytes = bytes * elements};
 }
 
 /// Returns the elements of the parameter that the update overwrites on a rank.

@@ -248,8 +248,7 @@ const std::vector<PassDef>& other_passes() {
        .doc = "adds gradients, their all-reduces and the updates",
        .transform =
            [](Graph graph, const PassContext& with) {
-             add_backward_and_update(graph, with.step.optimizer, with.step.sync,
-                                     with.model.resident_group(graph.num_ranks));
+             add_backward_and_update(graph, with.step.optimizer, with.step.sync, with.model);
              return graph;
            },
        .runs = trains},

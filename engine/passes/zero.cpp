@@ -46,7 +46,7 @@ void scatter(Graph& graph, OpId sum) {
 /// Makes the update one of the rank's slice, with states of the shape of the slice of its gradient.
 void slice(Graph& graph, OpId update, const Group& group) {
   Op& op = graph.op(update);
-  const Shape shape = graph.tensor(op.inputs.back()).shape;
+  const Shape shape = graph.tensor(input_of(graph, op, Role::kGradient)).shape;
   for (const TensorId t : op.inputs) {
     if (graph.tensor(t).kind == TensorKind::kState) graph.tensor(t).shape = shape;
   }

@@ -39,7 +39,7 @@ Graph gpt2_step(int64_t hidden, DType dtype, int64_t num_ranks) {
   b.begin_block(-1);
   blocks::head(b, {blocks::layernorm(b, {x}, {"lnf"})}, {});
   Graph graph = b.finish().forward;
-  add_backward_and_update(graph, {}, {});
+  add_backward_and_update(graph, {}, {}, spec);
   return graph;
 }
 

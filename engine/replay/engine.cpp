@@ -84,7 +84,9 @@ Engine::Engine(const ReplayInput& input)
       may_meet_(lanes_may_meet(input)),
       latest_(latest_for(input.num_ranks)),
       posts_(input.graph.num_ops() * ranks_) {
-  edges_.order(input.graph, input.schedule);  // throws RunError with the cycle, if there is one
+  // Throws RunError with the cycle, if there is one.
+  std::vector<OpId> program = edges_.order(input.graph, input.schedule);
+  if (input.host_ns) host_order_ = std::move(program);
   int32_t number = 0;
   for (const Arbiter& arbiter : arbiters(input.schedule)) {
     for (const LaneId lane : arbiter) arbiter_of_[lane.index()] = number;
@@ -118,9 +120,10 @@ void Engine::reset() {
     t.groups_waiting = t.num_groups;
     std::fill_n(meetings_.begin() + static_cast<std::ptrdiff_t>(t.first), t.num_groups,
                 Meeting{.ranks_waiting = static_cast<size_t>(t.group.size)});
-    const Post start = {.waits = edges_.deps.preds[i].size()};
+    const Post start = {.waits = edges_.deps.preds[i].size() + (host_order_.empty() ? 0 : 1)};
     std::fill_n(posts_.begin() + static_cast<std::ptrdiff_t>(i * ranks_), ranks_, start);
   }
+  hosts_.assign(host_order_.empty() ? 0 : ranks_, {});
   sent_.clear();
   wire_.reset();
   if (input_.network != nullptr && (input_.keep_links || may_meet_)) {
@@ -133,13 +136,17 @@ void Engine::reset() {
   num_over_ = 0;
   timeline_ = {};
   timeline_.num_ranks = input_.num_ranks;
+  if (!host_order_.empty()) timeline_.host_ns.assign(ranks_, 0);
   timeline_.spans.reserve(together_.size() * ranks_);
 }
 
 Timeline Engine::run() {
   reset();
-  for (const OpId op : first_) {
-    for (size_t r = 0; r < ranks_; ++r) ready(op, r);
+  for (size_t r = 0; r < hosts_.size(); ++r) launch_on(r);
+  if (hosts_.empty()) {
+    for (const OpId op : first_) {
+      for (size_t r = 0; r < ranks_; ++r) ready(op, r);
+    }
   }
   std::vector<Done> ended;
   for (uint32_t round = 0;; ++round) {
@@ -188,6 +195,9 @@ void Engine::take(const Event& event) {
       // An op that takes no time begins its holds here, before what waits for it is posted.
       if (announces_[op.index()]) begun(op);
       return over(op, number);
+    case Kind::kLaunch:
+      post(op, number).launched = now_;
+      return arrive(op, number);
     case Kind::kBegin:
       return begun(op);
     case Kind::kSend:
@@ -201,6 +211,25 @@ void Engine::begun(OpId op) {
   for (ArbiterState& arbiter : arbiters_) arbiter.begun(op);
 }
 
+/// The host of the rank launches ops up to one whose end it waits for, or to the last.
+void Engine::launch_on(size_t rank) {
+  HostState& host = hosts_[rank];
+  while (host.next < host_order_.size()) {
+    const OpId op = host_order_[host.next++];
+    const Nanoseconds ns = input_.host_ns(op);
+    host.free = checked_ns(host.free + ns, [&] {
+      return fmt::format("the host's launches up to op '{}'", input_.graph.op(op).name);
+    });
+    push(host.free, Kind::kLaunch, op.value, rank);
+    if (input_.host_waits(op)) return;
+  }
+}
+
+/// One of those for which the op waits is over.
+void Engine::arrive(OpId op, size_t rank) {
+  if (--post(op, rank).waits == 0) ready(op, rank);
+}
+
 /// Everything that the op waits for on this rank is over: the rank posts the op.
 void Engine::ready(OpId op, size_t rank) {
   Post& mine = post(op, rank);
@@ -209,6 +238,10 @@ void Engine::ready(OpId op, size_t rank) {
   const bool chosen = arbiter_of_[lanes_[op.index()].index()] >= 0;
   mine.at = mine.lane_free;
   if (mine.others_over > mine.at) mine.at = mine.others_over + (chosen ? 0 : input_.handoff_ns);
+  if (mine.launched > mine.at) {
+    if (!together(op)) timeline_.host_ns[rank] += mine.launched - mine.at;
+    mine.at = mine.launched;
+  }
   if (!together(op)) return begin_compute(op, rank);
   const auto group =
       static_cast<size_t>(together_[op.index()].group.number(static_cast<int64_t>(rank)));
@@ -313,7 +346,11 @@ void Engine::over(OpId op, size_t rank) {
     const bool same_lane = lanes_[next.index()] == lanes_[op.index()];
     Nanoseconds& latest = same_lane ? theirs.lane_free : theirs.others_over;
     latest = std::max(latest, now_);
-    if (--theirs.waits == 0) ready(next, rank);
+    arrive(next, rank);
+  }
+  if (!hosts_.empty() && input_.host_waits(op)) {
+    hosts_[rank].free = std::max(hosts_[rank].free, now_);
+    launch_on(rank);
   }
 }
 

@@ -49,12 +49,19 @@ class Engine {
     size_t waits = 0;             // number of predecessors that are not over
     Nanoseconds lane_free = 0;    // latest end of the predecessors on the op's own lane
     Nanoseconds others_over = 0;  // latest end of the predecessors on other lanes
+    Nanoseconds launched = 0;     // when the host had launched the op
     Nanoseconds at = 0;           // when the rank posted the op
   };
-  /// The order of events at the same time: first ends, ordered by op and rank; then begins of
+  /// The host of a rank: the next op of host_order_ that it launches, and when it is free.
+  struct HostState {
+    size_t next = 0;
+    Nanoseconds free = 0;
+  };
+  /// The order of events at the same time: first ends, ordered by op and rank; then launches by the
+  /// host; then begins of
   /// compute ops that start a hold of an arbiter; then begins of transfers on shared links; then
   /// choices of arbiters.
-  enum class Kind : uint8_t { kEnd, kBegin, kSend, kChoose };
+  enum class Kind : uint8_t { kEnd, kLaunch, kBegin, kSend, kChoose };
   struct Event {
     Nanoseconds at;
     Kind kind;
@@ -84,6 +91,8 @@ class Engine {
   void set_now(Nanoseconds at);
   void take(const Event& event);
   void begun(OpId op);
+  void launch_on(size_t rank);
+  void arrive(OpId op, size_t rank);
   void ready(OpId op, size_t rank);
   void begin_compute(OpId op, size_t rank);
   void all_posted(OpId op, size_t group);
@@ -100,6 +109,8 @@ class Engine {
   const size_t ranks_;
   const Precedence edges_;
   std::vector<OpId> first_;          // ops without predecessors
+  std::vector<OpId> host_order_;     // in which a host launches the ops; empty: no host
+  std::vector<HostState> hosts_;     // by rank
   std::vector<LaneId> lanes_;        // indexed by op
   std::vector<Together> together_;   // indexed by op
   std::vector<char> announces_;      // indexed by op: whether its begin starts a hold

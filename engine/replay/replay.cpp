@@ -109,6 +109,9 @@ Group simulated_groups(const Graph& graph, OpId op, int64_t num_ranks) {
 ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const LaneOrders& orders,
                          const CostModel& cost, RoutedWorkOf routed, int32_t num_ranks) {
   const auto costs = std::make_shared<const Costs>(graph, cost, std::move(routed), num_ranks);
+  const bool host = cost.has_host();
+  const auto host_ns = [&graph, &cost](OpId op) { return cost.host_ns(graph, op); };
+  const auto host_waits = [&graph, &cost](OpId op) { return cost.host_waits(graph, op); };
   return {.graph = graph,
           .schedule = schedule,
           .orders = orders,
@@ -124,6 +127,8 @@ ReplayInput replay_input(const Graph& graph, const Schedule& schedule, const Lan
                 if (chunk) chunk->priority = schedule.priority_of(op);
                 return chunk;
               },
+          .host_ns = host ? std::function<Nanoseconds(OpId)>(host_ns) : nullptr,
+          .host_waits = host ? std::function<bool(OpId)>(host_waits) : nullptr,
           .pick_ns = cost.pick_ns()};
 }
 

@@ -48,6 +48,10 @@ struct ReplayInput {
   std::function<std::optional<NetworkOp>(OpId, int32_t rank, int64_t chunks)> transfer = nullptr;
   /// Whether Timeline::links is recorded.
   bool keep_links = false;
+  /// The host's time to launch an op on each rank, in the order of the program; null: no host. An
+  /// op begins no earlier than its launch. host_waits: whether the host then waits for its end.
+  std::function<Nanoseconds(OpId)> host_ns = nullptr;
+  std::function<bool(OpId)> host_waits = nullptr;
   /// Time from an arbiter's choice to the begin of the op (agreeing on it, waking the lane).
   Nanoseconds pick_ns = 0;
 };

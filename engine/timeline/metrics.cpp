@@ -220,6 +220,8 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
   const auto [expert_ns, busiest_expert_ns] = expert_times(layers, std::max(timeline.num_ranks, 1));
   const auto step = [] { return "a step"; };
   const Nanoseconds comm_ns = sums.comm.mean(n, step);
+  TimeSum host;
+  for (const Nanoseconds ns : timeline.host_ns) host += ns;
   return {.makespan_ns = makespan,
           .compute_ns = sums.computes.mean(n, step),
           .busiest_compute_ns = sums.busiest,
@@ -228,6 +230,7 @@ Metrics metrics(const Graph& graph, const Timeline& timeline) {
           .comm_ns = comm_ns,
           .exposed_comm_ns = sums.exposed.mean(n, step),
           .hidden_comm_ns = comm_ns - sums.exposed_transfer.mean(n, step),
+          .host_bound_ns = host.mean(n, step),
           .wait_ns = all.mean(n, "all waiting for peers together").wait_ns,
           .all_to_all = all_to_all.mean(n, "the all-to-alls and their waits together"),
           .all_reduce = all_reduce.mean(n, "the all-reduces and their waits together"),

@@ -6,6 +6,8 @@
 //   exposed_comm_ns   the part of [post, end] of comm spans during which no compute span
 //                     runs, mean over ranks
 //   hidden_comm_ns    comm_ns minus the part of it during which no compute span runs
+//   host_bound_ns     the time in which compute was ready and the host had not launched it, mean
+//                     over ranks; transfers may run meanwhile
 //   wait_ns           sum of begin - post over comm spans, mean over ranks: no part of the step,
 //                     since transfers wait beside each other and beside compute. The step waits
 //                     exposed_comm_ns - (comm_ns - hidden_comm_ns).
@@ -88,6 +90,7 @@ struct Metrics {
   Nanoseconds comm_ns = 0;
   Nanoseconds exposed_comm_ns = 0;
   Nanoseconds hidden_comm_ns = 0;
+  Nanoseconds host_bound_ns = 0;
   Nanoseconds wait_ns = 0;
   CollectiveTimes all_to_all, all_reduce;
   MoeTimes forward, backward;
@@ -108,6 +111,10 @@ constexpr auto fields_of(const Metrics*) {
             "communication while the rank computes nothing")
           .in(kMilliseconds),
       field("hidden_comm_ms", &Metrics::hidden_comm_ns, "communication while the rank computes")
+          .in(kMilliseconds),
+      field(
+          "host_bound_ms", &Metrics::host_bound_ns,
+          "time in which compute is ready and the host has not launched it yet; 0 without a stack")
           .in(kMilliseconds),
       field("wait_ms", &Metrics::wait_ns,
             "sum over transfers of the time posted but not begun, which may be longer than the "

@@ -54,6 +54,9 @@ struct Timeline {
   /// What links carried, if a network model computed it, else empty; for each link in ascending
   /// order of begin, without idle times. Only links of node 0 if all nodes have the same transfers.
   std::vector<LinkSpan> links;
+  /// For each rank, the time in which its compute was ready but not launched by the host; empty: no
+  /// host was simulated.
+  std::vector<Nanoseconds> host_ns;
   int32_t num_ranks = 1;
   Provenance provenance = Provenance::kSimulated;
 };

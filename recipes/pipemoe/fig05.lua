@@ -74,9 +74,9 @@ return moe.experiment {
   case = function(p)
     local l = CASES[p.case:byte() - 96].layer
     return {
-      model = moe.model.gpt2_moe { name = "one_layer", layers = 2, hidden = l.hidden, heads = 64,
-        ffn = l.ffn, seq = l.seq, batch_per_device = l.batch, gate = "top2", capacity_factor = 1,
-        experts_per_device = l.experts_per_device },
+      model = moe.model.gpt2_moe { name = "one_layer", dtype = "f16", layers = 2, hidden = l.hidden,
+        heads = 64, ffn = l.ffn, seq = l.seq, batch_per_device = l.batch, gate = "top2",
+        capacity_factor = 1, experts_per_device = l.experts_per_device },
       cluster = cluster_of(l),
       systems = { moe.system "degree4" { moe.pass.capacity_pipeline { degree = R } },
         moe.system "pipemoe" { moe.pass.pipemoe { alpha_a = l.alpha_a, beta_a = l.beta_a,

@@ -32,6 +32,13 @@ local settings = require "moe.run.settings"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
 
+-- moe.read_json(file): returns the value in a JSON file.
+local function read_json(file)
+  local at = errors.here()
+  schema.field({ type = "string", required = true }, file, "moe.read_json", at)
+  return errors.call(at, core.json_decode, errors.call(at, core.read_file, file), file)
+end
+
 local moe = schema.functions("moe", "name", {
   assumed = { schema.assumed, schema.ASSUMED, "moe.Assumed",
     "a constant that no source gives, with the band in which it is assumed to be" },
@@ -69,6 +76,8 @@ local moe = schema.functions("moe", "name", {
       .. "tables" },
   plan = { plan.plan, plan.PLAN, "moe.Plan",
     "plans and simulates a step of a model on a cluster" },
+  read_json = { read_json, "(file: string)", "table",
+    "reads a JSON file, from the recipe's folder or one given by --read" },
   results = { results.read, "(folder: string)", "moe.Results",
     "reads the results of an earlier run from the folder of its results.json" },
   run = { experiment.run, "(e: moe.Experiment)", "moe.Results",

@@ -95,20 +95,22 @@ TEST_CASE("further kernels take a launch each and their passes, where the op has
   CHECK(more("y", "recv_begin") == 0);
 }
 
-TEST_CASE("an op takes no less than the host time of its kernels") {
+TEST_CASE("the host launches each kernel of an op, but not those of recorded graphs") {
   const Graph graph = step();
-  const OpId gelu = first(graph, "gelu");
-  const Nanoseconds plain = RooflineCost(node(), {}).op_ns(graph, gelu);
-  const auto ns = [&](Nanoseconds launch, Nanoseconds op) {
-    return with({.name = "s",
-                 .host_launch_ns = launch,
-                 .host_op_ns = op,
-                 .ops = {{"gelu", {{"y", "", 2, 0}}}}})
-        .op_ns(graph, gelu);
+  const OpId gelu = first(graph, "gelu"), norm = first(graph, "layernorm");
+  const auto ns = [&](OpId op, Stack::Graphs graphs) {
+    Stack stack{.name = "s", .host_launch_ns = 10, .host_op_ns = 7, .graphs = graphs};
+    stack.ops["gelu"] = {{"y", "", 2, 0}};
+    return with(stack).host_ns(graph, op);
   };
-  CHECK(ns(0, 0) == plain + 2 * kLaunch);
-  CHECK(ns(1, 1) == plain + 2 * kLaunch);
-  CHECK(ns(100'000'000, 7) == 300'000'007);
+  CHECK(ns(gelu, Stack::Graphs::kNone) == 3 * 10 + 7);
+  CHECK(ns(norm, Stack::Graphs::kNone) == 10 + 7);
+  CHECK(ns(first(graph, "all_to_all"), Stack::Graphs::kLayer) == 10 + 7);
+  CHECK(ns(gelu, Stack::Graphs::kAttention) == 3 * 10 + 7);
+  CHECK(ns(norm, Stack::Graphs::kAttention) == 0);
+  CHECK(ns(gelu, Stack::Graphs::kLayer) == 0);
+  CHECK(ns(first(graph, "cross_entropy"), Stack::Graphs::kLayer) == 10 + 7);
+  CHECK(!with({.name = "s"}).has_host());
 }
 
 TEST_CASE("with masks, dispatch and combine are products of slots, tokens and width") {

@@ -193,8 +193,7 @@ PlanSpec spec_of(const Gpt2& model, int64_t num_ranks, Precision precision) {
 
 Graph step_graph(const PlanSpec& spec) {
   Graph graph = spec.model->forward;
-  add_backward_and_update(graph, spec.optimizer, spec.system.sync,
-                          spec.model->resident_group(spec.num_ranks));
+  add_backward_and_update(graph, spec.optimizer, spec.system.sync, *spec.model);
   return graph;
 }
 

@@ -51,8 +51,7 @@ TEST_CASE("printing a built step and reading it back gives the same graph") {
   const int64_t ranks = GENERATE(1, 2, 4);
   model.ep = std::min<int64_t>(ranks, 2);
   Graph graph = build_forward(model, gate_spec(model), ranks);
-  add_backward_and_update(graph, Sgd{.lr = 0.1, .momentum = 0.9}, {.bucket_bytes = 1 << 20},
-                          model.resident_group(ranks));
+  add_backward_and_update(graph, Sgd{.lr = 0.1, .momentum = 0.9}, {.bucket_bytes = 1 << 20}, model);
   const std::string text = print(graph);
   const Graph again = parse_graph(text, op_table());
   check_same(graph, again);

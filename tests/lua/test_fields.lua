@@ -196,13 +196,32 @@ test("a device has rates by element type, and another type is refused", function
   expect.equal(expect.runs(on(peaks)).plans[1].cluster.device.gemm_flops_per_s, 80)
   expect.fails(on(peaks, "bf16"), 3, "dtype: 'bf16' has no rate on it (custom), which has f16, "
     .. "f32, tf32; give a type that it has or, as gemm_flops_per_s = { bf16 = ... }")
-  expect.fails(on "gemm_flops_per_s = { f32 = 1 }", 2, "dtype: 'f16' has no rate on it")
+  expect.fails(on "gemm_flops_per_s = { f32 = 1 }", 2, "dtype: 'bf16' has no rate on it")
   expect.fails(on("gemm_flops_per_s = 3", "tf32"), 3, "'tf32' has no rate on it (custom), whose "
     .. "one rate is taken for f16, bf16 or f32")
   expect.fails(on "gemm_flops_per_s = {}", 4, "gemm_flops_per_s: has no rate; give", "bf16")
   expect.fails(on "gemm_flops_per_s = { f64 = 1 }", 4, "unknown key 'f64'")
   expect.fails(on "gemm_flops_per_s = { f16 = 0 }", 4, "gemm_flops_per_s.f16: 0 is not allowed")
   expect.fails(on "gemm_flops_per_s = { f16 = 1 }", 4, "vector_flops_per_s: is missing")
+end)
+
+test("a model states the types of its numbers by a set's name or one by one", function()
+  local function plan(fields)
+    return (cluster(DEVICE .. LINKS):gsub("experts_per_device", fields .. ", %0", 1))
+  end
+  local function types(fields)
+    local of = expect.runs(plan(fields)).plans[1].model
+    return { of.dtype, of.dtypes.weights, of.dtypes.gradients, of.dtypes.master }
+  end
+  expect.equal(types "dtypes = 'megatron_bf16'", { "bf16", "bf16", "f32", true })
+  expect.equal(types "dtypes = 'f16_16'", { "f16" })
+  expect.equal(types "dtypes = { weights = 'bf16', master = true }",
+    { "bf16", "bf16", "plain", true })
+  expect.equal(types "dtype = 'f32'", { "f32" })
+  expect.fails(plan "dtypes = 'megatron'", 3, "dtypes: 'megatron' is not allowed; give one of")
+  expect.fails(plan "dtypes = { moments = 'int8' }", 3, "dtypes.moments: 'int8' is not allowed")
+  expect.fails(plan "dtype = 'f32', dtypes = 'pure_f32'", 3,
+    "give either dtype or dtypes, not both")
 end)
 
 test("a cluster has a built-in stack or one of its own, of ops and operands that exist", function()
@@ -219,7 +238,7 @@ test("a cluster has a built-in stack or one of its own, of ops and operands that
   expect.equal({ c.stack.name, c.stack.host_launch_us, c.stack.ops.gelu[1].moves },
     { "of the recipe", 3, 3 })
   expect.fails(plan "'eager'", 4, "cluster.stack: 'eager' is not allowed; give one of: "
-    .. "deepspeed_2021, eager_2021, raf_2023, tutel_2022")
+    .. "deepspeed_2021, eager_2021, megatron, raf_2023, tutel_2022")
   expect.fails(plan "3", 4, "cluster.stack: 3 is not allowed; give one of: deepspeed_2021, eager")
   expect.fails(plan "{ host_launch_us = 3, ops = {} }", 4, "cluster.stack.host_op_us: is missing")
   expect.fails(own "{ gelo = {} }", 4, "cluster.stack.ops: unknown key 'gelo'",

@@ -269,8 +269,9 @@ S = { p.choice, p:order "compute", p:text(), p:explain().text:match "a  %[s%].*"
   p:memory().peak_bytes,
   p:simulate().iteration_ms, #r.losses }
 ]])
-  expect.equal(w.globals.S, { "degree=4", { "a", "b" }, "# Numbers: dtype f16, "
-    .. "2 bytes per parameter, 2 per gradient, 2 of sgd's states per parameter\ngraph gpt2_moe",
+  expect.equal(w.globals.S, { "degree=4", { "a", "b" }, "# Numbers: megatron_bf16, "
+    .. "2 bytes per parameter, 4 per gradient, 8 of sgd's states and master copy per parameter\n"
+    .. "graph gpt2_moe",
     "a  [s]  because", 2 ^ 30, 90, 3 })
   local spec = w.executed[1].spec
   expect.equal({ spec.ranks, spec.model.dtype, spec.element_bytes }, { 16, "f32", 4 })

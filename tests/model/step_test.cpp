@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/graph/op_def.h"
+#include "engine/graph/text.h"
 #include "engine/graph/verify.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
@@ -214,7 +215,7 @@ TEST_CASE("expert-parallel groups hold all experts each, and residents sum their
   const GradientSync sync = {.bucket_bytes = GENERATE(0, 1 << 18, 1 << 30),
                              .place = GENERATE(ReducePlace::kReady, ReducePlace::kAfter)};
   Graph graph = build_forward(model, gate_spec(model), 8);
-  add_backward_and_update(graph, {}, sync, model.resident_group(8));
+  add_backward_and_update(graph, {}, sync, model);
   verify(graph, "test");
   int transfers = 0;
   for (const Op& op : graph.ops()) {
@@ -240,7 +241,7 @@ TEST_CASE("buckets of one group are short only at their end, whatever other grou
   model.ep = 2;
   constexpr Bytes kBucket = 1 << 20;
   Graph graph = build_forward(model, gate_spec(model), 8);
-  add_backward_and_update(graph, {}, {.bucket_bytes = kBucket}, model.resident_group(8));
+  add_backward_and_update(graph, {}, {.bucket_bytes = kBucket}, model);
   std::map<int64_t, std::vector<Bytes>> sizes;  // by members
   const std::vector<OpId> producers = graph.producers();
   for (size_t i = 0; i < graph.num_ops(); ++i) {
@@ -354,6 +355,38 @@ TEST_CASE("AdamW has two states per parameter, of its shape") {
     }
     CHECK(attr_double(update, "beta2") == 0.95);
   }
+}
+
+TEST_CASE("parameters, gradients, moments and a master copy have the types that a model states") {
+  Gpt2 model = gpt2(2, 128);
+  model.dtype = DType::kBF16;
+  model.dtypes = {.weights = NumberType::kBF16,
+                  .gradients = GENERATE(NumberType::kBF16, NumberType::kPlain),
+                  .moments = NumberType::kF32,
+                  .master = true};
+  const bool adamw = GENERATE(true, false);
+  const OptimizerSpec optimizer = adamw ? OptimizerSpec(Adamw{}) : Sgd{};
+  Graph graph = build_forward(model, gate_spec(model), 2);
+  add_backward_and_update(graph, optimizer, {}, model);
+  verify(graph, "test");
+  const DType gradients = model.dtypes.gradients == NumberType::kBF16 ? DType::kBF16 : DType::kF32;
+  for (const ParamInfo& info : parameters(model)) {
+    const Op& update = op_named(graph, info.name + (adamw ? ".adamw" : ".sgd"));
+    CAPTURE(info.name);
+    CHECK(graph.tensor(update.inputs[0]).dtype == DType::kBF16);
+    CHECK(graph.tensor(update.inputs[1]).dtype == DType::kF32);
+    const TensorId gradient = input_of(graph, update, Role::kGradient);
+    CHECK(graph.tensor(gradient).dtype == gradients);
+    const Tensor& master = graph.tensor(input_of(graph, update, Role::kMaster));
+    CHECK(master.name == info.name + ".master");
+    CHECK((master.dtype == DType::kF32 && master.kind == TensorKind::kState));
+    // Per number: the gradient is read, moments and the copy read and written, the parameter
+    // written.
+    const double each = gradients == DType::kBF16 ? 2 : 4;
+    CHECK(graph.def(update).work(graph, update, {}).bytes ==
+          static_cast<double>(num_elements(master.shape)) * (each + 2 * (adamw ? 12 : 8) + 2));
+  }
+  CHECK(parse_graph(print(graph), op_table()).num_ops() == graph.num_ops());
 }
 
 }  // namespace moe::test

@@ -440,6 +440,50 @@ TEST_CASE("waking lanes never makes a step shorter, and no more longer than once
   }
 }
 
+TEST_CASE("a host launches the program in order, ahead of the device, and waits where it must") {
+  for (uint64_t seed = 0; seed < 50; ++seed) {
+    CAPTURE(seed);
+    const ThreeLanes p = random_lanes(seed, 30, 4);
+    ReplayInput input = p.input();
+    const auto launch_ns = [seed](OpId op) {
+      return static_cast<Nanoseconds>((op.index() + seed) % 5);
+    };
+    const auto waits = [](OpId op) { return op.index() % 7 == 3; };
+    input.host_ns = launch_ns;
+    input.host_waits = waits;
+    const Timeline timeline = replay(input);
+    // One pass over the program: an op is ready when it is launched and what it waits for is over.
+    const Precedence edges(p.graph, p.schedule, &p.orders);
+    std::vector<std::vector<Nanoseconds>> end(p.graph.num_ops(), std::vector<Nanoseconds>(4));
+    std::vector<Nanoseconds> host(4), bound(4);
+    for (const OpId op : edges.order(p.graph, p.schedule)) {
+      std::vector<Nanoseconds> ready(4);
+      for (size_t r = 0; r < 4; ++r) {
+        for (const OpId before : edges.deps.preds[op.index()]) {
+          ready[r] = std::max(ready[r], end[before.index()][r]);
+        }
+        host[r] += launch_ns(op);
+        const bool compute = p.graph.def(op).collective == Collective::kNone;
+        if (compute) bound[r] += std::max<Nanoseconds>(0, host[r] - ready[r]);
+        ready[r] = std::max(ready[r], host[r]);
+      }
+      for (int32_t r = 0; r < 4; ++r) {
+        Nanoseconds begin = 0;
+        for (const int32_t member : p.members(op, r)) {
+          begin = std::max(begin, ready[static_cast<size_t>(member)]);
+        }
+        end[op.index()][static_cast<size_t>(r)] = begin + p.lasts(op, r);
+      }
+      for (size_t r = 0; waits(op) && r < 4; ++r) host[r] = std::max(host[r], end[op.index()][r]);
+    }
+    for (const Span& span : timeline.spans) {
+      CAPTURE(p.graph.op(span.op).name, span.rank);
+      CHECK(span.end == end[span.op.index()][static_cast<size_t>(span.rank)]);
+    }
+    CHECK(timeline.host_ns == bound);
+  }
+}
+
 TEST_CASE("a step beyond the clock is refused with the op that ends it") {
   ThreeLanes p;
   std::vector<TensorId> before;

@@ -14,8 +14,12 @@ local assumed = schema.assumed
 -- of up to 8 rows with 0.6 GB of weights or more, which only read their weights (at best 0.87,
 -- 0.92, 0.89, 0.89, 0.93); nvlink_share = NCCL's all-to-all of `nvlink_gpus` GPUs. From Hopper on
 -- the NVSwitch adds (in_switch); all_reduce_us = measured time of a small all-reduce of one node
--- beyond the 4 us of its hops.
+-- beyond the 4 us of its hops. GB300 has no file of its own: GB200's stands in (op_times).
 local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 = 1979e12 }
+-- Times of products inside a step over those alone: the median of 514 measured on B200 in both ways
+-- (scripts/import_simumax.py), with the 10th and 90th percentile. GPUs without such measurements of
+-- their own kind have none.
+local BLACKWELL = { 1.39, 1.11, 1.63 }
 local GPUS = {
   a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
@@ -31,12 +35,27 @@ local GPUS = {
     all_reduce_us = 12.8 },
   b200 = { name = "B200", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
     flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
+    step_times = "b200_step",
     memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 180e9,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },
   gb200 = { name = "GB200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
+    step_ratio = BLACKWELL,
     memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
+    nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
+    all_reduce_us = 11.9 },
+  -- Data sheets of HGX B300 and of GB300 NVL72: dense bf16 as their forerunners, 288 GB.
+  b300 = { name = "B300", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
+    flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
+    step_ratio = BLACKWELL,
+    memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 288e9,
+    nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
+    all_reduce_us = 21.2 },
+  gb300 = { name = "GB300", op_times = "gb200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
+    flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
+    step_ratio = BLACKWELL,
+    memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 288e9,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
 }
@@ -49,7 +68,7 @@ end
 local function device(name, gpu)
   return {
     name = gpu.name,
-    op_times = name,
+    op_times = gpu.op_times or name,
     peak_gemm_flops_per_s = gpu.flops,
     gemm_efficiency = share(gpu.gemm_share,
       "products that no table has, of any element type: the median of the measured bf16 GEMMs"),
@@ -61,6 +80,9 @@ local function device(name, gpu)
       why = "time between kernels of a recorded graph; the tables have kernels alone" },
     attention_backward = assumed { value = 2.9, lo = 2.5, hi = 3.5,
       why = "2.5 times the flops, at the efficiency that FlashAttention-2 reports on A100" },
+    step_times = gpu.step_times,
+    step_ratio = gpu.step_ratio and share(gpu.step_ratio,
+      "products inside a step take longer than alone, as measured on B200"),
     memory_bytes = gpu.memory_bytes,
   }
 end

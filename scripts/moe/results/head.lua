@@ -9,6 +9,10 @@ local PARTS = {
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
   { "stack %s", function(_, run) return run.stack end },
+  { "host-bound for %s%% of the step", function(_, run)
+    local share = (run.host_bound_ms or 0) / math.max(run.iteration_ms or 0, 1e-9)
+    return share >= 0.005 and math.floor(100 * share + 0.5) or nil
+  end },
 }
 
 -- Returns the values of the runs as text: numbers as "8" or "8..48", then texts, of several each

@@ -163,7 +163,7 @@ end
 function Plan:text()
   local spec, sim = self.spec, self.sim
   return ("# %s\n%s%s"):format(number_bytes.line(spec.model.dtype, spec.optimizer.name,
-    self.candidate.stages), sim.oom and ("# OOM: %s\n"):format(sim.misfit) or "",
+    self.candidate.stages, spec.model.dtypes), sim.oom and ("# OOM: %s\n"):format(sim.misfit) or "",
     self.core:text())
 end
 function Plan:info() return self.core:info() end

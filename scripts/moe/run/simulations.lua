@@ -75,7 +75,9 @@ end
 -- Returns the texts of files with op times of the user, which the cluster names.
 local function texts_of(cluster)
   local texts = {}
-  for _, path in ipairs { cluster.collective_times or false, cluster.device.op_times or false } do
+  local device = cluster.device
+  for _, path in ipairs { cluster.collective_times or false, device.op_times or false,
+    device.step_times or false } do
     if path and (path:sub(1, #LIBRARY) ~= LIBRARY or path:find("/../", #LIBRARY, true)) then
       texts[#texts + 1] = core.read_file(path)
     end

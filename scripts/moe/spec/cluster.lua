@@ -2,6 +2,7 @@
 -- assumed constants among their numbers.
 local comm_tables = require "moe.spec.comm_tables"
 local core = require "moe.core"
+local dtypes = require "moe.spec.dtypes"
 local errors = require "moe.base.errors"
 local nodes = require "moe.gpus.nodes"
 local schema = require "moe.base.schema"
@@ -26,8 +27,7 @@ local declared = schema.declared "cluster"
 M.PLAIN_LINK = declared.nic.type
 M.LINK = schema.changed(M.PLAIN_LINK, {
   peak_bytes_per_s = rate "data-sheet bytes per second, one way", efficiency = share() })
---- Element types of models, by the names of their rates.
-M.DTYPES = { "f16", "bf16", "f32", "tf32" }
+M.DTYPES = dtypes.DTYPES
 --- Rates of matrix products by element type. One number in their place is the rate of the type that
 --- models on the cluster have.
 M.GEMM_RATES = { f32 = rate "float32, without tensor cores",
@@ -45,15 +45,20 @@ M.DEVICE = schema.changed(declared.device.type, {
     gemm_rates "data-sheet flops per second in GEMMs"), gemm_efficiency = share(),
   peak_memory_bytes_per_s = rate "data-sheet bytes per second", memory_efficiency = share() })
 local op_table = schema.class("op_table", 'moe.op_table "file.csv"')
-local GPUS = core.library_files("gpus", ".times")
--- Returns the field as recipes set it, to the name of a GPU or to moe.op_table; the engine's
--- `field` takes the path of a file of op times.
-local function gpu(field)
+-- Names of the files of op times: of kernels alone, and inside a training step.
+local ALONE, IN_STEP = {}, {}
+for _, name in ipairs(core.library_files("gpus", ".times")) do
+  table.insert(name:find "_step$" and IN_STEP or ALONE, name)
+end
+-- Returns the field as recipes set it, to one of `names` or to moe.op_table; the engine's `field`
+-- takes the path of a file of op times.
+local function gpu(field, names)
   return { type = "any", as = "string|moe.OpTable|false",
     doc = ("%s: one of %s; or moe.op_table; false: none"):format(field.doc,
-      table.concat(GPUS, ", ")) }
+      table.concat(names, ", ")) }
 end
-M.DEVICE.op_times = gpu(M.DEVICE.op_times)
+M.DEVICE.op_times = gpu(M.DEVICE.op_times, ALONE)
+M.DEVICE.step_times = gpu(M.DEVICE.step_times, IN_STEP)
 --- Factors of measured op times by the element type of models.
 M.OP_TIMES_RATIOS = {}
 for _, dtype in ipairs(M.DTYPES) do
@@ -70,16 +75,16 @@ function M.op_table(file)
   return schema.object({ path = path, file = file, ops = ops }, op_table)
 end
 
--- Returns the value of a field that gpu() made, nil for false. Raises a user error unless it is the
--- name of a GPU, or a moe.op_table that has times of at least one of the ops `used`.
-local function checked_gpu(value, used, path, at)
+-- Returns the value of a field that gpu() made, nil for false. Raises a user error unless it is one
+-- of `names`, or a moe.op_table that has times of at least one of the ops `used`.
+local function checked_gpu(value, names, used, path, at)
   if not value then return nil end
   if not schema.is_a("op_table", value, path, at) then
     if type(value) == "string" and value:find("[./]") then
       schema.refuse(path, value, ('moe.op_table "%s", or one of: %s'):format(value,
-        table.concat(GPUS, ", ")), at)
+        table.concat(names, ", ")), at)
     end
-    return schema.field({ type = "string", enum = GPUS }, value, path, at)
+    return schema.field({ type = "string", enum = names }, value, path, at)
   end
   for _, op in ipairs(value.ops) do
     for _, name in ipairs(used) do
@@ -98,7 +103,8 @@ function M.shown(plain)
     return path and (path:match "/moe/gpus/([^/]*)%.times$" or path)
   end
   local out = schema.merged(plain, { collective_times = name(plain.collective_times),
-    device = schema.merged(plain.device, { op_times = name(plain.device.op_times) }) })
+    device = schema.merged(plain.device, { op_times = name(plain.device.op_times),
+      step_times = name(plain.device.step_times) }) })
   out.stack = nil
   return out
 end
@@ -117,7 +123,7 @@ for _, name in ipairs { "collectives", "dtype", "stack" } do PLAIN[#PLAIN + 1] =
 M.FIELDS = schema.changed(declared, {
   device = { type = M.DEVICE }, intra = { type = M.LINK }, nic = { type = M.LINK },
   overlap_slowdown = { type = M.OVERLAP_SLOWDOWN, default = {} },
-  collective_times = gpu(declared.collective_times),
+  collective_times = gpu(declared.collective_times, ALONE),
   dtype = { type = "string", enum = M.DTYPES,
     doc = "element type for which the device's rates were found, and which models on the cluster "
       .. "must have; default: any" },
@@ -162,18 +168,24 @@ local function achieve(t, name, path, at)
   t[peak], t[part] = nil, nil
 end
 
+-- The ops of tables that plans read of step_times.
+local PRODUCTS = { "gemm", "gemm_dx", "gemm_dw", "grouped_gemm", "grouped_gemm_dx",
+  "grouped_gemm_dw", "attention", "attention_dx", "latent_attention", "latent_attention_dx" }
+
 -- Checks the fields and returns the cluster. ends: as in schema.collector; own: the fields that the
 -- recipe gives, if the others are those of a built-in cluster.
 local function resolve(t, path, at, ends, own)
   local assumed = schema.collector(path, "cluster", ends)
   local c = schema.check(M.FIELDS, t, path, at, assumed)
   c.stack = stacks.resolve(c.stack, path .. ".stack", at, assumed)
-  c.collective_times = checked_gpu(c.collective_times,
+  c.collective_times = checked_gpu(c.collective_times, ALONE,
     { "all_to_all", "all_reduce", "dispatch", "combine" }, path .. ".collective_times", at)
   if c.device then
     local d = path .. ".device"
-    c.device.op_times = checked_gpu(c.device.op_times, { "gemm", "attention" }, d .. ".op_times",
-      at)
+    c.device.op_times = checked_gpu(c.device.op_times, ALONE, { "gemm", "attention" },
+      d .. ".op_times", at)
+    c.device.step_times = checked_gpu(c.device.step_times, IN_STEP, PRODUCTS,
+      d .. ".step_times", at)
     achieve(c.device, "gemm_flops_per_s", d, at)
     achieve(c.device, "memory_bytes_per_s", d, at)
     local gemm = c.device.gemm_flops_per_s
@@ -326,8 +338,9 @@ local function fields_of(cluster)
     return ("%s/moe/gpus/%s.times"):format(core.scripts_dir, times)
   end
   out.collective_times = file(out.collective_times)
-  if out.device and out.device.op_times then
-    out.device = schema.merged(out.device, { op_times = file(out.device.op_times) })
+  if out.device then
+    out.device = schema.merged(out.device, { op_times = file(out.device.op_times),
+      step_times = file(out.device.step_times) })
   end
   return out
 end

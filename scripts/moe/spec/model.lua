@@ -7,6 +7,7 @@
 -- those of the library are in moe/models.
 local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
+local dtypes = require "moe.spec.dtypes"
 local errors = require "moe.base.errors"
 local routing_lib = require "moe.spec.routing"
 local schema = require "moe.base.schema"
@@ -45,8 +46,8 @@ M.COMMON = schema.changed(declared, {
       .. "routing, for simulations; default: that of the gate on even scores" },
   dtype = { type = "string", enum = cluster.DTYPES,
     doc = "element type (with bf16, parameters and gates stay f32; tf32: f32 numbers, multiplied "
-      .. "as TF32 where a simulated device has a rate of it); default: f16 on a cluster, f32 on "
-      .. "CPU ranks" },
+      .. "as TF32 where a simulated device has a rate of it); default: dtypes" },
+  dtypes = dtypes.FIELD,
 })
 -- Their defaults depend on other fields, on the architecture or on where the model runs.
 for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capacity_factor",
@@ -55,11 +56,11 @@ for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capac
 end
 
 -- Pairs of fields that exclude each other: exactly one is given of the pairs of batch and experts,
--- at most one of capacity and capacity_factor. Where M.override sets one of a pair, it removes the
--- other.
+-- at most one of capacity and capacity_factor, and of dtype and dtypes. Where M.override sets one
+-- of a pair, it removes the other.
 local PARTNER = { batch = "batch_per_device", batch_per_device = "batch",
   experts = "experts_per_device", experts_per_device = "experts",
-  capacity = "capacity_factor", capacity_factor = "capacity" }
+  capacity = "capacity_factor", capacity_factor = "capacity", dtype = "dtypes", dtypes = "dtype" }
 
 -- Returns the entry of core.table("gates") if `gate` is a built-in gate's name, or `gate` itself if
 -- it is a gate policy. Raises a user error for another value.
@@ -120,6 +121,9 @@ local function make(arch, t, path, at, ends)
     errors.user(path .. ": give either capacity or capacity_factor, not both", at,
       path .. ".capacity")
   end
+  if m.dtype and m.dtypes then
+    errors.user(path .. ": give either dtype or dtypes, not both", at, path .. ".dtypes")
+  end
   local wrong = arch.check and arch.check(m)
   if wrong then errors.user(path .. "." .. wrong, at) end
   local gate = check_gate(m.gate, path .. ".gate", at)
@@ -170,9 +174,9 @@ end
 
 --- Returns the specification of a plan of the model for `devices` devices, as far as it follows
 --- from the model: { model = its fields, build = function(b, o), architecture =
---- its name, tensors = as in an architecture, gate = the gate's policy or nil }. dtype: the element
---- type if the model does not give one.
-function M.resolve(model, devices, dtype)
+--- its name, tensors = as in an architecture, gate = the gate's policy or nil }. types: the name of
+--- the set of types (dtypes.lua) if the model does not give any.
+function M.resolve(model, devices, types)
   local function split(total, what, ranks)
     local rows = model[total]
     if not rows then return model[PARTNER[total]] end
@@ -197,7 +201,8 @@ function M.resolve(model, devices, dtype)
   local arch = model.architecture
   local resolved = arch.options(model)
   for name in pairs(declared) do resolved[name] = model[name] end
-  resolved.ep, resolved.dtype = ep, model.dtype or dtype
+  resolved.ep = ep
+  resolved.dtype, resolved.dtypes = dtypes.of(model, types)
   resolved.batch_per_device = split("batch", "sequences", devices)
   resolved.experts = split("experts", "experts", ep) * ep
   resolved.gate = policy and policy.name or model.gate
@@ -215,8 +220,7 @@ end
 function M.counts(model)
   local experts = model.experts or model.experts_per_device
   local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",
-    experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1,
-    "f32")
+    experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1)
   local counts = errors.call(model.at, core.model_counts, spec)
   counts.all, counts.active = 0, 0
   for _, p in ipairs(counts.parameters) do
@@ -226,6 +230,35 @@ function M.counts(model)
   counts.flops_per_token = counts.flops / (model.seq * experts)
   return counts
 end
+
+local methods = {}
+mt.__index = methods
+
+--- model:parameters(): returns the number of parameters, and of those that a token uses.
+function methods:parameters()
+  local counts = M.counts(self)
+  return counts.all, counts.active
+end
+
+M.FLOPS = { seq = { type = "integer", lo = 1, hi = 1e7,
+  doc = "tokens per sequence; default: the model's" } }
+
+--- model:flops{...}: returns the floating-point operations of the forward per token, of which those
+--- of causal attention count once; a step of training takes three times as many.
+function methods:flops(t)
+  local at = errors.here()
+  local given = schema.check(M.FLOPS, t or {}, "flops", at)
+  local sized = M.override(self, given.seq and { seq = given.seq }, self.root, at)
+  return M.counts(sized).flops_per_token
+end
+
+schema.record("model", "m", "a model, from moe.model", {
+  { "parameters", "(): number, number",
+    "returns the number of parameters, and of those that a token uses" },
+  { "flops", "(t?: { seq: integer }): number", "returns the floating-point operations of the "
+    .. "forward per token, with causal attention, of sequences of `seq` tokens (default: the "
+    .. "model's); a step of training takes three times as many" },
+})
 
 --- Returns the share of the capacity slots that hold a token: the model's `fill`, or the share
 --- under balanced routing, which the core corrects by a sample of the gate. The simulator uses this

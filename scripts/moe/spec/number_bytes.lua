@@ -1,6 +1,7 @@
 -- How many bytes the numbers of a training step take, as lines for the heads of tables, pages and
 -- plans. The sizes are the engine's (core.table "numbers").
 local core = require "moe.core"
+local dtypes = require "moe.spec.dtypes"
 local policy = require "moe.spec.policy"
 
 local M = {}
@@ -11,18 +12,28 @@ local notes = {}  -- pass -> what it changes about states
 for _, row in ipairs(policy.pass_rows) do notes[row.name] = row.states_note end
 by_name.tf32 = by_name.f32  -- the products of f32 numbers in TF32
 
+local BYTES = { f16 = 2, bf16 = 2, f32 = 4 }
+
+local function bytes_of(type, plain) return BYTES[type] or plain end
+
 --- Returns the line for a dtype of a model, or the precision of a run, and an optimizer's name.
---- stages: passes of a system or of a run, which may say more of the states.
-function M.line(dtype, optimizer, stages)
+--- types: nil or the model's dtypes, as the core takes them; stages: passes of a system or of a
+--- run, which may say more of the states.
+function M.line(dtype, optimizer, stages, types)
   local row, said, known = by_name[dtype], {}, {}
+  types = types or {}
+  local plain, set = row.bytes, dtypes.name_of(dtype, types)
   for _, stage in ipairs(stages or {}) do
     local text = notes[stage.name] or ""
     if text ~= "" and not known[text] then said[#said + 1], known[text] = text, true end
   end
   local note = #said > 0 and (" (%s)"):format(table.concat(said, "; ")) or ""
-  return ("Numbers: dtype %s, %d bytes per parameter, %d per gradient, %d of %s's states per "
-    .. "parameter%s"):format(dtype, row.bytes, row.bytes, row.states[optimizer], optimizer,
-    note)
+  local states = row.states[optimizer] / plain * bytes_of(types.moments, plain)
+    + (types.master and BYTES.f32 or 0)
+  return ("Numbers: %s, %d bytes per parameter, %d per gradient, %d of %s's states%s per "
+    .. "parameter%s"):format(types.weights and set or "dtype " .. dtype,
+    bytes_of(types.weights, plain), bytes_of(types.gradients, plain), states, optimizer,
+    types.master and " and master copy" or "", note)
 end
 
 --- Returns the lines for runs, each kind once. Results of earlier versions may say no dtype.
@@ -33,8 +44,10 @@ function M.lines(runs)
     local dtype = type(p) == "table" and (run.precision or p.dtype)
     local row = by_name[dtype]
     if row and type(o) == "table" and row.states[o.name] then
-      local key = dtype .. o.name
-      local kind = by_key[key] or { dtype, o.name, {} }
+      local types = not run.precision and p.dtypes or {}
+      local key = table.concat({ dtype, o.name, types.weights or "", types.gradients or "",
+        types.moments or "", tostring(types.master) }, " ")
+      local kind = by_key[key] or { dtype, o.name, {}, types }
       if not by_key[key] then by_key[key], kinds[#kinds + 1] = kind, kind end
       for _, stage in ipairs(run.stages or {}) do table.insert(kind[3], stage) end
     end

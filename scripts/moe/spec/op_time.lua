@@ -14,8 +14,15 @@ end
 -- For each op its sizes in the order in which the core takes them, and further fields.
 local SIZES = {
   gemm = { "m", "n", "k" },
+  gemm_dx = { "m", "n", "k" },
+  gemm_dw = { "m", "n", "k", "grad_bytes" },
+  grouped_gemm = { "experts", "rows", "n", "k" },
+  grouped_gemm_dx = { "experts", "rows", "n", "k" },
+  grouped_gemm_dw = { "experts", "rows", "n", "k", "grad_bytes" },
   attention = { "batch", "seq", "heads", "kv_heads", "head_dim" },
+  attention_dx = { "batch", "seq", "heads", "kv_heads", "head_dim" },
   latent_attention = { "batch", "seq", "heads" },
+  latent_attention_dx = { "batch", "seq", "heads" },
   experts = { "tokens", "hidden", "inner", "experts", "k", "ep" },
   all_to_all = { "ranks", "bytes" },
   all_reduce = { "ranks", "bytes" },
@@ -40,17 +47,35 @@ local ROWS = schema.merged(ANY, { nodes = size("whole nodes, whose ranks all tak
   sms = size "SMs that the kernel takes", tokens = size "tokens of each rank",
   hidden = size "hidden size", topk = size "experts per token" })
 
+-- Returns the fields of a matrix product, and whether its time is that inside a training step,
+-- which of gradients and of products of experts it always is.
+local function product(fields, in_step)
+  return schema.merged(schema.merged(ANY, fields), { in_step = { type = "boolean",
+    default = in_step, doc = "whether the time is that inside a training step, as plans take it, "
+      .. "in place of that of the kernel alone" } })
+end
+local GEMM = { m = size "rows of the result", n = size "columns of the result",
+  k = size "length of the sums" }
+local GROUPED = { experts = size "experts of the rank", rows = size "rows of each expert",
+  n = size "columns of the result of the forward or of the rows' gradient; of weights, rows",
+  k = size "length of the sums; of the weights' gradient, its columns" }
+local GRADS = { grad_bytes = { type = "integer", lo = 2, hi = 4, default = 4,
+  doc = "bytes of a number of the weights' gradient, which is added to a sum" } }
+local ATTENTION = { batch = size "sequences", seq = size "tokens per sequence",
+  heads = size "query heads", head_dim = size "numbers per head",
+  kv_heads = { type = "integer", lo = 1, hi = 1e15,
+    doc = "key and value heads; default: as many as query heads" } }
+local LATENT = { batch = size "sequences", seq = size "tokens per sequence",
+  heads = size "heads of DeepSeek-V3's sizes: 192 numbers in queries and keys, 128 in values" }
+
 --- The fields of moe.op_time, indexed by op.
 M.OPS = {
-  gemm = schema.merged(ANY, { m = size "rows of the result", n = size "columns of the result",
-    k = size "length of the sums" }),
-  attention = schema.merged(ANY, { batch = size "sequences", seq = size "tokens per sequence",
-    heads = size "query heads", head_dim = size "numbers per head",
-    kv_heads = { type = "integer", lo = 1, hi = 1e15,
-      doc = "key and value heads; default: as many as query heads" } }),
-  latent_attention = schema.merged(ANY, { batch = size "sequences",
-    seq = size "tokens per sequence",
-    heads = size "heads of DeepSeek-V3's sizes: 192 numbers in queries and keys, 128 in values" }),
+  gemm = product(GEMM, false), gemm_dx = product(GEMM, true),
+  gemm_dw = product(schema.merged(GEMM, GRADS), true),
+  grouped_gemm = product(GROUPED, true), grouped_gemm_dx = product(GROUPED, true),
+  grouped_gemm_dw = product(schema.merged(GROUPED, GRADS), true),
+  attention = product(ATTENTION, false), attention_dx = product(ATTENTION, true),
+  latent_attention = product(LATENT, false), latent_attention_dx = product(LATENT, true),
   experts = schema.merged(ANY, {
     tokens = size "tokens of the whole expert-parallel group", hidden = size "hidden size",
     inner = size "width of a gated expert (three matrices), after tensor parallelism",
@@ -101,7 +126,11 @@ function M.op_time(t)
   end
   local op = schema.field(ANY.op, t.op, "moe.op_time.op", at)
   local c, sizes = schema.check(M.OPS[op], t, "moe.op_time", at), {}
-  if op == "attention" then c.kv_heads = c.kv_heads or c.heads end
+  if M.OPS[op].kv_heads then c.kv_heads = c.kv_heads or c.heads end
+  if c.in_step == false and M.OPS[op].in_step.default then
+    schema.refuse("moe.op_time.in_step", false, ("true: '%s' is an op of training steps"):format(
+      op), at)
+  end
   if op == "experts" then check_layer(c, at) end
   for i, name in ipairs(SIZES[op]) do sizes[i] = c[name] end
   local dtype, moves = c.dtype or c.cluster.dtype or "bf16", M.OPS[op].ranks or M.OPS[op].sms
@@ -110,7 +139,8 @@ function M.op_time(t)
     return errors.call(at, core.op_time, { op = op, dtype = dtype, sizes = sizes,
       cluster = moves and cluster_lib.links(cluster)
         or cluster_lib.plain(cluster, dtype, "moe.op_time.dtype", at, true),
-      load = c.load or "balanced", collectives_from = rows and rows.source or nil })
+      in_step = c.in_step, load = c.load or "balanced",
+      collectives_from = rows and rows.source or nil })
   end
   local time = time_on(c.cluster)
   if time.measured then return time end

@@ -26,17 +26,32 @@ local function of_op(row)
   } } }
 end
 
-local OPS = {}
+local function share(doc)
+  return { type = "number", lo = 0.01, hi = 1, doc = doc }
+end
+
+local OPS, KINDS = {}, {}
+local MEMORY = { others = share "kinds that are not named" }
 for _, row in ipairs(core.table "ops") do
-  if row.kind == "compute" then OPS[row.name] = of_op(row) end
+  KINDS[#KINDS + 1] = row.name
+  if row.kind == "compute" then
+    OPS[row.name], MEMORY[row.name] = of_op(row), share "this kind of op"
+  end
 end
 
 local FIELDS = {
   doc = { type = "string" }, name = { type = "string", default = "of the recipe" },
   host_launch_us = number(1e6, "host time of a kernel, microseconds"),
-  host_op_us = number(1e6, "further host time of an op, microseconds; an op takes no less than its "
-    .. "host time"),
+  host_op_us = number(1e6, "further host time of an op, microseconds; the host launches one op "
+    .. "after the other, ahead of the device, and no op begins before"),
+  waits = { type = "list", of = { type = "string", enum = KINDS }, default = {},
+    doc = "kinds of ops whose results the host reads before it launches more" },
+  graphs = { type = "string", enum = { "none", "attention", "layer" }, default = "none",
+    doc = "ops launched as recorded graphs, without host time of their own: none, those of "
+      .. "attention, all of layers" },
   ops = { type = OPS, required = true, doc = "further kernels, by kind of op" },
+  memory = { type = MEMORY, default = {}, doc = "share of the device's memory rate that kernels "
+    .. "without products reach, by kind of op; default: 1" },
 }
 
 --- The cluster's field.

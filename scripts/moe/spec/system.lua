@@ -26,6 +26,10 @@ local DDP = { lane = "comm_reduce", place = "ready", bucket_bytes = 25 * MIB }
 -- an all-reduce of its own (bucket_bytes = 0), on a lane separate from that of the all-to-alls.
 local LINA = { lane = "comm_reduce", place = "ready", bucket_bytes = 0 }
 
+-- As Megatron-LM's distributed optimizer with overlap_grad_reduce: buckets of 40 million numbers
+-- (distributed_data_parallel.py), here of f32.
+local MEGATRON = { lane = "comm_reduce", place = "ready", bucket_bytes = 160e6 }
+
 M.AFTER, M.DDP, M.LINA = AFTER, DDP, LINA
 
 M.REDUCE = schema.changed(schema.declared "all_reduce", {
@@ -98,6 +102,11 @@ M.known = {
   end },
   lancet_partition = { doc = "lancet without its weight-gradient schedule", all_reduce = AFTER,
     passes = function(p) return { p.irregular_a2a {}, p.used_rows {}, lancet_partition(p) } end },
+  megatron = { doc = "Megatron-LM's: only real rows are sent and computed, all-to-alls block "
+      .. "compute; states are sharded, gradients reduce-scattered in buckets under the backward",
+    all_reduce = MEGATRON, passes = function(p)
+      return { p.irregular_a2a {}, p.used_rows {}, p.zero {}, p.blocking_a2a {} }
+    end },
   plain = { doc = "no pass: padded all-to-alls, and gradients are all-reduced after the backward",
     all_reduce = AFTER, passes = function() return {} end },
   -- The baseline has no priorities: transfers of its two lanes share a link as the cluster states.

@@ -3,6 +3,7 @@
 -- specification that the core takes, and choose among a system's candidates.
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
+local dtypes = require "moe.spec.dtypes"
 local errors = require "moe.base.errors"
 local memory = require "moe.spec.memory"
 local model_lib = require "moe.spec.model"
@@ -65,17 +66,21 @@ M.OPTIMIZER_FIELD = { type = M.OPTIMIZER, default = {}, complete = complete,
 M.OTHER_OPTIMIZER = { type = M.OPTIMIZER, complete = complete,
   doc = "in place of the point's optimizer" }
 
---- Returns the element type with which a model is simulated on a cluster if the model does not give
---- one: the type for which the cluster's rates were found, or f16. Raises a user error if the model
---- gives another type than that of the rates.
-function M.dtype_on(model, cluster)
-  local rates = cluster.dtype
-  if rates and model.dtype and model.dtype ~= rates then
-    errors.user(("%s.dtype: '%s' is not allowed on %s, whose rates were found with %s; give that "
-      .. "or omit dtype"):format(model.path, model.dtype, cluster.name, rates), model.at,
-      model.path .. ".dtype")
+--- Returns the types with which a model is simulated on a cluster if the model does not give any:
+--- those of the one type for which the cluster's rates were found; else megatron_bf16, or f16_16
+--- for a device without a rate of bf16. Raises a user error if the model gives another type than
+--- that of the rates.
+function M.types_on(model, cluster)
+  local rates, gemm = cluster.dtype, cluster.device and cluster.device.gemm_flops_per_s
+  local own = dtypes.of(model, { activations = rates })
+  if rates and own ~= rates then
+    local key = model.dtype and "dtype" or "dtypes"
+    errors.user(("%s.%s: '%s' is not allowed on %s, whose rates were found with %s; give that "
+      .. "or omit %s"):format(model.path, key, own, cluster.name, rates, key), model.at,
+      model.path .. "." .. key)
   end
-  return rates or "f16"
+  if rates then return { activations = rates } end
+  return type(gemm) == "table" and not gemm.bf16 and gemm.f16 and "f16_16" or "megatron_bf16"
 end
 
 --- Returns the specification for simulation on a cluster. ends: as in schema.collector, or nil.
@@ -83,7 +88,7 @@ function M.cluster_spec(model, cluster, optimizer, ends)
   if ends then
     model, cluster = model_lib.at_ends(model, ends), cluster_lib.at_ends(cluster, ends)
   end
-  local spec = model_lib.resolve(model, cluster.devices, M.dtype_on(model, cluster))
+  local spec = model_lib.resolve(model, cluster.devices, M.types_on(model, cluster))
   return schema.merged(spec, { routing = routing_of(model),
     optimizer = optimizer, ranks = cluster.devices,
     cluster = cluster_lib.plain(cluster, spec.model.dtype, model.path .. ".dtype", model.at),
@@ -98,7 +103,7 @@ end
 function M.executed_in(precision, spec)
   local bf16 = precision == "bf16"
   return schema.merged(spec, {
-    model = schema.merged(spec.model, { dtype = bf16 and "bf16" or "f32" }),
+    model = schema.merged(spec.model, { dtype = bf16 and "bf16" or "f32", dtypes = {} }),
     element_bytes = bf16 and 0 or precision == "f64" and 8 or 4 })
 end
 
@@ -106,7 +111,7 @@ end
 --- nil if bytes only move in the ranks' memory. The device's rates here describe no machine: they
 --- are used only if no op is profiled, and then no predicted time is reported.
 function M.real_spec(executor, model, ranks, link, optimizer, precision)
-  local spec = model_lib.resolve(model, ranks, "f32")
+  local spec = model_lib.resolve(model, ranks, "pure_f32")
   local wire = link or { bytes_per_s = 1e12, latency_us = 0 }
   local per_node = wire.devices_per_node or 1
   if ranks % per_node ~= 0 then
@@ -130,9 +135,12 @@ end
 --- Says it if the element type that the model gives has no effect on ranks with the specification
 --- `spec`, as real_spec() returns it.
 function M.say_dtype(executor, model, spec)
-  if not model.dtype or model.dtype == spec.model.dtype then return end
-  core.warn(("%s.dtype: '%s' has no effect; ranks of the executor %s compute in %s, the run's "
-    .. "precision"):format(model.path, model.dtype, executor, spec.cost.precision))
+  local key = model.dtype and "dtype" or "dtypes"
+  local activations, others = dtypes.of(model, { activations = spec.model.dtype })
+  if activations == spec.model.dtype and not next(others) then return end
+  core.warn(("%s.%s: '%s' has no effect; ranks of the executor %s compute in %s, the run's "
+    .. "precision"):format(model.path, key, type(model[key]) == "string" and model[key]
+    or activations, executor, spec.cost.precision))
 end
 
 local defs = {}  -- entries of policy.pass_rows, indexed by name

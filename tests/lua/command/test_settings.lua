@@ -94,7 +94,7 @@ test("one rate or a factor takes the place of the rates by element type, or one 
   expect.equal(rates("cluster.device.gemm_flops_per_s", "x2"), 2 * before)
   expect.equal(rates("cluster.device.peak_gemm_flops_per_s", "x2"), 2 * before)
   local efficiency = before / 312e12
-  assert(math.abs(rates("cluster.device.peak_gemm_flops_per_s.f16", "1e15") / (1e15 * efficiency)
+  assert(math.abs(rates("cluster.device.peak_gemm_flops_per_s.bf16", "1e15") / (1e15 * efficiency)
     - 1) < 1e-12)
 end)
 

@@ -172,7 +172,7 @@ test("a chunk or a priority that is wrong is refused at its line", function()
   local op = "local op = g:op { kind = 'all_reduce' } "
   for _, bytes in ipairs { "0", "-1", "1e12", "0/0", "2.5" } do
     bad { { op .. "s:chunk(op, " .. bytes .. ")", "recipe.lua:12: s:chunk: bytes of "
-      .. "'all_reduce.0': ", "is not allowed; give a whole number from 1 to 128" } }
+      .. "'all_reduce.0': ", "is not allowed; give a whole number from 1 to 256" } }
   end
   bad {
     { op .. "s:chunk(op, 64) s:chunk(op, 32)",

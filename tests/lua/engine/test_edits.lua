@@ -6,7 +6,7 @@ local HEAD = [[
 local moe = require "moe"
 local model = moe.model.gpt2_moe { vocab = 256, layers = 4, hidden = 64, heads = 4, seq = 32,
   batch_per_device = 2, experts_per_device = 1 }
-local cluster = moe.cluster.p4de { nodes = 1 }
+local cluster = moe.cluster.p4de { nodes = 1, stack = false }
 local function plan(pass)
   return moe.plan { model = model, cluster = cluster, system = moe.system "mine" { pass } }
 end

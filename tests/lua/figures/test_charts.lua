@@ -211,7 +211,7 @@ end)
 test("an exported figure says the bytes of its numbers", function()
   for name, text in pairs(pages.export_of(pages.folder())) do
     if not name:find "%.csv$" then
-      pages.has(text, name:find "%.tex$" and "\n% Numbers: dtype f" or "<desc>Numbers: dtype f")
+      pages.has(text, name:find "%.tex$" and "\n% Numbers: megatron" or "<desc>Numbers: megatron")
     end
   end
 end)

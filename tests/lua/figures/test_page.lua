@@ -12,7 +12,8 @@ test("the page has the numbers, the claim and where they are from", function()
   has(page, "recipe.lua, hash 00", "2025-01-31T12:00:00Z", ">none, ", "1.25x", "+10.0%",
     "Median prediction error over 3 runs: 10.0%", "880..880", "lancet-034", "not comparable",
     "predicted (simulated) above, executed (measured)", "4.9000", ">raf = deepspeed = lancet_dw<",
-    "<p>Numbers: dtype f16, 2 bytes per parameter", "<p>Numbers: dtype f32, 4 bytes per parameter")
+    "<p>Numbers: megatron_bf16, 2 bytes per parameter",
+    "<p>Numbers: dtype f32, 4 bytes per parameter")
   for _, word in ipairs { "simulated", "emulated", "measured" } do
     has(page, ('<span class="badge %s">%s</span>'):format(word, word))
   end

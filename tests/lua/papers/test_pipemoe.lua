@@ -101,8 +101,8 @@ moe.judge { name = "t", readings = { 2, 8 }, claims = {}, measure = function(bat
     model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 16,
       batch_per_device = batch, experts_per_device = 2, dtype = batch == 8 and "tf32" or nil } }
 end }]])
-  assert(w.output:find("dtype f16, .*dtype tf32, 4 bytes per parameter, .*\nSet%-up: batch 2..8 "
-    .. "per device, capacity factor 1.25, stack raf_2023\nRouting: gate switch", 1), w.output)
+  assert(w.output:find("megatron_bf16, .*dtype tf32, 4 bytes per parameter, .*\nSet%-up: batch "
+    .. "2..8 per device, capacity factor 1.25, stack raf_2023\nRouting: gate switch", 1), w.output)
 end)
 
 local MEASURED = [[

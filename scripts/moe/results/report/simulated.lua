@@ -126,10 +126,13 @@ local function measured_line(R)
   local gpus, measured, other = {}, values.new {}, values.new {}
   for run in R:each() do
     local c = run.cluster_parameters
-    for _, name in ipairs { c and c.device.op_times or false, c and c.collective_times or false } do
+    local files = c and { c.device.op_times or false, c.device.step_times or false,
+      c.collective_times or false } or {}
+    for _, name in ipairs(files) do
       if name then gpus[name] = true end
     end
-    if c and (c.device.op_times or c.collective_times) and run.measured_share then
+    if c and (c.device.op_times or c.device.step_times or c.collective_times)
+      and run.measured_share then
       measured[#measured + 1], other[#other + 1] = run.measured_share, run.extrapolated_share
     end
   end

@@ -1,0 +1,137 @@
+-- How far are predictions from published training steps? A file of published rows states model,
+-- GPUs, layout and micro-batches of each. This recipe simulates the rows that have no tensor,
+-- pipeline or context parallelism and a stated expert parallelism, and prints the predicted step,
+-- its parts and, where the file has it, the measured step beside.
+--   moebench run --read FOLDER recipes/published_steps.lua
+-- FOLDER has one or both of FILES, each { "rows": [ { id, model, hardware, precision, seq, mbs, ga,
+-- ep, gpus, class, measured_ms, .. } ] }; mbs is the sequences of a micro-batch on a GPU, ga the
+-- micro-batches of a step.
+-- Micro-batches by hand: a step is ga - 1 times the forward and backward alone, then one with the
+-- reduction of gradients under the backward and the update. Numbers are Megatron's, gradients in
+-- bf16; exchanges are NCCL's all-to-alls, which block compute; kernels and host are those of the
+-- stack `megatron`. What a row says of other dispatchers, exchanges under the compute of another
+-- micro-batch and recorded graphs is not simulated: the column `ran` says it.
+-- No constant is fitted to a row.
+local moe = require "moe"
+
+local FILES = { "inputs.json", "shared_rows.json" }
+local CLASS = "headline BF16"
+-- GPUs by a part of the row's text, first match; with NVIDIA's dense bf16 peaks, for MFU.
+local GPUS = { { "GB300", "gb300", 2500 }, { "GB200", "gb200", 2500 }, { "B300", "b300", 2250 },
+  { "B200", "b200", 2250 }, { "H100", "h100", 989 } }
+local CUT = { layers = 4, dense_layers = 1 }
+-- DeepSeek-V2's config.json, cut as V3 is.
+local V2 = { layers = 4, dense_layers = 1, hidden = 5120, heads = 128, q_rank = 1536, kv_rank = 512,
+  nope = 128, rotary = 64, value_dim = 128, experts = 160, k = 6, expert_ffn = 1536,
+  shared_ffn = 3072, ffn = 12288, vocab = 102400 }
+local MODELS = {
+  ["gpt-oss-120b"] = { "gpt_oss_120b", {} }, ["qwen3-30b-a3b"] = { "qwen3_30b_a3b", {} },
+  ["deepseek-v3 cut to 4 layers (1 dense)"] = { "deepseek_v3", CUT },
+  ["deepseek-v2 cut to 4 layers (1 dense)"] = { "deepseek_v2_lite", V2 },
+}
+-- What runs once per step.
+local UPDATES = { adamw = true, sgd = true }
+local CLASSES = { "attention", "products", "experts", "others" }
+
+local function class_of(kind)
+  if kind:find "^attend" then return "attention" end
+  if kind:find "^expert_linear" then return "experts" end
+  return (kind:find "^linear" or kind == "gate") and "products" or "others"
+end
+
+-- Megatron-Bridge's recipes for its published tables sum gradients in bf16 (grad_reduce_in_fp32 =
+-- False), others in f32, Megatron's default.
+local function types_of(row)
+  return row.id:find "^mbridge" and "megatron_bf16_reduce_bf16" or "megatron_bf16"
+end
+
+-- What a row says did not overlap does not: its gradients are reduced after the backward.
+local function place_of(row)
+  return (row.overlap or ""):find "^none" and "after" or "ready"
+end
+
+local function plan_of(row, gpu, place, recompute)
+  local model, fields = unpack(MODELS[row.model])
+  local all = { seq = row.seq, batch_per_device = row.mbs, ep = row.ep, capacity = "none",
+    dtypes = types_of(row) }
+  for key, value in pairs(fields) do all[key] = value end
+  local per_node = gpu:find "^g" and 72 or 8
+  return moe.plan { model = moe.model[model](all), optimizer = { name = "adamw" },
+    cluster = moe.cluster[gpu] { nodes = math.max(1, row.gpus / per_node), stack = "megatron",
+      devices_per_node = row.gpus < per_node and row.gpus or nil },
+    system = moe.system "megatron" { recompute = recompute,
+      all_reduce = { lane = "comm_reduce", place = place, bucket_bytes = 80e6 } } }
+end
+
+-- Returns the ms of a forward and backward without reduction and update, and its parts.
+local function micro_batch(plan)
+  local parts, ms = { attention = 0, products = 0, experts = 0, others = 0 }, 0
+  for _, span in ipairs(plan:spans()) do
+    if span.lane == "compute" and not UPDATES[span.kind] then
+      local class = class_of(span.kind)
+      parts[class] = parts[class] + span.end_ms - span.begin_ms
+      ms = math.max(ms, span.end_ms)
+    end
+  end
+  local idle = ms
+  for _, class in ipairs(CLASSES) do idle = idle - parts[class] end
+  return ms, parts, idle
+end
+
+-- Returns the peak in bytes where all gradients live from one micro-batch to the next.
+local function peak_of(row, plan)
+  local memory, bytes = plan:memory(), {}
+  for _, part in ipairs(memory.peak_parts) do bytes[part.what] = part.bytes end
+  local wide = types_of(row) == "megatron_bf16" and 2 or 1  -- gradients over parameters
+  return memory.peak_bytes + wide * bytes.parameters - (bytes["gradients of parameters"] or 0)
+end
+
+local rows, errors = { { "row", "step", "measured", "ratio", "attention", "products", "experts",
+  "others", "exchange, host", "host", "tokens/s", "TFLOP/s", "MFU", "GiB", "ran" } }, {}
+for _, file in ipairs(FILES) do
+  local there, data = pcall(moe.read_json, file)
+  for _, row in ipairs(there and data.rows or {}) do
+    local plain = (row.tp or 1) * (row.pp or 1) * (row.cp or 1) == 1
+    if row.class == CLASS and plain and row.ep and row.ga and MODELS[row.model] then
+      local gpu, peak
+      for _, g in ipairs(GPUS) do
+        if not gpu and row.hardware:find(g[1], 1, true) then gpu, peak = g[2], g[3] end
+      end
+      local last, recompute = plan_of(row, gpu, place_of(row)), nil
+      if last:simulate().oom then
+        recompute = "blocks"
+        last = plan_of(row, gpu, place_of(row), recompute)
+      end
+      local alone, parts, idle = micro_batch(plan_of(row, gpu, "after", recompute))
+      local sim = last:simulate()
+      local step = (row.ga - 1) * alone + sim.iteration_ms
+      local function share(ms) return ("%.0f%%"):format(100 * ms / alone) end
+      local tokens = row.seq * row.mbs * row.ga / step * 1e3
+      local name, fields = unpack(MODELS[row.model])
+      local sized = { seq = row.seq, batch_per_device = 1 }
+      for key, value in pairs(fields) do sized[key] = value end
+      local tflops = tokens * 3 * moe.model[name](sized):flops {} / 1e12
+      local ratio = row.measured_ms and step / row.measured_ms
+      if ratio then errors[#errors + 1] = math.abs(ratio - 1) end
+      rows[#rows + 1] = { row.id, ("%.0f ms"):format(step),
+        ratio and ("%.0f"):format(row.measured_ms) or "", ratio and ("%.2f"):format(ratio) or "",
+        share(parts.attention), share(parts.products), share(parts.experts), share(parts.others),
+        share(idle), share(sim.host_bound_ms), ("%.0f"):format(tokens), ("%.0f"):format(tflops),
+        ("%.0f%%"):format(100 * tflops / peak), ("%.1f"):format(peak_of(row, last) / 2 ^ 30),
+        table.concat({ row.dispatcher or "", row.overlap and row.overlap ~= "off"
+          and "overlap: " .. row.overlap or "", recompute and "blocks recomputed here, as it does "
+          .. "not fit otherwise" or "" }, " ") }
+    end
+  end
+end
+
+print("Numbers: Megatron's, bf16 with master copy and moments in f32 (sharded), gradients in f32, "
+  .. "of mbridge\nin bf16; no capacity, even routing; stack megatron. Parts are shares of a "
+  .. "micro-batch; tokens/s, TFLOP/s\nand MFU per GPU, by 3 times the forward's operations per "
+  .. "token and the data sheet's dense peak.\n")
+print(moe.table(rows))
+table.sort(errors)
+if #errors > 0 then
+  print(("\n%d rows with a measured step: error median %.1f%%, at most %.1f%%"):format(#errors,
+    100 * errors[math.ceil(#errors / 2)], 100 * errors[#errors]))
+end

@@ -1,0 +1,49 @@
+-- Megatron-LM of 2025 (core 0.13 to 0.15) with Transformer Engine, its all-to-all dispatcher with
+-- fused permutation, without recorded graphs.
+--
+-- Kernels and passes are counted in the sources: megatron/core/transformer (attention.py,
+-- moe/router.py, moe/moe_utils.py, moe/token_dispatcher.py), megatron/core/fusions, Transformer
+-- Engine (pytorch/permutation.py, triton/permutation.py). A pass reads or writes an operand once.
+-- What the op here does itself in its one kernel is left out. Nothing here is fitted to the time of
+-- a step.
+return function(assumed)
+  return {
+    doc = "Megatron-LM of 2025 with Transformer Engine, fused permutation and no recorded graphs",
+    host_launch_us = assumed { value = 5, lo = 4, hi = 7,
+      why = "5 to 7 us for PyTorch's smallest op (pytorch/pytorch issue 41383), 4 us at best" },
+    -- A module in Python with an autograd function: 83 us per op in the forward of Transformer-XL
+    -- (stacks/eager_2021.lua), half of the ops run in the backward, which has no Python modules.
+    host_op_us = assumed { value = 25, lo = 10, hi = 60,
+      why = "modules and autograd functions in Python" },
+    -- The host reads how many tokens go where, before it launches the exchange
+    -- (token_dispatcher.py, _maybe_dtoh_and_synchronize).
+    waits = { "exchange_counts" },
+    -- Measured inside Megatron on B200 (SimuMax 4dcaae5, b200_bf16_ceperm.json): 0.666 of the data
+    -- sheet's rate, permutations 0.50, the cross entropy 0.32; of the 0.82 that one reaches
+    -- alone. That other GPUs reach the same shares is assumed.
+    memory = {
+      others = assumed { value = 0.81, lo = 0.65, hi = 1, why = "as measured on B200" },
+      dispatch = 0.61, dispatch_dx = 0.62, combine = 0.61, combine_dx = 0.62, cross_entropy = 0.40,
+    },
+    ops = {
+      -- The residual is added by a kernel of its own (fused_bias_dropout.py): it reads the result
+      -- and writes the sum; the op here has read the residual.
+      linear = { { of = "residual", kernels = 1, moves = 2 } },
+      linear_dx = { { of = "acc", kernels = 1, moves = 2 } },
+      -- softmax, topk, scatter of probabilities and map, sums for the balance loss, histogram,
+      -- cumsum, masks: kernels on [tokens, experts], in fp32.
+      gate = { { of = "probs", kernels = 16, moves = 12 } },
+      gate_dlogits = { { of = "probs", kernels = 8, moves = 8 } },
+      -- The map of rows; behind the exchange rows are sorted by expert, one more pass in and out.
+      dispatch = { { of = "slots", kernels = 3, moves = 2 } },
+      dispatch_dx = { { of = "acc", kernels = 1, moves = 2 } },
+      combine = {
+        { of = "slots", kernels = 2, moves = 2 },
+        { of = "residual", kernels = 1, moves = 2 },
+      },
+      combine_dx = { { of = "dslots", kernels = 2, moves = 2 } },
+      -- Gradients are read for the norm and scaled by the factor of clipping.
+      adamw = { { of = "g", kernels = 2, moves = 3 } },
+    },
+  }
+end
