@@ -166,10 +166,10 @@ struct OffloadTimes {
 /// An op takes max(flops / rate, bytes / memory rate) + launch. With Device::op_times or
 /// step_times, matrix products of elements of two bytes (times of bf16) or four (of f32, or of tf32
 /// where that is the model's type) take their measured time (ProductTimes) + launch instead, if
-/// tables have them, but no less than bytes / memory rate. Where they have times of bf16 alone, a product in a
-/// model of f32 or tf32 takes its time by rates, but no less than those: no GPU is quicker with
-/// wider elements. With Device::op_times_ratio measured times are multiplied by it, and those of
-/// bf16 stand for others.
+/// tables have them, but no less than bytes / memory rate. Where they have times of bf16 alone, a
+/// product in a model of f32 or tf32 takes its time by rates, but no less than those: no GPU is
+/// quicker with wider elements. With Device::op_times_ratio measured times are multiplied by it,
+/// and those of bf16 stand for others.
 ///
 /// A collective that is not in rounds takes its time by payload per rank from a table of measured
 /// times: that of its kind in `tables`, if it runs among all ranks (a half of an all-reduce takes

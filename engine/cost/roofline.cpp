@@ -188,7 +188,9 @@ std::optional<RooflineCost::Measured> RooflineCost::measured_collective(
 std::optional<RooflineCost::Measured> RooflineCost::measured_product(const Graph& graph,
                                                                      const Op& op,
                                                                      const Work& work) const {
-  if (!work.gemm()) return std::nullopt;
+  if (!work.gemm() || (products_.alone() == nullptr && products_.in_step() == nullptr)) {
+    return std::nullopt;
+  }
   const Bytes element = dtype_bytes(graph.tensor(op.inputs[0]).dtype);
   if (element != 2 && element != 4) return std::nullopt;
   auto found = in_tables(element == 2 ? "bf16" : dtype_ == "tf32" ? "tf32" : "f32", work);

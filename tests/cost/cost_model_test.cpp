@@ -169,6 +169,25 @@ TEST_CASE("halves of an all-reduce go by closed form, half of its table, or meas
   CHECK_THAT(RooflineCost(cluster, {}).describe(), !Catch::Contains("as measured"));
 }
 
+TEST_CASE(
+    "inside a node uneven pieces take the measured time of even ones times their forms' ratio") {
+  Graph g = four_ranks();
+  const OpId a2a = g.add_op("all_to_all", "a", {}, {{"bytes", 4e6}});
+  Cluster node{.nodes = 1, .devices_per_node = 4, .device = two_nodes().device, .intra = {1e9, 0}};
+  const RooflineCost by_form(node, {});
+  node.collective_times = MOE_SOURCE_DIR "/scripts/moe/gpus/h100.times";
+  const RooflineCost measured(node, {});
+  std::vector<double> bytes(16, 1e6);
+  const auto ns = [&](const RooflineCost& cost) {
+    return static_cast<double>(cost.routed_ns(g, a2a, {.bytes = &bytes}));
+  };
+  const double even = static_cast<double>(measured.op_ns(g, a2a)), closed = ns(by_form);
+  CHECK(ns(measured) == even);
+  bytes[1] = 3e6;
+  CHECK(ns(measured) == Approx(even * ns(by_form) / closed).margin(1));
+  CHECK(ns(measured) > even);
+}
+
 TEST_CASE("padding that is not sent costs nothing") {
   Graph g = four_ranks();
   const OpId padded = g.add_op("all_to_all", "a", {}, {{"bytes", 3.2e6}});

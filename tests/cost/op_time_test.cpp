@@ -85,7 +85,7 @@ TEST_CASE("experts beyond the measured layers take what a plan takes, not all ra
   };
   // 32,768 rows of a rank in 4 experts: 2.9 TFLOP at 40 to 90% of the peak.
   CHECK((of(64).ns > 2.9e12 / 0.9 / 989e3 && of(64).ns < 2.9e12 / 0.4 / 989e3));
-  CHECK((of(64).extrapolated && of(64).lo_ns == of(64).ns));
+  CHECK((of(64).extrapolated && of(64).lo_ns < of(64).ns && of(64).ns < of(64).hi_ns));
   CHECK_THAT(of(64).source, Catch::Contains("as a plan"));
   CHECK_THAT(of(64, "power_law_1.2").source,
              Catch::Contains("also moves the rows of all 64 ranks"));

@@ -120,5 +120,5 @@ TEST_CASE("roles give the places of operands, which an attribute may leave out")
   swap.attrs["keep"] = int64_t{1};
   CHECK(input_operand(ops::kSwapIn, swap, 1)->role == Role::kPlacement);
   CHECK(input_operand(ops::kSwapIn, swap, 2)->name == std::string("weights"));
-  CHECK(input_operand(ops::kSgd, swap, 3) == nullptr);
+  CHECK(input_operand(ops::kSgd, swap, 4) == nullptr);
 }
