@@ -1,9 +1,15 @@
 #!/usr/bin/env bash
-# test.sh [ctest option...]: installs missing packages (on Debian 12), builds everything in
-# build/release, and runs all tests. The exit status is that of ctest.
+# test.sh [--slow] [ctest option...]: installs missing packages (on Debian 12), builds everything in
+# build/release, and runs all tests; the longer versions of quick ones (label slow) with --slow
+# alone. The exit status is that of ctest.
 set -euo pipefail
 # shellcheck source=scripts/setup.sh
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
+left_out=(-LE '^slow$')
+if [[ ${1-} == --slow ]]; then
+  left_out=()
+  shift
+fi
 ensure_test_needs
 build_release all
-exec ctest --test-dir "$build" --output-on-failure -j2 "$@"
+exec ctest --test-dir "$build" --output-on-failure -j2 "${left_out[@]}" "$@"

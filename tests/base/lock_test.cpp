@@ -4,18 +4,17 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
 
 #include "engine/base/stop.h"
+#include "tests/base/folder.h"
 #include "tests/base/message_of.h"
 
 namespace moe {
 namespace {
 
 TEST_CASE("a lock that is held names its holder at the end of the wait; a stop ends the wait") {
-  std::string name = (std::filesystem::temp_directory_path() / "moe-lock-XXXXXX").string();
-  const std::string folder = mkdtemp(name.data());
-  const auto open_it = [&] { return Descriptor(open(folder.c_str(), O_RDONLY)); };
+  const test::Folder folder;
+  const auto open_it = [&] { return Descriptor(open(folder.path().c_str(), O_RDONLY)); };
   const Descriptor other = open_it();
   {
     const Descriptor first = open_it();
@@ -30,7 +29,6 @@ TEST_CASE("a lock that is held names its holder at the end of the wait; a stop e
   }
   lock(other, "it", "wait");
   CHECK_FALSE(try_lock(open_it()));
-  std::filesystem::remove(folder);
 }
 
 }  // namespace

@@ -1,39 +1,17 @@
 // A recipe in a folder of its own, run by a host in this process.
 #pragma once
 
-#include <unistd.h>
-
-#include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string>
 
 #include "bindings/host/host.h"
+#include "tests/base/folder.h"
 
 namespace moe::lua {
 
 using moe::read_file;
 using moe::write_file;
-
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "moe-test-XXXXXX").string();
-    path_ = mkdtemp(name.data());
-  }
-  ~Folder() { std::filesystem::remove_all(path_); }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-  std::string path(const std::string& name = "") const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path(name);
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using moe::test::Folder;
 
 inline HostOptions options_for(const std::string& recipe) {
   HostOptions options;

@@ -316,8 +316,7 @@ const std::string kTop1 = R"(local top = moe.policy.placement { name = 'top', at
 }  // namespace
 
 TEST_CASE("a Lua policy that copies the heaviest expert places, trains and simulates as top_k") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kTop1 + R"(
+  CHECK(message_of(kPlacementHead + kTop1 + R"(
 local mine = moe.system 'mine' { top {}, moe.pass.serial {} }
 local known = moe.system 'known' { moe.pass.top_k { k = 1, shadows = 1 }, moe.pass.serial {} }
 local function same(a, b, experts, copies)
@@ -344,14 +343,11 @@ end
 local s, t = simulate(mine), simulate(known)
 same(s.placements, t.placements, 8, 7)
 for step = 1, 4 do assert(s.samples_ms[step] == t.samples_ms[step]) end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("what ctx:simulate says is what the step takes, and it changes nothing in the run") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local function policy(name, at, simulates)
   return moe.policy.placement { name = name, at = at, shadows = 2, place = function(ctx, load, p)
     p:clear_shadows()
@@ -384,15 +380,12 @@ for at in pairs(asks) do
     assert(at == 'step' or math.abs(said - a.samples_ms[step]) < 1e-9)
   end
 end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE(
     "plan:spans shows the step that is asked for, with the copies planned in the one before") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK_THAT(message_of(kPlacementHead + R"(
 local heaviest = moe.policy.placement { name = 'heaviest', shadows = 1,
   place = function(ctx, load, p)
     p:clear_shadows()
@@ -418,14 +411,12 @@ local of_first, all = 0, plan:spans { all_ranks = true }
 for _, span in ipairs(all) do of_first = of_first + (span.rank == 1 and 1 or 0) end
 assert(of_first == #plan:spans() and #all == 8 * of_first)
 plan:spans { step = 0 }
-)");
-  REQUIRE(failure);
-  CHECK_THAT(failure->message, Contains("spans.step: 0"));
+)"),
+             Contains("spans.step: 0"));
 }
 
 TEST_CASE("a policy of the step moves owners every so many steps and shares by a function") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local turn = moe.policy.placement { name = 'turn', every = 2, shadows = 1, weighted = true,
   place = function(ctx, load, p)
     ctx.state.calls = (ctx.state.calls or 0) + 1
@@ -445,9 +436,7 @@ for step = 1, 4 do
   assert((p.log and p.log[1]) == (step == 1 and 'call 1' or step == 3 and 'call 2' or nil))
   assert(math.abs(r.losses[step] - plain.losses[step]) < 1e-5)
 end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 // Trains in float64 on four ranks; plain: without a placement.
@@ -460,8 +449,7 @@ local plain = train(moe.system 'raf_rows' {})
 )";
 
 TEST_CASE("the library's methods plan from the exact load of each layer, and change no result") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kInF64 + R"(
+  CHECK(message_of(kPlacementHead + kInF64 + R"(
 for _, name in ipairs { 'ultraep', 'echo', 'llep', 'lplb', 'moonep' } do
   local options = name == 'llep' and { factor = 1, min_tokens = 1, ratio = 1 } or {}
   local r = train(moe.system(name) { moe.pass[name](options), moe.pass.serial {} })
@@ -474,14 +462,11 @@ for _, name in ipairs { 'ultraep', 'echo', 'llep', 'lplb', 'moonep' } do
   end
   assert(copies > 0, name .. ' copies nothing')
 end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("the methods' copies and rows are as many bytes executed as simulated, op by op") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local function bytes(of, step)
   local sum = {}
   for _, s in ipairs(of:spans { step = step, all_ranks = true }) do
@@ -508,14 +493,11 @@ for _, name in ipairs { 'ultraep', 'echo', 'moonep', 'llep', 'lplb', 'flexmoe', 
   end
   assert(moved > 0, name)
 end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("copies of fixed shapes cost their padding in simulations, and are not executed") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local function ms(options)
   return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', seq = 512 },
     cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system 'echo' { moe.pass.echo(options) }
@@ -528,14 +510,11 @@ assert(err.kind == 'stop' or err.message:find('static_rows = 64 is possible in s
   err.message)
 ok, err = pcall(moe.pass.laer, { static_rows = 64 })
 assert(err.message:find('static_rows: 64 has no effect with shadows = 0'), err.message)
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("the time of plans is charged to simulated steps, in the layer or at the end") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local function ms(name, options)
   return moe.plan { model = model { experts = 8, k = 2, gate = 'top_k', layers = 2 },
     cluster = moe.cluster.h100 { nodes = 1 }, system = moe.system(name) { moe.pass[name](options),
@@ -554,14 +533,11 @@ assert(math.abs(ms('echo', { plan_us = 90 }) - ms('echo', {})) < 1e-9, 'as long 
 local ok, err = pcall(moe.pass.echo, { plan_us = -1 })
 assert(err.message:find('plan_us = -1', 1, true) or err.message:find('plan_us: -1', 1, true),
   err.message)
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("the library's layouts move experts between steps, and change no result") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + kInF64 + R"(
+  CHECK(message_of(kPlacementHead + kInF64 + R"(
 for _, name in ipairs { 'flexmoe', 'laer' } do
   local r = train(moe.system(name) { moe.pass[name] {}, moe.pass.serial {} })
   local moves = 0
@@ -573,9 +549,7 @@ for _, name in ipairs { 'flexmoe', 'laer' } do
   end
   assert(moves > 0, name .. ' moves nothing')
 end
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("a layout that does not fit names the expert or the device") {
@@ -596,8 +570,7 @@ train(moe.system 'x' { p {} })
 }
 
 TEST_CASE("a run says how far the planner's model is from its spans, with every sample") {
-  const Folder folder;
-  const std::optional<Failure> failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local copies = moe.policy.placement { name = 'copies', shadows = 1, place = function(ctx, load, p)
   return p:clear_shadows():shadow(2, 3 - p:owner(2))
 end }
@@ -615,9 +588,7 @@ for op, each in pairs(expected) do
   assert(e.samples.step[1] == first and #e.samples.step == (5 - first) * each)
 end
 assert(train(moe.system 'raf' {}).planner_error == nil)
-)");
-  INFO((failure ? failure->message + failure->traceback : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }
 
 TEST_CASE("a policy that fails in the middle of a run ends it with its line, after the step") {
@@ -659,8 +630,7 @@ TEST_CASE("a placement that ranks do not find is named as such") {
 }
 
 TEST_CASE("a simulation's times are means over its steps, so that moves of experts count") {
-  const Folder folder;
-  const auto failure = run_recipe(folder, kPlacementHead + R"(
+  CHECK(message_of(kPlacementHead + R"(
 local moving = moe.policy.placement { name = 'moving', shadows = 1,
   place = function(ctx, load, p)
     p:clear_shadows()
@@ -682,7 +652,5 @@ for _, steps in ipairs { 1, 8, 9 } do
   assert((steps == 1) == (sim.median_ms == sim.iteration_ms))
   assert(sim.load_imbalance > 1)
 end
-)");
-  INFO((failure ? failure->message : ""));
-  CHECK(!failure);
+)") == "(no error)");
 }

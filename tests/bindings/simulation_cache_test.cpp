@@ -14,12 +14,7 @@ namespace fs = std::filesystem;
 /// A cache file in a folder that goes with the test.
 class TempCache {
  public:
-  TempCache() {
-    std::string pattern = (fs::temp_directory_path() / "moe_simulations_XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~TempCache() { fs::remove_all(folder_); }
-  std::string path() const { return folder_ / "s.sqlite"; }
+  std::string path() const { return folder_.path("s.sqlite"); }
   void change(const std::string& sql) const {
     sqlite3* db = nullptr;
     REQUIRE(sqlite3_open(path().c_str(), &db) == SQLITE_OK);
@@ -28,7 +23,7 @@ class TempCache {
   }
 
  private:
-  fs::path folder_;
+  test::Folder folder_;
 };
 
 TEST_CASE("a simulation is found by a later process, and only under its key") {

@@ -8,41 +8,38 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/folder.h"
 #include "tests/cli/program.h"
 
+using moe::test::Folder;
 using moe::test::Outcome;
 using moe::test::run;
 namespace fs = std::filesystem;
 
-namespace {
-
-std::string scratch() {
-  return (fs::temp_directory_path() / ("moebench-bad-" + std::to_string(getpid()))).string();
-}
-
-}  // namespace
-
 TEST_CASE("the command line has its own status") {
   const std::string program = MOEBENCH_BINARY;
-  CHECK(run(program + " run").exit == 2);
-  const Outcome rum = run(program + " rum x.lua");
-  CHECK(rum.exit == 2);
-  CHECK(rum.text.find("Did you mean 'run'?") != std::string::npos);
-  CHECK(run(program + " run /nonexistent.lua").exit == 1);
+  const auto ends = [&](const std::string& arguments, int status, const std::string& part = "") {
+    const Outcome o = run(program + " " + arguments);
+    INFO(arguments << "\n" << o.text);
+    CHECK(o.exit == status);
+    CHECK(o.text.find(part) != std::string::npos);
+  };
+  ends("", 2);
+  ends("run", 2);
+  ends("rum x.lua", 2, "Did you mean 'run'?");
+  ends("run /nonexistent.lua", 1);
   // --read and --set take one value each, so the recipe may follow them.
-  CHECK(run(program + " run --read / --set a=1 /nonexistent.lua").exit == 1);
-  CHECK(run(program + " --help").exit == 0);
-  CHECK(run(program + " run --help").exit == 0);
-  CHECK(run(program + " list").exit == 0);
-  const Outcome gatez = run(program + " list gatez");
-  CHECK(gatez.exit == 2);
-  CHECK(gatez.text.find("Did you mean 'gates'?") != std::string::npos);
-  CHECK(run(program + " doctor").exit == 0);
-  CHECK(run(program + " doc").exit == 0);
+  ends("run --read / --set a=1 /nonexistent.lua", 1);
+  for (const char* wrong : {"--set nonsense", "--ranks 0", "--executor gpu"}) {
+    ends("run x.lua " + std::string(wrong), 2);
+  }
+  for (const char* command : {"", "run", "check", "calibrate", "list", "doctor"}) {
+    ends(std::string(command) + " --help", 0, "Usage:");
+  }
+  ends("--version", 0);
+  ends("list gatez", 2, "Did you mean 'gates'?");
+  ends("doc gatez", 2, "Did you mean 'gate'?");
   CHECK(run(program + " doc system lancet").text == run(program + " doc system.lancet").text);
-  const Outcome gatez_doc = run(program + " doc gatez");
-  CHECK(gatez_doc.exit == 2);
-  CHECK(gatez_doc.text.find("Did you mean 'gate'?") != std::string::npos);
 }
 
 TEST_CASE("lists, documents and stubs are the same each time and show no address") {
@@ -56,7 +53,8 @@ TEST_CASE("lists, documents and stubs are the same each time and show no address
 }
 
 TEST_CASE("where the cuda executor cannot run, that is said before anything runs") {
-  const std::string out = scratch() + "-cuda", recipe = MOE_SOURCE_DIR "/recipes/lancet_gpt2.lua";
+  const Folder folder;
+  const std::string out = folder.path("cuda"), recipe = MOE_SOURCE_DIR "/recipes/lancet_gpt2.lua";
   const std::string program = "MOEBENCH_CUDA_PLUGIN=/nonexistent.so " MOEBENCH_BINARY;
   const Outcome o = run(program + " run " + recipe + " --executor cuda --out " + out);
   INFO(o.text);
@@ -70,14 +68,11 @@ TEST_CASE("where the cuda executor cannot run, that is said before anything runs
   CHECK(calibrate.text.find("--device cuda: MOEBENCH_CUDA_PLUGIN = /nonexistent.so: this file "
                             "does not exist") != std::string::npos);
   CHECK_FALSE(fs::exists(out + ".lua"));
-  const Outcome doctor = run(program + " doctor");
-  CHECK(doctor.exit == 0);
-  CHECK(doctor.text.find("/nonexistent.so") != std::string::npos);
-  fs::remove_all(out);
 }
 
 TEST_CASE("a page is made of what a run wrote, and of nothing else") {
-  const std::string out = scratch() + "-page", program = MOEBENCH_BINARY;
+  const Folder folder;
+  const std::string out = folder.path("page"), program = MOEBENCH_BINARY;
   REQUIRE(run(program + " run " MOE_SOURCE_DIR "/recipes/custom_schedule.lua --executor simulate " +
               "--out " + out)
               .exit == 0);
@@ -109,38 +104,27 @@ TEST_CASE("a page is made of what a run wrote, and of nothing else") {
   const Outcome huge = run(program + " report " + out);
   CHECK(huge.exit == 1);
   CHECK(huge.text.find(out + "/results.json") != std::string::npos);
-  fs::remove_all(out);
 }
 
 namespace {
 
 /// A folder of one test, removed at its end, with a recipe that trains a tiny model.
-class Scratch {
+class Scratch : public Folder {
  public:
-  Scratch() : path_(scratch() + "-files") { fs::create_directories(path_); }
-  ~Scratch() { fs::remove_all(path_); }
-  std::string file(const std::string& name, const std::string& content) const {
-    std::ofstream(path_ + "/" + name, std::ios::binary) << content;
-    return path_ + "/" + name;
-  }
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
   Outcome train(const std::string& options, const std::string& more_args = "",
                 const std::string& before = "") const {
-    const std::string recipe = file("train.lua",
-                                    "local moe = require 'moe'\n"
-                                    "local r = moe.train { ranks = 2, steps = 4, " +
-                                        options +
-                                        ",\n"
-                                        "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, "
-                                        "hidden = 32, heads = 4, seq = 32,\n"
-                                        "    batch_per_device = 2, experts = 4 } }\n"
-                                        "print('digest ' .. r.digest)\n");
+    const std::string recipe = write("train.lua",
+                                     "local moe = require 'moe'\n"
+                                     "local r = moe.train { ranks = 2, steps = 4, " +
+                                         options +
+                                         ",\n"
+                                         "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, "
+                                         "hidden = 32, heads = 4, seq = 32,\n"
+                                         "    batch_per_device = 2, experts = 4 } }\n"
+                                         "print('digest ' .. r.digest)\n");
     return run(before + std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + path("out") +
                " " + more_args);
   }
-
- private:
-  std::string path_;
 };
 
 /// What went wrong is said once.
@@ -160,11 +144,11 @@ TEST_CASE("a text that cannot be trained on is named, with what is wrong") {
   const Scratch s;
   auto text = [&](const std::string& path) { return "text = '" + path + "'"; };
   check_error(s.train(text(s.path("no.txt"))), 1, {"no.txt", "train.lua:2:"});
-  check_error(s.train(text(s.file("empty.txt", ""))), 1, {"empty.txt", "empty"});
-  check_error(s.train(text(s.file("short.txt", "too short"))), 1, {"short.txt"});
-  check_error(s.train(text(s.file("latin1.txt", kText + "caf\xe9 " + kText))), 1,
+  check_error(s.train(text(s.write("empty.txt", ""))), 1, {"empty.txt", "empty"});
+  check_error(s.train(text(s.write("short.txt", "too short"))), 1, {"short.txt"});
+  check_error(s.train(text(s.write("latin1.txt", kText + "caf\xe9 " + kText))), 1,
               {"latin1.txt", "UTF-8", "5003"});
-  check_error(s.train(text(s.file("good.txt", kText))), 0, {"digest "});
+  check_error(s.train(text(s.write("good.txt", kText))), 0, {"digest "});
 }
 
 TEST_CASE("what stands at the name of the cache and is no file is refused before anything runs") {
@@ -181,22 +165,22 @@ TEST_CASE("what stands at the name of the cache and is no file is refused before
 TEST_CASE("files and paths that nobody meant to give are named, in few words") {
   const Scratch s;
   const auto config = [&](const std::string& text) {
-    return run(
-        MOEBENCH_BINARY " run " +
-        s.file("c.lua", "require('moe').model.from_config '" + s.file("config.json", text) + "'") +
-        " --out " + s.path("out"));
+    return run(MOEBENCH_BINARY " run " +
+               s.write("c.lua",
+                       "require('moe').model.from_config '" + s.write("config.json", text) + "'") +
+               " --out " + s.path("out"));
   };
   check_error(config(std::string(300000, '[')), 1, {"c.lua:1:", "config.json: ", "more than 64"});
   check_error(config(std::string("{}\0junk", 7)), 1,
               {"c.lua:1:", "config.json: ", "byte 3", "NUL"});
   check_error(config("{\"a\": {\"b\": 1, \"\\u0062\": 2}}"), 1,
               {"c.lua:1:", "config.json: ", "\"b\" is there twice"});
-  check_error(run(MOEBENCH_BINARY " run " + s.file("bc.lua", "\033LJ\002")), 1,
+  check_error(run(MOEBENCH_BINARY " run " + s.write("bc.lua", "\033LJ\002")), 1,
               {"bc.lua: the file has bytecode"});
   check_error(run(MOEBENCH_BINARY " run " MOE_SOURCE_DIR "/recipes/lancet_gpt2.lua --executor "
                                   "simulate --out /proc/nowhere"),
               1, {"/proc/nowhere"});
-  const std::string recipe = s.file("r.lua", "print(1)");
+  const std::string recipe = s.write("r.lua", "print(1)");
   for (const std::string& text : {std::string(4200, 'y'), [] {
                                     std::string deep;
                                     while (deep.size() < 4200) deep += "y/";
@@ -205,7 +189,7 @@ TEST_CASE("files and paths that nobody meant to give are named, in few words") {
     check_error(run(MOEBENCH_BINARY " run " + recipe + " --out " + text), 2, {"--out", "bytes"});
   }
   const Outcome large =
-      run(MOEBENCH_BINARY " run " + s.file("e.lua", "error(('x'):rep(5e7) .. ' the end')"));
+      run(MOEBENCH_BINARY " run " + s.write("e.lua", "error(('x'):rep(5e7) .. ' the end')"));
   check_error(large, 1, {"e.lua:1: xxx", "bytes are left out", "the end"});
   CHECK(large.text.size() < 20000);
   for (const char* home : {"HOME= ", "HOME=. "}) {
@@ -221,12 +205,12 @@ TEST_CASE("what was printed stays when a deadline ends the process") {
   const auto start = [&](const std::string& name, const std::string& policy,
                          const std::string& more) {
     const std::string recipe =
-        s.file(name + ".lua",
-               "local moe = require 'moe'\nprint 'before'\nlocal p = moe.policy." + policy +
-                   " } {}\nmoe.train { ranks = 2, steps = 1, tokens = 'reference', model = "
-                   "moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, vocab = "
-                   "256, batch_per_device = 1, experts_per_device = 2, " +
-                   more + " }");
+        s.write(name + ".lua",
+                "local moe = require 'moe'\nprint 'before'\nlocal p = moe.policy." + policy +
+                    " } {}\nmoe.train { ranks = 2, steps = 1, tokens = 'reference', model = "
+                    "moe.model.gpt2_moe { layers = 2, hidden = 32, heads = 4, seq = 16, vocab = "
+                    "256, batch_per_device = 1, experts_per_device = 2, " +
+                    more + " }");
     return moe::test::start(MOEBENCH_BINARY " run " + recipe + " --out " + s.path(name));
   };
   const std::string loop = " = function(ctx) while true do end end";
@@ -243,12 +227,12 @@ TEST_CASE("what was printed stays when a deadline ends the process") {
 
 TEST_CASE("a limit on the size of files is an error, as a full disk") {
   const Scratch s;
-  const std::string recipe = s.file("print.lua",
-                                    "local moe = require 'moe'\n"
-                                    "moe.train { ranks = 2, steps = 1, tokens = 'reference', "
-                                    "checkpoint_to = 'a.ckpt', model = moe.model.gpt2_moe { "
-                                    "layers = 2, hidden = 64, heads = 4, seq = 16, vocab = 256, "
-                                    "batch_per_device = 1, experts_per_device = 2 } }");
+  const std::string recipe = s.write("print.lua",
+                                     "local moe = require 'moe'\n"
+                                     "moe.train { ranks = 2, steps = 1, tokens = 'reference', "
+                                     "checkpoint_to = 'a.ckpt', model = moe.model.gpt2_moe { "
+                                     "layers = 2, hidden = 64, heads = 4, seq = 16, vocab = 256, "
+                                     "batch_per_device = 1, experts_per_device = 2 } }");
   check_error(run("ulimit -f 20; " + std::string(MOEBENCH_BINARY) + " run " + recipe +
                   " --cache :memory: --out " + s.path("out")),
               3, {"a.ckpt", "too large"});
@@ -256,68 +240,25 @@ TEST_CASE("a limit on the size of files is an error, as a full disk") {
 
 TEST_CASE("a corrupt profile cache is named, set aside and replaced") {
   const Scratch s;
-  const std::string cache = s.file("cache.sqlite", "this is not a database, not at all" + kText);
+  const std::string cache = s.write("cache.sqlite", "this is not a database, not at all" + kText);
   const Outcome o =
       s.train("tokens = 'reference', system = moe.system 'lancet' {}", "--cache " + cache);
   check_error(o, 0, {"cache.sqlite", "corrupt"});
   CHECK(fs::exists(cache + ".corrupt-1"));
 }
 
-TEST_CASE("training resumes from a checkpoint with the same bits, and refuses a corrupt one") {
-  const Scratch s;
-  const std::string base = "tokens = 'reference', ";
-  const Outcome whole = s.train(base + "checkpoint_to = 'end.ckpt'");
-  check_error(whole, 0, {"digest "});
-  REQUIRE(fs::exists(s.path("out/end.ckpt")));
-  check_error(s.train(base + "resume_from = 'end.ckpt'"), 0, {"digest "});
-  {
-    std::fstream f(s.path("out/end.ckpt"), std::ios::in | std::ios::out | std::ios::binary);
-    f.seekp(1000);
-    f.write("\xff\xff\xff\xff", 4);
-  }
-  check_error(s.train(base + "resume_from = 'end.ckpt'"), 1, {"end.ckpt", "corrupt"});
-  CHECK(fs::exists(s.path("out/end.ckpt.corrupt")));
-  check_error(s.train(base + "resume_from = 'none.ckpt'"), 1, {"none.ckpt"});
-}
-
-TEST_CASE("a NaN stops the run with the op that made the first one") {
-  const Scratch s;
-  check_error(s.train("tokens = 'reference', optimizer = { lr = 1e30 }"), 3, {"rank", "step", "b"});
-}
-
 TEST_CASE("a disk that fills up is an error that names the file") {
   const Scratch s;
   const std::string recipe =
-      s.file("big.lua",
-             "local moe = require 'moe'\n"
-             "return moe.experiment { name = 'big', over = { nodes = { 2, 4 } }, case = "
-             "function(p) return {\n"
-             "  model = moe.model.gpt2_moe { layers = 4, hidden = 64, heads = 4, seq = 64,\n"
-             "    batch_per_device = 2, experts_per_device = 2 },\n"
-             "  cluster = moe.cluster.p4de { nodes = p.nodes }, systems = { moe.system 'raf' {} } "
-             "} end }\n");
+      s.write("big.lua",
+              "local moe = require 'moe'\n"
+              "return moe.experiment { name = 'big', over = { nodes = { 2, 4 } }, case = "
+              "function(p) return {\n"
+              "  model = moe.model.gpt2_moe { layers = 4, hidden = 64, heads = 4, seq = 64,\n"
+              "    batch_per_device = 2, experts_per_device = 2 },\n"
+              "  cluster = moe.cluster.p4de { nodes = p.nodes }, systems = { moe.system 'raf' {} } "
+              "} end }\n");
   const Outcome o = run("trap '' XFSZ; ulimit -f 1; exec " + std::string(MOEBENCH_BINARY) +
                         " run " + recipe + " --out " + s.path("out"));
   check_error(o, 3, {"out/"});
-}
-
-TEST_CASE("Ctrl-C keeps the steps that are over", "[signals]") {
-  const Scratch s;
-  const std::string recipe = s.file(
-      "long.lua",
-      "local moe = require 'moe'\n"
-      "return moe.experiment { name = 'long', systems = { moe.system 'raf' {} },\n"
-      "  model = moe.model.gpt2_moe { vocab = 256, layers = 2, hidden = 32, heads = 4, seq = 32,\n"
-      "    batch_per_device = 2, experts = 4 },\n"
-      "  run = { { 'cpu', ranks = 2, steps = 1000000, tokens = 'reference', rehearse = 0 } } }\n");
-  const Outcome o =
-      run(std::string(MOEBENCH_BINARY) + " run " + recipe + " --out " + s.path("out") +
-          " --cache " + s.path("cache.sqlite") + " & until test -e " + s.path("out/results.json") +
-          "; do kill -0 $! || break; sleep 0.1; done; sleep 2; kill -INT $!; wait $!");
-  INFO(o.text);
-  CHECK(o.exit == 3);
-  std::ifstream in(s.path("out/results.json"));
-  const std::string results((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  CHECK(results.find("\"stopped\": true") != std::string::npos);
-  CHECK(results.find("\"losses\": [") != std::string::npos);
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/base/folder.h"
 #include "tests/cli/program.h"
 
 namespace fs = std::filesystem;
@@ -31,30 +32,25 @@ local function train(t)
 end
 )";
 
+/// all_fail(list, part): each function of the list raises an error that has the part.
+const std::string kPcallAll = R"(
+local function all_fail(list, part)
+  for i, f in ipairs(list) do
+    local ok, e = pcall(f)
+    assert(not ok and tostring(e):find(part, 1, true), i .. ': ' .. tostring(e))
+  end
+end
+)";
+
 /// A folder of its own that the program is started in.
-class Place {
+class Place : public moe::test::Folder {
  public:
   Place() {
-    std::string name = (fs::temp_directory_path() / "moe-files-XXXXXX").string();
-    path_ = mkdtemp(name.data());
     write("secret.txt", kSecret);
     fs::create_directories(path("work"));
   }
-  ~Place() { fs::remove_all(path_); }
-  Place(const Place&) = delete;
-  Place& operator=(const Place&) = delete;
 
   static constexpr const char* kSecret = "the secret 12345";
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  std::string write(const std::string& name, const std::string& text) const {
-    fs::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return path(name);
-  }
-  std::string text(const std::string& name) const {
-    std::ifstream in(path_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(in), {}};
-  }
   Outcome shell(const std::string& command) const {
     return moe::test::run("cd " + path("work") + "; " + command);
   }
@@ -71,9 +67,6 @@ class Place {
     std::sort(names.begin(), names.end());
     return names;
   }
-
- private:
-  fs::path path_;
 };
 
 }  // namespace
@@ -134,21 +127,21 @@ TEST_CASE("what is said of a place outside does not depend on what is there") {
   REQUIRE(mkfifo(at.path("fifo").c_str(), 0600) == 0);
   fs::create_symlink(at.path("nowhere"), at.path("dangling"));
   fs::create_symlink(at.path("work"), at.path("link"));
-  for (const std::string& prefix : {at.path(""), std::string("../")}) {
-    std::vector<std::string> said;
-    for (const char* name : {"secret.txt", "none.txt", "folder", "folder/none", "fifo", "dangling",
-                             "none/../secret.txt", "folder/../secret.txt", "link/../secret.txt"}) {
-      const std::string path = prefix + name;
-      const Outcome o = at.run("local moe = require 'moe'\nlocal path = '" + path +
-                               "'\nlocal ok, e = pcall(moe.trace.read, path)\ne = tostring(e)\n"
-                               "local i, j = e:find(path, 1, true)\n"
-                               "print(e:sub(1, i - 1), e:sub(j + 1))");
-      INFO(path << "\n" << o.text);
-      CHECK(o.exit == 0);
-      said.push_back(o.text);
-    }
-    for (const std::string& text : said) CHECK(text == said[0]);
-  }
+  const Outcome o = at.run("local moe = require 'moe'\nfor _, prefix in ipairs { '" + at.path("") +
+                           R"(', '../' } do
+  local first
+  for _, name in ipairs { 'secret.txt', 'none.txt', 'folder', 'folder/none', 'fifo', 'dangling',
+    'none/../secret.txt', 'folder/../secret.txt', 'link/../secret.txt' } do
+    local path = prefix .. name
+    local ok, e = pcall(moe.trace.read, path)
+    local i, j = tostring(e):find(path, 1, true)
+    local said = tostring(e):sub(1, i - 1) .. tostring(e):sub(j + 1)
+    first = first or said
+    assert(not ok and said == first, said)
+  end
+end)");
+  INFO(o.text);
+  CHECK(o.exit == 0);
 }
 
 TEST_CASE("a link inside that leads outside says the same whether something is there") {
@@ -170,22 +163,19 @@ TEST_CASE("only regular files are read") {
   REQUIRE(mkfifo(at.path("work/fifo").c_str(), 0600) == 0);
   REQUIRE(mkfifo(at.path("work/mod.lua").c_str(), 0600) == 0);
   fs::create_directories(at.path("work/folder"));
-  for (const char* name : {"fifo", "folder"}) {
-    for (const char* call :
-         {"moe.trace.read '@'", "moe.machine '@'", "moe.nccl_tests '@'",
-          "train { resume_from = '../../@' }",
-          "moe.trace.import { format = 'csv', files = { '@' }, to = 't', experts = 2, k = 1 }"}) {
-      std::string text = call;
-      text.replace(text.find('@'), 1, name);
-      const Outcome o = at.run(kTiny + text);
-      INFO(text << "\n" << o.text);
-      CHECK(o.exit == 1);
-    }
-  }
-  const Outcome text = at.run(kTiny + "moe.train { model = model, text = 'fifo' }");
-  INFO(text.text);
-  CHECK(text.exit == 1);
-  CHECK(at.run("require 'mod'").exit == 1);
+  const Outcome o = at.run(kTiny + kPcallAll + R"(for _, name in ipairs { 'fifo', 'folder' } do
+  all_fail({
+    function() moe.trace.read(name) end,
+    function() moe.machine(name) end,
+    function() moe.nccl_tests(name) end,
+    function() train { resume_from = '../../' .. name } end,
+    function() moe.trace.import { format = 'csv', files = { name }, to = 't', experts = 2, k = 1 }
+      end,
+    function() moe.train { model = model, text = name == 'fifo' and name or 'none' } end,
+    function() require 'mod' end }, '')
+end)");
+  INFO(o.text);
+  CHECK(o.exit == 0);
   const Outcome recipe = at.shell("timeout 30 " MOEBENCH_BINARY " run fifo");
   INFO(recipe.text);
   CHECK(recipe.exit == 1);
@@ -211,21 +201,22 @@ TEST_CASE("a recipe is a file: standard input is refused by name") {
 TEST_CASE("a NUL in a path is refused wherever a path is taken") {
   const Place at;
   at.write("work/t.lua", "return 1");
-  const Outcome resumed = at.run(kTiny + "train { checkpoint_to = 'm.ckpt' }");
-  REQUIRE(resumed.exit == 0);
-  for (const char* call :
-       {"require 't\\0x'", "moe.trace.read 't.lua\\0x'", "moe.machine 't.lua\\0'",
-        "moe.results 'out\\0'", "train { checkpoint_to = 'a\\0b' }",
-        "train { resume_from = 'm.ckpt\\0' }", "train { record = 'r\\0' }",
-        "moe.trace 't.lua\\0' {}", "moe.nccl_tests 't.lua\\0'",
-        "moe.train { model = model, text = 't.lua\\0' }",
-        "moe.trace.import { format = 'csv', files = { 't.lua\\0' }, to = 't', experts = 2, k = 1 "
-        "}"}) {
-    const Outcome o = at.run(kTiny + call);
-    INFO(call << "\n" << o.text);
-    CHECK(o.exit == 1);
-    CHECK(o.text.find("NUL") != std::string::npos);
-  }
+  const Outcome o = at.run(kTiny + kPcallAll + R"(train { checkpoint_to = 'm.ckpt' }
+all_fail({
+  function() require 't\0x' end,
+  function() moe.trace.read 't.lua\0x' end,
+  function() moe.machine 't.lua\0' end,
+  function() moe.results 'out\0' end,
+  function() train { checkpoint_to = 'a\0b' } end,
+  function() train { resume_from = 'm.ckpt\0' } end,
+  function() train { record = 'r\0' } end,
+  function() moe.trace 't.lua\0' {} end,
+  function() moe.nccl_tests 't.lua\0' end,
+  function() moe.train { model = model, text = 't.lua\0' } end,
+  function() moe.trace.import { format = 'csv', files = { 't.lua\0' }, to = 't', experts = 2,
+    k = 1 } end }, 'NUL'))");
+  INFO(o.text);
+  CHECK(o.exit == 0);
   CHECK(at.names("work/out/recipe") == std::vector<std::string>{"m.ckpt"});
 }
 

@@ -14,45 +14,36 @@
 #include <sstream>
 #include <thread>
 
+#include "tests/base/folder.h"
+
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using Clock = std::chrono::steady_clock;
+using moe::test::text_of;
 using nlohmann::json;
 
-std::string text_of(const fs::path& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 /// The program with a recipe in a folder of its own, its stderr a file or a terminal.
-class Program {
+class Program : public moe::test::Folder {
  public:
-  explicit Program(const std::string& recipe) {
-    std::string name = (fs::temp_directory_path() / "moe-interrupts-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-    std::ofstream(folder_ / "recipe.lua") << recipe;
-  }
+  explicit Program(const std::string& recipe) { write("recipe.lua", recipe); }
   ~Program() {
     if (pid_ > 0) {
       kill(pid_, SIGKILL);
       waitpid(pid_, nullptr, 0);
     }
-    fs::remove_all(folder_);
   }
-  Program(const Program&) = delete;
-  Program& operator=(const Program&) = delete;
 
-  fs::path out(const std::string& name = "") const { return folder_ / "out" / name; }
-  fs::path cache() const { return folder_ / "times.sqlite"; }
+  std::string out(const std::string& name = "") const { return path("out/" + name); }
+  std::string cache() const { return path("times.sqlite"); }
 
   void start(const std::vector<std::string>& arguments, bool ignore_hangup = false) {
     pid_ = fork();
     REQUIRE(pid_ >= 0);
     if (pid_ > 0) return;
-    if (ignore_hangup) signal(SIGHUP, SIG_IGN);
-    const int log = open((folder_ / "log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
+    signal(SIGHUP, ignore_hangup ? SIG_IGN : SIG_DFL);
+    const int log = open(path("log").c_str(), O_WRONLY | O_CREAT | O_APPEND, 0666);
     const int terminal = terminal_ >= 0 ? terminal_ : log;
     if (dup2(log, STDOUT_FILENO) < 0 || dup2(terminal, STDERR_FILENO) < 0) _exit(99);
     std::vector<char*> argv = {const_cast<char*>(MOEBENCH_BINARY)};
@@ -63,7 +54,7 @@ class Program {
   }
   void start_recipe(const std::string& command = "run", bool ignore_hangup = false,
                     const std::string& cache = ":memory:") {
-    std::vector<std::string> arguments = {command, folder_ / "recipe.lua", "--cache", cache};
+    std::vector<std::string> arguments = {command, path("recipe.lua"), "--cache", cache};
     if (command == "run") arguments.insert(arguments.end(), {"--out", out()});
     start(arguments, ignore_hangup);
   }
@@ -93,7 +84,7 @@ class Program {
     read_terminal();
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
-  std::string log() const { return text_of(folder_ / "log"); }
+  std::string log() const { return text("log"); }
 
   void open_terminal() {
     REQUIRE(openpty(&master_, &terminal_, nullptr, nullptr, nullptr) == 0);
@@ -112,7 +103,6 @@ class Program {
     pause(10);
   }
 
-  fs::path folder_;
   pid_t pid_ = 0;
   int master_ = -1, terminal_ = -1;
   std::string shown_;
@@ -180,9 +170,8 @@ TEST_CASE("each signal ends a training after its step, and its losses are kept",
 
 TEST_CASE("an interrupted moe.train ends the recipe at its next line, whatever catches it",
           "[signals]") {
-  for (const std::string& after :
-       std::vector<std::string>{"print 'and on'", "while true do pcall(train) end",
-                                "pcall(print, 'and on')", "return"}) {
+  for (const std::string& after : std::vector<std::string>{
+           "pcall(print, 'and on')", "while true do pcall(train) end", "return"}) {
     INFO(after);
     Program program(kRecipeHead + "local r = train()\n" + after);
     program.start_recipe();
@@ -260,7 +249,7 @@ TEST_CASE("a terminal shows what runs, how far it is, and each run that is finis
   program.open_terminal();
   program.start_recipe();
   wait_until_in_second_run(program);
-  Program::pause(1500);
+  Program::pause(1000);
   program.send(SIGINT);
   CHECK(program.wait() == 3);
   INFO(program.shown());

@@ -3,35 +3,21 @@
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
-#include <filesystem>
-#include <fstream>
 #include <string>
 
+#include "tests/base/folder.h"
 #include "tests/cli/program.h"
 
 using moe::test::Outcome;
 using moe::test::run;
-namespace fs = std::filesystem;
 
 namespace {
 
 Outcome run_recipe(const std::string& text, const std::string& limits = "") {
-  const fs::path folder =
-      fs::temp_directory_path() / ("moebench-nesting-" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  std::ofstream(folder / "nest.lua") << text;
-  const Outcome o = run("cd " + folder.string() + "; " + limits +
-                        "exec " MOEBENCH_BINARY " run nest.lua --out out --cache :memory:");
-  fs::remove_all(folder);
-  return o;
-}
-
-void check_overflow(const std::string& text, const std::string& limits = "") {
-  const Outcome o = run_recipe("\n" + text, limits);
-  INFO(limits << text << "\n" << o.text);
-  CHECK(o.exit == 1);
-  CHECK(o.text.find("nest.lua:2: ") != std::string::npos);
-  CHECK(o.text.find("stack overflow") != std::string::npos);
+  const moe::test::Folder folder;
+  folder.write("nest.lua", text);
+  return run("cd " + folder.path() + "; " + limits +
+             "exec " MOEBENCH_BINARY " run nest.lua --out out --cache :memory:");
 }
 
 // Each calls itself through one kind of C function. `f(1)` starts it.
@@ -60,25 +46,25 @@ const char* const kNests[] = {
 
 }  // namespace
 
-TEST_CASE("calls nested through C functions without end are an error at their line") {
-  for (const char* nest : kNests) check_overflow(std::string(nest) + " f(1)");
-}
-
-TEST_CASE("so are they where the stack is small, or has no limit") {
-  for (const char* nest : kNests) check_overflow(std::string(nest) + " f(1)", "ulimit -s 512; ");
-  check_overflow(std::string(kNests[0]) + " f(1)", "ulimit -s unlimited; ");
-}
-
-TEST_CASE("a recipe that catches the overflow goes on") {
+TEST_CASE(
+    "calls nested through C functions without end can be caught, and are an error of a line") {
+  const auto check = [](const std::string& nest, const std::string& limits) {
+    const Outcome o = run_recipe("\n" + nest +
+                                     " for i = 1, 3 do assert(not pcall(f, 1)) end "
+                                     "assert(('abc'):gsub('.', string.upper) == 'ABC') "
+                                     "print 'went on' f(1)",
+                                 limits);
+    INFO(limits << nest << "\n" << o.text);
+    CHECK(o.exit == 1);
+    CHECK(o.text.find("went on\n") != std::string::npos);
+    CHECK(o.text.find("nest.lua:2: ") != std::string::npos);
+    CHECK(o.text.find("stack overflow") != std::string::npos);
+  };
   for (const char* nest : kNests) {
-    const Outcome o =
-        run_recipe(std::string(nest) +
-                   " for i = 1, 3 do assert(not pcall(f, 1)) end "
-                   "assert(('abc'):gsub('.', string.upper) == 'ABC') print 'went on'");
-    INFO(nest << "\n" << o.text);
-    CHECK(o.exit == 0);
-    CHECK(o.text.find("went on") != std::string::npos);
+    check(nest, "");
+    check(nest, "ulimit -s 512; ");
   }
+  check(kNests[0], "ulimit -s unlimited; ");
 }
 
 TEST_CASE("nested calls that fit are no error") {
@@ -138,15 +124,14 @@ TEST_CASE("functions that the engine calls are held to the stack of their thread
       {"case", "return moe.experiment { name = 'x', over = { n = { 1 } }, case = f }", 1},
   };
   for (const auto& hook : hooks) {
-    for (const char* nest : {kNests[0], "local function f() coroutine.wrap(f)() end"}) {
-      for (const char* limits : {"", kSmallStack}) {
-        const Outcome o = run_recipe(
-            "local moe = require 'moe'\n" + std::string(nest) + "\n" + hook.code, limits);
-        INFO(hook.what << limits << nest << "\n" << o.text);
-        CHECK(o.exit == hook.exit);
-        CHECK(o.text.find("nest.lua:2: ") != std::string::npos);
-        CHECK(o.text.find("stack overflow") != std::string::npos);
-      }
+    for (const auto& [nest, limits] :
+         {std::pair(kNests[0], kSmallStack), {"local function f() coroutine.wrap(f)() end", ""}}) {
+      const Outcome o =
+          run_recipe("local moe = require 'moe'\n" + std::string(nest) + "\n" + hook.code, limits);
+      INFO(hook.what << limits << nest << "\n" << o.text);
+      CHECK(o.exit == hook.exit);
+      CHECK(o.text.find("nest.lua:2: ") != std::string::npos);
+      CHECK(o.text.find("stack overflow") != std::string::npos);
     }
   }
 }

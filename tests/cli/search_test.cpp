@@ -1,14 +1,12 @@
 // moe.search in the real program.
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "tests/base/folder.h"
 #include "tests/cli/program.h"
 
 namespace moe::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
@@ -20,16 +18,9 @@ local cluster = moe.cluster.p3dn { nodes = 2 }
 )";
 
 /// A folder with a recipe, and the program run on it.
-class Recipe {
+class Recipe : public Folder {
  public:
-  explicit Recipe(const std::string& text) {
-    std::string name = (fs::temp_directory_path() / "moe-search-XXXXXX").string();
-    folder_ = mkdtemp(name.data());
-    std::ofstream(folder_ / "recipe.lua") << kHead + text;
-  }
-  ~Recipe() { fs::remove_all(folder_); }
-  Recipe(const Recipe&) = delete;
-  Recipe& operator=(const Recipe&) = delete;
+  explicit Recipe(const std::string& text) { write("recipe.lua", kHead + text); }
 
   Outcome run(const std::string& file = "recipe.lua", const std::string& out = "out") const {
     return command("run " + file + " --cache c.sqlite --out " + out);
@@ -37,16 +28,12 @@ class Recipe {
   Outcome check() const { return command("check recipe.lua"); }
   /// The program with these arguments, in the folder.
   Outcome command(const std::string& arguments) const {
-    return test::run("cd " + folder_.string() +
+    return test::run("cd " + path() +
                      "; exec timeout " MOE_PROGRAM_TIMEOUT " " MOEBENCH_BINARY " " + arguments);
   }
   json results(const std::string& out = "out") const {
-    std::ifstream in(folder_ / out / "results.json");
-    return json::parse(in);
+    return json::parse(text(out + "/results.json"));
   }
-
- private:
-  fs::path folder_;
 };
 
 TEST_CASE("a search finds the best mix of a small space, and its recipe gives the same time") {

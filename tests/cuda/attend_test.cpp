@@ -66,6 +66,7 @@ Attend latent() {
 
 TEST_CASE("attention of every form agrees with the reference on a device") {
   for (uint64_t number = 0; number < 24; ++number) agree_on_device(random_attend(number, 75, 70));
+  for (const int64_t columns : {1, 64, 80, 128}) agree_on_device({apart({1, 45, 1, columns})});
   agree_on_device(latent());
 }
 
@@ -74,21 +75,23 @@ TEST_CASE("attention of every form in bfloat16 agrees with the reference on a de
   agree_mixed(latent());
 }
 
-TEST_CASE("attention in a window looks at no other key on a device, not even at a NaN") {
+TEST_CASE("attention looks at no key before its window or after it on a device, not even a NaN") {
   Attend a = {{1, 90, 2, 8}};
   a.s.window = 21;
   a.s = apart(a.s);
   auto in = random_operands(a);
   const auto clean = attend(device_table(), a, in);
   for (int64_t i = 0; i < 40 * 16; ++i) in.k[static_cast<size_t>(i)] = NAN;
-  std::copy_n(in.k.begin(), 40 * 16, in.v.begin());
+  std::fill(in.k.begin() + 80 * 16, in.k.end(), NAN);
+  std::copy(in.k.begin(), in.k.begin() + 40 * 16, in.v.begin());
+  std::copy(in.k.begin() + 80 * 16, in.k.end(), in.v.begin() + 80 * 16);
   const auto with_nan = attend(device_table(), a, in);
-  const auto same_from = [](const auto& one, const auto& other, int64_t row) {
-    return std::equal(one.begin() + row * 16, one.end(), other.begin() + row * 16);
+  const auto same = [](const auto& one, const auto& other) {
+    return std::equal(one.begin() + 60 * 16, one.begin() + 80 * 16, other.begin() + 60 * 16);
   };
-  CHECK(same_from(with_nan.ctx, clean.ctx, 60));
-  CHECK(same_from(with_nan.dq, clean.dq, 60));
-  CHECK(std::isnan(with_nan.ctx[59 * 16]));
+  CHECK(same(with_nan.ctx, clean.ctx));
+  CHECK(same(with_nan.dq, clean.dq));
+  for (const size_t row : {59, 80}) CHECK(std::isnan(with_nan.ctx[row * 16]));
 }
 
 TEST_CASE("a sink that is far above all scores leaves a context of 0 on a device") {
@@ -100,4 +103,9 @@ TEST_CASE("a sink that is far above all scores leaves a context of 0 on a device
   const auto want = attend(device_table(), without, in);
   for (size_t i = 0; i < got.ctx.size(); ++i)
     CHECK(got.ctx[i] == (i / 16 % 2 == 0 ? 0 : want.ctx[i]));
+}
+
+TEST_CASE("attention with heads that are too wide is refused with their size") {
+  device_table().attention(nullptr, nullptr, {}, {1, 4, 1, 193}, nullptr, nullptr);
+  CHECK(device_error() == "cuda: attention got heads of 193 columns; at most 192 are possible");
 }

@@ -137,33 +137,6 @@ TEST_CASE("an event without a time has none") {
   device().end_event(to);
 }
 
-TEST_CASE("a recording of several streams runs at its replays and not before") {
-  Fixture f;
-  const Event forked = device().make_event(false), joined = device().make_event(false);
-  f.set(f.a, 1);
-  f.set(f.b, 0);
-  device().begin_recording(f.main);
-  device().kernels->add(f.b, f.b, f.a, 1, f.main);
-  device().record(forked, f.main);
-  device().wait(f.side, forked);
-  const float one = 1;
-  device().kernels->gemm(false, false, 1, 1, 1, 1, f.a, 1, f.a, 1, one, f.b, 1, f.side);
-  device().copy(f.a, f.b, 4, f.side);
-  device().record(joined, f.side);
-  device().wait(f.main, joined);
-  const Recording recording = device().end_recording(f.main);
-  REQUIRE(error() == "");
-  CHECK((*f.a == 1 && *f.b == 0));
-  // b = b + a; b = b + a^2; a = b.
-  device().replay(recording, f.main);
-  CHECK((*f.a == 2 && *f.b == 2));
-  device().replay(recording, f.main);
-  CHECK((*f.a == 8 && *f.b == 8));
-  device().release_recording(recording);
-  device().end_event(forked);
-  device().end_event(joined);
-}
-
 TEST_CASE("a recording whose streams do not come together is refused and leaves nothing") {
   Fixture f;
   const Event forked = device().make_event(false);

@@ -1,26 +1,41 @@
-// Routing on the device against the CPU's gates, emulated on the host, never run on a GPU.
-#include "kernels/cuda/routing.h"
+// Routing on the device against engine/routing, which routes on the CPU.
+#include <cmath>
+#include <limits>
+
 #include "engine/routing/gate.h"
 #include "engine/routing/primitives.h"
-#include "kernels/cuda/device_functions.h"
-#include "tests/cuda/emulation/emulated.h"
+#include "tests/cuda/on_device.h"
+#include "tests/gpu/gpu.h"
 
 using namespace moe;
 using namespace moe::test;
 using kernels::WeightRule;
-using kernels::cuda::DeviceMaps;
-using kernels::cuda::RouteShape;
 
 namespace {
 
 using Ints = std::vector<int32_t>;
+using Floats = std::vector<float>;
 
+struct Shape {
+  int64_t tokens, experts, k, capacity;
+};
+
+/// Scores that choose and probabilities that weigh, [tokens, experts]; used [experts] or empty.
+struct Input {
+  Shape shape;
+  Floats scores = {}, probabilities = {};
+  Ints used = {};
+  WeightRule rule = WeightRule::kProb;
+  int64_t first_token = 0;
+  bool part = false;
+};
+
+/// All maps of one routing. slot_choice holds what earlier parts left there.
 struct Routed {
-  explicit Routed(RouteShape s)
-      : shape(s),
-        expert(static_cast<size_t>(s.tokens * s.k), -7),
+  explicit Routed(Shape s)
+      : expert(static_cast<size_t>(s.tokens * s.k), -7),
         choice_slot(expert.size(), -7),
-        slot_choice(static_cast<size_t>(s.experts * s.capacity), -7),
+        slot_choice(static_cast<size_t>(s.experts * s.capacity), -1),
         counts(static_cast<size_t>(s.experts), -7),
         weight(expert.size(), -7) {}
   bool operator==(const Routed& o) const {
@@ -30,225 +45,193 @@ struct Routed {
            std::equal(weight.begin(), weight.end(), o.weight.begin(), o.weight.end(), same);
   }
 
-  RouteShape shape;
   Ints expert, choice_slot, slot_choice, counts;
-  std::vector<float> weight;
+  Floats weight;
 };
 
-Routed on_cpu(RouteShape s, const std::vector<float>& scores, const Ints& used, WeightRule rule) {
-  Routed r(s);
-  const RoutingMaps maps = {.tokens = s.tokens,
-                            .experts = s.experts,
-                            .columns = s.k,
-                            .capacity = s.capacity,
+Routed on_cpu(const Input& in, const Ints& slot_choice = {}) {
+  Routed r(in.shape);
+  if (in.part) r.slot_choice = slot_choice;
+  const RoutingMaps maps = {.tokens = in.shape.tokens,
+                            .experts = in.shape.experts,
+                            .columns = in.shape.k,
+                            .capacity = in.shape.capacity,
                             .expert = r.expert.data(),
                             .choice_slot = r.choice_slot.data(),
                             .slot_choice = r.slot_choice.data(),
-                            .counts = r.counts.data()};
-  RoutingBuilder builder(maps, used);
-  builder.fill(topk_rows(ScoreMatrix(scores, s.experts), s.k), s.k);
+                            .counts = r.counts.data(),
+                            .first_token = in.first_token,
+                            .part = in.part};
+  RoutingBuilder builder(maps, in.used);
+  builder.fill(topk_rows(ScoreMatrix(in.scores, in.shape.experts), in.shape.k), in.shape.k);
   builder.order_by_token();
-  gate_weights<float>(r.weight.data(), scores.data(), maps, rule);
+  gate_weights<float>(r.weight.data(), in.probabilities.data(), maps, in.rule);
   return r;
 }
 
-Routed on_device(RouteShape s, const std::vector<float>& scores, const Ints& used, WeightRule rule,
-                 uint64_t order) {
-  emulation::set_order(order);
-  Routed r(s);
-  const DeviceMaps maps = {r.expert.data(), r.choice_slot.data(), r.slot_choice.data(),
-                           r.counts.data()};
-  std::vector<char> work(static_cast<size_t>(kernels::cuda::route_work_bytes(s)));
-  kernels::cuda::top_k(r.expert.data(), scores.data(), s, nullptr);
-  kernels::cuda::route(maps, used.empty() ? nullptr : used.data(), s, work.data(), nullptr);
-  kernels::cuda::route_weights(r.weight.data(), scores.data(), maps, rule, s, nullptr);
-  REQUIRE(kernels::cuda::take_error() == "");
+Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {}) {
+  begin_run(run);
+  const auto [tokens, experts, k, capacity] = in.shape;
+  Routed r(in.shape);
+  if (in.part) r.slot_choice = slot_choice;
+  const DeviceArray<float> scores(gpu(), in.scores), probabilities(gpu(), in.probabilities);
+  const DeviceArray<int32_t> used(gpu(), in.used), expert(gpu(), r.expert),
+      choice_slot(gpu(), r.choice_slot), slot_choice_there(gpu(), r.slot_choice),
+      counts(gpu(), r.counts);
+  const DeviceArray<float> weight(gpu(), r.weight);
+  const DeviceArray<char> work(gpu(), gpu().top_k_work_bytes(tokens, experts, k));
+  const OwnStream stream;
+  gpu().fill(work.data(), 0xff, work.size(), stream);
+  gpu().route_top_k({.tokens = tokens,
+                     .experts = experts,
+                     .k = k,
+                     .capacity = capacity,
+                     .scores = scores.data(),
+                     .probabilities = probabilities.data(),
+                     .used_before = in.used.empty() ? nullptr : used.data(),
+                     .expert = expert.data(),
+                     .choice_slot = choice_slot.data(),
+                     .slot_choice = slot_choice_there.data(),
+                     .counts = counts.data(),
+                     .weight = weight.data(),
+                     .rule = in.rule,
+                     .first_token = in.first_token,
+                     .part = in.part,
+                     .work = work.data()},
+                    stream);
+  stream.finish();
+  r.expert = expert.read();
+  r.choice_slot = choice_slot.read();
+  r.slot_choice = slot_choice_there.read();
+  r.counts = counts.read();
+  r.weight = weight.read();
   return r;
 }
 
-void same_as_cpu(RouteShape s, const std::vector<float>& scores, const Ints& used = {}) {
+Floats positive(int64_t n, uint64_t stream) {
+  Floats v = random_values<float>(n, stream);
+  for (float& x : v) x = std::abs(x);
+  return v;
+}
+
+/// With every rule, in two orders of threads.
+void same_as_cpu(Shape s, const Floats& scores, const Ints& used = {}) {
   INFO(s.tokens << " tokens, " << s.experts << " experts, k " << s.k << ", capacity "
                 << s.capacity);
-  uint64_t order = 0;
-  for (const WeightRule rule : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne})
-    REQUIRE(on_device(s, scores, used, rule, order++) == on_cpu(s, scores, used, rule));
+  uint64_t run = 0;
+  for (const WeightRule rule : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne}) {
+    const Input in = {s, scores, positive(s.tokens * s.experts, 2), used, rule};
+    const Routed want = on_cpu(in);
+    REQUIRE(on_device(in, run++) == want);
+    REQUIRE(on_device(in, run) == want);
+  }
 }
 
 /// Tokens that do not fill a block or a warp, more than one chunk, more experts than lanes.
-const std::vector<RouteShape> kRoutes = {{1, 1, 1, 1},    {5, 3, 2, 2},     {33, 4, 4, 9},
-                                         {300, 7, 2, 40}, {513, 40, 3, 30}, {70, 300, 8, 2},
-                                         {64, 8, 1, 0},   {256, 16, 1, 300}};
+const std::vector<Shape> kRoutes = {{1, 1, 1, 1},    {5, 3, 2, 2},     {33, 4, 4, 9},
+                                    {300, 7, 2, 40}, {513, 40, 3, 30}, {70, 300, 8, 2},
+                                    {64, 8, 1, 0},   {256, 16, 1, 300}};
 
 }  // namespace
 
-TEST_CASE("emulated on the host: routing gives the CPU's maps, drops and weights") {
-  for (const RouteShape s : kRoutes) {
-    auto scores = random_values<float>(s.tokens * s.experts, 1);
-    for (float& p : scores) p = std::abs(p);
+TEST_CASE("routing on the device gives the CPU's maps, drops and weights") {
+  for (const Shape s : kRoutes) same_as_cpu(s, positive(s.tokens * s.experts, 1));
+}
+
+TEST_CASE("routing on the device gives ties to the lower expert") {
+  for (const Shape s : kRoutes) {
+    Floats scores = positive(s.tokens * s.experts, 3);
+    for (float& p : scores) p = std::floor(p * 3) / 4;  // 0, 0.25 or 0.5
+    for (size_t i = 0; i < scores.size(); i += 5) scores[i] = -0.0F;
     same_as_cpu(s, scores);
+    same_as_cpu(s, Floats(scores.size(), 0.5F));  // all tokens on the first experts
   }
 }
 
-TEST_CASE("emulated on the host: ties go to the lower expert") {
-  for (const RouteShape s : kRoutes) {
-    auto scores = random_values<float>(s.tokens * s.experts, 2);
-    for (float& p : scores) p = std::floor(std::abs(p) * 3) / 4;  // 0, 0.25 or 0.5
-    for (int64_t i = 0; i < s.tokens * s.experts; i += 5) scores[i] = -0.0f;
-    same_as_cpu(s, scores);
-    same_as_cpu(s, std::vector<float>(scores.size(), 0.5f));  // all tokens on the first experts
-  }
-}
-
-TEST_CASE("emulated on the host: infinite scores are ranked as the CPU ranks them") {
-  const RouteShape s = {40, 9, 3, 6};
-  auto scores = random_values<float>(s.tokens * s.experts, 3);
+TEST_CASE("routing on the device ranks infinite scores as the CPU does") {
+  const Shape s = {40, 9, 3, 6};
+  Floats scores = random_values<float>(s.tokens * s.experts, 3);
   for (size_t i = 0; i < scores.size(); i += 4) scores[i] = i % 8 ? INFINITY : -INFINITY;
-  for (uint64_t order = 0; order < kRuns; ++order)
-    REQUIRE(on_device(s, scores, {}, WeightRule::kOne, order) ==
-            on_cpu(s, scores, {}, WeightRule::kOne));
+  same_as_cpu(s, scores);
   // -infinity for all experts would mean that a token can choose none, which only the host knows.
-  const std::vector<float> lowest(scores.size(), std::numeric_limits<float>::lowest());
-  REQUIRE(on_device(s, lowest, {}, WeightRule::kOne, 2) == on_cpu(s, lowest, {}, WeightRule::kOne));
-  const std::vector<float> highest(scores.size(), INFINITY);
-  REQUIRE(on_device(s, highest, {}, WeightRule::kOne, 2) ==
-          on_cpu(s, highest, {}, WeightRule::kOne));
+  for (const float all : {std::numeric_limits<float>::lowest(), INFINITY}) {
+    same_as_cpu(s, Floats(scores.size(), all));
+  }
 }
 
-TEST_CASE("emulated on the host: places begin where earlier parts of the batch ended") {
-  const RouteShape s = {90, 6, 2, 20};
-  auto scores = random_values<float>(s.tokens * s.experts, 4);
-  for (float& p : scores) p = std::abs(p);
-  same_as_cpu(s, scores, {0, 5, 19, 20, 7, 1});
+TEST_CASE("routing on the device begins at the places that earlier parts left") {
+  same_as_cpu({90, 6, 2, 20}, positive(90 * 6, 1), {0, 5, 19, 20, 7, 1});
 }
 
-TEST_CASE("emulated on the host: a token whose scores hold a NaN is marked and gets no place") {
-  const RouteShape s = {50, 70, 2, 50};
-  auto scores = random_values<float>(s.tokens * s.experts, 5);
-  scores[17 * 70 + 64] = NAN;
-  const Routed r = on_device(s, scores, {}, WeightRule::kProb, 0);
-  for (int64_t choice = 0; choice < 100; ++choice) {
+TEST_CASE("a token whose scores hold a NaN is marked on the device and gets no place") {
+  Input in = {{50, 70, 2, 50}, positive(50 * 70, 7), positive(50 * 70, 8)};
+  in.scores[17 * 70 + 64] = NAN;
+  const Routed r = on_device(in, 0);
+  for (size_t choice = 0; choice < 100; ++choice) {
     const bool marked = choice / 2 == 17;
     CHECK((r.expert[choice] == kernels::kNanScores) == marked);
     CHECK((r.choice_slot[choice] == -1) == marked);
   }
 }
 
-TEST_CASE("routing to more experts than it has room for is refused") {
-  kernels::cuda::route({}, nullptr, {1, 1025, 1, 1}, nullptr, nullptr);
-  CHECK(kernels::cuda::take_error().find("at most 1024 experts") != std::string::npos);
-}
-
-namespace {
-
-/// A batch that both sides route in parts, each part's maps into arrays of the whole batch.
-struct Batch {
-  Batch(RouteShape s, uint64_t seed)
-      : shape(s),
-        probabilities(random_values<float>(s.tokens * s.experts, seed)),
-        cpu(s),
-        device(s),
-        used_cpu(static_cast<size_t>(s.experts)),
-        used_device(used_cpu) {
-    // Coarse, so that scores tie; the bias changes who is chosen, not the weights.
-    for (float& p : probabilities) p = std::floor(std::abs(p) * 50) / 64;
-    scores = probabilities;
-    const auto bias = random_values<float>(s.experts, seed + 1, 0.5);
-    for (size_t i = 0; i < scores.size(); ++i)
-      scores[i] += bias[i % static_cast<size_t>(s.experts)];
-  }
-
-  void route_on_cpu(int64_t first, int64_t tokens, WeightRule rule) {
-    const int64_t at = first * shape.k;
-    Ints counts(used_cpu.size());
-    const RoutingMaps maps = {.tokens = tokens,
-                              .experts = shape.experts,
-                              .columns = shape.k,
-                              .capacity = shape.capacity,
-                              .expert = cpu.expert.data() + at,
-                              .choice_slot = cpu.choice_slot.data() + at,
-                              .slot_choice = cpu.slot_choice.data(),
-                              .counts = counts.data(),
-                              .first_token = first,
-                              .part = true};
-    RoutingBuilder builder(maps, used_cpu);
-    const std::span<const float> rows(scores.data() + first * shape.experts,
-                                      static_cast<size_t>(tokens * shape.experts));
-    builder.fill(topk_rows(ScoreMatrix(rows, shape.experts), shape.k), shape.k);
-    builder.order_by_token();
-    gate_weights<float>(cpu.weight.data() + at, probabilities.data() + first * shape.experts, maps,
-                        rule);
-    used_cpu = cpu.counts = counts;
-  }
-
-  void route_on_device(int64_t first, int64_t tokens, WeightRule rule) {
-    const int64_t at = first * shape.k;
-    Ints counts(used_device.size());
-    std::vector<char> work(
-        static_cast<size_t>(kernels::cuda::top_k_work_bytes(tokens, shape.experts, shape.k)));
-    const kernels::TopKRouting routing = {
-        .tokens = tokens,
-        .experts = shape.experts,
-        .k = shape.k,
-        .capacity = shape.capacity,
-        .scores = scores.data() + first * shape.experts,
-        .probabilities = probabilities.data() + first * shape.experts,
-        .used_before = first == 0 ? nullptr : used_device.data(),
-        .expert = device.expert.data() + at,
-        .choice_slot = device.choice_slot.data() + at,
-        .slot_choice = device.slot_choice.data(),
-        .counts = counts.data(),
-        .weight = device.weight.data() + at,
-        .rule = rule,
-        .first_token = first,
-        .part = true,
-        .work = work.data()};
-    kernels::cuda::route_top_k(routing, nullptr);
-    REQUIRE(kernels::cuda::take_error() == "");
-    used_device = device.counts = counts;
-  }
-
-  RouteShape shape;
-  std::vector<float> scores, probabilities;
-  Routed cpu, device;  // -7 where no part has written
-  Ints used_cpu, used_device;
-};
-
-}  // namespace
-
-TEST_CASE("emulated on the host: parts of a batch take the CPU's places and leave the others") {
+TEST_CASE("parts of a batch on the device take the CPU's places and leave the others") {
   Rng rng(3);
   for (uint64_t round = 0; round < 60; ++round) {
-    emulation::set_order(round);
     const int64_t k = 1 + static_cast<int64_t>(round % 2), experts = k + rng.below(12);
     const int64_t tokens = 1 + rng.below(400);
     // Capacity that binds, by a little or for most; none at all; and room for every token.
     const std::vector<int64_t> capacities = {tokens * k / experts, 1 + tokens / 10, 0, tokens};
-    const RouteShape shape = {tokens, experts, k, capacities[round / 2 % 4]};
+    const Shape shape = {tokens, experts, k, capacities[round / 2 % 4]};
     INFO(tokens << " tokens, " << experts << " experts, k " << k << ", capacity "
                 << shape.capacity);
-    Batch batch(shape, round);
-    const auto rule = static_cast<WeightRule>(round % 3);
-    for (int64_t first = 0; first < tokens;) {
-      const int64_t here = std::min(tokens - first, 1 + rng.below(150));
-      batch.route_on_cpu(first, here, rule);
-      batch.route_on_device(first, here, rule);
-      REQUIRE(batch.device == batch.cpu);
-      first += here;
+    // Coarse, so that scores tie; the bias changes who is chosen, not the weights.
+    Input all = {shape, {}, positive(tokens * experts, round)};
+    for (float& p : all.probabilities) p = std::floor(p * 50) / 64;
+    all.scores = all.probabilities;
+    const Floats bias = random_values<float>(experts, round + 1, 0.5);
+    for (size_t i = 0; i < all.scores.size(); ++i) {
+      all.scores[i] += bias[i % static_cast<size_t>(experts)];
+    }
+    Input in = {shape};
+    in.used.assign(static_cast<size_t>(experts), 0);
+    in.rule = static_cast<WeightRule>(round % 3);
+    in.part = true;
+    Ints slots(static_cast<size_t>(experts * shape.capacity), -1), choices;
+    for (int64_t here; in.first_token < tokens; in.first_token += here) {
+      here = std::min(tokens - in.first_token, 1 + rng.below(150));
+      in.shape.tokens = here;
+      const auto rows = [&](const Floats& of) {
+        const auto from = of.begin() + in.first_token * experts;
+        return Floats(from, from + here * experts);
+      };
+      in.scores = rows(all.scores), in.probabilities = rows(all.probabilities);
+      const Routed want = on_cpu(in, slots);
+      REQUIRE(on_device(in, round, slots) == want);
+      in.used = want.counts, slots = want.slot_choice;
+      choices.insert(choices.end(), want.choice_slot.begin(), want.choice_slot.end());
     }
     if (k > 1) continue;
     // First choices come in token order, so the parts make the whole batch's routing.
-    std::replace(batch.device.slot_choice.begin(), batch.device.slot_choice.end(), -7, -1);
-    const Routed whole = on_cpu(shape, batch.scores, {}, rule);
-    REQUIRE(batch.device.slot_choice == whole.slot_choice);
-    REQUIRE(batch.device.choice_slot == whole.choice_slot);
-    REQUIRE(batch.device.counts == whole.counts);
+    const Routed whole = on_cpu(all);
+    REQUIRE((slots == whole.slot_choice && choices == whole.choice_slot));
+    REQUIRE(in.used == whole.counts);
   }
 }
 
-TEST_CASE("a part whose choices have no int32 number, and more choices than experts, are refused") {
-  kernels::cuda::route({.first_token = int64_t{1} << 30}, nullptr, {1, 2, 2, 1}, nullptr, nullptr);
-  CHECK(kernels::cuda::take_error().find("2^31 - 1 choices") != std::string::npos);
-  kernels::cuda::top_k(nullptr, nullptr, {1, 2, 3, 1}, nullptr);
-  CHECK(kernels::cuda::take_error() ==
-        "cuda: top_k got k = 3 choices per token; at most the number of experts, 2, is allowed");
+TEST_CASE("more experts or choices than routing on the device has room for are refused") {
+  const auto refused = [](Input in, const std::string& why) {
+    in.scores = in.probabilities = positive(in.shape.tokens * in.shape.experts, 1);
+    CHECK_THROWS_WITH(on_device(in, 0, Ints(2, -1)), Catch::Contains(why));
+  };
+  refused({.shape = {1, 1025, 1, 1}}, "at most 1024 experts");
+  refused({.shape = {1, 2, 2, 1}, .first_token = int64_t{1} << 30, .part = true},
+          "2^31 - 1 choices");
+  refused({.shape = {1, 2, 3, 1}},
+          "cuda: top_k got k = 3 choices per token; at most the number of experts, 2, is allowed");
+}
+
+TEST_CASE("routing on the device agrees at the size of a training step", "[large]") {
+  for (const Shape s : {Shape{16384, 64, 1, 320}, {16384, 64, 2, 640}, {8192, 8, 1, 1280}}) {
+    same_as_cpu(s, positive(s.tokens * s.experts, 1));
+  }
 }

@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/exec/checkpoint.h"
+#include "tests/base/folder.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -15,29 +16,13 @@ namespace {
 using Catch::Contains;
 namespace fs = std::filesystem;
 
-/// A folder of its own for each test case, removed at the end.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_(fs::temp_directory_path() / ("moebench_test_" + name)) {
-    fs::remove_all(path_);
-    fs::create_directory(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
-
 std::shared_ptr<const Plan> small_plan(int64_t num_ranks, Precision precision = Precision::kF32) {
   return plan_of(spec_of(small_model("switch", 4 / num_ranks), num_ranks, precision));
 }
 
 std::string written(const Folder& folder, const Plan& plan, int64_t steps) {
   RunOptions options = options_of(plan, steps);
-  options.train.checkpoints.write_to = folder.file("run.ckpt");
+  options.train.checkpoints.write_to = folder.path("run.ckpt");
   run_cpu(plan, options);
   return options.train.checkpoints.write_to;
 }
@@ -50,7 +35,7 @@ RunResult resumed(const std::string& file, const Plan& plan, int64_t steps) {
 
 TEST_CASE("three steps and three resumed ones are the bits of six") {
   for (const Precision precision : {Precision::kF32, Precision::kF64}) {
-    const Folder folder("halves");
+    const Folder folder;
     const auto plan = small_plan(2, precision);
     const RunResult whole = run_cpu(*plan, options_of(*plan, 6));
     const RunResult rest = resumed(written(folder, *plan, 3), *plan, 3);
@@ -61,7 +46,7 @@ TEST_CASE("three steps and three resumed ones are the bits of six") {
 }
 
 TEST_CASE("a checkpoint of two ranks goes on with four and with one") {
-  const Folder folder("ranks");
+  const Folder folder;
   const auto two = small_plan(2, Precision::kF64);
   const std::string file = written(folder, *two, 2);
   const uint64_t digest = run_cpu(*two, options_of(*two, 2)).digest;
@@ -73,10 +58,10 @@ TEST_CASE("a checkpoint of two ranks goes on with four and with one") {
 }
 
 TEST_CASE("checkpoint_every leaves the last complete multiple when a later step fails") {
-  const Folder folder("every");
+  const Folder folder;
   const auto plan = small_plan(2);
   RunOptions options = options_of(*plan, 9);
-  options.train.checkpoints.write_to = folder.file("run.ckpt");
+  options.train.checkpoints.write_to = folder.path("run.ckpt");
   options.train.checkpoints.every_steps = 2;
   options.on_step = [](int64_t step, double) {
     if (step == 4) throw run_error("power cut");
@@ -88,7 +73,7 @@ TEST_CASE("checkpoint_every leaves the last complete multiple when a later step 
 }
 
 TEST_CASE("parameters of a deeper model are not those of this one, states of an optimizer are") {
-  const Folder folder("deeper");
+  const Folder folder;
   const auto plan = small_plan(2);
   const PersistentTensors all = persistent_tensors(*plan);
   RankBuffers a(*plan, 4), b(*plan, 4);
@@ -104,7 +89,7 @@ TEST_CASE("parameters of a deeper model are not those of this one, states of an 
 }
 
 TEST_CASE("nothing but the checkpoint is left in its folder") {
-  const Folder folder("only");
+  const Folder folder;
   written(folder, *small_plan(1), 1);
   CHECK(std::distance(fs::directory_iterator(folder.path()), fs::directory_iterator()) == 1);
 }
@@ -135,12 +120,12 @@ void flip_byte(const std::string& file, std::streamoff at) {
 }
 
 TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") {
-  const Folder folder("flipped");
+  const Folder folder;
   const std::string good = written(folder, *small_plan(2), 1);
   const auto size = static_cast<std::streamoff>(fs::file_size(good));
   const auto check = [&](std::streamoff at, const std::string& why) {
     INFO("byte " << at << " of " << size);
-    const std::string file = folder.file("flipped.ckpt");
+    const std::string file = folder.path("flipped.ckpt");
     fs::copy_file(good, file, fs::copy_options::overwrite_existing);
     flip_byte(file, at);
     check_refused(file, why);
@@ -153,9 +138,9 @@ TEST_CASE("a checkpoint with one changed byte is refused wherever the byte is") 
 }
 
 TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
-  const Folder folder("cut");
+  const Folder folder;
   const std::string good = written(folder, *small_plan(2), 1);
-  const std::string file = folder.file("cut.ckpt");
+  const std::string file = folder.path("cut.ckpt");
   const auto copy = [&] {
     fs::copy_file(good, file, fs::copy_options::overwrite_existing);
     return fs::file_size(file);
@@ -178,7 +163,7 @@ TEST_CASE("a checkpoint that is cut off or goes on too long is refused") {
 }
 
 TEST_CASE("a checkpoint of another model or precision is refused and says what differs") {
-  const Folder folder("model");
+  const Folder folder;
   Gpt2 other = small_model("switch", 2);
   other.hidden = 32;
   check_refused(written(folder, *plan_of(spec_of(other, 2)), 1),
@@ -188,7 +173,7 @@ TEST_CASE("a checkpoint of another model or precision is refused and says what d
 }
 
 TEST_CASE("a checkpoint of another gate, batch or source of tokens is refused with both") {
-  const Folder folder("facts");
+  const Folder folder;
   const std::string file = written(folder, *small_plan(2), 1);
   check_refused(written(folder, *plan_of(spec_of(small_model("hash", 2), 2)), 1),
                 "model.gate 'hash, k = 1' in the file, model.gate 'switch, k = 1' in this run; "
@@ -205,8 +190,8 @@ TEST_CASE("a checkpoint of another gate, batch or source of tokens is refused wi
 }
 
 TEST_CASE("a file of the format of before, or of other tensors, is refused and stays") {
-  const Folder folder("before");
-  const std::string file = folder.file("old.ckpt");
+  const Folder folder;
+  const std::string file = folder.path("old.ckpt");
   std::ofstream(file) << "MOEBENCH and so on";
   check_refused(file, "scripts/convert_checkpoint.py OLD LIKE NEW");
   const std::string header = safetensors_header({{"format", "pt"}}, {{"wte", "F32", {1}, 4}});
@@ -249,7 +234,7 @@ void check_untouched(const Folder& folder, const Plan& plan, const Crafted& craf
   for (const RankBuffers* rank : {&a, &b}) {
     std::fill(rank->persistent().begin(), rank->persistent().end(), std::byte{7});
   }
-  const std::string file = crafted.write(folder.file("crafted.ckpt"));
+  const std::string file = crafted.write(folder.path("crafted.ckpt"));
   try {
     if (only_parameters) {
       read_parameters(file, all, {&a, &b}, 4);
@@ -267,7 +252,7 @@ void check_untouched(const Folder& folder, const Plan& plan, const Crafted& craf
 }
 
 TEST_CASE("a checkpoint with a right checksum and wrong content is refused") {
-  const Folder folder("crafted");
+  const Folder folder;
   const auto plan = small_plan(2);
   const Crafted good(written(folder, *plan, 1));
   const auto check = [&](const std::function<void(Crafted&)>& change, const std::string& why,
@@ -303,7 +288,7 @@ TEST_CASE("a checkpoint with a right checksum and wrong content is refused") {
 }
 
 TEST_CASE("a placement that no run writes, or none, is refused") {
-  const Folder folder("placed");
+  const Folder folder;
   const auto plan = plan_with(spec_of(small_model("switch", 2), 2), {pass("eplb")});
   Crafted crafted(written(folder, *plan, 1));
   const int32_t owner = 77;

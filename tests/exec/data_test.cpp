@@ -1,12 +1,10 @@
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <fstream>
 #include <numeric>
 
 #include "engine/base/errors.h"
 #include "engine/exec/data.h"
+#include "tests/base/folder.h"
 #include "tests/model/gpt2.h"
 
 namespace moe {
@@ -14,23 +12,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
-
-/// A folder of its own, removed at the end.
-class TempFolder {
- public:
-  TempFolder() : path_(fs::temp_directory_path() / ("moe_data_" + std::to_string(getpid()))) {
-    fs::create_directories(path_);
-  }
-  ~TempFolder() { fs::remove_all(path_); }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name, std::ios::binary) << text;
-    return (path_ / name).string();
-  }
-  const fs::path& path() const { return path_; }
-
- private:
-  fs::path path_;
-};
+using test::Folder;
 
 std::string as_string(const std::vector<uint8_t>& bytes) {
   return {bytes.begin(), bytes.end()};
@@ -79,7 +61,7 @@ TEST_CASE("the reference tokens are the specification's, with any number of rank
 }
 
 TEST_CASE("a file is cut into nine tenths and the last tenth") {
-  const TempFolder folder;
+  const Folder folder;
   const std::string text = letters(1009);
   const TextCorpus corpus = read_text(folder.write("t.txt", text), 50);
   CHECK(as_string(corpus.train) == text.substr(0, 909));
@@ -87,25 +69,25 @@ TEST_CASE("a file is cut into nine tenths and the last tenth") {
 }
 
 TEST_CASE("a folder is read in the order of names, without links") {
-  const TempFolder folder;
+  const Folder folder;
   const std::string a = letters(300), b = std::string(300, 'B');
   folder.write("b.txt", b);
   folder.write("a.txt", a);
-  fs::create_symlink("a.txt", folder.path() / "c.txt");
-  fs::create_directory(folder.path() / "sub");
-  const TextCorpus corpus = read_text(folder.path().string(), 10);
+  fs::create_symlink("a.txt", folder.path("c.txt"));
+  fs::create_directory(folder.path("sub"));
+  const TextCorpus corpus = read_text(folder.path(), 10);
   CHECK(as_string(corpus.train) + as_string(corpus.held_out) == a + b);
 }
 
 TEST_CASE("unigram entropy is ln 4 for four bytes used equally") {
-  const TempFolder folder;
+  const Folder folder;
   std::string text;
   for (int i = 0; i < 100; ++i) text += "abcd";
   CHECK(read_text(folder.write("t", text), 8).unigram_entropy == Approx(std::log(4.0)));
 }
 
 TEST_CASE("text that is not UTF-8 is refused with the place of the first wrong byte") {
-  const TempFolder folder;
+  const Folder folder;
   const std::string good = letters(995) + "\u00e9\u20ac\U0001F600";  // 2, 3 and 4 bytes
   CHECK_NOTHROW(read_text(folder.write("good", good), 10));
   const auto [bad, offset] = GENERATE(table<std::string, int>({
@@ -126,8 +108,8 @@ TEST_CASE("text that is not UTF-8 is refused with the place of the first wrong b
 }
 
 TEST_CASE("a text that cannot serve is refused with its path") {
-  const TempFolder folder;
-  const std::string none = (folder.path() / "none").string();
+  const Folder folder;
+  const std::string none = folder.path("none");
   CHECK_THROWS_AS(read_text(none, 8), UserError);
   CHECK_THROWS_WITH(read_text(none, 8), Contains("the text '" + none + "' does not exist"));
   const std::string empty = folder.write("empty", "");
@@ -136,13 +118,13 @@ TEST_CASE("a text that cannot serve is refused with its path") {
   CHECK_THROWS_WITH(read_text(brief, 64),
                     Contains(brief) && Contains("64 bytes") && Contains("65"));
   CHECK_NOTHROW(read_text(folder.write("enough", letters(650)), 64));
-  fs::create_directory(folder.path() / "sub");
-  CHECK_THROWS_WITH(read_text((folder.path() / "sub").string(), 8), Contains("no regular file"));
+  fs::create_directory(folder.path("sub"));
+  CHECK_THROWS_WITH(read_text(folder.path("sub"), 8), Contains("no regular file"));
   CHECK_THROWS_WITH(read_text("/dev/null", 8), Contains("neither a file nor a folder"));
 }
 
 TEST_CASE("rows of a text are stretches of it, with the next byte as the target") {
-  const TempFolder folder;
+  const Folder folder;
   const std::string path = folder.write("t", letters(5000));
   const auto corpus = std::make_shared<const TextCorpus>(read_text(path, 32));
   const bool held_out = GENERATE(false, true);
@@ -160,7 +142,7 @@ TEST_CASE("rows of a text are stretches of it, with the next byte as the target"
 }
 
 TEST_CASE("the global batch of a text does not depend on the number of ranks") {
-  const TempFolder folder;
+  const Folder folder;
   const auto corpus =
       std::make_shared<const TextCorpus>(read_text(folder.write("t", letters(9000)), 16));
   const auto batch = [&](int64_t ranks, int64_t step, uint64_t seed) {
@@ -206,7 +188,7 @@ TEST_CASE("the default corpus can be read, or is the fallback") {
 }
 
 TEST_CASE("a run reads a text's two parts, or the reference's tokens, which hold nothing out") {
-  const TempFolder folder;
+  const Folder folder;
   const auto corpus =
       std::make_shared<const TextCorpus>(read_text(folder.write("t.txt", letters(400)), 8));
   test::Gpt2 model;

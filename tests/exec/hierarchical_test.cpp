@@ -39,11 +39,12 @@ TEST_CASE("in two steps a model trains to the bits of the plain all-to-all") {
                                                   {pass("capacity_pipeline", {{"degree", 2.0}})},
                                                   {pass("irregular_a2a")},
                                                   {pass("irregular_a2a"), pass("used_rows")}};
-  const auto precision = GENERATE(Precision::kF32, Precision::kF64);
+  auto precision = Precision::kF32;
   for (const Place& place : {Place{2, 2, 0, 4}, Place{2, 2, 0, 8}, Place{3, 2, 0, 6},
                              Place{2, 3, 0, 12}, Place{4, 2, 4, 4}}) {
     for (const std::vector<Stage>& stages : before) {
       CAPTURE(place.nodes, place.per_node, place.ep, place.experts, stages.size());
+      precision = precision == Precision::kF32 ? Precision::kF64 : Precision::kF32;
       const auto plain = plan_on(place, stages, precision);
       std::vector<Stage> more = stages;
       more.push_back(pass("hierarchical_a2a"));

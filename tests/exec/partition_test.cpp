@@ -30,23 +30,21 @@ struct Range {
 /// parts lie where the whole's rows lie: everything is equal to the last bit.
 void check_parts(const std::string& gate, const std::vector<Range>& ranges) {
   int64_t dropped = 0;
-  for (const int64_t ranks : {1, 2, 4}) {
-    for (const int64_t rows : {4, 5}) {
-      const PlanSpec spec = spec_of(small_model(gate, rows), ranks, Precision::kF64);
-      const auto whole = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
-      const RunResult expected = run_poisoned(*whole, 2, Precision::kF64);
-      dropped += all_dropped(expected);
-      for (const Range& range : ranges) {
-        for (const double parts : {1, 2, 3, 4}) {
-          CAPTURE(gate, ranks, rows, range.before, range.after, parts);
-          const auto plan = plan_with(spec, parts_of_range(parts, range.before, range.after));
-          const std::string first = range.before > 0 ? "b1.moe.gate.p" : "b1.moe.dispatch.p";
-          for (int p = 0; p < 5; ++p) {
-            REQUIRE(plan->graph.find_op(first + std::to_string(p)).valid() ==
-                    (parts > 1 && p < parts));
-          }
-          CHECK(same_run(expected, run_poisoned(*plan, 2, Precision::kF64)));
+  for (const auto& [ranks, rows] : {std::pair{1, 5}, {2, 4}, {4, 5}}) {
+    const PlanSpec spec = spec_of(small_model(gate, rows), ranks, Precision::kF64);
+    const auto whole = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
+    const RunResult expected = run_poisoned(*whole, 2, Precision::kF64);
+    dropped += all_dropped(expected);
+    for (const Range& range : ranges) {
+      for (const double parts : {1, 2, 3, 4}) {
+        CAPTURE(gate, ranks, rows, range.before, range.after, parts);
+        const auto plan = plan_with(spec, parts_of_range(parts, range.before, range.after));
+        const std::string first = range.before > 0 ? "b1.moe.gate.p" : "b1.moe.dispatch.p";
+        for (int p = 0; p < 5; ++p) {
+          REQUIRE(plan->graph.find_op(first + std::to_string(p)).valid() ==
+                  (parts > 1 && p < parts));
         }
+        CHECK(same_run(expected, run_poisoned(*plan, 2, Precision::kF64)));
       }
     }
   }
@@ -79,40 +77,6 @@ TEST_CASE("the parts of a gate are looked at for numbers that are not finite as 
   const std::vector<size_t> whole = floats_of({}, "b1.moe.gate");
   CHECK(whole == std::vector<size_t>{0, 1});
   CHECK(floats_of(parts_of_range(2, 1, 0), "b1.moe.gate.p1") == whole);
-}
-
-/// In float32 a GEMM may sum a row otherwise when fewer rows stand beside it. A token may then
-/// change its expert, but only one whose two best scores are nearly equal.
-TEST_CASE("in float32 a batch in parts differs by roundings, and routing only at tiny margins") {
-  const std::string gate = GENERATE("switch", "hash", "random");
-  int runs = 0, flips = 0;
-  for (const int64_t ranks : {1, 2, 4}) {
-    const Gpt2 model = reference_model(gate, ranks);
-    const PlanSpec spec = spec_of(model, ranks);
-    const auto plan = plan_with(spec, {pass("irregular_a2a"), pass("used_rows")});
-    const RunResult whole = run_poisoned(*plan, 2, Precision::kF32);
-    for (const double parts : {2, 3, 4}) {
-      if (parts > static_cast<double>(model.batch_per_device)) continue;
-      CAPTURE(gate, ranks, parts);
-      const auto cut = plan_with(spec, parts_of_range(parts, 6, 1));
-      const RunResult result = run_poisoned(*cut, 2, Precision::kF32);
-      ++runs;
-      bool flipped = false;
-      for (size_t step = 0; step < 2 && !flipped; ++step) {
-        CHECK(result.losses[step] == Approx(whole.losses[step]).epsilon(2e-6));
-        for (size_t layer = 0; layer < whole.moe[step].size() && !flipped; ++layer) {
-          const MoeStats &a = whole.moe[step][layer], &b = result.moe[step][layer];
-          flipped = a.checksum != b.checksum;
-          if (flipped) CHECK(std::min(a.min_margin, b.min_margin) < 1e-6);
-          if (!flipped) CHECK(a.dropped == b.dropped);
-        }
-      }
-      flips += flipped ? 1 : 0;
-    }
-  }
-  INFO(gate << ": " << flips << " of " << runs << " runs changed their routing");
-  CHECK(runs == 7);
-  CHECK(flips <= 1);
 }
 
 }  // namespace

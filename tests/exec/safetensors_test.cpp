@@ -1,14 +1,12 @@
 // Files in the safetensors format: what is written is read again, also in other layouts and by
 // several files, and files that are not in the format are refused.
-#include <unistd.h>
-
 #include <catch2/catch.hpp>
 #include <filesystem>
-#include <fstream>
 
 #include "engine/base/errors.h"
 #include "engine/exec/safetensors.h"
 #include "engine/ops/ops.h"
+#include "tests/base/folder.h"
 
 namespace moe::test {
 namespace {
@@ -19,14 +17,13 @@ namespace fs = std::filesystem;
 
 class File {
  public:
-  explicit File(const std::string& name)
-      : path_(fs::temp_directory_path() / fmt::format("moebench-{}-{}", getpid(), name)) {}
-  ~File() { fs::remove(path_); }
-  std::string path() const { return path_.string(); }
-  void write(const std::string& bytes) const { std::ofstream(path_, std::ios::binary) << bytes; }
+  explicit File(const std::string& name) : name_(name) {}
+  std::string path() const { return folder_.path(name_); }
+  void write(const std::string& bytes) const { folder_.write(name_, bytes); }
 
  private:
-  fs::path path_;
+  Folder folder_;
+  std::string name_;
 };
 
 /// A file with this header and content.

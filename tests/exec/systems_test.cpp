@@ -169,7 +169,8 @@ bool can_run(const Way& way, const System& system, const Training& training) {
   if (way.precision == Precision::kF64 && training.adamw) return false;  // it scales roundings up
   if (way.change == sharded) return training.ranks > 1;
   if (way.change != in_groups_of_two && way.change != in_groups_of_one) return true;
-  return !system.moves_experts && !system.among_all && training.ranks == 4;
+  const int64_t most = way.change == in_groups_of_two ? 2 : 1;  // ranks of a group
+  return !system.moves_experts && !system.among_all && training.ranks > most;
 }
 
 /// Packed rows that are cut in parts are added up in another order when they are rounded once.
@@ -211,9 +212,9 @@ void check_rounded(const RunResult& rounded, const RunResult& exact, double tole
   }
 }
 
-/// In double all ways, else every other one: the rest in the next training.
+/// In double all ways, else every third one: others in the next trainings.
 bool has_turn(size_t training, size_t system, size_t way) {
-  return ways()[way].precision == Precision::kF64 || (training + system + way) % 2 == 0;
+  return ways()[way].precision == Precision::kF64 || (training + system + way) % 3 == 0;
 }
 
 void check_ways(size_t t, size_t s, const Trained& plain) {

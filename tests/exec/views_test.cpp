@@ -10,11 +10,11 @@
 #include "engine/graph/joined.h"
 #include "engine/graph/text.h"
 #include "engine/graph/verify.h"
+#include "engine/ops/kernel_call.h"
 #include "engine/ops/ops.h"
 #include "engine/profile/operands.h"
 #include "engine/profile/profiler.h"
 #include "tests/exec/support.h"
-#include "tests/ops/interpreter.h"
 #include "tests/schedule/fixture.h"
 
 namespace moe::test {
@@ -195,78 +195,6 @@ TEST_CASE(
     CHECK(result.peak_bytes == plan->memory.peak_bytes());
   }
   CHECK(joined > 300);
-}
-
-TEST_CASE("a step in parts gives what the interpreter gives without any storage plan") {
-  const Gpt2 model = small_model("top2");
-  const PlanSpec spec = spec_of(model, 1, Precision::kF64);
-  for (uint64_t seed = 0; seed < 8; ++seed) {
-    const Graph graph = Parts(ragged_step_graph(spec), seed).take();
-    const auto plan = plan_of(spec, graph);
-    RunOptions options = options_of(*plan, 3);
-    options.test.poison = true;
-    const RunResult result = run_cpu(*plan, options);
-    Interpreter<double> interpreter(graph);
-    interpreter.rank.gate = &builtin_gate("top2");
-    const std::vector<ParamInfo> infos = parameters(model);
-    for (size_t p = 0; p < infos.size(); ++p) {
-      const TensorId t = interpreter.find(infos[p].name),
-                     v = interpreter.find(infos[p].name + ".v");
-      for (int64_t i = 0; i < interpreter.size(t); ++i) {
-        const double uniform = reference_init(static_cast<uint64_t>(i), p);
-        interpreter.real(t)[i] = infos[p].init == ParamInfo::Init::kUniform ? uniform
-                                 : infos[p].init == ParamInfo::Init::kOne   ? 1
-                                                                            : 0;
-        interpreter.real(v)[i] = 0;
-      }
-    }
-    for (int64_t s = 0; s < 3; ++s) {
-      options.data(s, 0, interpreter.index("ids"), interpreter.index("targets"));
-      interpreter.rank.step = s;
-      interpreter.run();
-      CHECK(interpreter.scalar(loss_of(graph)) == result.losses[static_cast<size_t>(s)]);
-    }
-  }
-}
-
-/// What the tensors of a step would need if none were reused.
-Bytes storage_bytes(const MemoryPlan& memory) {
-  Bytes bytes = 0;
-  for (const Buffer& buffer : memory.buffers) {
-    if (!buffer.persistent && !buffer.alias_of.valid() && buffer.joined < 0) bytes += buffer.bytes;
-  }
-  for (const JoinedBlock& block : memory.joined) bytes += block.persistent ? 0 : block.bytes;
-  return bytes;
-}
-
-TEST_CASE("the attention half in parts of the batch needs no more memory with views than whole") {
-  const PlanSpec spec = spec_of(small_model("switch", 4), 1);
-  const Graph whole = step_graph(spec);
-  Graph copies = whole;
-  std::vector<OpId> chain;
-  std::vector<CutAxis> cuts = {{copies.find_tensor("embed"), 0}, {copies.find_tensor("b0.ln1"), 0}};
-  for (const char* name : {"b0.attn.qkv", "b0.attn.core", "b0.attn.out"}) {
-    chain.push_back(copies.find_op(name));
-    for (const TensorId t : copies.op(chain.back()).outputs) cuts.push_back({t, 0});
-  }
-  split_ops(copies, chain, cuts, std::vector<int64_t>{1, 3});
-  copies = compact(copies);
-  Graph views = copies;
-  int num_views = 0;
-  for (size_t i = 0; i < views.num_ops(); ++i) {
-    Op& op = views.op(OpId(static_cast<int64_t>(i)));
-    if (!op.attrs.contains("axis") || op.phase != Phase::kForward) continue;
-    op.attrs["view"] = int64_t{1};
-    ++num_views;
-  }
-  CHECK(num_views > 3);
-  const auto a = plan_of(spec, whole), b = plan_of(spec, copies), c = plan_of(spec, views);
-  CHECK(storage_bytes(c->memory) == storage_bytes(a->memory));
-  CHECK(storage_bytes(b->memory) > storage_bytes(a->memory));
-  CHECK(c->memory.liveness_bytes <= a->memory.liveness_bytes);
-  RunOptions options = options_of(*c, 2);
-  options.test.poison = true;
-  CHECK(same_run(run_cpu(*b, options_of(*b, 2)), run_cpu(*c, options)));
 }
 
 TEST_CASE("rows that no part made are looked at only where they are joined") {

@@ -11,7 +11,7 @@
 #include "engine/graph/verify.h"
 #include "engine/model/model.h"
 #include "engine/ops/ops.h"
-#include "tests/model/reference.h"
+#include "tests/model/gpt2.h"
 
 namespace moe::test {
 namespace {

@@ -6,12 +6,12 @@
 #include <chrono>
 #include <cmath>
 #include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 #include <thread>
 
+#include "tests/base/folder.h"
 #include "tests/mpi/job.h"
 
 namespace moe::test {
@@ -21,32 +21,8 @@ namespace fs = std::filesystem;
 using Catch::Matchers::Contains;
 using nlohmann::json;
 
-/// Removed at the end.
-class Folder {
- public:
-  explicit Folder(const std::string& name)
-      : path_(fs::temp_directory_path() / ("moebench-job-" + name + std::to_string(getpid()))) {
-    fs::remove_all(path_);
-    fs::create_directories(path_);
-  }
-  ~Folder() { fs::remove_all(path_); }
-  std::string file(const std::string& name) const { return path_ / name; }
-  std::string write(const std::string& name, const std::string& text) const {
-    std::ofstream(file(name)) << text;
-    return file(name);
-  }
-
- private:
-  fs::path path_;
-};
-
-std::string content(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  return {std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>()};
-}
-
 json runs_in(const Folder& folder) {
-  return json::parse(content(folder.file("out/results.json")))["runs"];
+  return json::parse(text_of(folder.path("out/results.json")))["runs"];
 }
 
 std::string recipe_of(const std::string& name) {
@@ -73,7 +49,7 @@ void check_once(const std::string& text, const std::string& part) {
 /// What switch.lua printed are the reference's losses, drops and checksums, each once.
 void check_reference(const std::string& text) {
   const json golden = json::parse(
-      content(MOE_SOURCE_DIR "/tests/data/golden_tiny.json"))["gates"]["switch_ranks2"]["fp64"];
+      text_of(MOE_SOURCE_DIR "/tests/data/golden_tiny.json"))["gates"]["switch_ranks2"]["fp64"];
   std::istringstream lines(text);
   std::string label, checksum;
   size_t step, layer, num_lines = 0;
@@ -91,7 +67,7 @@ void check_reference(const std::string& text) {
 
 /// Waits until the file has the text, and 0.3 s more: endless.lua is then in its steps.
 void wait_until_written(const std::string& file, const std::string& text) {
-  for (int i = 0; i < 400 && content(file).find(text) == std::string::npos; ++i)
+  for (int i = 0; i < 400 && text_of(file).find(text) == std::string::npos; ++i)
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   std::this_thread::sleep_for(std::chrono::milliseconds(300));
 }
@@ -100,12 +76,12 @@ void wait_until_written(const std::string& file, const std::string& text) {
 std::string command(const Folder& folder, const std::string& recipe, const std::string& more = "",
                     const Folder* times = nullptr) {
   return MOEBENCH_BINARY " run " + recipe + " --cache " +
-         (times != nullptr ? *times : folder).file("times.sqlite") + " --out " +
-         folder.file("out") + " " + more;
+         (times != nullptr ? *times : folder).path("times.sqlite") + " --out " +
+         folder.path("out") + " " + more;
 }
 
 TEST_CASE("mpirun -n 2 moebench run gives the reference's losses, drops and checksums, once") {
-  const Folder folder("golden");
+  const Folder folder;
   const JobEnd end = mpirun(2, command(folder, recipe_of("switch.lua")));
   INFO(end.text);
   REQUIRE(end.status == 0);
@@ -113,7 +89,7 @@ TEST_CASE("mpirun -n 2 moebench run gives the reference's losses, drops and chec
 }
 
 TEST_CASE("Lina's systems and a policy of Lua's train in two processes to the digests of one") {
-  const Folder folder("lina");
+  const Folder folder;
   const JobEnd apart = mpirun(2, command(folder, recipe_of("lina.lua")));
   INFO(apart.text);
   REQUIRE(apart.status == 0);
@@ -128,7 +104,7 @@ TEST_CASE("Lina's systems and a policy of Lua's train in two processes to the di
 }
 
 TEST_CASE("an experiment in two processes is planned from the same times to the same digests") {
-  const Folder folder("systems");
+  const Folder folder;
   const JobEnd apart = mpirun(2, command(folder, recipe_of("systems.lua")));
   INFO(apart.text);
   REQUIRE(apart.status == 0);
@@ -144,7 +120,7 @@ TEST_CASE("an experiment in two processes is planned from the same times to the 
     CHECK(a[i]["provenance"] == "measured");
     const std::string digest = a[i]["digest"];
     CHECK(apart.text.find(digest) == apart.text.rfind(digest));
-    CHECK(fs::exists(folder.file("out/" + a[i]["trace"].get<std::string>())));
+    CHECK(fs::exists(folder.path("out/" + a[i]["trace"].get<std::string>())));
   }
 }
 
@@ -154,7 +130,7 @@ JobEnd run_text(const Folder& folder, const std::string& text, const std::string
 }
 
 TEST_CASE("a process that requests another plan is named, and what differs") {
-  const Folder folder("other");
+  const Folder folder;
   const JobEnd end = run_text(folder,
                               "local rank = os.getenv 'OMPI_COMM_WORLD_RANK'\n"
                               "train { layers = rank == '1' and 4 or 2 }",
@@ -166,7 +142,7 @@ TEST_CASE("a process that requests another plan is named, and what differs") {
 }
 
 TEST_CASE("a process that ends by itself ends the others, with its rank") {
-  const Folder folder("exit");
+  const Folder folder;
   const JobEnd end = run_text(folder,
                               "local rank = os.getenv 'OMPI_COMM_WORLD_RANK'\n"
                               "if rank == '1' then os.exit(0) end train {}",
@@ -177,7 +153,7 @@ TEST_CASE("a process that ends by itself ends the others, with its rank") {
 }
 
 TEST_CASE("a --seed that differs between processes is named") {
-  const Folder folder("seed");
+  const Folder folder;
   const std::string recipe = folder.write("recipe.lua", kTrain + "train {}");
   const std::string line = command(folder, recipe, "--seed $OMPI_COMM_WORLD_RANK");
   const JobEnd end = mpirun(2, "sh -c '" + line + "'");
@@ -188,7 +164,7 @@ TEST_CASE("a --seed that differs between processes is named") {
 }
 
 TEST_CASE("a script that goes another way in one process is named by what it calls") {
-  const Folder folder("way");
+  const Folder folder;
   const JobEnd end = run_text(folder,
                               "local rank = os.getenv 'OMPI_COMM_WORLD_RANK'\n"
                               "if rank == '1' then error 'only here' end train {}",
@@ -200,7 +176,7 @@ TEST_CASE("a script that goes another way in one process is named by what it cal
 }
 
 TEST_CASE("a recipe that is wrong is told once, at its line") {
-  const Folder folder("wrong");
+  const Folder folder;
   const JobEnd end = run_text(folder, "train { layers = 0 }");
   INFO(end.text);
   CHECK(end.status == 1);
@@ -208,7 +184,7 @@ TEST_CASE("a recipe that is wrong is told once, at its line") {
 }
 
 TEST_CASE("what ranks in several processes cannot have is refused at the recipe's line") {
-  const Folder folder("refused");
+  const Folder folder;
   const JobEnd ranks = run_text(folder, "train { ranks = 3 }");
   INFO(ranks.text);
   CHECK(ranks.status == 1);
@@ -237,19 +213,19 @@ pid_t process_of(int rank, const std::string& word) {
   for (const auto& entry : fs::directory_iterator("/proc")) {
     const std::string name = entry.path().filename();
     if (name.find_first_not_of("0123456789") != std::string::npos) continue;
-    if (content(entry.path() / "cmdline").find(word) == std::string::npos) continue;
-    const std::string environment = content(entry.path() / "environ");
+    if (text_of(entry.path() / "cmdline").find(word) == std::string::npos) continue;
+    const std::string environment = text_of(entry.path() / "environ");
     if (environment.find(variable + '\0') != std::string::npos) return std::stoi(name);
   }
   return -1;
 }
 
 TEST_CASE("a process that is killed ends the others within ten seconds, and results stay") {
-  const Folder folder("killed");
+  const Folder folder;
   std::chrono::steady_clock::time_point killed;
   std::thread killer([&] {
-    wait_until_written(folder.file("out/results.json"), R"("system": "deepspeed")");
-    const pid_t pid = process_of(1, folder.file("out"));
+    wait_until_written(folder.path("out/results.json"), R"("system": "deepspeed")");
+    const pid_t pid = process_of(1, folder.path("out"));
     killed = std::chrono::steady_clock::now();
     if (pid > 0) kill(pid, SIGKILL);
   });
@@ -268,27 +244,26 @@ TEST_CASE("a process that is killed ends the others within ten seconds, and resu
 
 TEST_CASE(
     "a signal to any process under mpirun ends the job after its step, with all that is over") {
-  const Folder times("times");  // the first job measures them for all
-  for (const int rank : {0, 1}) {
-    for (const int number : {SIGINT, SIGTERM, SIGHUP}) {
-      CAPTURE(rank, number);
-      const Folder folder("signal");
-      std::thread sender([&] {
-        wait_until_written(folder.file("out/runs.jsonl"), R"("system":"deepspeed")");
-        const pid_t pid = process_of(rank, folder.file("out"));
-        if (pid > 0) kill(pid, number);
-      });
-      const JobEnd end = mpirun(2, command(folder, recipe_of("endless.lua"), "", &times));
-      sender.join();
-      INFO(end.text);
-      CHECK(end.status == 3);
-      CHECK_THAT(end.text, Contains("Executed on 2 CPU ranks") && Contains("interrupted"));
-      const json runs = runs_in(folder);
-      REQUIRE(runs.size() == 2);
-      CHECK(runs[0]["losses"].size() == 2);
-      CHECK(runs[1]["stopped"] == true);
-      CHECK(runs[1].contains("digest"));
-    }
+  const Folder times;  // the first job measures them for all
+  for (const auto& [rank, number] :
+       {std::pair{0, SIGINT}, std::pair{1, SIGTERM}, std::pair{1, SIGHUP}}) {
+    CAPTURE(rank, number);
+    const Folder folder;
+    std::thread sender([&] {
+      wait_until_written(folder.path("out/runs.jsonl"), R"("system":"deepspeed")");
+      const pid_t pid = process_of(rank, folder.path("out"));
+      if (pid > 0) kill(pid, number);
+    });
+    const JobEnd end = mpirun(2, command(folder, recipe_of("endless.lua"), "", &times));
+    sender.join();
+    INFO(end.text);
+    CHECK(end.status == 3);
+    CHECK_THAT(end.text, Contains("Executed on 2 CPU ranks") && Contains("interrupted"));
+    const json runs = runs_in(folder);
+    REQUIRE(runs.size() == 2);
+    CHECK(runs[0]["losses"].size() == 2);
+    CHECK(runs[1]["stopped"] == true);
+    CHECK(runs[1].contains("digest"));
   }
 }
 

@@ -62,12 +62,6 @@ std::vector<OpId> ops_named(const Graph& graph, const std::vector<const char*>& 
 
 }  // namespace
 
-TEST_CASE("fused attention equals the three ops that keep the square in memory") {
-  const Graph fused = parse_graph(attention_graph(true).text, op_table());
-  const Graph unfused = parse_graph(attention_graph(false).text, op_table());
-  check_equal(train_once(fused, "switch"), train_once(unfused, "switch"), 1e-12);
-}
-
 TEST_CASE("experts on the used rows alone equal experts on all of the capacity") {
   const std::string gate = GENERATE("switch", "top2", "expert_choice");
   MoeOptions options{.gate = gate, .capacity = 5};
@@ -107,65 +101,6 @@ TEST_CASE("experts split along the capacity equal the whole, forward and backwar
   for (const char* name : inner) cuts.push_back({parts.find_tensor(name), 2});
   split_ops(parts, chain, cuts, std::vector<int64_t>{1, 3});
   check_equal(train_once(compact(parts), "switch"), train_once(whole, "switch"), 1e-12);
-}
-
-TEST_CASE("attention and feed-forward split along the batch equal the whole") {
-  const Graph whole = parse_graph(dense_graph().text, op_table());
-  Graph parts = whole;
-  const std::vector<OpId> chain = ops_named(parts, {"ln", "fc1", "act", "fc2"});
-  std::vector<CutAxis> cuts;
-  for (const char* name : {"embed", "ln", "fc1", "act", "fc2"}) {
-    cuts.push_back({parts.find_tensor(name), 0});
-  }
-  split_ops(parts, chain, cuts, std::vector<int64_t>{1, 1});
-  check_equal(train_once(compact(parts), "switch"), train_once(whole, "switch"), 1e-12);
-}
-
-TEST_CASE("a gate chained over the parts of a batch keeps and drops the same tokens") {
-  const Graph graph = parse_graph(R"(
-graph chained ranks=1
-%0 input i32 [12] ids
-%1 input i32 [5] ids1
-%2 input i32 [7] ids2
-%4 param f64 [12,4] logits
-%5, %6, %7, %8, %9, %10 = gate(%4, %0) {k=1, capacity=3} whole forward gate
-%11, %12 = split(%4) {axis=0, sizes="5,7"} cut forward gate
-%13, %14, %15, %16, %17, %18 = gate(%11, %1) {k=1, capacity=3, share=0.4} p0 forward gate
-%20,%21,%22,%23,%24,%25=gate(%12,%2,%18){k=1,capacity=3,first_token=5,share=0.6}p1 forward gate
-%30 = count_part(%8) {experts=4, capacity=3} counted forward gate
-%31, %32 = split(%8) {axis=0, sizes="5,7"} cut_choices forward gate
-%33 = count_part(%31) {experts=4, capacity=3} counted0 forward gate
-%34 = count_part(%32, %33) {experts=4, capacity=3} counted1 forward gate
-)",
-                                  op_table());
-  verify(graph, "test");
-  Interpreter<double> run(graph);
-  const std::string name = GENERATE("switch", "random");
-  run.rank.gate = &builtin_gate(name);
-  run.rank.first_token = 100;
-  fill_inputs(graph, run, 4);
-  run.run();
-  int64_t dropped = 0;
-  for (int64_t t = 0; t < 12; ++t) {
-    const bool first = t < 5;
-    const int64_t at = first ? t : t - 5;
-    const char* part = first ? "p0" : "p1";
-    CHECK(run.index("whole:2")[t] == run.index(fmt::format("{}:2", part))[at]);
-    CHECK(run.real("whole:1")[t] == run.real(fmt::format("{}:1", part))[at]);
-    CHECK(run.index("whole:3")[t] == run.index(fmt::format("{}:3", part))[at]);
-    dropped += run.index("whole:3")[t] < 0;
-  }
-  CHECK(dropped > 0);
-  for (int64_t e = 0; e < 4; ++e) {
-    CHECK(run.index("p1:5")[e] == run.index("whole:5")[e]);
-    CHECK(run.index("counted")[e] == run.index("whole:5")[e]);
-    CHECK(run.index("counted0")[e] == run.index("p0:5")[e]);
-    CHECK(run.index("counted1")[e] == run.index("whole:5")[e]);
-    for (int64_t c = 3 * e; c < 3 * e + run.index("p1:5")[e]; ++c) {  // who holds each place
-      const bool first = c < 3 * e + run.index("p0:5")[e];
-      CHECK(run.index("whole:4")[c] == run.index(first ? "p0:4" : "p1:4")[c]);
-    }
-  }
 }
 
 TEST_CASE("split and concat move rows of any axis, also of index tensors") {

@@ -11,14 +11,13 @@
 #include "engine/base/errors.h"
 #include "engine/ops/kernel_call.h"
 #include "engine/ops/ops.h"
-#include "tests/mixed/mixed_reference.h"
+#include "kernels/kernels.h"
 
 namespace moe::test {
 
 template <class T>
 class Interpreter {
  public:
-  using W = kernels::Wide<T>;
   explicit Interpreter(const Graph& graph) : graph_(graph), storage_(graph.tensors().size()) {
     MOE_CHECK(graph.num_ranks == 1);
     for (size_t t = 0; t < storage_.size(); ++t) {
@@ -31,11 +30,9 @@ class Interpreter {
   RankContext rank;
 
   T* real(TensorId t) { return reinterpret_cast<T*>(storage_[t.index()].data()); }
-  W* wide(TensorId t) { return reinterpret_cast<W*>(storage_[t.index()].data()); }
   int32_t* index(TensorId t) { return reinterpret_cast<int32_t*>(storage_[t.index()].data()); }
   double& scalar(TensorId t) { return *reinterpret_cast<double*>(storage_[t.index()].data()); }
   T* real(std::string_view name) { return real(find(name)); }
-  W* wide(std::string_view name) { return wide(find(name)); }
   int32_t* index(std::string_view name) { return index(find(name)); }
   int64_t size(TensorId t) const { return num_elements(graph_.tensor(t).shape); }
   std::vector<T> values(TensorId t) { return {real(t), real(t) + size(t)}; }
@@ -54,9 +51,6 @@ class Interpreter {
   }
 
  private:
-  static bool narrow(const Tensor& tensor) {
-    return std::is_same_v<T, kernels::Bf16> && tensor.dtype == DType::kBF16;
-  }
   static bool persistent(TensorKind kind) {
     return kind != TensorKind::kActivation && kind != TensorKind::kGradient;
   }
@@ -69,10 +63,8 @@ class Interpreter {
       for (int64_t i = 0; i < size(id); ++i) {
         if (tensor.dtype == DType::kI32) {
           index(id)[i] = -1;
-        } else if (narrow(tensor)) {
-          reinterpret_cast<kernels::Bf16*>(storage_[t].data())[i] = {0xffff};
         } else {
-          wide(id)[i] = std::numeric_limits<W>::quiet_NaN();
+          real(id)[i] = std::numeric_limits<T>::quiet_NaN();
         }
       }
     }
@@ -92,16 +84,13 @@ class Interpreter {
     }
     std::vector<std::byte> scratch;
     if (def.scratch_bytes != nullptr) {
-      scratch.resize(static_cast<size_t>(def.scratch_bytes(graph_, op, sizeof(W))));
+      scratch.resize(static_cast<size_t>(def.scratch_bytes(graph_, op, sizeof(T))));
     }
     const auto call = [&]<class U>(const kernels::KernelTable<U>& k) {
       return KernelCall<U>{graph_, op, inputs, outputs, scratch.data(), k, rank};
     };
     if constexpr (std::is_same_v<T, double>) {
       def.run_f64(call(kernels::reference_table()));
-    } else if (std::is_same_v<T, kernels::Bf16> && stores_bf16(graph_, op)) {
-      MOE_CHECK(def.run_bf16 != nullptr, "{} with bf16", def.name);
-      def.run_bf16(call(test::mixed_reference()));
     } else {
       def.run_f32(call(kernels::fast_table()));
     }

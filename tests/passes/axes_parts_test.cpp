@@ -206,27 +206,5 @@ TEST_CASE("every solution of a short range of real ops gives slices of the whole
   }
 }
 
-TEST_CASE("every range of real ops that the solver cuts gives slices of the whole") {
-  Seen seen;
-  size_t longest = 0;
-  for (Whole& whole : real_graphs()) {
-    const std::vector<OpId> ops = test::all_ops(whole.graph());
-    const AxisSolver solver(whole.graph(), ops, whole.batch());
-    for (size_t begin = 0; begin < ops.size(); ++begin) {
-      for (size_t end = begin + 1; end <= ops.size(); ++end) {
-        for (int64_t parts = 2; parts <= whole.batch(); ++parts) {
-          const AxisSolution solution = solver.solve(begin, end, parts);
-          if (!solution.found || !sliced(solution.axis)) continue;
-          const AxisProblem problem{
-              whole.graph(), {&ops[begin], end - begin}, whole.batch(), parts};
-          check_parts(whole, problem, solution.axis, seen);
-          longest = std::max(longest, end - begin);
-        }
-      }
-    }
-  }
-  CHECK(longest >= 4);
-}
-
 }  // namespace
 }  // namespace moe

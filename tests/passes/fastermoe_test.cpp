@@ -68,20 +68,6 @@ TEST_CASE("all sends stand before all returns on the wire, experts run as their 
         Begins{{"S0", 0}, {"S1", 10}, {"C0", 10}, {"C1", 40}, {"R0", 40}, {"R1", 70}});
 }
 
-TEST_CASE("experts overlap the next round, so the step is shorter than in one exchange") {
-  const auto step = [](std::vector<Stage> stages) {
-    PlanSpec spec = small_spec(std::move(stages), 4);
-    // What is cut in two takes half as long; nothing else takes time.
-    spec.cost = std::make_shared<test::GivenCost>([](const Graph& graph, OpId op) -> Nanoseconds {
-      const bool expert = graph.op(op).name.find("fc1") != std::string::npos;
-      const bool transfer = graph.def(op).collective == Collective::kAllToAll;
-      return expert || transfer ? (graph.op(op).part >= 0 ? 20 : 40) : 0;
-    });
-    return test::makespan(*make_plan(spec));
-  };
-  CHECK(step({rounds(2)}) < step({}));
-}
-
 TEST_CASE("rounds keep work and payload, in the backward too") {
   const auto sums = [](const Graph& graph) {
     double flops = 0, payload = 0;

@@ -44,7 +44,7 @@ void check_table(const CalibratedTable& table, double first, double last) {
   CHECK(table.interpolation.worst >= table.interpolation.median);
 }
 
-TEST_CASE("a calibration has every rate that a roofline wants, from the lines it fitted") {
+TEST_CASE("a calibration has every rate that a roofline and links want, from the lines it fitted") {
   const Calibration c = calibrate(quick(2));
   check_rows(c.gemm.rows);
   check_rows(c.memory.rows);
@@ -57,10 +57,7 @@ TEST_CASE("a calibration has every rate that a roofline wants, from the lines it
   CHECK(static_cast<double>(c.device.launch_ns) <= c.memory.fit.alpha_ns + 1);
   CHECK(c.roofline.worst >= c.roofline.median);
   CHECK_THAT(c.machine, Catch::Contains("beside=2"));
-}
-
-TEST_CASE("tables go from 1 KiB per rank upwards, and their line is the link's closed form") {
-  const Calibration c = calibrate(quick(2));
+  // Tables go from 1 KiB per rank upwards, and their line is the link's closed form.
   check_table(c.all_to_all, 1 << 10, 4 << 20);
   check_table(c.all_reduce, 1 << 10, 4 << 20);
   Cluster cluster{.nodes = 1, .devices_per_node = 2, .device = c.device};
@@ -71,22 +68,6 @@ TEST_CASE("tables go from 1 KiB per rank upwards, and their line is the link's c
   }
 }
 
-TEST_CASE("a payload holds as many elements for every rank") {
-  CalibrateOptions options = quick(3);
-  options.hidden = {32, 64};
-  const Calibration c = calibrate(options);
-  // 256 and 1,048,576 floats in three equal parts.
-  check_table(c.all_to_all, 3 * 85 * 4, 3 * 349525 * 4);
-}
-
-TEST_CASE("one rank has no collectives, and less than one is refused") {
-  const Calibration c = calibrate(quick(1));
-  CHECK(c.all_to_all.rows.empty());
-  CHECK(c.all_reduce.rows.empty());
-  CHECK(c.link.bytes_per_s == 0);
-  CHECK_THROWS_WITH(calibrate(quick(0)), Catch::Contains("ranks = 0"));
-}
-
 /// t = 5 us + work / rate of GEMMs and of memory, 7 us + bytes / rate of collectives.
 Samples made_up(const Graph& graph, OpId op, const ProfileOptions&) {
   const OpDef& def = graph.def(op);
@@ -94,6 +75,24 @@ Samples made_up(const Graph& graph, OpId op, const ProfileOptions&) {
   double us = 5 + (work.gemm() ? work.flops / 4e6 : work.bytes / 2e5);
   if (def.collective != Collective::kNone) us = 7 + payload_bytes(graph, op, {}) / 1e4;
   return {std::vector<Nanoseconds>(5, std::llround(1e3 * us))};
+}
+
+TEST_CASE("a payload holds as many elements for every rank") {
+  CalibrateOptions options = quick(3);
+  options.time_op = made_up;
+  const Calibration c = calibrate(options);
+  // 256 and 1,048,576 floats in three equal parts.
+  check_table(c.all_to_all, 3 * 85 * 4, 3 * 349525 * 4);
+}
+
+TEST_CASE("one rank has no collectives, and less than one is refused") {
+  CalibrateOptions options = quick(1);
+  options.time_op = made_up;
+  const Calibration c = calibrate(options);
+  CHECK(c.all_to_all.rows.empty());
+  CHECK(c.all_reduce.rows.empty());
+  CHECK(c.link.bytes_per_s == 0);
+  CHECK_THROWS_WITH(calibrate(quick(0)), Catch::Contains("ranks = 0"));
 }
 
 TEST_CASE("ops that something else times calibrate what it times") {

@@ -15,7 +15,8 @@ change nothing. The renames (lines "old new", regular expressions) are applied t
 before they are compared; plans are then compared by text, since their hashes contain the names.
 
 golden compares with a file NAME.txt per recipe, which is part of the tests: what the recipe prints,
-and a last line with the number of its plans and a digest of their hashes. --write makes the files.
+and a last line with the number of its plans and a digest of their hashes. Of the longest recipes it
+runs a part of the sweep. --write makes the files.
 
 Status 1 where something differs.
 """
@@ -38,6 +39,9 @@ PRELUDE = pathlib.Path(__file__).resolve().with_name("plans.lua")
 # What depends on the day, the machine and how long planning took.
 NOT_SIMULATED = {"date", "machine", "version", "session", "recipe", "lines", "plan_ms",
                  "simulate_ms", "hash_ms", "searched_s", "took_s"}
+# What golden runs of the recipes that take longest.
+PARTS = {"lancet/fig02": "nodes=2", "lancet/fig06": "size=S", "lina/gains": "size=gpt2",
+         "proprophet/planner_gap": "k=2"}
 SHOWN = 12  # differing lines by recipe
 
 
@@ -49,16 +53,16 @@ def without_measured(value):
     return value
 
 
-def run(binary, recipe, texts):
-    """What the recipe plans (`texts`: with the plans' texts), simulates and prints, and how many
-    seconds it took."""
+def run(binary, recipe, texts, settings):
+    """What the recipe plans (`texts`: with the plans' texts), simulates and prints with these
+    settings, and how many seconds it took."""
     with tempfile.TemporaryDirectory() as folder:
         plans, out = pathlib.Path(folder, "plans"), pathlib.Path(folder, "out")
         plans.mkdir()
         begin = time.monotonic()
         ran = subprocess.run(
             [binary, "run", str(PRELUDE), "--trust", "--executor", "simulate", "--seed", "1",
-             "--workers", "1", "--cache", ":memory:", "--out", str(out)],
+             "--workers", "1", "--cache", ":memory:", "--out", str(out), *settings],
             cwd=ROOT, capture_output=True, text=True,
             env=os.environ | {"MOE_RECIPE": str(recipe), "MOE_PLANS": str(plans)}
                 | ({"MOE_TEXTS": "1"} if texts else {}))
@@ -181,7 +185,9 @@ def main():
     equal = 0
     for recipe in recipes:
         file, name = file_of(args.folder, recipe, suffix), recipe.relative_to(ROOT)
-        now, took = run(binary, recipe, args.mode != "golden")
+        part = PARTS.get(str(recipe.relative_to(ROOT / "recipes").with_suffix("")))
+        now, took = run(binary, recipe, args.mode != "golden",
+                        ["--set", part] if part and args.mode == "golden" else [])
         if args.mode == "freeze":
             file.write_bytes(lzma.compress(json.dumps(now).encode(), preset=1))
             same = True

@@ -351,39 +351,6 @@ TEST_CASE("a gate shows whether it is of token scope") {
   CHECK(token == 3);
 }
 
-TEST_CASE("parts that hand on the places used drop nobody where micro-batches of C/2 drop C/4") {
-  // Lancet's example: expert 0 is wanted by 3C/4 tokens of the first half and C/4 of the second.
-  constexpr int64_t kCapacity = 16, kHalf = 24;
-  std::vector<float> scores(2 * kHalf * 2);
-  for (int64_t t = 0; t < 2 * kHalf; ++t) {
-    const bool wants_0 = t % kHalf < (t < kHalf ? 3 * kCapacity / 4 : kCapacity / 4);
-    scores[static_cast<size_t>(2 * t)] = wants_0 ? 0.9f : 0.1f;
-    scores[static_cast<size_t>(2 * t + 1)] = wants_0 ? 0.1f : 0.9f;
-  }
-  const auto kept_by_0 = [&](int64_t capacity, bool chained) {
-    int64_t kept = 0;
-    std::vector<int32_t> used;
-    for (const int64_t first : {int64_t{0}, kHalf}) {
-      OwnedMaps part(kHalf, 2, 1, capacity);
-      RoutingBuilder builder(part.maps, used);
-      builtin_gate("switch").route({.tokens = kHalf,
-                                    .experts = 2,
-                                    .k = 1,
-                                    .capacity = capacity,
-                                    .scores = scores.data() + 2 * first},
-                                   builder);
-      for (int64_t t = 0; t < kHalf; ++t) {
-        const int32_t slot = part.choice_slot[static_cast<size_t>(t)];
-        kept += slot >= 0 && slot < capacity ? 1 : 0;
-      }
-      if (chained) used = part.counts;
-    }
-    return kept;
-  };
-  CHECK(kept_by_0(kCapacity, true) == kCapacity);
-  CHECK(kept_by_0(kCapacity / 2, false) == kCapacity - kCapacity / 4);
-}
-
 TEST_CASE("capacity is the ceiling of the share, and all tokens where there is no limit") {
   const auto capacity = [](const char* name, int64_t n, int64_t e, int64_t k, double factor) {
     return builtin_gate(name).capacity(n, e, k, factor);

@@ -182,17 +182,6 @@ TEST_CASE("every step has its own timeline, from the first step asked for") {
   CHECK_FALSE(same_spans(all.timelines[0], all.timelines[1]));
 }
 
-TEST_CASE("the same routing gives the same bytes twice") {
-  PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
-  spec.system.sync.lane = ReduceLane::kOwn;
-  const auto run = [&] {
-    return simulate_routing(
-        spec, [](const RoutingQuery& q) { return random_loads(q, 8); }, 3);
-  };
-  const RunResult a = run(), b = run();
-  for (size_t i = 0; i < 3; ++i) CHECK(same_spans(a.timelines[i], b.timelines[i]));
-}
-
 TEST_CASE("a chunked irregular all-to-all moves its matrix in equal parts") {
   PlanSpec spec = routed_spec(counted(), 4, flat_cluster(4));
   spec.routing = test::routing_of(hot);

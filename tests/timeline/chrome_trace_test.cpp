@@ -238,13 +238,6 @@ TEST_CASE("names that are not UTF-8 still make valid JSON") {
   CHECK_NOTHROW(Json::parse(trace_json(ops.graph, kLanes, {{"label \xfe", &timeline}})));
 }
 
-TEST_CASE("the trace of one timeline is the same bytes every time") {
-  const TwoOps ops;
-  const Timeline timeline = ops.timeline(Provenance::kSimulated, 4);
-  CHECK(trace_json(ops.graph, kLanes, {{"a", &timeline}}) ==
-        trace_json(ops.graph, kLanes, {{"a", &timeline}}));
-}
-
 TEST_CASE("a span on a lane without a name is a bug") {
   const TwoOps ops;
   const Timeline timeline = ops.timeline(Provenance::kSimulated);

@@ -349,23 +349,6 @@ void sleep_until(Nanoseconds at) {
   std::this_thread::sleep_for(std::chrono::nanoseconds(std::max<Nanoseconds>(0, at - clock_ns())));
 }
 
-TEST_CASE("ranks that choose alone among what they have posted wait for each other for ever") {
-  TwoLanes lanes;
-  Rendezvous start(TwoLanes::kRanks);
-  const auto errors = run_ranks(TwoLanes::kRanks, [&](int64_t rank) {
-    for (int64_t step = 0; step < 200; ++step) {
-      start.arrive();
-      const Nanoseconds begin = clock_ns();
-      const int64_t first = lanes.ready(step, rank, 0) < lanes.ready(step, rank, 1) ? 0 : 1;
-      for (const int64_t which : {first, 1 - first}) {
-        sleep_until(begin + lanes.ready(step, rank, which));
-        lanes.transfer(rank, which);
-      }
-    }
-  });
-  for (const std::string& error : errors) CHECK_THAT(error, Contains("did not arrive in 0.5 s"));
-}
-
 TEST_CASE("one choice for all takes the same ranks through 200 steps") {
   TwoLanes lanes;
   Rng rng(0);

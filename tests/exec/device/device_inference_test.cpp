@@ -81,21 +81,19 @@ void check_same(const RunResult& device, const RunResult& cpu) {
   CHECK(sent(device) == sent(cpu));
 }
 
-/// Every way to order the streams, each poisoned and not.
+/// Every way to order the streams, every second one poisoned.
 RunResult check_on_device(const Plan& plan, RunOptions options) {
   const auto recorded = options.record;
   const RunResult expected = run_cpu(plan, options);
-  for (const bool poison : {false, true}) {
-    options.test.poison = poison;
-    for (const LazyOrder order :
-         {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst, LazyOrder::kRandom}) {
-      CAPTURE(poison, static_cast<int>(order));
-      if (recorded) options.record = std::make_shared<Trace>();
-      const RunResult result = run_lazy(plan, options, order, 7);
-      check_same(result, expected);
-      CHECK(result.provenance == Provenance::kMeasured);
-      if (recorded) CHECK(options.record->choices == recorded->choices);
-    }
+  for (const LazyOrder order :
+       {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst, LazyOrder::kRandom}) {
+    CAPTURE(static_cast<int>(order));
+    options.test.poison = !options.test.poison;
+    if (recorded) options.record = std::make_shared<Trace>();
+    const RunResult result = run_lazy(plan, options, order, 7);
+    check_same(result, expected);
+    CHECK(result.provenance == Provenance::kMeasured);
+    if (recorded) CHECK(options.record->choices == recorded->choices);
   }
   return expected;
 }
@@ -263,17 +261,12 @@ TEST_CASE("scores that are not numbers end a batch before its choices are estima
                     Contains("op embed: this op produced the first number that is not finite"));
 }
 
-TEST_CASE("precisions and profiles that do not fit are refused on a device too") {
+TEST_CASE("profiles that do not fit are refused on a device too") {
   const auto plan = plan_with(spec_to_serve("switch", 2), {lina()});
   const auto run = [&](const RunOptions& options) {
     return run_lazy(*plan, options, LazyOrder::kAsGiven, 1);
   };
   RunOptions options = serving(*plan, 1);
-  options.precision = Precision::kF64;
-  CHECK_THROWS_WITH(run(options), Contains("precision: f64 needs the executor cpu"));
-  options.precision = Precision::kBF16;
-  CHECK_THROWS_WITH(run(options), Contains("model.dtype is bf16, but the plan's is f32"));
-  options.precision = Precision::kF32;
   options.infer.popularity = learnt(spec_to_serve("switch", 2), 1, 3);
   CHECK_THROWS_WITH(run(options),
                     Contains("popularity.path: the popularity profile has 3, but the plan has 2"));

@@ -39,21 +39,14 @@ RunOptions options_for(const Plan& plan, int64_t steps) {
 }
 
 TEST_CASE("wherever Lancet's ranges begin and end, GELU in its products changes no bit") {
-  for (double before = 0; before <= 10; ++before) {
-    for (double after = 0; after <= 1; ++after) {
-      CAPTURE(before, after);
-      const Pair plans =
-          both(spec_of(small_model("switch", 4), 2), lancet(2, before, after), {.fuse_gelu = true});
-      const RunOptions options = options_for(*plans.plain, 2);
-      CHECK(same_run(run_cpu(*plans.plain, options), run_cpu(*plans.edited, options)));
-    }
+  for (int before = 0; before <= 10; ++before) {
+    const double after = before % 2;
+    CAPTURE(before, after);
+    const Pair plans =
+        both(spec_of(small_model("switch", 4), 2), lancet(2, before, after), {.fuse_gelu = true});
+    const RunOptions options = options_for(*plans.plain, 2);
+    CHECK(same_run(run_cpu(*plans.plain, options), run_cpu(*plans.edited, options)));
   }
-}
-
-TEST_CASE("the reference model has its numbers with GELU in its products") {
-  const Pair plans = both(spec_of(reference_model("switch", 2), 2), {}, {.fuse_gelu = true});
-  const RunOptions options = options_for(*plans.plain, 1);
-  CHECK(same_run(run_cpu(*plans.plain, options), run_cpu(*plans.edited, options)));
 }
 
 TEST_CASE("all that a model may have is rounded once, and trains with the same bits") {
@@ -87,27 +80,6 @@ TEST_CASE(
     const RunOptions options = options_for(*plans.plain, 2);
     CHECK(same_run(run_lazy(*plans.plain, options, LazyOrder::kAsGiven, 1),
                    run_lazy(*plans.edited, options, LazyOrder::kRandom, 1)));
-  }
-}
-
-TEST_CASE("both edits together train in bfloat16 near float32, and alike in every order") {
-  for (const Stages& stages :
-       std::vector<Stages>{{},
-                           {pass("capacity_pipeline", {{"degree", 2.0}}), pass("blocking_a2a")},
-                           {pass("prophet", {{"shadows", 2.0}}), pass("prophet_schedule")},
-                           lancet(2, 6, 1)}) {
-    CAPTURE(stages.size());
-    const Pair plans = both(spec_of(small_model("switch", 4), 2, Precision::kBF16), stages,
-                            {.fuse_gelu = true, .round_once = true});
-    const auto in_float = make_plan(spec_of(small_model("switch", 4), 2));
-    const RunResult near = run_cpu(*in_float, options_of(*in_float, 2));
-    const RunOptions options = options_for(*plans.edited, 2);
-    const RunResult result = run_lazy(*plans.edited, options, LazyOrder::kAsGiven, 1);
-    REQUIRE(result.losses.size() == near.losses.size());
-    for (size_t step = 0; step < near.losses.size(); ++step) {
-      CHECK(result.losses[step] == Approx(near.losses[step]).epsilon(1e-2));
-    }
-    CHECK(same_run(result, run_lazy(*plans.edited, options, LazyOrder::kRandom, 2)));
   }
 }
 

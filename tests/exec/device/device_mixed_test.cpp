@@ -19,15 +19,18 @@ PlanSpec mixed_spec(const Gpt2& model, int64_t ranks, std::vector<Stage> stages 
   return spec;
 }
 
-/// The losses are near those of float32, and the bits the same in every order of the streams.
+/// Losses and gradients are near those of float32, and the bits the same in every order of the
+/// streams.
 void check_mixed(const PlanSpec& spec, int64_t steps) {
   const auto plan = make_plan(spec);
   PlanSpec plain = spec_of(gpt2_of(spec), spec.num_ranks, Precision::kF32);
   change_model(plain, [&](Gpt2& m) { m.dtype = DType::kF32; });
   plain.optimizer = spec.optimizer;
   const auto in_float = make_plan(plain);
-  const RunResult near = run_cpu(*in_float, options_of(*in_float, steps));
-  RunOptions options = options_of(*plan, steps);
+  RunOptions options = options_of(*in_float, steps);
+  options.train.keep_grad_norms = true;
+  const RunResult near = run_cpu(*in_float, options);
+  options.precision = Precision::kBF16;
   const RunResult expected = run_lazy(*plan, options, LazyOrder::kAsGiven, 1);
   REQUIRE(expected.losses.size() == near.losses.size());
   for (size_t i = 0; i < near.losses.size(); ++i) {
@@ -35,6 +38,10 @@ void check_mixed(const PlanSpec& spec, int64_t steps) {
     CHECK(expected.losses[i] == Approx(near.losses[i]).epsilon(1e-2));
   }
   CHECK(expected.losses != near.losses);
+  for (const auto& [name, norm] : near.grad_l2) {
+    CAPTURE(name);
+    CHECK(expected.grad_l2.at(name) == Approx(norm).epsilon(5e-2));
+  }
   options.test.poison = true;
   for (const uint64_t seed : {1, 2}) {
     CHECK(same_run(expected, run_lazy(*plan, options, LazyOrder::kRandom, seed)));

@@ -9,20 +9,14 @@
 namespace moe::test {
 namespace {
 
-/// Every way to order the streams.
-void check_on_device(const Plan& plan, RunOptions options, int random_orders = 3) {
+/// Every way to order the streams, every second one poisoned.
+void check_on_device(const Plan& plan, RunOptions options) {
   const RunResult expected = run_cpu(plan, options);
-  for (const bool poison : {false, true}) {
-    options.test.poison = poison;
-    for (const LazyOrder order :
-         {LazyOrder::kAsGiven, LazyOrder::kFirstFirst, LazyOrder::kLastFirst}) {
-      CAPTURE(poison, static_cast<int>(order));
-      CHECK(same_run(expected, run_lazy(plan, options, order, 1)));
-    }
-    for (int seed = 1; seed <= random_orders; ++seed) {
-      CAPTURE(poison, seed);
-      CHECK(same_run(expected, run_lazy(plan, options, LazyOrder::kRandom, uint64_t(seed))));
-    }
+  for (uint64_t i = 0; i < 5; ++i) {
+    const auto order = static_cast<LazyOrder>(std::min<uint64_t>(i, 3));
+    options.test.poison = i % 2 == 0;
+    CAPTURE(i, static_cast<int>(order));
+    CHECK(same_run(expected, run_lazy(plan, options, order, i)));
   }
 }
 
@@ -39,7 +33,7 @@ TEST_CASE("a device's ranks train as CPU ranks do, bit by bit, whatever its stre
   for (const int64_t ranks : {1, 2, 4}) {
     CAPTURE(gate, ranks);
     const auto plan = make_plan(spec_of(small_model(gate), ranks));
-    check_on_device(*plan, full_options(*plan, 4), 1);
+    check_on_device(*plan, full_options(*plan, 4));
   }
 }
 
@@ -49,7 +43,7 @@ TEST_CASE("random legal schedules give the bits of the plain order on a device")
                                           : ragged_step_graph(spec_of(small_model("switch"), 2));
   const auto plain = plan_of(spec, graph);
   const RunResult expected = run_cpu(*plain, options_of(*plain, 2));
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_schedule(graph, rng));
     RunOptions options = options_of(*plan, 2);
@@ -70,7 +64,7 @@ TEST_CASE("all that a model may have trains on a device: biases, router losses, 
   PlanSpec routed = spec_of(model, 2);
   routed.optimizer = Adamw{.lr = 0.1};
   const auto plan = make_plan(routed);
-  check_on_device(*plan, full_options(*plan, 3), 2);
+  check_on_device(*plan, full_options(*plan, 3));
 
   Gpt2 unfused = small_model("switch", 2);
   unfused.fused_attention = false;
@@ -79,13 +73,7 @@ TEST_CASE("all that a model may have trains on a device: biases, router losses, 
   groups.system.sync.lane = ReduceLane::kOwn;
   groups.system.sync.bucket_bytes = 4096;
   const auto in_groups = plan_with(groups, {pass("irregular_a2a"), pass("used_rows")});
-  check_on_device(*in_groups, full_options(*in_groups, 2), 2);
-}
-
-TEST_CASE("the reference model on a device has the bits of CPU ranks") {
-  const auto plan = make_plan(spec_of(reference_model("switch", 2), 2));
-  const RunOptions options = options_of(*plan, 2);
-  CHECK(same_run(run_cpu(*plan, options), run_lazy(*plan, options, LazyOrder::kRandom, 1)));
+  check_on_device(*in_groups, full_options(*in_groups, 2));
 }
 
 TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with the same bits") {
@@ -95,7 +83,7 @@ TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with 
   const auto plain = plan_of(spec, graph);
   const RunResult expected = run_cpu(*plain, full_options(*plain, 2));
   int chosen = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     CAPTURE(seed);
     Rng rng(seed);
     const auto plan = make_plan_of(spec, graph, random_discipline(spec, graph, rng));
@@ -108,20 +96,6 @@ TEST_CASE("lanes that choose while the step runs do so alike on all ranks, with 
     for (const Timeline& timeline : result.timelines) CHECK(take_turns(*plan, timeline));
   }
   CHECK(chosen > 10);
-}
-
-TEST_CASE("an all-reduce in chunks, between other transfers, has the same bits on a device") {
-  const PlanSpec spec = spec_of(small_model("switch"), 2);
-  const Graph graph = step_graph(spec);
-  Schedule schedule = default_schedule(graph);
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const OpId op(static_cast<int64_t>(i));
-    if (graph.def(op).collective != Collective::kNone) {
-      schedule.set_chunk(graph, op, std::max<Bytes>(1, message_bytes(graph, op) / 3));
-    }
-  }
-  const auto plan = make_plan_of(spec, graph, schedule);
-  check_on_device(*plan, full_options(*plan, 2));
 }
 
 }  // namespace

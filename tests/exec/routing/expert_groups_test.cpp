@@ -16,21 +16,6 @@ PlanSpec spec_with(const std::string& gate, int64_t ep, int64_t ranks,
   return spec_of(model, ranks, precision);
 }
 
-TEST_CASE("the model's numbers do not depend on the size of the expert-parallel groups") {
-  const std::string gate = GENERATE("switch", "top2", "expert_choice", "bpr");
-  for (const int64_t ranks : {2, 4}) {
-    const auto all = plan_with(spec_with(gate, 0, ranks), {});
-    const RunResult expected = run_with_norms(*all, 3);
-    for (int64_t ep = ranks; ep >= 1; ep /= 2) {
-      CAPTURE(gate, ranks, ep);
-      const auto plan = plan_with(spec_with(gate, ep, ranks), {});
-      const RunResult result = run_with_norms(*plan, 3);
-      const Tolerance sums = {.losses = 1e-9, .norms = 1e-9};
-      CHECK(same_run(expected, result, ep == ranks ? Tolerance{} : sums));
-    }
-  }
-}
-
 TEST_CASE("groups of one rank exchange no rows, groups of two half as many as groups of four") {
   const auto bytes = [](int64_t ep) {
     const auto plan = plan_with(spec_with("switch", ep, 4), {});
@@ -48,19 +33,6 @@ TEST_CASE("groups of one rank exchange no rows, groups of two half as many as gr
   CHECK(3 * two.first == 2 * four.first);  // of a rank's slots 1/2 and 3/4 travel
   CHECK(four.second < two.second);
   CHECK(two.second < one.second);
-}
-
-TEST_CASE("groups that meet late on several lanes give the same bits") {
-  PlanSpec spec = spec_with("top2", 2, 4, Precision::kF32);
-  spec.system.sync.lane = ReduceLane::kOwn;
-  const auto plan = plan_with(spec, {pass("irregular_a2a")});
-  const RunResult expected = run_cpu(*plan, options_of(*plan, 2));
-  for (uint64_t seed = 0; seed < 10; ++seed) {
-    RunOptions options = options_of(*plan, 2);
-    options.test.poison = true;
-    options.test.delay_ns = random_delays(seed);
-    CHECK(same_run(expected, run_cpu(*plan, options)));
-  }
 }
 
 TEST_CASE("a run goes on from a checkpoint of groups of another size") {

@@ -85,50 +85,11 @@ TEST_CASE("gradients reach the gate of a routing model with one choice") {
   CHECK(result.grad_l2.at("b1.gate.w") > 0);
 }
 
-TEST_CASE("a routing model's batch in parts is routed and trained as the whole batch") {
-  PlanSpec spec = spec_with(workload("zipf", {}, 3), model_of(1, 1.0), 2, Precision::kF64);
-  spec.system.stages = {pass("irregular_a2a"), pass("used_rows")};
-  const auto whole = make_plan(spec);
-  spec.system.stages.push_back(
-      pass("partition", {{"parts", 3.0}, {"before", 2.0}, {"after", 2.0}}));
-  const auto parts = make_plan(spec);
-  REQUIRE(parts->graph.num_ops() > whole->graph.num_ops());
-  const RunResult a = run_cpu(*whole, options_of(*whole, 2));
-  const RunResult b = run_cpu(*parts, options_of(*parts, 2));
-  check_counts(*whole, a);
-  check_counts(*parts, b);
-  CHECK(same_run(a, b));
-}
-
 TEST_CASE("the graph's gates carry the routing model's name, and a rehearsal is balanced") {
   const PlanSpec spec = spec_with(workload("hot_expert", {}, 3), model_of(1, 1.25), 2);
   CHECK(spec.gate.name == "hot_expert(share=0.5, seed=3)");
   CHECK(rehearsal_spec(spec, false).routing->name == workload("balanced", {}, 1).name);
   CHECK(rehearsal_spec(spec_of(model_of(1, 1.25), 2, Precision::kF32), false).routing == nullptr);
-}
-
-TEST_CASE("simulated ranks send what executed ranks send, to the byte") {
-  PlanSpec spec = spec_with(workload("zipf", {{"s", 1.5}}, 3), model_of(1, 1.25), 2);
-  spec.system.stages = {pass("irregular_a2a"), pass("used_rows")};
-  const auto plan = make_plan(spec);
-  const RunResult executed = run_cpu(*plan, options_of(*plan, 3));
-  RunOptions options;
-  options.steps = 3;
-  const RunResult simulated = moe::run(*plan, "simulate", options);
-  REQUIRE(simulated.timelines.size() == 3);
-  int64_t checked = 0;
-  for (size_t step = 0; step < 3; ++step) {
-    std::map<std::pair<int32_t, int32_t>, Bytes> sent;  // by op and rank
-    for (const Span& span : executed.timelines[step].spans) {
-      sent[{span.op.value, span.rank}] += span.bytes;
-    }
-    for (const Span& span : simulated.timelines[step].spans) {
-      if (!plan->graph.op(span.op).rows.irregular) continue;
-      CHECK(sent.at({span.op.value, span.rank}) == span.bytes);
-      ++checked;
-    }
-  }
-  CHECK(checked == 3 * 2 * 2 * 4);  // steps, ranks, layers, transfers
 }
 
 TEST_CASE("a recorded run replays: the same routing, losses and parameters") {

@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "engine/graph/op_def.h"
+#include "tests/base/folder.h"
 #include "tests/exec/support.h"
 
 namespace moe::test {
@@ -262,17 +262,6 @@ TEST_CASE("biases move the choice and leave the weights of the chosen experts as
   CHECK(a.losses == b.losses);
 }
 
-class TensorFile {
- public:
-  explicit TensorFile(const char* name)
-      : path_(std::filesystem::temp_directory_path() / (std::string("moebench_test_") + name)) {}
-  ~TensorFile() { std::filesystem::remove(path_); }
-  std::string path() const { return path_; }
-
- private:
-  std::filesystem::path path_;
-};
-
 PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
   Gpt2 model = small_model("switch", 4 / ranks);
   model.bias_balance.rate = bias ? 0.02 : 0;
@@ -282,11 +271,12 @@ PlanSpec adamw_spec(int64_t ranks, bool bias = true) {
 }
 
 TEST_CASE("a run of AdamW and biases that is cut in two is the same run") {
-  const TensorFile file("router.ckpt");
+  const Folder folder;
   const auto plan = plan_of(adamw_spec(2));
   const RunResult whole = run_cpu(*plan, options_of(*plan, 6));
   RunOptions first = options_of(*plan, 3), second = first;
-  first.train.checkpoints.write_to = second.train.checkpoints.resume_from = file.path();
+  first.train.checkpoints.write_to = second.train.checkpoints.resume_from =
+      folder.path("router.ckpt");
   run_cpu(*plan, first);
   const RunResult rest = run_cpu(*plan, second);
   CHECK(rest.digest == whole.digest);
@@ -295,15 +285,15 @@ TEST_CASE("a run of AdamW and biases that is cut in two is the same run") {
 }
 
 TEST_CASE("a checkpoint of another optimizer, or without biases, is refused with the state") {
-  const TensorFile file("router_other.ckpt");
+  const Folder folder;
   const auto plan = plan_of(adamw_spec(1));
   RunOptions options = options_of(*plan, 1);
-  options.train.checkpoints.write_to = file.path();
+  options.train.checkpoints.write_to = folder.path("router.ckpt");
   run_cpu(*plan, options);
   const auto refused = [&](const PlanSpec& spec, const std::string& why) {
     const auto other = plan_of(spec);
     RunOptions resume = options_of(*other, 1);
-    resume.train.checkpoints.resume_from = file.path();
+    resume.train.checkpoints.resume_from = folder.path("router.ckpt");
     CHECK_THROWS_WITH(run_cpu(*other, resume), Contains(why));
   };
   refused(adamw_spec(1, false), "tensor b1.gate.bias [4] F64 in the file, nothing in this run");
