@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/rng.h"
+#include "engine/schedule/precedence.h"
 #include "tests/cost/fake_ops.h"
 #include "tests/timeline/same_spans.h"
 
