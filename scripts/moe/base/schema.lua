@@ -34,9 +34,9 @@ M.calls, M.types = {}, {}
 
 --- Documents a type of values that recipes get, and returns its description. as: the name of such
 --- a value in examples; rows: a list of { name, type, doc }, one per member, and of such lists; the
---- type of a method is its signature, for example "(lane: string): string[]"; fields: nil, or a field
---- list with further members. The caller may set `also` in the description: another topic name of
---- `moebench doc` under which the type is shown.
+--- type of a method is its signature, for example "(lane: string): string[]"; fields: nil, or a
+--- field list with further members. The caller may set `also` in the description: another topic
+--- name of `moebench doc` under which the type is shown.
 function M.record(name, as, doc, rows, fields)
   local made = { name = name, as = as, doc = doc, fields = fields or {}, members = {} }
   local function add(row)
