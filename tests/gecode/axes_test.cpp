@@ -12,7 +12,7 @@ namespace {
 /// A variable for the way of each op, in program order, and one for the cut of each tensor.
 class AxisModel : public Gecode::Space {
  public:
-  explicit AxisModel(const AxisProblem& problem) {
+  explicit AxisModel(const test::AxisProblem& problem) {
     const test::AxisRules rules(problem);
     const auto num_tensors = static_cast<int>(problem.graph.tensors().size());
     cuts_ = Gecode::IntVarArray(*this, num_tensors, kRowEnds, 16);
