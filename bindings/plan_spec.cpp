@@ -6,7 +6,6 @@
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
-#include "bindings/host/names.h"
 #include "bindings/policy/gate.h"
 #include "bindings/policy/graph_session.h"
 #include "bindings/policy/model.h"
@@ -28,11 +27,6 @@ DType dtype_of(const std::string& name) {
   if (name == "bf16") return DType::kBF16;
   if (name == "f32" || name == "tf32") return DType::kF32;  // tf32 differs in rates alone
   throw user_error("model.dtype: '{}' is not allowed; give f16, bf16, f32 or tf32", name);
-}
-
-StageKind kind_of(const std::string& name) {
-  return parse_enum<StageKind>("kind of stage", name, static_cast<int>(StageKind::kSchedule) + 1,
-                               stage_kind_name);
 }
 
 // Returns the options that a built-in pass can read; tables are for policies in Lua, and left out.
@@ -70,7 +64,7 @@ Stage stage_of(lua_State* L, int index, const Fields& stage, const StageContext&
   const std::shared_ptr<PickPolicies>& picks = context.picks;
   Stage result;
   result.name = stage.text("name");
-  result.kind = kind_of(stage.text("kind"));
+  result.kind = value_named<StageKind>("kind of stage", stage.text("kind"));
   if (stage.has("options")) result.options = options_of(stage.at("options").value());
   if (stage.has("placement")) {
     const auto policy = placement_policy_of(L, stage, context.spec, *picks->view);

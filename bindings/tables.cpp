@@ -36,7 +36,7 @@ json options_json(const std::vector<OptionSpec>& options) {
     }
     if (!o.allowed.empty()) option["allowed"] = o.allowed;
     if (o.is_integer) option["whole"] = true;
-    if (o.reads != Reads::kNothing) option["reads"] = reads_name(o.reads);
+    if (o.reads != Reads::kNothing) option["reads"] = name_of(o.reads);
     for (const std::string& name : o.replaces) {
       MOE_CHECK(std::any_of(options.begin(), options.end(),
                             [&name](const OptionSpec& other) { return other.name == name; }),
@@ -79,8 +79,8 @@ json passes() {
     if (pass.runs != nullptr) continue;  // no system lists it
     all.push_back({{"name", pass.name},
                    {"doc", pass.doc},
-                   {"kind", stage_kind_name(pass.kind)},
-                   {"reads", reads_name(pass.reads)},
+                   {"kind", name_of(pass.kind)},
+                   {"reads", name_of(pass.reads)},
                    {"needs", names_of(pass.needs)},
                    {"gives", names_of(pass.gives)},
                    {"inference", pass.inference_only},
@@ -94,7 +94,7 @@ json passes() {
 json placements() {
   json all = json::array();
   for (json& pass : passes()) {
-    if (pass["kind"] == stage_kind_name(StageKind::kPlacement)) all.push_back(std::move(pass));
+    if (pass["kind"] == name_of(StageKind::kPlacement)) all.push_back(std::move(pass));
   }
   return all;
 }
@@ -113,7 +113,7 @@ json number_rows() {
                                         [](const Operand& o) { return o.role == Role::kValues; });
       states[optimizer] = wide * static_cast<Bytes>(values - 1);
     }
-    all.push_back({{"name", dtype_name(dtype)}, {"bytes", wide}, {"states", std::move(states)}});
+    all.push_back({{"name", name_of(dtype)}, {"bytes", wide}, {"states", std::move(states)}});
   }
   return all;
 }
@@ -140,10 +140,10 @@ json ops() {
     const bool slots = place_of(def->inputs, Role::kSlots) || place_of(def->outputs, Role::kSlots);
     all.push_back({{"name", def->name},
                    {"doc", def->doc},
-                   {"kind", lane_kind_name(def->lane)},
+                   {"kind", name_of(def->lane)},
                    {"operands", operands},
                    {"slots", slots},
-                   {"executes", def->run_f32 != nullptr || def->collective != Collective::kNone}});
+                   {"executes", def->run.f32 != nullptr || def->collective != Collective::kNone}});
   }
   return all;
 }

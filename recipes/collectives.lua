@@ -115,11 +115,6 @@ local function label(bytes)
   return ("%d B"):format(bytes)
 end
 
-local function median(list)
-  table.sort(list)
-  return list[math.ceil(#list / 2)]
-end
-
 -- Ratios of ours over the measured time, by collective and size.
 local CLASSES = { { "up to 64 KiB", 2 ^ 16 }, { "up to 32 MiB", 2 ^ 25 }, { "larger", math.huge } }
 local ratios = {}
@@ -127,7 +122,7 @@ local function keep(op, bytes, ratio)
   for i, class in ipairs(CLASSES) do
     if bytes <= class[2] then
       local key = op .. i
-      ratios[key] = ratios[key] or {}
+      ratios[key] = ratios[key] or moe.values {}
       table.insert(ratios[key], ratio)
       return
     end
@@ -156,8 +151,8 @@ local summary = { { "ours over published", "bytes", "rows", "median", "least", "
 for _, op in ipairs { "all_to_all", "all_reduce" } do
   for i, class in ipairs(CLASSES) do
     local all = ratios[op .. i]
-    summary[#summary + 1] = { op, class[1], tostring(#all), ("%.2f"):format(median(all)),
-      ("%.2f"):format(all[1]), ("%.2f"):format(all[#all]) }
+    summary[#summary + 1] = { op, class[1], tostring(#all), ("%.2f"):format(all:quantile(0.5)),
+      ("%.2f"):format(all:min()), ("%.2f"):format(all:max()) }
   end
 end
 print(moe.table(summary))

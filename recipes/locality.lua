@@ -16,11 +16,6 @@ local function model_of(coefficient)
       and { coefficient = coefficient, over = "all", count = "choices" } or nil }
 end
 
-local function median(list)
-  table.sort(list)
-  return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
-end
-
 local function sum(list, first, last)
   local s = 0
   for i = first or 1, last or #list do s = s + list[i] end
@@ -45,17 +40,17 @@ end
 
 -- Returns the median over steps of f(loads of the layer in a step, loads `distance` steps later).
 local function similarity(r, layer, f, distance)
-  local all = {}
+  local all = moe.values {}
   for step = FIRST, STEPS - distance do
     all[#all + 1] = f(r.moe[step][layer].load, r.moe[step + distance][layer].load)
   end
-  return median(all)
+  return all:median()
 end
 
 -- Returns the share of choices that the three experts with most choices get, and the share of the
 -- three with fewest, medians over steps.
 local function extremes(r, layer)
-  local top, bottom = {}, {}
+  local top, bottom = moe.values {}, moe.values {}
   for step = FIRST, STEPS do
     local load = {}
     for i, n in ipairs(r.moe[step][layer].load) do load[i] = n end
@@ -63,7 +58,7 @@ local function extremes(r, layer)
     top[#top + 1] = sum(load, #load - 2) / sum(load)
     bottom[#bottom + 1] = sum(load, 1, 3) / sum(load)
   end
-  return median(top), median(bottom)
+  return top:median(), bottom:median()
 end
 
 local function percent(x) return ("%.1f%%"):format(100 * x) end

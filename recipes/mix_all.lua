@@ -56,20 +56,15 @@ local executed = moe.run(moe.experiment {
   run = { { "cpu", ranks = 2, steps = 10, link = { bytes_per_s = 1e8, latency_us = 20 } } },
 })
 
-local function quantile(samples, q)
-  local t = { unpack(samples) }
-  table.sort(t)
-  return t[math.max(1, math.ceil(q * #t))]
-end
 --- "1.10x (1.02 to 1.15)": the median of all ratios of a sample of `base` to one of `run`, and the
 --- range that holds four of five.
 local function speedup(base, run)
-  local ratios = {}
+  local ratios = moe.values {}
   for _, a in ipairs(base.samples_ms) do
     for _, b in ipairs(run.samples_ms) do ratios[#ratios + 1] = a / b end
   end
-  return ("%.2fx (%.2f to %.2f)"):format(quantile(ratios, 0.5), quantile(ratios, 0.1),
-    quantile(ratios, 0.9))
+  return ("%.2fx (%.2f to %.2f)"):format(ratios:quantile(0.5), ratios:quantile(0.1),
+    ratios:quantile(0.9))
 end
 local function rows_of(runs)
   local rows = { { "paper", "alone, over none", "added last, over the other three",

@@ -60,18 +60,12 @@ local function model_of(name, method)
     routing = moe.trace(trace_of[name][method].file) { cycle = true } }
 end
 
-local function mean(list)
-  local sum = 0
-  for _, x in ipairs(list) do sum = sum + x end
-  return sum / #list
-end
-
 -- Returns the largest over the mean load of the ranks, mean over iterations and layers.
 local function uneven(name, method)
-  local all, t = {}, trace_of[name][method].sizes
+  local all, t = moe.values {}, trace_of[name][method].sizes
   for step = 1, t.steps do
     for layer = 1, t.layers do
-      local rows = {}
+      local rows = moe.values {}
       for source, row in ipairs(moe.loads { routing = moe.trace(trace_of[name][method].file) {},
           ranks = t.ranks, tokens = t.tokens, experts = t.experts, k = t.k, step = step,
           layer = layer }) do
@@ -81,10 +75,10 @@ local function uneven(name, method)
           rows[rank] = (rows[rank] or 0) + n
         end
       end
-      all[#all + 1] = math.max(unpack(rows)) / mean(rows)
+      all[#all + 1] = rows:max() / rows:mean()
     end
   end
-  return mean(all)
+  return all:mean()
 end
 
 moe.run(moe.experiment { name = "rank_loads",
@@ -110,7 +104,7 @@ moe.run(moe.experiment { name = "rank_loads",
           table.insert(rows[1], column)
           table.insert(rows[1], "")
         end
-        ms[column][p.method] = mean(run.samples_ms)
+        ms[column][p.method] = moe.values(run.samples_ms):mean()
       end
       for _, method in ipairs(ROWS) do
         local row = { method, ("%.2f"):format(uneven(name, method)) }

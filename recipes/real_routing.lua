@@ -36,32 +36,26 @@ local recorded = moe.infer { model = model_of { batch_per_device = ROWS / RANKS 
   batches = BATCHES, parameters = YOURS and YOURS.parameters or "real_routing.safetensors",
   tokens = YOURS and YOURS.tokens, record = "real_routing.trace" }
 
-local function mean(list)
-  local s = 0
-  for _, x in ipairs(list) do s = s + x end
-  return s / #list
-end
-
 -- Returns the share of choices that two batches have in common.
 local function common(a, b)
-  local both = {}
+  local both = moe.values {}
   for e = 1, #a do both[e] = math.min(a[e], b[e]) end
-  return mean(both) / mean(a)
+  return both:mean() / moe.values(a):mean()
 end
 
 print(("%d batches of %d tokens; cross entropy %.3f, mean over batches"):format(BATCHES, ROWS * SEQ,
-  mean(recorded.losses)))
+  moe.values(recorded.losses):mean()))
 local rows = { { "MoE layer", "busiest expert, over the mean", "idlest", "same next batch" } }
 for layer = 1, #recorded.moe[1] do
-  local load, same = {}, {}
+  local load, same = moe.values {}, moe.values {}
   for batch, layers in ipairs(recorded.moe) do
     for e, n in ipairs(layers[layer].load) do load[e] = (load[e] or 0) + n end
     if batch > 1 then
       same[batch - 1] = common(recorded.moe[batch - 1][layer].load, layers[layer].load)
     end
   end
-  rows[#rows + 1] = { layer, ("%.2f"):format(math.max(unpack(load)) / mean(load)),
-    ("%.2f"):format(math.min(unpack(load)) / mean(load)), ("%.1f%%"):format(100 * mean(same)) }
+  rows[#rows + 1] = { layer, ("%.2f"):format(load:max() / load:mean()),
+    ("%.2f"):format(load:min() / load:mean()), ("%.1f%%"):format(100 * same:mean()) }
 end
 print(moe.table(rows))
 
@@ -72,7 +66,8 @@ for _, name in ipairs { "raf_rows", "lancet", "eplb", "prophet" } do
   for _, routing in ipairs { moe.workload "balanced" {}, moe.trace(recorded.record) {} } do
     local plan = moe.plan { system = moe.system(name) {}, cluster = moe.cluster.h100 { nodes = 1 },
       model = model_of({ batch_per_device = ROWS / GPUS, routing = routing }, true) }
-    row[#row + 1] = ("%.2f ms"):format(mean(plan:simulate { steps = BATCHES }.samples_ms))
+    row[#row + 1] = ("%.2f ms"):format(
+      moe.values(plan:simulate { steps = BATCHES }.samples_ms):mean())
   end
   rows[#rows + 1] = row
 end

@@ -50,7 +50,7 @@ class Explainer {
 
   json exposure(const Exposure& e) const {
     json out = {{"op", name(e.op)},
-                {"cause", cause_name(e.cause)},
+                {"cause", name_of(e.cause)},
                 {"why", cause_text(plan_.graph, plan_.schedule, e)},
                 {"ms", mean(e.ns)}};
     if (e.from.valid()) out["from"] = name(e.from);
@@ -77,7 +77,7 @@ class Explainer {
   json causes() const {
     std::vector<std::pair<Nanoseconds, std::string>> sums;
     for (const Exposure& e : explanation_.exposures) {
-      const std::string cause = cause_name(e.cause);
+      const std::string cause = name_of(e.cause);
       const auto known = std::find_if(sums.begin(), sums.end(),
                                       [&](const auto& sum) { return sum.second == cause; });
       if (known == sums.end()) {

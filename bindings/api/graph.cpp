@@ -5,9 +5,9 @@
 #include <optional>
 
 #include "bindings/host/core.h"
-#include "bindings/host/names.h"
 #include "bindings/host/userdata.h"
 #include "bindings/policy/graph_session.h"
+#include "engine/base/names.h"
 #include "engine/graph/edit.h"
 
 namespace moe::lua {
@@ -49,9 +49,9 @@ void set_filter(lua_State* L, const Graph& graph, const std::string& key, Filter
     filter.kind = text_value(L, key);
     graph.table().kind(*filter.kind);  // throws UserError for an unknown kind
   } else if (key == "seg") {
-    filter.segment = parse_segment(text_value(L, key));
+    filter.segment = value_named<Segment>("seg", text_value(L, key));
   } else if (key == "phase") {
-    filter.phase = parse_phase(text_value(L, key));
+    filter.phase = value_named<Phase>("phase", text_value(L, key));
   } else if (key == "layer") {
     filter.layer = check_index(L, -1, kMostLayers, "g:ops: layer");
   } else if (key == "part") {
@@ -199,12 +199,12 @@ Op place_of(lua_State* L, const Inherited& inherited) {
     return !lua_isnil(L, -1);
   };
   Op op;
-  op.phase = given("phase") ? parse_phase(luaL_checkstring(L, -1))
+  op.phase = given("phase") ? value_named<Phase>("phase", luaL_checkstring(L, -1))
                             : inherited.of(
-                                  "phase", [](const Op& o) { return o.phase; }, phase_name);
-  op.segment = given("seg") ? parse_segment(luaL_checkstring(L, -1))
+                                  "phase", [](const Op& o) { return o.phase; }, name_of<Phase>);
+  op.segment = given("seg") ? value_named<Segment>("seg", luaL_checkstring(L, -1))
                             : inherited.of(
-                                  "seg", [](const Op& o) { return o.segment; }, segment_name);
+                                  "seg", [](const Op& o) { return o.segment; }, name_of<Segment>);
   const auto layer_text = [](int32_t layer) {
     return layer < 0 ? std::string("none (false)") : std::to_string(layer + 1);
   };
@@ -267,12 +267,7 @@ int graph_redirect(lua_State* L) {
 
 int graph_remove(lua_State* L) {
   GraphSession& session = check_graph(L);
-  const auto [owner, op] = check_op(L, 2);
-  if (owner != &session)
-    throw user_error(
-        "op '{}' belongs to the graph of another policy call; give an op of this call's g",
-        owner->graph().op(op).name);
-  session.edit().remove(op);
+  session.edit().remove(check_own_op(L, 2, session));
   return 0;
 }
 
@@ -367,14 +362,7 @@ TensorId check_tensor(lua_State* L, int index, const GraphSession& session) {
     luaL_getmetatable(L, kOpType);
     const bool is_op = lua_rawequal(L, -1, -2) != 0;
     lua_pop(L, 2);
-    if (is_op) {
-      const auto [owner, op] = check_op(L, index);
-      if (owner != &session)
-        throw user_error(
-            "op '{}' belongs to the graph of another policy call; give an op of this call's g",
-            owner->graph().op(op).name);
-      return output_of(session.graph(), op);
-    }
+    if (is_op) return output_of(session.graph(), check_own_op(L, index, session));
   }
   const TensorHandle handle = check_userdata<TensorHandle>(L, index, kTensorType);
   if (&GraphSession::of(L, handle.session) != &session)

@@ -80,7 +80,7 @@ json use_json(const NetworkRun& run) {
   json all = json::array();
   for (const LinkUse& use : run.use) {
     const LinkName& link = run.links[use.link];
-    all.push_back({{"link", link_kind_name(link.kind)},
+    all.push_back({{"link", name_of(link.kind)},
                    {"node", link.node + 1},
                    {"index", link.index + 1},
                    {"begin_ms", use.begin_ns / 1e6},

@@ -2,7 +2,6 @@
 #include <algorithm>
 #include <map>
 
-#include "bindings/host/names.h"
 #include "bindings/host/userdata.h"
 #include "bindings/policy/graph_session.h"
 
@@ -90,10 +89,10 @@ void push_lane(lua_State* L, GraphSession& s, OpId op) {
   push_text(L, s.lane_name(op));
 }
 void push_segment(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, segment_name(s.graph().op(op).segment));
+  push_text(L, name_of(s.graph().op(op).segment));
 }
 void push_phase(lua_State* L, GraphSession& s, OpId op) {
-  push_text(L, phase_name(s.graph().op(op).phase));
+  push_text(L, name_of(s.graph().op(op).phase));
 }
 void push_layer(lua_State* L, GraphSession& s, OpId op) {
   push_number_from_1(L, s.graph().op(op).layer);
@@ -135,10 +134,10 @@ void push_tensor_name(lua_State* L, const Graph& graph, TensorId t) {
   push_text(L, graph.tensor(t).name);
 }
 void push_dtype(lua_State* L, const Graph& graph, TensorId t) {
-  push_text(L, dtype_name(graph.tensor(t).dtype));
+  push_text(L, name_of(graph.tensor(t).dtype));
 }
 void push_tensor_kind(lua_State* L, const Graph& graph, TensorId t) {
-  push_text(L, tensor_kind_name(graph.tensor(t).kind));
+  push_text(L, name_of(graph.tensor(t).kind));
 }
 void push_tensor_bytes(lua_State* L, const Graph& graph, TensorId t) {
   lua_pushnumber(L, static_cast<double>(graph.bytes(t)));

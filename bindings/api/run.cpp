@@ -226,7 +226,7 @@ json planner_error_json(const ModelErrors& errors) {
     for (const ModelSample& sample : error.samples) {
       step.push_back(sample.step + 1);
       layer.push_back(sample.layer + 1);
-      phase.push_back(phase_name(sample.phase));
+      phase.push_back(name_of(sample.phase));
       estimated.push_back(sample.estimated_s * 1e3);
       real.push_back(sample.real_s * 1e3);
     }
@@ -238,7 +238,7 @@ json planner_error_json(const ModelErrors& errors) {
                  {"real_ms", std::move(real)}}},
                {"num", error.count}};
     if (error.count > 0) op["error"] = error.mean;
-    ops[model_op_name(static_cast<ModelOp>(i))] = std::move(op);
+    ops[name_of(static_cast<ModelOp>(i))] = std::move(op);
   }
   return ops;
 }

@@ -15,15 +15,6 @@ GraphSession& check_schedule(lua_State* L) {
   return GraphSession::of(L, check_userdata<ScheduleHandle>(L, 1, kScheduleType).session);
 }
 
-OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
-  const auto [owner, op] = check_op(L, index);
-  if (owner != &session)
-    throw user_error(
-        "op '{}' belongs to the graph of another policy call; give an op of this call's g",
-        owner->graph().op(op).name);
-  return op;
-}
-
 // s:free(a, b) -> whether the ops differ and no path of current edges joins them in any direction
 int is_free(lua_State* L) {
   GraphSession& session = check_schedule(L);

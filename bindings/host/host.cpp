@@ -265,6 +265,28 @@ void Host::evaluate_policies() {
   if (!good && failure.kind != "stop") throw UserError(failure.message);
 }
 
+HostOptions Host::rank_options() const {
+  HostOptions options = options_;
+  options.mode = "policies";
+  options.out_dir.clear();
+  return options;
+}
+
+void Host::push_policy(const char* kind, const std::string& name, const char* module) {
+  lua_State* L = state();
+  lua_getglobal(L, "require");
+  lua_pushstring(L, module);
+  call(L, 1, 1);
+  lua_getfield(L, -1, "_policy");
+  lua_pushstring(L, kind);
+  lua_pushstring(L, name.c_str());
+  call(L, 2, 1);
+  if (lua_istable(L, -1)) return;
+  throw UserError(
+      "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
+      "before anything runs");
+}
+
 uint32_t Host::add_session(GraphSession* session) {
   sessions_[++last_session_] = session;
   return last_session_;

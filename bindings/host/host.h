@@ -92,6 +92,11 @@ class Host {
   /// Evaluates the recipe up to its first call that would plan or run something, so that its
   /// policies are defined. Throws UserError if it fails.
   void evaluate_policies();
+  /// Options of the hosts in which ranks evaluate this host's recipe.
+  HostOptions rank_options() const;
+  /// Pushes the definition of a policy of this kind that the recipe, or `module` of the library,
+  /// made in this state. Throws UserError if it made none.
+  void push_policy(const char* kind, const std::string& name, const char* module = "moe");
   /// Called when the recipe does something that its user can see: it prints, writes, plans or runs.
   void note_effect() { had_effect_ = true; }
   bool had_effect() const { return had_effect_; }

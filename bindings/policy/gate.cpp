@@ -82,18 +82,7 @@ class RankGate {
   // Gets the gate's functions and options from the definition that the recipe made in this state.
   void fetch() {
     lua_State* L = host_.state();
-    lua_getglobal(L, "require");
-    lua_pushliteral(L, "moe");
-    call(L, 1, 1);
-    lua_getfield(L, -1, "_policy");
-    lua_pushliteral(L, "gate");
-    lua_pushstring(L, policy_->name.c_str());
-    call(L, 2, 1);
-    if (!lua_istable(L, -1)) {
-      throw UserError(
-          "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
-          "before anything runs");
-    }
+    host_.push_policy("gate", policy_->name);
     lua_getfield(L, -1, "route");
     line_ = function_position(L);
     route_ = std::make_unique<Reference>(L);
@@ -126,13 +115,6 @@ class RankGate {
   std::set<int64_t> scope_shown_;  // layers in which the scope was checked
   Deadline deadline_;
 };
-
-HostOptions rank_options(const Host& host) {
-  HostOptions options = host.options();
-  options.mode = "policies";
-  options.out_dir.clear();
-  return options;
-}
 
 int64_t bounded_capacity(lua_State* L, int index, const std::string& name, int64_t capacity,
                          int64_t experts) {
@@ -185,7 +167,7 @@ std::shared_ptr<const GatePolicy> gate_policy_of(lua_State* L, int index, const 
 }
 
 RankGates rank_gates(const Host& host, std::shared_ptr<const GatePolicy> policy) {
-  return [options = rank_options(host), watchdog = host.watchdog(), policy](int64_t rank) {
+  return [options = host.rank_options(), watchdog = host.watchdog(), policy](int64_t rank) {
     const auto state = std::make_shared<RankGate>(options, watchdog, policy, rank);
     const GateSpec& spec = policy->spec;
     Gate gate;

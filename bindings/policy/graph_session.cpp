@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "bindings/host/field_json.h"
-#include "bindings/host/names.h"
 #include "bindings/host/userdata.h"
 
 namespace moe::lua {
@@ -177,7 +176,7 @@ Work GraphSession::work(OpId op) const {
 
 std::string GraphSession::lane_name(OpId op) const {
   if (schedule_ != nullptr) return schedule_->lanes[schedule_->lane_of[op.index()].index()].name;
-  return lane_kind_name(graph_.def(op).lane);
+  return name_of(graph_.def(op).lane);
 }
 
 const Dependencies& GraphSession::deps() {
@@ -323,6 +322,15 @@ std::pair<GraphSession*, OpId> check_op(lua_State* L, int index) {
   return {&session, handle.op};
 }
 
+OpId check_own_op(lua_State* L, int index, const GraphSession& session) {
+  const auto [owner, op] = check_op(L, index);
+  if (owner != &session)
+    throw user_error(
+        "op '{}' belongs to the graph of another policy call; give an op of this call's g",
+        owner->graph().op(op).name);
+  return op;
+}
+
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session) {
   if (!lua_istable(L, index)) {
     throw user_error(
@@ -332,12 +340,7 @@ std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session
   std::vector<OpId> ops;
   for (size_t i = 1; i <= lua_objlen(L, index); ++i) {
     lua_rawgeti(L, index, static_cast<int>(i));
-    const auto [owner, op] = check_op(L, lua_gettop(L));
-    if (owner != &session)
-      throw user_error(
-          "op '{}' belongs to the graph of another policy call; give an op of this call's g",
-          owner->graph().op(op).name);
-    ops.push_back(op);
+    ops.push_back(check_own_op(L, lua_gettop(L), session));
     lua_pop(L, 1);
   }
   return ops;

@@ -144,8 +144,11 @@ constexpr const char* kRngType = "rng";
 /// Returns the op of the handle at `index`, and its session. Throws UserError if the value is not
 /// an op handle, or its session has ended, or the op was removed.
 std::pair<GraphSession*, OpId> check_op(lua_State* L, int index);
+/// Returns the op of the handle at `index`. Throws UserError as check_op does, or if the op is not
+/// of `session`.
+OpId check_own_op(lua_State* L, int index, const GraphSession& session);
 /// Returns the ops of the list of handles at `index`. Throws UserError if it is not such a list, or
-/// an op is not of `session`.
+/// as check_own_op does.
 std::vector<OpId> check_ops(lua_State* L, int index, const GraphSession& session);
 
 /// Returns the tensor at `index`: a tensor handle, or an op handle, which means its first output.

@@ -5,9 +5,9 @@
 #include "bindings/host/field_json.h"
 #include "bindings/host/host.h"
 #include "bindings/host/job.h"
-#include "bindings/host/names.h"
 #include "bindings/host/userdata.h"
 #include "bindings/policy/graph_session.h"
+#include "engine/base/names.h"
 #include "engine/model/blocks.h"
 #include "engine/ops/ops.h"
 
@@ -37,7 +37,8 @@ ModelBuilder& check_builder(lua_State* L) {
 /// Begins the segment that the table at `index` gives in its field `seg`, if any.
 void begin_segment(lua_State* L, int index, ModelBuilder& builder) {
   lua_getfield(L, index, "seg");
-  if (!lua_isnil(L, -1)) builder.begin_segment(parse_segment(luaL_checkstring(L, -1)));
+  if (!lua_isnil(L, -1))
+    builder.begin_segment(value_named<Segment>("seg", luaL_checkstring(L, -1)));
   lua_pop(L, 1);
 }
 

@@ -41,8 +41,7 @@ class LuaPick {
 
   OpId named() const {
     try {
-      const auto [owner, op] = check_op(stack_, -1);
-      if (owner == session_.get()) return op;
+      return check_own_op(stack_, -1, *session_);
     } catch (const UserError&) {
       // A value that is no op is refused with the same message as an op of another graph.
     }
@@ -56,13 +55,6 @@ class LuaPick {
   lua_State* stack_ = nullptr;
   std::unique_ptr<Reference> anchor_;
 };
-
-HostOptions own_options(const Host& host) {
-  HostOptions options = host.options();
-  options.mode = "policies";
-  options.out_dir.clear();
-  return options;
-}
 
 /// The pick of one lane with the Lua state in which it is called.
 class LaneState {
@@ -84,18 +76,7 @@ class LaneState {
   Choose chosen(const Plan& plan, const PickPolicy& policy, std::shared_ptr<const PolicyView> view,
                 LaneId lane) {
     lua_State* L = host_.state();
-    lua_getglobal(L, "require");
-    lua_pushliteral(L, "moe");
-    call(L, 1, 1);
-    lua_getfield(L, -1, "_policy");
-    lua_pushliteral(L, "schedule");
-    lua_pushstring(L, policy.name.c_str());
-    call(L, 2, 1);
-    if (!lua_istable(L, -1)) {
-      throw UserError(
-          "the recipe does not define the schedule then; define it at the top of the recipe, "
-          "before anything runs");
-    }
+    host_.push_policy("schedule", policy.name);
     lua_getfield(L, -1, "apply");
     const auto apply = std::make_shared<const Reference>(L);
     push_json(L, policy.options);
@@ -130,7 +111,7 @@ Choose lua_choose(lua_State* L, GraphSession& session, LaneId lane) {
 
 std::function<Choose(LaneId)> executor_choose(const Host& host, const Plan& plan,
                                               const PickPolicies& picks) {
-  return [options = own_options(host), watchdog = host.watchdog(), &plan,
+  return [options = host.rank_options(), watchdog = host.watchdog(), &plan,
           &picks](LaneId lane) -> Choose {
     const std::string& stage = plan.schedule.lanes[lane.index()].stage;
     const auto policy = std::find_if(picks.list.begin(), picks.list.end(),

@@ -72,18 +72,8 @@ class RankPlacement {
   // this state, or from the library's module of its own methods.
   void fetch() {
     lua_State* L = host_.state();
-    lua_getglobal(L, "require");
-    lua_pushstring(L, policy_->library ? "moe.techniques.balance.pass" : "moe");
-    call(L, 1, 1);
-    lua_getfield(L, -1, "_policy");
-    lua_pushliteral(L, "placement");
-    lua_pushstring(L, policy_->name.c_str());
-    call(L, 2, 1);
-    if (!lua_istable(L, -1)) {
-      throw UserError(
-          "is not defined where a rank evaluates the recipe; define it at the top of the recipe, "
-          "before anything runs");
-    }
+    host_.push_policy("placement", policy_->name,
+                      policy_->library ? "moe.techniques.balance.pass" : "moe");
     lua_getfield(L, -1, "place");
     line_ = function_position(L);
     place_ = std::make_unique<Reference>(L);
@@ -179,11 +169,9 @@ std::vector<std::string> PlacementLog::at(int64_t step, int64_t layer) const {
 
 RankPlacements rank_placements(const Host& host, std::shared_ptr<const LuaPlacement> policy,
                                const PlacementRun& run) {
-  HostOptions options = host.options();
-  options.mode = "policies";
-  options.out_dir.clear();
-  return [options, watchdog = host.watchdog(), policy, run, ranks = std::make_shared<Ranks>()](
-             int64_t rank, const std::string& name) -> PlacementFunction {
+  return [options = host.rank_options(), watchdog = host.watchdog(), policy, run,
+          ranks = std::make_shared<Ranks>()](int64_t rank,
+                                             const std::string& name) -> PlacementFunction {
     if (name != policy->stage.policy) return nullptr;
     const auto state = ranks->of(rank, [&] {
       return std::make_shared<RankPlacement>(options, watchdog, policy, rank, run);

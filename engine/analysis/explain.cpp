@@ -272,13 +272,6 @@ std::vector<CollectiveShare> collectives_of(const Record& record,
 
 }  // namespace
 
-const char* cause_name(Cause cause) {
-  constexpr const char* kNames[] = {"data edge",  "order edge", "lane order",   "lane busy",
-                                    "members",    "hold",       "coordination", "start-up",
-                                    "contention", "slower"};
-  return kNames[static_cast<size_t>(cause)];
-}
-
 Explanation explain(const ReplayInput& input, const Timeline& timeline) {
   const Record record(input, timeline);
   const Reachability reach(record.graph, record.deps);

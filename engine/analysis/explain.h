@@ -37,8 +37,10 @@ enum class Cause : uint8_t {
   kContention,    // slower than alone, while `from` used the network too
   kSlower,        // slower than in the cost model, although alone on the network
 };
-/// Returns "data edge", "order edge", ...
-const char* cause_name(Cause cause);
+constexpr std::array<const char*, 10> names_of(Cause) {
+  return {"data edge", "order edge",   "lane order", "lane busy",  "members",
+          "hold",      "coordination", "start-up",   "contention", "slower"};
+}
 
 /// A part of the exposed time that has one collective and one cause.
 struct Exposure {

@@ -130,12 +130,6 @@ void set_mean(ModelError& error, bool without_first) {
 
 }  // namespace
 
-const char* model_op_name(ModelOp op) {
-  static constexpr std::array<const char*, kNumModelOps> kNames = {"a2a", "experts", "trans",
-                                                                   "agg"};
-  return kNames[static_cast<size_t>(op)];
-}
-
 ModelErrors planner_errors(const Plan& plan, const RunResult& result) {
   std::map<int64_t, PlacementRates> rates;  // key: block
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {

@@ -24,8 +24,9 @@ namespace moe {
 /// transfers on the network and, in executed runs, the time until a device wakes after the end.
 enum class ModelOp : int32_t { kA2a, kExperts, kTrans, kAgg };
 constexpr int32_t kNumModelOps = 4;
-/// Returns "a2a", "experts", "trans" or "agg".
-const char* model_op_name(ModelOp op);
+constexpr std::array<const char*, kNumModelOps> names_of(ModelOp) {
+  return {"a2a", "experts", "trans", "agg"};
+}
 
 struct ModelSample {
   size_t step = 0;    // step of the run, counted from 0

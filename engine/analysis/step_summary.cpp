@@ -73,7 +73,7 @@ std::map<std::string, TimeSum> ops_alone(const Graph& graph, const CostModel& co
     const OpDef& def = graph.def(id);
     const Op& op = graph.op(id);
     const bool again = op.phase == Phase::kRecompute;
-    const char* const key = again ? phase_name(op.phase) : segment_name(op.segment);
+    const char* const key = again ? name_of(op.phase) : name_of(op.segment);
     sums[def.lane == LaneKind::kComm ? def.name : key] += cost.op_ns(graph, id);
   }
   return sums;

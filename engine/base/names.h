@@ -2,6 +2,8 @@
 // unknown name, and the names of enumerations. Names of struct fields are in field.h.
 #pragma once
 
+#include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -55,13 +57,20 @@ template <HasNames E>
 constexpr const char* name_of(E value) {
   return names_of(value)[static_cast<size_t>(value)];
 }
-/// Returns the value with that name. Throws UserError "unknown <what> ..." with the nearest name.
+/// Returns the value with that name; nullopt if there is none.
 template <HasNames E>
-E value_named(std::string_view what, std::string_view name) {
+std::optional<E> find_named(std::string_view name) {
   constexpr auto kNames = names_of(E{});
   for (size_t i = 0; i < kNames.size(); ++i) {
     if (name == kNames[i]) return static_cast<E>(i);
   }
+  return std::nullopt;
+}
+/// Returns the value with that name. Throws UserError "unknown <what> ..." with the nearest name.
+template <HasNames E>
+E value_named(std::string_view what, std::string_view name) {
+  if (const auto value = find_named<E>(name)) return *value;
+  constexpr auto kNames = names_of(E{});
   throw UserError(unknown_name(what, name, {kNames.begin(), kNames.end()}));
 }
 

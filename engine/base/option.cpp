@@ -43,11 +43,6 @@ void check(std::string_view owner, const OptionSpec& spec, const OptionValue& va
 
 }  // namespace
 
-const char* reads_name(Reads reads) {
-  static constexpr const char* kNames[] = {"nothing", "rates", "times"};
-  return kNames[static_cast<int>(reads)];
-}
-
 OptionSpec number_option(std::string name, double default_value, double lo, double hi,
                          std::string doc) {
   return {std::move(name), default_value, std::move(doc), lo, hi};

@@ -11,6 +11,8 @@
 #include <variant>
 #include <vector>
 
+#include "engine/base/names.h"
+
 namespace moe {
 
 using OptionValue = std::variant<bool, double, std::string>;
@@ -19,8 +21,9 @@ using Options = std::map<std::string, OptionValue>;
 /// What a pass or a policy reads from the cost model. kRates: the times of a few ops, which the
 /// planner of a placement gets as PlacementRates. kTimes: durations of ops, for planning the step.
 enum class Reads : uint8_t { kNothing, kRates, kTimes };
-/// Returns "nothing", "rates" or "times".
-const char* reads_name(Reads reads);
+constexpr std::array<const char*, 3> names_of(Reads) {
+  return {"nothing", "rates", "times"};
+}
 
 struct OptionSpec {
   std::string name;

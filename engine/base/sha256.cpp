@@ -1,7 +1,5 @@
 #include "engine/base/sha256.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 
@@ -60,12 +58,6 @@ std::array<uint32_t, 8> sha256(std::string_view text) {
   }
   for (size_t b = 0; b < blocks; ++b) add_block(state, end.data() + 64 * b);
   return state;
-}
-
-std::string sha256_text(std::string_view text) {
-  std::string digits;
-  for (const uint32_t word : sha256(text)) digits += fmt::format("{:08x}", word);
-  return digits;
 }
 
 }  // namespace moe

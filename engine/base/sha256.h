@@ -3,14 +3,11 @@
 
 #include <array>
 #include <cstdint>
-#include <string>
 #include <string_view>
 
 namespace moe {
 
 /// Returns the hash as eight words, the first four bytes of the hash in word 0.
 std::array<uint32_t, 8> sha256(std::string_view text);
-/// Returns the hash as 64 hexadecimal digits.
-std::string sha256_text(std::string_view text);
 
 }  // namespace moe

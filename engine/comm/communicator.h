@@ -15,6 +15,7 @@
 
 #include "engine/base/group.h"
 #include "engine/base/limits.h"
+#include "engine/base/names.h"
 #include "engine/base/units.h"
 
 namespace moe {
@@ -44,6 +45,46 @@ struct Pieces {
   Round round = {};
 };
 
+enum class CallKind : uint8_t {
+  kAllToAll,
+  kAllReduceF32,
+  kAllReduceF64,
+  kReduceScatterF32,
+  kReduceScatterF64,
+  kAllGather,
+  kBroadcast,
+  kBarrier
+};
+constexpr std::array<const char*, 8> names_of(CallKind) {
+  return {"all_to_all",
+          "all_reduce",
+          "all_reduce (double)",
+          "reduce_scatter",
+          "reduce_scatter (double)",
+          "all_gather",
+          "broadcast",
+          "barrier"};
+}
+
+/// One call of one member.
+struct Request {
+  CallKind kind = CallKind::kBarrier;
+  std::string what;
+  const void* in = nullptr;  // broadcast: the root's data
+  void* out = nullptr;
+  // all_reduce: elements; reduce_scatter: elements of a member's share of the sums; all_gather:
+  // bytes of a member; broadcast: bytes
+  int64_t size = 0;
+  int64_t root = 0;  // broadcast
+  const Pieces* pieces = nullptr;
+  Nanoseconds post = 0;
+};
+
+/// Returns the call's kind and name: "all_reduce b0.grads".
+std::string describe(const Request& request);
+/// Returns the bytes of one of the elements that the call's size counts: 1 if it counts bytes.
+Bytes element_bytes(CallKind kind);
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -58,22 +99,32 @@ class Communicator {
   Communicator& group(const Group& group);
 
   /// Exchanges pieces with all members. `what` names the op in errors, here and below.
-  virtual CommTimes all_to_all(const std::string& what, const void* send, void* receive,
-                               const Pieces& pieces) = 0;
+  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
+                       const Pieces& pieces);
   /// Sums n elements over all members, elementwise; `out` may be `in`.
-  virtual CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) = 0;
-  virtual CommTimes all_reduce(const std::string& what, const double* in, double* out,
-                               int64_t n) = 0;
+  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) {
+    return post({CallKind::kAllReduceF32, what, in, out, n});
+  }
+  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) {
+    return post({CallKind::kAllReduceF64, what, in, out, n});
+  }
   /// Sums as all_reduce does, but gives each member only its n sums: in [size() * n], out [n], the
   /// sums of elements [rank() * n, rank() * n + n); `out` may be in + rank() * n.
-  virtual CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
-                                   int64_t n) = 0;
-  virtual CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
-                                   int64_t n) = 0;
+  CommTimes reduce_scatter(const std::string& what, const float* in, float* out, int64_t n) {
+    return post({CallKind::kReduceScatterF32, what, in, out, n});
+  }
+  CommTimes reduce_scatter(const std::string& what, const double* in, double* out, int64_t n) {
+    return post({CallKind::kReduceScatterF64, what, in, out, n});
+  }
   /// Gives every member the bytes of all members, in their order: in [bytes], out [size() * bytes];
   /// `in` may be their place in `out`.
-  virtual CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) = 0;
-  virtual CommTimes barrier(const std::string& what) = 0;
+  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) {
+    return post({CallKind::kAllGather, what, in, out, bytes});
+  }
+  CommTimes barrier(const std::string& what) { return post({CallKind::kBarrier, what}); }
+  /// Makes a call whose post time is set; the functions above make theirs by it. Requires: Pieces
+  /// has entries for all members.
+  virtual CommTimes call(const Request& request) = 0;
 
   /// Sets the post time of the next call to `t`: the time at which the inputs of that call were
   /// ready, for a lane whose thread woke up late. `t` must not be after the call; 0 means the time
@@ -83,10 +134,12 @@ class Communicator {
   CommTimes nothing();
 
  protected:
-  /// Returns the post time of the current call, and resets posted_at().
-  Nanoseconds take_post();
+  /// Sets the request's post time and makes the call.
+  CommTimes post(Request request);
 
  private:
+  /// Returns the post time of the current call, and resets posted_at().
+  Nanoseconds take_post();
   /// Returns the communicator of a group from resolve() (base/group.h) that is not all ranks.
   virtual Communicator& subgroup(const Group& group) = 0;
 

@@ -19,7 +19,7 @@ void append_tensor(std::string& text, const Graph& graph, TensorId id) {
     return;
   }
   const Tensor& tensor = graph.tensor(id);
-  text += dtype_name(tensor.dtype);
+  text += name_of(tensor.dtype);
   char separator = '[';
   for (const int64_t length : tensor.shape) {
     text += separator;

@@ -42,7 +42,7 @@ OverlapOps overlap_ops(const Graph& graph) {
     if (graph.removed(id)) continue;
     const Op& op = graph.op(id);
     const OpDef& def = graph.def(id);
-    const bool computes = def.collective == Collective::kNone && def.run_f32 != nullptr &&
+    const bool computes = def.collective == Collective::kNone && def.run.f32 != nullptr &&
                           def.work != nullptr && !runs_on_host(graph, op) && !is_view(graph, op);
     if (!computes) continue;
     const Work work = def.work(graph, op, {});

@@ -290,7 +290,7 @@ void CollectiveLayout<T>::lay_out_all_reduce(const Graph& graph, const Op& op,
     const int64_t n = num_elements(tensor.shape);
     MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
               "op {} sums tensor {} of type {}, but can sum only floats of {} bytes", op.name,
-              tensor.name, dtype_name(tensor.dtype), sizeof(T));
+              tensor.name, name_of(tensor.dtype), sizeof(T));
     parts_.push_back({static_cast<T*>(memory.data(op.inputs[i])),
                       static_cast<T*>(memory.data(op.outputs[i])), n});
     num_elements_ += n;

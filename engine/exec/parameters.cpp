@@ -135,7 +135,7 @@ PersistentTensors persistent_tensors(const Plan& plan) {
     if ((tensor.kind == TensorKind::kParam && !known(all.parameters)) ||
         (tensor.kind == TensorKind::kState && !known(all.states))) {
       throw user_error("the graph has the {} {}, which the model does not have",
-                       tensor_kind_name(tensor.kind), tensor.name);
+                       name_of(tensor.kind), tensor.name);
     }
   }
   return all;

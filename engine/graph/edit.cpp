@@ -19,6 +19,16 @@ void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> bu
   }
 }
 
+OpId add_like(Graph& graph, const Op& of, const OpDef& def, std::string name,
+              std::vector<TensorId> inputs, Attrs attrs) {
+  const auto [segment, layer] = std::pair(of.segment, of.layer);  // `of` may be in the graph
+  const OpId made =
+      graph.add_op(def, std::move(name), std::move(inputs), std::move(attrs), of.phase);
+  graph.op(made).segment = segment;
+  graph.op(made).layer = layer;
+  return made;
+}
+
 int32_t part_of_part(const Op& op, size_t part, size_t parts) {
   return std::max(op.part, 0) * static_cast<int32_t>(parts) + static_cast<int32_t>(part);
 }
@@ -116,8 +126,8 @@ class Splitter {
     const Op op = graph_.op(id);
     std::vector<TensorId> inputs;
     for (size_t i = 0; i < op.inputs.size(); ++i) inputs.push_back(part_of_input(op, i, p));
-    const OpId made = graph_.add_op(graph_.def(op).name, fmt::format("{}.p{}", op.name, p),
-                                    std::move(inputs), all_attrs(op), op.phase);
+    const OpId made = add_like(graph_, op, graph_.def(op), fmt::format("{}.p{}", op.name, p),
+                               std::move(inputs), all_attrs(op));
     inherit(made, op);
     graph_.op(made).part = part_of_part(op, p, sizes_.size());
     for (size_t i = 0; i < op.outputs.size(); ++i) {
@@ -153,10 +163,10 @@ class Splitter {
 
   void cut(const Op& reader, size_t i) {
     const TensorId t = reader.inputs[i];
-    const OpId made = graph_.add_op(
-        graph_.table().basic(BasicOp::kSplit), fmt::format("{}.split{}", reader.name, i), {t},
-        {{"axis", int64_t{axis(t)}}, {"sizes", fmt::format("{}", fmt::join(sizes_, ","))}},
-        reader.phase);
+    const OpId made = add_like(
+        graph_, reader, graph_.table().basic(BasicOp::kSplit),
+        fmt::format("{}.split{}", reader.name, i), {t},
+        {{"axis", int64_t{axis(t)}}, {"sizes", fmt::format("{}", fmt::join(sizes_, ","))}});
     inherit(made, reader);
     parts_[t] = graph_.op(made).outputs;
   }
@@ -164,9 +174,9 @@ class Splitter {
   void put_together(TensorId t) {
     const Op op = graph_.op(inside_[t]);
     const auto i = std::find(op.outputs.begin(), op.outputs.end(), t) - op.outputs.begin();
-    const OpId made = graph_.add_op(graph_.table().basic(BasicOp::kConcat),
-                                    fmt::format("{}.concat{}", op.name, i), parts_[t],
-                                    {{"axis", int64_t{axis(t)}}}, op.phase);
+    const OpId made =
+        add_like(graph_, op, graph_.table().basic(BasicOp::kConcat),
+                 fmt::format("{}.concat{}", op.name, i), parts_[t], {{"axis", int64_t{axis(t)}}});
     inherit(made, op);
     graph_.tensor(graph_.out(made)).expert = graph_.tensor(t).expert;
     redirect(graph_, t, graph_.out(made));
@@ -174,8 +184,6 @@ class Splitter {
 
   void inherit(OpId made, const Op& from) {
     Op& op = graph_.op(made);
-    op.segment = from.segment;
-    op.layer = from.layer;
     op.is_dw = from.is_dw;
     op.of = from.of;
   }

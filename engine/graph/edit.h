@@ -9,6 +9,11 @@ namespace moe {
 /// Makes every op that reads `from`, except the ops in `but`, read `to` instead.
 void redirect(Graph& graph, TensorId from, TensorId to, std::span<const OpId> but = {});
 
+/// Adds an op that has the phase, segment and layer of `of`. The arguments are those of
+/// Graph::add_op().
+OpId add_like(Graph& graph, const Op& of, const OpDef& def, std::string name,
+              std::vector<TensorId> inputs, Attrs attrs = {});
+
 /// Returns Op::part of part `part` of `parts` of an op, which may be a part already.
 int32_t part_of_part(const Op& op, size_t part, size_t parts);
 

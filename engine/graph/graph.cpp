@@ -6,7 +6,6 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
-#include "engine/base/names.h"
 #include "engine/graph/op_def.h"
 
 namespace moe {
@@ -31,76 +30,6 @@ Bytes dtype_bytes(DType dtype, Bytes element_bytes) {
   return sized ? element_bytes : dtype_bytes(dtype);
 }
 
-const char* dtype_name(DType dtype) {
-  switch (dtype) {
-    case DType::kF16:
-      return "f16";
-    case DType::kBF16:
-      return "bf16";
-    case DType::kF32:
-      return "f32";
-    case DType::kF64:
-      return "f64";
-    case DType::kI32:
-      return "i32";
-  }
-  return "";
-}
-
-const char* tensor_kind_name(TensorKind kind) {
-  switch (kind) {
-    case TensorKind::kInput:
-      return "input";
-    case TensorKind::kParam:
-      return "param";
-    case TensorKind::kState:
-      return "state";
-    case TensorKind::kActivation:
-      return "activation";
-    case TensorKind::kGradient:
-      return "gradient";
-  }
-  return "";
-}
-
-const char* phase_name(Phase phase) {
-  switch (phase) {
-    case Phase::kForward:
-      return "forward";
-    case Phase::kRecompute:
-      return "recompute";
-    case Phase::kBackward:
-      return "backward";
-    case Phase::kUpdate:
-      return "update";
-  }
-  return "";
-}
-
-const char* segment_name(Segment segment) {
-  switch (segment) {
-    case Segment::kEmbed:
-      return "embed";
-    case Segment::kAttn:
-      return "attn";
-    case Segment::kGate:
-      return "gate";
-    case Segment::kDispatch:
-      return "dispatch";
-    case Segment::kExpert:
-      return "expert";
-    case Segment::kCombine:
-      return "combine";
-    case Segment::kMlp:
-      return "mlp";
-    case Segment::kHead:
-      return "head";
-    case Segment::kUpdate:
-      return "update";
-  }
-  return "";
-}
-
 int64_t num_elements(const Shape& shape) {
   int64_t n = 1;
   for (const int64_t length : shape) n *= length;
@@ -122,7 +51,7 @@ TensorId Graph::add_tensor(Tensor tensor) {
   auto bytes = static_cast<double>(dtype_bytes(tensor.dtype));
   for (const int64_t length : tensor.shape) bytes *= static_cast<double>(length);
   check_bytes(bytes, [&] {
-    return fmt::format("tensor '{}' {} {}", tensor.name, dtype_name(tensor.dtype),
+    return fmt::format("tensor '{}' {} {}", tensor.name, name_of(tensor.dtype),
                        shape_text(tensor.shape));
   });
   tensors_.push_back(std::move(tensor));

@@ -16,12 +16,16 @@
 #include <vector>
 
 #include "engine/base/ids.h"
+#include "engine/base/names.h"
 #include "engine/base/units.h"
 #include "engine/graph/row_use.h"
 
 namespace moe {
 
 enum class DType : uint8_t { kF16, kBF16, kF32, kF64, kI32 };
+constexpr std::array<const char*, 5> names_of(DType) {
+  return {"f16", "bf16", "f32", "f64", "i32"};
+}
 Bytes dtype_bytes(DType dtype);
 /// Returns the bytes per element in a run whose floats have `element_bytes` bytes: for floats of up
 /// to 4 bytes element_bytes (0 means the size of `dtype`), for other types their own size.
@@ -31,14 +35,19 @@ Bytes dtype_bytes(DType dtype, Bytes element_bytes);
 inline DType wide_dtype(DType dtype) {
   return dtype == DType::kBF16 ? DType::kF32 : dtype;
 }
-const char* dtype_name(DType dtype);
 
 /// What a tensor is for. Parameters and states persist across steps. Inputs are filled by the
 /// trainer before each step. Activations and gradients exist within one step only.
 enum class TensorKind : uint8_t { kInput, kParam, kState, kActivation, kGradient };
+constexpr std::array<const char*, 5> names_of(TensorKind) {
+  return {"input", "param", "state", "activation", "gradient"};
+}
 /// kRecompute: ops of the forward that run once more, right before the backward of their block
 /// (passes/recompute_blocks.h).
 enum class Phase : uint8_t { kForward, kRecompute, kBackward, kUpdate };
+constexpr std::array<const char*, 4> names_of(Phase) {
+  return {"forward", "recompute", "backward", "update"};
+}
 enum class Segment : uint8_t {
   kEmbed,
   kAttn,
@@ -50,10 +59,9 @@ enum class Segment : uint8_t {
   kHead,
   kUpdate
 };
-const char* tensor_kind_name(TensorKind kind);
-const char* phase_name(Phase phase);
-/// Returns one of: embed attn gate dispatch expert combine mlp head update.
-const char* segment_name(Segment segment);
+constexpr std::array<const char*, 9> names_of(Segment) {
+  return {"embed", "attn", "gate", "dispatch", "expert", "combine", "mlp", "head", "update"};
+}
 
 using Shape = std::vector<int64_t>;
 int64_t num_elements(const Shape& shape);

@@ -110,7 +110,7 @@ class Checker {
         throw user_error(
             "op '{}' joins rows of tensor '{}' of kind {}, and would clear its unused rows; "
             "allowed are activations and gradients",
-            op.name, tensor.name, tensor_kind_name(tensor.kind));
+            op.name, tensor.name, name_of(tensor.kind));
       }
       rows_[piece.piece].emplace_back(piece.whole, piece.cut);
       if (rows_[piece.whole].empty()) rows_[piece.whole].emplace_back(piece.whole, piece.cut);

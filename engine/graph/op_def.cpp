@@ -55,18 +55,6 @@ std::vector<int> mutated_inputs(const Graph& graph, const Op& op) {
   return inputs;
 }
 
-const char* lane_kind_name(LaneKind kind) {
-  switch (kind) {
-    case LaneKind::kCompute:
-      return "compute";
-    case LaneKind::kComm:
-      return "comm";
-    case LaneKind::kHost:
-      return "host";
-  }
-  return "";
-}
-
 bool runs_on_host(const Graph& graph, const Op& op) {
   const OpDef& def = graph.def(op);
   return def.on_host != nullptr && def.on_host(graph, op);
@@ -295,8 +283,8 @@ void check_declared(const OpTable& table) {
         moves == (def.lane == LaneKind::kComm) && moves == (def.payload != Payload::kNone),
         "op {}: lane kComm, a collective and a payload must be declared together or not at all",
         def.name);
-    MOE_CHECK(moves || (def.run_f32 != nullptr && def.run_f64 != nullptr),
-              "op {}: kernels run_f32 and run_f64 must both be given", def.name);
+    MOE_CHECK(moves || (def.run.f32 != nullptr && def.run.f64 != nullptr),
+              "op {}: kernels run.f32 and run.f64 must both be given", def.name);
     MOE_CHECK(def.loss == Loss::kNone || !def.outputs.empty(),
               "op {}: it has a loss, so output 0 must be declared", def.name);
     check_operands(def, "input", def.inputs);

@@ -17,8 +17,9 @@ namespace moe {
 /// The kind of lane that an op runs on. kHost: work that a CPU does while the rank computes, such
 /// as placing experts and copying them from CPU memory.
 enum class LaneKind : uint8_t { kCompute, kComm, kHost };
-/// Returns "compute", "comm" or "host".
-const char* lane_kind_name(LaneKind kind);
+constexpr std::array<const char*, 3> names_of(LaneKind) {
+  return {"compute", "comm", "host"};
+}
 /// The communication of an op. kAllToAll exchanges rows of tokens or counts, kAllReduce sums
 /// gradients or the routers' counts over ranks, kReduceScatter and kAllGather are its two halves
 /// (each rank gets its slices of the sums; each rank's slices go to all), kExperts moves experts'
@@ -235,6 +236,24 @@ template <class T>
 struct KernelCall;  // ops/kernel_call.h
 class GradContext;  // graph/autodiff.h
 
+/// The kernel glue of an op: the CPU functions that call kernels for it.
+struct KernelGlue {
+  void (*f32)(const KernelCall<float>&) = nullptr;
+  void (*f64)(const KernelCall<double>&) = nullptr;
+  /// For activations stored in bf16; null: the op runs as in f32.
+  void (*bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
+};
+/// Returns the glue of a function that takes calls of any type.
+template <class Run>
+KernelGlue any_type(Run run) {
+  return {run, run, run};
+}
+/// The same for an op that runs on bf16 as in f32.
+template <class Run>
+KernelGlue wide_types(Run run) {
+  return {run, run, nullptr};
+}
+
 /// The value of OpDef::gradient of an op through which no gradient flows. Never called.
 void no_gradient(GradContext&, OpId op);
 
@@ -304,12 +323,9 @@ struct OpDef {
   /// Returns the scratch bytes for one call with elem_bytes bytes per float; null: none.
   Bytes (*scratch_bytes)(const Graph&, const Op&, Bytes elem_bytes) = nullptr;
 
-  /// The kernel glue: the CPU function that calls kernels for one op. Null for collectives, which
-  /// the executor runs through its Communicator, and for ops that are only simulated.
-  void (*run_f32)(const KernelCall<float>&) = nullptr;
-  void (*run_f64)(const KernelCall<double>&) = nullptr;
-  /// The glue for activations stored in bf16; null: the op runs as in f32.
-  void (*run_bf16)(const KernelCall<kernels::Bf16>&) = nullptr;
+  /// Null for collectives, which the executor runs through its Communicator, and for ops that are
+  /// only simulated.
+  KernelGlue run = {};
 
   // In a run on a GPU, kernels run and operands are on the GPU; the glue runs on the host, its CPU:
   /// Returns the inputs that the glue itself reads (counts, row ends, placements) and that must

@@ -106,17 +106,6 @@ class LineReader {
   size_t at_ = 0;
 };
 
-/// Returns the one of the first `count` enumerators whose name is `text`; nullopt if there is none.
-template <class E>
-std::optional<E> by_name(const char* (*name)(E), int count, std::string_view text) {
-  for (int i = 0; i < count; ++i) {
-    if (text == name(static_cast<E>(i))) return static_cast<E>(i);
-  }
-  return std::nullopt;
-}
-
-constexpr int kNumDTypes = 5, kNumTensorKinds = 5, kNumPhases = 4, kNumSegments = 9;
-
 /// Builds the graph line by line, then numbers its tensors in the order of their labels.
 class GraphParser {
  public:
@@ -150,10 +139,9 @@ class GraphParser {
     std::vector<Output> outputs;
     if (in.peek_word().value_or("").starts_with('%')) {
       outputs.push_back({.label = in.label()});
-      if (const auto kind =
-              by_name(tensor_kind_name, kNumTensorKinds, in.peek_word().value_or(""))) {
+      if (const auto kind = find_named<TensorKind>(in.peek_word().value_or(""))) {
         in.word("a kind");
-        const auto dtype = by_name(dtype_name, kNumDTypes, in.peek_word().value_or(""));
+        const auto dtype = find_named<DType>(in.peek_word().value_or(""));
         if (dtype) return parse_tensor(in, outputs[0].label, *kind, *dtype);
         outputs[0].kind = kind;
       }
@@ -198,7 +186,7 @@ class GraphParser {
         output.expert = true;
       } else if (*word == "as") {
         output.name = in.word("the tensor's name");
-      } else if (const auto kind = by_name(tensor_kind_name, kNumTensorKinds, *word)) {
+      } else if (const auto kind = find_named<TensorKind>(*word)) {
         output.kind = kind;
       } else {
         in.fail("'expert', a tensor kind, 'as NAME', ',' or '='");
@@ -267,10 +255,10 @@ class GraphParser {
 
   void parse_op_flags(LineReader& in, Op& op) {
     constexpr const char* kFlags = "'layer=N', 'part=N', 'dw' or 'of=%N'";
-    const auto phase = by_name(phase_name, kNumPhases, in.word("a phase"));
+    const auto phase = find_named<Phase>(in.word("a phase"));
     if (!phase) in.fail("a phase: forward, recompute, backward, update");
     op.phase = *phase;
-    const auto segment = by_name(segment_name, kNumSegments, in.word("a segment"));
+    const auto segment = find_named<Segment>(in.word("a segment"));
     if (!segment) in.fail("a segment: embed attn gate dispatch expert combine mlp head update");
     op.segment = *segment;
     while (!in.at_end()) {

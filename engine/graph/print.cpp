@@ -28,8 +28,7 @@ std::string output_text(const Graph& graph, const Op& op, size_t i) {
   const Tensor& tensor = graph.tensor(op.outputs[i]);
   std::string text = id_text(op.outputs[i]);
   if (tensor.expert) text += " expert";
-  if (tensor.kind != usual_tensor_kind(op.phase))
-    text += fmt::format(" {}", tensor_kind_name(tensor.kind));
+  if (tensor.kind != usual_tensor_kind(op.phase)) text += fmt::format(" {}", name_of(tensor.kind));
   if (tensor.name != output_name(op.name, i)) text += fmt::format(" as {}", tensor.name);
   return text;
 }
@@ -52,7 +51,7 @@ std::string op_text(const Graph& graph, const Op& op) {
     }
     text += "}";
   }
-  text += fmt::format(" {} {} {}", op.name, phase_name(op.phase), segment_name(op.segment));
+  text += fmt::format(" {} {} {}", op.name, name_of(op.phase), name_of(op.segment));
   if (op.layer >= 0) text += fmt::format(" layer={}", op.layer);
   if (op.part >= 0) text += fmt::format(" part={}", op.part);
   if (op.is_dw) text += " dw";
@@ -68,9 +67,8 @@ std::string print(const Graph& graph) {
   for (size_t t = 0; t < graph.tensors().size(); ++t) {
     if (producers[t].valid()) continue;
     const Tensor& tensor = graph.tensors()[t];
-    text += fmt::format("%{} {} {} {} {}{}\n", t, tensor_kind_name(tensor.kind),
-                        dtype_name(tensor.dtype), shape_text(tensor.shape), tensor.name,
-                        tensor.expert ? " expert" : "");
+    text += fmt::format("%{} {} {} {} {}{}\n", t, name_of(tensor.kind), name_of(tensor.dtype),
+                        shape_text(tensor.shape), tensor.name, tensor.expert ? " expert" : "");
   }
   for (const Op& op : graph.ops()) {
     if (op.kind.valid()) text += op_text(graph, op) + "\n";

@@ -87,14 +87,14 @@ class Verifier {
           op.name, tensor.name, tensor.stored_rows, specs[i].stored_rows);
       if (tensor.shape != specs[i].shape || tensor.dtype != specs[i].dtype) {
         throw user_error("op '{}' ({}): output '{}' is {} {}, but the op's shape rule gives {} {}",
-                         op.name, graph_.def(op).name, tensor.name, dtype_name(tensor.dtype),
-                         shape_text(tensor.shape), dtype_name(specs[i].dtype),
+                         op.name, graph_.def(op).name, tensor.name, name_of(tensor.dtype),
+                         shape_text(tensor.shape), name_of(specs[i].dtype),
                          shape_text(specs[i].shape));
       }
       if (is_source(tensor.kind)) {
         throw user_error(
             "op '{}' produces tensor '{}', but an op must not produce a tensor of kind {}", op.name,
-            tensor.name, tensor_kind_name(tensor.kind));
+            tensor.name, name_of(tensor.kind));
       }
       if (produced_[t.index()]) {
         throw user_error("tensor '{}' must have one producer, but op '{}' is a second one",
@@ -111,7 +111,7 @@ class Verifier {
       if (tensor.kind != TensorKind::kParam && tensor.kind != TensorKind::kState) {
         throw user_error(
             "op '{}' overwrites tensor '{}' of kind {}; allowed are parameters and states", op.name,
-            tensor.name, tensor_kind_name(tensor.kind));
+            tensor.name, name_of(tensor.kind));
       }
       if (std::count(op.inputs.begin(), op.inputs.end(), t) > 1) {
         throw user_error(

@@ -44,7 +44,7 @@ void check(const ModelSpec& model, int64_t num_ranks) {
                      ep, model.ep > 0 ? " of an expert-parallel group (model.ep)" : "");
   }
   if (model.dtype == DType::kI32) {
-    throw user_error("model.dtype = {}, allowed: f16, bf16, f32, f64", dtype_name(model.dtype));
+    throw user_error("model.dtype = {}, allowed: f16, bf16, f32, f64", name_of(model.dtype));
   }
   if (model.dtypes.gradients != NumberType::kPlain && model.dtype == DType::kF64) {
     throw user_error("model.dtypes.gradients = '{}', allowed with f64: plain",

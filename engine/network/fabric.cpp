@@ -14,20 +14,6 @@ Nanoseconds a2a_start_up_ns(const Cluster& cluster, int64_t peers) {
   return peers == 0 ? 0 : cluster.a2a_base_ns + cluster.a2a_per_peer_ns * peers;
 }
 
-const char* link_kind_name(LinkKind kind) {
-  switch (kind) {
-    case LinkKind::kPortOut:
-      return "port_out";
-    case LinkKind::kPortIn:
-      return "port_in";
-    case LinkKind::kNicOut:
-      return "nic_out";
-    case LinkKind::kNicIn:
-      return "nic_in";
-  }
-  return "";
-}
-
 // The order of links: for each node its outgoing ports, then its incoming ports; after all ports,
 // for each node its outgoing NICs, then its incoming NICs.
 Fabric::Fabric(const Cluster& cluster, bool nodes_alike)

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "engine/base/names.h"
 #include "engine/cluster/cluster.h"
 
 namespace moe {
@@ -26,7 +27,9 @@ NodePorts node_ports(const Cluster& cluster);
 Nanoseconds a2a_start_up_ns(const Cluster& cluster, int64_t peers);
 
 enum class LinkKind { kPortOut, kPortIn, kNicOut, kNicIn };
-const char* link_kind_name(LinkKind kind);  // returns "port_out", ...
+constexpr std::array<const char*, 4> names_of(LinkKind) {
+  return {"port_out", "port_in", "nic_out", "nic_in"};
+}
 
 /// A link; `index` in its node is the device for ports, the group (NodePorts) for NICs.
 struct LinkName {

@@ -25,8 +25,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return update_work(g, op, 13);
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const kernels::AdamwRates rates = {
       .beta1 = attr_double(c.op, "beta1"),
       .beta2 = attr_double(c.op, "beta2"),
@@ -37,7 +36,7 @@ void run(const KernelCall<T>& c) {
   const Slice own = updated(c.graph, c.op, c.rank.rank);
   c.k.adamw(c.in(0) + own.first, c.in(1), c.in(2), c.in(3), rates, c.rank.step_for_kernels(), own.n,
             c.stream);
-}
+};
 
 }  // namespace
 
@@ -51,7 +50,6 @@ const OpDef kAdamw = {
     .work = work,
     .gradient = no_gradient,
     .mutates = {0, 1, 2, 4},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run = wide_types(run)};
 
 }  // namespace moe::ops

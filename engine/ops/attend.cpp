@@ -118,11 +118,10 @@ kernels::AttentionIn<T> operands(const KernelCall<T>& c, size_t i, kernels::Atte
   return in;
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const kernels::AttentionShape s = attend_shape(c.graph, c.op, 0);
   c.k.attention(c.out(0), c.wide_out(1), operands(c, 0, s), s, c.scratch, c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attend_shape(g, op, kQueryOfDx);
@@ -142,15 +141,14 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
   return seen_work(g, op, kQueryOfDx, 3, 2);
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const kernels::AttentionShape s = attend_shape(c.graph, c.op, kQueryOfDx);
   const bool one = c.op.outputs.size() == 1;
   const auto out =
       one ? out_qkv<T>(c.out(0), s) : kernels::AttentionOut<T>{c.out(0), c.out(1), c.out(2)};
   c.k.attention_dx(out, c.in(0), c.in(1), operands(c, kQueryOfDx, s), c.wide(2), s, c.scratch,
                    c.stream);
-}
+};
 
 /// Returns the sizes of attend_dsinks, which reads neither q nor k: their width is 1.
 kernels::AttentionShape dsinks_shape(const Graph& g, const Op& op) {
@@ -175,15 +173,10 @@ std::vector<TensorSpec> infer_dsinks(const Graph& g, const Op& op) {
   return {{shape(g, op, 3), gradient_dtype(op, arg(g, op, 2).dtype)}};
 }
 
-Work work_dsinks(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 2.0 * static_cast<double>(num_elements(shape(g, op, 1))));
-}
-
-template <class T>
-void run_dsinks(const KernelCall<T>& c) {
+constexpr auto run_dsinks = []<class T>(const KernelCall<T>& c) {
   c.k.attention_dsinks(c.wide_out(0), c.wide(0), c.in(1), c.in(2), c.wide(3), c.wide(4),
                        dsinks_shape(c.graph, c.op), c.stream);
-}
+};
 
 }  // namespace
 
@@ -251,9 +244,7 @@ const OpDef kAttend = {
     .gradient = gradient,
     .axes = axes,
     .scratch_bytes = [](const Graph& g, const Op& op, Bytes b) { return scratch(g, op, 0, b); },
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run = any_type(run)};
 
 const OpDef kAttendDx = {.name = "attend_dx",
                          .doc = "gradients of q, k and v through attend",
@@ -270,9 +261,7 @@ const OpDef kAttendDx = {.name = "attend_dx",
                          .gradient = no_gradient,
                          .scratch_bytes = [](const Graph& g, const Op& op,
                                              Bytes b) { return scratch(g, op, kQueryOfDx, b); },
-                         .run_f32 = run_dx<float>,
-                         .run_f64 = run_dx<double>,
-                         .run_bf16 = run_dx<kernels::Bf16>};
+                         .run = any_type(run_dx)};
 
 const OpDef kAttendDsinks = {.name = "attend_dsinks",
                              .doc = "gradient of the sinks of attend [+ acc]",
@@ -280,11 +269,9 @@ const OpDef kAttendDsinks = {.name = "attend_dsinks",
                              .inputs = {{"lse"}, {"dctx"}, {"ctx"}, {"sinks"}, optional("acc")},
                              .outputs = {{"dsinks"}},
                              .infer = infer_dsinks,
-                             .work = work_dsinks,
+                             .work = work_each<2, 1>,
                              .gradient = no_gradient,
                              .may_alias = {{0, 4}},
-                             .run_f32 = run_dsinks<float>,
-                             .run_f64 = run_dsinks<double>,
-                             .run_bf16 = run_dsinks<kernels::Bf16>};
+                             .run = any_type(run_dsinks)};
 
 }  // namespace moe::ops

@@ -56,10 +56,9 @@ std::vector<AxisTuple> axes_score(const Graph&, const Op&) {
   return {{{0}, {0}}};
 }
 
-template <class T>
-void run_score(const KernelCall<T>& c) {
+constexpr auto run_score = []<class T>(const KernelCall<T>& c) {
   c.k.attn_score(c.out(0), c.in(0), attention_shape(c.graph, c.op, 0), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_softmax(const Graph& g, const Op& op) {
   return {{square(softmax_shape(g, op)), arg(g, op, 0).dtype}};
@@ -79,10 +78,9 @@ std::vector<AxisTuple> axes_softmax(const Graph&, const Op&) {
   return {{{0}, {0}}, {{1}, {1}}};
 }
 
-template <class T>
-void run_softmax(const KernelCall<T>& c) {
+constexpr auto run_softmax = []<class T>(const KernelCall<T>& c) {
   c.k.attn_softmax(c.out(0), c.in(0), softmax_shape(c.graph, c.op), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_context(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attention_shape(g, op, 1);
@@ -103,10 +101,9 @@ std::vector<AxisTuple> axes_context(const Graph&, const Op&) {
   return {{{0, 0}, {0}}};
 }
 
-template <class T>
-void run_context(const KernelCall<T>& c) {
+constexpr auto run_context = []<class T>(const KernelCall<T>& c) {
   c.k.attn_context(c.out(0), c.in(0), c.in(1), attention_shape(c.graph, c.op, 1), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_context_dx(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attention_shape(g, op, 2);
@@ -116,12 +113,11 @@ std::vector<TensorSpec> infer_context_dx(const Graph& g, const Op& op) {
   return {{square(s), dtype}, {shape(g, op, 2), dtype}};
 }
 
-template <class T>
-void run_context_dx(const KernelCall<T>& c) {
+constexpr auto run_context_dx = []<class T>(const KernelCall<T>& c) {
   start_from(c, c.out(1), nullptr, num_elements(c.out_shape(1)));
   c.k.attn_context_dx(c.out(0), c.out(1), c.in(0), c.in(1), c.in(2),
                       attention_shape(c.graph, c.op, 2), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_softmax_dx(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = softmax_shape(g, op);
@@ -129,10 +125,9 @@ std::vector<TensorSpec> infer_softmax_dx(const Graph& g, const Op& op) {
   return {{square(s), arg(g, op, 0).dtype}};
 }
 
-template <class T>
-void run_softmax_dx(const KernelCall<T>& c) {
+constexpr auto run_softmax_dx = []<class T>(const KernelCall<T>& c) {
   c.k.attn_softmax_dx(c.out(0), c.in(0), c.in(1), softmax_shape(c.graph, c.op), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_score_dx(const Graph& g, const Op& op) {
   const kernels::AttentionShape s = attention_shape(g, op, 1);
@@ -141,17 +136,10 @@ std::vector<TensorSpec> infer_score_dx(const Graph& g, const Op& op) {
   return {{shape(g, op, 1), arg(g, op, 1).dtype}};
 }
 
-template <class T>
-void run_score_dx(const KernelCall<T>& c) {
+constexpr auto run_score_dx = []<class T>(const KernelCall<T>& c) {
   copy(c, c.out(0), c.in(2), num_elements(c.out_shape(0)));
   c.k.attn_score_dx(c.out(0), c.in(0), c.in(1), attention_shape(c.graph, c.op, 1), c.stream);
-}
-
-template <int flops_an_element>
-Work work_softmax(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op,
-                          flops_an_element * static_cast<double>(num_elements(shape(g, op, 0))));
-}
+};
 
 template <size_t qkv, int products>
 Work work_products(const Graph& g, const Op& op, const WorkContext&) {
@@ -168,21 +156,17 @@ const OpDef kAttnScore = {.name = "attn_score",
                           .work = work_products<0, 1>,
                           .gradient = gradient_score,
                           .axes = axes_score,
-                          .run_f32 = run_score<float>,
-                          .run_f64 = run_score<double>,
-                          .run_bf16 = run_score<kernels::Bf16>};
+                          .run = any_type(run_score)};
 
 const OpDef kAttnSoftmax = {.name = "attn_softmax",
                             .doc = "causal softmax of score / sqrt(attr head_dim)",
                             .inputs = {{"score"}},
                             .outputs = {{"prob"}},
                             .infer = infer_softmax,
-                            .work = work_softmax<5>,
+                            .work = work_each<5>,
                             .gradient = gradient_softmax,
                             .axes = axes_softmax,
-                            .run_f32 = run_softmax<float>,
-                            .run_f64 = run_softmax<double>,
-                            .run_bf16 = run_softmax<kernels::Bf16>};
+                            .run = any_type(run_softmax)};
 
 const OpDef kAttnContext = {.name = "attn_context",
                             .doc = "context = prob v",
@@ -192,9 +176,7 @@ const OpDef kAttnContext = {.name = "attn_context",
                             .work = work_products<1, 1>,
                             .gradient = gradient_context,
                             .axes = axes_context,
-                            .run_f32 = run_context<float>,
-                            .run_f64 = run_context<double>,
-                            .run_bf16 = run_context<kernels::Bf16>};
+                            .run = any_type(run_context)};
 
 const OpDef kAttnContextDx = {.name = "attn_context_dx",
                               .doc = "dprob, and dqkv with its v columns computed and the others 0",
@@ -204,20 +186,16 @@ const OpDef kAttnContextDx = {.name = "attn_context_dx",
                               .work = work_products<2, 2>,
                               .gradient = no_gradient,
                               .partly_written = {1},
-                              .run_f32 = run_context_dx<float>,
-                              .run_f64 = run_context_dx<double>,
-                              .run_bf16 = run_context_dx<kernels::Bf16>};
+                              .run = any_type(run_context_dx)};
 
 const OpDef kAttnSoftmaxDx = {.name = "attn_softmax_dx",
                               .doc = "gradient of the unscaled scores",
                               .inputs = {{"dprob"}, {"prob"}},
                               .outputs = {{"dscore"}},
                               .infer = infer_softmax_dx,
-                              .work = work_softmax<5>,
+                              .work = work_each<5>,
                               .gradient = no_gradient,
-                              .run_f32 = run_softmax_dx<float>,
-                              .run_f64 = run_softmax_dx<double>,
-                              .run_bf16 = run_softmax_dx<kernels::Bf16>};
+                              .run = any_type(run_softmax_dx)};
 
 const OpDef kAttnScoreDx = {
     .name = "attn_score_dx",
@@ -228,8 +206,6 @@ const OpDef kAttnScoreDx = {
     .work = work_products<1, 2>,
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
-    .run_f32 = run_score_dx<float>,
-    .run_f64 = run_score_dx<double>,
-    .run_bf16 = run_score_dx<kernels::Bf16>};
+    .run = any_type(run_score_dx)};
 
 }  // namespace moe::ops

@@ -64,12 +64,11 @@ void gradient(GradContext& c, OpId) {
   }
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& weight = c.in_shape(kWeight);
   c.k.combine(c.out(0), c.in(kSlots), c.wide(kWeight), c.in_i32(kChoiceSlot), c.in(kResidual),
               weight[0], weight[1], cols_of(c.in_shape(kSlots)), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 1, {kAny, kAny});
@@ -90,13 +89,12 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
                    written * static_cast<double>(g.bytes(op.inputs[2]))};
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const int64_t hidden = c.out_shape(0)[2];
   const int64_t slots = stored_elements(c.graph.tensor(c.op.outputs[0])) / hidden;
   c.k.combine_dx(c.out(0), c.in(0), c.wide(1), c.in_i32(2), slots, c.in_shape(1)[1], hidden,
                  c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dweight(const Graph& g, const Op& op) {
   expect_shape(g, op, 1, {kAny, kAny, kAny});
@@ -111,12 +109,11 @@ Work work_dweight(const Graph& g, const Op& op, const WorkContext& context) {
           .bytes = io_bytes(g, op) - unread};
 }
 
-template <class T>
-void run_dweight(const KernelCall<T>& c) {
+constexpr auto run_dweight = []<class T>(const KernelCall<T>& c) {
   const Shape& choice = c.in_shape(2);
   c.k.combine_dweight(c.wide_out(0), c.in(0), c.in(1), c.in_i32(2), choice[0], choice[1],
                       cols_of(c.in_shape(1)), c.stream);
-}
+};
 
 }  // namespace
 
@@ -135,9 +132,7 @@ const OpDef kCombine = {.name = "combine",
                         .gradient = gradient,
                         .axes = axes,
                         .only_used_rows = on_any,
-                        .run_f32 = run<float>,
-                        .run_f64 = run<double>,
-                        .run_bf16 = run<kernels::Bf16>};
+                        .run = any_type(run)};
 
 const OpDef kCombineDx = {
     .name = "combine_dx",
@@ -150,9 +145,7 @@ const OpDef kCombineDx = {
     .infer = infer_dx,
     .work = work_dx,
     .gradient = no_gradient,
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run = any_type(run_dx)};
 
 const OpDef kCombineDweight = {
     .name = "combine_dweight",
@@ -162,8 +155,6 @@ const OpDef kCombineDweight = {
     .infer = infer_dweight,
     .work = work_dweight,
     .gradient = no_gradient,
-    .run_f32 = run_dweight<float>,
-    .run_f64 = run_dweight<double>,
-    .run_bf16 = run_dweight<kernels::Bf16>};
+    .run = any_type(run_dweight)};
 
 }  // namespace moe::ops

@@ -17,12 +17,7 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{experts}, DType::kI32}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const int64_t choices = num_elements(c.in_shape(0)), experts = c.out_shape(0)[0];
   const auto capacity = static_cast<int32_t>(attr_int(c.op, "capacity"));
   int32_t* const end = c.out_i32(0);
@@ -35,7 +30,7 @@ void run(const KernelCall<T>& c) {
     const int32_t slot = c.in_i32(0)[i];
     if (slot >= 0) ++end[slot / capacity];
   }
-}
+};
 
 }  // namespace
 
@@ -45,10 +40,9 @@ const OpDef kCountPart = {
     .inputs = {{"choice_slot", Role::kChoiceSlot}, optional("used_before", Role::kUsedBefore)},
     .outputs = {{"used_after", Role::kUsedBefore}},
     .infer = infer,
-    .work = work,
+    .work = work_moves,
     .gradient = no_gradient,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
+    .run = wide_types(run),
     .on_host = always};
 
 }  // namespace moe::ops

@@ -12,13 +12,9 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   if (targets.dtype != DType::kI32 || num_elements(targets.shape) != rows_of(logits)) {
     throw user_error(
         "op '{}' (cross_entropy): input 1 '{}' is {} {}, expected i32 targets of {} rows", op.name,
-        targets.name, dtype_name(targets.dtype), shape_text(targets.shape), rows_of(logits));
+        targets.name, name_of(targets.dtype), shape_text(targets.shape), rows_of(logits));
   }
   return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
-}
-
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 6.0 * static_cast<double>(num_elements(shape(g, op, 0))));
 }
 
 void gradient(GradContext& c, OpId) {
@@ -26,14 +22,13 @@ void gradient(GradContext& c, OpId) {
   if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   copy(c, c.out(1), c.in(0), num_elements(logits));
   c.k.cross_entropy(reinterpret_cast<double*>(c.out(0)), c.out(1), c.in_i32(1),
                     attr_double(c.op, "scale", 1.0), true, rows_of(logits), cols_of(logits),
                     c.stream);
-}
+};
 
 }  // namespace
 
@@ -43,12 +38,10 @@ const OpDef kCrossEntropy = {
     .inputs = {{"logits", Role::kScores}, {"targets", Role::kIds}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,
-    .work = work,
+    .work = work_each<6>,
     .gradient = gradient,
     .loss = Loss::kModel,
     .may_alias = {{1, 0}},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run = any_type(run)};
 
 }  // namespace moe::ops

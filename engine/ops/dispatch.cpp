@@ -36,10 +36,6 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kRows, 0, kRowEnds, kWhole}, {kRows}}, {{0, kWhole, 0, kRowEnds, kWhole}, {kRows}}};
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[3];
-}
-
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0];
@@ -53,8 +49,7 @@ void gradient(GradContext& c, OpId) {
   c.set(x, c.graph().out(dx));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   const int64_t k = attr_int(c.op, "k", 1), hidden = out[2];
   if (!is_part(c.op)) {
@@ -70,7 +65,7 @@ void run(const KernelCall<T>& c) {
     c.k.dispatch(c.out(0) + slot * hidden, token_0, c.in_i32(1) + slot, block.rows.count(), k,
                  hidden, c.stream);
   });
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny, kAny, kAny});
@@ -87,12 +82,11 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
           .bytes = slots + rows + static_cast<double>(g.bytes(op.inputs[1]))};
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const Shape& choice = c.in_shape(1);
   c.k.dispatch_dx(c.out(0), c.in(0), c.in_i32(1), c.in(2), choice[0], choice[1],
                   cols_of(c.in_shape(0)), c.stream);
-}
+};
 
 }  // namespace
 
@@ -112,11 +106,9 @@ const OpDef kDispatch = {
     .gradient = gradient,
     .axes = axes,
     .begins = {{.input = 4, .of_input = 3}},
-    .rows_end = rows_end,
+    .rows_end = ends_in<3>,
     .only_used_rows = on_any,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
+    .run = any_type(run),
     .host_inputs = [](const Op& op) {
       return is_part(op) ? std::vector<size_t>{3, 4} : std::vector<size_t>{};
     }};
@@ -133,8 +125,6 @@ const OpDef kDispatchDx = {
     .work = work_dx,
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run = any_type(run_dx)};
 
 }  // namespace moe::ops

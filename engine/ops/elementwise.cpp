@@ -91,8 +91,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     if (arg(g, op, i).dtype == arg(g, op, 0).dtype) continue;
     throw user_error(
         "op '{}' ({}): input {} '{}' is {}, but input 0 '{}' is {}; both must be equal", op.name,
-        g.def(op).name, i, arg(g, op, i).name, dtype_name(arg(g, op, i).dtype), arg(g, op, 0).name,
-        dtype_name(arg(g, op, 0).dtype));
+        g.def(op).name, i, arg(g, op, i).name, name_of(arg(g, op, i).dtype), arg(g, op, 0).name,
+        name_of(arg(g, op, 0).dtype));
   }
   expect_row_counts(g, op, 0);
   return {rows_like(arg(g, op, 0), a)};
@@ -127,8 +127,8 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-template <class Form, class T>
-void run(const KernelCall<T>& c) {
+template <class Form>
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
     const auto rows_at = [&](size_t i) -> const T* {
       if (i >= Form::kValues || c.in(i) == nullptr) return nullptr;
@@ -137,7 +137,7 @@ void run(const KernelCall<T>& c) {
     T* const y = c.out(0) + first * cols_of(c.out_shape(0));
     Form::call(c, Operands<T>{y, rows_at(0), rows_at(1), rows_at(2), rows, cols_of(c.in_shape(0))});
   });
-}
+};
 
 /// Emits an op of this kind on the rows of the current op. Its kind must have as many operands
 /// before its counts as `inputs` has.
@@ -219,9 +219,7 @@ OpDef each_row_op(const char* name, const char* doc, std::vector<Operand> values
   def.begins = {{.input = counts + 1, .of_input = counts}};
   def.rows_end = end_of_rows;
   def.only_used_rows = only_used;
-  def.run_f32 = run<Form, float>;
-  def.run_f64 = run<Form, double>;
-  def.run_bf16 = run<Form, kernels::Bf16>;
+  def.run = any_type(run<Form>);
   def.host_inputs = counted<Form::kValues, Form::kValues + 1>;
   return def;
 }

@@ -43,12 +43,11 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0}}, {{1, kWhole, 0}, {1}}};
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& out = c.out_shape(0);
   c.k.embedding(c.out(0), c.in_i32(0), c.wide(1), c.wide(2), out[0] * out[1], out[1], out[2],
                 c.stream);
-}
+};
 
 /// Attr positions: 0 where the embedding has no wpe.
 bool has_positions(const Op& op) {
@@ -73,19 +72,14 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return tables;
 }
 
-Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 2.0 * static_cast<double>(num_elements(shape(g, op, 0))));
-}
-
-template <class T>
-void run_dw(const KernelCall<T>& c) {
+constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   const Shape& dx = c.in_shape(0);
   const int64_t tokens = dx[0] * dx[1];
   c.k.embedding_dwte(c.wide_out(0), c.in_i32(1), c.in(0), c.wide(2), tokens, c.out_shape(0)[0],
                      dx[2], c.stream);
   if (!has_positions(c.op)) return;
   c.k.embedding_dwpe(c.wide_out(1), c.in(0), c.wide(3), tokens, dx[1], dx[2], c.stream);
-}
+};
 
 }  // namespace
 
@@ -98,9 +92,7 @@ const OpDef kEmbedding = {.name = "embedding",
                           .work = work,
                           .gradient = gradient,
                           .axes = axes,
-                          .run_f32 = run<float>,
-                          .run_f64 = run<double>,
-                          .run_bf16 = run<kernels::Bf16>};
+                          .run = any_type(run)};
 
 const OpDef kEmbeddingDw = {
     .name = "embedding_dw",
@@ -110,11 +102,9 @@ const OpDef kEmbeddingDw = {
     .inputs = {{"dx"}, {"ids", Role::kIds}, optional("acc_wte"), optional("acc_wpe")},
     .outputs = {{"dwte", Role::kTable}, optional("dwpe")},
     .infer = infer_dw,
-    .work = work_dw,
+    .work = work_each<2>,
     .gradient = no_gradient,
     .may_alias = {{0, 2}, {1, 3}},
-    .run_f32 = run_dw<float>,
-    .run_f64 = run_dw<double>,
-    .run_bf16 = run_dw<kernels::Bf16>};
+    .run = any_type(run_dw)};
 
 }  // namespace moe::ops

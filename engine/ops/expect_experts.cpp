@@ -69,12 +69,7 @@ std::vector<TensorSpec> infer_expect(const Graph& g, const Op& op) {
   return {{{estimate_codes(expect_attr(op, "experts", 1))}, DType::kI32}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
-template <class T>
-void run_expect(const KernelCall<T>& c) {
+constexpr auto run_expect = []<class T>(const KernelCall<T>& c) {
   const int64_t experts = attr_int(c.op, "experts"), layer = attr_int(c.op, "layer_number");
   Estimate estimate;
   estimate.mass.resize(static_cast<size_t>(experts));
@@ -88,7 +83,7 @@ void run_expect(const KernelCall<T>& c) {
     if (profile.covers(layer)) estimate = profile.estimate(layer, paths);
   }
   write_estimate(estimate, c.out_i32(0));
-}
+};
 
 std::vector<TensorSpec> infer_place(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
@@ -100,12 +95,11 @@ void write_placement(const Placement& placement, int32_t* codes) {
   std::copy(placement.codes().begin(), placement.codes().end(), codes);
 }
 
-template <class T>
-void run_place(const KernelCall<T>& c) {
+constexpr auto run_place = []<class T>(const KernelCall<T>& c) {
   const PlacementBounds b = bounds_of(c.op);
   const Estimate all = sum_of_estimates(c.in_i32(0), b.devices, b.experts);
   write_placement(placed_as_expected(c.op, all), c.out_i32(0));
-}
+};
 
 std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
   const PlacementBounds bounds = bounds_of(op);
@@ -118,8 +112,7 @@ std::vector<TensorSpec> infer_tune(const Graph& g, const Op& op) {
   return {{{Placement::code_size(bounds)}, DType::kI32}};
 }
 
-template <class T>
-void run_tune(const KernelCall<T>& c) {
+constexpr auto run_tune = []<class T>(const KernelCall<T>& c) {
   const PlacementBounds b = bounds_of(c.op);
   std::vector<int64_t> counts(static_cast<size_t>(b.experts));
   for (int64_t d = 0; d < b.devices; ++d) {
@@ -134,7 +127,7 @@ void run_tune(const KernelCall<T>& c) {
   } else {
     std::copy_n(c.in_i32(2), num_elements(c.out_shape(0)), c.out_i32(0));
   }
-}
+};
 
 /// Returns the number n of weight tensors of a swap_in. Its inputs are the placement and n weights.
 /// With attr keep=1 they are the placement, the previous placement, n weights, and n tensors of
@@ -178,13 +171,12 @@ Work work_swap_in(const Graph& g, const Op& op, const WorkContext& context) {
   return {.bytes = 2 * bytes, .host_bytes = bytes};
 }
 
-template <class T>
-void run_swap_in(const KernelCall<T>& c) {
+constexpr auto run_swap_in = []<class T>(const KernelCall<T>& c) {
   for (const kernels::Copy& one :
        swap_in_copies(c.graph, c.op, c.inputs, c.outputs, c.rank.rank, Bytes{sizeof(T)})) {
     std::memcpy(one.to, one.from, static_cast<size_t>(one.bytes));
   }
-}
+};
 
 /// OpDef::host_inputs: the placements and the weights, which are the first inputs.
 std::vector<size_t> inputs_in_host_memory(const Op& op) {
@@ -285,10 +277,9 @@ const OpDef kExpectExperts = {.name = "expect_experts",
                               .inputs = {several("expert", kMaxTensors, Role::kExpert)},
                               .outputs = {{"estimate", Role::kEstimate}},
                               .infer = infer_expect,
-                              .work = work,
+                              .work = work_moves,
                               .gradient = no_gradient,
-                              .run_f32 = run_expect<float>,
-                              .run_f64 = run_expect<double>,
+                              .run = wide_types(run_expect),
                               .on_host = always};
 
 const OpDef kPlaceExpected = {.name = "place_expected",
@@ -298,10 +289,9 @@ const OpDef kPlaceExpected = {.name = "place_expected",
                               .inputs = {{"estimates", Role::kEstimate}},
                               .outputs = {{"placement", Role::kPlacement}},
                               .infer = infer_place,
-                              .work = work,
+                              .work = work_moves,
                               .gradient = no_gradient,
-                              .run_f32 = run_place<float>,
-                              .run_f64 = run_place<double>,
+                              .run = wide_types(run_place),
                               .on_host = always};
 
 const OpDef kFineTune = {.name = "fine_tune",
@@ -314,10 +304,9 @@ const OpDef kFineTune = {.name = "fine_tune",
                                     with("estimated", "placement", Role::kPlacement)},
                          .outputs = {{"next", Role::kNextPlacement}},
                          .infer = infer_tune,
-                         .work = work,
+                         .work = work_moves,
                          .gradient = no_gradient,
-                         .run_f32 = run_tune<float>,
-                         .run_f64 = run_tune<double>,
+                         .run = wide_types(run_tune),
                          .on_host = always};
 
 const OpDef kSwapIn = {.name = "swap_in",
@@ -334,8 +323,7 @@ const OpDef kSwapIn = {.name = "swap_in",
                        .work = work_swap_in,
                        .gradient = no_gradient,
                        .loose_slots = true,
-                       .run_f32 = run_swap_in<float>,
-                       .run_f64 = run_swap_in<double>,
+                       .run = wide_types(run_swap_in),
                        .host_inputs = inputs_in_host_memory};
 
 }  // namespace moe::ops

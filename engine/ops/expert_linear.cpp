@@ -70,10 +70,6 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
                        {{kWhole, 1, 1, kWhole, kWhole}, {last}}});
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[3];
-}
-
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_blocks(g, op, 0, 3);
   if (has(op, 4)) expect_index(g, op, 4, shape(g, op, 3));
@@ -110,8 +106,7 @@ void gradient(GradContext& c, OpId) {
   if (bias.valid()) c.set(bias, c.graph().out(dw, 1));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
@@ -133,7 +128,7 @@ void run(const KernelCall<T>& c) {
                 products.data(), W{1}, in, in, W{0}, out, c.stream);
   zero_unused(c, c.out(0), b, c.in_i32(3), out);
   if (gelu) zero_unused(c, c.out(1), b, c.in_i32(3), out);
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const Shape& dy = expect_blocks(g, op, 0, 3);
@@ -149,8 +144,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext& context) {
   return gemm_work(g, op, context, MatrixWork::Of::kDx, shape(g, op, 1), {0, 2, 4}, kGeluDxFlops);
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.in_shape(1)[1], in = c.in_shape(1)[2];
   using W = kernels::Wide<T>;
@@ -169,7 +163,7 @@ void run_dx(const KernelCall<T>& c) {
   c.k.gemm_many(gemm_variant(c.op), false, false, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, out, in, acc != nullptr ? W{1} : W{0}, in, c.stream);
   if (acc == nullptr) zero_unused(c, c.out(0), b, c.in_i32(3), in);
-}
+};
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& dy = expect_blocks(g, op, 0, 4);
@@ -190,8 +184,7 @@ Work work_dw(const Graph& g, const Op& op, const WorkContext& context) {
   return gemm_work(g, op, context, MatrixWork::Of::kDw, g.tensor(op.outputs[0]).shape, {0, 1});
 }
 
-template <class T>
-void run_dw(const KernelCall<T>& c) {
+constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   const Blocks b = blocks_of(c.graph, c.op, 0);
   const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
   const bool with_bias = c.op.outputs.size() > 1;
@@ -209,7 +202,7 @@ void run_dw(const KernelCall<T>& c) {
   });
   c.k.gemm_many(gemm_variant(c.op), true, false, static_cast<int64_t>(products.size()),
                 products.data(), W{1}, out, in, W{1}, in, c.stream);
-}
+};
 
 }  // namespace
 
@@ -231,12 +224,10 @@ const OpDef kExpertLinear = {
     .gradient = gradient,
     .axes = axes,
     .begins = {{.input = 4, .of_input = 3}},
-    .rows_end = rows_end,
+    .rows_end = ends_in<3>,
     .only_used_rows = only_used,
     .rounds = {1},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
+    .run = any_type(run),
     .host_inputs = counted<3, 4>};
 
 const OpDef kExpertLinearDx = {
@@ -254,9 +245,7 @@ const OpDef kExpertLinearDx = {
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
     .rounds = {1},
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>,
+    .run = any_type(run_dx),
     .host_inputs = counted<3>};
 
 const OpDef kExpertLinearDw = {
@@ -273,9 +262,7 @@ const OpDef kExpertLinearDw = {
     .work = work_dw,
     .gradient = no_gradient,
     .may_alias = {{0, 2}, {1, 3}},
-    .run_f32 = run_dw<float>,
-    .run_f64 = run_dw<double>,
-    .run_bf16 = run_dw<kernels::Bf16>,
+    .run = any_type(run_dw),
     .host_inputs = counted<4>};
 
 }  // namespace moe::ops

@@ -16,12 +16,7 @@ std::vector<TensorSpec> infer_load(const Graph& g, const Op& op) {
   return {{{experts}, DType::kF32}};
 }
 
-Work work_load(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
-template <class T>
-void run_load(const KernelCall<T>& c) {
+constexpr auto run_load = []<class T>(const KernelCall<T>& c) {
   const int64_t columns = c.in_shape(0)[1], choices = num_elements(c.in_shape(0));
   const auto capacity = static_cast<int32_t>(attr_int(c.op, "capacity"));
   const int64_t stride = attr_int(c.op, "first") != 0 ? columns : 1;
@@ -31,7 +26,7 @@ void run_load(const KernelCall<T>& c) {
     const int32_t choice = c.in_i32(0)[i];
     if (choice >= 0) load[choice / capacity] += T(1);
   }
-}
+};
 
 std::vector<TensorSpec> infer_bias(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, {kAny});
@@ -39,12 +34,7 @@ std::vector<TensorSpec> infer_bias(const Graph& g, const Op& op) {
   return {};
 }
 
-Work work_bias(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 3.0 * static_cast<double>(num_elements(shape(g, op, 0))));
-}
-
-template <class T>
-void run_bias(const KernelCall<T>& c) {
+constexpr auto run_bias = []<class T>(const KernelCall<T>& c) {
   const int64_t experts = c.in_shape(0)[0];
   const auto rate = static_cast<T>(attr_double(c.op, "rate"));
   T total = 0;
@@ -54,7 +44,7 @@ void run_bias(const KernelCall<T>& c) {
     const T missing = mean - c.in(1)[e];
     c.in(0)[e] += rate * static_cast<T>((missing > 0) - (missing < 0));
   }
-}
+};
 
 }  // namespace
 
@@ -63,21 +53,19 @@ const OpDef kExpertLoad = {.name = "expert_load",
                            .inputs = {{"expert", Role::kExpert}},
                            .outputs = {{"load"}},
                            .infer = infer_load,
-                           .work = work_load,
+                           .work = work_moves,
                            .gradient = no_gradient,
-                           .run_f32 = run_load<float>,
-                           .run_f64 = run_load<double>,
+                           .run = wide_types(run_load),
                            .on_host = always};
 
 const OpDef kBalanceBias = {.name = "balance_bias",
                             .doc = "bias = bias + rate * sign(mean load - load); attr rate",
                             .inputs = {{"bias"}, {"load"}},
                             .infer = infer_bias,
-                            .work = work_bias,
+                            .work = work_each<3>,
                             .gradient = no_gradient,
                             .mutates = {0},
-                            .run_f32 = run_bias<float>,
-                            .run_f64 = run_bias<double>,
+                            .run = wide_types(run_bias),
                             .on_host = always};
 
 }  // namespace moe::ops

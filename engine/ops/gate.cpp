@@ -44,12 +44,11 @@ std::vector<AxisTuple> axes_logits(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0}}};
 }
 
-template <class T>
-void run_logits(const KernelCall<T>& c) {
+constexpr auto run_logits = []<class T>(const KernelCall<T>& c) {
   const Shape& w = c.in_shape(1);
   c.k.gate_logits(c.wide_out(0), c.in(0), c.wide(1), c.wide(2), rows_of(c.in_shape(0)), w[0], w[1],
                   c.stream);
-}
+};
 
 /// Returns attr scale, the factor of the weights (default 1). Throws UserError unless it is above
 /// 0.
@@ -83,7 +82,7 @@ std::vector<TensorSpec> infer_gate(const Graph& g, const Op& op) {
   const Tensor& ids = arg(g, op, 1);
   if (ids.dtype != DType::kI32 || num_elements(ids.shape) != tokens) {
     throw user_error("op '{}' (gate): input 1 '{}' is {} {}, expected i32 ids of {} tokens",
-                     op.name, ids.name, dtype_name(ids.dtype), shape_text(ids.shape), tokens);
+                     op.name, ids.name, name_of(ids.dtype), shape_text(ids.shape), tokens);
   }
   expect_index(g, op, 2, {experts});
   expect_shape(g, op, 3, {experts});
@@ -154,8 +153,7 @@ const float* float_scores(const KernelCall<T>& c, const ExpertGroups& groups) {
   return scores;
 }
 
-template <class T>
-void run_gate(const KernelCall<T>& c) {
+constexpr auto run_gate = []<class T>(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   const int64_t tokens = logits[0], experts = logits[1];
   MOE_CHECK(
@@ -191,7 +189,7 @@ void run_gate(const KernelCall<T>& c) {
   c.rank.gate->route(input, builder);
   builder.order_by_token();
   gate_weights<T>(c.out(1), c.out(0), maps, weight_rule(c.op), static_cast<T>(weight_scale(c.op)));
-}
+};
 
 Bytes gate_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   if (elem_bytes != 8 && !has(op, 3) && !groups_of(op).limits()) return 0;
@@ -209,12 +207,7 @@ std::vector<TensorSpec> infer_dlogits(const Graph& g, const Op& op) {
   return {{shape(g, op, 1), arg(g, op, 1).dtype}};
 }
 
-Work work_dlogits(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 4.0 * static_cast<double>(num_elements(shape(g, op, 1))));
-}
-
-template <class T>
-void run_dlogits(const KernelCall<T>& c) {
+constexpr auto run_dlogits = []<class T>(const KernelCall<T>& c) {
   const Shape& probs = c.in_shape(1);
   const T* dweight = c.in(0);
   if (const double scale = weight_scale(c.op); scale != 1) {
@@ -225,7 +218,7 @@ void run_dlogits(const KernelCall<T>& c) {
   }
   c.k.gate_dlogits(c.out(0), dweight, c.in(1), c.in_i32(2), weight_rule(c.op), score_rule(c.op),
                    probs[0], probs[1], c.in_shape(0)[1], c.stream);
-}
+};
 
 Bytes dlogits_scratch(const Graph& g, const Op& op, Bytes elem_bytes) {
   return weight_scale(op) == 1 ? 0 : num_elements(shape(g, op, 0)) * elem_bytes;
@@ -243,9 +236,7 @@ const OpDef kGateLogits = {.name = "gate_logits",
                            .work = work_logits,
                            .gradient = gradient_logits,
                            .axes = axes_logits,
-                           .run_f32 = run_logits<float>,
-                           .run_f64 = run_logits<double>,
-                           .run_bf16 = run_logits<kernels::Bf16>};
+                           .run = any_type(run_logits)};
 
 const OpDef kGate = {
     .name = "gate",
@@ -273,8 +264,7 @@ const OpDef kGate = {
     .begins = {{.input = 2, .of_output = 5}},
     .rows_end = gate_rows_end,
     .scratch_bytes = gate_scratch,
-    .run_f32 = run_gate<float>,
-    .run_f64 = run_gate<double>,
+    .run = wide_types(run_gate),
     .on_host = always};
 
 const OpDef kGateDlogits = {
@@ -283,10 +273,9 @@ const OpDef kGateDlogits = {
     .inputs = {{"dweight", Role::kWeight}, {"probs", Role::kProbs}, {"expert", Role::kExpert}},
     .outputs = {{"dlogits"}},
     .infer = infer_dlogits,
-    .work = work_dlogits,
+    .work = work_each<4, 1>,
     .gradient = no_gradient,
     .scratch_bytes = dlogits_scratch,
-    .run_f32 = run_dlogits<float>,
-    .run_f64 = run_dlogits<double>};
+    .run = wide_types(run_dlogits)};
 
 }  // namespace moe::ops

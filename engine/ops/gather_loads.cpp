@@ -79,10 +79,6 @@ std::vector<TensorSpec> infer_rows(const Graph& g, const Op& op) {
   return {{{nodes * bounds.slots(), bounds.devices / nodes}, DType::kI32}};
 }
 
-Work work_rows(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
 std::vector<AxisTuple> axes_rows(const Graph&, const Op&) {
   return {{{kRowEnds, kWhole}, {kRowEnds}}};
 }
@@ -101,8 +97,7 @@ void check_part(const Op& op, const Placement& placement) {
   }
 }
 
-template <class T>
-void run_rows(const KernelCall<T>& c) {
+constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
   const Placement placement = placement_in(c, 1);
   if (is_part(c.op)) check_part(c.op, placement);
   const PlacementBounds& b = placement.bounds();
@@ -130,7 +125,7 @@ void run_rows(const KernelCall<T>& c) {
       }
     }
   }
-}
+};
 
 }  // namespace
 
@@ -155,11 +150,10 @@ const OpDef kSlotRows = {
     .inputs = {{"loads", Role::kLoads}, {"placement", Role::kPlacement}},
     .outputs = {{"rows", Role::kRecvCounts}},
     .infer = infer_rows,
-    .work = work_rows,
+    .work = work_moves,
     .gradient = no_gradient,
     .axes = axes_rows,
-    .run_f32 = run_rows<float>,
-    .run_f64 = run_rows<double>,
+    .run = wide_types(run_rows),
     .on_host = always};
 
 }  // namespace moe::ops

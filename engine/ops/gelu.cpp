@@ -88,13 +88,12 @@ void gradient(GradContext& c, OpId) {
   c.set(bias, c.graph().out(c.emit("bias_grad", "dw", summed, attrs, true)));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
   for_each_group(c, 0, 1, [&](int64_t at, int64_t rows, const auto* bias) {
     c.k.gelu(c.out(0) + at, c.in(0) + at, bias, rows, cols, c.stream);
   });
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
@@ -104,13 +103,12 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {rows_like(arg(g, op, 1), x)};
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(1));
   for_each_group(c, 1, 2, [&](int64_t at, int64_t rows, const auto* bias) {
     c.k.gelu_dx(c.out(0) + at, c.in(0) + at, c.in(1) + at, bias, rows, cols, c.stream);
   });
-}
+};
 
 }  // namespace
 
@@ -130,9 +128,7 @@ const OpDef kGelu = {.name = "gelu",
                      .begins = {{.input = 3, .of_input = 2}},
                      .rows_end = end_of_rows,
                      .only_used_rows = only_used,
-                     .run_f32 = run<float>,
-                     .run_f64 = run<double>,
-                     .run_bf16 = run<kernels::Bf16>,
+                     .run = any_type(run),
                      .host_inputs = counted<2, 3>};
 
 const OpDef kGeluDx = {.name = "gelu_dx",
@@ -148,9 +144,7 @@ const OpDef kGeluDx = {.name = "gelu_dx",
                        .work = work_dx,
                        .gradient = no_gradient,
                        .may_alias = {{0, 0}},
-                       .run_f32 = run_dx<float>,
-                       .run_f64 = run_dx<double>,
-                       .run_bf16 = run_dx<kernels::Bf16>,
+                       .run = any_type(run_dx),
                        .host_inputs = counted<3>};
 
 }  // namespace moe::ops

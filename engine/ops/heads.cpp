@@ -113,17 +113,15 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-template <class T>
-void run_split(const KernelCall<T>& c) {
+constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
   c.k.split_heads(c.out(0), c.out(1), c.in(0), columns_of_whole(c.graph, c.op),
                   rows_of(c.in_shape(0)), c.stream);
-}
+};
 
-template <class T>
-void run_join(const KernelCall<T>& c) {
+constexpr auto run_join = []<class T>(const KernelCall<T>& c) {
   c.k.join_heads(c.out(0), c.in(0), c.in(1), columns_of_parts(c.graph, c.op),
                  rows_of(c.in_shape(0)), c.stream);
-}
+};
 
 }  // namespace
 
@@ -139,9 +137,7 @@ const OpDef kSplitHeads = {
     .work = work,
     .gradient = gradient_split,
     .axes = axes<1, 2>,
-    .run_f32 = run_split<float>,
-    .run_f64 = run_split<double>,
-    .run_bf16 = run_split<kernels::Bf16>};
+    .run = any_type(run_split)};
 
 const OpDef kJoinHeads = {
     .name = "join_heads",
@@ -155,8 +151,6 @@ const OpDef kJoinHeads = {
     .work = work,
     .gradient = gradient_join,
     .axes = axes<2, 1>,
-    .run_f32 = run_join<float>,
-    .run_f64 = run_join<double>,
-    .run_bf16 = run_join<kernels::Bf16>};
+    .run = any_type(run_join)};
 
 }  // namespace moe::ops

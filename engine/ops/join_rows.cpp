@@ -46,8 +46,8 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
     if (other.shape != part.shape || other.dtype != part.dtype) {
       throw user_error(
           "op '{0}' (join_rows): part '{1}' is {2} {3}, expected {5} {6} like part '{4}'", op.name,
-          other.name, dtype_name(other.dtype), shape_text(other.shape), part.name,
-          dtype_name(part.dtype), shape_text(part.shape));
+          other.name, name_of(other.dtype), shape_text(other.shape), part.name, name_of(part.dtype),
+          shape_text(part.shape));
     }
   }
   return {rows_like(part, part.shape)};
@@ -133,14 +133,13 @@ void join(const KernelCall<T>& c) {
   }
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   if (c.graph.tensor(c.op.outputs[0]).dtype == DType::kI32) {
     join<int32_t>(c);
   } else {
     join<T>(c);
   }
-}
+};
 
 std::vector<size_t> row_ends(const Op& op) {
   std::vector<size_t> inputs(num_parts(op));
@@ -167,9 +166,7 @@ const OpDef kJoinRows = {.name = "join_rows",
                          .pieces = pieces,
                          .joins_parts = true,
                          .view = is_view,
-                         .run_f32 = run<float>,
-                         .run_f64 = run<double>,
-                         .run_bf16 = run<kernels::Bf16>,
+                         .run = any_type(run),
                          .host_inputs = row_ends,
                          .on_host = clears_on_host};
 

@@ -1,4 +1,4 @@
-// The argument of an op's kernel glue (OpDef::run_f32, ...): pointers in the order of the op's
+// The argument of an op's kernel glue (OpDef::run): pointers in the order of the op's
 // inputs and outputs (null for an absent optional input), the kernel table, and the context of the
 // run. Kernels themselves are in kernels/.
 #pragma once

@@ -5,20 +5,12 @@
 namespace moe::ops {
 namespace {
 
-double elements(const Graph& g, const Op& op) {
-  return static_cast<double>(num_elements(shape(g, op, 0)));
-}
-
 std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 0);
   expect_shape(g, op, 1, {cols_of(x)});
   expect_shape(g, op, 2, {cols_of(x)});
   const DType dtype = arg(g, op, 0).dtype, stats = stats_dtype(dtype);
   return {{x, dtype}, {{rows_of(x)}, stats}, {{rows_of(x)}, stats}};
-}
-
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 8 * elements(g, op));
 }
 
 void gradient(GradContext& c, OpId) {
@@ -42,12 +34,11 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole, kWhole}, {0, 0, 0}}};
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(0);
   c.k.layernorm(c.out(0), c.wide_out(1), c.wide_out(2), c.in(0), c.wide(1), c.wide(2), rows_of(x),
                 cols_of(x), c.stream);
-}
+};
 
 /// Checks inputs dy, x, mean and rstd, the first four of both backward ops. Throws UserError.
 void expect_saved(const Graph& g, const Op& op) {
@@ -65,16 +56,11 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{x, arg(g, op, 1).dtype}};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, (has(op, 5) ? 13 : 12) * elements(g, op));
-}
-
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
   c.k.layernorm_dx(c.out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4), c.in(5), rows_of(x),
                    cols_of(x), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   expect_saved(g, op);
@@ -85,16 +71,11 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return {{{cols}, dtype}, {{cols}, dtype}};
 }
 
-Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 5 * elements(g, op));
-}
-
-template <class T>
-void run_dw(const KernelCall<T>& c) {
+constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   const Shape& x = c.in_shape(1);
   c.k.layernorm_dw(c.wide_out(0), c.wide_out(1), c.in(0), c.in(1), c.wide(2), c.wide(3), c.wide(4),
                    c.wide(5), rows_of(x), cols_of(x), c.stream);
-}
+};
 
 }  // namespace
 
@@ -104,12 +85,10 @@ const OpDef kLayernorm = {.name = "layernorm",
                           .inputs = {{"x"}, {"gamma"}, {"beta"}},
                           .outputs = {{"y"}, {"mean"}, {"rstd"}},
                           .infer = infer,
-                          .work = work,
+                          .work = work_each<8>,
                           .gradient = gradient,
                           .axes = axes,
-                          .run_f32 = run<float>,
-                          .run_f64 = run<double>,
-                          .run_bf16 = run<kernels::Bf16>};
+                          .run = any_type(run)};
 
 const OpDef kLayernormDx = {
     .name = "layernorm_dx",
@@ -118,12 +97,10 @@ const OpDef kLayernormDx = {
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
     .infer = infer_dx,
-    .work = work_dx,
+    .work = work_each<12, 0, 5>,
     .gradient = no_gradient,
     .may_alias = {{0, 5}},
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run = any_type(run_dx)};
 
 const OpDef kLayernormDw = {
     .name = "layernorm_dw",
@@ -132,11 +109,9 @@ const OpDef kLayernormDw = {
     .inputs = {{"dy"}, {"x"}, {"mean"}, {"rstd"}, optional("acc_gamma"), optional("acc_beta")},
     .outputs = {{"dgamma"}, {"dbeta"}},
     .infer = infer_dw,
-    .work = work_dw,
+    .work = work_each<5>,
     .gradient = no_gradient,
     .may_alias = {{0, 4}, {1, 5}},
-    .run_f32 = run_dw<float>,
-    .run_f64 = run_dw<double>,
-    .run_bf16 = run_dw<kernels::Bf16>};
+    .run = any_type(run_dw)};
 
 }  // namespace moe::ops

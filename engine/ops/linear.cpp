@@ -66,8 +66,7 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return and_gelu(op, std::move(tuples));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), in = c.in_shape(1)[1], out = c.in_shape(1)[0];
   const auto product_at = [&](T* to, kernels::Epilogue<T> then) {
@@ -78,7 +77,7 @@ void run(const KernelCall<T>& c) {
                       : product_at(c.out(0), {.bias = c.wide(2), .add = c.in(3)});
   c.k.gemm_many(kernels::GemmVariant::kBatch, false, true, 1, &product, W{1}, in, in, W{0}, out,
                 c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
@@ -96,8 +95,7 @@ Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
   return gemm_work(g, op, MatrixWork::Of::kDx, rows_of(shape(g, op, 0)), w[1], w[0], kGeluDxFlops);
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.in_shape(1)[0], in = c.in_shape(1)[1];
   const bool add = c.in(2) != nullptr;
@@ -106,7 +104,7 @@ void run_dx(const KernelCall<T>& c) {
       rows, in, out, c.matrix(0), c.matrix(1), c.out(0), {.gelu_at = c.in(3)}};
   c.k.gemm_many(kernels::GemmVariant::kBatch, false, false, 1, &product, W{1}, out, in,
                 add ? W{1} : W{0}, in, c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
@@ -126,8 +124,7 @@ Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
   return gemm_work(g, op, MatrixWork::Of::kDw, dw[0], dw[1], rows_of(shape(g, op, 0)), 0);
 }
 
-template <class T>
-void run_dw(const KernelCall<T>& c) {
+constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   using W = kernels::Wide<T>;
   const int64_t rows = rows_of(c.in_shape(0)), out = c.out_shape(0)[0], in = c.out_shape(0)[1];
   const bool add = c.wide(2) != nullptr;
@@ -137,7 +134,7 @@ void run_dw(const KernelCall<T>& c) {
   if (c.op.outputs.size() > 1) {
     c.k.bias_grad(c.wide_out(1), c.in(0), c.wide(3), rows, out, c.stream);
   }
-}
+};
 
 std::vector<TensorSpec> infer_bias_grad(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
@@ -160,8 +157,7 @@ Work work_bias_grad(const Graph& g, const Op& op, const WorkContext& context) {
           .bytes = io_bytes(g, op) - (1 - used) * static_cast<double>(g.bytes(op.inputs[0]))};
 }
 
-template <class T>
-void run_bias_grad(const KernelCall<T>& c) {
+constexpr auto run_bias_grad = []<class T>(const KernelCall<T>& c) {
   const Shape& dy = c.in_shape(0);
   const int64_t groups = std::max<int64_t>(attr_int(c.op, "groups", 0), 1);
   const int64_t rows = rows_of(dy) / groups, cols = cols_of(dy);
@@ -178,7 +174,7 @@ void run_bias_grad(const KernelCall<T>& c) {
     const auto* acc = c.wide(1) == nullptr ? nullptr : c.wide(1) + e * cols;
     c.k.bias_grad(c.wide_out(0) + e * cols, c.in(0) + e * rows * cols, acc, rows, cols, c.stream);
   }
-}
+};
 
 }  // namespace
 
@@ -193,9 +189,7 @@ const OpDef kLinear = {
     .gradient = gradient,
     .axes = axes,
     .rounds = {1},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run = any_type(run)};
 
 const OpDef kLinearDx = {
     .name = "linear_dx",
@@ -210,9 +204,7 @@ const OpDef kLinearDx = {
     .gradient = no_gradient,
     .may_alias = {{0, 2}},
     .rounds = {0, 1},
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run = any_type(run_dx)};
 
 const OpDef kLinearDw = {.name = "linear_dw",
                          .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
@@ -224,9 +216,7 @@ const OpDef kLinearDw = {.name = "linear_dw",
                          .gradient = no_gradient,
                          .may_alias = {{0, 2}, {1, 3}},
                          .rounds = {0},
-                         .run_f32 = run_dw<float>,
-                         .run_f64 = run_dw<double>,
-                         .run_bf16 = run_dw<kernels::Bf16>};
+                         .run = any_type(run_dw)};
 
 const OpDef kBiasGrad = {
     .name = "bias_grad",
@@ -240,9 +230,7 @@ const OpDef kBiasGrad = {
     .work = work_bias_grad,
     .gradient = no_gradient,
     .may_alias = {{0, 1}},
-    .run_f32 = run_bias_grad<float>,
-    .run_f64 = run_bias_grad<double>,
-    .run_bf16 = run_bias_grad<kernels::Bf16>,
+    .run = any_type(run_bias_grad),
     .host_inputs = counted<2>};
 
 }  // namespace moe::ops

@@ -29,8 +29,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = 3.0 * static_cast<double>(g.bytes(op.inputs[kChoiceSlotIn]))};
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Shape& choices = c.in_shape(kChoiceSlotIn);
   const int64_t experts = c.in_shape(kCountsIn)[0];
   const int64_t first_choice = attr_int(c.op, "first_token") * choices[1];
@@ -39,7 +38,7 @@ void run(const KernelCall<T>& c) {
   pack_slots(sizes, c.in_i32(kCountsIn), c.in_i32(kBeginIn),
              {c.in_i32(kChoiceSlotIn), static_cast<size_t>(num_elements(choices))}, first_choice,
              c.out_i32(0), c.out_i32(1));
-}
+};
 
 }  // namespace
 
@@ -59,9 +58,7 @@ const OpDef kPackSlots = {
     .gradient = no_gradient,
     .rows_end = [](const Graph&, const Op& op,
                    size_t output) { return output == 1 ? op.inputs[kCountsIn] : TensorId(); },
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
+    .run = any_type(run),
     .on_host = always};
 
 }  // namespace moe::ops

@@ -28,12 +28,7 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return {.bytes = io_bytes(g, op), .seconds = attr_double(op, "plan_s") / every};
 }
 
-Work copy_work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const auto codes = static_cast<size_t>(num_elements(c.out_shape(0)));
   const auto keep = [&] { std::copy_n(c.in_i32(1), codes, c.out_i32(0)); };
   if (c.rank.step % attr_int(c.op, "every", 1) != 0) return keep();
@@ -51,7 +46,7 @@ void run(const KernelCall<T>& c) {
   };
   const Placement next = c.rank.place != nullptr ? (*c.rank.place)(input) : builtin();
   std::copy(next.codes().begin(), next.codes().end(), c.out_i32(0));
-}
+};
 
 std::vector<TensorSpec> infer_commit(const Graph& g, const Op& op) {
   expect_index(g, op, 0, {kAny});
@@ -59,10 +54,9 @@ std::vector<TensorSpec> infer_commit(const Graph& g, const Op& op) {
   return {};
 }
 
-template <class T>
-void run_commit(const KernelCall<T>& c) {
+constexpr auto run_commit = []<class T>(const KernelCall<T>& c) {
   std::copy_n(c.in_i32(0), num_elements(c.in_shape(0)), static_cast<int32_t*>(c.inputs[1]));
-}
+};
 
 }  // namespace
 
@@ -118,19 +112,17 @@ const OpDef kPlace = {
     .infer = infer,
     .work = work,
     .gradient = no_gradient,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
+    .run = wide_types(run),
     .on_host = always};
 
 const OpDef kCommit = {.name = "commit",
                        .doc = "makes the next placement the current one",
                        .inputs = {{"next", Role::kNextPlacement}, {"placement", Role::kPlacement}},
                        .infer = infer_commit,
-                       .work = copy_work,
+                       .work = work_moves,
                        .gradient = no_gradient,
                        .mutates = {1},
-                       .run_f32 = run_commit<float>,
-                       .run_f64 = run_commit<double>,
+                       .run = wide_types(run_commit),
                        .on_host = always};
 
 }  // namespace moe::ops

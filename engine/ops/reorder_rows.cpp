@@ -129,8 +129,7 @@ void move_part(const KernelCall<T>& c, const Devices& d, const int32_t* ends,
   }
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Devices d = devices_of(c.op);
   const int64_t experts = attr_int(c.op, "experts");
   const int32_t *ends = c.in_i32(kCountsIn), *begins = c.in_i32(kBeginIn);
@@ -139,7 +138,7 @@ void run(const KernelCall<T>& c) {
     begins = ends;
     ends += experts;
   }
-}
+};
 
 }  // namespace
 
@@ -163,9 +162,7 @@ const OpDef kReorderRows = {
     .rows_end = rows_end,
     .only_used_rows = on_any,
     .partly_written = {0},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
+    .run = any_type(run),
     .host_inputs = [](const Op&) {
       return std::vector<size_t>{kCountsIn, kBeginIn, kPlacementIn};
     }};

@@ -8,10 +8,6 @@
 namespace moe::ops {
 namespace {
 
-double elements(const Graph& g, const Op& op) {
-  return static_cast<double>(num_elements(shape(g, op, 0)));
-}
-
 /// Returns the number of groups of n columns that input x has, n being the length of input gamma.
 int64_t groups_of(const Graph& g, const Op& op, size_t x, size_t gamma) {
   return num_elements(shape(g, op, x)) / cols_of(shape(g, op, gamma));
@@ -45,10 +41,6 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{shape(g, op, 0), dtype}, {{groups_of(g, op, 0, 1)}, stats_dtype(dtype)}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 4 * elements(g, op));
-}
-
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   const TensorId x = op.inputs[0], gamma = op.inputs[1];
@@ -67,12 +59,11 @@ std::vector<AxisTuple> axes(const Graph&, const Op&) {
   return {{{0, kWhole}, {0, 0}}};
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm(c.out(0), c.wide_out(1), c.in(0), c.wide(1),
               static_cast<kernels::Wide<T>>(eps_of(c.op)), groups_of(c.graph, c.op, 0, 1),
               cols_of(c.in_shape(1)), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_gamma(g, op, 1, 3);
@@ -83,15 +74,10 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {{x, arg(g, op, 1).dtype}};
 }
 
-Work work_dx(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, (has(op, 4) ? 9 : 8) * elements(g, op));
-}
-
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm_dx(c.out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), c.in(4),
                  groups_of(c.graph, c.op, 1, 3), cols_of(c.in_shape(3)), c.stream);
-}
+};
 
 std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& x = expect_matrix(g, op, 1);
@@ -110,15 +96,10 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   return {{{cols}, gradient_dtype(op, arg(g, op, 1).dtype)}};
 }
 
-Work work_dw(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 3 * elements(g, op));
-}
-
-template <class T>
-void run_dw(const KernelCall<T>& c) {
+constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   c.k.rmsnorm_dw(c.wide_out(0), c.in(0), c.in(1), c.wide(2), c.wide(3), num_elements(c.in_shape(2)),
                  cols_of(c.out_shape(0)), c.stream);
-}
+};
 
 }  // namespace
 
@@ -130,12 +111,10 @@ const OpDef kRmsnorm = {.name = "rmsnorm",
                         .inputs = {{"x"}, {"gamma"}},
                         .outputs = {{"y"}, {"rstd"}},
                         .infer = infer,
-                        .work = work,
+                        .work = work_each<4>,
                         .gradient = gradient,
                         .axes = axes,
-                        .run_f32 = run<float>,
-                        .run_f64 = run<double>,
-                        .run_bf16 = run<kernels::Bf16>};
+                        .run = any_type(run)};
 
 const OpDef kRmsnormDx = {
     .name = "rmsnorm_dx",
@@ -144,12 +123,10 @@ const OpDef kRmsnormDx = {
     .inputs = {{"dy"}, {"x"}, {"rstd"}, {"gamma"}, optional("acc", Role::kAdded)},
     .outputs = {{"dx"}},
     .infer = infer_dx,
-    .work = work_dx,
+    .work = work_each<8, 0, 4>,
     .gradient = no_gradient,
     .may_alias = {{0, 4}},
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>};
+    .run = any_type(run_dx)};
 
 const OpDef kRmsnormDw = {.name = "rmsnorm_dw",
                           .doc = "gradient of gamma [+ acc]",
@@ -157,11 +134,9 @@ const OpDef kRmsnormDw = {.name = "rmsnorm_dw",
                           .inputs = {{"dy"}, {"x"}, {"rstd"}, optional("acc")},
                           .outputs = {{"dgamma"}},
                           .infer = infer_dw,
-                          .work = work_dw,
+                          .work = work_each<3>,
                           .gradient = no_gradient,
                           .may_alias = {{0, 3}},
-                          .run_f32 = run_dw<float>,
-                          .run_f64 = run_dw<double>,
-                          .run_bf16 = run_dw<kernels::Bf16>};
+                          .run = any_type(run_dw)};
 
 }  // namespace moe::ops

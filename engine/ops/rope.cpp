@@ -25,14 +25,13 @@ Work work_angles(const Graph& g, const Op& op, const WorkContext&) {
   return {.flops = 20 * n, .bytes = static_cast<double>(g.bytes(op.outputs[0]))};
 }
 
-template <class T>
-void run_angles(const KernelCall<T>& c) {
+constexpr auto run_angles = []<class T>(const KernelCall<T>& c) {
   const std::vector<float> all = parse_frequencies(c.op);
   kernels::RopeFrequencies f = {.pairs = static_cast<int64_t>(all.size()),
                                 .scale = static_cast<float>(attr_double(c.op, "scale", 1))};
   std::copy(all.begin(), all.end(), f.at);
   c.k.rope_angles(c.wide_out(0), f, c.out_shape(0)[0], c.stream);
-}
+};
 
 /// Returns the sizes of a call. Throws UserError unless attributes and shapes fit together.
 kernels::RopeShape shape_of(const Graph& g, const Op& op) {
@@ -100,10 +99,9 @@ std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   return tuples;
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   c.k.rope(c.out(0), c.in(0), c.wide(1), shape_of(c.graph, c.op), c.stream);
-}
+};
 
 }  // namespace
 
@@ -117,8 +115,7 @@ const OpDef kRopeAngles = {
     .infer = infer_angles,
     .work = work_angles,
     .gradient = no_gradient,
-    .run_f32 = run_angles<float>,
-    .run_f64 = run_angles<double>};
+    .run = wide_types(run_angles)};
 
 const OpDef kRope = {
     .name = "rope",
@@ -133,8 +130,6 @@ const OpDef kRope = {
     .gradient = gradient,
     .axes = axes,
     .may_alias = {{0, 0}},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run = any_type(run)};
 
 }  // namespace moe::ops

@@ -10,19 +10,14 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   const Tensor& x = arg(g, op, 0);
   if (x.dtype != DType::kF32) {
     throw user_error("op '{}' (round): input 0 '{}' is {}, expected f32", op.name, x.name,
-                     dtype_name(x.dtype));
+                     name_of(x.dtype));
   }
   return {{x.shape, DType::kBF16, x.stored_rows}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, static_cast<double>(num_elements(shape(g, op, 0))));
-}
-
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   c.k.round(c.out(0), c.wide(0), stored_elements(arg(c.graph, c.op, 0)), c.stream);
-}
+};
 
 }  // namespace
 
@@ -33,11 +28,9 @@ const OpDef kRound = {.name = "round",
                       .inputs = {{"x"}},
                       .outputs = {{"y"}},
                       .infer = infer,
-                      .work = work,
+                      .work = work_each<1>,
                       .gradient = no_gradient,
                       .loose_slots = true,
-                      .run_f32 = run<float>,
-                      .run_f64 = run<double>,
-                      .run_bf16 = run<kernels::Bf16>};
+                      .run = any_type(run)};
 
 }  // namespace moe::ops

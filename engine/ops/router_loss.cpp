@@ -15,30 +15,24 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{{1}, DType::kF64}, {logits, arg(g, op, 0).dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return elementwise_work(g, op, 8.0 * static_cast<double>(num_elements(shape(g, op, 0))));
-}
-
 void gradient(GradContext& c, OpId) {
   const Op op = c.op();
   if (c.needs(op.inputs[0])) c.add(op.inputs[0], op.outputs[1]);
 }
 
-template <class T>
-void run_balance(const KernelCall<T>& c) {
+constexpr auto run_balance = []<class T>(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   c.k.gate_scores(c.out(1), c.in(0), score_rule(c.op), logits[0], logits[1], c.stream);
   c.k.balance_loss(reinterpret_cast<double*>(c.out(0)), c.out(1), c.in(1), score_rule(c.op),
                    attr_double(c.op, "scale", 1.0), logits[0], logits[1], c.stream);
-}
+};
 
-template <class T>
-void run_z(const KernelCall<T>& c) {
+constexpr auto run_z = []<class T>(const KernelCall<T>& c) {
   const Shape& logits = c.in_shape(0);
   copy(c, c.out(1), c.in(0), num_elements(logits));
   c.k.z_loss(reinterpret_cast<double*>(c.out(0)), c.out(1), attr_double(c.op, "scale", 1.0),
              logits[0], logits[1], c.stream);
-}
+};
 
 }  // namespace
 
@@ -49,12 +43,11 @@ const OpDef kBalanceLoss = {.name = "balance_loss",
                             .inputs = {{"logits"}, {"load"}},
                             .outputs = {{"loss"}, {"dlogits"}},
                             .infer = infer,
-                            .work = work,
+                            .work = work_each<8>,
                             .gradient = gradient,
                             .loss = Loss::kBalance,
                             .may_alias = {{1, 0}},
-                            .run_f32 = run_balance<float>,
-                            .run_f64 = run_balance<double>};
+                            .run = wide_types(run_balance)};
 
 const OpDef kZLoss = {
     .name = "z_loss",
@@ -62,11 +55,10 @@ const OpDef kZLoss = {
     .inputs = {{"logits"}},
     .outputs = {{"loss"}, {"dlogits"}},
     .infer = infer,
-    .work = work,
+    .work = work_each<8>,
     .gradient = gradient,
     .loss = Loss::kZ,
     .may_alias = {{1, 0}},
-    .run_f32 = run_z<float>,
-    .run_f64 = run_z<double>};
+    .run = wide_types(run_z)};
 
 }  // namespace moe::ops

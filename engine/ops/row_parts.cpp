@@ -17,7 +17,7 @@ void expect_blocks(const Graph& g, const Op& op, const Tensor& rows) {
                       std::equal(blocks.begin(), blocks.end(), rows.shape.begin());
   if (inside && arg(g, op, 0).dtype == DType::kI32) return;
   throw user_error("op '{}' ({}): counts '{}' are {} {}, expected i32 with the first axes of {}",
-                   op.name, g.def(op).name, arg(g, op, 0).name, dtype_name(arg(g, op, 0).dtype),
+                   op.name, g.def(op).name, arg(g, op, 0).name, name_of(arg(g, op, 0).dtype),
                    shape_text(blocks), shape_text(rows.shape));
 }
 
@@ -35,7 +35,7 @@ std::vector<TensorSpec> infer_concat(const Graph& g, const Op& op) {
     if (has(op, i) && shape(g, op, i) == first.shape && arg(g, op, i).dtype == first.dtype)
       continue;
     throw user_error("op '{}' (concat_rows): all parts must be given and be {} {} like part '{}'",
-                     op.name, dtype_name(first.dtype), shape_text(first.shape), first.name);
+                     op.name, name_of(first.dtype), shape_text(first.shape), first.name);
   }
   return {rows_like(first, first.shape)};
 }
@@ -90,12 +90,7 @@ std::vector<AxisTuple> axes_concat(const Graph&, const Op& op) {
   return {tuple};
 }
 
-TensorId rows_end(const Graph&, const Op& op, size_t) {
-  return op.inputs[0];
-}
-
-template <class T>
-void run(const KernelCall<T>&) {}
+constexpr auto run = []<class T>(const KernelCall<T>&) {};
 
 bool is_a_view(const Op&) {
   return true;
@@ -113,13 +108,11 @@ const OpDef kSplitRows = {.name = "split_rows",
                           .work = no_work,
                           .gradient = gradient_split,
                           .axes = axes_split,
-                          .rows_end = rows_end,
+                          .rows_end = ends_in<0>,
                           .pieces = pieces_split,
                           .view = is_a_view,
                           .only_used_rows = on_any,
-                          .run_f32 = run<float>,
-                          .run_f64 = run<double>,
-                          .run_bf16 = run<kernels::Bf16>};
+                          .run = any_type(run)};
 
 const OpDef kConcatRows = {.name = "concat_rows",
                            .doc =
@@ -131,12 +124,10 @@ const OpDef kConcatRows = {.name = "concat_rows",
                            .work = no_work,
                            .gradient = gradient_concat,
                            .axes = axes_concat,
-                           .rows_end = rows_end,
+                           .rows_end = ends_in<0>,
                            .pieces = pieces_concat,
                            .view = is_a_view,
                            .only_used_rows = on_any,
-                           .run_f32 = run<float>,
-                           .run_f64 = run<double>,
-                           .run_bf16 = run<kernels::Bf16>};
+                           .run = any_type(run)};
 
 }  // namespace moe::ops

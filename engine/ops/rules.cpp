@@ -24,7 +24,7 @@ void expect(const Graph& graph, const Op& op, size_t i, const Shape& allowed, bo
   const Tensor& tensor = arg(graph, op, i);
   if (!fits(tensor.shape, allowed) || (tensor.dtype == DType::kI32) != index) {
     throw user_error("op '{}' ({}): input {} '{}' is {} {}, expected {} {}", op.name,
-                     graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype),
+                     graph.def(op).name, i, tensor.name, name_of(tensor.dtype),
                      shape_text(tensor.shape), index ? "i32" : "floating point",
                      allowed_text(allowed));
   }
@@ -64,7 +64,7 @@ const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t mi
     throw user_error(
         "op '{}' ({}): input {} '{}' is {} {}, expected floating point with {} or more axes, none "
         "of them empty",
-        op.name, graph.def(op).name, i, tensor.name, dtype_name(tensor.dtype),
+        op.name, graph.def(op).name, i, tensor.name, name_of(tensor.dtype),
         shape_text(tensor.shape), min_rank);
   }
   return tensor.shape;
@@ -127,7 +127,7 @@ DType stored_dtype(const Op& op, DType default_value) {
   if (!op.attrs.contains("store")) return default_value;
   const std::string name = attr_string(op, "store");
   for (const DType dtype : {DType::kF16, DType::kBF16, DType::kF32}) {
-    if (name == dtype_name(dtype)) return dtype;
+    if (name == name_of(dtype)) return dtype;
   }
   throw user_error("op '{}': attribute 'store' is '{}', allowed: f16, bf16, f32", op.name, name);
 }

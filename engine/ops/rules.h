@@ -104,6 +104,23 @@ inline Work elementwise_work(const Graph& graph, const Op& op, double flops) {
   return {.flops = flops, .bytes = io_bytes(graph, op)};
 }
 
+/// OpDef::work of an op with kFlops for each number of input kOf, and one more where the op has
+/// input kAdded.
+template <int kFlops, size_t kOf = 0, size_t kAdded = ~size_t{0}>
+Work work_each(const Graph& graph, const Op& op, const WorkContext&) {
+  const auto numbers = static_cast<double>(num_elements(shape(graph, op, kOf)));
+  return elementwise_work(graph, op, (kFlops + (has(op, kAdded) ? 1 : 0)) * numbers);
+}
+/// OpDef::work of an op that only moves its operands.
+inline Work work_moves(const Graph& graph, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(graph, op)};
+}
+/// OpDef::rows_end of an op whose input kInput states where all its rows end.
+template <size_t kInput>
+TensorId ends_in(const Graph&, const Op& op, size_t) {
+  return op.inputs[kInput];
+}
+
 /// Copies n elements unless `to` is `from`. E is T or Wide<T>.
 template <class T, class E>
 void copy(const KernelCall<T>& c, E* to, const E* from, int64_t n) {

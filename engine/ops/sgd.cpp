@@ -14,12 +14,11 @@ Work work(const Graph& g, const Op& op, const WorkContext&) {
   return update_work(g, op, 4);
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const Slice own = updated(c.graph, c.op, c.rank.rank);
   c.k.sgd(c.in(0) + own.first, c.in(1), c.in(2), static_cast<T>(attr_double(c.op, "lr")),
           static_cast<T>(attr_double(c.op, "momentum")), own.n, c.stream);
-}
+};
 
 }  // namespace
 
@@ -34,7 +33,6 @@ const OpDef kSgd = {
     .work = work,
     .gradient = no_gradient,
     .mutates = {0, 1, 3},
-    .run_f32 = run<float>,
-    .run_f64 = run<double>};
+    .run = wide_types(run)};
 
 }  // namespace moe::ops

@@ -86,14 +86,13 @@ void gradient(GradContext& c, OpId) {
   c.add(x, c.graph().out(c.emit(kSiluMulDx, "dx", inputs, attrs)));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.out_shape(0));
   for_each_rows(c, 0, 1, [&](int64_t first, int64_t rows, int64_t) {
     c.k.silu_mul(c.out(0) + first * cols, c.in(0) + first * 2 * cols, form_of(c.op), rows, cols,
                  c.stream);
   });
-}
+};
 
 std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   expect_shape(g, op, 0, half_of(g, op, 1));
@@ -102,14 +101,13 @@ std::vector<TensorSpec> infer_dx(const Graph& g, const Op& op) {
   return {rows_like(arg(g, op, 1), shape(g, op, 1))};
 }
 
-template <class T>
-void run_dx(const KernelCall<T>& c) {
+constexpr auto run_dx = []<class T>(const KernelCall<T>& c) {
   const int64_t cols = cols_of(c.in_shape(0));
   for_each_rows(c, 1, 1, [&](int64_t first, int64_t rows, int64_t) {
     c.k.silu_mul_dx(c.out(0) + first * 2 * cols, c.in(0) + first * cols, c.in(1) + first * 2 * cols,
                     form_of(c.op), rows, cols, c.stream);
   });
-}
+};
 
 }  // namespace
 
@@ -130,9 +128,7 @@ const OpDef kSiluMul = {
     .begins = {{.input = 2, .of_input = 1}},
     .rows_end = end_of_rows,
     .only_used_rows = only_used,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>,
+    .run = any_type(run),
     .host_inputs = counted<1, 2>};
 
 const OpDef kSiluMulDx = {
@@ -144,9 +140,7 @@ const OpDef kSiluMulDx = {
     .infer = infer_dx,
     .work = work_dx,
     .gradient = no_gradient,
-    .run_f32 = run_dx<float>,
-    .run_f64 = run_dx<double>,
-    .run_bf16 = run_dx<kernels::Bf16>,
+    .run = any_type(run_dx),
     .host_inputs = counted<2>};
 
 }  // namespace moe::ops

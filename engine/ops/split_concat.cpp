@@ -205,15 +205,13 @@ void move_parts(const KernelCall<T>& c, TensorId whole_id, void* whole_data,
   }
 }
 
-template <class T>
-void run_split(const KernelCall<T>& c) {
+constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
   move_parts<true>(c, c.op.inputs[0], c.inputs[0], c.op.outputs, c.outputs);
-}
+};
 
-template <class T>
-void run_concat(const KernelCall<T>& c) {
+constexpr auto run_concat = []<class T>(const KernelCall<T>& c) {
   move_parts<false>(c, c.op.outputs[0], c.outputs[0], c.op.inputs, c.inputs);
-}
+};
 
 constexpr int kMaxParts = 1 << 16;
 
@@ -231,9 +229,7 @@ const OpDef kSplit = {.name = "split",
                       .gradient = gradient_split,
                       .pieces = pieces_split,
                       .view = view,
-                      .run_f32 = run_split<float>,
-                      .run_f64 = run_split<double>,
-                      .run_bf16 = run_split<kernels::Bf16>};
+                      .run = any_type(run_split)};
 
 const OpDef kConcat = {.name = "concat",
                        .doc = "joins parts along attr axis; attr view=1: without a copy",
@@ -245,8 +241,6 @@ const OpDef kConcat = {.name = "concat",
                        .gradient = gradient_concat,
                        .pieces = pieces_concat,
                        .view = view,
-                       .run_f32 = run_concat<float>,
-                       .run_f64 = run_concat<double>,
-                       .run_bf16 = run_concat<kernels::Bf16>};
+                       .run = any_type(run_concat)};
 
 }  // namespace moe::ops

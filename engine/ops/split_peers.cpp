@@ -49,10 +49,6 @@ std::vector<TensorSpec> infer_join(const Graph& g, const Op& op) {
   return {{slots, arg(g, op, 0).dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
 void gradient_split(GradContext& c, OpId) {
   const Op op = c.op();
   if (!c.needs(op.inputs[0])) return;
@@ -91,17 +87,15 @@ void for_each_block(const KernelCall<T>& c, T* whole, std::span<void* const> par
   }
 }
 
-template <class T>
-void run_split(const KernelCall<T>& c) {
+constexpr auto run_split = []<class T>(const KernelCall<T>& c) {
   for_each_block(c, c.in(0), c.outputs,
                  [&](T* part, T* block, int64_t n) { copy(c, part, block, n); });
-}
+};
 
-template <class T>
-void run_join(const KernelCall<T>& c) {
+constexpr auto run_join = []<class T>(const KernelCall<T>& c) {
   for_each_block(c, c.out(0), c.inputs,
                  [&](T* part, T* block, int64_t n) { copy(c, block, part, n); });
-}
+};
 
 constexpr int kMaxRounds = 1 << 16;
 
@@ -113,11 +107,9 @@ const OpDef kSplitPeers = {
     .inputs = {{"slots"}},
     .outputs = {several("parts", kMaxRounds)},
     .infer = infer_split,
-    .work = work,
+    .work = work_moves,
     .gradient = gradient_split,
-    .run_f32 = run_split<float>,
-    .run_f64 = run_split<double>,
-    .run_bf16 = run_split<kernels::Bf16>};
+    .run = any_type(run_split)};
 
 const OpDef kJoinPeers = {
     .name = "join_peers",
@@ -125,10 +117,8 @@ const OpDef kJoinPeers = {
     .inputs = {several("parts", kMaxRounds)},
     .outputs = {{"slots"}},
     .infer = infer_join,
-    .work = work,
+    .work = work_moves,
     .gradient = gradient_join,
-    .run_f32 = run_join<float>,
-    .run_f64 = run_join<double>,
-    .run_bf16 = run_join<kernels::Bf16>};
+    .run = any_type(run_join)};
 
 }  // namespace moe::ops

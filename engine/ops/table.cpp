@@ -17,7 +17,7 @@ const OpTable& op_table() {
 
 Attrs store_attr(DType dtype) {
   if (dtype != DType::kBF16) return {};
-  return {{"store", std::string(dtype_name(dtype))}};
+  return {{"store", std::string(name_of(dtype))}};
 }
 
 }  // namespace moe

@@ -18,10 +18,6 @@ std::vector<TensorSpec> infer(const Graph& g, const Op& op) {
   return {{x.shape, x.dtype}};
 }
 
-Work work(const Graph& g, const Op& op, const WorkContext&) {
-  return {.bytes = io_bytes(g, op)};
-}
-
 /// Can be cut along any axis except the first, which holds the blocks; counts of rows, as row ends.
 std::vector<AxisTuple> axes(const Graph& g, const Op& op) {
   std::vector<AxisTuple> tuples;
@@ -40,8 +36,7 @@ void gradient(GradContext& c, OpId) {
   c.add(op.inputs[0], c.graph().out(dx));
 }
 
-template <class T>
-void run(const KernelCall<T>& c) {
+constexpr auto run = []<class T>(const KernelCall<T>& c) {
   const int64_t rows = attr_int(c.op, "rows"), cols = attr_int(c.op, "cols");
   const bool index = arg(c.graph, c.op, 0).dtype == DType::kI32;
   const auto element = static_cast<int64_t>(index ? sizeof(int32_t) : sizeof(T));
@@ -52,7 +47,7 @@ void run(const KernelCall<T>& c) {
     c.k.copy_2d(to + r * block, rows * block, from + r * cols * block, block, block, cols,
                 c.stream);
   }
-}
+};
 
 }  // namespace
 
@@ -63,11 +58,9 @@ const OpDef kTransposeBlocks = {
     .inputs = {{"x", Role::kAny}},
     .outputs = {{"y", Role::kAny}},
     .infer = infer,
-    .work = work,
+    .work = work_moves,
     .gradient = gradient,
     .axes = axes,
-    .run_f32 = run<float>,
-    .run_f64 = run<double>,
-    .run_bf16 = run<kernels::Bf16>};
+    .run = any_type(run)};
 
 }  // namespace moe::ops

@@ -31,9 +31,10 @@ enum class StageKind : uint8_t {
   kSchedule,
   kUnset
 };
-/// Returns "placement", "forward", "backward", "step", "device" or "schedule", as recipes and
-/// results write the kind.
-const char* stage_kind_name(StageKind kind);
+/// As recipes and results write the kind.
+constexpr std::array<const char*, 6> names_of(StageKind) {
+  return {"placement", "forward", "backward", "step", "device", "schedule"};
+}
 
 /// What a stage makes of the MoE layers that other stages must find or must not find yet.
 enum class Fact : uint8_t {

@@ -445,12 +445,6 @@ const std::vector<PassDef>& builtin_passes() {
   return passes;
 }
 
-const char* stage_kind_name(StageKind kind) {
-  static constexpr const char* kNames[] = {"placement", "forward", "backward",
-                                           "step",      "device",  "schedule"};
-  return kNames[static_cast<int>(kind)];
-}
-
 const PassDef& builtin_pass(std::string_view name) {
   std::vector<std::string> names;
   for (const PassDef& pass : builtin_passes()) {

@@ -185,13 +185,13 @@ CalibrateOptions calibrated_on(const kernels::DeviceTable& table, CalibrateOptio
   const bool bf16 = options.dtype == DType::kBF16;
   MOE_CHECK(bf16 || options.dtype == DType::kF32,
             "calibrate: dtype is {}, but must be f32 or bf16, the types of the device's kernels",
-            dtype_name(options.dtype));
+            name_of(options.dtype));
   const kernels::DeviceTable device = computing_in(bf16, table);
   options.time_op = [device](const Graph& graph, OpId op, const ProfileOptions& profile) {
     return profile_op_on_device(graph, op, profile, device);
   };
   options.machine = [device, dtype = options.dtype](const ProfileOptions& profile) {
-    return fmt::format("{}; {}", device_profile_key(profile, device), dtype_name(dtype));
+    return fmt::format("{}; {}", device_profile_key(profile, device), name_of(dtype));
   };
   options.overlap = [device](const Graph& graph, const ProfileOptions& profile) {
     ProfileCache unkept("");

@@ -219,7 +219,7 @@ Nanoseconds HostTrial::call() {
   const kernels::KernelTable<float>& k = kernels::fast_table();
   const Nanoseconds begin = clock_ns();
   copy(fetched_, host_.data(), on_device_.data());
-  graph_.def(id_).run_f32({graph_, op_, inputs_, outputs_, operands_.scratch(), k, context});
+  graph_.def(id_).run.f32({graph_, op_, inputs_, outputs_, operands_.scratch(), k, context});
   for (const auto& [x, n] : looks_) k.first_nonfinite(x, n);
   copy(pushed_, on_device_.data(), host_.data());
   return clock_ns() - begin;

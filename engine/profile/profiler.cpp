@@ -53,7 +53,7 @@ class KernelCalls {
   KernelCalls(const Graph& graph, OpId op, const ProfileOptions& options)
       : graph_(graph),
         op_(graph.op(op)),
-        run_(graph.def(op).run_f32),
+        run_(graph.def(op).run.f32),
         paced_(options.paced),
         operands_(graph, op, options.work) {
     if (graph.def(op).moe == MoeOp::kGate) gate_ = timed_gate(op_);
@@ -335,7 +335,7 @@ Samples profile_op(const Graph& graph, OpId op, const ProfileOptions& options) {
     return {std::vector<Nanoseconds>(static_cast<size_t>(options.min_samples))};
   }
   if (def.collective != Collective::kNone) return profile_collective(graph, op, options);
-  if (def.run_f32 == nullptr) {
+  if (def.run.f32 == nullptr) {
     throw user_error("op '{}': the op kind {} has no CPU kernel, so it cannot be timed",
                      graph.op(op).name, def.name);
   }

@@ -39,7 +39,7 @@ std::vector<LinkSpan> link_spans(const Wire& wire, const std::vector<LinkUse>& u
     if (link.size() > most) link = averaged(link, most);
     for (const LinkUse& u : link) {
       const LinkName name = wire.name(u.link);
-      spans.push_back({fmt::format("{} {}.{}", link_kind_name(name.kind), name.node, name.index),
+      spans.push_back({fmt::format("{} {}.{}", name_of(name.kind), name.node, name.index),
                        std::llround(u.begin_ns), std::llround(u.end_ns), u.bytes_per_s,
                        wire.bytes_per_s(u.link)});
     }

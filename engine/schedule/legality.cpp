@@ -82,8 +82,8 @@ void LegalityChecker::check_lanes() const {
     if (schedule_.lanes[lane.index()].kind != graph_.def(op).lane) {
       throw run_error(
           "illegal schedule: op '{}' is on lane '{}', but an op of kind {} needs a {} lane ({})",
-          graph_.op(op).name, lane_name(op), graph_.def(op).name,
-          lane_kind_name(graph_.def(op).lane), stages(op));
+          graph_.op(op).name, lane_name(op), graph_.def(op).name, name_of(graph_.def(op).lane),
+          stages(op));
     }
   }
 }
@@ -102,7 +102,7 @@ void LegalityChecker::check_disciplines() const {
         throw run_error(
             "illegal schedule: lane '{}' is a {} lane; only comm lanes can pick their next op or "
             "share a network exclusively (stage '{}')",
-            lane.name, lane_kind_name(lane.kind), lane.stage);
+            lane.name, name_of(lane.kind), lane.stage);
       }
       if (arbitrated[id.index()]) {
         throw run_error(

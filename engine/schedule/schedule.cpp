@@ -65,7 +65,7 @@ void refuse_compute(const Lane& lane) {
   throw user_error(
       "lane '{}' is a {} lane; only comm lanes can pick their next op or share a network "
       "exclusively",
-      lane.name, lane_kind_name(lane.kind));
+      lane.name, name_of(lane.kind));
 }
 
 }  // namespace

@@ -271,8 +271,8 @@ class Trace {
         span.lane.value, lane_names_.size());
     const Op& op = graph_.op(span.op);
     Json args = {{"op", graph_.def(op).name},
-                 {"phase", phase_name(op.phase)},
-                 {"stage", segment_name(op.segment)},
+                 {"phase", name_of(op.phase)},
+                 {"stage", name_of(op.segment)},
                  {"wait_us", to_us(span.begin - span.post)}};
     if (op.layer >= 0) args["layer"] = op.layer;
     if (op.part >= 0) args["part"] = op.part;
@@ -280,7 +280,7 @@ class Trace {
     if (!cause.empty()) args["waits_for"] = cause;
     return {{"ph", "X"},
             {"name", op.name},
-            {"cat", segment_name(op.segment)},
+            {"cat", name_of(op.segment)},
             {"ts", to_us(offset + span.begin)},
             {"dur", to_us(span.end - span.begin)},
             {"pid", pid},

@@ -28,14 +28,10 @@ local function model_of(name, gate)
   return moe.model.gpt2_moe(m)
 end
 
-local function median(list)
-  table.sort(list)
-  return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
-end
-
 -- Errors of predictions in percent: of the step's time (all systems, raf, lancet), of the exposed
 -- communication, and of the step's time when predicted from ops alone, without in-step factors.
-local errors = { all = {}, raf = {}, lancet = {}, exposed = {}, alone = {} }
+local errors = {}
+for _, of in ipairs { "all", "raf", "lancet", "exposed", "alone" } do errors[of] = moe.values {} end
 local function percent_off(executed, predicted) return 100 * (executed / predicted - 1) end
 local function note(list, off) list[#list + 1] = math.abs(off) end
 
@@ -72,9 +68,10 @@ print(table.concat(rows, "\n"))
 print(("\n%d configurations, %d of them with 30%% communication or more, %d runs")
   :format(#CASES, much_comm, #errors.all))
 print(("Median error of the iteration time: %.1f%%, worst %.1f%% (paper, on GPUs: 3.83%%)")
-  :format(median(errors.all), errors.all[#errors.all]))
+  :format(errors.all:median(), errors.all:max()))
 print(("raf, whose kinds of op were rehearsed: %.1f%%; lancet, whose parts were not: %.1f%%")
-  :format(median(errors.raf), median(errors.lancet)))
-print(("From ops alone, without in-step factors: %.1f%%, worst %.1f%%"):format(median(errors.alone),
-  errors.alone[#errors.alone]))
-print(("Median error of the exposed communication on links: %.1f%%"):format(median(errors.exposed)))
+  :format(errors.raf:median(), errors.lancet:median()))
+print(("From ops alone, without in-step factors: %.1f%%, worst %.1f%%")
+  :format(errors.alone:median(), errors.alone:max()))
+print(("Median error of the exposed communication on links: %.1f%%")
+  :format(errors.exposed:median()))

@@ -31,11 +31,6 @@ local function link(efficiency)
   return { bytes_per_s = LINK_BYTES_PER_S, latency_us = 20, sharing_efficiency = efficiency }
 end
 
-local function median(list)
-  table.sort(list)
-  return (list[math.ceil(#list / 2)] + list[math.floor(#list / 2) + 1]) / 2
-end
-
 -- The predictions of all variants, which are frozen in results.json before the first run of each.
 local function predicted(efficiency)
   local by = {}
@@ -51,12 +46,12 @@ local function train(system, efficiency)
     link = link(efficiency), optimizer = { lr = 0.02 } }
 end
 
--- Returns the values of `key` in the steps of a run after the first, which is slower since it
+-- Returns the median of `key` in the steps of a run after the first, which is slower since it
 -- touches every page of memory.
 local function of_steps(r, key)
-  local list = {}
+  local list = moe.values {}
   for i = 2, #r.metrics do list[#list + 1] = r.metrics[i][key] end
-  return median(list)
+  return list:median()
 end
 
 -- Returns, for each variant: its metrics over all pairs of runs, the ratios of steps to the
@@ -64,7 +59,8 @@ end
 local function executed(efficiency)
   local by = {}
   for _, system in ipairs(VARIANTS) do
-    by[system.name] = { ratio = {}, step = {}, wait = {}, transfer = {}, busy = {} }
+    by[system.name] = { ratio = moe.values {}, step = moe.values {}, wait = moe.values {},
+      transfer = moe.values {}, busy = moe.values {} }
   end
   local function note(name, r)
     local v = by[name]
@@ -95,18 +91,18 @@ for _, efficiency in ipairs(EFFICIENCIES) do
     local v, of = x[system.name], p[system.name]
     local least_most, speedup, expected = "", "", ""
     if i > 1 then
-      speedup = ("%.3fx"):format(median(v.ratio))
-      least_most = ("%.3f..%.3f"):format(v.ratio[1], v.ratio[#v.ratio])
+      speedup = ("%.3fx"):format(v.ratio:median())
+      least_most = ("%.3f..%.3f"):format(v.ratio:min(), v.ratio:max())
       expected = ("%.3fx"):format(p.lina_baseline.iteration_ms / of.iteration_ms)
-      if median(v.ratio) < 1 then
+      if v.ratio:median() < 1 then
         losses[#losses + 1] = ("%s at %.2f"):format(system.name, efficiency)
       end
     end
-    rows[#rows + 1] = { ("%.2f"):format(efficiency), system.name, ("%.1f"):format(median(v.step)),
+    rows[#rows + 1] = { ("%.2f"):format(efficiency), system.name, ("%.1f"):format(v.step:median()),
       ("%.1f"):format(of.iteration_ms), speedup, least_most, expected,
-      ("%.1f"):format(median(v.wait)), ("%.1f"):format(of.a2a_wait_ms),
-      ("%.1f"):format(median(v.transfer)), ("%.1f"):format(of.a2a_transfer_ms),
-      ("%.0f%%"):format(median(v.busy)), ("%.0f%%"):format(100 * of.pipelining_efficiency) }
+      ("%.1f"):format(v.wait:median()), ("%.1f"):format(of.a2a_wait_ms),
+      ("%.1f"):format(v.transfer:median()), ("%.1f"):format(of.a2a_transfer_ms),
+      ("%.0f%%"):format(v.busy:median()), ("%.0f%%"):format(100 * of.pipelining_efficiency) }
     local first = x.lina_baseline
     if i <= ONLY_ORDER and v.digest ~= first.digest then
       error(("%s: parameters differ from the baseline's"):format(system.name))

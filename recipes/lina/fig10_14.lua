@@ -18,9 +18,9 @@ end
 
 local function field(name) return function(run) return run[name] end end
 
--- Returns value(run) of the baseline divided by that of the system, or by its least(run), one per
--- point.
-local function speedups(R, system, value, points, least)
+-- Returns value(run) of the baseline divided by that of the system, or by its least(run), mean over
+-- points; nil without any.
+local function speedup_of(R, system, value, points, least)
   local out, base = {}, {}
   for run in R:where(points):where { system = "lina_baseline" }:each() do
     base[run.model .. run.devices] = value(run)
@@ -29,13 +29,7 @@ local function speedups(R, system, value, points, least)
     local mine = (least or value)(run)
     if mine > 0 then out[#out + 1] = base[run.model .. run.devices] / mine end
   end
-  return out
-end
-
-local function mean(list)
-  local sum = 0
-  for _, x in ipairs(list) do sum = sum + x end
-  return #list > 0 and sum / #list or nil
+  return moe.values(out):mean()
 end
 
 local function show_steps(R)
@@ -84,18 +78,18 @@ end
 -- For figure 14, where nothing is packed: no order of a system's ops is shorter than their bound.
 local BY = "the busiest lane and the longest path of the same ops, over the baseline as simulated"
 local function bound_of(system, points)
-  return function(R) return mean(speedups(R, system, step_ms, points, field "lower_bound_ms")) end
+  return function(R) return speedup_of(R, system, step_ms, points, field "lower_bound_ms") end
 end
 
 -- Makes a claim on the speed-up with this number of experts, mean over models.
 local function speedup(id, experts, system, value, bound)
   claim { id = ("%s-%d"):format(id, experts), neutral = 1, value = function(R)
-    return mean(speedups(R, system, value, { experts = experts }))
+    return speedup_of(R, system, value, { experts = experts })
   end, bound = bound, bound_by = bound and BY }
 end
 
 claim { id = "lina-002", neutral = 1, value = function(R)
-  return mean(speedups(R, "lina", step_ms, {}))
+  return speedup_of(R, "lina", step_ms, {})
 end }
 for _, experts in ipairs(EXPERTS) do speedup("lina-062", experts, "lina", step_ms) end
 for _, experts in ipairs { 2, 8 } do
@@ -106,16 +100,16 @@ for _, experts in ipairs { 4, 8, 16 } do
   speedup("lina-075", experts, "lina", field "a2a_backward_ms")
 end
 claim { id = "lina-080", neutral = 1, value = function(R)
-  return mean(speedups(R, "lina_priority", step_ms, {}))
+  return speedup_of(R, "lina_priority", step_ms, {})
 end, bound = bound_of("lina_priority", {}), bound_by = BY }
 for _, experts in ipairs(EXPERTS) do
   speedup("lina-081", experts, "lina_partition", step_ms,
     bound_of("lina_partition", { experts = experts }))
 end
 claim { id = "lina-080-fixed", value = function(R)
-  local fixed = mean(speedups(R, "lina_fixed", step_ms, {}))
+  local fixed = speedup_of(R, "lina_fixed", step_ms, {})
   for _, name in ipairs { "lina_priority", "lina_partition", "lina_pipelining" } do
-    if mean(speedups(R, name, step_ms, {})) <= fixed then return false end
+    if speedup_of(R, name, step_ms, {}) <= fixed then return false end
   end
   return fixed <= 1
 end }
@@ -162,7 +156,7 @@ claim { id = "lina-079", neutral = 1, value = function(R)
       ratios[#ratios + 1] = after.pipelining_efficiency / before.pipelining_efficiency
     end
   end
-  return mean(ratios)
+  return moe.values(ratios):mean()
 end }
 claim { id = "lina-060-xl", neutral = 1, value = function(R)
   local run = at_16(R, MODELS.xl, "lina")
@@ -173,7 +167,7 @@ claim { id = "lina-060", neutral = 1, label = "mean of the others", value = func
   for run in R:where { system = "lina" }:each() do
     if run.model ~= MODELS.xl or run.devices ~= 16 then n[#n + 1] = run.packing.n end
   end
-  return mean(n)
+  return moe.values(n):mean()
 end }
 
 return moe.experiment {

@@ -50,35 +50,17 @@ local SYSTEMS = {
   lina("no_fine_tuning", { fine_tuning = false }),
 }
 
-local function mean(list)
-  local sum = 0
-  for _, x in ipairs(list) do sum = sum + x end
-  return sum / #list
-end
-
 -- Returns the largest number of rows of a rank divided by the mean over ranks, for each batch and
 -- each layer that is after paths of all lengths.
 local function imbalance(r)
-  local all = {}
+  local all = moe.values {}
   for _, layers in ipairs(r.rows) do
     for i = LONGEST + 1, #layers do
-      all[#all + 1] = math.max(unpack(layers[i])) / mean(layers[i])
+      local rows = moe.values(layers[i])
+      all[#all + 1] = rows:max() / rows:mean()
     end
   end
-  return mean(all), math.max(unpack(all))
-end
-
--- Returns in how many of the layers and batches with a phase 2 it placed experts again, and the
--- number of these layers and batches.
-local function again(r)
-  local placed, of = 0, 0
-  for _, layers in ipairs(r.placed_again) do
-    for i, yes in ipairs(layers) do
-      if r.phase_2[i] then of = of + 1 end
-      if yes then placed = placed + 1 end
-    end
-  end
-  return placed, of
+  return all:mean(), all:max()
 end
 
 local rows = { { "system", "predictions", "cross entropy", "next byte right", "placed again",
@@ -92,11 +74,10 @@ for _, s in ipairs(SYSTEMS) do
     error(("%s: predictions %s, those of fixed are %s"):format(s.name, r.digest, digest))
   end
   local average, worst = imbalance(r)
-  local placed, of = again(r)
-  rows[#rows + 1] = { s.name, r.digest, ("%.6f"):format(mean(r.losses)),
-    ("%.2f%%"):format(100 * mean(r.accuracy)),
-    of > 0 and ("%d of %d"):format(placed, of) or "no phase 2", ("%.2f"):format(average),
-    ("%.2f"):format(worst) }
+  rows[#rows + 1] = { s.name, r.digest, ("%.6f"):format(moe.values(r.losses):mean()),
+    ("%.2f%%"):format(100 * moe.values(r.accuracy):mean()),
+    r.again.of > 0 and ("%d of %d"):format(r.again.placed, r.again.of) or "no phase 2",
+    ("%.2f"):format(average), ("%.2f"):format(worst) }
 end
 print(("Executed on %d CPU ranks: %d batches of %d tokens; trained for %d steps to %.3f"):format(
   RANKS, BATCHES, RANKS * ROWS * SEQ, STEPS, trained.losses[#trained.losses]))
@@ -104,21 +85,15 @@ print(moe.table(rows))
 print(("The same predictions everywhere. Rows are those of layers %d to %d. No times: %d ranks "
   .. "share this machine's cores"):format(LONGEST + 1, LAYERS, RANKS))
 
--- The capacity factor of the simulated model, at which no choice is dropped.
+-- The simulated model drops no choice.
 local cluster = moe.cluster.lina { nodes = DEVICES / 4 }
-local replayed, most = moe.trace(recorded.record) {}, 1
-for step = BATCHES + 1, 2 * BATCHES do
-  for layer = 1, LAYERS do
-    for _, loads in ipairs(moe.loads { routing = replayed, ranks = DEVICES,
-      tokens = RANKS * ROWS * SEQ / DEVICES, experts = EXPERTS, step = step, layer = layer }) do
-      most = math.max(most, unpack(loads))
-    end
-  end
-end
+local replayed = moe.trace(recorded.record) {}
+local capacity_factor = moe.lina.capacity_factor { routing = replayed, ranks = DEVICES,
+  tokens = RANKS * ROWS * SEQ / DEVICES, step = BATCHES + 1, batches = BATCHES }
 local function xl(routing)
   return moe.model.lina { size = "transformer_xl", gate = "switch", layers = LAYERS,
     batch_per_device = RANKS * ROWS * SEQ / DEVICES / XL_SEQ, routing = routing,
-    capacity_factor = most * EXPERTS / (RANKS * ROWS * SEQ / DEVICES) * (1 + 1e-9) }
+    capacity_factor = capacity_factor }
 end
 
 -- Simulates Lina's inference with options of its pass, or without it if `options` is nil.
@@ -136,21 +111,15 @@ end
 local paths = { { "path", "known paths", "accuracy as lists", "as sets", "fine-tuned as lists",
   "as sets" } }
 for path = 1, LONGEST do
-  local list, of = again(simulate({}, path, replayed))
-  local set = again(simulate({ compare = "set" }, path, replayed))
-  list, set = list / of, set / of
+  local list, set = simulate({}, path, replayed).again,
+    simulate({ compare = "set" }, path, replayed).again
+  list, set = list.placed / list.of, set.placed / set.of
   paths[#paths + 1] = { path, profile(path).paths, ("%.0f%%"):format(100 * (1 - list)),
     ("%.0f%%"):format(100 * (1 - set)), ("%.0f%%"):format(100 * list),
     ("%.0f%%"):format(100 * set) }
 end
 print "\nEstimates of our model's routing (top 2k estimated = actual, Lina section 5.1)"
 print(moe.table(paths))
-
--- Returns the smallest element that a share of the elements does not exceed.
-local function percentile(list, share)
-  table.sort(list)
-  return list[math.ceil(share * #list - 1e-9)]
-end
 
 for _, normalise in ipairs { false, true } do
   local times = { { "system", "median ms", "of ideal", "95% ms", "of ideal" } }
@@ -159,9 +128,9 @@ for _, normalise in ipairs { false, true } do
     { "no_estimation", { estimation = false } }, { "no_fine_tuning", { fine_tuning = false } } } do
     local name, options = unpack(s)
     if options then options.normalise = normalise end
-    local ms = simulate(options, LONGEST, name ~= "ideal" and replayed or nil,
-      { place_ms = 0.2, host_bytes_per_s = 25e9 }).answer_ms
-    local median, tail = percentile(ms, 0.5), percentile(ms, 0.95)
+    local ms = moe.values(simulate(options, LONGEST, name ~= "ideal" and replayed or nil,
+      { place_ms = 0.2, host_bytes_per_s = 25e9 }).answer_ms)
+    local median, tail = ms:quantile(0.5), ms:quantile(0.95)
     ideal_median, ideal_tail = ideal_median or median, ideal_tail or tail
     times[#times + 1] = { name, ("%.2f"):format(median), ("%.2fx"):format(median / ideal_median),
       ("%.2f"):format(tail), ("%.2fx"):format(tail / ideal_tail) }

@@ -68,30 +68,17 @@ local function law_of(experts, reading)
   local ratio = experts == 4 and 4.02 or 5.56
   local routing = reading.markov and moe.workload "markov" { ratio = ratio, drift = 0.1 }
     or classes(experts, reading.drift or 0.3)
-  local most = 1
-  for step = PROFILED + 1, PROFILED + BATCHES do
-    for layer = 1, LAYERS do
-      for _, loads in ipairs(moe.loads { routing = routing, ranks = experts, tokens = TOKENS,
-        experts = experts, step = step, layer = layer }) do
-        most = math.max(most, unpack(loads))
-      end
-    end
-  end
-  laws[key] = { routing = routing, capacity_factor = most * experts / TOKENS * (1 + 1e-9),
-    popularity = moe.lina.popularity { routing = routing, ranks = experts, tokens = TOKENS,
-      experts = experts, k = 1, layers = LAYERS, batches = PROFILED } }
+  local sizes = { routing = routing, ranks = experts, tokens = TOKENS, experts = experts, k = 1,
+    layers = LAYERS, batches = PROFILED }
+  laws[key] = { routing = routing, popularity = moe.lina.popularity(sizes) }
+  sizes.step, sizes.batches = PROFILED + 1, BATCHES
+  laws[key].capacity_factor = moe.lina.capacity_factor(sizes)
   return laws[key]
-end
-
--- Returns the smallest element that a share of the elements does not exceed.
-local function percentile(list, share)
-  table.sort(list)
-  return list[math.ceil(share * #list - 1e-9)]
 end
 
 -- Returns the times of one kind of all MoE layers of all batches, and their sum.
 local function of_layers(r, name)
-  local all, sum = {}, 0
+  local all, sum = moe.values {}, 0
   for _, layers in ipairs(r.layer_times) do
     for _, times in ipairs(layers) do
       all[#all + 1] = times[name]
@@ -99,17 +86,6 @@ local function of_layers(r, name)
     end
   end
   return all, sum
-end
-
--- Returns in what share of the layers and batches with a phase 2 it placed experts again.
-local function again(r)
-  local placed, of = 0, 0
-  for _, layers in ipairs(r.placed_again) do
-    for i, yes in ipairs(layers) do
-      placed, of = placed + (yes and 1 or 0), of + (r.phase_2[i] and 1 or 0)
-    end
-  end
-  return placed / of
 end
 
 local PHASES = { lina = {}, no_estimation = { estimation = false },
@@ -130,11 +106,12 @@ local function serve(system, model, experts, reading)
     popularity = phases and phases.estimation == nil and law.popularity or nil,
     swaps = SWAPS[reading.schedule or "paper"] }
   local function per_batch(name) return select(2, of_layers(r, name)) / #r.answer_ms end
-  return { median_ms = percentile(r.answer_ms, 0.5), p95_ms = percentile(r.answer_ms, 0.95),
-    layer_p95_ms = percentile(of_layers(r, "layer_ms"), 0.95),
-    a2a_p95_ms = percentile(of_layers(r, "a2a_ms"), 0.95), phase_2_ms = per_batch "phase_2_ms",
+  local answers = moe.values(r.answer_ms)
+  return { median_ms = answers:quantile(0.5), p95_ms = answers:quantile(0.95),
+    layer_p95_ms = of_layers(r, "layer_ms"):quantile(0.95),
+    a2a_p95_ms = of_layers(r, "a2a_ms"):quantile(0.95), phase_2_ms = per_batch "phase_2_ms",
     mapping_wait_ms = per_batch "mapping_wait_ms", swap_wait_ms = per_batch "swap_wait_ms",
-    fine_tuning = system == "lina" and again(r) or nil }
+    fine_tuning = system == "lina" and r.again.placed / r.again.of or nil }
 end
 
 local function results_of(reading)

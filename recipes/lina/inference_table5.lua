@@ -31,16 +31,9 @@ local function complete(law)
   law.routing = law.name == "markov" and moe.workload "markov" { ratio = 5.56, drift = law.drift }
     or moe.workload "token_classes" { classes = 128, skew = 1, stray = 0.2, ratio = 1.3,
       drift = law.drift }
-  local most = 1
-  for step = PROFILED + 1, PROFILED + BATCHES do
-    for layer = 1, LAYERS do
-      for _, loads in ipairs(moe.loads { routing = law.routing, ranks = DEVICES, tokens = TOKENS,
-        experts = DEVICES, step = step, layer = layer }) do
-        most = math.max(most, unpack(loads))
-      end
-    end
-  end
-  law.capacity_factor = most * DEVICES / TOKENS * (1 + 1e-9)
+  law.capacity_factor = moe.lina.capacity_factor { routing = law.routing, ranks = DEVICES,
+    tokens = TOKENS, experts = DEVICES, k = 1, layers = LAYERS, step = PROFILED + 1,
+    batches = BATCHES }
 end
 
 local function serve(model, law, passes, popularity, way)
@@ -49,23 +42,6 @@ local function serve(model, law, passes, popularity, way)
     model = moe.model.lina { size = model.size, gate = "switch", layers = LAYERS,
       batch_per_device = 8, capacity_factor = law.capacity_factor,
       routing = popularity and law.routing }, swaps = SWAPS[way.schedule or "paper"] }
-end
-
--- Returns the smallest element that a share of the elements does not exceed.
-local function percentile(list, share)
-  table.sort(list)
-  return list[math.ceil(share * #list - 1e-9)]
-end
-
--- Returns in what share of the layers and batches with a phase 2 it placed experts again.
-local function again(r)
-  local placed, of = 0, 0
-  for _, layers in ipairs(r.placed_again) do
-    for i, yes in ipairs(layers) do
-      placed, of = placed + (yes and 1 or 0), of + (r.phase_2[i] and 1 or 0)
-    end
-  end
-  return placed / of
 end
 
 -- Measures one routing model and one way to count. Returns model -> path length -> result, with
@@ -79,12 +55,12 @@ local function measure(reading)
       tokens = TOKENS, experts = DEVICES, k = 1, layers = LAYERS, batches = PROFILED, path = path }
     local lina = moe.pass.lina_inference { path = path, normalise = way.normalise }
     for _, model in ipairs(MODELS) do
-      local ideal = serve(model, law, { irregular, used }, nil, way).answer_ms
+      local ideal = moe.values(serve(model, law, { irregular, used }, nil, way).answer_ms)
       local r = serve(model, law, { lina, irregular, used }, popularity, way)
-      local share = again(r)
+      local ms, share = moe.values(r.answer_ms), r.again.placed / r.again.of
       out[model.size] = out[model.size] or {}
-      out[model.size][path] = { median = percentile(r.answer_ms, 0.5) / percentile(ideal, 0.5),
-        tail = percentile(r.answer_ms, 0.95) / percentile(ideal, 0.95), fine_tuning = share,
+      out[model.size][path] = { median = ms:quantile(0.5) / ideal:quantile(0.5),
+        tail = ms:quantile(0.95) / ideal:quantile(0.95), fine_tuning = share,
         accuracy = 1 - share, paths = popularity.paths }
     end
   end

@@ -68,18 +68,11 @@ local function step_ms(layer, degree)
   return r.samples_ms
 end
 
-local function median(list)
-  local sorted = { unpack(list) }
-  table.sort(sorted)
-  local n = #sorted
-  return (sorted[math.ceil(n / 2)] + sorted[math.floor(n / 2) + 1]) / 2
-end
-
 -- Returns the samples of each degree. The degrees are executed in turns, in an order that is
 -- reversed from turn to turn.
 local function execute(layer, degrees)
   local samples = {}
-  for _, degree in ipairs(degrees) do samples[degree] = {} end
+  for _, degree in ipairs(degrees) do samples[degree] = moe.values {} end
   for round = 1, ROUNDS do
     for i = 1, #degrees do
       local degree = degrees[round % 2 == 1 and i or #degrees + 1 - i]
@@ -108,11 +101,11 @@ local function show_layer(i, layer, fit, choice, degrees, samples)
     "samples" } }
   local best, best_degree = math.huge, nil
   for _, degree in ipairs(degrees) do
-    local ms = median(samples[degree])
+    local ms = samples[degree]:median()
     if ms < best then best, best_degree = ms, degree end
   end
   for _, degree in ipairs(degrees) do
-    local ms = median(samples[degree])
+    local ms = samples[degree]:median()
     rows[#rows + 1] = { degree .. (degree == choice.degree and " *" or ""),
       ("%.2f"):format(1e3 * moe.pipemoe.time(with(l, { degree = degree, objective = "step" }))),
       ("%.2f"):format(ms), ("%+.1f%%"):format(100 * (ms / best - 1)),
@@ -133,7 +126,7 @@ for i, layer in ipairs(LAYERS) do
   local degrees = degrees_to_run(choice.degree, fit.capacity)
   local samples = execute(layer, degrees)
   local best_ms, best_degree = show_layer(i, layer, fit, choice, degrees, samples)
-  local off = median(samples[choice.degree]) / best_ms - 1
+  local off = samples[choice.degree]:median() / best_ms - 1
   if not seen[choice.degree] then different = different + 1 end
   seen[choice.degree] = true
   good, is_best = good + (off <= WITHIN and 1 or 0), is_best + (off == 0 and 1 or 0)

@@ -33,8 +33,11 @@ local function add_model_times(system, planner_error)
   local mine = model[system] or {}
   model[system] = mine
   for op, e in pairs(planner_error) do
-    mine[op] = mine[op] or { sum = 0, num = 0, forward = { estimated = {}, real = {}, off = {} },
-      backward = { estimated = {}, real = {}, off = {} } }
+    mine[op] = mine[op] or { sum = 0, num = 0 }
+    for _, phase in ipairs { "forward", "backward" } do
+      mine[op][phase] = mine[op][phase] or { estimated = moe.values {}, real = moe.values {},
+        off = moe.values {} }
+    end
     local s = e.samples
     for i, step in ipairs(s.step) do
       local times = mine[op][s.phase[i]]
@@ -65,7 +68,7 @@ for round = 1, ROUNDS do
     run = { { "cpu", ranks = 2, steps = 9, link = { bytes_per_s = 1e8, latency_us = 20 } } },
   })
   for run in R:each() do
-    samples[run.system] = samples[run.system] or {}
+    samples[run.system] = samples[run.system] or moe.values {}
     for i = 2, #run.samples_ms do table.insert(samples[run.system], run.samples_ms[i]) end
     predicted[run.system] = run.prediction.iteration_ms
     digests[run.system] = run.digest
@@ -73,21 +76,16 @@ for round = 1, ROUNDS do
   end
 end
 
-local function quantile(list, q)
-  local sorted = { unpack(list) }
-  table.sort(sorted)
-  return sorted[math.max(1, math.ceil(q * #sorted))]
-end
 local rows = { { "system", "executed ms", "10% .. 90%", "predicted ms", "error", "speed-up",
   "predicted", "digest" } }
 local base = samples.placed
 for _, name in ipairs(SYSTEMS) do
   local list = samples[name]
-  local ms = quantile(list, 0.5)
+  local ms = list:quantile(0.5)
   rows[#rows + 1] = { name, ("%.1f"):format(ms),
-    ("%.1f .. %.1f"):format(quantile(list, 0.1), quantile(list, 0.9)),
+    ("%.1f .. %.1f"):format(list:quantile(0.1), list:quantile(0.9)),
     ("%.1f"):format(predicted[name]), ("%+.1f%%"):format(100 * (ms / predicted[name] - 1)),
-    ("%.3fx"):format(quantile(base, 0.5) / ms),
+    ("%.3fx"):format(base:quantile(0.5) / ms),
     ("%.3fx"):format(predicted.placed / predicted[name]),
     digests[name] }
 end
@@ -102,9 +100,9 @@ for _, system in ipairs(SYSTEMS) do
       local times = e[phase]
       if #times.off > 0 then
         errors[#errors + 1] = { system, op[2], phase,
-          ("%.2f"):format(quantile(times.estimated, 0.5)),
-          ("%.2f"):format(quantile(times.real, 0.5)), ("%+.1f%%"):format(quantile(times.off, 0.5)),
-          ("%+.0f .. %+.0f"):format(quantile(times.off, 0.1), quantile(times.off, 0.9)),
+          ("%.2f"):format(times.estimated:quantile(0.5)),
+          ("%.2f"):format(times.real:quantile(0.5)), ("%+.1f%%"):format(times.off:quantile(0.5)),
+          ("%+.0f .. %+.0f"):format(times.off:quantile(0.1), times.off:quantile(0.9)),
           ("%.1f%%"):format(100 * e.sum / e.num), #times.off }
       end
     end

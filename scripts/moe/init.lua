@@ -31,6 +31,7 @@ local search = require "moe.search.search"
 local settings = require "moe.run.settings"
 local system = require "moe.spec.system"
 local train = require "moe.run.train"
+local values = require "moe.base.values"
 
 -- moe.read_json(file): returns the value in a JSON file.
 local function read_json(file)
@@ -110,6 +111,8 @@ print(found.best.iteration_ms, found.system)]] },
   table = { aligned.table, "(rows: (string|number)[][])", "string",
     "a table as text; the first row is the header, a row without cells is an empty line" },
   train = { train.train, train.TRAIN, "moe.TrainResult", "runs one training on real ranks" },
+  values = { values.values, "(list: number[])", "moe.Values",
+    "a list of numbers with methods for their mean, median and the like" },
   workload = { routing.workload, "(name: string)", "fun(t?: moe.WorkloadFields): moe.Routing",
     "the routing model of this name, which states the experts that tokens choose",
     fields = routing.options() },

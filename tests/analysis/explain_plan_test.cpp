@@ -107,7 +107,7 @@ Explained explained(PlanSpec spec) {
 
 std::string text(const Explained& e, const Finding& f) {
   return fmt::format("'{}' {}: {} | {} | gain {} of {}", e.plan->graph.op(f.exposure.op).name,
-                     cause_name(f.exposure.cause),
+                     name_of(f.exposure.cause),
                      cause_text(e.plan->graph, e.plan->schedule, f.exposure), f.advice,
                      f.gain_ns ? fmt::format("{}", *f.gain_ns) : "?", f.worth_ns);
 }

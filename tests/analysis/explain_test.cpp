@@ -188,7 +188,7 @@ TEST_CASE("the causes add up to the exposed time of every rank, to the nanosecon
   }
   for (const Cause cause : {Cause::kData, Cause::kOrderEdge, Cause::kLaneOrder, Cause::kLaneBusy,
                             Cause::kMembers, Cause::kHold, Cause::kCoordination, Cause::kStartUp}) {
-    INFO(cause_name(cause));
+    INFO(name_of(cause));
     CHECK(seen[cause] > 0);
   }
 }

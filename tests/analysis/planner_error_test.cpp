@@ -91,7 +91,7 @@ TEST_CASE("the planner's model of a layer is near the simulated timeline, op by 
       // shares of it.
       CHECK(a2a < (per_node == 1 ? 0.05 : 0.3));
       for (const ModelOp op : {ModelOp::kExperts, ModelOp::kTrans, ModelOp::kAgg}) {
-        CAPTURE(model_op_name(op));
+        CAPTURE(name_of(op));
         CHECK(of(errors, op).mean < 0.05);
         CHECK(of(errors, op).count > 0);
       }
@@ -109,7 +109,7 @@ TEST_CASE("copies of several owners' experts take what the planner's model says"
           simulated_errors(prophet_spec(nodes, per_node), copies_heaviest(count));
       const double most = count == 1 ? 0.001 : count == nodes * per_node ? 0.25 : 0.1;
       for (const ModelOp op : {ModelOp::kTrans, ModelOp::kAgg}) {
-        CAPTURE(nodes, per_node, count, model_op_name(op), of(errors, op).mean);
+        CAPTURE(nodes, per_node, count, name_of(op), of(errors, op).mean);
         CHECK(of(errors, op).mean < most);
         CHECK(of(errors, op).count > 0);
       }

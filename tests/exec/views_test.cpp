@@ -31,8 +31,7 @@ Work no_work(const Graph&, const Op&, const WorkContext&) {
 }
 
 /// x end [begin] -> rows [begin, end) of every block of x; the others stay as they are.
-template <class T>
-void run_take_rows(const KernelCall<T>& c) {
+constexpr auto run_take_rows = []<class T>(const KernelCall<T>& c) {
   const Shape& shape = c.in_shape(0);
   const int64_t blocks = num_elements(c.in_shape(1)), rows = shape[c.in_shape(1).size()];
   const bool index = c.graph.tensor(c.op.inputs[0]).dtype == DType::kI32;
@@ -44,17 +43,15 @@ void run_take_rows(const KernelCall<T>& c) {
     std::memcpy(static_cast<char*>(c.outputs[0]) + at, static_cast<const char*>(c.inputs[0]) + at,
                 static_cast<size_t>((to - from) * row_bytes));
   }
-}
+};
 
-template <class T>
-void run_half(const KernelCall<T>& c) {
+constexpr auto run_half = []<class T>(const KernelCall<T>& c) {
   for (int64_t i = 0; i < num_elements(c.in_shape(0)); ++i) c.out_i32(0)[i] = c.in_i32(0)[i] / 2;
-}
+};
 
-template <class T>
-void run_copy(const KernelCall<T>& c) {
+constexpr auto run_copy = []<class T>(const KernelCall<T>& c) {
   std::copy_n(c.in(0), num_elements(c.in_shape(0)), c.out(0));
-}
+};
 
 const OpTable& table() {
   static const OpDef take_rows{
@@ -63,22 +60,19 @@ const OpTable& table() {
       .outputs = {{"y"}},
       .infer = infer_same,
       .work = no_work,
-      .run_f32 = run_take_rows<float>,
-      .run_f64 = run_take_rows<double>};
+      .run = wide_types(run_take_rows)};
   static const OpDef half{.name = "half",
                           .inputs = {{"x", Role::kAny}},
                           .outputs = {{"y"}},
                           .infer = infer_same,
                           .work = no_work,
-                          .run_f32 = run_half<float>,
-                          .run_f64 = run_half<double>};
+                          .run = wide_types(run_half)};
   static const OpDef copy{.name = "copy",
                           .inputs = {{"x", Role::kAny}},
                           .outputs = {{"y"}},
                           .infer = infer_same,
                           .work = no_work,
-                          .run_f32 = run_copy<float>,
-                          .run_f64 = run_copy<double>};
+                          .run = wide_types(run_copy)};
   static const OpTable ops = [] {
     std::vector<const OpDef*> defs(op_table().defs().begin(), op_table().defs().end());
     defs.insert(defs.end(), {&take_rows, &half, &copy});

@@ -87,6 +87,21 @@ test("get, mean, max, min and median", function()
   expect.equal({ v:mean(), v:max(), v:min(), v:median() }, { 280 / 3, 100, 80, 100 })
 end)
 
+test("moe.values takes a list and leaves it as it is", function()
+  local w = expect.runs [[local moe = require "moe"
+    list = { 5, 1, 4, 2, 3 }
+    local v = moe.values(list)
+    V = { v:mean(), v:quantile(0.2), v:quantile(0.21), v:quantile(0), v:quantile(1), #v }
+    NONE = moe.values({}):quantile(0.5)]]
+  expect.equal(w.globals.V, { 3, 1, 2, 1, 5, 5 })
+  expect.equal({ w.globals.list, getmetatable(w.globals.list), w.globals.NONE },
+    { { 5, 1, 4, 2, 3 } })
+  expect.fails('require "moe".values(7)', 1, "moe.values: 7 is not allowed; give a list")
+  expect.fails('require "moe".values({ 1 }):quantile(2)', 1,
+    "quantile: 2 is not allowed; give a number from 0 to 1")
+  expect.fails('require "moe".values({ 1, "x" }):median()', 1, "median: value 2 of the list")
+end)
+
 test("ratio is the best of the others over one, a value per point", function()
   local R = results_of():where { executor = "simulate" }
   local v = R:ratio { "iteration_ms", of = "lancet_dw", to = { "raf", "deepspeed" } }

@@ -20,8 +20,7 @@ Work no_work(const Graph&, const Op&, const WorkContext&) {
   return {};
 }
 
-template <class T>
-void run_nothing(const KernelCall<T>&) {}
+constexpr auto run_nothing = []<class T>(const KernelCall<T>&) {};
 
 OpDef whole() {
   return {.name = "mine",
@@ -31,8 +30,7 @@ OpDef whole() {
           .infer = infer_same,
           .work = no_work,
           .gradient = no_gradient,
-          .run_f32 = run_nothing<float>,
-          .run_f64 = run_nothing<double>};
+          .run = wide_types(run_nothing)};
 }
 
 std::string refusal(const std::function<void(OpDef&)>& forget) {
@@ -50,8 +48,8 @@ TEST_CASE("what is forgotten or contradicts itself in an op's definition is name
       {[](OpDef& d) { d.doc = nullptr; }, "op mine: it has no doc"},
       {[](OpDef& d) { d.work = nullptr; }, "op mine: functions infer and work must both be given"},
       {[](OpDef& d) { d.gradient = nullptr; }, "op mine: it has no gradient rule"},
-      {[](OpDef& d) { d.run_f64 = nullptr; },
-       "op mine: kernels run_f32 and run_f64 must both be given"},
+      {[](OpDef& d) { d.run.f64 = nullptr; },
+       "op mine: kernels run.f32 and run.f64 must both be given"},
       {[](OpDef& d) {
          d.inputs = {{"x"}, {"x"}};
        },

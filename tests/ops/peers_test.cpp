@@ -25,7 +25,7 @@ void run(const Graph& graph, const std::string& name, int64_t rank, std::vector<
   RankContext context;
   context.rank = rank;
   context.num_ranks = graph.num_ranks;
-  graph.def(op).run_f64({.graph = graph,
+  graph.def(op).run.f64({.graph = graph,
                          .op = op,
                          .inputs = inputs,
                          .outputs = outputs,

@@ -65,7 +65,7 @@ void run_still(const Graph& graph, const std::string& name, std::vector<void*> i
                std::vector<void*> outputs) {
   const Op& op = graph.op(graph.find_op(name));
   const RankContext rank;
-  graph.def(op).run_f64({.graph = graph,
+  graph.def(op).run.f64({.graph = graph,
                          .op = op,
                          .inputs = inputs,
                          .outputs = outputs,

@@ -12,6 +12,7 @@
 namespace moe {
 namespace {
 
+using test::AxisProblem;
 using test::Interpreter;
 
 /// A part of a tensor: entries [from, to) along an axis, or all of it where the axis is kWhole.

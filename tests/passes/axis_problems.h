@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <optional>
 #include <set>
+#include <span>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -94,6 +95,18 @@ inline std::vector<OpId> all_ops(const Graph& graph) {
   std::vector<OpId> ops;
   for (size_t i = 0; i < graph.num_ops(); ++i) ops.emplace_back(static_cast<int64_t>(i));
   return ops;
+}
+
+struct AxisProblem {
+  const Graph& graph;
+  std::span<const OpId> ops;  // contiguous ops of the program, in program order
+  int64_t batch;              // B, the samples of this rank
+  int64_t parts;              // 1 or more
+};
+
+inline AxisSolution solve_axes(const AxisProblem& problem) {
+  return AxisSolver(problem.graph, problem.ops, problem.batch)
+      .solve(0, problem.ops.size(), problem.parts);
 }
 
 inline AxisProblem range_of(const AxisProblem& whole, size_t begin, size_t end) {
@@ -244,7 +257,7 @@ inline RandomProgram random_program(uint64_t seed, int64_t num_ops) {
   Graph& graph = program.graph;
   std::vector<TensorId> values;
   for (const TensorKind kind : {TensorKind::kInput, TensorKind::kParam}) {
-    values.push_back(graph.add_tensor({tensor_kind_name(kind), {4, 8, 8}, DType::kF32, kind}));
+    values.push_back(graph.add_tensor({name_of(kind), {4, 8, 8}, DType::kF32, kind}));
   }
   const int64_t common = rng.below(3);
   for (int64_t i = 0; i < num_ops; ++i) {

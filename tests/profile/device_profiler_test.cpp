@@ -187,7 +187,7 @@ TEST_CASE("an op on a device computes what the CPU does from the same operands")
   profile_lazy(graph, op, quick_profile(1), watched_device());
   ProfileOperands operands(graph, op, {});
   operands.next();
-  graph.def(op).run_f32({graph,
+  graph.def(op).run.f32({graph,
                          graph.op(op),
                          operands.inputs(),
                          operands.outputs(),
@@ -231,7 +231,7 @@ const OpDef kWrong = {.name = "wrong",
                       .inputs = {{"x", Role::kAny}},
                       .outputs = {{"y"}},
                       .infer = infer_same,
-                      .run_f32 = run_wrong};
+                      .run = {run_wrong}};
 const OpDef kSimulatedOnly = {.name = "simulated_only",
                               .inputs = {{"x", Role::kAny}},
                               .outputs = {{"y"}},

@@ -240,7 +240,7 @@ const OpDef kRecorded = {.name = "recorded",
                          .inputs = {{"x", Role::kAny}},
                          .outputs = {{"y"}},
                          .infer = infer_same,
-                         .run_f32 = run_recorded};
+                         .run = {run_recorded}};
 const OpDef kSimulatedOnly = {.name = "simulated_only",
                               .inputs = {{"x", Role::kAny}},
                               .outputs = {{"y"}},

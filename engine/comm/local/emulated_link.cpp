@@ -39,61 +39,34 @@ class EmulatedLink final : public Communicator {
 
   int64_t rank() const override { return inner_.rank(); }
   int64_t size() const override { return inner_.size(); }
-
-  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
-                       const Pieces& pieces) override {
-    inner_.posted_at(take_post());
-    const CommTimes moved = inner_.all_to_all(what, send, receive, pieces);
-    exchange_sizes(what, pieces);
-    return hold("all_to_all " + what, moved,
-                NetworkOp{AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
-                                   .round = pieces.round,
-                                   .rank = rank_},
-                          group_});
-  }
-  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
-    return reduce(what, in, out, n);
-  }
-  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
-    return reduce(what, in, out, n);
-  }
-  CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
-                           int64_t n) override {
-    return scatter(what, in, out, n);
-  }
-  CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
-                           int64_t n) override {
-    return scatter(what, in, out, n);
-  }
-  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) override {
-    inner_.posted_at(take_post());
-    const CommTimes moved = inner_.all_gather(what, in, out, bytes);
-    return hold("all_gather " + what, moved, sum_of(bytes * size(), ReducePart::kAllGather));
-  }
   /// A barrier transfers no bytes and does not occupy the wire.
-  CommTimes barrier(const std::string& what) override {
-    inner_.posted_at(take_post());
-    return inner_.barrier(what);
+  CommTimes call(const Request& request) override {
+    const CommTimes moved = inner_.call(request);
+    switch (request.kind) {
+      case CallKind::kAllToAll:
+        exchange_sizes(request.what, *request.pieces);
+        return hold(request, moved,
+                    NetworkOp{AllToAll{.bytes = {matrix_.begin(), matrix_.end()},
+                                       .round = request.pieces->round,
+                                       .rank = rank_},
+                              group_});
+      case CallKind::kAllReduceF32:
+      case CallKind::kAllReduceF64:
+        return hold(request, moved, sum_of(request, 1, ReducePart::kWhole));
+      case CallKind::kReduceScatterF32:
+      case CallKind::kReduceScatterF64:
+        return hold(request, moved, sum_of(request, size(), ReducePart::kReduceScatter));
+      case CallKind::kAllGather:
+        return hold(request, moved, sum_of(request, size(), ReducePart::kAllGather));
+      default:
+        return moved;
+    }
   }
 
  private:
-  template <class T>
-  CommTimes reduce(const std::string& what, const T* in, T* out, int64_t n) {
-    inner_.posted_at(take_post());
-    const CommTimes moved = inner_.all_reduce(what, in, out, n);
-    return hold("all_reduce " + what, moved, sum_of(n * Bytes{sizeof(T)}, ReducePart::kWhole));
-  }
-
-  template <class T>
-  CommTimes scatter(const std::string& what, const T* in, T* out, int64_t n) {
-    inner_.posted_at(take_post());
-    const CommTimes moved = inner_.reduce_scatter(what, in, out, n);
-    return hold("reduce_scatter " + what, moved,
-                sum_of(n * size() * Bytes{sizeof(T)}, ReducePart::kReduceScatter));
-  }
-
-  NetworkOp sum_of(Bytes bytes, ReducePart part) const {
+  NetworkOp sum_of(const Request& request, int64_t shares, ReducePart part) const {
     const bool all = size() == wire_.link().num_devices();
+    const Bytes bytes = request.size * shares * element_bytes(request.kind);
     return {AllReduce{.bytes = static_cast<double>(bytes),
                       .algorithm = wire_.link().all_reduce,
                       .rank = all ? -1 : rank_,
@@ -122,12 +95,12 @@ class EmulatedLink final : public Communicator {
 
   /// Waits until the emulated transfer is over. All members get the same begin and end, whenever
   /// their threads woke.
-  CommTimes hold(const std::string& what, const CommTimes& moved, const NetworkOp& transfer) {
+  CommTimes hold(const Request& request, const CommTimes& moved, const NetworkOp& transfer) {
     try {
       const EmulatedWire::Times times = wire_.carry(channel_, ++turn_, transfer, moved.begin);
       return {moved.post, times.begin, times.end, thread_cpu_ns()};
     } catch (const EmulatedWire::Stopped& stopped) {
-      throw run_error("rank {}: {}: stopped: {}", rank_, what, stopped.reason);
+      throw run_error("rank {}: {}: stopped: {}", rank_, describe(request), stopped.reason);
     }
   }
 

@@ -28,6 +28,23 @@ CommTimes Communicator::nothing() {
   return {at, at, at, thread_cpu_ns()};
 }
 
+CommTimes Communicator::post(Request request) {
+  request.post = take_post();
+  return call(request);
+}
+
+CommTimes Communicator::all_to_all(const std::string& what, const void* send, void* receive,
+                                   const Pieces& pieces) {
+  const size_t n = static_cast<size_t>(size() * pieces.groups);
+  MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
+                pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
+            "all_to_all: Pieces has {} send_offset, {} send_bytes, {} receive_offset and {} "
+            "receive_bytes, but must have {} of each, for {} ranks and {} groups",
+            pieces.send_offset.size(), pieces.send_bytes.size(), pieces.receive_offset.size(),
+            pieces.receive_bytes.size(), n, size(), pieces.groups);
+  return post({CallKind::kAllToAll, what, send, receive, 0, 0, &pieces});
+}
+
 Communicator& Communicator::group(const Group& group) {
   const Group resolved = resolve(group, size(), "communicator");
   if (resolved.size == size()) return *this;
@@ -36,19 +53,22 @@ Communicator& Communicator::group(const Group& group) {
   return members;
 }
 
-namespace {
-
-void check_pieces(const Pieces& pieces, int64_t num_ranks) {
-  const size_t n = static_cast<size_t>(num_ranks * pieces.groups);
-  MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
-                pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "all_to_all: Pieces has {} send_offset, {} send_bytes, {} receive_offset and {} "
-            "receive_bytes, but must have {} of each, for {} ranks and {} groups",
-            pieces.send_offset.size(), pieces.send_bytes.size(), pieces.receive_offset.size(),
-            pieces.receive_bytes.size(), n, num_ranks, pieces.groups);
+std::string describe(const Request& request) {
+  return fmt::format("{} {}", name_of(request.kind), request.what);
 }
 
-}  // namespace
+Bytes element_bytes(CallKind kind) {
+  switch (kind) {
+    case CallKind::kAllReduceF32:
+    case CallKind::kReduceScatterF32:
+      return sizeof(float);
+    case CallKind::kAllReduceF64:
+    case CallKind::kReduceScatterF64:
+      return sizeof(double);
+    default:
+      return 1;
+  }
+}
 
 struct InProcessWorld::Impl {
   class Member;
@@ -84,31 +104,9 @@ class InProcessWorld::Impl::Member final : public Communicator {
 
   int64_t rank() const override { return number_; }
   int64_t size() const override { return group_lane_.meeting.members().size; }
-
-  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
-                       const Pieces& pieces) override {
-    check_pieces(pieces, size());
-    return call(
-        {.kind = CallKind::kAllToAll, .what = what, .in = send, .out = receive, .pieces = &pieces});
+  CommTimes call(const Request& request) override {
+    return world_.call(group_lane_, number_, request);
   }
-  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override {
-    return call({CallKind::kAllReduceF32, what, in, out, n});
-  }
-  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override {
-    return call({CallKind::kAllReduceF64, what, in, out, n});
-  }
-  CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
-                           int64_t n) override {
-    return call({CallKind::kReduceScatterF32, what, in, out, n});
-  }
-  CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
-                           int64_t n) override {
-    return call({CallKind::kReduceScatterF64, what, in, out, n});
-  }
-  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) override {
-    return call({CallKind::kAllGather, what, in, out, bytes});
-  }
-  CommTimes barrier(const std::string& what) override { return call({CallKind::kBarrier, what}); }
 
  private:
   Communicator& subgroup(const Group& group) override {
@@ -123,11 +121,6 @@ class InProcessWorld::Impl::Member final : public Communicator {
     subgroups_.push_back(std::make_unique<Member>(world_, world_.group_lane(group_lane_.lane, who),
                                                   group.place(number_)));
     return *subgroups_.back();
-  }
-
-  CommTimes call(Request request) {
-    request.post = take_post();
-    return world_.call(group_lane_, number_, request);
   }
 
   Impl& world_;

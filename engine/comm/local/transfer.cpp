@@ -16,28 +16,6 @@ constexpr int64_t kSumElements = 32 << 10;
 // Elements of a tile, which is summed in the first-level cache and then stored to every member.
 constexpr int64_t kTileElements = 1024;
 
-const char* call_name(CallKind kind) {
-  switch (kind) {
-    case CallKind::kAllToAll:
-      return "all_to_all";
-    case CallKind::kAllReduceF32:
-      return "all_reduce";
-    case CallKind::kAllReduceF64:
-      return "all_reduce (double)";
-    case CallKind::kReduceScatterF32:
-      return "reduce_scatter";
-    case CallKind::kReduceScatterF64:
-      return "reduce_scatter (double)";
-    case CallKind::kAllGather:
-      return "all_gather";
-    case CallKind::kBroadcast:
-      return "broadcast";
-    case CallKind::kBarrier:
-      return "barrier";
-  }
-  return "";
-}
-
 /// Stores in[i] of rank 0 + in[i] of rank 1 + ..., in this order, for `count` elements i from
 /// `first` on, by store(tile, i, bytes) for each tile. All ranks' inputs for a tile are read
 /// before any output of that tile is written, so `out` may be `in`.
@@ -57,20 +35,7 @@ void sum_in_rank_order(std::span<const Request> requests, int64_t first, int64_t
   }
 }
 
-Bytes element_bytes(CallKind kind) {
-  return kind == CallKind::kAllReduceF64 || kind == CallKind::kReduceScatterF64 ? sizeof(double)
-                                                                                : sizeof(float);
-}
-
-bool scatters(CallKind kind) {
-  return kind == CallKind::kReduceScatterF32 || kind == CallKind::kReduceScatterF64;
-}
-
 }  // namespace
-
-std::string describe(const Request& request) {
-  return fmt::format("{} {}", call_name(request.kind), request.what);
-}
 
 std::string mismatch(int64_t rank, const Request& mine, int64_t other_rank, const Request& other) {
   // The lower rank comes first, so that all ranks report the same message.

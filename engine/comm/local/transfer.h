@@ -14,17 +14,6 @@
 
 namespace moe {
 
-enum class CallKind : uint8_t {
-  kAllToAll,
-  kAllReduceF32,
-  kAllReduceF64,
-  kReduceScatterF32,
-  kReduceScatterF64,
-  kAllGather,
-  kBroadcast,
-  kBarrier
-};
-
 /// The members of a collective, numbered 0 to size - 1, and their ranks.
 struct Members {
   int64_t size = 0;
@@ -34,22 +23,10 @@ struct Members {
   bool operator==(const Members&) const = default;
 };
 
-/// The call of one member.
-struct Request {
-  CallKind kind = CallKind::kBarrier;
-  std::string what;
-  const void* in = nullptr;  // broadcast: the root's data
-  void* out = nullptr;
-  // all_reduce: elements; reduce_scatter: elements of a member's share of the sums; all_gather:
-  // bytes of a member; broadcast: bytes
-  int64_t size = 0;
-  int64_t root = 0;  // broadcast
-  const Pieces* pieces = nullptr;
-  Nanoseconds post = 0;
-};
-
-/// Returns the call's kind and name: "all_reduce b0.grads".
-std::string describe(const Request& request);
+/// Returns whether each member gets only its share of the sums.
+inline bool scatters(CallKind kind) {
+  return kind == CallKind::kReduceScatterF32 || kind == CallKind::kReduceScatterF64;
+}
 
 /// Returns why the calls of two ranks do not match in kind, name, size, root or groups; "" when
 /// they match. The sizes of an all-to-all's pieces are compared in Transfer::prepare.

@@ -28,16 +28,6 @@ Bytes sum_of(const Bytes* sizes, int64_t n) {
   return sum;
 }
 
-void check_pieces(const Pieces& pieces, int64_t num_ranks) {
-  const size_t n = index(num_ranks * pieces.groups);
-  MOE_CHECK(pieces.send_offset.size() == n && pieces.send_bytes.size() == n &&
-                pieces.receive_offset.size() == n && pieces.receive_bytes.size() == n,
-            "all_to_all: Pieces has {} send_offset, {} send_bytes, {} receive_offset and {} "
-            "receive_bytes, but must have {} of each, for {} ranks and {} groups",
-            pieces.send_offset.size(), pieces.send_bytes.size(), pieces.receive_offset.size(),
-            pieces.receive_bytes.size(), n, num_ranks, pieces.groups);
-}
-
 /// Returns the offset at which a peer's n pieces, from number `first` on, begin, if they follow
 /// each other without gaps; else -1.
 Bytes one_stretch(const std::vector<Bytes>& offset, const std::vector<Bytes>& bytes, int64_t first,
@@ -194,37 +184,61 @@ void MessageComm::check_sizes(const Request& request) const {
   }
 }
 
-CommTimes MessageComm::all_to_all(const std::string& what, const void* send, void* receive,
-                                  const Pieces& pieces) {
-  check_pieces(pieces, size());
-  const int64_t groups = pieces.groups;
-  const Request request = {CallKind::kAllToAll, what, send, receive, 0, 0, &pieces, take_post()};
+CommTimes MessageComm::call(const Request& request) {
   CommTimes times = meet(request);
+  switch (request.kind) {
+    case CallKind::kAllToAll:
+      exchange(request);
+      break;
+    case CallKind::kAllReduceF32:
+    case CallKind::kReduceScatterF32:
+      reduce<float>(request);
+      break;
+    case CallKind::kAllReduceF64:
+    case CallKind::kReduceScatterF64:
+      reduce<double>(request);
+      break;
+    case CallKind::kAllGather:
+      spread(request, request.in, request.size * who_.size, 1);
+      break;
+    case CallKind::kBroadcast:
+      from_root(request);
+      break;
+    case CallKind::kBarrier:
+      break;
+  }
+  times.end = clock_ns();
+  return times;
+}
+
+void MessageComm::exchange(const Request& request) {
+  const Pieces& pieces = *request.pieces;
+  const int64_t groups = pieces.groups;
+  const auto* const send = static_cast<const std::byte*>(request.in);
+  auto* const receive = static_cast<std::byte*>(request.out);
   for (int64_t m = 0; m < who_.size; ++m) {
     if (m == number_) continue;
     Part& in = received_[index(m)];
     in.bytes = sum_of(&pieces.receive_bytes[index(m * groups)], groups);
     in.offset = one_stretch(pieces.receive_offset, pieces.receive_bytes, m * groups, groups);
     if (in.offset < 0) in.buffer.resize(index(in.bytes));
-    messages_->receive(
-        channel_, who_.rank(m), kData,
-        in.offset < 0 ? in.buffer.data() : static_cast<std::byte*>(receive) + in.offset, in.bytes);
+    messages_->receive(channel_, who_.rank(m), kData,
+                       in.offset < 0 ? in.buffer.data() : receive + in.offset, in.bytes);
   }
   for (int64_t i = 1; i < who_.size; ++i) {
     const int64_t m = (number_ + i) % who_.size;
     Part& out = sent_[index(m)];
     out.bytes = mine_[index(m)].bytes;
     out.offset = one_stretch(pieces.send_offset, pieces.send_bytes, m * groups, groups);
-    const auto* const from = static_cast<const std::byte*>(send);
     if (out.offset < 0) {
       out.buffer.resize(index(out.bytes));
       each_piece(pieces.send_offset, pieces.send_bytes, m * groups, groups,
                  [&](Bytes offset, Bytes bytes, Bytes at) {
-                   std::memcpy(out.buffer.data() + at, from + offset, index(bytes));
+                   std::memcpy(out.buffer.data() + at, send + offset, index(bytes));
                  });
     }
     messages_->send(channel_, who_.rank(m), kData,
-                    out.offset < 0 ? out.buffer.data() : from + out.offset, out.bytes);
+                    out.offset < 0 ? out.buffer.data() : send + out.offset, out.bytes);
   }
   copy_own(pieces, number_, send, receive);
   complete(request);
@@ -233,63 +247,28 @@ CommTimes MessageComm::all_to_all(const std::string& what, const void* send, voi
     if (m == number_ || in.offset >= 0) continue;
     each_piece(pieces.receive_offset, pieces.receive_bytes, m * groups, groups,
                [&](Bytes offset, Bytes bytes, Bytes at) {
-                 std::memcpy(static_cast<std::byte*>(receive) + offset, in.buffer.data() + at,
-                             index(bytes));
+                 std::memcpy(receive + offset, in.buffer.data() + at, index(bytes));
                });
   }
-  times.end = clock_ns();
-  return times;
 }
 
-CommTimes MessageComm::all_reduce(const std::string& what, const float* in, float* out, int64_t n) {
-  return reduce({CallKind::kAllReduceF32, what, in, out, n, 0, nullptr, take_post()}, in, out);
-}
-
-CommTimes MessageComm::all_reduce(const std::string& what, const double* in, double* out,
-                                  int64_t n) {
-  return reduce({CallKind::kAllReduceF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
-}
-
-CommTimes MessageComm::reduce_scatter(const std::string& what, const float* in, float* out,
-                                      int64_t n) {
-  return scatter({CallKind::kReduceScatterF32, what, in, out, n, 0, nullptr, take_post()}, in, out);
-}
-
-CommTimes MessageComm::reduce_scatter(const std::string& what, const double* in, double* out,
-                                      int64_t n) {
-  return scatter({CallKind::kReduceScatterF64, what, in, out, n, 0, nullptr, take_post()}, in, out);
-}
-
-CommTimes MessageComm::all_gather(const std::string& what, const void* in, void* out, Bytes bytes) {
-  const Request request = {CallKind::kAllGather, what, in, out, bytes, 0, nullptr, take_post()};
-  CommTimes times = meet(request);
-  spread(request, in, out, bytes * who_.size, 1);
-  times.end = clock_ns();
-  return times;
-}
-
-/// Each member sums its share of the elements in rank order, and sends the sums to all.
+/// Each member sums its share of the elements in rank order; all-reduce sends the sums to all.
 template <class T>
-CommTimes MessageComm::reduce(const Request& request, const T* in, T* out) {
-  CommTimes times = meet(request);
-  const T* const sums = sum_share(request, in, request.size);
-  spread(request, sums, out, request.size * Bytes{sizeof(T)}, sizeof(T));
-  times.end = clock_ns();
-  return times;
-}
-
-template <class T>
-CommTimes MessageComm::scatter(const Request& request, const T* in, T* out) {
-  CommTimes times = meet(request);
-  std::copy_n(sum_share(request, in, request.size * who_.size), request.size, out);
-  times.end = clock_ns();
-  return times;
+void MessageComm::reduce(const Request& request) {
+  if (scatters(request.kind)) {
+    std::copy_n(sum_share<T>(request, request.size * who_.size), request.size,
+                static_cast<T*>(request.out));
+  } else {
+    const T* const sums = sum_share<T>(request, request.size);
+    spread(request, sums, request.size * Bytes{sizeof(T)}, sizeof(T));
+  }
 }
 
 /// Returns the sums of this member's share of the elements: of all members' shares, which follow
 /// each other and differ by at most one element.
 template <class T>
-const T* MessageComm::sum_share(const Request& request, const T* in, int64_t elements) {
+const T* MessageComm::sum_share(const Request& request, int64_t elements) {
+  const T* const in = static_cast<const T*>(request.in);
   const auto begin = [&](int64_t m) { return elements * m / who_.size; };
   const auto bytes = [&](int64_t m) {
     return (begin(m + 1) - begin(m)) * static_cast<Bytes>(sizeof(T));
@@ -312,12 +291,11 @@ const T* MessageComm::sum_share(const Request& request, const T* in, int64_t ele
   return parts;
 }
 
-/// Sends this member's share of `out` to all and receives theirs. `bytes` of `out` are divided into
-/// shares of whole units as in sum_share().
-void MessageComm::spread(const Request& request, const void* own, void* out, Bytes bytes,
-                         Bytes unit) {
+/// Sends this member's share of the output to all and receives theirs. `bytes` of the output are
+/// divided into shares of whole units as in sum_share().
+void MessageComm::spread(const Request& request, const void* own, Bytes bytes, Bytes unit) {
   const auto begin = [&](int64_t m) { return bytes / unit * m / who_.size * unit; };
-  auto* const to = static_cast<std::byte*>(out);
+  auto* const to = static_cast<std::byte*>(request.out);
   const Bytes mine = begin(number_ + 1) - begin(number_);
   for (int64_t m = 0; m < who_.size; ++m) {
     if (m == number_) continue;
@@ -333,22 +311,18 @@ void MessageComm::spread(const Request& request, const void* own, void* out, Byt
 CommTimes MessageComm::broadcast(const std::string& what, void* data, Bytes bytes, int64_t root) {
   MOE_CHECK(root >= 0 && root < size(), "broadcast {}: the root is member {}, but must be 0 to {}",
             what, root, size() - 1);
-  const Request request = {CallKind::kBroadcast, what, data, data, bytes, root, nullptr,
-                           take_post()};
-  CommTimes times = meet(request);
-  for (int64_t m = 0; number_ == root && m < who_.size; ++m) {
-    if (m != root) messages_->send(channel_, who_.rank(m), kData, data, bytes);
-  }
-  if (number_ != root) messages_->receive(channel_, who_.rank(root), kData, data, bytes);
-  complete(request);
-  times.end = clock_ns();
-  return times;
+  return post({CallKind::kBroadcast, what, data, data, bytes, root});
 }
 
-CommTimes MessageComm::barrier(const std::string& what) {
-  CommTimes times = meet({CallKind::kBarrier, what, nullptr, nullptr, 0, 0, nullptr, take_post()});
-  times.end = clock_ns();
-  return times;
+void MessageComm::from_root(const Request& request) {
+  const int64_t root = request.root;
+  for (int64_t m = 0; number_ == root && m < who_.size; ++m) {
+    if (m != root) messages_->send(channel_, who_.rank(m), kData, request.in, request.size);
+  }
+  if (number_ != root) {
+    messages_->receive(channel_, who_.rank(root), kData, request.out, request.size);
+  }
+  complete(request);
 }
 
 }  // namespace moe

@@ -25,16 +25,7 @@ class MessageComm final : public Communicator {
   /// waits for its peers as long as their processes live.
   void set_timeout(double seconds);
 
-  CommTimes all_to_all(const std::string& what, const void* send, void* receive,
-                       const Pieces& pieces) override;
-  CommTimes all_reduce(const std::string& what, const float* in, float* out, int64_t n) override;
-  CommTimes all_reduce(const std::string& what, const double* in, double* out, int64_t n) override;
-  CommTimes reduce_scatter(const std::string& what, const float* in, float* out,
-                           int64_t n) override;
-  CommTimes reduce_scatter(const std::string& what, const double* in, double* out,
-                           int64_t n) override;
-  CommTimes all_gather(const std::string& what, const void* in, void* out, Bytes bytes) override;
-  CommTimes barrier(const std::string& what) override;
+  CommTimes call(const Request& request) override;
   /// Sends the bytes of member `root` to all members. For the job's own texts; no op broadcasts.
   CommTimes broadcast(const std::string& what, void* data, Bytes bytes, int64_t root);
 
@@ -61,13 +52,13 @@ class MessageComm final : public Communicator {
   CommTimes meet(const Request& request);
   void compare(const Request& request) const;
   void check_sizes(const Request& request) const;
+  void exchange(const Request& request);
   template <class T>
-  CommTimes reduce(const Request& request, const T* in, T* out);
+  void reduce(const Request& request);
   template <class T>
-  CommTimes scatter(const Request& request, const T* in, T* out);
-  template <class T>
-  const T* sum_share(const Request& request, const T* in, int64_t elements);
-  void spread(const Request& request, const void* own, void* out, Bytes bytes, Bytes unit);
+  const T* sum_share(const Request& request, int64_t elements);
+  void spread(const Request& request, const void* own, Bytes bytes, Bytes unit);
+  void from_root(const Request& request);
   /// Waits for the messages of `request` after meet(), without a timeout. Throws RunError when the
   /// job has failed.
   void complete(const Request& request);

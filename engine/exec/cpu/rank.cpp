@@ -30,10 +30,10 @@ const kernels::KernelTable<double>& table_of(double) {
 }
 
 auto kernel_of(const OpDef& def, float) {
-  return def.run_f32;
+  return def.run.f32;
 }
 auto kernel_of(const OpDef& def, double) {
-  return def.run_f64;
+  return def.run.f64;
 }
 
 }  // namespace

@@ -19,7 +19,7 @@ SliceExchange<T>::SliceExchange(const Graph& graph, OpId id, const CollectiveMem
     const Tensor& tensor = graph.tensor(op.inputs[i]);
     MOE_CHECK(dtype_bytes(tensor.dtype, memory.element_bytes) == Bytes{sizeof(T)},
               "op {} moves slices of tensor {} of type {}, but can move only floats of {} bytes",
-              op.name, tensor.name, dtype_name(tensor.dtype), sizeof(T));
+              op.name, tensor.name, name_of(tensor.dtype), sizeof(T));
     T* const slice = scatters_ ? static_cast<T*>(memory.data(op.outputs[i])) : nullptr;
     parts_.push_back(
         {static_cast<T*>(memory.data(op.inputs[i])), slice, num_elements(tensor.shape)});

@@ -81,7 +81,7 @@ void check_supported(const Plan& plan, const RunOptions& options) {
   }
   if (options.precision == Precision::kBF16 && plan.spec.model->dtype != DType::kBF16) {
     throw user_error("precision: bf16 needs a plan whose model.dtype is bf16, but the plan's is {}",
-                     dtype_name(plan.spec.model->dtype));
+                     name_of(plan.spec.model->dtype));
   }
   for (size_t i = 0; i < plan.graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
@@ -274,8 +274,7 @@ class DeviceRun {
 class DeviceExecutor : public Executor {
  public:
   /// `table` is null to use the CUDA plugin's table.
-  DeviceExecutor(const kernels::DeviceTable* table, int32_t device)
-      : table_(table), device_(device) {}
+  explicit DeviceExecutor(const kernels::DeviceTable* table) : table_(table) {}
 
   RunResult run(const Plan& plan, const RunOptions& options) override {
     try {
@@ -284,10 +283,8 @@ class DeviceExecutor : public Executor {
       const kernels::DeviceTable table = computing_in(options.precision == Precision::kBF16,
                                                       table_ != nullptr ? *table_ : opened());
       // In a job, the processes of a machine use its devices in round-robin order.
-      const bool shared = options.processes == nullptr;
-      table.use_device(shared ? device_
-                              : static_cast<int32_t>(options.processes->place_here() %
-                                                     std::max(1, table.num_devices())));
+      const int64_t place = options.processes == nullptr ? 0 : options.processes->place_here();
+      table.use_device(static_cast<int32_t>(place % std::max(1, table.num_devices())));
       return DeviceRun(plan, options, table).run();
     } catch (const std::exception& error) {
       if (options.processes != nullptr) options.processes->fail(error.what());
@@ -303,17 +300,16 @@ class DeviceExecutor : public Executor {
   }
 
   const kernels::DeviceTable* const table_;
-  const int32_t device_;
 };
 
 }  // namespace
 
-std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table, int32_t device) {
-  return std::make_unique<DeviceExecutor>(&table, device);
+std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table) {
+  return std::make_unique<DeviceExecutor>(&table);
 }
 
 std::unique_ptr<Executor> make_cuda_executor() {
-  return std::make_unique<DeviceExecutor>(nullptr, 0);
+  return std::make_unique<DeviceExecutor>(nullptr);
 }
 
 std::string cuda_missing() {

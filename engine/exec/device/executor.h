@@ -15,9 +15,8 @@
 
 namespace moe {
 
-/// The table must outlive the executor. `device` is the index of the device that is used.
-std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table,
-                                               int32_t device = 0);
+/// The table must outlive the executor.
+std::unique_ptr<Executor> make_device_executor(const kernels::DeviceTable& table);
 
 /// Returns the executor with the table of the CUDA plugin. Its run() throws UserError with
 /// cuda_missing() when the plugin or a GPU is missing.

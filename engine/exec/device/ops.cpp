@@ -119,7 +119,7 @@ void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
 
 bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
   const OpDef& def = graph.def(id);
-  return mixed(graph, graph.op(id), device) ? def.run_bf16 != nullptr : def.run_f32 != nullptr;
+  return mixed(graph, graph.op(id), device) ? def.run.bf16 != nullptr : def.run.f32 != nullptr;
 }
 
 Bytes device_scratch_bytes(const Graph& graph, OpId id, const kernels::DeviceTable& device) {
@@ -150,9 +150,9 @@ void queue_op(const Graph& graph, OpId id, const DeviceOperands& operands,
                          k,     context, stream};
   };
   if (mixed(graph, op, device)) {
-    graph.def(id).run_bf16(call(*device.mixed));
+    graph.def(id).run.bf16(call(*device.mixed));
   } else {
-    graph.def(id).run_f32(call(*device.kernels));
+    graph.def(id).run.f32(call(*device.kernels));
   }
 }
 

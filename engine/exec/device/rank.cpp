@@ -118,7 +118,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
     } else {
       launch.layout = std::make_unique<CollectiveLayout<float>>(graph, step.op, memory, rank_);
     }
-  } else if (on_host ? def.run_f32 == nullptr : !has_kernel(graph, step.op, device_)) {
+  } else if (on_host ? def.run.f32 == nullptr : !has_kernel(graph, step.op, device_)) {
     throw user_error("op {}: the op kind {} has no kernel on cuda in precision {}", op.name,
                      def.name, element_bytes(device_) == 0 ? "bf16" : "f32");
   }
@@ -246,7 +246,7 @@ void DeviceRank::compute(const DeviceStep& step, const ProgramRun& spec) {
 void DeviceRank::run_on_host(const DeviceStep& step, Launch& launch, const ProgramRun& spec) {
   const Op& op = plan_.graph.op(step.op);
   const kernels::KernelTable<float>& k = kernels::fast_table();
-  plan_.graph.def(op).run_f32({plan_.graph, op, launch.inputs, launch.outputs,
+  plan_.graph.def(op).run.f32({plan_.graph, op, launch.inputs, launch.outputs,
                                device_buffers_.host_scratch(), k, context(step, launch, spec)});
   for (const TensorId t : launch.checks) {
     const auto* const x = static_cast<const float*>(device_buffers_.host(t));

@@ -20,7 +20,8 @@ class Rounds {
 
   void run() {
     const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
-    const OpId split = add(ops::kSplitPeers, first, ".split", {first.inputs[0]}, rounds());
+    const OpId split = add_like(graph_, first, ops::kSplitPeers, first.name + ".split",
+                                {first.inputs[0]}, rounds());
     std::vector<TensorId> parts = graph_.op(split).outputs;
     // Order in the program: transfers S_0..S_n-1, experts C_0..C_n-1, transfers R_0..R_n-1.
     const std::span<const OpId> ops(chain_);
@@ -31,7 +32,7 @@ class Rounds {
       }
     }
     send(ops.back(), parts);
-    const OpId join = add(ops::kJoinPeers, last, ".join", parts, rounds());
+    const OpId join = add_like(graph_, last, ops::kJoinPeers, last.name + ".join", parts, rounds());
     graph_.tensor(graph_.out(join)).expert = graph_.tensor(last.outputs[0]).expert;
     redirect(graph_, last.outputs[0], graph_.out(join));
     for (const OpId id : chain_) graph_.remove(id);
@@ -40,15 +41,6 @@ class Rounds {
  private:
   Attrs rounds() const { return {{"rounds", rounds_}}; }
 
-  OpId add(const OpDef& kind, const Op& of, const std::string& suffix, std::vector<TensorId> inputs,
-           Attrs attrs) {
-    const OpId made =
-        graph_.add_op(kind, of.name + suffix, std::move(inputs), std::move(attrs), of.phase);
-    graph_.op(made).segment = of.segment;
-    graph_.op(made).layer = of.layer;
-    return made;
-  }
-
   /// Adds a copy of op `id` for round j. The copy reads `part` as its first input; `part` is then
   /// set to the output of the copy.
   void follow(OpId id, int64_t j, TensorId& part, Attrs more = {}) {
@@ -56,7 +48,8 @@ class Rounds {
     std::vector<TensorId> inputs = op.inputs;
     inputs[0] = part;
     more.merge(all_attrs(op));
-    const OpId made = add(graph_.def(id), op, fmt::format(".p{}", j), inputs, more);
+    const OpId made =
+        add_like(graph_, op, graph_.def(id), fmt::format("{}.p{}", op.name, j), inputs, more);
     graph_.op(made).part = static_cast<int32_t>(j);
     part = graph_.out(made);
     graph_.tensor(part).expert = graph_.tensor(op.outputs[0]).expert;

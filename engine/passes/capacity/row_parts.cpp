@@ -23,8 +23,9 @@ class RowCutter {
     const Op first = graph_.op(chain_.front()), last = graph_.op(chain_.back());
     const TensorId counts = input_of(graph_, first, Role::kCounts);
     count_experts(input_of(graph_, first, Role::kRecvCounts));
-    const OpId split = add(ops::kSplitRows, first, ".split", {counts, first.inputs[0]},
-                           {{"parts", static_cast<int64_t>(parts_.size())}});
+    const OpId split =
+        add_like(graph_, first, ops::kSplitRows, first.name + ".split", {counts, first.inputs[0]},
+                 {{"parts", static_cast<int64_t>(parts_.size())}});
     std::vector<TensorId> rows = graph_.op(split).outputs;
     for (size_t begin = 0; begin < chain_.size();) {
       const size_t end = end_of_stage(begin);
@@ -35,7 +36,7 @@ class RowCutter {
     }
     std::vector<TensorId> inputs{counts};
     inputs.insert(inputs.end(), rows.begin(), rows.end());
-    const OpId whole = add(ops::kConcatRows, last, ".concat", inputs, {});
+    const OpId whole = add_like(graph_, last, ops::kConcatRows, last.name + ".concat", inputs);
     graph_.tensor(graph_.out(whole)).expert = graph_.tensor(last.outputs[0]).expert;
     redirect(graph_, last.outputs[0], graph_.out(whole));
     for (const OpId id : chain_) graph_.remove(id);
@@ -66,15 +67,6 @@ class RowCutter {
     return end;
   }
 
-  OpId add(const OpDef& kind, const Op& of, const std::string& suffix, std::vector<TensorId> inputs,
-           Attrs attrs) {
-    const OpId made =
-        graph_.add_op(kind, of.name + suffix, std::move(inputs), std::move(attrs), of.phase);
-    graph_.op(made).segment = of.segment;
-    graph_.op(made).layer = of.layer;
-    return made;
-  }
-
   /// Adds part p of an op. It reads `rows`, which is then set to its output.
   void clone(OpId id, size_t p, TensorId& rows) {
     const Op op = graph_.op(id);
@@ -83,8 +75,8 @@ class RowCutter {
     Attrs attrs = parts_[p];
     attrs.merge(group_attrs(group_of(graph_, graph_.op(chain_[0])), graph_.num_ranks));
     attrs.merge(all_attrs(op));
-    const OpId made =
-        add(graph_.def(id), op, fmt::format(".p{}", p), std::move(inputs), std::move(attrs));
+    const OpId made = add_like(graph_, op, graph_.def(id), fmt::format("{}.p{}", op.name, p),
+                               std::move(inputs), std::move(attrs));
     graph_.op(made).part = part_of_part(op, p, parts_.size());
     rows = graph_.out(made);
     graph_.tensor(rows).expert = graph_.tensor(op.outputs[0]).expert;
@@ -147,10 +139,8 @@ Graph join_row_parts(Graph graph) {
     const Op last = graph.op(parts.last);
     std::vector<TensorId> inputs{parts.counts};
     inputs.insert(inputs.end(), parts.tensors.begin(), parts.tensors.end());
-    const OpId whole = graph.add_op(ops::kConcatRows, output_name(key.first + ".rows", key.second),
-                                    inputs, {}, last.phase);
-    graph.op(whole).segment = last.segment;
-    graph.op(whole).layer = last.layer;
+    const OpId whole = add_like(graph, last, ops::kConcatRows,
+                                output_name(key.first + ".rows", key.second), inputs);
     // A part's gradient is in use at least until the op that joins it. That of activations stays
     // behind: the weight gradients that read the whole then leave the first turn to the gradients
     // of the rows, on which the exchange waits.

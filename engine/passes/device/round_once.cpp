@@ -2,6 +2,7 @@
 
 #include <map>
 
+#include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/passes/moe_layer.h"
@@ -33,9 +34,7 @@ std::map<TensorId, std::vector<Use>> rounded_operands(const Graph& graph) {
 /// Adds the op that rounds t. It gets the phase, segment and layer of its first reader, but no
 /// part, because it serves all parts.
 TensorId add_round(Graph& graph, TensorId t, const Op& reader) {
-  const OpId id = graph.add_op(ops::kRound, graph.tensor(t).name + ".round", {t}, {}, reader.phase);
-  graph.op(id).segment = reader.segment;
-  graph.op(id).layer = reader.layer;
+  const OpId id = add_like(graph, reader, ops::kRound, graph.tensor(t).name + ".round", {t});
   graph.tensor(graph.out(id)).expert = graph.tensor(t).expert;
   return graph.out(id);
 }

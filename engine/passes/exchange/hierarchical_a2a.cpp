@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "engine/base/errors.h"
+#include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
@@ -99,9 +100,8 @@ class Hierarchy {
   /// Adds an op that replaces (a part of) op `of`: it takes segment, layer and part from `of`.
   TensorId add(const OpDef& kind, const Op& of, const char* step, std::vector<TensorId> inputs,
                Attrs attrs) {
-    const OpId made = graph_.add_op(kind, of.name + step, std::move(inputs), std::move(attrs));
-    graph_.op(made).segment = of.segment;
-    graph_.op(made).layer = of.layer;
+    const OpId made =
+        add_like(graph_, of, kind, of.name + step, std::move(inputs), std::move(attrs));
     graph_.op(made).part = of.part;
     return graph_.out(made);
   }

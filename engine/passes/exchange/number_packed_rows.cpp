@@ -2,6 +2,7 @@
 #include <map>
 
 #include "engine/base/errors.h"
+#include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/rules.h"
@@ -157,9 +158,8 @@ class Numbering {
   /// Adds an op that runs right after op `after`, or after the ops added there before.
   OpId add(const OpDef& kind, const Op& of, std::string name, std::vector<TensorId> inputs,
            Attrs attrs, OpId after) {
-    const OpId made = graph_.add_op(kind, std::move(name), std::move(inputs), std::move(attrs));
-    graph_.op(made).segment = of.segment;
-    graph_.op(made).layer = of.layer;
+    const OpId made =
+        add_like(graph_, of, kind, std::move(name), std::move(inputs), std::move(attrs));
     behind_[after].push_back(made);
     return made;
   }

@@ -426,9 +426,4 @@ std::string AxisSolver::explain_conflict(size_t begin, const Table& table, uint6
   return fmt::format("{} cannot be cut in agreement with the ops before it: {}", who, shared);
 }
 
-AxisSolution solve_axes(const AxisProblem& problem) {
-  return AxisSolver(problem.graph, problem.ops, problem.batch)
-      .solve(0, problem.ops.size(), problem.parts);
-}
-
 }  // namespace moe

@@ -21,13 +21,6 @@ std::vector<int64_t> even_sizes(int64_t total, int64_t parts);
 /// other axis is cut evenly.
 std::vector<int64_t> part_sizes(int64_t length, int64_t batch, int64_t parts);
 
-struct AxisProblem {
-  const Graph& graph;
-  std::span<const OpId> ops;  // contiguous ops of the program, in program order
-  int64_t batch;              // B, the samples of this rank
-  int64_t parts;              // 1 or more
-};
-
 struct AxisSolution {
   bool found = false;
   /// For each tensor of the graph an axis, kRows, kRowEnds or kWhole; kWhole means not cut, or not
@@ -93,7 +86,5 @@ class AxisSolver {
   /// Indexed by tensor: numbers of its ops in the program, ascending.
   std::vector<std::vector<uint32_t>> touching_;
 };
-
-AxisSolution solve_axes(const AxisProblem& problem);
 
 }  // namespace moe

@@ -7,6 +7,7 @@
 
 #include "engine/base/errors.h"
 #include "engine/base/limits.h"
+#include "engine/graph/edit.h"
 #include "engine/graph/op_def.h"
 #include "engine/ops/defs.h"
 #include "engine/ops/row_cut.h"
@@ -80,11 +81,6 @@ struct RangeCutter::Parts {
     return end;
   }
 
-  void inherit(OpId made, const Op& from) const {
-    graph().op(made).segment = from.segment;
-    graph().op(made).layer = from.layer;
-  }
-
   /// Adds the ops that cut t, an input of `reader`, if t comes from outside the range and is cut
   /// along an axis or as row ends; does so only once per tensor.
   void enter(TensorId t, OpId reader) {
@@ -102,9 +98,9 @@ struct RangeCutter::Parts {
         part_sizes(tensor.shape[static_cast<size_t>(at)], cutter.batch_, range.parts);
     Attrs attrs = {{"axis", int64_t{at}}, {"sizes", fmt::format("{}", fmt::join(lengths, ","))}};
     if (at == 0) attrs["view"] = int64_t{1};
-    const OpId made = graph().add_op(
-        ops::kSplit, fmt::format("{}.split.{}", reader.name, tensor.name), {cutter.now(t)}, attrs);
-    inherit(made, reader);
+    const OpId made =
+        add_like(graph(), reader, ops::kSplit, fmt::format("{}.split.{}", reader.name, tensor.name),
+                 {cutter.now(t)}, attrs);
     return graph().op(made).outputs;
   }
 
@@ -122,9 +118,8 @@ struct RangeCutter::Parts {
     for (size_t p = 0; p < num(); ++p) {
       std::vector<TensorId> inputs{parts[choice_slot][p]};
       if (p > 0) inputs.push_back(parts[counts][p - 1]);
-      const OpId made =
-          graph().add_op(ops::kCountPart, fmt::format("{}.count.p{}", op.name, p), inputs, attrs);
-      inherit(made, op);
+      const OpId made = add_like(graph(), op, ops::kCountPart,
+                                 fmt::format("{}.count.p{}", op.name, p), inputs, attrs);
       graph().op(made).part = static_cast<int32_t>(p);
       parts[counts].push_back(graph().out(made));
     }
@@ -173,9 +168,8 @@ struct RangeCutter::Parts {
       attrs["share"] = static_cast<double>(sizes[p]) / static_cast<double>(cutter.batch_);
       attrs["first_token"] = first_row(p) * cutter.seq_;
     }
-    const OpId made = graph().add_op(given().def(op), fmt::format("{}.p{}", op.name, p),
-                                     std::move(inputs), std::move(attrs), op.phase);
-    inherit(made, op);
+    const OpId made = add_like(graph(), op, given().def(op), fmt::format("{}.p{}", op.name, p),
+                               std::move(inputs), std::move(attrs));
     graph().op(made).part = static_cast<int32_t>(p);
     for (size_t i = 0; i < op.outputs.size(); ++i) {
       graph().tensor(graph().out(made, i)).expert = given().tensor(op.outputs[i]).expert;
@@ -226,15 +220,12 @@ struct RangeCutter::Parts {
       // Parts of a view are in the storage of its inputs, which are joined and cleared themselves.
       if (!read || is_view(given(), op)) attrs["view"] = int64_t{1};
       attrs.merge(attrs_of(ops::cut_of(op)));
-      made =
-          graph().add_op(ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs, op.phase);
+      made = add_like(graph(), op, ops::kJoinRows, given().tensor(t).name + ".join", inputs, attrs);
     } else {
       Attrs attrs = {{"axis", int64_t{axis(t)}}};
       if (axis(t) == 0) attrs["view"] = int64_t{1};
-      made =
-          graph().add_op(ops::kConcat, given().tensor(t).name + ".concat", pieces, attrs, op.phase);
+      made = add_like(graph(), op, ops::kConcat, given().tensor(t).name + ".concat", pieces, attrs);
     }
-    inherit(made, op);
     graph().tensor(graph().out(made)).expert = given().tensor(t).expert;
     return graph().out(made);
   }

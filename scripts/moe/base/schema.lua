@@ -33,19 +33,23 @@ end
 M.calls, M.types = {}, {}
 
 --- Documents a type of values that recipes get, and returns its description. as: the name of such
---- a value in examples; rows: a list of { name, type, doc }, one per member, where the type of a
---- method is its signature, for example "(lane: string): string[]"; fields: nil, or a field list
---- with further members. The caller may set `also` in the description: another topic name of
---- `moebench doc` under which the type is shown.
+--- a value in examples; rows: a list of { name, type, doc }, one per member, and of such lists; the
+--- type of a method is its signature, for example "(lane: string): string[]"; fields: nil, or a
+--- field list with further members. The caller may set `also` in the description: another topic
+--- name of `moebench doc` under which the type is shown.
 function M.record(name, as, doc, rows, fields)
   local made = { name = name, as = as, doc = doc, fields = fields or {}, members = {} }
-  for i, row in ipairs(rows) do
-    if not (row[2] and row[3]) then
+  local function add(row)
+    if type(row[1]) == "table" then
+      for _, inner in ipairs(row) do add(inner) end
+    elseif not (row[2] and row[3]) then
       error(("the member '%s' of the type %s has no type or no doc"):format(tostring(row[1]), name),
         0)
+    else
+      made.members[#made.members + 1] = { name = row[1], type = row[2], doc = row[3] }
     end
-    made.members[i] = { name = row[1], type = row[2], doc = row[3] }
   end
+  for _, row in ipairs(rows) do add(row) end
   M.types[#M.types + 1] = made
   return made
 end

@@ -1,4 +1,4 @@
--- Lists of numbers, as R:get, R:map and R:ratio return them.
+-- Lists of numbers, as moe.values, R:get, R:map and R:ratio return them.
 local errors = require "moe.base.errors"
 local schema = require "moe.base.schema"
 
@@ -10,6 +10,8 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
   { "max", "(): number?", "largest number; nil if the list is empty" },
   { "min", "(): number?", "smallest number; nil if the list is empty" },
   { "median", "(): number?", "median of the numbers; nil if the list is empty" },
+  { "quantile", "(share: number): number?",
+    "smallest number that this share of the numbers does not exceed; nil if the list is empty" },
   { "middle", "(): number?", "mean between the quartiles; nil if the list is empty" },
   { "each", "(): (fun(): number, moe.Run?)",
     "returns an iterator over the numbers, each with its run" },
@@ -20,6 +22,12 @@ local Values = schema.methods("values", "values", "a list of numbers, each of a 
 function M.new(list, runs)
   list.runs = runs
   return setmetatable(list, Values)
+end
+
+--- moe.values: the numbers of a recipe's list.
+function M.values(list)
+  if type(list) ~= "table" then schema.refuse("moe.values", list, "a list", errors.here()) end
+  return M.new(schema.merged(list, {}))
 end
 
 -- Returns the numbers of the list. Raises a user error that names `method` if one is none.
@@ -54,6 +62,13 @@ function Values:median()
   local s, n = sorted(self, "median"), #self
   if n == 0 then return nil end
   return (s[math.floor((n + 1) / 2)] + s[math.floor(n / 2) + 1]) / 2
+end
+
+function Values:quantile(share)
+  local s = sorted(self, "quantile")
+  schema.field({ type = "number", lo = 0, hi = 1, required = true }, share, "quantile",
+    errors.here())
+  return s[math.max(1, math.ceil(share * #s - 1e-9))]  -- 0.1 * 30 may be a little above 3
 end
 
 function Values:middle()

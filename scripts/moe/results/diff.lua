@@ -5,6 +5,7 @@ local core = require "moe.core"
 local paired = require "moe.results.paired"
 local plan_diff = require "moe.results.plan_diff"
 local format = require "moe.results.report.format"
+local leaves = require("moe.results.report.differences").leaves
 local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
 local schema = require "moe.base.schema"
@@ -129,21 +130,9 @@ local function table_of(pairs_of)
   return rows
 end
 
--- Adds path -> text for each plain value in `value` to `out`; returns out.
-local function leaves(value, path, out)
-  if type(value) ~= "table" then
-    out[path] = type(value) == "number" and core.json_encode(value) or tostring(value)
-    return out
-  end
-  for key, inner in pairs(value) do
-    leaves(inner, path == "" and tostring(key) or ("%s.%s"):format(path, tostring(key)), out)
-  end
-  return out
-end
-
 -- Returns what a run was of, as path -> text.
 local function setting_of(run)
-  local out = leaves(results.case_of(run), "", {})
+  local out = leaves(results.case_of(run), nil, {})
   for _, name in ipairs { "all_reduce", "stack", "choice" } do
     if run[name] ~= nil then leaves(run[name], name, out) end
   end

@@ -15,6 +15,47 @@ local M = {}
 
 M.SCHEMA = 1
 
+--- Fields of plans and simulations that runs have too: { name, type, doc } each. Of a simulation:
+M.SIMULATED = {
+  { "samples_ms", "number[]", "time of each step" },
+  { "forward_ms", "number", "time until the forward's last op ends" },
+  { "median_ms", "number", "median of the steps' times, whatever `statistic` is" },
+  { "load_imbalance", "number?", "under a routing: rows of each layer's busiest rank divided by "
+    .. "the mean over ranks, mean over the simulated steps" },
+  { "lower_bound_ms", "number", "a time below which no schedule of the ops is, the mean over the "
+    .. "simulated steps: of each the larger of its busiest_lane_ms and critical_path_ms" },
+  { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
+  { "critical_path_ms", "number", "longest path of dependent ops" },
+  { "alone_ms", "table<string, number>",
+    "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
+    .. "other ops by segment" },
+  { "measured_share", "number",
+    "share of the ops' time that measurements around their sizes give" },
+  { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
+  { "peak_bytes", "integer", "planned peak memory of a device" },
+  { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
+}
+--- Of the rehearsal of a plan.
+M.REHEARSAL = {
+  { "profile_ms", "number", "time to measure ops" },
+  { "rehearsal_ms", "number", "time of the rehearsal" },
+  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
+  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
+    .. "divided by their median" },
+  { "speed_spread", "number", "how much the time of the reference kernel on a core varied just "
+    .. "before the rehearsal: standard deviation divided by median" },
+}
+--- Of the placement of a layer's experts in a step.
+M.PLACEMENT = {
+  { "layer", "integer", "number of the block" },
+  { "moves", "integer", "residents that were moved to a device since the step before" },
+  { "copies", "integer", "number of copies of experts for this step" },
+  { "max_load", "integer", "rows of the busiest device" },
+  { "mean_load", "number", "mean number of rows per device" },
+  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
+  { "log", "string[]?", "log lines of the policy" },
+}
+
 --- Fields of a run that the engine does not declare: { name, type, doc } each.
 local ROWS = {
   { "experiment", "string", "name of the experiment" },
@@ -49,28 +90,11 @@ local ROWS = {
   { "assumed_routing", "moe.AssumedRouting", "what simulations and predictions assume of the "
     .. "routing, and the sample of the gate that gives it" },
   { "assumed", "table<string, moe.AssumedFields>?", "the assumed constants, indexed by path" },
-  { "forward_ms", "number?", "time until the forward's last op ends" },
-  { "alone_ms", "table<string, number>",
-    "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
-    .. "other ops by segment" },
-  { "measured_share", "number",
-    "share of the ops' time that measurements around their sizes give" },
-  { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
   { "statistic", '"mean"|"median"?', "of which statistic over the steps iteration_ms and the "
     .. "other times are: the mean of simulated steps; of executed steps, all but the first, the "
     .. "median, or the mean where a system of the case places experts, since few steps move them" },
-  { "median_ms", "number?", "median of the steps' times, whatever `statistic` is" },
-  { "load_imbalance", "number?", "under a routing: rows of each layer's busiest rank divided by "
-    .. "the mean over ranks, mean over the simulated steps" },
-  { "lower_bound_ms", "number", "a time below which no schedule of the ops is, the mean over the "
-    .. "simulated steps: of each the larger of its busiest_lane_ms and critical_path_ms" },
-  { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
-  { "critical_path_ms", "number", "longest path of dependent ops" },
   { "overlap", "moe.Overlap?", "time of all-to-alls that weight gradients can hide" },
   { "log", "string[]", "what the passes did; of schedule passes only lines on the whole step" },
-  { "samples_ms", "number[]", "time of each step" },
-  { "peak_bytes", "integer", "planned peak memory of a device" },
-  { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
   { "oom", "boolean?",
     "true if the peak is above the device's memory, or if a device has no room for the rows of a "
     .. "step (no_room), so that the run is not possible" },
@@ -114,6 +138,11 @@ local ROWS = {
   { "one_by_one", "string?", "why the systems of the case ran one after the other" },
   { "unigram_entropy", "number?", "unigram entropy of the text, in nats" },
 }
+for _, row in ipairs(M.SIMULATED) do
+  local name, kind, doc = unpack(row)
+  local maybe = name == "forward_ms" or name == "median_ms"  -- executed runs have not all
+  ROWS[#ROWS + 1] = { name, maybe and kind .. "?" or kind, doc }
+end
 schema.record("assumed routing", "run.assumed_routing", "what simulations and predictions assume "
   .. "of the routing", {
     { "choices_of", "string?", "the workload or trace whose choices replace the gate" },
@@ -148,13 +177,6 @@ for _, row in ipairs(ROWS) do M.FIELDS[row[1]] = true end
 schema.record("prediction", "run.prediction", "the prediction of an executed run, made before it", {
   { "frozen", "true", "always true: the prediction was written to disk before the run began" },
   { "basis", "string", "the source of the ops' times" },
-  { "profile_ms", "number", "time to measure ops" },
-  { "rehearsal_ms", "number", "time of the rehearsal" },
-  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
-  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
-    .. "divided by their median" },
-  { "speed_spread", "number", "how much the time of the reference kernel on a core varied just "
-    .. "before the rehearsal: standard deviation divided by median" },
   { "ops_alone", "table<string, number>?",
     "the metrics predicted from ops that run alone, before the rehearsal" },
   { "disturbed_ops", "integer?", "number of op times that were measured while the machine was "
@@ -178,7 +200,7 @@ schema.record("prediction", "run.prediction", "the prediction of an executed run
   { "error", "number", "steady_ms divided by same_routing_ms, or by same_speed_ms where that is "
     .. "absent, minus 1; without both as frozen_error" },
   { "frozen_error", "number", "the run's iteration_ms divided by the predicted one, minus 1" },
-}, METRICS)
+  M.REHEARSAL }, METRICS)
 
 schema.record("planner error", "error",
   "error of Pro-Prophet's performance model against a run's spans", {
@@ -189,14 +211,8 @@ schema.record("planner error", "error",
 })
 
 schema.record("run placement", "placement", "where the experts of a layer were in a step", {
-  { "layer", "integer", "number of the block" },
-  { "moves", "integer", "residents that were moved to a device since the step before" },
-  { "copies", "integer", "number of copies of experts for this step" },
   { "replicas", "integer", "number of residents on devices other than the experts' owners" },
-  { "max_load", "integer", "rows of the busiest device" },
-  { "mean_load", "number", "mean number of rows per device" },
-  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
-  { "log", "string[]?", "log lines of the policy" },
+  M.PLACEMENT,
 })
 
 schema.record("results file", "results.json",

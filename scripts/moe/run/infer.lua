@@ -131,6 +131,19 @@ local function check_cluster(c, given, at)
   end
 end
 
+-- Returns in how many layers of all batches experts were placed again, of how many in which they
+-- may be.
+local function again_of(inference)
+  local again = { placed = 0, of = 0 }
+  for _, layers in ipairs(inference.placed_again) do
+    for i, yes in ipairs(layers) do
+      again.placed, again.of = again.placed + (yes and 1 or 0),
+        again.of + (inference.phase_2[i] and 1 or 0)
+    end
+  end
+  return again
+end
+
 local function simulated(c, candidate, at)
   local spec = target.cluster_spec(c.model, system_lib.cluster_of(c.system, c.cluster))
   spec.inference, spec.cost.swaps = true, c.swaps
@@ -155,6 +168,7 @@ local function simulated(c, candidate, at)
   for _, key in ipairs { "rows", "phase_2", "placed_again", "answer_ms", "layer_times" } do
     out[key] = result.inference[key]
   end
+  out.again = again_of(result.inference)
   return out
 end
 
@@ -185,6 +199,8 @@ schema.record("infer result", "result", "the result of inference; a simulation h
       "for each MoE layer: whether lina_inference may place experts again in it" },
     { "placed_again", "boolean[][]",
       "indexed by batch and MoE layer: whether lina_inference placed experts again" },
+    { "again", "{ placed: integer, of: integer }", "in how many layers of all batches it placed "
+      .. "experts again, of how many in which it may" },
     { "record", "string?", "path of the recorded trace" },
     { "corpus", "string?", "the source of the text" },
     { "peak_bytes", "integer?", "bytes that the executor allocated for a rank; of a simulation the "
@@ -230,6 +246,7 @@ function M.infer(t)
     out[key] = result[key]
   end
   for key, value in pairs(inference) do out[key] = value end
+  out.again = again_of(inference)
   out.parameters_digest = result.digest
   return out
 end

@@ -3,6 +3,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local explain = require "moe.run.explain"
 local number_bytes = require "moe.spec.number_bytes"
+local results = require "moe.results.results"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
 local system_lib = require "moe.spec.system"
@@ -49,14 +50,15 @@ schema.record("peak part", "part", "a part of the planned peak memory of a devic
   { "bytes", "integer", "number of bytes" },
 })
 
-schema.record("plan memory", "memory", "planned bytes of a device", {
+local MEMORY = {
   { "peak_bytes", "integer", "peak memory of a device" },
   { "liveness_bytes", "integer", "bytes that are in use at the peak" },
   { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
   { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
   { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
   { "peak_parts", "moe.PeakPart[]", "what the peak consists of, largest first" },
-})
+}
+schema.record("plan memory", "memory", "planned bytes of a device", MEMORY)
 
 schema.record("plan info", "info", "properties of a plan, and how it was made", {
   { "num_ops", "integer", "number of ops of a rank" },
@@ -72,22 +74,10 @@ schema.record("plan info", "info", "properties of a plan, and how it was made", 
   { "padded_rows", "string", "of a model without capacity: what the plan does with all slots, and "
     .. "not only with the share `fill` in use: send, compute, send and compute, or nothing" },
   { "assumed_routing", "moe.AssumedRouting", "what the plan assumes of the routing" },
-  { "profile_ms", "number", "time to measure ops" },
   { "num_profiled", "integer", "number of ops that were measured" },
   { "num_disturbed", "integer", "number of op times that rest on measurements on a disturbed "
     .. "machine" },
-  { "rehearsal_ms", "number", "time of the rehearsal" },
-  { "rehearsal_others", "number", "share of the cores that others took during the rehearsal" },
-  { "rehearsal_spread", "number", "distance between the quartiles of the rehearsed steps' times, "
-    .. "divided by their median" },
-  { "speed_spread", "number", "how much the time of the reference kernel on a core varied just "
-    .. "before the rehearsal: standard deviation divided by median" },
-  { "peak_bytes", "integer", "peak memory of a device, as in memory()" },
-  { "liveness_bytes", "integer", "bytes that are in use at the peak" },
-  { "arena_bytes", "integer", "size of the block that holds activations and gradients" },
-  { "persistent_bytes", "integer", "bytes of parameters and optimizer states" },
-  { "holders", "string[]", "the tensors that hold most bytes at the peak, largest first" },
-  { "peak_parts", "moe.PeakPart[]", "what the peak consists of, largest first" },
+  results.REHEARSAL, MEMORY,
 })
 
 schema.record("overlap", "overlap",
@@ -114,46 +104,24 @@ schema.record("span", "span", "the time of one op on a lane", {
 
 schema.record("sim result", "sim",
   "a simulation: the means of the steps' metrics, and more", {
-    { "samples_ms", "number[]", "time of each step" },
-    { "forward_ms", "number", "time until the forward's last op ends" },
-    { "median_ms", "number", "median of the steps' times" },
-    { "load_imbalance", "number?", "under a routing: rows of each layer's busiest rank divided by "
-      .. "the mean over ranks, mean over the steps" },
     { "statistic", "string", "mean: of which statistic over the steps the times are" },
-    { "lower_bound_ms", "number", "a time below which no schedule of the steps' ops is, the mean" },
-    { "critical_path_ms", "number", "longest path of dependent ops" },
-    { "busiest_lane_ms", "number", "sum of the times of the busiest lane's ops" },
-    { "peak_bytes", "integer", "peak memory of a device" },
-    { "liveness_bytes", "integer", "bytes of a device that are in use at the peak" },
     { "oom", "boolean?", "true if no device of the cluster can run the plan: its peak is above the "
       .. "device's memory, or a device has no room for the rows of a step" },
     { "misfit", "string?", "if oom: the reason, with the parts of the peak" },
     { "sim_ms", "number", "time to simulate" },
-    { "alone_ms", "table<string, number>",
-      "times of a rank's ops, each alone: collectives by kind, what runs again under recompute, "
-      .. "other ops by segment" },
-    { "measured_share", "number",
-      "share of the ops' time that measurements around their sizes give" },
-    { "extrapolated_share", "number", "share of the ops' time by measurements of other sizes" },
     { "ops_alone", "table?",
       "the metrics predicted from ops that run alone, before the rehearsal" },
     { "placements", "moe.LayerPlacement[][]?",
       "indexed by step and layer, if the model has a placement policy" },
-  }, schema.declared "metrics")
+    results.SIMULATED }, schema.declared "metrics")
 
 schema.record("layer placement", "placement", "where the experts of a layer are in a step", {
-  { "layer", "integer", "number of the block" },
   { "owners", "integer[]", "for each expert the device that owns it" },
   { "replicas", "{ expert: integer, devices: integer[] }[]",
     "residents on devices other than the expert's owner" },
   { "shadows", "{ expert: integer, devices: integer[] }[]",
     "copies that exist for this step only" },
-  { "moves", "integer", "residents that were moved to a device since the step before" },
-  { "copies", "integer", "number of copies of experts for this step" },
-  { "max_load", "integer", "rows of the busiest device" },
-  { "mean_load", "number", "mean number of rows per device" },
-  { "max_load_plain", "integer", "rows of the busiest device under plain expert parallelism" },
-  { "log", "string[]?", "log lines of the policy" },
+  results.PLACEMENT,
 })
 
 function Plan:order(lane)
@@ -232,10 +200,7 @@ end
 
 function Plan:memory()
   local info, out = self.core:info(), {}
-  for _, key in ipairs { "peak_bytes", "liveness_bytes", "arena_bytes", "persistent_bytes",
-    "holders", "peak_parts" } do
-    out[key] = info[key]
-  end
+  for _, row in ipairs(MEMORY) do out[row[1]] = info[row[1]] end
   return out
 end
 

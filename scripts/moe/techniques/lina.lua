@@ -26,7 +26,7 @@ local function size(name, doc)
 end
 
 -- A routing with its sizes, which a workload has not and a trace has.
-local ROUTED = {
+M.ROUTED = {
   routing = { type = "any", as = "string|moe.Routing", required = true,
     doc = "moe.workload, or a recorded trace: its file or moe.trace" },
   ranks = size("ranks", "number of ranks that hold tokens"),
@@ -41,7 +41,7 @@ local ROUTED = {
     doc = "number of batches; default: all of the trace from the first one on" },
 }
 
-M.POPULARITY = schema.merged(ROUTED, {
+M.POPULARITY = schema.merged(M.ROUTED, {
   path = { type = "integer", lo = 1, hi = 62, default = 3,
     doc = "length of a path: from the choices in this many layers the next layer is estimated" },
   keep = { type = "integer", lo = 1, hi = 65536,
@@ -52,7 +52,7 @@ M.POPULARITY = schema.merged(ROUTED, {
       .. "contains; false: tokens with such a path are not counted" },
 })
 
-M.LOCALITY = schema.merged(ROUTED, {
+M.LOCALITY = schema.merged(M.ROUTED, {
   top = { type = "integer", lo = 1, hi = 65536, default = 2,
     doc = "number of most popular next experts that are counted" },
 })
@@ -98,6 +98,21 @@ local function popularity(t)
   local handle, paths = errors.call(at, core.lina_popularity, c)
   return schema.object({ handle = handle, path = c.path, paths = paths, layers = c.layers,
     experts = c.experts, batches = c.batches }, profile_mt)
+end
+
+local function capacity_factor(t)
+  local at, most = errors.here(), 1
+  local c = routed(M.ROUTED, t, "moe.lina.capacity_factor", at)
+  core.end_loading()
+  for step = c.step, c.step + c.batches - 1 do
+    for layer = 1, c.layers do
+      for _, loads in ipairs(errors.call(at, core.loads, c.routing.handle, { step = step,
+        layer = layer, ranks = c.ranks, tokens = c.tokens, experts = c.experts, k = c.k })) do
+        most = math.max(most, unpack(loads))
+      end
+    end
+  end
+  return most * c.experts / (c.k * c.tokens) * (1 + 1e-9)
 end
 
 -- Adds up how often the tokens of one rank whose first choice in layer l is expert i have expert j
@@ -172,6 +187,8 @@ schema.record("popularity", "profile", "how often each expert follows each path"
 
 --- The functions of moe.lina.
 M.functions = schema.functions("moe.lina", "function", {
+  capacity_factor = { capacity_factor, M.ROUTED, "number",
+    "the least capacity factor of a model with which no choice of these batches is dropped" },
   locality = { locality, M.LOCALITY,
     "{ share: number[], layers: { layer: integer, share: number[] }[] }",
     "of the tokens that chose the same expert, the share that choose one of the 1, 2, ... most "

@@ -85,7 +85,7 @@ TEST_CASE("of a step in bfloat16 parameters, gates and statistics are float32, a
     if (def.collective == Collective::kAllToAll) {
       CHECK(graph.tensor(op.inputs[0]).dtype == DType::kBF16);
     }
-    if (def.collective == Collective::kNone && stores_bf16(graph, op)) CHECK(def.run_bf16);
+    if (def.collective == Collective::kNone && stores_bf16(graph, op)) CHECK(def.run.bf16);
   }
   CHECK(narrow > 20);
   for (const Tensor& tensor : graph.tensors()) {

@@ -98,6 +98,18 @@ test("what does not fit comes from the host, and goes there, once per step", fun
   expect.equal({ w.globals.P.offload_bytes, w.globals.P.offload_ms }, { 1e9, 2000 })
 end)
 
+test("the capacity factor without drops is that of the largest load of all batches", function()
+  local w = expect.runs([[local moe = require "moe"
+F = moe.lina.capacity_factor { routing = moe.workload "zipf" {}, ranks = 2, tokens = 8,
+  experts = 4, k = 2, layers = 3, batches = 2, step = 4 }]], nil, nil, function(_, core)
+    core.loads = function(_, q)
+      local most = q.step == 5 and q.layer == 3 and 9 or 5
+      return { { 4, 4, 4, 4 }, { 1, most, 15 - most, 0 } }
+    end
+  end)
+  assert(math.abs(w.globals.F / (10 * 4 / (2 * 8)) - 1) < 1e-8, w.globals.F)
+end)
+
 test("locality is the share of tokens on the experts most popular in their group", function()
   -- Choices of a rank's six tokens in each layer, from 0; -1 is none.
   local chosen = { { 0, 0, 0, 1, 1, -1 }, { 2, 2, 1, 0, 1, 1 }, { 0, 0, 0, 0, 0, 0 } }

@@ -14,8 +14,8 @@ local function setup(w, core)
     local inner = made.run
     made.run = function(self, options)
       local result = inner(self, options)
-      result.inference = { digest = "predictions", accuracy = { 0.5 }, placed_again = {},
-        answer_ms = { 1 } }
+      result.inference = { digest = "predictions", accuracy = { 0.5 }, answer_ms = { 1 },
+        phase_2 = { false, true }, placed_again = { { false, true }, { false, false } } }
       return result
     end
     return made
@@ -45,6 +45,7 @@ test("a forward alone runs over batches that training does not see", function()
   expect.equal({ w.globals.R.digest, w.globals.R.parameters_digest },
     { "predictions", "0011223344556677" })
   expect.equal(#w.globals.R.losses, 3)
+  expect.equal(w.globals.R.again, { placed = 1, of = 2 })
 end)
 
 test("a forward runs on a GPU, in its precisions", function()

@@ -5,7 +5,6 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
-
 -- Returns name -> value of the coordinates that are equal in all points of a run.
 local function shared_point(run)
   local out = {}
@@ -48,14 +47,15 @@ function M.exact(value)
   return type(value) == "number" and core.json_encode(value) or tostring(value)
 end
 
--- Adds path -> text to `out` for each plain value that `value` contains; returns out.
-local function leaves(value, path, out)
+--- Adds path -> text to `out` for each plain value that `value` contains; returns out. path: where
+--- `value` is, or nil.
+function M.leaves(value, path, out)
   if type(value) ~= "table" then
     out[path] = M.exact(value)
     return out
   end
   for key, inner in pairs(value) do
-    leaves(inner, path and ("%s.%s"):format(path, tostring(key)) or key, out)
+    M.leaves(inner, path and ("%s.%s"):format(path, tostring(key)) or key, out)
   end
   return out
 end
@@ -67,7 +67,7 @@ local function case_differences(groups)
   for g, runs in ipairs(groups) do
     local case = results.case_of(runs[1])
     case.cluster_parameters = nil  -- of an executed run they are those of the link
-    cases[g] = leaves(case, nil, {})
+    cases[g] = M.leaves(case, nil, {})
     for path in pairs(cases[g]) do all[path] = not SAID[path] or nil end
   end
   -- The name of the architecture stands for the fields that only some architectures have.

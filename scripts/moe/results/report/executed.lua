@@ -8,6 +8,7 @@ local format = require "moe.results.report.format"
 local number_bytes = require "moe.spec.number_bytes"
 local paired = require "moe.results.paired"
 local results = require "moe.results.results"
+local some = require("moe.results.charts.lines").some
 local values = require "moe.base.values"
 
 local M = {}
@@ -84,15 +85,6 @@ local function turns_lines(runs)
   return lines
 end
 
--- Returns up to MAX_LOSSES steps, evenly spread, including the first and the last.
-local function some_steps(count)
-  local steps, n = {}, math.min(count, MAX_LOSSES)
-  for i = 1, n do
-    steps[i] = n == 1 and 1 or math.floor(1 + (i - 1) * (count - 1) / (n - 1) + 0.5)
-  end
-  return steps
-end
-
 -- Returns the number of choices dropped in all steps of a run.
 local function dropped(run)
   local sum = 0
@@ -106,7 +98,7 @@ function M.losses_rows(runs)
   local groups = results.new(runs):groups(function(run)
     return { run.digest or run.system, run.losses }
   end)
-  local steps = some_steps(#runs[1].losses)
+  local steps = some(#runs[1].losses, MAX_LOSSES)
   local rows = { {} }
   for i, step in ipairs(steps) do rows[1][i] = (i == 1 and "loss at step " or "") .. step end
   format.append(rows[1], { "dropped", "digest", "systems" })
