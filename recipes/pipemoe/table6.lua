@@ -178,9 +178,16 @@ local function show(values)
 end
 
 local claims = {}
+-- Two bytes per element, two choices per token and 1.72e-4 s (moe/models/pipemoe.lua) were settled
+-- in sight of this table, so that its numbers are no prediction. That no degree reaches what the
+-- paper gains over degree 2 holds for each of their readings.
+local FITTED = "two bytes per element, two choices and 1.72e-4 s were settled in sight of the table"
+local NOTE = "The published lines make degree 2 the best of nearly all layers; the hardware did "
+  .. "not."
 local function claim(id, value, more)
-  claims[#claims + 1] = moe.claim(with({ id = id, neutral = 0, within = 0.25, value = value },
-    more or {}))
+  local fields = { id = id, neutral = 0, within = 0.25, value = value }
+  if not (more and more.note == NOTE) then fields.fitted = FITTED end
+  claims[#claims + 1] = moe.claim(with(fields, more or {}))
 end
 
 -- No order of a degree's chunks beats the closed form: all transfers one after the other, or the
@@ -188,8 +195,6 @@ end
 local function of_all(row) return choice(row.layer, { max_degree = 65536 }).time_s end
 local BY = "the best of all degrees, by the published lines of the forward"
 
-local NOTE = "The published lines make degree 2 the best of nearly all layers; the hardware did "
-  .. "not."
 for g, gpus in ipairs(GPUS) do
   for j, degree in ipairs(DEGREES) do
     local id = ("pipemoe-%03d"):format(28 + 4 * g + j - 1)
