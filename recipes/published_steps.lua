@@ -53,7 +53,7 @@ end
 local function plan_of(row, gpu, place, recompute)
   local model, fields = unpack(MODELS[row.model])
   local all = { seq = row.seq, batch_per_device = row.mbs, ep = row.ep, capacity = "none",
-    dtypes = types_of(row) }
+    dtypes = types_of(row), rows_bound = 1 }  -- every rank gets as many rows
   for key, value in pairs(fields) do all[key] = value end
   local per_node = gpu:find "^g" and 72 or 8
   return moe.plan { model = moe.model[model](all), optimizer = { name = "adamw" },

@@ -224,6 +224,19 @@ test("a model states the types of its numbers by a set's name or one by one", fu
     "give either dtype or dtypes, not both")
 end)
 
+test("a model counts its parameters and its operations per token", function()
+  expect.plans([[
+local m = require "moe".model.mixtral_8x7b { seq = 4096, batch_per_device = 1 }
+local all, active = m:parameters()
+assert(math.abs(all / 46.7e9 - 1) < 1e-3 and math.abs(active / 12.88e9 - 1) < 1e-3)
+local each = m:flops {} - m:flops { seq = 2048 }
+-- Scores and context of 32 heads of 128 numbers in 32 layers, with half of the pairs.
+assert(math.abs(each / (32 * 2 * 2 * 4096 * 2048 / 2) - 1) < 1e-2, each)]])
+  expect.plans([[
+local m = require "moe".model.mixtral_8x7b { seq = 4096, batch_per_device = 1 }
+m:flops { sequence = 1 }]], "recipe.lua:2: flops: unknown key 'sequence'")
+end)
+
 test("a cluster has a built-in stack or one of its own, of ops and operands that exist", function()
   local function plan(stack) return cluster(DEVICE .. LINKS .. ", stack = " .. stack) end
   local function own(ops)

@@ -90,14 +90,7 @@ class Interpreter {
       return KernelCall<U>{graph_, op, inputs, outputs, scratch.data(), k, rank};
     };
     if constexpr (std::is_same_v<T, double>) {
-<<<<<<< HEAD
-      def.run_f64(call(kernels::reference_table()));
-=======
       def.run.f64(call(kernels::reference_table()));
-    } else if (std::is_same_v<T, kernels::Bf16> && stores_bf16(graph_, op)) {
-      MOE_CHECK(def.run.bf16 != nullptr, "{} with bf16", def.name);
-      def.run.bf16(call(test::mixed_reference()));
->>>>>>> 9b17fff39322f2c20441f36746234d6c3df2c046
     } else {
       def.run.f32(call(kernels::fast_table()));
     }
