@@ -15,9 +15,9 @@
 -- have no copies here and so no gradients to reduce, which on p4de makes its steps too short. The
 -- parameters that the methods gather or move are left out: FSDP and LAER move the same number of
 -- bytes per layer, under compute. Where they are gathered from all nodes, nodes also wait for each
--- other: if all met in each exchange, LAER would be 1.16 and 1.30 times as fast (cost models of
--- before 2026-11-29). So is the limit of memory: these systems shard parameters and states, while
--- here each GPU keeps the experts that compute its rows.
+-- other: if all met in each exchange (all methods in ACROSS), FSDP's steps are 3 to 6% longer, and
+-- LAER 1.14 and 1.26 times as fast. So is the limit of memory: these systems shard parameters and
+-- states, while here each GPU keeps the experts that compute its rows.
 local moe = require "moe"
 
 local FILE = "token_analysis_backup.csv"
