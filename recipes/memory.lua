@@ -1,8 +1,8 @@
 -- What holds a GPU's memory in a training step of an open model, and what do sharded optimizer
 -- states (zero = 1) and recomputed activations (recompute = "blocks") save, and cost? Mixtral 8x7B
 -- with 8 expert-parallel GPUs and DeepSeek-V3 with 64, one sequence of 4,096 tokens per GPU, AdamW,
--- everything in bf16, on 64 and 256 H200 GPUs with 141 GB each. Simulated; only real rows are sent,
--- computed and stored.
+-- bf16 with gradients, master copy and moments in f32, on 64 and 256 H200 GPUs with 141 GB each.
+-- Simulated; only real rows are sent, computed and stored.
 local moe = require "moe"
 
 local MODELS = { { "mixtral_8x7b", ep = 8 }, { "deepseek_v3", ep = 64 } }

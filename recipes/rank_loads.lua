@@ -11,12 +11,13 @@
 -- all experts and computes its own tokens, and its 8 GPUs exchange rows among themselves (ep = 8).
 -- LAER's 32 GPUs exchange rows, since any may compute any expert's: a node computes its own tokens
 -- as far as it can, and what it computes beyond comes from nodes that compute less. A GPU of a node
--- sends equally many rows as each other one. Gradients are reduced under compute. The parameters
--- that the methods gather or move are left out: FSDP and LAER move the same number of bytes per
--- layer, under compute. Where they are gathered from all nodes, nodes also wait for each other: if
--- all met in each exchange, FSDP's steps were 5 to 8% longer, and LAER 1.16 and 1.30 times as fast.
--- So is the limit of memory: these systems shard parameters and states,
--- while here each GPU keeps the experts that compute its rows.
+-- sends equally many rows as each other one. Gradients are reduced under compute; LAER's experts
+-- have no copies here and so no gradients to reduce, which on p4de makes its steps too short. The
+-- parameters that the methods gather or move are left out: FSDP and LAER move the same number of
+-- bytes per layer, under compute. Where they are gathered from all nodes, nodes also wait for each
+-- other: if all met in each exchange (all methods in ACROSS), FSDP's steps are 3 to 6% longer, and
+-- LAER 1.14 and 1.26 times as fast. So is the limit of memory: these systems shard parameters and
+-- states, while here each GPU keeps the experts that compute its rows.
 local moe = require "moe"
 
 local FILE = "token_analysis_backup.csv"
