@@ -111,12 +111,8 @@ local function shares(c, b)
   return near / (c.paper.value - c.neutral), far / (c.paper.value - c.neutral)
 end
 
---- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those at the
---- top of this file, and the reason if the recipe, the bound or a missing run determines it. most:
---- the loosest value of the claim's bound over the band, or nil.
-function M.verdict(c, b, most)
-  if c.not_comparable then return "not comparable", c.not_comparable end
-  if c.fitted then return "fitted", c.fitted end
+-- Returns the verdict by the numbers, and the reason if the bound or a missing run determines it.
+local function judged(c, b, most)
   if b.ours == nil then return "no run", "there is no run that gives our number" end
   local lo, hi = near_interval(c)
   local is_near = b.ours >= lo and b.ours <= hi and b.ours ~= c.neutral
@@ -134,6 +130,17 @@ function M.verdict(c, b, most)
   end
   local agrees = low and low > 0 and high >= 1 / FACTOR and low <= FACTOR
   return agrees and "direction only" or "contradicted"
+end
+
+--- Returns the verdict for the band b = { ours, lo, hi } (moe.results.band), one of those at the
+--- top of this file, and the reason if the recipe, the bound or a missing run determines it. most:
+--- the loosest value of the claim's bound over the band, or nil. A number beyond a bound is so
+--- whatever constant was chosen to meet the figure.
+function M.verdict(c, b, most)
+  if c.not_comparable then return "not comparable", c.not_comparable end
+  local verdict, reason = judged(c, b, most)
+  if c.fitted and verdict ~= "bounded" then return "fitted", c.fitted end
+  return verdict, reason
 end
 
 local function is_statement(c) return c.paper.unit == YES_NO end
