@@ -65,9 +65,10 @@ json overlap_json(const OverlapTable& table) {
 /// measured op times.
 json rates_json(const Device& device) {
   json all = values_json(device);
-  all.erase("op_times");
-  all.erase("op_times_ratio");
-  all.erase("attention_backward");
+  for (const char* of_gpu :
+       {"op_times", "op_times_ratio", "step_times", "step_ratio", "attention_backward"}) {
+    all.erase(of_gpu);
+  }
   return all;
 }
 

@@ -47,7 +47,7 @@ return moe.experiment {
       model = moe.model.gpt2_moe { name = "GPT2-" .. p.size .. "-MoE", layers = size.layers,
         hidden = size.hidden, heads = size.heads, seq = 512, batch_per_device = p.rows,
         experts_per_device = 2, gate = p.gate, capacity_factor = p.capacity_factor,
-        attention = "unfused" },
+        attention = "unfused", dtype = "f16" },
       cluster = moe.cluster[p.gpu] { nodes = p.nodes },
       systems = { moe.system "tutel" {}, moe.system "lancet" {}, moe.system "lancet_ddp" {
         all_reduce = { lane = "comm_reduce", place = "ready" }, moe.pass.irregular_a2a {},

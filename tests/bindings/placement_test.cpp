@@ -296,7 +296,7 @@ local function model(more)
     experts = 4, capacity = 'none', routing = moe.workload 'zipf' { s = 1.5, drift = 0.1 } }
   for k, v in pairs(more or {}) do t[k] = v end
   return moe.model.gpt2_moe(t)
-end
+end NODE = moe.cluster.p4de { nodes = 1, stack = false }
 local function train(system, more)
   return moe.train { model = model(more), ranks = 2, steps = 4, tokens = 'reference',
     system = system }
@@ -337,7 +337,7 @@ same(a.placements, b.placements, 4, 1)
 assert(a.digest == b.digest and a.stop_reason == nil)
 for step = 1, 4 do assert(math.abs(a.losses[step] - plain.losses[step]) < 1e-5) end
 local function simulate(system)
-  return moe.plan { model = model { experts = 8 }, cluster = moe.cluster.p4de { nodes = 1 },
+  return moe.plan { model = model { experts = 8 }, cluster = NODE,
     system = system }:simulate { steps = 4 }
 end
 local s, t = simulate(mine), simulate(known)
@@ -363,7 +363,7 @@ local function policy(name, at, simulates)
 end
 local function simulate(placement)
   return moe.plan { model = model { experts = 8, layers = 4, rows_bound = 8 },
-    cluster = moe.cluster.p4de { nodes = 1 },
+    cluster = NODE,
     system = moe.system 'x' { placement, moe.pass.serial {} } }:simulate { steps = 3 }
 end
 local asks, does_not = {}, {}
@@ -393,7 +393,7 @@ local heaviest = moe.policy.placement { name = 'heaviest', shadows = 1,
     for d = 1, ctx.devices do if not p:holds(e, d) then p:shadow(e, d) end end
     return p
   end }
-local plan = moe.plan { model = model { experts = 8 }, cluster = moe.cluster.p4de { nodes = 1 },
+local plan = moe.plan { model = model { experts = 8 }, cluster = NODE,
   system = moe.system 'heaviest' { heaviest {}, moe.pass.serial {} } }
 local samples = plan:simulate { steps = 3 }.samples_ms
 assert(samples[1] ~= samples[3])
@@ -619,7 +619,7 @@ TEST_CASE("two placements, and a placement under model.ep, are refused with thei
       Contains("stage 'swap' has already placed the experts") && Contains("'top'"));
   CHECK_THAT(message_of(kPlacementHead + kTop1 + R"(
 moe.plan { model = model { ep = 4, experts = 8, routing = false or nil },
-  cluster = moe.cluster.p4de { nodes = 1 }, system = moe.system 'x' { top {} } })"),
+  cluster = NODE, system = moe.system 'x' { top {} } })"),
              Contains("exchanges rows among fewer than all ranks (model.ep)"));
 }
 
@@ -640,7 +640,7 @@ local moving = moe.policy.placement { name = 'moving', shadows = 1,
     end
     return p
   end }
-local p = moe.plan { model = model { experts = 8 }, cluster = moe.cluster.p4de { nodes = 1 },
+local p = moe.plan { model = model { experts = 8 }, cluster = NODE,
   system = moe.system 'moving' { moving {}, moe.pass.serial {} } }
 for _, steps in ipairs { 1, 8, 9 } do
   local sim = p:simulate { steps = steps }

@@ -79,7 +79,8 @@ test("bounded is given neither on the other side of neutral, nor where ours is n
   expect.equal(verdict(1.3, { neutral = 1 }, 1.15, 1.12, 1.2, 3), "direction only")
   expect.equal(verdict(0.5, { neutral = 1 }, 0.7, 0.65, 0.75, 0.1), "direction only")
   expect.equal(verdict(1.3, { neutral = 1 }, 1.29, 1.2, 1.3, 1.1), "reproduced")
-  expect.equal(verdict(1.3, { neutral = 1, fitted = "x" }, 1.1, 1.1, 1.1, 1.1), "fitted")
+  expect.equal(verdict(1.3, { neutral = 1, fitted = "x" }, 1.29, 1.2, 1.3, 1.1), "fitted")
+  expect.equal(verdict(1.3, { neutral = 1, fitted = "x" }, 1.1, 1.1, 1.1, 1.1), "bounded")
 end)
 
 test("fitted, not comparable and no run stand before all numbers", function()
