@@ -92,7 +92,8 @@ for _, file in ipairs(FILES) do
   local there, data = pcall(moe.read_json, file)
   for _, row in ipairs(there and data.rows or {}) do
     local plain = (row.tp or 1) * (row.pp or 1) * (row.cp or 1) == 1
-    if row.class == CLASS and plain and row.ep and row.ga and MODELS[row.model] then
+    local ga = row.ga or row.gbs and row.gbs / (row.gpus * (row.mbs or 1))
+    if row.class == CLASS and plain and row.ep and ga and MODELS[row.model] then
       local gpu, peak
       for _, g in ipairs(GPUS) do
         if not gpu and row.hardware:find(g[1], 1, true) then gpu, peak = g[2], g[3] end
@@ -104,9 +105,9 @@ for _, file in ipairs(FILES) do
       end
       local alone, parts, idle = micro_batch(plan_of(row, gpu, "after", recompute))
       local sim = last:simulate()
-      local step = (row.ga - 1) * alone + sim.iteration_ms
+      local step = (ga - 1) * alone + sim.iteration_ms
       local function share(ms) return ("%.0f%%"):format(100 * ms / alone) end
-      local tokens = row.seq * row.mbs * row.ga / step * 1e3
+      local tokens = row.seq * row.mbs * ga / step * 1e3
       local name, fields = unpack(MODELS[row.model])
       local sized = { seq = row.seq, batch_per_device = 1 }
       for key, value in pairs(fields) do sized[key] = value end
