@@ -131,8 +131,8 @@ print("Numbers: Megatron's, bf16 with master copy and moments in f32 (sharded), 
   .. "micro-batch; tokens/s, TFLOP/s\nand MFU per GPU, by 3 times the forward's operations per "
   .. "token and the data sheet's dense peak.\n")
 print(moe.table(rows))
-table.sort(errors)
 if #errors > 0 then
+  local all = moe.values(errors)
   print(("\n%d rows with a measured step: error median %.1f%%, at most %.1f%%"):format(#errors,
-    100 * errors[math.ceil(#errors / 2)], 100 * errors[#errors]))
+    100 * all:median(), 100 * all:max()))
 end

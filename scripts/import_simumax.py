@@ -139,13 +139,14 @@ def attention(name, efficiency, flops):
                 times.setdefault(point, []).append(
                     2 * flops * b * h * s * s * (qk + v) / FLOPS / share)
         axes = [sorted({float(p[i]) for p in times}) for i in range(3 if latent else 5)]
-        grid = np.full([len(a) for a in axes], np.nan)
+        grid, off = np.full([len(a) for a in axes], np.nan), []
         for point, seconds in times.items():
             at = tuple(a.index(p) for a, p in zip(axes, point))
             grid[at] = 1e9 * np.mean(seconds)
+            off += [abs(s / np.mean(seconds) - 1) for s in seconds if len(seconds) > 1]
         print(f"{op}{name}: {len(times)} sizes")
         names = ["batch", "seq", "heads", "kv_heads", "head_dim"][:len(axes)]
-        yield described(op + name, names, axes, grid, 0.05)
+        yield described(op + name, names, axes, grid, float(np.quantile(off, 0.9)))
 
 
 def main():

@@ -47,11 +47,12 @@ class ProductTimes {
   double step_ratio_ = 1, attention_backward_ = 1;
 };
 
-/// Returns the name of the op in tables and its point there.
+/// An op of tables and a point of it.
 struct ProductPoint {
   const char* op = "";
   std::vector<double> sizes;
 };
+/// Returns where tables of a training step have the product; a product of one expert is a GEMM.
 ProductPoint product_point(const MatrixWork& work);
 /// Returns the product that a point of an op of tables stands for; kind kNone for an op that is no
 /// product.
