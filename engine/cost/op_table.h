@@ -80,8 +80,8 @@ struct GridAxis {
 /// Where the times of a grid come from, and how far measurements of the same point differ.
 struct GridSource {
   std::string kernel, framework, version;
-  /// 90th percentile of |ratio - 1| of other times of equal sizes (other frameworks', repeated ones),
-  /// or of rows that were left out of a table of scattered sizes; 0: unknown.
+  /// 90th percentile of |ratio - 1| of other times of equal sizes (other frameworks', repeated
+  /// ones), or of rows that were left out of a table of scattered sizes; 0: unknown.
   double spread = 0;
   bool in_step = false;  // measured inside a training step, not alone
 };
