@@ -440,7 +440,8 @@ PlanSpec plan_spec_of(lua_State* L, int index, PlanHandle& handle,
   if (fields.has("edits")) {
     const Fields edits = fields.at("edits");
     spec.lowering = {.fuse_gelu = edits.flag("fuse_gelu", false),
-                     .round_once = edits.flag("round_once", false)};
+                     .round_once = edits.flag("round_once", false),
+                     .pad_logits = edits.flag("pad_logits", false)};
   }
   spec.lowering.own_attention = fields.flag("own_attention", false);
   // Only rank 0 makes plans, so ops are only measured there; other ranks take any cost model.

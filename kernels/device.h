@@ -156,9 +156,11 @@ struct DeviceTable {
   /// Sets *first to the smaller, as unsigned numbers, of *first and the index of the first NaN or
   /// infinity in x. So an initial *first of -1 (all bytes 0xff) means that none was found yet.
   void (*note_nonfinite)(int64_t* first, EitherIn x, int64_t n, Stream);
-  /// column[r] = column of the largest number in row r of x [rows, cols], the first if several are
-  /// equal. NaNs are ignored, except that the result is 0 if column 0 is a NaN (std::max_element).
-  void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream);
+  /// column[r] = column of the largest number in row r of x [rows, cols], which has `pitch` numbers
+  /// from row to row; the first if several are equal. NaNs are ignored, except that the result is 0
+  /// if column 0 is a NaN (std::max_element).
+  void (*largest_columns)(int32_t* column, EitherIn x, int64_t rows, int64_t cols, int64_t pitch,
+                          Stream);
   /// Computes the choices, slots and weights of a gate; see TopKRouting.
   void (*route_top_k)(const TopKRouting&, Stream);
   int64_t (*top_k_work_bytes)(int64_t tokens, int64_t experts, int64_t k);

@@ -329,10 +329,11 @@ struct KernelTable {
   void (*combine_dweight)(W* dweight, const T* dy, const T* in, const int32_t* choice_slot,
                           int64_t tokens, int64_t k, int64_t hidden, Stream);
 
-  /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]]. With
-  /// `gradient`, logits is overwritten by its gradient, scale * (softmax - onehot).
+  /// loss[0] (double) = scale * sum over t of -log softmax(logits[t,:])[target[t]]. logits is
+  /// [tokens,vocab], with `pitch` elements from row to row. With `gradient`, logits is overwritten
+  /// by its gradient, scale * (softmax - onehot), and what lies between two rows by 0.
   void (*cross_entropy)(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
-                        int64_t tokens, int64_t vocab, Stream);
+                        int64_t tokens, int64_t vocab, int64_t pitch, Stream);
 
   /// loss[0] (double) = scale * sum over t, e of load[e] * q[t,e], where q are the scores p
   /// [tokens,experts] computed by `rule`; those of a sigmoid are divided by their sum over e. p is

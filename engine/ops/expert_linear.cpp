@@ -189,19 +189,24 @@ constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   const int64_t out = c.out_shape(0)[1], in = c.out_shape(0)[2];
   const bool with_bias = c.op.outputs.size() > 1;
   using W = kernels::Wide<T>;
-  start_from(c, c.wide_out(0), c.wide(2), b.experts * out * in);
-  if (with_bias) start_from(c, c.wide_out(1), c.wide(3), b.experts * out);
   auto& products = no_products<T>();
+  int64_t next = 0;
+  bool once = true;  // whether each expert has one product with rows
   for_each_run(c, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
-    const T* dy = c.in(0) + first * out;
-    products.push_back({out, in, rows, dy, c.in(1) + first * in, c.wide_out(0) + e * out * in});
-    if (with_bias) {
-      W* db = c.wide_out(1) + e * out;
-      c.k.bias_grad(db, dy, db, rows, out, c.stream);
-    }
+    once = once && e == next++ && rows > 0;
+    products.push_back(
+        {out, in, rows, c.in(0) + first * out, c.in(1) + first * in, c.wide_out(0) + e * out * in});
   });
+  const bool added = c.wide(2) != nullptr || !once || next != b.experts;
+  if (added) start_from(c, c.wide_out(0), c.wide(2), b.experts * out * in);
   c.k.gemm_many(gemm_variant(c.op), true, false, static_cast<int64_t>(products.size()),
-                products.data(), W{1}, out, in, W{1}, in, c.stream);
+                products.data(), W{1}, out, in, added ? W{1} : W{0}, in, c.stream);
+  if (!with_bias) return;
+  start_from(c, c.wide_out(1), c.wide(3), b.experts * out);
+  for_each_run(c, b, c.in_i32(4), nullptr, [&](int64_t e, int64_t first, int64_t rows) {
+    W* db = c.wide_out(1) + e * out;
+    c.k.bias_grad(db, c.in(0) + first * out, db, rows, out, c.stream);
+  });
 };
 
 }  // namespace

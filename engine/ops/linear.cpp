@@ -110,7 +110,8 @@ std::vector<TensorSpec> infer_dw(const Graph& g, const Op& op) {
   const Shape& dy = expect_matrix(g, op, 0);
   const Shape& x = expect_matrix(g, op, 1);
   expect_rows(g, op, 1, rows_of(dy), cols_of(x));
-  const Shape dw = {cols_of(dy), cols_of(x)};
+  const int64_t out = expect_cols(g, op, cols_of(dy));
+  const Shape dw = {out, cols_of(x)};
   const DType dtype = gradient_dtype(op, arg(g, op, 1).dtype);
   expect_shape(g, op, 2, dw);
   expect_shape(g, op, 3, {cols_of(dy)});
@@ -129,8 +130,8 @@ constexpr auto run_dw = []<class T>(const KernelCall<T>& c) {
   const int64_t rows = rows_of(c.in_shape(0)), out = c.out_shape(0)[0], in = c.out_shape(0)[1];
   const bool add = c.wide(2) != nullptr;
   if (add) copy(c, c.wide_out(0), c.wide(2), out * in);
-  c.k.gemm(true, false, out, in, rows, W{1}, c.matrix(0), out, c.in(1), in, add ? W{1} : W{0},
-           c.wide_out(0), in, c.stream);
+  c.k.gemm(true, false, out, in, rows, W{1}, c.matrix(0), cols_of(c.in_shape(0)), c.in(1), in,
+           add ? W{1} : W{0}, c.wide_out(0), in, c.stream);
   if (c.op.outputs.size() > 1) {
     c.k.bias_grad(c.wide_out(1), c.in(0), c.wide(3), rows, out, c.stream);
   }
@@ -207,7 +208,9 @@ const OpDef kLinearDx = {
     .run = any_type(run_dx)};
 
 const OpDef kLinearDw = {.name = "linear_dw",
-                         .doc = "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy",
+                         .doc =
+                             "dw = dy^T x [+ acc]; with attr bias=1 also db = column sums of dy; "
+                             "with attr cols only of the first cols columns of dy",
                          .bound = Bound::kFlops,
                          .inputs = {{"dy"}, {"x"}, optional("acc_w"), optional("acc_b")},
                          .outputs = {{"dw"}, with("bias", "db")},

@@ -56,6 +56,13 @@ void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64
                    graph.def(op).name, i, arg(graph, op, i).name, shape_text(have), rows, cols);
 }
 
+int64_t expect_cols(const Graph& graph, const Op& op, int64_t all) {
+  const int64_t cols = attr_int(op, "cols", all);
+  if (cols >= 1 && cols <= all) return cols;
+  throw user_error("op '{}' ({}): attribute cols is {}, allowed: 1 to {}, the columns of input 0",
+                   op.name, graph.def(op).name, cols, all);
+}
+
 const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t min_rank) {
   const Tensor& tensor = arg(graph, op, i);
   const bool positive =

@@ -55,6 +55,9 @@ void expect_row_ends(const Graph& graph, const Op& op, size_t i, Shape allowed);
 /// Throws UserError unless input i is absent or a floating-point tensor with `rows` rows (the
 /// product of all axes but the last) and `cols` columns.
 void expect_rows(const Graph& graph, const Op& op, size_t i, int64_t rows, int64_t cols);
+/// Returns attr cols of an op that uses only the first columns of its rows of `all`; without the
+/// attribute, all. Throws UserError unless it is 1 to `all`.
+int64_t expect_cols(const Graph& graph, const Op& op, int64_t all);
 /// Returns the shape of input i. Throws UserError unless it is a floating-point tensor of at least
 /// min_rank axes, all of positive length.
 const Shape& expect_matrix(const Graph& graph, const Op& op, size_t i, size_t min_rank = 2);

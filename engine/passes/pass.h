@@ -53,6 +53,7 @@ using Facts = std::vector<Fact>;
 struct DeviceLowering {
   bool fuse_gelu = false;      // passes/device/fuse_gelu.h
   bool round_once = false;     // passes/device/round_once.h
+  bool pad_logits = false;     // passes/device/pad_logits.h
   bool own_attention = false;  // passes/device/own_attention.h
 };
 

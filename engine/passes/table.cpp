@@ -7,6 +7,7 @@
 #include "engine/passes/capacity/pipemoe_degree.h"
 #include "engine/passes/device/fuse_gelu.h"
 #include "engine/passes/device/own_attention.h"
+#include "engine/passes/device/pad_logits.h"
 #include "engine/passes/device/round_once.h"
 #include "engine/passes/exchange/pack_rows.h"
 #include "engine/passes/order/prophet_schedule.h"
@@ -349,6 +350,11 @@ const std::vector<PassDef>& other_passes() {
        .doc = "results in bfloat16 are rounded once",
        .transform = [](Graph graph, const PassContext&) { return round_once(std::move(graph)); },
        .runs = [](const StepSpec& step) { return step.lowering.round_once; }},
+      {.name = "pad_logits",
+       .kind = StageKind::kDevice,
+       .doc = "rows of logits in bfloat16 are padded to a multiple of 64 numbers",
+       .transform = [](Graph graph, const PassContext&) { return pad_logits(std::move(graph)); },
+       .runs = [](const StepSpec& step) { return step.lowering.pad_logits; }},
       {.name = "own_attention",
        .kind = StageKind::kDevice,
        .doc = "attention runs by the project's own kernels",

@@ -1,6 +1,7 @@
 // Losses, each with its gradient in place: cross entropy, in three passes over each row while the
 // row is in the cache, and the gate's losses, balance_loss and z_loss. Partial sums are float,
 // their totals double.
+#include <algorithm>
 #include <cmath>
 
 #include "kernels/cpu/fast.h"
@@ -24,9 +25,9 @@ double sum_exp(float* x, float top, bool keep_exp, int64_t n) {
 }
 
 void cross_entropy(double* loss, float* logits, const int32_t* target, double scale, bool gradient,
-                   int64_t tokens, int64_t vocab, Stream) {
+                   int64_t tokens, int64_t vocab, int64_t pitch, Stream) {
   double total = 0;
-  for (int64_t t = 0; t < tokens; ++t, logits += vocab) {
+  for (int64_t t = 0; t < tokens; ++t, logits += pitch) {
     const float top = max_of(vocab, [&](int64_t i, auto lanes) {
       return keep(load(logits + i, lanes), lanes, -__builtin_inff());
     });
@@ -40,6 +41,7 @@ void cross_entropy(double* loss, float* logits, const int32_t* target, double sc
       store(logits + i, load(logits + i, lanes) * factor, lanes);
     });
     logits[target[t]] = static_cast<float>(at_target);
+    std::fill(logits + vocab, logits + pitch, 0.0f);
   }
   *loss = scale * total;
 }

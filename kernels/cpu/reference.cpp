@@ -561,15 +561,16 @@ void combine_dweight(double* dweight, const double* dy, const double* in,
 }
 
 void cross_entropy(double* loss, double* logits, const int32_t* target, double scale, bool gradient,
-                   int64_t tokens, int64_t vocab, Stream) {
+                   int64_t tokens, int64_t vocab, int64_t pitch, Stream) {
   *loss = 0;
-  for (int64_t t = 0; t < tokens; ++t, logits += vocab) {
+  for (int64_t t = 0; t < tokens; ++t, logits += pitch) {
     const double top = *std::max_element(logits, logits + vocab);
     double sum = 0;
     for (int64_t v = 0; v < vocab; ++v) sum += std::exp(logits[v] - top);
     *loss += scale * (std::log(sum) + (top - logits[target[t]]));
     for (int64_t v = 0; v < vocab && gradient; ++v)
       logits[v] = scale * (std::exp(logits[v] - top) / sum - (v == target[t] ? 1 : 0));
+    if (gradient) std::fill(logits + vocab, logits + pitch, 0.0);
   }
 }
 

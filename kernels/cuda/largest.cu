@@ -19,10 +19,11 @@ __device__ Found larger(Found a, Found b) {
 }
 
 template <class T>
-__global__ void largest_columns_kernel(int32_t* column, const T* x, int64_t rows, int64_t cols) {
+__global__ void largest_columns_kernel(int32_t* column, const T* x, int64_t rows, int64_t cols,
+                                       int64_t pitch) {
   const int64_t r = warp_number();
   if (r >= rows) return;
-  const T* row = x + r * cols;
+  const T* row = x + r * pitch;
   Found best = {0, kNowhere};
   for (int64_t c = lane(); c < cols; c += kWarp) {
     const float v = load<1>(row + c).at[0];
@@ -36,14 +37,15 @@ __global__ void largest_columns_kernel(int32_t* column, const T* x, int64_t rows
 
 }  // namespace
 
-void largest_columns(int32_t* column, EitherIn x, int64_t rows, int64_t cols, Stream stream) {
+void largest_columns(int32_t* column, EitherIn x, int64_t rows, int64_t cols, int64_t pitch,
+                     Stream stream) {
   const int64_t blocks = blocks_of(rows, kWarps);
   if (x.wide) {
     launch(largest_columns_kernel<float>, blocks, kThreads, stream, column,
-           static_cast<const float*>(x.data), rows, cols);
+           static_cast<const float*>(x.data), rows, cols, pitch);
   } else {
     launch(largest_columns_kernel<Bf16>, blocks, kThreads, stream, column,
-           static_cast<const Bf16*>(x.data), rows, cols);
+           static_cast<const Bf16*>(x.data), rows, cols, pitch);
   }
 }
 

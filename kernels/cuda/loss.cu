@@ -95,11 +95,11 @@ __device__ void change(T* row, int64_t cols, F f) {
 
 template <class T>
 __global__ void cross_entropy_kernel(T* logits, const int32_t* target, double scale, bool gradient,
-                                     int64_t tokens, int64_t vocab, int piece) {
+                                     int64_t tokens, int64_t vocab, int64_t pitch, int piece) {
   __shared__ float shared[kWarps];
   double loss = 0;
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    T* const row = logits + t * vocab;
+    T* const row = logits + t * pitch;
     const int32_t wanted = target[t];
     // Read by all threads before the barriers in softmax_sums(), since change() overwrites it.
     const float at_target = load<1>(row + wanted).at[0];
@@ -107,8 +107,8 @@ __global__ void cross_entropy_kernel(T* logits, const int32_t* target, double sc
     loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));
     if (!gradient) continue;
     const auto factor = static_cast<float>(scale);
-    change(row, vocab, [&](float x, int64_t v) {
-      return factor * (expf(x - s.top) / s.sum - (v == wanted ? 1 : 0));
+    change(row, pitch, [&](float x, int64_t v) {
+      return v < vocab ? factor * (expf(x - s.top) / s.sum - (v == wanted ? 1 : 0)) : 0.0f;
     });
   }
   if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
@@ -160,11 +160,11 @@ void total(double* loss, int piece, int64_t rows, Stream stream) {
 
 template <class T>
 void cross_entropy(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
-                   int64_t tokens, int64_t vocab, Stream stream) {
+                   int64_t tokens, int64_t vocab, int64_t pitch, Stream stream) {
   const int piece = piece_of(stream);
   if (piece < 0) return;
   launch(cross_entropy_kernel<T>, loss_blocks(tokens), kThreads, stream, logits, target, scale,
-         gradient, tokens, vocab, piece);
+         gradient, tokens, vocab, pitch, piece);
   total(loss, piece, tokens, stream);
 }
 

@@ -25,7 +25,7 @@ TEMPLATE_TEST_CASE("emulated on the host: the largest number of each row is foun
       if (kind == 1) v = A::of(round % 5 == 0 ? NAN : 2e38f);
     }
     std::vector<int32_t> column(static_cast<size_t>(rows), -7);
-    kernels::cuda::largest_columns(column.data(), x.data(), rows, cols, nullptr);
+    kernels::cuda::largest_columns(column.data(), x.data(), rows, cols, cols, nullptr);
     REQUIRE(kernels::cuda::take_error() == "");
     for (int64_t r = 0; r < rows; ++r) {
       INFO("row " << r << " of " << cols << " columns");

@@ -1,50 +1,62 @@
 #include "tests/gpu/bench_products.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace moe::test {
 namespace {
 
-/// y[e] = x[e] w[e]^T of 8 experts with rows[e] rows each, of `capacity`, in both variants.
+using kernels::Bf16;
+using kernels::GemmVariant;
+
+/// The products of a training step of 8 experts with w [n,k] and rows[e] rows each, of `capacity`:
+/// y = x w^T with bias and GELU, dx = dy w with GELU's slope and without, dw = dy^T x.
 void expert_products(Bench& bench, const std::string& name, const std::vector<int64_t>& rows,
                      int64_t capacity, int64_t n, int64_t k, double target_tflops) {
-  using kernels::GemmVariant;
-  constexpr std::pair<const char*, GemmVariant> kVariants[] = {{"batch", GemmVariant::kBatch},
-                                                               {"streams", GemmVariant::kStreams}};
-  const bool padded =
-      std::all_of(rows.begin(), rows.end(), [&](int64_t r) { return r == rows[0]; });
-  const auto wanted = [&](const char* variant) { return bench.wants(name + " " + variant); };
-  if (std::none_of(std::begin(kVariants), std::end(kVariants),
-                   [&](auto& w) { return wanted(w.first); }))
-    return;
-  const auto experts = static_cast<int64_t>(rows.size());
-  const DeviceArray<float> x = bench.random(experts * capacity * k),
-                           w = bench.random(experts * n * k);
-  const DeviceArray<float> y = bench.random(experts * capacity * n);
-  std::vector<kernels::Product<float>> products;
-  int64_t all_rows = 0;
+  constexpr std::pair<const char*, GemmVariant> kVariants[] = {{" batch", GemmVariant::kBatch},
+                                                               {" streams", GemmVariant::kStreams}};
+  if (!bench.wants(name)) return;
+  const auto experts = static_cast<int64_t>(rows.size()), slots = experts * capacity;
+  const auto wide = std::max(n, k);
+  const auto x = bench.random<Bf16>(slots * wide), y = bench.random<Bf16>(slots * wide),
+             z = bench.random<Bf16>(slots * wide), w = bench.random<Bf16>(experts * n * k);
+  const DeviceArray<float> bias = bench.random(experts * n), dw = bench.random(experts * n * k);
+  using Products = std::vector<kernels::Product<Bf16>>;
+  Products forward, slope, plain, weights;
   for (int64_t e = 0; e < experts; ++e) {
-    products.push_back({rows[static_cast<size_t>(e)], n, k, x.data() + e * capacity * k,
-                        w.data() + e * n * k, y.data() + e * capacity * n});
-    all_rows += products.back().m;
+    const int64_t m = rows[static_cast<size_t>(e)], at = e * capacity;
+    Bf16* const we = w.data() + e * n * k;
+    forward.push_back({m,
+                       n,
+                       k,
+                       x.data() + at * k,
+                       we,
+                       y.data() + at * n,
+                       {.bias = bias.data() + e * n, .before_gelu = z.data() + at * n}});
+    plain.push_back({m, k, n, x.data() + at * n, we, y.data() + at * k});
+    slope.push_back(
+        {m, k, n, x.data() + at * n, we, y.data() + at * k, {.gelu_at = z.data() + at * k}});
+    weights.push_back({n, k, m, x.data() + at * n, z.data() + at * k, dw.data() + e * n * k});
   }
-  const std::string what = std::to_string(experts) + " experts, " + std::to_string(all_rows) +
-                           " rows in all, " + (padded ? "equally many each" : "unequal") + ", " +
-                           std::to_string(n) + " x " + std::to_string(k) + ", float32";
-  for (const auto& [text, variant] : kVariants) {
-    if (!wanted(text) || (variant == GemmVariant::kBatch && !padded)) continue;
-    const Call call = [&, variant = variant](int64_t) {
-      bench.kernels().gemm_many(variant, false, true, experts, products.data(), 1, k, k, 0, n,
-                                bench.stream());
-    };
-    bench.row(name + " " + text, what, bench.time(call),
-              {.flops = 2.0 * static_cast<double>(all_rows) * static_cast<double>(n) *
-                        static_cast<double>(k)},
-              Target{target_tflops, "TFLOP/s", false, "set for bfloat16 and a padded batch"});
-  }
+  const int64_t all = std::accumulate(rows.begin(), rows.end(), int64_t{0});
+  const std::string what = "8 experts, " + std::to_string(all) + " rows in all, " +
+                           std::to_string(n) + " x " + std::to_string(k) + ", bfloat16";
+  const auto show = [&](const std::string& kind, const Products& products, bool ta, bool tb,
+                        int64_t lda, int64_t ldb, float beta, int64_t ldc) {
+    for (const auto& [text, variant] : kVariants)
+      bench.row(name + kind + text, what, bench.time([&, variant = variant](int64_t) {
+        bench.gpu().mixed->gemm_many(variant, ta, tb, experts, products.data(), 1, lda, ldb, beta,
+                                     ldc, bench.stream());
+      }),
+                {.flops = 2.0 * static_cast<double>(all) * static_cast<double>(n * k)},
+                Target{target_tflops, "TFLOP/s", false, "on an H200"});
+  };
+  show(" gelu", forward, false, true, k, k, 0, n);
+  show(" dx", plain, false, false, n, k, 0, k);
+  show(" dx gelu", slope, false, false, n, k, 0, k);
+  show(" dw", weights, true, false, n, k, 0, k);
+  show(" dw added", weights, true, false, n, k, 1, k);
 }
-
-using kernels::Bf16;
 
 /// y[m,n] = op(x[m,k] w) as `make` makes it, in two ways.
 struct Layer {
@@ -70,10 +82,43 @@ void layer_rows(Bench& bench, const std::string& name, int64_t n, int64_t k,
                           static_cast<double>(k)});
 }
 
+/// The three products of a head of GPT-2's width with logits [rows, vocab], whose rows are `pitch`
+/// numbers apart; `weights` rows of the weight are multiplied forward.
+void head_rows(Bench& bench, int64_t vocab, int64_t weights, int64_t pitch) {
+  constexpr int64_t kTokens = 12288, kHidden = 768;
+  const std::string size = " " + std::to_string(vocab) + " of " + std::to_string(weights) +
+                           " pitch " + std::to_string(pitch);
+  if (!bench.wants("head" + size)) return;
+  const DeviceArray<Bf16> x = bench.random<Bf16>(kTokens * kHidden),
+                          w = bench.random<Bf16>(weights * kHidden),
+                          logits = bench.random<Bf16>(kTokens * pitch);
+  const DeviceArray<float> dw = bench.random(vocab * kHidden);
+  const auto show = [&](const char* name, const Call& call) {
+    bench.row(name + size, "12288 x 768, bfloat16", bench.time(call),
+              {.flops = 2.0 * kTokens * kHidden * static_cast<double>(vocab)});
+  };
+  const auto& k = *bench.gpu().mixed;
+  show("head", [&](int64_t) {
+    k.gemm(false, true, kTokens, weights, kHidden, 1, x.data(), kHidden, w.data(), kHidden, 0,
+           logits.data(), pitch, bench.stream());
+  });
+  show("head dx", [&](int64_t) {
+    k.gemm(false, false, kTokens, kHidden, weights, 1, logits.data(), pitch, w.data(), kHidden, 0,
+           x.data(), kHidden, bench.stream());
+  });
+  show("head dw", [&](int64_t) {
+    k.gemm(true, false, vocab, kHidden, kTokens, 1, logits.data(), pitch, x.data(), kHidden, 0,
+           dw.data(), kHidden, bench.stream());
+  });
+}
+
 }  // namespace
 
 void products_and_gelu(Bench& bench) {
   if (bench.gpu().mixed == nullptr) return;
+  head_rows(bench, 50257, 50257, 50257);
+  head_rows(bench, 50257, 50257, 50304);
+  head_rows(bench, 50257, 50304, 50304);
   const auto& table = *bench.gpu().mixed;
   const kernels::Stream stream = bench.stream();
   for (const int64_t hidden : {768, 2048}) {
@@ -81,7 +126,7 @@ void products_and_gelu(Bench& bench) {
     const auto many = [=, &table](const Layer& l, bool transpose_b, kernels::Epilogue<Bf16> then) {
       const kernels::Product<Bf16> product = {kRows,      n,          k,   l.x.data(),
                                               l.w.data(), l.y.data(), then};
-      table.gemm_many(kernels::GemmVariant::kBatch, false, transpose_b, 1, &product, 1, k,
+      table.gemm_many(GemmVariant::kBatch, false, transpose_b, 1, &product, 1, k,
                       transpose_b ? k : n, 0, n, stream);
     };
     const std::string size = std::to_string(hidden);
@@ -103,21 +148,18 @@ void products_and_gelu(Bench& bench) {
 }
 
 void experts_in_both_variants(Bench& bench) {
+  if (bench.gpu().mixed == nullptr) return;
   const std::vector<int64_t> padded(8, 2048);
   const std::vector<int64_t> ragged = {6000, 3001, 2500, 2047, 1500, 1000, 336, 0};
-  struct Shape {
-    const char* name;
-    int64_t n, k;
-    double tflops;
+  // The second product of an expert has w [hidden, ffn].
+  const auto both = [&](const std::string& name, int64_t hidden, int64_t ffn, double tflops) {
+    expert_products(bench, "experts " + name + " padded", padded, 2048, ffn, hidden, tflops);
+    expert_products(bench, "experts " + name + " second", padded, 2048, hidden, ffn, tflops);
+    expert_products(bench, "experts " + name + " ragged", ragged, 6000, ffn, hidden, 0.9 * tflops);
   };
-  for (const Shape& s : {Shape{"768", 3072, 768, 540}, Shape{"2048", 8192, 2048, 610},
-                         Shape{"4096", 14336, 4096, 640}}) {
-    expert_products(bench, std::string("experts ") + s.name + " padded", padded, 2048, s.n, s.k,
-                    s.tflops);
-    // Within 10% of padded.
-    expert_products(bench, std::string("experts ") + s.name + " ragged", ragged, 6000, s.n, s.k,
-                    0.9 * s.tflops);
-  }
+  both("768", 768, 3072, 540);
+  both("2048", 2048, 8192, 610);
+  both("4096", 4096, 14336, 640);
 }
 
 }  // namespace moe::test

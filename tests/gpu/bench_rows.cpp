@@ -146,7 +146,7 @@ void cross_entropy(Bench& bench) {
             bench.time(
                 [&](int64_t) {
                   bench.kernels_of<T>().cross_entropy(loss.data(), logits.data(), target.data(),
-                                                      1.0 / tokens, true, tokens, vocab,
+                                                      1.0 / tokens, true, tokens, vocab, vocab,
                                                       bench.stream());
                 },
                 restore),

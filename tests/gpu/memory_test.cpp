@@ -136,7 +136,7 @@ TEMPLATE_TEST_CASE("the largest number of each row is found, of equal ones the f
   const DeviceArray<TestType> on_device(gpu(), x);
   const DeviceArray<int32_t> column(gpu(), std::vector<int32_t>(static_cast<size_t>(rows), -7));
   const OwnStream stream;
-  gpu().largest_columns(column.data(), on_device.data(), rows, cols, stream);
+  gpu().largest_columns(column.data(), on_device.data(), rows, cols, cols, stream);
   stream.finish();
   const auto found = column.read();
   const auto less = [](TestType a, TestType b) {

@@ -26,7 +26,7 @@ local function plan_of(m, card)
       gate = "switch", capacity_factor = 1.25, attention = "fused" },
     system = moe.system "raf" {},
     optimizer = { name = "sgd" },
-    edits = { round_once = true, fuse_gelu = true },
+    edits = { round_once = true, fuse_gelu = true, pad_logits = true },
   }
 end
 

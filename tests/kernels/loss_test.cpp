@@ -23,7 +23,7 @@ TEST_CASE("cross entropy over a large vocabulary keeps its digits") {
     double loss = 0, sum = 0;
     for (const double x : exact) sum += std::exp(x);
     const int32_t target = 31337;
-    k->cross_entropy(&loss, logits.data(), &target, 1.0, true, 1, vocab, nullptr);
+    k->cross_entropy(&loss, logits.data(), &target, 1.0, true, 1, vocab, vocab, nullptr);
     CHECK(loss == Approx(std::log(sum) - exact[target]).epsilon(1e-7));
     CHECK(logits[7] == Approx(std::exp(exact[7]) / sum).epsilon(1e-6));
     double total = 0;
@@ -38,7 +38,7 @@ TEST_CASE("the loss of equal logits is the log of the vocabulary, wherever they 
       std::vector<float> logits(37, level);
       const int32_t target = 5;
       double loss = 0;
-      k->cross_entropy(&loss, logits.data(), &target, 1.0, false, 1, 37, nullptr);
+      k->cross_entropy(&loss, logits.data(), &target, 1.0, false, 1, 37, 37, nullptr);
       CHECK(loss == Approx(std::log(37.0)).epsilon(1e-6));
       CHECK(logits == std::vector<float>(37, level));
     }
@@ -54,7 +54,7 @@ TEST_CASE("exp inside the softmax is accurate to about an ulp over its range") {
       const double e = std::exp(static_cast<double>(logits[1]));
       const int32_t target = 0;
       double loss;
-      k->cross_entropy(&loss, logits, &target, 1.0, true, 1, 2, nullptr);
+      k->cross_entropy(&loss, logits, &target, 1.0, true, 1, 2, 2, nullptr);
       worst = std::max(worst, std::abs(logits[1] * (1 + e) / e - 1));
     }
     CHECK(worst < 3 * 0x1p-23);

@@ -237,7 +237,7 @@ constexpr auto kernels_of() {
       kernel<&K::combine_dx>("combine_dx", of_combine_dx),
       kernel<&K::combine_dweight>("combine_dweight", of_combine_dweight),
       kernel<&K::cross_entropy>(
-          "cross_entropy", [](Ids, double, bool, I t, I v) { return list(1, both(t * v), t); }),
+          "cross_entropy", [](Ids, double, bool, I t, I, I p) { return list(1, both(t * p), t); }),
       kernel<&K::balance_loss>("balance_loss",
                                [](ScoreRule, double, I t, I e) { return list(1, both(t * e), e); }),
       kernel<&K::z_loss>("z_loss", [](double, I t, I e) { return list(1, both(t * e)); }),

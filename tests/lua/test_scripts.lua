@@ -111,15 +111,16 @@ local c = moe.cluster.p4de { nodes = 2 }
       return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1], %s }\n'
         .. 'p:run("%s", { %s })'):format(edited, executor, given)
     end
-    local all, bf16 = { fuse_gelu = true, round_once = true }, "precision = 'bf16'"
+    local all, bf16 = { fuse_gelu = true, pad_logits = true, round_once = true }, "precision = 'bf16'"
     expect.equal(edits(train("executor = 'cuda', " .. bf16)), all)
-    expect.equal(edits(train "executor = 'cuda'"), { fuse_gelu = true, round_once = false })
+    expect.equal(edits(train "executor = 'cuda'"), { fuse_gelu = true, pad_logits = false, round_once = false })
     expect.equal(edits(train("executor = 'cuda', edits = { fuse_gelu = false }, " .. bf16)),
-      { fuse_gelu = false, round_once = true })
+      { fuse_gelu = false, pad_logits = true, round_once = true })
     expect.equal(edits(train ""), nil)
     local ran = expect.runs(entry('"cuda", ranks = 2, edits = { round_once = false }, ' .. bf16))
-    expect.equal(ran.executed[1].spec.edits, { fuse_gelu = true, round_once = false })
-    expect.equal(ran.results.runs[1].edits, { fuse_gelu = true, round_once = false })
+    local unrounded = { fuse_gelu = true, pad_logits = true, round_once = false }
+    expect.equal(ran.executed[1].spec.edits, unrounded)
+    expect.equal(ran.results.runs[1].edits, unrounded)
     local simulated = expect.runs(entry '"simulate", edits = { fuse_gelu = true }')
     expect.equal(simulated.plans[1].edits, { fuse_gelu = true })
     expect.equal(simulated.results.runs[1].edits, { fuse_gelu = true })
@@ -133,7 +134,7 @@ local c = moe.cluster.p4de { nodes = 2 }
     expect.fails(train "executor = 'cuda', edits = { round_once = true }", 2,
       "edits.round_once: is only for precision 'bf16', and moe.train.precision is 'f32'")
     expect.fails(train "executor = 'cuda', edits = { round = true }", 2,
-      "moe.train.edits: unknown key 'round', have: fuse_gelu, round_once")
+      "moe.train.edits: unknown key 'round', have: fuse_gelu, pad_logits, round_once")
     expect.fails(entry '"cpu", edits = { round_once = true }', 4,
       "experiment.run[1].edits.round_once: is only for the executor cuda")
   end)

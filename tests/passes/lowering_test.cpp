@@ -151,6 +151,26 @@ TEST_CASE("a forward alone rounds what its parts share, and nothing else apart")
   CHECK(ops_of(graph, "round").size() == 4);  // two matrices of two layers' experts
 }
 
+// --- padded logits
+
+TEST_CASE("rows of logits of every system's step are padded, and parameters keep their shapes") {
+  for (const auto& stages : systems()) {
+    CAPTURE(stages.size(), stages.empty() ? "" : stages[0].name);
+    PlanSpec spec = mixed_spec(stages);
+    test::change_model(spec, [](test::Gpt2& m) { m.vocab = 33; });
+    spec.lowering.pad_logits = true;
+    const auto plan = make_plan(spec);
+    const Graph& graph = plan->graph;
+    const Op& loss = graph.op(ops_of(graph, "cross_entropy").at(0));
+    CHECK(graph.tensor(loss.inputs[0]).shape.back() == 64);
+    CHECK(graph.tensor(loss.outputs[1]).shape.back() == 64);
+    CHECK(attr_int(loss, "cols") == 33);
+    CHECK(graph.tensor(graph.find_tensor("wte")).shape[0] == 33);
+    CHECK(print(parse_graph(print(graph), op_table())) == print(graph));
+    CHECK(plan_of_program(spec, packed_program(*plan))->hash == plan->hash);
+  }
+}
+
 // --- GELU with its product
 
 size_t with_gelu(const Graph& graph, const std::string& name) {

@@ -111,10 +111,13 @@ void queue_check(const Tensor& tensor, const void* data, int64_t* first,
   device.note_nonfinite(first, as_stored(tensor, data, device), num_elements(tensor.shape), stream);
 }
 
-void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
+void queue_predictions(const Graph& graph, const Op& loss, const void* data, int32_t* tokens,
                        const kernels::DeviceTable& device, kernels::Stream stream) {
-  const int64_t vocab = logits.shape.back(), rows = num_elements(logits.shape) / vocab;
-  device.largest_columns(tokens, as_stored(logits, data, device), rows, vocab, stream);
+  const Tensor& logits = graph.tensor(loss.inputs[0]);
+  const int64_t pitch = logits.shape.back();
+  device.largest_columns(tokens, as_stored(logits, data, device),
+                         num_elements(logits.shape) / pitch, attr_int(loss, "cols", pitch), pitch,
+                         stream);
 }
 
 bool has_kernel(const Graph& graph, OpId id, const kernels::DeviceTable& device) {

@@ -45,9 +45,9 @@ std::vector<TensorId> checked_on_device(const Graph& graph, const Op& op);
 void queue_check(const Tensor& tensor, const void* data, int64_t* first,
                  const kernels::DeviceTable& device, kernels::Stream stream);
 
-/// Queues the computation of the most probable next token of each row of the logits, which are at
-/// `data`.
-void queue_predictions(const Tensor& logits, const void* data, int32_t* tokens,
+/// Queues the computation of the most probable next token of each row of the logits that the loss
+/// op reads, which are at `data`.
+void queue_predictions(const Graph& graph, const Op& loss, const void* data, int32_t* tokens,
                        const kernels::DeviceTable& device, kernels::Stream stream);
 
 /// Bytes that DeviceOperands::scratch must have for the op. Requires: the op does not run on the

@@ -235,7 +235,7 @@ void DeviceRank::compute(const DeviceStep& step, const ProgramRun& spec) {
   if (program_.on_host[step.op.index()]) return run_on_host(step, launch, spec);
   if (spec.measure_gradients && launch.update.parameter >= 0) measure_gradient(step, launch);
   if (launch.predicts) {  // before the loss op may overwrite the logits
-    queue_predictions(plan_.graph.tensor(plan_.graph.op(step.op).inputs[0]), launch.inputs[0],
+    queue_predictions(plan_.graph, plan_.graph.op(step.op), launch.inputs[0],
                       reinterpret_cast<int32_t*>(predictions_.data()), device_, own);
   }
   queue_op(plan_.graph, step.op,

@@ -38,6 +38,9 @@ M.EDITS = {
   round_once = { type = "boolean",
     doc = "bf16: operands that several matrix products would round, for example parameters, are "
       .. "rounded once per step" },
+  pad_logits = { type = "boolean",
+    doc = "bf16: rows of logits are padded to a multiple of 64 numbers, so that they begin at "
+      .. "addresses from which tensor cores read vectors; parameters keep their shapes" },
 }
 
 --- Fields of a real run, in moe.train, plan:run and the executor entries of an experiment.
@@ -148,12 +151,15 @@ function M.edits(executor, t, path, at)
     return nil
   end
   local bf16 = t.precision == "bf16"
-  if given.round_once and not bf16 then
-    errors.user(("%s.edits.round_once: is only for precision 'bf16', and %s.precision is '%s'; "
-      .. "omit the field")
-      :format(path, path, t.precision), at, path .. ".edits.round_once")
+  local made = { fuse_gelu = given.fuse_gelu ~= false }
+  for _, name in ipairs { "pad_logits", "round_once" } do
+    if given[name] and not bf16 then
+      errors.user(("%s.edits.%s: is only for precision 'bf16', and %s.precision is '%s'; omit the "
+        .. "field"):format(path, name, path, t.precision), at, path .. ".edits." .. name)
+    end
+    made[name] = bf16 and given[name] ~= false
   end
-  return { fuse_gelu = given.fuse_gelu ~= false, round_once = bf16 and given.round_once ~= false }
+  return made
 end
 
 local function check_power_of_two(path, value, at)

@@ -122,9 +122,9 @@ void gemm_many(kernels::GemmVariant way, bool ta, bool tb, int64_t count,
 }
 
 template <class T>
-void find_largest(int32_t* column, const T* x, int64_t rows, int64_t cols) {
+void find_largest(int32_t* column, const T* x, int64_t rows, int64_t cols, int64_t pitch) {
   const auto less = [](T a, T b) { return kernels::to_float(a) < kernels::to_float(b); };
-  for (int64_t r = 0; r < rows; ++r, x += cols) {
+  for (int64_t r = 0; r < rows; ++r, x += pitch) {
     column[r] = static_cast<int32_t>(std::max_element(x, x + cols, less) - x);
   }
 }
@@ -193,14 +193,14 @@ void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, Stream 
 }
 
 void lazy_largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
-                          Stream stream) {
+                          int64_t pitch, Stream stream) {
   give_work(stream, [=] {
     check_operand(column, rows);
-    check_operand(x, rows * cols);
+    check_operand(x, rows * pitch);
     if (x.wide) {
-      find_largest(column, static_cast<const float*>(x.data), rows, cols);
+      find_largest(column, static_cast<const float*>(x.data), rows, cols, pitch);
     } else {
-      find_largest(column, static_cast<const Bf16*>(x.data), rows, cols);
+      find_largest(column, static_cast<const Bf16*>(x.data), rows, cols, pitch);
     }
   });
 }

@@ -24,7 +24,7 @@ template <class T>
 const kernels::KernelTable<T>& lazy_table();
 void lazy_note_nonfinite(int64_t* first, kernels::EitherIn x, int64_t n, kernels::Stream stream);
 void lazy_largest_columns(int32_t* column, kernels::EitherIn x, int64_t rows, int64_t cols,
-                          kernels::Stream stream);
+                          int64_t pitch, kernels::Stream stream);
 void lazy_route_top_k(const kernels::TopKRouting& routing, kernels::Stream stream);
 
 }  // namespace moe::test

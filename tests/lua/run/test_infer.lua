@@ -54,7 +54,7 @@ test("a forward runs on a GPU, in its precisions", function()
   local run = w.executed[1]
   expect.equal({ run.options.executor, run.options.precision, run.spec.model.dtype,
     run.spec.own_attention }, { "cuda", "bf16", "bf16", true })
-  expect.equal(run.spec.edits, { fuse_gelu = false, round_once = true })
+  expect.equal(run.spec.edits, { fuse_gelu = false, pad_logits = true, round_once = true })
   expect.equal(runs [[moe.infer { model = m }]].executed[1].options.executor, "cpu")
   fails([[moe.infer { model = m, executor = "cuda", precision = "f64" }]], 1,
     "moe.infer.precision: 'f64' is only possible on cpu; cuda computes in f32 or bf16")
