@@ -4,6 +4,7 @@
 #include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
+#include <filesystem>
 
 namespace moe {
 namespace {
@@ -87,6 +88,30 @@ TEST_CASE("attention has a backward of its own, and DeepSeek's head sizes a tabl
   window.share = 0.25;
   CHECK(h100.at(window, "bf16")->time.ns == Approx(forward / 4));
   CHECK(h100.at(window, "bf16")->time.extrapolated);
+}
+
+TEST_CASE("large products of every table of a step are within what their GPU can do") {
+  for (const auto& entry : std::filesystem::directory_iterator(kGpuFolder)) {
+    const std::string name = entry.path().stem().string();
+    if (!name.ends_with("_step")) continue;
+    CAPTURE(name);
+    const ProductTimes step = times("", name.c_str());
+    const auto share_of_peak = [&](const MatrixWork& work, double flops) {
+      const auto found = step.at(work, "bf16");
+      REQUIRE(found);
+      CHECK(found->grid->source().in_step);
+      return flops / (1e-9 * found->time.ns) / found->grid->peak().flops_per_s;
+    };
+    for (const Of of : {Of::kResult, Of::kDx, Of::kDw}) {
+      CAPTURE(static_cast<int>(of));
+      MatrixWork gemm = gemm_of(4096, 8192, 4096, of);
+      gemm.grad_bytes = of == Of::kDw ? 4 : 0;
+      const double one = share_of_peak(gemm, 2. * 4096 * 8192 * 4096);
+      const double grouped = share_of_peak(experts(8, 2048, of), 16. * 2048 * 4096 * 2048);
+      CHECK((one > 0.35 && one < 1));
+      CHECK((grouped > 0.25 && grouped < 1));
+    }
+  }
 }
 
 TEST_CASE("a product and its point in tables are inverse") {
