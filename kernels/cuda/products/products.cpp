@@ -3,7 +3,7 @@
 // cuBLAS, and their epilogues by this project's kernels.
 //
 // kBatch: one strided call, for equal sizes and operands at equal distances. Where that is not
-// possible, kStreams is used: products with the same c run in sequence on one of four side streams,
+// possible, and with gelu_at, kStreams is used: products with the same c run in sequence on one of four side streams,
 // which begin after the earlier work of the caller's stream and are waited for by its later work,
 // also in a recording. In both variants the products run one after the other on the caller's stream
 // if there is only one, if any has k = 0, or if all have the same c.
@@ -185,7 +185,8 @@ void run(GemmVariant variant, StreamResources& resources, const Common& s, GemmC
   const bool no_depth =
       std::any_of(all.begin(), all.end(), [](const GemmCall& p) { return p.k == 0; });
   if (all.size() < 2 || no_depth) return each(lane, s, all);
-  if (variant == GemmVariant::kBatch)
+  // With GELU's slope, one call took 2.5 times as long as the streams on an H200 (cuBLAS 13.1).
+  if (variant == GemmVariant::kBatch && all[0].gelu_at == nullptr)
     if (const auto apart = equally_apart(s, all)) return batch(lane, s, all, *apart);
   const std::vector<GemmCalls> chains = chains_of(all);
   if (chains.size() == 1) return each(lane, s, all);
