@@ -309,13 +309,6 @@ void column_sums(float* dgamma, float* dbeta, const T* dy, const T* x, const flo
          static_cast<unsigned>(groups));
 }
 
-template <class T>
-void bias_grad(float* db, const T* dy, const float* acc, int64_t rows, int64_t cols,
-               Stream stream) {
-  column_sums<T, false, true>(nullptr, db, dy, nullptr, nullptr, nullptr, nullptr, acc, rows, cols,
-                              stream);
-}
-
 template <class T, bool kCentered>
 void norm(T* y, float* mean, float* rstd, const T* x, const float* gamma, const float* beta,
           float eps, int64_t rows, int64_t cols, Stream stream) {
@@ -326,17 +319,6 @@ void norm(T* y, float* mean, float* rstd, const T* x, const float* gamma, const 
   };
   with_rows<T, 4>(run, cols, y, x, gamma, beta);
 }
-template <class T>
-void layernorm(T* y, float* mean, float* rstd, const T* x, const float* gamma, const float* beta,
-               int64_t rows, int64_t cols, Stream stream) {
-  norm<T, true>(y, mean, rstd, x, gamma, beta, kEps, rows, cols, stream);
-}
-template <class T>
-void rmsnorm(T* y, float* rstd, const T* x, const float* gamma, float eps, int64_t rows,
-             int64_t cols, Stream stream) {
-  norm<T, false>(y, nullptr, rstd, x, gamma, nullptr, eps, rows, cols, stream);
-}
-
 template <class T, bool kCentered>
 void norm_dx(T* dx, const T* dy, const T* x, const float* mean, const float* rstd,
              const float* gamma, const T* acc, int64_t rows, int64_t cols, Stream stream) {
@@ -347,29 +329,34 @@ void norm_dx(T* dx, const T* dy, const T* x, const float* mean, const float* rst
   };
   with_rows<T, 2>(run, cols, dx, dy, x, gamma, acc);
 }
-template <class T>
-void rmsnorm_dx(T* dx, const T* dy, const T* x, const float* rstd, const float* gamma, const T* acc,
-                int64_t rows, int64_t cols, Stream stream) {
-  norm_dx<T, false>(dx, dy, x, nullptr, rstd, gamma, acc, rows, cols, stream);
-}
-template <class T>
-void rmsnorm_dw(float* dgamma, const T* dy, const T* x, const float* rstd, const float* acc,
-                int64_t rows, int64_t cols, Stream stream) {
-  column_sums<T, true, false>(dgamma, nullptr, dy, x, nullptr, rstd, acc, nullptr, rows, cols,
-                              stream);
-}
-
 }  // namespace
 
 template <class T>
 void layernorm_kernels(KernelTable<T>& table) {
-  table.bias_grad = bias_grad<T>;
-  table.layernorm = layernorm<T>;
+  table.bias_grad = [](float* db, const T* dy, const float* acc, int64_t rows, int64_t cols,
+                       Stream stream) {
+    column_sums<T, false, true>(nullptr, db, dy, nullptr, nullptr, nullptr, nullptr, acc, rows,
+                                cols, stream);
+  };
+  table.layernorm = [](T* y, float* mean, float* rstd, const T* x, const float* gamma,
+                       const float* beta, int64_t rows, int64_t cols, Stream stream) {
+    norm<T, true>(y, mean, rstd, x, gamma, beta, kEps, rows, cols, stream);
+  };
   table.layernorm_dx = norm_dx<T, true>;
   table.layernorm_dw = column_sums<T, true, true>;
-  table.rmsnorm = rmsnorm<T>;
-  table.rmsnorm_dx = rmsnorm_dx<T>;
-  table.rmsnorm_dw = rmsnorm_dw<T>;
+  table.rmsnorm = [](T* y, float* rstd, const T* x, const float* gamma, float eps, int64_t rows,
+                     int64_t cols, Stream stream) {
+    norm<T, false>(y, nullptr, rstd, x, gamma, nullptr, eps, rows, cols, stream);
+  };
+  table.rmsnorm_dx = [](T* dx, const T* dy, const T* x, const float* rstd, const float* gamma,
+                        const T* acc, int64_t rows, int64_t cols, Stream stream) {
+    norm_dx<T, false>(dx, dy, x, nullptr, rstd, gamma, acc, rows, cols, stream);
+  };
+  table.rmsnorm_dw = [](float* dgamma, const T* dy, const T* x, const float* rstd, const float* acc,
+                        int64_t rows, int64_t cols, Stream stream) {
+    column_sums<T, true, false>(dgamma, nullptr, dy, x, nullptr, rstd, acc, nullptr, rows, cols,
+                                stream);
+  };
 }
 template void layernorm_kernels(KernelTable<float>&);
 template void layernorm_kernels(KernelTable<Bf16>&);
