@@ -18,6 +18,16 @@
 
 namespace moe::kernels::cuda {
 
+#ifndef MOE_DYNAMIC_SHARED  // the runtime in tests/cuda/host has its own of these
+/// Declares the block's dynamic shared memory as an array.
+#define MOE_DYNAMIC_SHARED(T, name) extern __shared__ T name[]
+/// 2^v to 2 ulp, in one instruction.
+__device__ inline float fast_exp2(float v) {
+  asm("ex2.approx.ftz.f32 %0, %0;" : "+f"(v));
+  return v;
+}
+#endif
+
 constexpr int kWarp = 32;
 constexpr int kThreads = 256;  // threads per block, unless a kernel uses another number
 constexpr int kWarps = kThreads / kWarp;

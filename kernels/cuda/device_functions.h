@@ -46,9 +46,11 @@ DeviceFunction<&DeviceTable::end_recording> end_recording;
 DeviceFunction<&DeviceTable::replay> replay;
 DeviceFunction<&DeviceTable::release_recording> release_recording;
 
-/// Free what matrix products and losses keep for a stream; called before the stream is destroyed,
-/// since a new stream may get its address.
+/// Returns at least `bytes` bytes that are kept for a stream (products/blas.h), and that each call
+/// that queues work on it may overwrite; null on failure (see errors.h).
+void* work_area(Stream stream, int64_t bytes);
+/// Frees what is kept for a stream; called before the stream is destroyed, since a new stream may
+/// get its address.
 void forget_gemm(Stream stream);
-void forget_losses(Stream stream);
 
 }  // namespace moe::kernels::cuda

@@ -1,11 +1,7 @@
-// Losses, each with its gradient in place. A block handles every gridDim-th row and adds the losses
-// of its rows in double, in order; then one warp adds the sums of the blocks. Between the two
-// launches the sums are in a fixed piece of device memory, one piece per stream, since the kernel
-// table has no work area for losses; so losses on different streams do not conflict.
+// Losses, each with its gradient in place. A block adds the losses of its rows in double, in order;
+// then one warp adds the sums of the blocks, whose number depends on the shape alone. Between the
+// two launches the sums are in the stream's work area.
 #include <algorithm>
-#include <array>
-#include <mutex>
-#include <optional>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/device_functions.h"
@@ -14,158 +10,176 @@
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kPartials = 264;  // most blocks per loss: two for each multiprocessor of an H100
-constexpr int kStreams = 64;
-
-__device__ double partial_loss[kStreams * kPartials];
-
-/// Which stream owns each piece of partial_loss; a piece without an owner is free.
-struct Pieces {
-  std::mutex mutex;
-  std::array<std::optional<Stream>, kStreams> owner;
-
-  /// Returns the first piece with this owner, or -1.
-  int find(std::optional<Stream> stream) const {
-    const auto at = std::find(owner.begin(), owner.end(), stream);
-    return at == owner.end() ? -1 : static_cast<int>(at - owner.begin());
-  }
-};
-Pieces pieces;
-
-/// Returns the piece that a stream has until it is destroyed; -1 (see errors.h) if none is free.
-int piece_of(Stream stream) {
-  const std::lock_guard<std::mutex> lock(pieces.mutex);
-  int piece = pieces.find(stream);
-  if (piece >= 0) return piece;
-  piece = pieces.find(std::nullopt);
-  if (piece < 0) {
-    keep_error("cuda: losses run on more than 64 streams; at most 64 are possible");
-  } else {
-    pieces.owner[static_cast<size_t>(piece)] = stream;
-  }
-  return piece;
-}
-
-int64_t loss_blocks(int64_t rows) {
-  return rows < kPartials ? rows : kPartials;
-}
-
-__global__ void total_kernel(double* loss, int piece, int count) {
+__global__ void total_kernel(double* loss, const double* parts, int64_t count) {
   double sum = 0;
-  for (int i = lane(); i < count; i += kWarp) sum += partial_loss[piece * kPartials + i];
+  for (int64_t i = lane(); i < count; i += kWarp) sum += parts[i];
   sum = warp_sum(sum);
   if (threadIdx.x == 0) *loss = sum;
 }
 
-/// The maximum of a row and the sum of exp(x - top) over it, in every thread of the block.
-struct SoftmaxSums {
-  float top, sum;
-};
+/// Calls run(parts) with an element for the loss of each block, then adds these to `loss`.
+template <class Run>
+void in_blocks(double* loss, int64_t blocks, Stream stream, Run run) {
+  const int64_t bytes = blocks * static_cast<int64_t>(sizeof(double));
+  auto* const parts = static_cast<double*>(work_area(stream, bytes));
+  if (parts == nullptr) return;
+  run(parts);
+  launch(total_kernel, 1, kWarp, stream, loss, parts, blocks);
+}
+
+/// Threads of a block that handles a row of logits: with GPT-2's vocabulary, the shared memory of a
+/// multiprocessor has room for two rows in bfloat16, or one in float32, and 1024 threads.
 template <class T>
-__device__ SoftmaxSums softmax_sums(const T* row, int64_t cols, float (&shared)[kWarps]) {
-  constexpr int N = kSummed<T>;
-  float top = -INFINITY, sum = 0;
-  for (int64_t c = threadIdx.x * N; c < cols; c += kThreads * N) {
-    const auto x = load_columns<N>(row, c, cols, -INFINITY);
-    for (int i = 0; i < N; ++i) top = max_or_nan(top, x.at[i]);
-  }
-  top = block_max(top, shared);
-  for (int64_t c = threadIdx.x * N; c < cols; c += kThreads * N) {
-    const auto x = load_columns<N>(row, c, cols, -INFINITY);
-    for (int i = 0; i < N; ++i) sum += expf(x.at[i] - top);
-  }
-  return {top, block_sum(sum, shared)};
-}
+constexpr int kLogitThreads = 256 * sizeof(T);
+/// Most blocks: two for each multiprocessor of an H100.
+constexpr int64_t kLogitBlocks = 264;
 
-/// row[c] = f(row[c], c) for all columns, by the whole block. Packs begin at aligned addresses:
-/// here no result depends on which thread computes it.
-template <class T, class F>
-__device__ void change(T* row, int64_t cols, F f) {
-  constexpr int N = kPack<T>;
-  const int64_t to_pack = (16 - bytes_off(row)) % 16 / sizeof(T);
-  const int64_t first = to_pack < cols ? to_pack : cols;
-  const int64_t last = first + (cols - first) / N * N;  // end of the last pack
-  for (int64_t c = first + threadIdx.x * N; c < last; c += kThreads * N) {
-    const auto x = load<N>(row + c);
-    store(row + c, numbers<N>([&](int i) { return f(x.at[i], c + i); }));
-  }
-  const int64_t c = threadIdx.x < first ? threadIdx.x : last - first + threadIdx.x;
-  if (c < cols) store(row + c, Numbers<1>{{f(load<1>(row + c).at[0], c)}});
-}
-
-template <class T>
-__global__ void cross_entropy_kernel(T* logits, const int32_t* target, double scale, bool gradient,
-                                     int64_t tokens, int64_t vocab, int64_t pitch, int piece) {
-  __shared__ float shared[kWarps];
-  double loss = 0;
-  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    T* const row = logits + t * pitch;
-    const int32_t wanted = target[t];
-    // Read by all threads before the barriers in softmax_sums(), since change() overwrites it.
-    const float at_target = load<1>(row + wanted).at[0];
-    const SoftmaxSums s = softmax_sums(row, vocab, shared);
-    loss += scale * (log(static_cast<double>(s.sum)) + (static_cast<double>(s.top) - at_target));
-    if (!gradient) continue;
-    const auto factor = static_cast<float>(scale);
-    change(row, pitch, [&](float x, int64_t v) {
-      return v < vocab ? factor * (expf(x - s.top) / s.sum - (v == wanted ? 1 : 0)) : 0.0f;
-    });
-  }
-  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
-}
-
-__global__ void balance_loss_kernel(float* p, const float* load, ScoreRule rule, double scale,
-                                    int64_t tokens, int64_t experts, int piece) {
-  __shared__ float shared[kWarps];
+/// The loss of every gridDim-th row of `stride` logits, of which the first `cols` exist, and, with
+/// `gradient`, the gradient in their place, 0 after those that exist. If kHeld, a row is read once
+/// and then kept in shared memory. Positions in it count from the last multiple of 16 bytes before
+/// it; whole packs lie from `first` to `last`, and each number beside these is some thread's
+/// `single`. Only the sum must not depend on the row's address, so it goes by columns. A NaN may be
+/// lost in `top`, not in the sum.
+template <class T, bool kHeld>
+__global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
+    cross_entropy_kernel(double* parts, T* logits, const int32_t* target, double scale,
+                         bool gradient, int64_t tokens, int64_t stride, int64_t cols) {
+  constexpr int N = kPack<T>, kThreadsOf = kLogitThreads<T>, kStep = kThreadsOf * N, kAtOnce = 4;
+  MOE_DYNAMIC_SHARED(uint4, held);
+  __shared__ float shared[kThreadsOf / kWarp];
+  const auto thread = static_cast<int>(threadIdx.x), count = static_cast<int>(cols);
   const auto factor = static_cast<float>(scale);
   double loss = 0;
   for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    float* row = p + t * experts;
-    float scores = 0, weighted = 0;
-    for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
-      scores += row[e];
-      weighted += load[e] * row[e];
-    }
-    const float all = block_sum(scores, shared);
-    const float sum = rule == ScoreRule::kSoftmax ? 1 : all;
-    const float mean = block_sum(weighted, shared) / sum;
-    loss += scale * mean;
-    for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
-      const float slope = rule == ScoreRule::kSoftmax ? row[e] : row[e] * (1 - row[e]) / sum;
-      row[e] = factor * (load[e] - mean) * slope;
-    }
-  }
-  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
-}
+    T* const row = logits + t * stride;
+    const int begin = static_cast<int>(bytes_off(row) / sizeof(T)), end = begin + count;
+    const int aligned = (begin + N - 1) / N * N, first = aligned < end ? aligned : end;
+    const int last = first + (end - first) / N * N, before = first - begin;
+    const int single = thread < before ? begin + thread : last + thread - before;
+    T* const packs = row - begin;
+    T* const from = kHeld ? reinterpret_cast<T*>(held) : packs;
+    // Read before the barriers, after which other threads write the gradient.
+    const float at_target = thread == 0 ? load<1>(row + target[t]).at[0] : 0;
 
-__global__ void z_loss_kernel(float* logits, double scale, int64_t tokens, int64_t experts,
-                              int piece) {
-  __shared__ float shared[kWarps];
-  double loss = 0;
-  for (int64_t t = blockIdx.x; t < tokens; t += gridDim.x) {
-    float* row = logits + t * experts;
-    const SoftmaxSums s = softmax_sums(row, experts, shared);
-    const double z = s.top + log(static_cast<double>(s.sum));
-    loss += scale * z * z;
-    const auto factor = static_cast<float>(2 * scale * z);
-    for (int64_t e = threadIdx.x; e < experts; e += kThreads)
-      row[e] = factor * expf(row[e] - s.top) / s.sum;
-  }
-  if (threadIdx.x == 0) partial_loss[piece * kPartials + blockIdx.x] = loss;
-}
+    float top = -INFINITY;
+    if (single < end) {
+      if constexpr (kHeld) from[single] = packs[single];
+      top = load<1>(packs + single).at[0];
+    }
+    for (int at = first + thread * N; at < last; at += kAtOnce * kStep) {
+      uint4 bits[kAtOnce];
+      for (int k = 0; k < kAtOnce; ++k)
+        if (at + k * kStep < last)
+          bits[k] = *reinterpret_cast<const uint4*>(packs + at + k * kStep);
+      for (int k = 0; k < kAtOnce; ++k) {
+        if (at + k * kStep >= last) break;
+        if constexpr (kHeld) *reinterpret_cast<uint4*>(from + at + k * kStep) = bits[k];
+        const auto x = load<N>(reinterpret_cast<const T*>(&bits[k]));
+        for (int i = 0; i < N; ++i) top = fmaxf(top, x.at[i]);
+      }
+    }
+    top = block_max(top, shared);
+    const auto power = [&](float x) { return fast_exp2((x - top) * 1.44269504f); };
 
-void total(double* loss, int piece, int64_t rows, Stream stream) {
-  launch(total_kernel, 1, kWarp, stream, loss, piece, static_cast<int>(loss_blocks(rows)));
+    float sum = 0;
+    for (int64_t c = thread * N; c < cols; c += kStep) {
+      const auto x = load_columns<N>(from + begin, c, cols, -INFINITY);
+      for (int i = 0; i < N; ++i) sum += power(x.at[i]);
+    }
+    sum = block_sum(sum, shared);
+    if (thread == 0)
+      loss += scale * (log(static_cast<double>(sum)) + (static_cast<double>(top) - at_target));
+    if (gradient) {
+      const float slope = factor / sum;
+      if (single < end)
+        store(packs + single, Numbers<1>{{power(load<1>(from + single).at[0]) * slope}});
+      for (int at = first + thread * N; at < last; at += kStep) {
+        const auto x = load<N>(from + at);
+        const auto grad = numbers<N>([&](int i) { return power(x.at[i]) * slope; });
+        uint4 bits;
+        store(reinterpret_cast<T*>(&bits), grad);
+        __stcs(reinterpret_cast<uint4*>(packs + at), bits);
+      }
+      for (int64_t c = count + thread; c < stride; c += kThreadsOf) store(row + c, Numbers<1>{});
+      __syncthreads();
+      if (thread == 0) store(row + target[t], Numbers<1>{{power(at_target) * slope - factor}});
+    }
+    __syncthreads();  // until here, threads read what is held
+  }
+  if (thread == 0) parts[blockIdx.x] = loss;
 }
 
 template <class T>
 void cross_entropy(double* loss, T* logits, const int32_t* target, double scale, bool gradient,
                    int64_t tokens, int64_t vocab, int64_t pitch, Stream stream) {
-  const int piece = piece_of(stream);
-  if (piece < 0) return;
-  launch(cross_entropy_kernel<T>, loss_blocks(tokens), kThreads, stream, logits, target, scale,
-         gradient, tokens, vocab, pitch, piece);
-  total(loss, piece, tokens, stream);
+  const int64_t blocks = std::min(tokens, kLogitBlocks);
+  const int64_t bytes = blocks_of(vocab + kPack<T> - 1, kPack<T>) * 16;
+  const bool held = cudaFuncSetAttribute(cross_entropy_kernel<T, true>,
+                                         cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(bytes)) == cudaSuccess;
+  if (!held) cudaGetLastError();  // the device has less shared memory
+  in_blocks(loss, blocks, stream, [&](double* parts) {
+    launch_with_shared(held ? bytes : 0,
+                       held ? cross_entropy_kernel<T, true> : cross_entropy_kernel<T, false>,
+                       blocks, kLogitThreads<T>, stream, parts, logits, target, scale, gradient,
+                       tokens, pitch, vocab);
+  });
+}
+
+/// Each warp takes every so many rows of the routers' losses; a block adds the losses of its warps.
+/// Most blocks: four for each multiprocessor of an H100.
+int64_t router_blocks(int64_t tokens) {
+  return std::min(blocks_of(tokens, kWarps), int64_t{528});
+}
+__device__ int64_t router_warps() {
+  return static_cast<int64_t>(gridDim.x) * kWarps;
+}
+/// Stores the sum of the losses of a block's warps, which all lanes have.
+__device__ void keep_loss(double* parts, double loss) {
+  __shared__ double shared[kWarps];
+  const double sum = block_sum(lane() == 0 ? loss : 0, shared);
+  if (threadIdx.x == 0) parts[blockIdx.x] = sum;
+}
+
+__global__ void balance_loss_kernel(double* parts, float* p, const float* load, ScoreRule rule,
+                                    double scale, int64_t tokens, int64_t experts) {
+  const auto factor = static_cast<float>(scale);
+  double loss = 0;
+  for (int64_t t = warp_number(); t < tokens; t += router_warps()) {
+    float* const row = p + t * experts;
+    float scores = 0, weighted = 0;
+    for (int64_t e = lane(); e < experts; e += kWarp) {
+      scores += row[e];
+      weighted += load[e] * row[e];
+    }
+    const float all = warp_sum(scores);
+    const float sum = rule == ScoreRule::kSoftmax ? 1 : all;
+    const float mean = warp_sum(weighted) / sum;
+    loss += scale * mean;
+    for (int64_t e = lane(); e < experts; e += kWarp) {
+      const float slope = rule == ScoreRule::kSoftmax ? row[e] : row[e] * (1 - row[e]) / sum;
+      row[e] = factor * (load[e] - mean) * slope;
+    }
+  }
+  keep_loss(parts, loss);
+}
+
+__global__ void z_loss_kernel(double* parts, float* logits, double scale, int64_t tokens,
+                              int64_t experts) {
+  double loss = 0;
+  for (int64_t t = warp_number(); t < tokens; t += router_warps()) {
+    float* const row = logits + t * experts;
+    float top = -INFINITY, sum = 0;
+    for (int64_t e = lane(); e < experts; e += kWarp) top = max_or_nan(top, row[e]);
+    top = warp_max(top);
+    for (int64_t e = lane(); e < experts; e += kWarp) sum += expf(row[e] - top);
+    sum = warp_sum(sum);
+    const double z = top + log(static_cast<double>(sum));
+    loss += scale * z * z;
+    const auto factor = static_cast<float>(2 * scale * z);
+    for (int64_t e = lane(); e < experts; e += kWarp) row[e] = factor * expf(row[e] - top) / sum;
+  }
+  keep_loss(parts, loss);
 }
 
 }  // namespace
@@ -177,28 +191,21 @@ void loss_kernels(KernelTable<T>& table) {
 template void loss_kernels(KernelTable<float>&);
 template void loss_kernels(KernelTable<Bf16>&);
 
-void forget_losses(Stream stream) {
-  const std::lock_guard<std::mutex> lock(pieces.mutex);
-  const int piece = pieces.find(stream);
-  if (piece >= 0) pieces.owner[static_cast<size_t>(piece)].reset();
-}
-
 void balance_loss(double* loss, float* p, const float* load, ScoreRule rule, double scale,
                   int64_t tokens, int64_t experts, Stream stream) {
-  const int piece = piece_of(stream);
-  if (piece < 0) return;
-  launch(balance_loss_kernel, loss_blocks(tokens), kThreads, stream, p, load, rule, scale, tokens,
-         experts, piece);
-  total(loss, piece, tokens, stream);
+  const int64_t blocks = router_blocks(tokens);
+  in_blocks(loss, blocks, stream, [&](double* parts) {
+    launch(balance_loss_kernel, blocks, kThreads, stream, parts, p, load, rule, scale, tokens,
+           experts);
+  });
 }
 
 void z_loss(double* loss, float* logits, double scale, int64_t tokens, int64_t experts,
             Stream stream) {
-  const int piece = piece_of(stream);
-  if (piece < 0) return;
-  launch(z_loss_kernel, loss_blocks(tokens), kThreads, stream, logits, scale, tokens, experts,
-         piece);
-  total(loss, piece, tokens, stream);
+  const int64_t blocks = router_blocks(tokens);
+  in_blocks(loss, blocks, stream, [&](double* parts) {
+    launch(z_loss_kernel, blocks, kThreads, stream, parts, logits, scale, tokens, experts);
+  });
 }
 
 }  // namespace moe::kernels::cuda

@@ -4,6 +4,7 @@
 // caller names, whatever the address of the row, so the order of a row's sum does not depend on it.
 #pragma once
 
+#include <cuda_bf16.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -33,17 +34,13 @@ __device__ Numbers<N> numbers(F f) {
   return all;
 }
 
-/// Returns the bits of to_bf16(v).
-__device__ inline unsigned rounded(float v) {
-  const unsigned bits = __float_as_uint(v);
-  // Sets a bit of the mantissa, since the upper half alone could be infinity.
-  if (isnan(v)) return bits >> 16 | 0x40u;
-  // Adds half a unit, minus one bit where the upper half is even, so that a tie stays even. The
-  // carry may go into the exponent, as it should.
-  return (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16;
-}
+/// Returns the bits of to_bf16() of both; a GPU's NaN has no sign.
 __device__ inline unsigned rounded_pair(float low, float high) {
-  return rounded(low) | rounded(high) << 16;
+  const __nv_bfloat162 pair = __floats2bfloat162_rn(low, high);
+  return reinterpret_cast<const unsigned&>(pair);
+}
+__device__ inline unsigned rounded(float v) {
+  return rounded_pair(v, 0);
 }
 /// Returns the numbers in `words`, each of which contains two bfloat16.
 template <int N>

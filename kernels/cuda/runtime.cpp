@@ -129,7 +129,6 @@ Stream make_stream(bool urgent) {
 void end_stream(Stream stream) {
   if (stream == nullptr) return;
   forget_gemm(stream);
-  forget_losses(stream);
   worked(cudaStreamDestroy(stream_of(stream)), "end_stream");
 }
 

@@ -4,20 +4,14 @@
 
 using namespace moe;
 
-TEST_CASE(
-    "losses on more streams than there is room for are refused, those that ended not counted") {
-  std::vector<char> handles(65);
-  double loss = 0;
-  const auto z_loss = [&](char& handle) {
-    kernels::cuda::table().z_loss(&loss, nullptr, 1, 0, 4, &handle);
-    return kernels::cuda::take_error();
-  };
-  for (int round = 0; round < 3; ++round) {
-    std::string errors;
-    for (char& handle : handles) errors += z_loss(handle);
-    CHECK(errors.find("cuda: losses run on more than 64 streams") == 0);
-    for (char& handle : handles) kernels::cuda::forget_losses(&handle);
-  }
-  CHECK(z_loss(handles[64]) == "");
-  kernels::cuda::forget_losses(&handles[64]);
+TEST_CASE("a stream's work area grows, stays where it was for what was queued, and ends with it") {
+  char handle = 0;
+  const size_t alive = emulation::things_alive();
+  void* const small = kernels::cuda::work_area(&handle, 0);
+  CHECK(kernels::cuda::work_area(&handle, 1) == small);
+  void* const large = kernels::cuda::work_area(&handle, 5000);
+  CHECK((large != small && emulation::is_allocated(large, 5000)));
+  CHECK((kernels::cuda::work_area(&handle, 4) == large && emulation::is_allocated(small, 1)));
+  kernels::cuda::forget_gemm(&handle);
+  CHECK(emulation::things_alive() == alive);
 }

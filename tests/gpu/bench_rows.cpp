@@ -8,6 +8,7 @@
 namespace moe::test {
 namespace {
 
+using kernels::Bf16;
 using Ints = std::vector<int32_t>;
 using Floats = DeviceArray<float>;
 
@@ -92,46 +93,83 @@ void expert_rows(Bench& bench, int64_t k) {
   });
 }
 
-template <class T>
-void layernorm(Bench& bench) {
-  const std::string forward = std::string("layernorm forward") + mark<T>;
-  const std::string backward = std::string("layernorm backward") + mark<T>;
-  if (!bench.wants(forward) && !bench.wants(backward)) return;
+/// LayerNorm if kCentered, otherwise RMSNorm.
+template <class T, bool kCentered>
+void norm(Bench& bench, int64_t rows, int64_t cols) {
+  const std::string shape = std::to_string(rows) + "x" + std::to_string(cols);
   struct Set {
     DeviceArray<T> x, dy, y;
   };
-  const int64_t n = kTokens * kHidden;
-  const auto sets = each_set(2, [&] {
-    return Set{bench.random<T>(n), bench.random<T>(n), bench.random<T>(n)};
-  });
-  const Floats gamma = bench.random(kHidden), beta = bench.random(kHidden);
-  const Floats dgamma = bench.random(kHidden), dbeta = bench.random(kHidden);
-  const Floats mean = bench.random(kTokens), rstd = bench.random(kTokens);
-  const std::string what = std::string("16384 rows of 1024 ") + numbers<T>;
+  const int64_t n = rows * cols;
+  const double array = sizeof(T) * static_cast<double>(n);
+  std::vector<Set> sets;
+  const Floats gamma = bench.random(cols), beta = bench.random(cols), dgamma = bench.random(cols),
+               dbeta = bench.random(cols), mean = bench.random(rows), rstd = bench.random(rows);
   const auto& k = bench.kernels_of<T>();
-  bench.row(forward, what, bench.time([&](int64_t i) {
-    const Set& s = turn(sets, i);
-    k.layernorm(s.y.data(), mean.data(), rstd.data(), s.x.data(), gamma.data(), beta.data(),
-                kTokens, kHidden, bench.stream());
-  }),
-            {.bytes = 2.0 * sizeof(T) * static_cast<double>(n)},
-            Target{3.4, "TB/s", false, "on an H200"});
-  bench.row(backward, what + "; gradients of x, gamma and beta", bench.time([&](int64_t i) {
-    const Set& s = turn(sets, i);
-    k.layernorm_dx(s.y.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(), gamma.data(),
-                   nullptr, kTokens, kHidden, bench.stream());
-    k.layernorm_dw(dgamma.data(), dbeta.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(),
-                   nullptr, nullptr, kTokens, kHidden, bench.stream());
-  }),
-            {.bytes = 3.0 * sizeof(T) * static_cast<double>(n)},
-            Target{2.8, "TB/s", false, "on an H200"});
+  const auto show = [&](const char* what, double arrays, const auto& call) {
+    const std::string name =
+        std::string(kCentered ? "layernorm " : "rmsnorm ") + what + " " + shape + mark<T>;
+    if (!bench.wants(name)) return;
+    while (static_cast<int64_t>(sets.size()) < Bench::sets(3 * array))
+      sets.push_back(Set{bench.random<T>(n), bench.random<T>(n), bench.random<T>(n)});
+    bench.row(name, shape + " " + numbers<T>, bench.time([&](int64_t i) { call(turn(sets, i)); }),
+              {.bytes = arrays * array}, Target{3.4, "TB/s", false, "on an H200"});
+  };
+  const auto dx = [&](const Set& s) {
+    if constexpr (kCentered) {
+      k.layernorm_dx(s.y.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(), gamma.data(),
+                     nullptr, rows, cols, bench.stream());
+    } else {
+      k.rmsnorm_dx(s.y.data(), s.dy.data(), s.x.data(), rstd.data(), gamma.data(), nullptr, rows,
+                   cols, bench.stream());
+    }
+  };
+  const auto dw = [&](const Set& s) {
+    if constexpr (kCentered) {
+      k.layernorm_dw(dgamma.data(), dbeta.data(), s.dy.data(), s.x.data(), mean.data(), rstd.data(),
+                     nullptr, nullptr, rows, cols, bench.stream());
+    } else {
+      k.rmsnorm_dw(dgamma.data(), s.dy.data(), s.x.data(), rstd.data(), nullptr, rows, cols,
+                   bench.stream());
+    }
+  };
+  show("forward", 2, [&](const Set& s) {
+    if constexpr (kCentered) {
+      k.layernorm(s.y.data(), mean.data(), rstd.data(), s.x.data(), gamma.data(), beta.data(), rows,
+                  cols, bench.stream());
+    } else {
+      k.rmsnorm(s.y.data(), rstd.data(), s.x.data(), gamma.data(), 1e-6f, rows, cols,
+                bench.stream());
+    }
+  });
+  show("dx", 3, dx);
+  show("dw", 2, dw);
+  show("backward", 3, [&](const Set& s) {
+    dx(s);
+    dw(s);
+  });
 }
 
 template <class T>
-void cross_entropy(Bench& bench) {
-  const std::string name = std::string("cross entropy") + mark<T>;
+void bias_grad(Bench& bench) {
+  const std::string name = std::string("bias_grad") + mark<T>;
   if (!bench.wants(name)) return;
-  const int64_t tokens = 4096, vocab = 50257, n = tokens * vocab;
+  const int64_t cols = 3 * kHidden, n = kTokens * cols;
+  const auto sets = each_set(3, [&] { return bench.random<T>(n); });
+  const Floats db = bench.random(cols);
+  bench.row(name, "16384x3072", bench.time([&](int64_t i) {
+    bench.kernels_of<T>().bias_grad(db.data(), turn(sets, i).data(), nullptr, kTokens, cols,
+                                    bench.stream());
+  }),
+            {.bytes = sizeof(T) * static_cast<double>(n)},
+            Target{3.4, "TB/s", false, "on an H200"});
+}
+
+template <class T>
+void cross_entropy(Bench& bench, int64_t vocab) {
+  const std::string name = "cross entropy " + std::to_string(vocab) + mark<T>;
+  if (!bench.wants(name)) return;
+  const int64_t tokens = 4096, n = tokens * vocab;
   Ints ids(tokens);
   for (int64_t t = 0; t < tokens; ++t)
     ids[static_cast<size_t>(t)] = static_cast<int32_t>(t * 7919 % vocab);
@@ -142,7 +180,7 @@ void cross_entropy(Bench& bench) {
   const auto restore = [&] {
     bench.gpu().copy(logits.data(), first.data(), logits.bytes(), bench.stream());
   };
-  bench.row(name, std::string("4096 tokens, vocabulary 50257, gradient in place, ") + numbers<T>,
+  bench.row(name, std::string("4096 tokens, gradient in place, ") + numbers<T>,
             bench.time(
                 [&](int64_t) {
                   bench.kernels_of<T>().cross_entropy(loss.data(), logits.data(), target.data(),
@@ -157,15 +195,23 @@ void cross_entropy(Bench& bench) {
 template <class T>
 void rows_of(Bench& bench) {
   for (const int64_t k : {1, 2}) expert_rows<T>(bench, k);
-  layernorm<T>(bench);
-  cross_entropy<T>(bench);
+  norm<T, true>(bench, kTokens, kHidden);
+  norm<T, false>(bench, kTokens, kHidden);
+  cross_entropy<T>(bench, 50257);
 }
 
 }  // namespace
 
 void bench_rows(Bench& bench) {
   rows_of<float>(bench);
-  rows_of<kernels::Bf16>(bench);
+  rows_of<Bf16>(bench);
+  for (const auto [rows, cols] : {std::pair<int64_t, int64_t>{12288, 768}, {8192, 4096}}) {
+    norm<Bf16, true>(bench, rows, cols);
+    norm<Bf16, false>(bench, rows, cols);
+  }
+  norm<Bf16, false>(bench, 262144, 128);
+  bias_grad<Bf16>(bench);
+  cross_entropy<Bf16>(bench, 50304);
 }
 
 }  // namespace moe::test

@@ -107,6 +107,11 @@ void* bytes_of(Workspace& workspace, int64_t bytes) {
   return workspace.blocks.back();
 }
 
+void* work_area(Stream stream, int64_t bytes) {
+  StreamResources* const resources = resources_of(stream);
+  return resources ? bytes_of(resources->workspace, std::max(bytes, int64_t{1})) : nullptr;
+}
+
 bool have_sides(StreamResources& resources, Stream stream) {
   if (resources.fork == nullptr &&
       !worked(cudaEventCreateWithFlags(&resources.fork, cudaEventDisableTiming),

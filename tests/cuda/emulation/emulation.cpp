@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstddef>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -162,7 +163,7 @@ void set_order(uint64_t seed) {
   order_seed = seed;
 }
 
-void run(dim3 grid, dim3 threads, const std::function<void()>& body) {
+void run(dim3 grid, dim3 threads, const std::function<void()>& body, size_t dynamic_bytes) {
   if (threads.x == 0 || threads.x > kMaxThreads || threads.x % kLanes != 0 || grid.x == 0)
     throw std::runtime_error("a launch wants whole warps, up to 1024 threads, and a block");
   static std::mutex mutex;  // ranks may be threads
@@ -170,10 +171,13 @@ void run(dim3 grid, dim3 threads, const std::function<void()>& body) {
   gridDim = grid;
   blockDim = threads;
   block.error.clear();
+  std::vector<std::max_align_t> dynamic(dynamic_bytes / sizeof(std::max_align_t) + 1);
+  dynamic_shared = reinterpret_cast<char*>(dynamic.data());
   const uint64_t stream = ++launches << 32;
   for (const unsigned b : order(grid.x, stream)) {
     blockIdx = dim3(b, 0, 0);
     start(threads.x, body);
+    std::memset(dynamic_shared, 0xff, dynamic_bytes);
     run_block(order(threads.x, stream + b + 1));
   }
 }

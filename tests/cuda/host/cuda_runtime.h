@@ -23,6 +23,7 @@
 #define __launch_bounds__(...)
 // A section of its own, so that the emulation finds it all; kernels have internal linkage.
 #define __shared__ static __attribute__((section("moe_shared_memory")))
+#define MOE_DYNAMIC_SHARED(T, name) T* const name = reinterpret_cast<T*>(emulation::dynamic_shared)
 
 struct dim3 {
   dim3(unsigned x_ = 1, unsigned y_ = 1, unsigned z_ = 1) : x(x_), y(y_), z(z_) {}
@@ -48,6 +49,15 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
   return {x, y, z, w};
 }
 
+inline void __stcs(uint4* at, uint4 v) {
+  *at = v;
+}
+inline float rsqrtf(float v) {
+  return 1 / std::sqrt(v);
+}
+inline float fast_exp2(float v) {
+  return std::exp2(v);
+}
 inline double cospi(double x) {
   return std::cos(3.14159265358979323846 * std::remainder(x, 2.0));
 }
@@ -67,7 +77,8 @@ namespace emulation {
 void set_order(uint64_t seed);
 /// Runs body once per thread. Throws std::runtime_error naming the place where threads wait for
 /// ones that come to another place or to none.
-void run(dim3 grid, dim3 block, const std::function<void()>& body);
+void run(dim3 grid, dim3 block, const std::function<void()>& body, size_t dynamic_bytes = 0);
+inline char* dynamic_shared = nullptr;
 /// So far.
 uint64_t num_launches();
 void meet_block(const char* file, int line);
@@ -107,6 +118,7 @@ inline dim3 threadIdx, blockIdx, blockDim, gridDim;
 enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize };
 template <class... P>
 cudaError_t cudaFuncSetAttribute(void (*kernel)(P...), cudaFuncAttribute, int bytes) {
+  if (bytes > 227 << 10) return emulation::fail(cudaErrorInvalidValue);
   emulation::allow_shared(reinterpret_cast<const void*>(kernel), static_cast<size_t>(bytes));
   return cudaSuccess;
 }
@@ -116,7 +128,8 @@ cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(
   if (config->dynamicSmemBytes > emulation::allowed_shared(reinterpret_cast<const void*>(kernel)))
     return emulation::fail(cudaErrorInvalidValue);
   emulation::give(config->stream, [=, c = *config] {
-    emulation::run(c.gridDim, c.blockDim, [&] { kernel(args...); });
+    const auto body = [&] { kernel(args...); };
+    emulation::run(c.gridDim, c.blockDim, body, c.dynamicSmemBytes);
   });
   return cudaSuccess;
 }
