@@ -100,18 +100,19 @@ __device__ inline int64_t warp_number() {
   return static_cast<int64_t>(blockIdx.x) * kWarps + warp();
 }
 
-/// Returns the sum over the lanes of a warp, in every lane. All 32 lanes must call it.
+/// Returns the sum over each group of `lanes` adjacent lanes of a warp, in every lane. All 32 lanes
+/// must call it.
 template <class T>
-__device__ inline T warp_sum(T v) {
-  for (int step = kWarp / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
+__device__ inline T warp_sum(T v, int lanes = kWarp) {
+  for (int step = lanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
   return v;
 }
 /// Returns the larger of a and b, or NaN if one is NaN: a row's maximum must show its NaN.
 __device__ inline float max_or_nan(float a, float b) {
   return a > b || isnan(a) ? a : b;
 }
-__device__ inline float warp_max(float v) {
-  for (int step = kWarp / 2; step > 0; step /= 2)
+__device__ inline float warp_max(float v, int lanes = kWarp) {
+  for (int step = lanes / 2; step > 0; step /= 2)
     v = max_or_nan(v, __shfl_xor_sync(kAllLanes, v, step));
   return v;
 }

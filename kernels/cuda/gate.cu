@@ -1,96 +1,196 @@
-// The computations of a gate: no warp has two tokens, so a row's bits do not depend on other rows.
-#include "kernels/cuda/device.h"
+// The computations of a gate. A row's bits depend neither on other rows nor on how many there are.
 #include "kernels/cuda/functions.h"
+#include "kernels/cuda/score_rows.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int kLogits = 8;  // experts per warp: their dot products share one read of x
+// A block computes the logits of kTile tokens for kColumns * E experts from tiles of kDepth columns
+// of x and w in shared memory. It has kGroups groups of kColumns * kColumns threads. A group adds
+// the products of its own columns of each tile, for kColumns tokens times E experts a thread; then
+// the sums of the groups are added in their order.
+constexpr int kTile = 64, kDepth = 32, kColumns = 8, kGroups = 4, kShare = kDepth / kGroups;
+static_assert(kGroups * kColumns * kColumns == kThreads && kColumns * kColumns == kTile);
 
-template <class T>
-__global__ void gate_logits_kernel(float* logits, const T* x, const float* w, const float* bias,
-                                   int64_t tokens, int64_t experts, int64_t hidden) {
-  constexpr int N = kSummed<T>;
-  const int64_t groups = (experts + kLogits - 1) / kLogits;
-  const int64_t t = warp_number() / groups, first = warp_number() % groups * kLogits;
-  if (t >= tokens) return;  // the whole warp returns
-  float sum[kLogits] = {};
-  for (int64_t i = lane() * N; i < hidden; i += kWarp * N) {
-    const auto value = load_columns<N>(x + t * hidden, i, hidden, 0);
-    for (int e = 0; e < kLogits; ++e) {
-      if (first + e >= experts) continue;
-      const auto weight = load_columns<N>(w + (first + e) * hidden, i, hidden, 0);
-      for (int j = 0; j < N; ++j) sum[e] += value.at[j] * weight.at[j];
+/// Packs of a tile, kRows rows of kDepth columns, that a thread reads ahead into registers and then
+/// puts into shared memory, where a column is contiguous. Pack i has columns of row i % kRows.
+template <class T, int kRows>
+struct Tile {
+  static constexpr int N = kPack<T>, kPacks = kDepth * kRows / N;
+  uint4 bits[(kPacks + kThreads - 1) / kThreads];
+
+  __device__ void read(const T* x, int64_t row, int64_t rows, int64_t c, int64_t cols,
+                       bool aligned) {
+    int i = static_cast<int>(threadIdx.x);
+    for (uint4& pack : bits) {
+      pack = make_uint4(0, 0, 0, 0);
+      const int64_t r = row + i % kRows, from = c + i / kRows * N;
+      const T* const at = x + r * cols + from;
+      i += kThreads;
+      if (r >= rows || from >= cols) continue;
+      if (aligned) {
+        pack = *reinterpret_cast<const uint4*>(at);
+        continue;
+      }
+      unsigned words[4] = {};
+      for (int j = 0; j < N; ++j) {
+        const unsigned word = from + j < cols ? __float_as_uint(load<1>(at + j).at[0]) : 0;
+        words[j * 4 / N] |= N == 4 || j % 2 == 1 ? word : word >> 16;
+      }
+      pack = make_uint4(words[0], words[1], words[2], words[3]);
     }
   }
-  for (int e = 0; e < kLogits; ++e) {
-    const float logit = warp_sum(sum[e]);
-    if (lane() == 0 && first + e < experts)
-      logits[t * experts + first + e] = bias ? logit + bias[first + e] : logit;
+  __device__ void put(float (*to)[kRows]) const {
+    int i = static_cast<int>(threadIdx.x);
+    for (const uint4& pack : bits) {
+      const unsigned words[] = {pack.x, pack.y, pack.z, pack.w};
+      for (int j = 0; j < N && i < kPacks; ++j) {
+        const unsigned word = words[j * 4 / N];
+        to[i / kRows * N + j][i % kRows] = __uint_as_float(N == 4       ? word
+                                                           : j % 2 == 0 ? word << 16
+                                                                        : word & 0xffff0000u);
+      }
+      i += kThreads;
+    }
+  }
+};
+
+/// The i-th of a thread's N rows or experts, of which all threads have kColumns * N: vectors of 4,
+/// where N is at least 4, that lie side by side in shared memory.
+template <int N>
+__device__ int nth(int thread, int i) {
+  constexpr int kVector = N < 4 ? N : 4;
+  return i / kVector * kVector * kColumns + thread * kVector + i % kVector;
+}
+template <int N>
+__device__ Numbers<N> load_own(const float* from, int thread) {
+  constexpr int kVector = N < 4 ? 1 : 4;
+  Numbers<N> all;
+  for (int i = 0; i < N; i += kVector) {
+    const auto some = load<kVector>(from + nth<N>(thread, i));
+    for (int j = 0; j < kVector; ++j) all.at[i + j] = some.at[j];
+  }
+  return all;
+}
+
+template <class T, int E>
+__global__ void __launch_bounds__(kThreads, 2)
+    gate_logits_kernel(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
+                       int64_t experts, int64_t hidden, bool aligned) {
+  constexpr int kExperts = kColumns * E;
+  __shared__ struct alignas(16) { float x[2][kDepth][kTile], w[2][kDepth][kExperts]; } tile;
+  const int64_t groups = (experts + kExperts - 1) / kExperts;
+  const int64_t first_token = blockIdx.x / groups * kTile;
+  const int64_t first_expert = blockIdx.x % groups * kExperts;
+  const int thread = static_cast<int>(threadIdx.x), group = thread / kTile;
+  const int down = thread / kColumns % kColumns, across = thread % kColumns;
+  Tile<T, kTile> next_x;
+  Tile<float, kExperts> next_w;
+  const auto read_ahead = [&](int64_t c) {
+    next_x.read(x, first_token, tokens, c, hidden, aligned);
+    next_w.read(w, first_expert, experts, c, hidden, aligned);
+  };
+  float sum[kColumns][E] = {};
+  read_ahead(0);
+  for (int64_t c = 0, half = 0; c < hidden; c += kDepth, half ^= 1) {
+    next_x.put(tile.x[half]);
+    next_w.put(tile.w[half]);
+    __syncthreads();
+    if (c + kDepth < hidden) read_ahead(c + kDepth);
+    for (int i = group * kShare; i < (group + 1) * kShare; ++i) {
+      const auto a = load_own<kColumns>(tile.x[half][i], down);
+      const auto b = load_own<E>(tile.w[half][i], across);
+      for (int t = 0; t < kColumns; ++t)
+        for (int e = 0; e < E; ++e) sum[t][e] += a.at[t] * b.at[e];
+    }
+  }
+  auto* const all = reinterpret_cast<float(*)[kExperts]>(&tile);
+  for (int g = 0; g < kGroups; ++g) {
+    __syncthreads();
+    for (int t = 0; t < kColumns && group == g; ++t)
+      for (int e = 0; e < E; ++e) {
+        float& to = all[nth<kColumns>(down, t)][nth<E>(across, e)];
+        to = g == 0 ? sum[t][e] : to + sum[t][e];
+      }
+  }
+  __syncthreads();
+  for (int i = thread; i < kTile * kExperts; i += kThreads) {
+    const int64_t token = first_token + i / kExperts, expert = first_expert + i % kExperts;
+    const float logit = all[i / kExperts][i % kExperts];
+    if (token < tokens && expert < experts)
+      logits[token * experts + expert] = bias ? logit + bias[expert] : logit;
   }
 }
 
+/// The lanes of a row, to = p; numbers that do not fit into registers stay in p.
+template <class R>
 __global__ void gate_scores_kernel(float* p, const float* logits, ScoreRule rule, int64_t tokens,
                                    int64_t experts) {
-  const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp returns
-  const float* from = logits + t * experts;
-  float* to = p + t * experts;
-  if (rule == ScoreRule::kSigmoid) {
-    for (int64_t e = lane(); e < experts; e += kWarp) to[e] = 1 / (1 + expf(-from[e]));
-    return;
-  }
+  const int64_t t = warp_number() * R::kRows + lane() / R::kLanes;
+  const int64_t cols = t < tokens ? experts : 0;  // all lanes take part in sums
+  const float* const from = logits + t * experts;
+  float* const to = p + t * experts;
+  float held[R::kEach > 0 ? R::kEach : 1];
+  const auto number = [&](int64_t e, int i) -> float& { return R::kEach > 0 ? held[i] : to[e]; };
   float top = -INFINITY, sum = 0;
-  for (int64_t e = lane(); e < experts; e += kWarp) top = max_or_nan(top, from[e]);
-  top = warp_max(top);
-  for (int64_t e = lane(); e < experts; e += kWarp) sum += expf(from[e] - top);
-  sum = warp_sum(sum);
-  for (int64_t e = lane(); e < experts; e += kWarp) to[e] = expf(from[e] - top) / sum;
+  R::columns(cols, [&](int64_t e, int i) {
+    number(e, i) = from[e];
+    top = max_or_nan(top, from[e]);
+  });
+  if (rule == ScoreRule::kSigmoid)
+    return R::columns(cols, [&](int64_t e, int i) { to[e] = 1 / (1 + expf(-number(e, i))); });
+  top = warp_max(top, R::kLanes);
+  R::columns(cols, [&](int64_t e, int i) { sum += number(e, i) = expf(number(e, i) - top); });
+  sum = warp_sum(sum, R::kLanes);
+  R::columns(cols, [&](int64_t e, int i) { to[e] = number(e, i) / sum; });
 }
 
-/// Returns the gradient of the score of expert e: the sum over the choices of e, in their order.
-__device__ float score_grad(int64_t e, const float* dweight, const int32_t* expert, int64_t k,
-                            WeightRule rule, float chosen, float dot) {
-  float sum = 0;
-  for (int64_t j = 0; j < k; ++j)
-    if (expert[j] == e) sum += rule == WeightRule::kProb ? dweight[j] : (dweight[j] - dot) / chosen;
-  return sum;
-}
-
+template <class R>
 __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const float* p,
                                     const int32_t* expert, WeightRule weight, ScoreRule score,
                                     int64_t tokens, int64_t experts, int64_t k) {
-  const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp returns
-  const float* row = p + t * experts;
-  const float* grad = dweight + t * k;
-  const int32_t* choice = expert + t * k;
-  if (weight == WeightRule::kOne) {
-    for (int64_t e = lane(); e < experts; e += kWarp) dlogits[t * experts + e] = 0;
-    return;
-  }
+  const int64_t t = warp_number() * R::kRows + lane() / R::kLanes;
+  const int64_t cols = t < tokens ? experts : 0, choices = t < tokens ? k : 0;
+  const float* const row = p + t * experts;
+  const float* const grad = dweight + t * k;
+  const int32_t* const choice = expert + t * k;
+  float* const to = dlogits + t * experts;
+  float held[R::kEach > 0 ? R::kEach : 1];
+  // The gradient of a score: the sum over its choices, in their order.
+  const auto dp = [&](int64_t e, int i) -> float& { return R::kEach > 0 ? held[i] : to[e]; };
+  R::columns(cols, [&](int64_t e, int i) { dp(e, i) = 0; });
   float chosen = 0, dot = 0;  // chosen: divisor of kRenorm; dot: sum of dweight * weight
-  for (int64_t j = 0; j < k; ++j)
+  for (int64_t j = 0; j < choices && weight == WeightRule::kRenorm; ++j)
     if (choice[j] >= 0) chosen += row[choice[j]];
-  for (int64_t j = 0; j < k; ++j)
+  for (int64_t j = 0; j < choices && weight == WeightRule::kRenorm; ++j)
     if (choice[j] >= 0) dot += grad[j] * row[choice[j]] / chosen;
-  float mean = 0;  // sum of dp * p over experts; dp is 0 except for chosen experts
-  for (int64_t e = lane(); e < experts && score == ScoreRule::kSoftmax; e += kWarp)
-    mean += score_grad(e, grad, choice, k, weight, chosen, dot) * row[e];
-  mean = warp_sum(mean);
-  for (int64_t e = lane(); e < experts; e += kWarp) {
-    const float dp = score_grad(e, grad, choice, k, weight, chosen, dot);
-    dlogits[t * experts + e] =
-        score == ScoreRule::kSoftmax ? row[e] * (dp - mean) : dp * row[e] * (1 - row[e]);
+  for (int64_t j = 0; j < choices && weight != WeightRule::kOne; ++j) {
+    const float one = weight == WeightRule::kProb ? grad[j] : (grad[j] - dot) / chosen;
+    R::columns(cols, [&](int64_t e, int i) {
+      if (e == choice[j]) dp(e, i) += one;
+    });
   }
+  float mean = 0;  // sum of dp * p over experts
+  R::columns(cols, [&](int64_t e, int i) { mean += dp(e, i) * row[e]; });
+  mean = warp_sum(mean, R::kLanes);
+  R::columns(cols, [&](int64_t e, int i) {
+    to[e] = weight == WeightRule::kOne     ? 0
+            : score == ScoreRule::kSoftmax ? row[e] * (dp(e, i) - mean)
+                                           : dp(e, i) * row[e] * (1 - row[e]);
+  });
 }
 
 template <class T>
 void gate_logits(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
                  int64_t experts, int64_t hidden, Stream stream) {
-  const int64_t warps = tokens * blocks_of(experts, kLogits);
-  launch(gate_logits_kernel<T>, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, bias,
-         tokens, experts, hidden);
+  const bool aligned = vectorable<kPack<T>>(hidden, x) && vectorable(hidden, w);
+  const auto run = [&]<int E>(std::integral_constant<int, E>) {
+    launch(gate_logits_kernel<T, E>, blocks_of(tokens, kTile) * blocks_of(experts, kColumns * E),
+           kThreads, stream, logits, x, w, bias, tokens, experts, hidden, aligned);
+  };
+  if (experts <= 2 * kColumns) return run(std::integral_constant<int, 2>());
+  if (experts <= 4 * kColumns) return run(std::integral_constant<int, 4>());
+  run(std::integral_constant<int, 8>());
 }
 
 }  // namespace
@@ -104,15 +204,19 @@ template void gate_kernels(KernelTable<Bf16>&);
 
 void gate_scores(float* p, const float* logits, ScoreRule rule, int64_t tokens, int64_t experts,
                  Stream stream) {
-  launch(gate_scores_kernel, blocks_of(tokens, kWarps), kThreads, stream, p, logits, rule, tokens,
-         experts);
+  in_rows(experts, [&]<class R>(R) {
+    launch(gate_scores_kernel<R>, blocks_of(tokens, kWarps * R::kRows), kThreads, stream, p, logits,
+           rule, tokens, experts);
+  });
 }
 
 void gate_dlogits(float* dlogits, const float* dweight, const float* p, const int32_t* expert,
                   WeightRule weight, ScoreRule score, int64_t tokens, int64_t experts, int64_t k,
                   Stream stream) {
-  launch(gate_dlogits_kernel, blocks_of(tokens, kWarps), kThreads, stream, dlogits, dweight, p,
-         expert, weight, score, tokens, experts, k);
+  in_rows(experts, [&]<class R>(R) {
+    launch(gate_dlogits_kernel<R>, blocks_of(tokens, kWarps * R::kRows), kThreads, stream, dlogits,
+           dweight, p, expert, weight, score, tokens, experts, k);
+  });
 }
 
 }  // namespace moe::kernels::cuda

@@ -22,40 +22,74 @@ __device__ AdamwFactors factors_of(const AdamwRates& a, int64_t t) {
           static_cast<float>(1 / sqrt(1 - pow(a.beta2, power)))};
 }
 
+template <int N>
 __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float momentum,
                            int64_t n) {
-  for (int64_t i = thread_number(); i < n; i += num_threads()) {
-    const float velocity = momentum * v[i] + g[i];
-    v[i] = velocity;
-    w[i] -= lr * velocity;
+  for (int64_t i = thread_number() * N; i < n; i += num_threads() * N) {
+    auto weight = load<N>(w + i), velocity = load<N>(v + i);
+    const auto grad = load<N>(g + i);
+    for (int j = 0; j < N; ++j) {
+      velocity.at[j] = momentum * velocity.at[j] + grad.at[j];
+      weight.at[j] -= lr * velocity.at[j];
+    }
+    store(v + i, velocity);
+    store(w + i, weight);
   }
 }
 
-/// Powers in double are slow, so one thread per block computes the factors.
+/// Powers in double are slow, so one thread per block computes the factors, while the others' first
+/// numbers arrive.
+template <int N>
 __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, AdamwRates rates,
                              const int64_t* step, int64_t n) {
   __shared__ AdamwFactors shared;
   if (threadIdx.x == 0) shared = factors_of(rates, *step + 1);
-  __syncthreads();
-  const AdamwFactors f = shared;
-  for (int64_t i = thread_number(); i < n; i += num_threads()) {
-    const float mean = f.beta1 * m[i] + f.rest1 * g[i];
-    const float square = f.beta2 * v[i] + f.rest2 * g[i] * g[i];
-    m[i] = mean;
-    v[i] = square;
-    w[i] = f.keep * w[i] - f.rate * mean / (f.root * sqrtf(square) + f.eps);
+  bool first = true;
+  AdamwFactors f;
+  for (int64_t i = thread_number() * N; i < n || first; i += num_threads() * N) {
+    Numbers<N> weight{}, mean{}, square{}, grad{};
+    if (i < n) {
+      weight = load<N>(w + i);
+      mean = load<N>(m + i);
+      square = load<N>(v + i);
+      grad = load<N>(g + i);
+    }
+    if (first) {
+      __syncthreads();
+      f = shared;
+      first = false;
+    }
+    if (i >= n) break;
+    for (int j = 0; j < N; ++j) {
+      const float g_j = grad.at[j];
+      mean.at[j] = f.beta1 * mean.at[j] + f.rest1 * g_j;
+      square.at[j] = f.beta2 * square.at[j] + f.rest2 * g_j * g_j;
+      weight.at[j] =
+          f.keep * weight.at[j] - f.rate * mean.at[j] / (f.root * sqrtf(square.at[j]) + f.eps);
+    }
+    store(m + i, mean);
+    store(v + i, square);
+    store(w + i, weight);
   }
 }
 
 }  // namespace
 
 void sgd(float* w, float* v, const float* g, float lr, float momentum, int64_t n, Stream stream) {
-  launch(sgd_kernel, stride_blocks(n), kThreads, stream, w, v, g, lr, momentum, n);
+  in_packs<float>(
+      [&](auto N) {
+        launch(sgd_kernel<N>, stride_blocks(n / N), kThreads, stream, w, v, g, lr, momentum, n);
+      },
+      n, w, v, g);
 }
 
 void adamw(float* w, float* m, float* v, const float* g, const AdamwRates& rates,
            const int64_t* step, int64_t n, Stream stream) {
-  launch(adamw_kernel, stride_blocks(n), kThreads, stream, w, m, v, g, rates, step, n);
+  in_packs<float>(
+      [&](auto N) {
+        launch(adamw_kernel<N>, stride_blocks(n / N), kThreads, stream, w, m, v, g, rates, step, n);
+      },
+      n, w, m, v, g);
 }
 
 }  // namespace moe::kernels::cuda

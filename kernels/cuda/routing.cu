@@ -1,216 +1,244 @@
-// The place of a choice is the number of earlier choices of the same expert. It is computed in
-// three launches: each block counts the choices of its chunk (kChunk choices) per expert; one
-// thread per expert sums the counts of the chunks before each chunk; each block adds the places
-// inside its chunk, by matching lanes and by going through warps in order. This is done twice: in
-// GShard order to decide which get a slot, then in token order to number slots.
-#include "kernels/cuda/device.h"
+// Routing on the device: from scores to the index maps that dispatch and combine read. The maps are
+// bit for bit those of the gates top_k and switch in engine/routing, with the same drops: ties go
+// to the lower expert, slots are given in GShard order (first the first choice of every token, then
+// the second, ...), and an expert's slots are numbered in the order of its tokens.
+//
+// There are two launches, in which each block has a chunk of kChunk tokens. The first chooses
+// experts, computes weights, and counts the choices by chunk, column (a token's j-th choice is in
+// column j) and expert. In the second, each block sums the counts of the chunks before its own. Of
+// an expert's choices in one column, the first ones in the order of tokens get slots, so the counts
+// alone say how many before a chunk got one. Inside the chunk, an expert's tokens are bits of words
+// and the earlier ones are counted by popc.
 #include "kernels/cuda/device_functions.h"
-#include "kernels/cuda/routing.h"
+#include "kernels/cuda/score_rows.h"
 
 namespace moe::kernels::cuda {
 namespace {
 
-constexpr int32_t kDropped = -1;
-constexpr int kChunk = kThreads;  // choices per block
+constexpr int64_t kMaxRoutedExperts = 1024;
+constexpr int kRouters = 1024;  // threads per block, one per expert
+constexpr int kChunk = 128;     // tokens per block
+constexpr int kWords = kChunk / kWarp;
+constexpr int kMostParts = 16;  // threads that add an expert's counts
+static_assert(kMaxRoutedExperts <= kRouters);
 
-/// The order of the choices, and which choices count.
-struct Sequence {
-  const int32_t* expert;
-  // Null: all choices count; otherwise choice_slot, in which dropped choices do not count.
-  const int32_t* kept;
-  int64_t tokens, k;
+/// Returns the number of choices of the chunk that begins with token `first`.
+__device__ int choices_in(const TopKRouting& r, int64_t first) {
+  const int64_t tokens = r.tokens - first < kChunk ? r.tokens - first : kChunk;
+  return static_cast<int>(tokens * r.k);
+}
 
-  __device__ int64_t choice(int64_t i) const { return kept ? i : i % tokens * k + i / tokens; }
-  /// Returns the expert of the i-th choice, or -1 if there is none or it does not count.
-  __device__ int32_t expert_of(int64_t i) const {
-    if (i >= tokens * k) return -1;
-    const int64_t c = choice(i);
-    return kept && kept[c] == kDropped ? -1 : expert[c];
-  }
-};
+/// Bit i of word w of an expert: token w * kWarp + i of the chunk has chosen it in the column.
+using Marks = unsigned[kWords][kRouters];
 
-__global__ void top_k_kernel(int32_t* expert, const float* scores, int64_t tokens, int64_t experts,
-                             int64_t k) {
-  const int64_t t = warp_number();
-  if (t >= tokens) return;  // the whole warp returns
-  const float* row = scores + t * experts;
+__device__ void clear_marks(Marks& marks) {
+  for (unsigned e = threadIdx.x; e < kRouters; e += blockDim.x)
+    for (int w = 0; w < kWords; ++w) marks[w][e] = 0;
+}
+/// Returns the expert of column j for the token whose choice this thread marks: the last kChunk
+/// threads have one each. -1 if there is none.
+__device__ int32_t to_mark(const TopKRouting& r, int64_t first, int64_t j) {
+  const int64_t i = int64_t{threadIdx.x} - (blockDim.x - kChunk);
+  return i >= 0 && first + i < r.tokens ? r.expert[(first + i) * r.k + j] : -1;
+}
+__device__ void mark(Marks& marks, int32_t expert) {
+  const int word = warp() - static_cast<int>(blockDim.x - kChunk) / kWarp;
+  if (word < 0) return;
+  const unsigned same = __match_any_sync(kAllLanes, expert);
+  if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane()) marks[word][expert] = same;
+}
+
+/// Returns an integer that is ordered as the score; kTaken is below all.
+constexpr int32_t kTaken = -0x7fffffff - 1;
+__device__ int32_t ordered(float score) {
+  const auto bits = static_cast<int32_t>(__float_as_uint(score + 0.0f));  // -0 becomes 0
+  return bits < 0 ? bits ^ 0x7fffffff : bits;
+}
+
+/// Writes the k best experts of token t, whose row the lanes of R have.
+template <class R>
+__device__ void choose(const TopKRouting& r, int64_t t) {
+  int32_t left[R::kEach];
   int nan = 0;
-  for (int64_t e = lane(); e < experts; e += kWarp) nan |= isnan(row[e]);
-  nan = __ballot_sync(kAllLanes, nan) != 0;
-  // Score and expert of choice j - 1. Left for choice j: lower scores, and equal ones of experts
-  // with a higher index.
-  float last = INFINITY;
-  int32_t last_expert = -1;
-  for (int64_t j = 0; j < k; ++j) {
-    float best = -INFINITY;
-    int32_t at = 0x7fffffff;
-    for (int64_t e = lane(); e < experts && !nan; e += kWarp) {
-      const bool left = row[e] < last || (row[e] == last && e > last_expert);
-      if (left && (row[e] > best || at == 0x7fffffff)) {
-        best = row[e];
-        at = static_cast<int32_t>(e);
+  for (int32_t& score : left) score = kTaken;
+  R::columns(t < r.tokens ? r.experts : 0, [&](int64_t e, int i) {
+    const float score = r.scores[t * r.experts + e];
+    nan |= isnan(score);
+    left[i] = ordered(score);
+  });
+  nan = (__ballot_sync(kAllLanes, nan) >> (lane() - R::first()) &
+         kAllLanes >> (kWarp - R::kLanes)) != 0;
+  for (int64_t j = 0; j < r.k; ++j) {
+    int32_t best = kTaken, at = 0x7fffffff;
+    for (int i = 0; i < R::kEach; ++i)
+      if (left[i] > best) {
+        best = left[i];
+        at = R::first() + i * R::kLanes;
       }
-    }
-    for (int step = kWarp / 2; step > 0; step /= 2) {
-      const float other = __shfl_xor_sync(kAllLanes, best, step);
+    for (int step = R::kLanes / 2; step > 0; step /= 2) {
+      const int32_t other = __shfl_xor_sync(kAllLanes, best, step);
       const int32_t other_at = __shfl_xor_sync(kAllLanes, at, step);
       if (other > best || (other == best && other_at < at)) {
         best = other;
         at = other_at;
       }
     }
-    last = best;
-    last_expert = at;
-    if (lane() == 0) expert[t * k + j] = nan ? kNanScores : at;
+    for (int i = 0; i < R::kEach; ++i)
+      if (R::first() + i * R::kLanes == at) left[i] = kTaken;
+    if (R::first() == 0 && t < r.tokens) r.expert[t * r.k + j] = nan ? kNanScores : at;
   }
 }
 
-/// counts[chunk, e] = choices of expert e in the chunk. Each warp uses its own row of in_warp.
-__global__ void count_kernel(int32_t* counts, Sequence sequence, int64_t experts) {
-  __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
-  for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();  // __match_any_sync does not order memory accesses
-  const int32_t expert = sequence.expert_of(thread_number());
-  const unsigned same = __match_any_sync(kAllLanes, expert);
-  if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
-    in_warp[warp()][expert] = __popc(same);
+/// The weight of a choice of token t, as gate_weights() in engine/routing has it for kept ones.
+__device__ float weight_of(const TopKRouting& r, int64_t t, int32_t expert) {
+  if (expert < 0 || r.rule == WeightRule::kOne) return expert < 0 ? 0.0f : 1.0f;
+  const float* row = r.probabilities + t * r.experts;
+  float sum = r.rule == WeightRule::kRenorm ? 0 : 1;
+  for (int64_t j = 0; j < r.k && r.rule == WeightRule::kRenorm; ++j)
+    sum += row[r.expert[t * r.k + j]];
+  return row[expert] / sum;
+}
+
+/// Threads that choose, fewer where each needs many registers.
+template <class R>
+constexpr int kChoosers = R::kEach > 8 ? kRouters / 2 : kRouters;
+
+/// Computes expert, weight (also of choices that will be dropped) and counts [chunk, k, experts].
+template <class R>
+__global__ void __launch_bounds__(kChoosers<R>, 1) choose_kernel(TopKRouting r, uint16_t* counts) {
+  __shared__ Marks marks;
+  const int own = static_cast<int>(threadIdx.x), k = static_cast<int>(r.k);
+  const int64_t chunk = blockIdx.x, first = chunk * kChunk;
+  for (unsigned i = threadIdx.x / R::kLanes; i < kChunk; i += blockDim.x / R::kLanes)
+    choose<R>(r, first + i);
   __syncthreads();
-  for (int64_t e = threadIdx.x; e < experts; e += kThreads) {
-    int32_t sum = 0;
-    for (int w = 0; w < kWarps; ++w) sum += in_warp[w][e];
-    counts[blockIdx.x * experts + e] = sum;
+  for (int c = own; c < choices_in(r, first); c += kChoosers<R>)
+    r.weight[first * r.k + c] = weight_of(r, first + c / k, r.expert[first * r.k + c]);
+  for (int64_t j = 0; j < r.k; ++j) {
+    clear_marks(marks);
+    __syncthreads();
+    mark(marks, to_mark(r, first, j));
+    __syncthreads();
+    for (int64_t e = own; e < r.experts; e += kChoosers<R>) {
+      int count = 0;
+      for (int w = 0; w < kWords; ++w) count += __popc(marks[w][e]);
+      counts[(chunk * k + j) * r.experts + e] = static_cast<uint16_t>(count);
+    }
   }
 }
 
-/// Replaces counts[chunk, e] by the number of choices of e before the chunk, including used_before.
-/// total[e] = the number after all chunks, at most the capacity.
-__global__ void scan_kernel(int32_t* counts, int32_t* total, const int32_t* used_before,
-                            int64_t chunks, int64_t experts, int64_t capacity) {
-  const int64_t e = thread_number();
-  if (e >= experts) return;
-  int64_t sum = used_before ? used_before[e] : 0;
-  for (int64_t chunk = 0; chunk < chunks; ++chunk) {
-    const int32_t here = counts[chunk * experts + e];
-    counts[chunk * experts + e] = static_cast<int32_t>(sum);
-    sum += here;
-  }
-  total[e] = static_cast<int32_t>(sum < capacity ? sum : capacity);
-}
+struct Sums {
+  int32_t before, all;  // choices in the chunks before this one, and in all
+};
 
-/// Computes choice_slot of the sequence's choices from `before` [chunks, experts]. slot_choice is
-/// null in the first of the two rounds, which only decides which choices are dropped; in the
-/// second, this part's choices are numbered from first_choice on.
-__global__ void place_kernel(int32_t* choice_slot, int32_t* slot_choice, const int32_t* before,
-                             Sequence sequence, int64_t first_choice, int64_t experts,
-                             int64_t capacity) {
-  __shared__ int32_t in_warp[kWarps][kMaxRoutedExperts];
-  for (int64_t e = lane(); e < experts; e += kWarp) in_warp[warp()][e] = 0;
-  __syncwarp();  // __match_any_sync does not order memory accesses
-  const int32_t expert = sequence.expert_of(thread_number());
-  const unsigned same = __match_any_sync(kAllLanes, expert);
-  if (expert >= 0 && __ffs(static_cast<int>(same)) - 1 == lane())
-    in_warp[warp()][expert] = __popc(same);
+/// Computes the other maps. Each thread has an expert, and a choice of each kRouters of the chunk.
+__global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const uint16_t* counts) {
+  __shared__ Marks marks;
+  __shared__ Sums part[kRouters];
+  // Of the column, how many of this chunk's choices may get a slot; slots that earlier chunks use;
+  // slots that all use.
+  __shared__ int32_t room[kRouters], used[kRouters], filled[kRouters];
+  const int own = static_cast<int>(threadIdx.x), k = static_cast<int>(r.k);
+  const int experts = static_cast<int>(r.experts), chunk = static_cast<int>(blockIdx.x);
+  const int chunks = static_cast<int>((r.tokens + kChunk - 1) / kChunk);
+  const int64_t first = int64_t{chunk} * kChunk;
+  const int here = choices_in(r, first);
+  const int parts = kRouters / experts < kMostParts ? kRouters / experts : kMostParts;
+  const int32_t used_before = own < experts && r.used_before ? r.used_before[own] : 0;
+  for (int begin = 0; begin == 0 || begin < here; begin += kRouters) {
+    const int choice = begin + own, token = choice / k, column = choice % k;
+    const int32_t expert = choice < here ? r.expert[first * k + choice] : -1;
+    int64_t taken = used_before, slot = 0;
+    int32_t given = used_before;
+    bool kept = false;
+    for (int j = 0; j < k; ++j) {
+      clear_marks(marks);
+      const int32_t marked = to_mark(r, first, j);
+      Sums sum = {0, 0};
+      if (own < parts * experts) {
+        const uint16_t* count = counts + j * experts + own % experts;
+        for (int c = own / experts; c < chunks; c += parts) {
+          const int32_t n = count[int64_t{c} * k * experts];
+          sum.all += n;
+          sum.before += c < chunk ? n : 0;
+        }
+      }
+      part[own] = sum;
+      __syncthreads();
+      mark(marks, marked);
+      if (own < experts) {
+        for (int i = 1; i < parts; ++i) {
+          sum.before += part[i * experts + own].before;
+          sum.all += part[i * experts + own].all;
+        }
+        const int64_t free = r.capacity > taken ? r.capacity - taken : 0;
+        const auto before = static_cast<int32_t>(sum.before < free ? sum.before : free);
+        room[own] = static_cast<int32_t>(free) - before;
+        given += before;
+        taken += sum.all;
+        used[own] = given;
+      }
+      __syncthreads();
+      if (expert >= 0) {
+        int earlier = 0;
+        for (int w = 0; w < kWords; ++w) {
+          const int bits = token - w * kWarp;
+          const unsigned mask = bits >= kWarp ? kAllLanes : bits > 0 ? (1u << bits) - 1 : 0;
+          earlier += __popc(marks[w][expert] & mask);
+        }
+        if (column == j) kept = earlier < room[expert];
+        slot += earlier < room[expert] ? earlier : room[expert];
+      }
+      __syncthreads();
+    }
+    if (begin == 0) {
+      const auto all = static_cast<int32_t>(taken < r.capacity ? taken : r.capacity);
+      filled[own] = all;
+      if (chunk == 0 && own < experts) r.counts[own] = all;
+    }
+    if (choice >= here) continue;
+    if (kept) {
+      slot += expert * r.capacity + used[expert];
+      r.slot_choice[slot] = static_cast<int32_t>((r.first_token + first) * k + choice);
+    } else {
+      r.weight[first * k + choice] = 0;
+    }
+    r.choice_slot[first * k + choice] = kept ? static_cast<int32_t>(slot) : -1;
+  }
+  if (r.part) return;
   __syncthreads();
-  if (thread_number() >= sequence.tokens * sequence.k) return;
-  const int64_t choice = sequence.choice(thread_number());
-  if (expert < 0) {
-    choice_slot[choice] = kDropped;
-    return;
+  const auto slots = static_cast<uint32_t>(r.experts * r.capacity);
+  for (int64_t s = thread_number(); s < slots; s += num_threads()) {
+    const uint32_t e = static_cast<uint32_t>(s) / static_cast<uint32_t>(r.capacity);
+    const int64_t place = s - e * r.capacity;
+    if (place >= filled[e] || (r.used_before && place < r.used_before[e])) r.slot_choice[s] = -1;
   }
-  int64_t place = before[blockIdx.x * experts + expert];
-  for (int w = 0; w < warp(); ++w) place += in_warp[w][expert];
-  place += __popc(same & ((1u << lane()) - 1));
-  const int64_t slot = expert * capacity + place;
-  choice_slot[choice] = place < capacity ? static_cast<int32_t>(slot) : kDropped;
-  if (slot_choice && place < capacity)
-    slot_choice[slot] = static_cast<int32_t>(first_choice + choice);
-}
-
-__global__ void clear_kernel(int32_t* slot_choice, int64_t slots) {
-  for (int64_t s = thread_number(); s < slots; s += num_threads()) slot_choice[s] = -1;
-}
-
-__global__ void weights_kernel(float* weight, const float* scores, const int32_t* expert,
-                               const int32_t* choice_slot, WeightRule rule, RouteShape shape) {
-  const int64_t t = thread_number();
-  if (t >= shape.tokens) return;
-  const float* row = scores + t * shape.experts;
-  const int64_t first = t * shape.k;
-  float sum = rule == WeightRule::kRenorm ? 0 : 1;
-  for (int64_t j = 0; j < shape.k && rule == WeightRule::kRenorm; ++j)
-    sum += expert[first + j] >= 0 ? row[expert[first + j]] : 0.0f;
-  for (int64_t j = 0; j < shape.k; ++j) {
-    float w = 0;
-    if (choice_slot[first + j] >= 0)
-      w = rule == WeightRule::kOne ? 1.0f : row[expert[first + j]] / sum;
-    weight[first + j] = w;
-  }
-}
-
-int64_t num_chunks(RouteShape shape) {
-  return blocks_of(shape.tokens * shape.k, kChunk);
 }
 
 }  // namespace
 
-int64_t route_work_bytes(RouteShape shape) {
-  return num_chunks(shape) * shape.experts * static_cast<int64_t>(sizeof(int32_t));
-}
-
-void top_k(int32_t* expert, const float* scores, RouteShape shape, Stream stream) {
-  if (shape.k > shape.experts)
-    return keep_error("cuda: top_k got k = " + std::to_string(shape.k) +
-                      " choices per token; at most the number of experts, " +
-                      std::to_string(shape.experts) + ", is allowed");
-  launch(top_k_kernel, blocks_of(shape.tokens, kWarps), kThreads, stream, expert, scores,
-         shape.tokens, shape.experts, shape.k);
-}
-
-void route(DeviceMaps maps, const int32_t* used_before, RouteShape shape, void* work,
-           Stream stream) {
-  constexpr int64_t kMaxNumber = 0x7fffffff;
-  const int64_t slots = shape.experts * shape.capacity;
-  if (shape.experts > kMaxRoutedExperts || slots > kMaxNumber ||
-      (maps.first_token + shape.tokens) * shape.k > kMaxNumber)
-    return keep_error("cuda: route got " + std::to_string(shape.experts) + " experts, " +
-                      std::to_string(slots) + " slots and " +
-                      std::to_string((maps.first_token + shape.tokens) * shape.k) +
-                      " choices up to the last token; at most 1024 experts, 2^31 - 1 slots and "
-                      "2^31 - 1 choices are allowed");
-  const int64_t chunks = num_chunks(shape);
-  auto* before = static_cast<int32_t*>(work);
-  if (!maps.part)
-    launch(clear_kernel, stride_blocks(slots), kThreads, stream, maps.slot_choice, slots);
-  // In the second round each thread reads from choice_slot whether its choice was dropped, and then
-  // overwrites the entry with the slot.
-  for (const int32_t* kept :
-       {static_cast<const int32_t*>(nullptr), static_cast<const int32_t*>(maps.choice_slot)}) {
-    const Sequence sequence = {maps.expert, kept, shape.tokens, shape.k};
-    launch(count_kernel, chunks, kThreads, stream, before, sequence, shape.experts);
-    launch(scan_kernel, blocks_of(shape.experts, kThreads), kThreads, stream, before, maps.counts,
-           used_before, chunks, shape.experts, shape.capacity);
-    launch(place_kernel, chunks, kThreads, stream, maps.choice_slot,
-           kept ? maps.slot_choice : nullptr, before, sequence, maps.first_token * shape.k,
-           shape.experts, shape.capacity);
-  }
-}
-
-void route_weights(float* weight, const float* scores, DeviceMaps maps, WeightRule rule,
-                   RouteShape shape, Stream stream) {
-  launch(weights_kernel, blocks_of(shape.tokens, kThreads), kThreads, stream, weight, scores,
-         maps.expert, maps.choice_slot, rule, shape);
-}
-
 int64_t top_k_work_bytes(int64_t tokens, int64_t experts, int64_t k) {
-  return route_work_bytes({tokens, experts, k, 0});
+  return blocks_of(tokens, kChunk) * k * experts * static_cast<int64_t>(sizeof(uint16_t));
 }
 
 void route_top_k(const TopKRouting& r, Stream stream) {
-  const RouteShape shape = {r.tokens, r.experts, r.k, r.capacity};
-  const DeviceMaps maps = {r.expert, r.choice_slot, r.slot_choice, r.counts, r.first_token, r.part};
-  top_k(r.expert, r.scores, shape, stream);
-  route(maps, r.used_before, shape, r.work, stream);
-  route_weights(r.weight, r.probabilities, maps, r.rule, shape, stream);
+  constexpr int64_t kMaxNumber = 0x7fffffff;
+  const int64_t slots = r.experts * r.capacity, choices = (r.first_token + r.tokens) * r.k;
+  if (r.k > r.experts)
+    return keep_error("cuda: top_k got k = " + std::to_string(r.k) +
+                      " choices per token; at most the number of experts, " +
+                      std::to_string(r.experts) + ", is allowed");
+  if (r.experts > kMaxRoutedExperts || slots > kMaxNumber || choices > kMaxNumber)
+    return keep_error("cuda: route got " + std::to_string(r.experts) + " experts, " +
+                      std::to_string(slots) + " slots and " + std::to_string(choices) +
+                      " choices up to the last token; at most 1024 experts, 2^31 - 1 slots and "
+                      "2^31 - 1 choices are allowed");
+  const int64_t chunks = blocks_of(r.tokens, kChunk);
+  auto* counts = static_cast<uint16_t*>(r.work);
+  in_rows(r.experts, [&]<class R>(R) {
+    if constexpr (R::kEach > 0) launch(choose_kernel<R>, chunks, kChoosers<R>, stream, r, counts);
+  });
+  launch(place_kernel, chunks > 0 ? chunks : 1, kRouters, stream, r, counts);
 }
 
 }  // namespace moe::kernels::cuda

@@ -127,10 +127,12 @@ void same_as_cpu(Shape s, const Floats& scores, const Ints& used = {}) {
   }
 }
 
-/// Tokens that do not fill a block or a warp, more than one chunk, more experts than lanes.
-const std::vector<Shape> kRoutes = {{1, 1, 1, 1},    {5, 3, 2, 2},     {33, 4, 4, 9},
-                                    {300, 7, 2, 40}, {513, 40, 3, 30}, {70, 300, 8, 2},
-                                    {64, 8, 1, 0},   {256, 16, 1, 300}};
+/// Tokens that do not fill a block or a warp, more than one chunk, more experts than lanes, more
+/// choices of a chunk than threads.
+const std::vector<Shape> kRoutes = {{1, 1, 1, 1},     {5, 3, 2, 2},      {33, 4, 4, 9},
+                                    {300, 7, 2, 40},  {513, 40, 3, 30},  {70, 300, 8, 2},
+                                    {64, 8, 1, 0},    {256, 16, 1, 300}, {140, 100, 2, 3},
+                                    {40, 1000, 3, 1}, {150, 20, 12, 70}};
 
 }  // namespace
 

@@ -100,7 +100,8 @@ inline const std::vector<Matrix> kMatrices = {{1, 1},   {1, 16},   {3, 5},    {7
 struct GateShape {
   int64_t tokens, experts, hidden;
 };
-inline const std::vector<GateShape> kGates = {{1, 2, 8},   {5, 3, 17},   {4, 4, 128}, {19, 5, 100},
-                                              {7, 64, 33}, {33, 16, 64}, {2, 256, 20}};
+inline const std::vector<GateShape> kGates = {
+    {1, 2, 8},    {5, 3, 17},   {4, 4, 128},  {19, 5, 100}, {7, 64, 33}, {33, 16, 64},
+    {2, 256, 20}, {66, 70, 40}, {9, 100, 12}, {9, 1000, 5}, {9, 1100, 8}};
 
 }  // namespace moe::test
