@@ -91,9 +91,8 @@ struct RowPart {
   int64_t number, end;
 };
 
-/// Calls run() with the RowPart for rows of `cols` numbers at these pointers, as a type_identity. A
-/// thread of a block that takes a row keeps kWide packs in registers.
-template <class T, int kWide, class Run, class... P>
+/// Calls run() with the RowPart for rows of `cols` numbers at these pointers, as a type_identity.
+template <class T, class Run, class... P>
 void with_rows(Run run, int64_t cols, const P*... pointers) {
   constexpr int64_t N = kPack<T>;
   const auto run_in = [&](auto n) {
@@ -102,7 +101,7 @@ void with_rows(Run run, int64_t cols, const P*... pointers) {
     if (cols <= 16 * N) return run(std::type_identity<RowPart<T, 8, kFew, !kWhole, kWhole>>());
     if (cols <= 128 * N)
       return run(std::type_identity<RowPart<T, kWarp, kMany, !kWhole, kWhole>>());
-    run(std::type_identity<RowPart<T, kThreads, kWhole ? kWide : 1, true, kWhole>>());
+    run(std::type_identity<RowPart<T, kThreads, kFew, true, kWhole>>());
   };
   in_packs<T>(run_in, cols, pointers...);
 }
@@ -317,7 +316,7 @@ void norm(T* y, float* mean, float* rstd, const T* x, const float* gamma, const 
     launch(norm_kernel<Row, kCentered>, blocks_of(rows, Row::kRows), kThreads, stream, y, mean,
            rstd, x, gamma, beta, eps, 1 / static_cast<float>(cols), rows, cols);
   };
-  with_rows<T, 4>(run, cols, y, x, gamma, beta);
+  with_rows<T>(run, cols, y, x, gamma, beta);
 }
 template <class T, bool kCentered>
 void norm_dx(T* dx, const T* dy, const T* x, const float* mean, const float* rstd,
@@ -327,7 +326,7 @@ void norm_dx(T* dx, const T* dy, const T* x, const float* mean, const float* rst
     launch(norm_dx_kernel<Row, kCentered>, blocks_of(rows, Row::kRows), kThreads, stream, dx, dy, x,
            mean, rstd, gamma, acc, 1 / static_cast<float>(cols), rows, cols);
   };
-  with_rows<T, 2>(run, cols, dx, dy, x, gamma, acc);
+  with_rows<T>(run, cols, dx, dy, x, gamma, acc);
 }
 }  // namespace
 
