@@ -83,7 +83,8 @@ TEST_CASE("what follows a product is in its call, and within one rounding") {
           emulation::lt_calls = {};
           const uint64_t launches = emulation::num_launches();
           body(device_mixed(), Arrays<Bf16>());
-          const int products = variant == GemmVariant::kBatch && !ragged ? 1 : 3;
+          const bool batch = variant == GemmVariant::kBatch && given != kGeluAt;
+          const int products = batch && !ragged ? 1 : 3;
           CHECK(emulation::lt_calls.made == products);
           CHECK(emulation::lt_calls.fused == (given == kAdd ? 0 : products));
           // Nothing is a kernel of ours but the rounding of biases that lie side by side.

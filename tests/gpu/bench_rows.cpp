@@ -205,7 +205,7 @@ void rows_of(Bench& bench) {
 void bench_rows(Bench& bench) {
   rows_of<float>(bench);
   rows_of<Bf16>(bench);
-  for (const auto [rows, cols] : {std::pair<int64_t, int64_t>{12288, 768}, {8192, 4096}}) {
+  for (const auto& [rows, cols] : {std::pair<int64_t, int64_t>{12288, 768}, {8192, 4096}}) {
     norm<Bf16, true>(bench, rows, cols);
     norm<Bf16, false>(bench, rows, cols);
   }

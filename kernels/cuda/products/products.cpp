@@ -3,10 +3,10 @@
 // cuBLAS, and their epilogues by this project's kernels.
 //
 // kBatch: one strided call, for equal sizes and operands at equal distances. Where that is not
-// possible, and with gelu_at, kStreams is used: products with the same c run in sequence on one of four side streams,
-// which begin after the earlier work of the caller's stream and are waited for by its later work,
-// also in a recording. In both variants the products run one after the other on the caller's stream
-// if there is only one, if any has k = 0, or if all have the same c.
+// possible, and with gelu_at, kStreams is used: products with the same c run in sequence on one of
+// four side streams, which begin after the earlier work of the caller's stream and are waited for
+// by its later work, also in a recording. In both variants the products run one after the other on
+// the caller's stream if there is only one, if any has k = 0, or if all have the same c.
 #include <algorithm>
 #include <array>
 #include <optional>
