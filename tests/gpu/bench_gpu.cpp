@@ -108,7 +108,7 @@ void router(Bench& bench, int64_t k) {
             {}, target);
 }
 
-/// The gate before its routing: a router's logits from bfloat16 rows, and scores and their gradient.
+/// A gate before its routing: logits from rows in bfloat16, and scores and their gradient.
 void gate(Bench& bench) {
   if (!bench.wants("gate logits bf16") && !bench.wants("gate scores") &&
       !bench.wants("gate dlogits"))
