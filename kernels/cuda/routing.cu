@@ -129,6 +129,11 @@ __global__ void __launch_bounds__(kChoosers<R>, 1) choose_kernel(TopKRouting r, 
 
 struct Sums {
   int32_t before, all;  // choices in the chunks before this one, and in all
+
+  __device__ void add(Sums more) {
+    before += more.before;
+    all += more.all;
+  }
 };
 /// Adds the counts of every `parts`-th chunk from chunk `from` on; `count` has those of chunk 0.
 __device__ Sums sum_counts(const TopKRouting& r, const uint16_t* count, int from, int parts) {
@@ -137,8 +142,7 @@ __device__ Sums sum_counts(const TopKRouting& r, const uint16_t* count, int from
   Sums sum = {0, 0};
   for (int c = from; c < chunks; c += parts) {
     const int32_t n = count[c * r.k * r.experts];
-    sum.all += n;
-    sum.before += c < chunk ? n : 0;
+    sum.add({c < chunk ? n : 0, n});
   }
   return sum;
 }
@@ -181,8 +185,7 @@ __device__ void clear_free(const TopKRouting& r, const int32_t* filled) {
 __global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const uint16_t* counts) {
   __shared__ Marks marks;
   __shared__ Sums part[kRouters];
-  // By expert: how many choices of the column may get a slot, and Slots::used; slots in use at the
-  // end.
+  // By expert: what Slots::add returned, Slots::used, and the slots in use at the end.
   __shared__ int32_t room[kRouters], used[kRouters], filled[kRouters];
   const int own = static_cast<int>(threadIdx.x), k = static_cast<int>(r.k);
   const int experts = static_cast<int>(r.experts);
@@ -204,12 +207,8 @@ __global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const
       __syncthreads();
       mark(marks, marked);
       if (own < experts) {
-        Sums sum = part[own];
-        for (int i = 1; i < parts; ++i) {
-          sum.before += part[i * experts + own].before;
-          sum.all += part[i * experts + own].all;
-        }
-        room[own] = slots.add(sum, r.capacity);
+        for (int i = 1; i < parts; ++i) part[own].add(part[i * experts + own]);
+        room[own] = slots.add(part[own], r.capacity);
         used[own] = slots.used;
       }
       __syncthreads();
@@ -222,7 +221,7 @@ __global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const
     }
     filled[own] = static_cast<int32_t>(slots.chosen < r.capacity ? slots.chosen : r.capacity);
     if (choice >= here) continue;
-    slot += kept ? expert * r.capacity + used[expert] : 0;
+    if (kept) slot += expert * r.capacity + used[expert];
     if (kept)
       r.slot_choice[slot] = static_cast<int32_t>((r.first_token + first) * k + choice);
     else
