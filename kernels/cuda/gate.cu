@@ -7,8 +7,8 @@ namespace {
 
 // A block computes the logits of kTile tokens for kColumns * E experts from tiles of kDepth columns
 // of x and w in shared memory. It has kGroups groups of kColumns * kColumns threads. A group adds
-// the products of its own columns of each tile, for kColumns tokens times E experts a thread; then
-// the sums of the groups are added in their order.
+// the products of its own columns of each tile; each of its threads has kColumns tokens times E
+// experts. Then the sums of the groups are added in their order.
 constexpr int kTile = 64, kDepth = 32, kColumns = 8, kGroups = 4, kShare = kDepth / kGroups;
 static_assert(kGroups * kColumns * kColumns == kThreads && kColumns * kColumns == kTile);
 

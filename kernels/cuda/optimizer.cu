@@ -62,8 +62,9 @@ __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, Adamw
     if (i >= n) break;
     for (int j = 0; j < N; ++j) {
       const float g_j = grad.at[j];
-      mean.at[j] = f.beta1 * mean.at[j] + f.rest1 * g_j;
-      square.at[j] = f.beta2 * square.at[j] + f.rest2 * g_j * g_j;
+      // Fused by name: which product is rounded alone is not left to the compiler.
+      mean.at[j] = fmaf(f.beta1, mean.at[j], f.rest1 * g_j);
+      square.at[j] = fmaf(f.beta2, square.at[j], f.rest2 * g_j * g_j);
       weight.at[j] =
           f.keep * weight.at[j] - f.rate * mean.at[j] / (f.root * sqrtf(square.at[j]) + f.eps);
     }

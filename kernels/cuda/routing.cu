@@ -129,90 +129,108 @@ __global__ void __launch_bounds__(kChoosers<R>, 1) choose_kernel(TopKRouting r, 
 
 struct Sums {
   int32_t before, all;  // choices in the chunks before this one, and in all
+
+  __device__ void add(Sums more) {
+    before += more.before;
+    all += more.all;
+  }
+};
+/// Adds the counts of every `parts`-th chunk from chunk `from` on; `count` has those of chunk 0.
+__device__ Sums sum_counts(const TopKRouting& r, const uint16_t* count, int from, int parts) {
+  const int chunks = static_cast<int>((r.tokens + kChunk - 1) / kChunk);
+  const int chunk = static_cast<int>(blockIdx.x);
+  Sums sum = {0, 0};
+  for (int c = from; c < chunks; c += parts) {
+    const int32_t n = count[c * r.k * r.experts];
+    sum.add({c < chunk ? n : 0, n});
+  }
+  return sum;
+}
+/// Returns how many tokens before token `token` of the chunk have chosen the expert.
+__device__ int count_earlier(const Marks& marks, int32_t expert, int token) {
+  int earlier = 0;
+  for (int w = 0; w < kWords; ++w) {
+    const int bits = token - w * kWarp;
+    const unsigned mask = bits >= kWarp ? kAllLanes : bits > 0 ? (1u << bits) - 1 : 0;
+    earlier += __popc(marks[w][expert] & mask);
+  }
+  return earlier;
+}
+
+/// What a thread knows of its expert after some columns.
+struct Slots {
+  int64_t chosen;  // choices in all chunks, and slots that earlier parts used
+  int32_t used;    // slots of earlier parts and chunks
+
+  /// Adds a column, and returns how many of this chunk's choices in it may get a slot.
+  __device__ int32_t add(Sums sum, int64_t capacity) {
+    const int64_t free = capacity > chosen ? capacity - chosen : 0;
+    const auto before = static_cast<int32_t>(sum.before < free ? sum.before : free);
+    used += before;
+    chosen += sum.all;
+    return static_cast<int32_t>(free) - before;
+  }
 };
 
-/// Computes the other maps. Each thread has an expert, and a choice of each kRouters of the chunk.
-__global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const uint16_t* counts) {
-  __shared__ Marks marks;
-  __shared__ Sums part[kRouters];
-  // Of the column, how many of this chunk's choices may get a slot; slots that earlier chunks use;
-  // slots that all use.
-  __shared__ int32_t room[kRouters], used[kRouters], filled[kRouters];
-  const int own = static_cast<int>(threadIdx.x), k = static_cast<int>(r.k);
-  const int experts = static_cast<int>(r.experts), chunk = static_cast<int>(blockIdx.x);
-  const int chunks = static_cast<int>((r.tokens + kChunk - 1) / kChunk);
-  const int64_t first = int64_t{chunk} * kChunk;
-  const int here = choices_in(r, first);
-  const int parts = kRouters / experts < kMostParts ? kRouters / experts : kMostParts;
-  const int32_t used_before = own < experts && r.used_before ? r.used_before[own] : 0;
-  for (int begin = 0; begin == 0 || begin < here; begin += kRouters) {
-    const int choice = begin + own, token = choice / k, column = choice % k;
-    const int32_t expert = choice < here ? r.expert[first * k + choice] : -1;
-    int64_t taken = used_before, slot = 0;
-    int32_t given = used_before;
-    bool kept = false;
-    for (int j = 0; j < k; ++j) {
-      clear_marks(marks);
-      const int32_t marked = to_mark(r, first, j);
-      Sums sum = {0, 0};
-      if (own < parts * experts) {
-        const uint16_t* count = counts + j * experts + own % experts;
-        for (int c = own / experts; c < chunks; c += parts) {
-          const int32_t n = count[int64_t{c} * k * experts];
-          sum.all += n;
-          sum.before += c < chunk ? n : 0;
-        }
-      }
-      part[own] = sum;
-      __syncthreads();
-      mark(marks, marked);
-      if (own < experts) {
-        for (int i = 1; i < parts; ++i) {
-          sum.before += part[i * experts + own].before;
-          sum.all += part[i * experts + own].all;
-        }
-        const int64_t free = r.capacity > taken ? r.capacity - taken : 0;
-        const auto before = static_cast<int32_t>(sum.before < free ? sum.before : free);
-        room[own] = static_cast<int32_t>(free) - before;
-        given += before;
-        taken += sum.all;
-        used[own] = given;
-      }
-      __syncthreads();
-      if (expert >= 0) {
-        int earlier = 0;
-        for (int w = 0; w < kWords; ++w) {
-          const int bits = token - w * kWarp;
-          const unsigned mask = bits >= kWarp ? kAllLanes : bits > 0 ? (1u << bits) - 1 : 0;
-          earlier += __popc(marks[w][expert] & mask);
-        }
-        if (column == j) kept = earlier < room[expert];
-        slot += earlier < room[expert] ? earlier : room[expert];
-      }
-      __syncthreads();
-    }
-    if (begin == 0) {
-      const auto all = static_cast<int32_t>(taken < r.capacity ? taken : r.capacity);
-      filled[own] = all;
-      if (chunk == 0 && own < experts) r.counts[own] = all;
-    }
-    if (choice >= here) continue;
-    if (kept) {
-      slot += expert * r.capacity + used[expert];
-      r.slot_choice[slot] = static_cast<int32_t>((r.first_token + first) * k + choice);
-    } else {
-      r.weight[first * k + choice] = 0;
-    }
-    r.choice_slot[first * k + choice] = kept ? static_cast<int32_t>(slot) : -1;
-  }
-  if (r.part) return;
-  __syncthreads();
+__device__ void clear_free(const TopKRouting& r, const int32_t* filled) {
   const auto slots = static_cast<uint32_t>(r.experts * r.capacity);
   for (int64_t s = thread_number(); s < slots; s += num_threads()) {
     const uint32_t e = static_cast<uint32_t>(s) / static_cast<uint32_t>(r.capacity);
     const int64_t place = s - e * r.capacity;
     if (place >= filled[e] || (r.used_before && place < r.used_before[e])) r.slot_choice[s] = -1;
   }
+}
+
+/// Computes the other maps. Each thread has an expert, and a choice of each kRouters of the chunk.
+__global__ void __launch_bounds__(kRouters, 1) place_kernel(TopKRouting r, const uint16_t* counts) {
+  __shared__ Marks marks;
+  __shared__ Sums part[kRouters];
+  // By expert: what Slots::add returned, Slots::used, and the slots in use at the end.
+  __shared__ int32_t room[kRouters], used[kRouters], filled[kRouters];
+  const int own = static_cast<int>(threadIdx.x), k = static_cast<int>(r.k);
+  const int experts = static_cast<int>(r.experts);
+  const int parts = kRouters / experts < kMostParts ? kRouters / experts : kMostParts;
+  const int64_t first = blockIdx.x * int64_t{kChunk};
+  const int here = choices_in(r, first);
+  const int32_t used_before = own < experts && r.used_before ? r.used_before[own] : 0;
+  for (int begin = 0; begin == 0 || begin < here; begin += kRouters) {
+    const int choice = begin + own, token = choice / k, column = choice % k;
+    const int32_t expert = choice < here ? r.expert[first * k + choice] : -1;
+    Slots slots = {used_before, used_before};
+    int64_t slot = 0;
+    bool kept = false;
+    for (int j = 0; j < k; ++j) {
+      clear_marks(marks);
+      const int32_t marked = to_mark(r, first, j);
+      if (own < parts * experts)
+        part[own] = sum_counts(r, counts + j * experts + own % experts, own / experts, parts);
+      __syncthreads();
+      mark(marks, marked);
+      if (own < experts) {
+        for (int i = 1; i < parts; ++i) part[own].add(part[i * experts + own]);
+        room[own] = slots.add(part[own], r.capacity);
+        used[own] = slots.used;
+      }
+      __syncthreads();
+      if (expert >= 0) {
+        const int earlier = count_earlier(marks, expert, token);
+        if (column == j) kept = earlier < room[expert];
+        slot += earlier < room[expert] ? earlier : room[expert];
+      }
+      __syncthreads();
+    }
+    filled[own] = static_cast<int32_t>(slots.chosen < r.capacity ? slots.chosen : r.capacity);
+    if (choice >= here) continue;
+    if (kept) slot += expert * r.capacity + used[expert];
+    if (kept)
+      r.slot_choice[slot] = static_cast<int32_t>((r.first_token + first) * k + choice);
+    else
+      r.weight[first * k + choice] = 0;
+    r.choice_slot[first * k + choice] = kept ? static_cast<int32_t>(slot) : -1;
+  }
+  if (blockIdx.x == 0 && own < experts) r.counts[own] = filled[own];
+  __syncthreads();
+  if (!r.part) clear_free(r, filled);
 }
 
 }  // namespace

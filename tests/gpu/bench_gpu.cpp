@@ -108,6 +108,100 @@ void router(Bench& bench, int64_t k) {
             {}, target);
 }
 
+/// A gate before its routing: logits from rows in bfloat16, and scores and their gradient.
+void gate(Bench& bench) {
+  if (!bench.wants("gate logits bf16") && !bench.wants("gate scores") &&
+      !bench.wants("gate dlogits"))
+    return;
+  const int64_t experts = 64, hidden = 768, n = kTokens * experts;
+  struct Set {
+    DeviceArray<kernels::Bf16> x;
+    Floats w, logits, p;
+  };
+  const auto sets = each_set(4, [&] {
+    return Set{bench.random<kernels::Bf16>(kTokens * hidden), bench.random(experts * hidden),
+               bench.random(n), bench.random(n)};
+  });
+  const Floats dweight = bench.random(kTokens);
+  Ints ids(kTokens);
+  for (size_t t = 0; t < ids.size(); ++t) ids[t] = static_cast<int32_t>(t * 7919 % experts);
+  const DeviceArray<int32_t> expert(bench.gpu(), ids);
+  const double row = 4.0 * static_cast<double>(n);
+  const auto show = [&](const std::string& name, const char* what, Work work, const Call& call) {
+    if (!bench.wants(name)) return;
+    bench.row(name, what, bench.time(call), work);
+    bench.row(name + " recorded", what,
+              bench.time_recorded(static_cast<int64_t>(sets.size()), call), work);
+  };
+  if (bench.gpu().mixed)
+    show("gate logits bf16", "16384 tokens of 768 bfloat16, 64 experts, sums in float32",
+         {.bytes = row + 2.0 * static_cast<double>(kTokens * hidden),
+          .flops = 2.0 * static_cast<double>(n * hidden)},
+         [&](int64_t i) {
+           const Set& s = turn(sets, i);
+           bench.gpu().mixed->gate_logits(s.logits.data(), s.x.data(), s.w.data(), nullptr, kTokens,
+                                          experts, hidden, bench.stream());
+         });
+  show("gate scores", "16384 tokens, 64 experts: softmax", {.bytes = 2 * row}, [&](int64_t i) {
+    const Set& s = turn(sets, i);
+    bench.kernels().gate_scores(s.p.data(), s.logits.data(), kernels::ScoreRule::kSoftmax, kTokens,
+                                experts, bench.stream());
+  });
+  show("gate dlogits", "16384 tokens, 64 experts, top 1: softmax", {.bytes = 2 * row},
+       [&](int64_t i) {
+         const Set& s = turn(sets, i);
+         bench.kernels().gate_dlogits(s.logits.data(), dweight.data(), s.p.data(), expert.data(),
+                                      kernels::WeightRule::kProb, kernels::ScoreRule::kSoftmax,
+                                      kTokens, experts, 1, bench.stream());
+       });
+}
+
+/// Updates of tensors of these sizes, a call each, as a step has them.
+void updates(Bench& bench, const std::string& name, const std::string& what,
+             const std::vector<int64_t>& sizes) {
+  if (!bench.wants("sgd " + name) && !bench.wants("adamw " + name)) return;
+  struct Set {
+    Floats w, m, v, g;
+    int64_t n;
+  };
+  std::vector<Set> sets;
+  double all = 0;
+  for (const int64_t n : sizes) {
+    sets.push_back({bench.random(n), bench.random(n), bench.random(n), bench.random(n), n});
+    bench.gpu().fill(sets.back().v.data(), 0, sets.back().v.bytes(), bench.stream());
+    all += static_cast<double>(n);
+  }
+  const DeviceArray<int64_t> step(bench.gpu(), std::vector<int64_t>{7});
+  const kernels::AdamwRates rates = {0.9, 0.999, 1e-8, 1e-4, 0.01};
+  const auto show = [&](const std::string& rule, double numbers, const Call& call) {
+    const Work work = {.bytes = 4 * numbers * all};
+    if (!bench.wants(rule + name)) return;
+    bench.row(rule + name, what, bench.time(call), work);
+    bench.row(rule + name + " recorded", what, bench.time_recorded(1, call), work);
+  };
+  show("sgd ", 5, [&](int64_t) {
+    for (const Set& s : sets)
+      bench.kernels().sgd(s.w.data(), s.m.data(), s.g.data(), 1e-4F, 0.9F, s.n, bench.stream());
+  });
+  show("adamw ", 7, [&](int64_t) {
+    for (const Set& s : sets)
+      bench.kernels().adamw(s.w.data(), s.m.data(), s.v.data(), s.g.data(), rates, step.data(), s.n,
+                            bench.stream());
+  });
+}
+
+void updates(Bench& bench) {
+  constexpr int64_t kVocab = 50257, kHidden = 768, kLayers = 12;
+  updates(bench, "of one", "one tensor of 50257 x 768", {kVocab * kHidden});
+  std::vector<int64_t> sizes = {kVocab * kHidden, 1024 * kHidden, kHidden, kHidden};
+  for (int64_t layer = 0; layer < kLayers; ++layer)
+    for (const int64_t rows :
+         {int64_t{1}, int64_t{1}, 3 * kHidden, int64_t{3}, kHidden, int64_t{1}, int64_t{1},
+          int64_t{1}, 4 * kHidden, int64_t{4}, 4 * kHidden, int64_t{1}})
+      sizes.push_back(rows * kHidden);
+  updates(bench, "of many", "the 148 tensors of GPT-2 small", sizes);
+}
+
 template <class T>
 void attention(Bench& bench, const kernels::KernelTable<T>& k, const std::string& type,
                const char* note, bool own = true) {
@@ -215,6 +309,8 @@ void run_all(Bench& bench) {
   products_and_gelu(bench);
   bench_rows(bench);
   for (const int64_t k : {1, 2}) router(bench, k);
+  gate(bench);
+  updates(bench);
   attention(bench, bench.kernels(), "float32", "set for cuDNN's kernels");
   if (bench.gpu().mixed) {
     attention(bench, *bench.gpu().mixed, "bfloat16", "set for cuDNN's kernels");
