@@ -37,37 +37,61 @@ __device__ int rank_in_block(bool wanted, int* rank, int* shared) {
   return all;
 }
 
+constexpr int kListed = 4 * kThreads, kAhead = 4;
+
+/// Adds columns c to c + N - 1 of the rows of dx to their rows of dwte, in the order of the list;
+/// kAhead rows of dx are read at once, and a row of dwte once for tokens that follow each other.
+template <class T, int N>
+__device__ void add_listed(float* dwte, const T* dx, const int* token_at, const int* row_at,
+                           int count, int64_t c, int64_t hidden) {
+  int row = -1;
+  Numbers<N> sum{};
+  for (int i = 0; i < count; i += kAhead) {
+    Numbers<N> grad[kAhead];
+    for (int k = 0; k < kAhead; ++k)
+      if (i + k < count) grad[k] = load<N>(dx + token_at[i + k] * hidden + c);
+    for (int k = 0; k < kAhead; ++k) {
+      if (i + k >= count) break;
+      if (row_at[i + k] != row) {
+        if (row >= 0) store(dwte + row * hidden + c, sum);
+        row = row_at[i + k];
+        sum = load<N>(dwte + row * hidden + c);
+      }
+      for (int j = 0; j < N; ++j) sum.at[j] += grad[k].at[j];
+    }
+  }
+  if (row >= 0) store(dwte + row * hidden + c, sum);
+}
+
 /// A block owns kVocabRows rows of dwte and reads all ids. It lists the tokens of its rows in
 /// order; then each thread adds its columns of these tokens' rows of dx.
 template <class T, int N>
 __global__ void embedding_dwte_kernel(float* dwte, const int32_t* ids, const T* dx,
                                       const float* acc, int64_t tokens, int64_t vocab,
                                       int64_t hidden) {
-  __shared__ int shared[kWarps];
-  __shared__ int64_t token_at[kThreads];
-  __shared__ int64_t row_at[kThreads];
+  __shared__ int shared[kWarps], token_at[kListed], row_at[kListed];
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kVocabRows;
   const int64_t last = first + kVocabRows < vocab ? first + kVocabRows : vocab;
   for (int64_t v = first; v < last; ++v)
     for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N)
       store(dwte + v * hidden + c, acc ? load<N>(acc + v * hidden + c) : Numbers<N>{});
-  for (int64_t chunk = 0; chunk < tokens; chunk += kThreads) {
-    const int64_t t = chunk + threadIdx.x;
-    const int64_t id = t < tokens ? ids[t] : -1;
-    const bool mine = id >= first && id < last;
-    int at;
-    const int count = rank_in_block(mine, &at, shared);
-    if (mine) {
-      token_at[at] = t;
-      row_at[at] = id;
+  for (int64_t chunk = 0; chunk < tokens; chunk += kListed) {
+    int count = 0;
+    for (int64_t from = chunk; from < chunk + kListed && from < tokens; from += kThreads) {
+      const int64_t t = from + threadIdx.x;
+      const int id = t < tokens ? ids[t] : -1;
+      const bool mine = id >= first && id < last;
+      int at;
+      const int found = rank_in_block(mine, &at, shared);
+      if (mine) {
+        token_at[count + at] = static_cast<int>(t);
+        row_at[count + at] = id;
+      }
+      count += found;
     }
     __syncthreads();
-    for (int i = 0; i < count; ++i)
-      for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N) {
-        float* const to = dwte + row_at[i] * hidden + c;
-        const auto sum = load<N>(to), grad = load<N>(dx + token_at[i] * hidden + c);
-        store(to, numbers<N>([&](int j) { return sum.at[j] + grad.at[j]; }));
-      }
+    for (int64_t c = threadIdx.x * N; c < hidden; c += kThreads * N)
+      add_listed<T, N>(dwte, dx, token_at, row_at, count, c, hidden);
     // rank_in_block() of the next iteration has a barrier before the lists are overwritten.
   }
 }

@@ -5,121 +5,43 @@
 namespace moe::kernels::cuda {
 namespace {
 
-// A block computes the logits of kTile tokens for kColumns * E experts from tiles of kDepth columns
-// of x and w in shared memory. It has kGroups groups of kColumns * kColumns threads. A group adds
-// the products of its own columns of each tile; each of its threads has kColumns tokens times E
-// experts. Then the sums of the groups are added in their order.
-constexpr int kTile = 64, kDepth = 32, kColumns = 8, kGroups = 4, kShare = kDepth / kGroups;
-static_assert(kGroups * kColumns * kColumns == kThreads && kColumns * kColumns == kTile);
+constexpr int kTokens = 4, kLogits = 8;  // of a warp: their products share reads of x and w
+static_assert(kTokens * kLogits == kWarp);
 
-/// Packs of a tile, kRows rows of kDepth columns, that a thread reads ahead into registers and then
-/// puts into shared memory, where a column is contiguous. Pack i has columns of row i % kRows.
-template <class T, int kRows>
-struct Tile {
-  static constexpr int N = kPack<T>, kPacks = kDepth * kRows / N;
-  uint4 bits[(kPacks + kThreads - 1) / kThreads];
-
-  __device__ void read(const T* x, int64_t row, int64_t rows, int64_t c, int64_t cols,
-                       bool aligned) {
-    int i = static_cast<int>(threadIdx.x);
-    for (uint4& pack : bits) {
-      pack = make_uint4(0, 0, 0, 0);
-      const int64_t r = row + i % kRows, from = c + i / kRows * N;
-      const T* const at = x + r * cols + from;
-      i += kThreads;
-      if (r >= rows || from >= cols) continue;
-      if (aligned) {
-        pack = *reinterpret_cast<const uint4*>(at);
-        continue;
-      }
-      unsigned words[4] = {};
-      for (int j = 0; j < N; ++j) {
-        const unsigned word = from + j < cols ? __float_as_uint(load<1>(at + j).at[0]) : 0;
-        words[j * 4 / N] |= N == 4 || j % 2 == 1 ? word : word >> 16;
-      }
-      pack = make_uint4(words[0], words[1], words[2], words[3]);
-    }
-  }
-  __device__ void put(float (*to)[kRows]) const {
-    int i = static_cast<int>(threadIdx.x);
-    for (const uint4& pack : bits) {
-      const unsigned words[] = {pack.x, pack.y, pack.z, pack.w};
-      for (int j = 0; j < N && i < kPacks; ++j) {
-        const unsigned word = words[j * 4 / N];
-        to[i / kRows * N + j][i % kRows] = __uint_as_float(N == 4       ? word
-                                                           : j % 2 == 0 ? word << 16
-                                                                        : word & 0xffff0000u);
-      }
-      i += kThreads;
-    }
-  }
-};
-
-/// The i-th of a thread's N rows or experts, of which all threads have kColumns * N: vectors of 4,
-/// where N is at least 4, that lie side by side in shared memory.
-template <int N>
-__device__ int nth(int thread, int i) {
-  constexpr int kVector = N < 4 ? N : 4;
-  return i / kVector * kVector * kColumns + thread * kVector + i % kVector;
-}
-template <int N>
-__device__ Numbers<N> load_own(const float* from, int thread) {
-  constexpr int kVector = N < 4 ? 1 : 4;
-  Numbers<N> all;
-  for (int i = 0; i < N; i += kVector) {
-    const auto some = load<kVector>(from + nth<N>(thread, i));
-    for (int j = 0; j < kVector; ++j) all.at[i + j] = some.at[j];
-  }
-  return all;
-}
-
-template <class T, int E>
-__global__ void __launch_bounds__(kThreads, 2)
+/// A warp has kTokens tokens and kLogits experts, and at the end each lane one logit.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
     gate_logits_kernel(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
-                       int64_t experts, int64_t hidden, bool aligned) {
-  constexpr int kExperts = kColumns * E;
-  __shared__ struct alignas(16) { float x[2][kDepth][kTile], w[2][kDepth][kExperts]; } tile;
-  const int64_t groups = (experts + kExperts - 1) / kExperts;
-  const int64_t first_token = blockIdx.x / groups * kTile;
-  const int64_t first_expert = blockIdx.x % groups * kExperts;
-  const int thread = static_cast<int>(threadIdx.x), group = thread / kTile;
-  const int down = thread / kColumns % kColumns, across = thread % kColumns;
-  Tile<T, kTile> next_x;
-  Tile<float, kExperts> next_w;
-  const auto read_ahead = [&](int64_t c) {
-    next_x.read(x, first_token, tokens, c, hidden, aligned);
-    next_w.read(w, first_expert, experts, c, hidden, aligned);
-  };
-  float sum[kColumns][E] = {};
-  read_ahead(0);
-  for (int64_t c = 0, half = 0; c < hidden; c += kDepth, half ^= 1) {
-    next_x.put(tile.x[half]);
-    next_w.put(tile.w[half]);
-    __syncthreads();
-    if (c + kDepth < hidden) read_ahead(c + kDepth);
-    for (int i = group * kShare; i < (group + 1) * kShare; ++i) {
-      const auto a = load_own<kColumns>(tile.x[half][i], down);
-      const auto b = load_own<E>(tile.w[half][i], across);
-      for (int t = 0; t < kColumns; ++t)
-        for (int e = 0; e < E; ++e) sum[t][e] += a.at[t] * b.at[e];
+                       int64_t experts, int64_t hidden) {
+  constexpr int N = kPack<T>;
+  const int64_t groups = (experts + kLogits - 1) / kLogits;
+  const int64_t first_token = warp_number() / groups * kTokens;
+  const int64_t first_expert = warp_number() % groups * kLogits;
+  if (first_token >= tokens) return;  // the whole warp returns
+  float sum[kWarp] = {};
+  for (int64_t i = lane() * N; i < hidden; i += kWarp * N) {
+    Numbers<N> value[kTokens];
+    for (int t = 0; t < kTokens; ++t)
+      value[t] = first_token + t < tokens
+                     ? load_columns<N>(x + (first_token + t) * hidden, i, hidden, 0)
+                     : Numbers<N>{};
+    for (int e = 0; e < kLogits; ++e) {
+      if (first_expert + e >= experts) continue;
+      const auto weight = load_columns<N>(w + (first_expert + e) * hidden, i, hidden, 0);
+      for (int t = 0; t < kTokens; ++t)
+        for (int j = 0; j < N; ++j) sum[t * kLogits + e] += value[t].at[j] * weight.at[j];
     }
   }
-  auto* const all = reinterpret_cast<float(*)[kExperts]>(&tile);
-  for (int g = 0; g < kGroups; ++g) {
-    __syncthreads();
-    for (int t = 0; t < kColumns && group == g; ++t)
-      for (int e = 0; e < E; ++e) {
-        float& to = all[nth<kColumns>(down, t)][nth<E>(across, e)];
-        to = g == 0 ? sum[t][e] : to + sum[t][e];
-      }
-  }
-  __syncthreads();
-  for (int i = thread; i < kTile * kExperts; i += kThreads) {
-    const int64_t token = first_token + i / kExperts, expert = first_expert + i % kExperts;
-    const float logit = all[i / kExperts][i % kExperts];
-    if (token < tokens && expert < experts)
-      logits[token * experts + expert] = bias ? logit + bias[expert] : logit;
-  }
+  // Lanes exchange halves of what they have until each has the sum over all lanes of one logit.
+  for (int half = kWarp / 2; half > 0; half /= 2)
+    for (int i = 0; i < half; ++i) {
+      const bool upper = (lane() & half) != 0;
+      const float given = upper ? sum[i] : sum[i + half], kept = upper ? sum[i + half] : sum[i];
+      sum[i] = kept + __shfl_xor_sync(kAllLanes, given, half);
+    }
+  const int64_t token = first_token + lane() / kLogits, expert = first_expert + lane() % kLogits;
+  if (token < tokens && expert < experts)
+    logits[token * experts + expert] = bias ? sum[0] + bias[expert] : sum[0];
 }
 
 /// The lanes of a row, to = p; numbers that do not fit into registers stay in p.
@@ -183,14 +105,9 @@ __global__ void gate_dlogits_kernel(float* dlogits, const float* dweight, const 
 template <class T>
 void gate_logits(float* logits, const T* x, const float* w, const float* bias, int64_t tokens,
                  int64_t experts, int64_t hidden, Stream stream) {
-  const bool aligned = vectorable<kPack<T>>(hidden, x) && vectorable(hidden, w);
-  const auto run = [&]<int E>(std::integral_constant<int, E>) {
-    launch(gate_logits_kernel<T, E>, blocks_of(tokens, kTile) * blocks_of(experts, kColumns * E),
-           kThreads, stream, logits, x, w, bias, tokens, experts, hidden, aligned);
-  };
-  if (experts <= 2 * kColumns) return run(std::integral_constant<int, 2>());
-  if (experts <= 4 * kColumns) return run(std::integral_constant<int, 4>());
-  run(std::integral_constant<int, 8>());
+  const int64_t warps = blocks_of(tokens, kTokens) * blocks_of(experts, kLogits);
+  launch(gate_logits_kernel<T>, blocks_of(warps, kWarps), kThreads, stream, logits, x, w, bias,
+         tokens, experts, hidden);
 }
 
 }  // namespace

@@ -78,10 +78,15 @@ struct RowPart {
     if constexpr (kLonger)
       for (int64_t c = column(kHeld); c < end; c += kStep) use(c, f(c), kHeld);
   }
-  /// The sum over the threads of the row, in every one of them.
+  /// The sum over the threads of the row, in every one of them. `shared` serves one sum alone.
   __device__ float sum(float v, float (&shared)[kWarps]) const {
     if constexpr (kLanes == kThreads) {
-      return block_sum(v, shared);
+      v = warp_sum(v);
+      if (lane() == 0) shared[warp()] = v;
+      __syncthreads();
+      float all = shared[0];
+      for (int w = 1; w < kWarps; ++w) all += shared[w];
+      return all;
     } else {
       for (int step = kLanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
       return v;
@@ -112,7 +117,7 @@ __global__ void __launch_bounds__(kThreads)
     norm_kernel(T* y, float* mean, float* rstd, const T* x, const float* gamma, const float* beta,
                 float eps, float share, int64_t rows, int64_t cols) {
   constexpr int N = Row::N;
-  __shared__ float shared[kWarps];
+  __shared__ float shared[2][kWarps];
   const Row row(rows, cols);
   const auto load = [&](int64_t c) { return row.load(x + row.number * cols, c); };
   const auto held = row.hold(load);
@@ -122,7 +127,7 @@ __global__ void __launch_bounds__(kThreads)
     row.each(held, load, [&](int64_t, const auto& v, int) {
       for (int i = 0; i < N; ++i) sum += v.at[i];
     });
-    m = row.sum(sum, shared) * share;
+    m = row.sum(sum, shared[0]) * share;
   }
   row.each(held, load, [&](int64_t c, const auto& v, int) {
     if (c >= row.end) return;
@@ -131,7 +136,7 @@ __global__ void __launch_bounds__(kThreads)
       squares += d * d;
     }
   });
-  const float r = rsqrtf(row.sum(squares, shared) * share + eps);
+  const float r = rsqrtf(row.sum(squares, shared[1]) * share + eps);
   row.each(held, load, [&](int64_t c, const auto& v, int) {
     const auto scale = row.load(gamma, c), shift = kCentered ? row.load(beta, c) : Numbers<N>{};
     row.store(y + row.number * cols, c, numbers<N>([&](int i) {
@@ -154,7 +159,7 @@ __global__ void __launch_bounds__(kThreads, 2)
     norm_dx_kernel(T* dx, const T* dy, const T* x, const float* mean, const float* rstd,
                    const float* gamma, const T* acc, float share, int64_t rows, int64_t cols) {
   constexpr int N = Row::N;
-  __shared__ float shared[kWarps];
+  __shared__ float shared[2][kWarps];
   const Row row(rows, cols);
   const int64_t at = row.number * cols;
   const float m = kCentered && row.end > 0 ? mean[row.number] : 0;
@@ -162,20 +167,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const auto load = [&](int64_t c) {
     const auto v = row.load(x + at, c), grad = row.load(dy + at, c), scale = row.load(gamma, c);
     return Slopes<N>{numbers<N>([&](int i) { return (v.at[i] - m) * r; }),
-                     numbers<N>([&](int i) { return grad.at[i] * scale.at[i]; })};
+                     // Never fused into a sum, so that all forms of a row give the same bits.
+                     numbers<N>([&](int i) { return __fmul_rn(grad.at[i], scale.at[i]); })};
   };
   const auto held = row.hold(load);
   float sum = 0, sum_xhat = 0;
   row.each(held, load, [&](int64_t, const auto& s, int) {
     for (int i = 0; i < N; ++i) {
       sum += s.dxhat.at[i];
-      sum_xhat += s.dxhat.at[i] * s.xhat.at[i];
+      sum_xhat = fmaf(s.dxhat.at[i], s.xhat.at[i], sum_xhat);
     }
   });
   // acc may be dx: what is read of it before anything is written arrives together.
   const auto early = row.hold([&](int64_t c) { return row.stored(acc ? acc + at : nullptr, c); });
-  const float mean_dxhat = kCentered ? row.sum(sum, shared) * share : 0;
-  const float mean_xhat = row.sum(sum_xhat, shared) * share;
+  const float mean_dxhat = kCentered ? row.sum(sum, shared[0]) * share : 0;
+  const float mean_xhat = row.sum(sum_xhat, shared[1]) * share;
   row.each(held, load, [&](int64_t c, const auto& s, int k) {
     Numbers<N> before{};
     if (Row::is_stored(k)) {
@@ -184,7 +190,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       before = row.load(acc + at, c);
     }
     row.store(dx + at, c, numbers<N>([&](int i) {
-                return before.at[i] + r * (s.dxhat.at[i] - mean_dxhat - s.xhat.at[i] * mean_xhat);
+                const float centered = s.dxhat.at[i] - mean_dxhat;
+                return fmaf(r, fmaf(-s.xhat.at[i], mean_xhat, centered), before.at[i]);
               }));
   });
 }

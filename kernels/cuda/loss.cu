@@ -33,6 +33,7 @@ template <class T>
 constexpr int kLogitThreads = 256 * sizeof(T);
 /// Most blocks: two for each multiprocessor of an H100.
 constexpr int64_t kLogitBlocks = 264;
+constexpr float kLowest = -3.402823466e38f, kLog2E = 1.44269504f;
 
 /// The loss of every gridDim-th row of `stride` logits, of which the first `cols` exist, and, with
 /// `gradient`, the gradient in their place, 0 after those that exist. If kHeld, a row is read once
@@ -61,11 +62,19 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
     // Read before the barriers, after which other threads write the gradient.
     const float at_target = thread == 0 ? load<1>(row + target[t]).at[0] : 0;
 
-    float top = -INFINITY;
-    if (single < end) {
-      if constexpr (kHeld) from[single] = packs[single];
-      top = load<1>(packs + single).at[0];
-    }
+    // Each thread adds its packs as they arrive, relative to the largest number that it has seen.
+    float top = kLowest, sum = 0;
+    const auto power = [&](float x) { return fast_exp2((x - top) * kLog2E); };
+    const auto add = [&](const Numbers<N>& x) {
+      float most = x.at[0];
+      for (int i = 1; i < N; ++i) most = fmaxf(most, x.at[i]);
+      if (most > top) {
+        sum *= fast_exp2((top - most) * kLog2E);
+        top = most;
+      }
+      for (int i = 0; i < N; ++i) sum += power(x.at[i]);
+    };
+    if (kHeld && single < end) from[single] = packs[single];
     for (int at = first + thread * N; at < last; at += kAtOnce * kStep) {
       uint4 bits[kAtOnce];
       for (int k = 0; k < kAtOnce; ++k)
@@ -74,19 +83,15 @@ __global__ void __launch_bounds__(kLogitThreads<T>, 1024 / kLogitThreads<T>)
       for (int k = 0; k < kAtOnce; ++k) {
         if (at + k * kStep >= last) break;
         if constexpr (kHeld) *reinterpret_cast<uint4*>(from + at + k * kStep) = bits[k];
-        const auto x = load<N>(reinterpret_cast<const T*>(&bits[k]));
-        for (int i = 0; i < N; ++i) top = fmaxf(top, x.at[i]);
+        if (begin == 0) add(load<N>(reinterpret_cast<const T*>(&bits[k])));
       }
     }
+    // In a row that does not begin at a multiple of 16 bytes, other packs than those of columns.
+    for (int c = thread * N; c < count; c += kStep)
+      if (begin > 0 || c >= last) add(load_columns<N>(row, c, count, -INFINITY));
+    const float own_top = top;
     top = block_max(top, shared);
-    const auto power = [&](float x) { return fast_exp2((x - top) * 1.44269504f); };
-
-    float sum = 0;
-    for (int64_t c = thread * N; c < cols; c += kStep) {
-      const auto x = load_columns<N>(from + begin, c, cols, -INFINITY);
-      for (int i = 0; i < N; ++i) sum += power(x.at[i]);
-    }
-    sum = block_sum(sum, shared);
+    sum = block_sum(sum * fast_exp2((own_top - top) * kLog2E), shared);
     if (thread == 0)
       loss += scale * (log(static_cast<double>(sum)) + (static_cast<double>(top) - at_target));
     if (gradient) {

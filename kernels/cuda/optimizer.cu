@@ -29,8 +29,8 @@ __global__ void sgd_kernel(float* w, float* v, const float* g, float lr, float m
     auto weight = load<N>(w + i), velocity = load<N>(v + i);
     const auto grad = load<N>(g + i);
     for (int j = 0; j < N; ++j) {
-      velocity.at[j] = momentum * velocity.at[j] + grad.at[j];
-      weight.at[j] -= lr * velocity.at[j];
+      velocity.at[j] = fmaf(momentum, velocity.at[j], grad.at[j]);
+      weight.at[j] = fmaf(-lr, velocity.at[j], weight.at[j]);
     }
     store(v + i, velocity);
     store(w + i, weight);
@@ -65,8 +65,8 @@ __global__ void adamw_kernel(float* w, float* m, float* v, const float* g, Adamw
       // Fused by name: which product is rounded alone is not left to the compiler.
       mean.at[j] = fmaf(f.beta1, mean.at[j], f.rest1 * g_j);
       square.at[j] = fmaf(f.beta2, square.at[j], f.rest2 * g_j * g_j);
-      weight.at[j] =
-          f.keep * weight.at[j] - f.rate * mean.at[j] / (f.root * sqrtf(square.at[j]) + f.eps);
+      const float size = fmaf(f.root, sqrtf(square.at[j]), f.eps);
+      weight.at[j] = fmaf(f.keep, weight.at[j], -(f.rate * mean.at[j] / size));
     }
     store(m + i, mean);
     store(v + i, square);

@@ -22,13 +22,15 @@ using Floats = DeviceArray<float>;
 
 constexpr int64_t kTokens = 16384;
 
-void copies(Bench& bench, const char* name) {
-  const int64_t bytes = 512 << 20;
-  const Floats from = bench.random(bytes / 4), to = bench.random(bytes / 4);
-  bench.row(name, "512 MiB on the device", bench.time([&](int64_t) {
-    bench.gpu().copy(to.data(), from.data(), bytes, bench.stream());
+/// Copies of `mib` MiB each, through pieces of arrays that no cache holds.
+void copies(Bench& bench, const std::string& name, int64_t mib = 512) {
+  const int64_t n = int64_t{512} << 18, piece = mib << 18;
+  const Floats from = bench.random(n), to = bench.random(n);
+  bench.row(name, std::to_string(mib) + " MiB on the device", bench.time([&](int64_t i) {
+    const int64_t at = i % (n / piece) * piece;
+    bench.gpu().copy(to.data() + at, from.data() + at, 4 * piece, bench.stream());
   }),
-            {.bytes = 2.0 * bytes});
+            {.bytes = 8.0 * static_cast<double>(piece)});
 }
 
 /// y[m,n] = x[m,k] w[n,k]^T, `experts` times one after the other.
@@ -304,6 +306,9 @@ void beside_paced(Bench& bench) {
 void run_all(Bench& bench) {
   copies(bench, kBaseCopy);
   gemm(bench, kBaseGemm, 1, 8192, 8192, 8192);
+  for (const int64_t mib : {18, 32, 64})  // what the rows of norms read
+    if (const std::string name = "copy of " + std::to_string(mib) + " MiB"; bench.wants(name))
+      copies(bench, name, mib);
   gemms(bench);
   experts_in_both_variants(bench);
   products_and_gelu(bench);

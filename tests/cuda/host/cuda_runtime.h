@@ -52,6 +52,9 @@ inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 inline void __stcs(uint4* at, uint4 v) {
   *at = v;
 }
+inline float __fmul_rn(float a, float b) {
+  return a * b;
+}
 inline float rsqrtf(float v) {
   return 1 / std::sqrt(v);
 }
