@@ -123,6 +123,14 @@ find_libraries() {
     fi
     library_path=$library_path${library_path:+:}$found
   done
+  # The plugin opens cuDNN by its name, so no program names it.
+  found=$(library_folders | while read -r folder; do
+    if [ -n "$folder" ] && [ -e "$folder/libcudnn.so.9" ]; then
+      realpath "$folder"
+      break
+    fi
+  done)
+  library_path=$library_path${found:+${library_path:+:}$found}
 }
 
 # Programs and the libraries that a machine with a driver and CUDA may lack. OpenBLAS is opened at

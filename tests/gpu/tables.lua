@@ -12,8 +12,6 @@ local CARDS = { "h100", "h200" }
 
 local MODELS = {
   { name = "GPT2-S", layers = 12, hidden = 768, heads = 12, seq = 512, batch = 24, vocab = 50257 },
-  { name = "GPT2-S, vocabulary padded", layers = 12, hidden = 768, heads = 12, seq = 512,
-    batch = 24, vocab = 50304 },
   { name = "GPT2-L", layers = 24, hidden = 1024, heads = 16, seq = 512, batch = 8, vocab = 50257 },
   { name = "wide", layers = 4, hidden = 4096, heads = 32, seq = 2048, batch = 4, vocab = 32000 },
 }
