@@ -71,8 +71,8 @@ struct ProcessGroupSettings {
 /// are those of RoutingMaps in engine/routing/gate.h. All pointers are to device memory.
 struct TopKRouting {
   int64_t tokens, experts, k, capacity;
-  const float* scores;         // [tokens, experts], the scores by which experts are chosen
-  const float* probabilities;  // [tokens, experts], the scores from which weights are computed
+  const float* logits;         // [tokens, experts], from which scores are computed; may be null
+  float* scores;               // [tokens, experts], an input if there are no logits
   const int32_t* used_before;  // [experts], slots that earlier parts used; null means none
   int32_t* expert;             // [tokens, k], kNanScores where the token has a NaN score
   int32_t* choice_slot;        // [tokens, k], -1 for a choice without a slot
@@ -80,6 +80,7 @@ struct TopKRouting {
   int32_t* counts;             // [experts], used slots, including used_before
   float* weight;               // [tokens, k]
   WeightRule rule;
+  ScoreRule score;      // unused without logits
   int64_t first_token;  // index in the batch of the first token, for slot_choice
   bool part;   // true for a part of a batch: slots that this part does not use are left unchanged
   void* work;  // scratch of top_k_work_bytes() bytes

@@ -54,17 +54,9 @@ __global__ void gate_scores_kernel(float* p, const float* logits, ScoreRule rule
   float* const to = p + t * experts;
   float held[R::kEach > 0 ? R::kEach : 1];
   const auto number = [&](int64_t e, int i) -> float& { return R::kEach > 0 ? held[i] : to[e]; };
-  float top = -INFINITY, sum = 0;
-  R::columns(cols, [&](int64_t e, int i) {
-    number(e, i) = from[e];
-    top = max_or_nan(top, from[e]);
-  });
-  if (rule == ScoreRule::kSigmoid)
-    return R::columns(cols, [&](int64_t e, int i) { to[e] = 1 / (1 + expf(-number(e, i))); });
-  top = warp_max(top, R::kLanes);
-  R::columns(cols, [&](int64_t e, int i) { sum += number(e, i) = expf(number(e, i) - top); });
-  sum = warp_sum(sum, R::kLanes);
-  R::columns(cols, [&](int64_t e, int i) { to[e] = number(e, i) / sum; });
+  R::columns(cols, [&](int64_t e, int i) { number(e, i) = from[e]; });
+  score_row<R>(rule, cols, number);
+  if (R::kEach > 0) R::columns(cols, [&](int64_t e, int i) { to[e] = held[i]; });
 }
 
 template <class R>

@@ -23,6 +23,21 @@ struct RowLanes {
   }
 };
 
+/// Turns the logits of a row into scores, in place: number(c, i) is that of column c, this lane's
+/// i-th. All lanes of the warp must call it.
+template <class R, class Number>
+__device__ void score_row(ScoreRule rule, int64_t cols, Number number) {
+  if (rule == ScoreRule::kSigmoid)
+    return R::columns(cols,
+                      [&](int64_t c, int i) { number(c, i) = 1 / (1 + expf(-number(c, i))); });
+  float top = -INFINITY, sum = 0;
+  R::columns(cols, [&](int64_t c, int i) { top = max_or_nan(top, number(c, i)); });
+  top = warp_max(top, R::kLanes);
+  R::columns(cols, [&](int64_t c, int i) { sum += number(c, i) = expf(number(c, i) - top); });
+  sum = warp_sum(sum, R::kLanes);
+  R::columns(cols, [&](int64_t c, int i) { number(c, i) /= sum; });
+}
+
 /// Calls run(RowLanes()) for rows of `cols` numbers.
 template <class Run>
 void in_rows(int64_t cols, Run run) {

@@ -9,6 +9,7 @@
 
 using namespace moe;
 using namespace moe::test;
+using kernels::ScoreRule;
 using kernels::WeightRule;
 
 namespace {
@@ -20,14 +21,16 @@ struct Shape {
   int64_t tokens, experts, k, capacity;
 };
 
-/// Scores that choose and probabilities that weigh, [tokens, experts]; used [experts] or empty.
+/// Scores, or for the device also logits with `score`, [tokens, experts]; used [experts] or empty.
 struct Input {
   Shape shape;
-  Floats scores = {}, probabilities = {};
+  Floats scores = {};
   Ints used = {};
   WeightRule rule = WeightRule::kProb;
   int64_t first_token = 0;
   bool part = false;
+  Floats logits = {};
+  ScoreRule score = ScoreRule::kSoftmax;
 };
 
 /// All maps of one routing. slot_choice holds what earlier parts left there.
@@ -65,16 +68,18 @@ Routed on_cpu(const Input& in, const Ints& slot_choice = {}) {
   RoutingBuilder builder(maps, in.used);
   builder.fill(topk_rows(ScoreMatrix(in.scores, in.shape.experts), in.shape.k), in.shape.k);
   builder.order_by_token();
-  gate_weights<float>(r.weight.data(), in.probabilities.data(), maps, in.rule);
+  gate_weights<float>(r.weight.data(), in.scores.data(), maps, in.rule);
   return r;
 }
 
-Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {}) {
+/// Writes the scores to `computed` if it is not null.
+Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {},
+                 Floats* computed = nullptr) {
   begin_run(run);
   const auto [tokens, experts, k, capacity] = in.shape;
   Routed r(in.shape);
   if (in.part) r.slot_choice = slot_choice;
-  const DeviceArray<float> scores(gpu(), in.scores), probabilities(gpu(), in.probabilities);
+  const DeviceArray<float> scores(gpu(), in.scores), logits(gpu(), in.logits);
   const DeviceArray<int32_t> used(gpu(), in.used), expert(gpu(), r.expert),
       choice_slot(gpu(), r.choice_slot), slot_choice_there(gpu(), r.slot_choice),
       counts(gpu(), r.counts);
@@ -86,8 +91,8 @@ Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {}) {
                      .experts = experts,
                      .k = k,
                      .capacity = capacity,
+                     .logits = in.logits.empty() ? nullptr : logits.data(),
                      .scores = scores.data(),
-                     .probabilities = probabilities.data(),
                      .used_before = in.used.empty() ? nullptr : used.data(),
                      .expert = expert.data(),
                      .choice_slot = choice_slot.data(),
@@ -95,6 +100,7 @@ Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {}) {
                      .counts = counts.data(),
                      .weight = weight.data(),
                      .rule = in.rule,
+                     .score = in.score,
                      .first_token = in.first_token,
                      .part = in.part,
                      .work = work.data()},
@@ -105,6 +111,7 @@ Routed on_device(const Input& in, uint64_t run, const Ints& slot_choice = {}) {
   r.slot_choice = slot_choice_there.read();
   r.counts = counts.read();
   r.weight = weight.read();
+  if (computed != nullptr) *computed = scores.read();
   return r;
 }
 
@@ -120,7 +127,7 @@ void same_as_cpu(Shape s, const Floats& scores, const Ints& used = {}) {
                 << s.capacity);
   uint64_t run = 0;
   for (const WeightRule rule : {WeightRule::kProb, WeightRule::kRenorm, WeightRule::kOne}) {
-    const Input in = {s, scores, positive(s.tokens * s.experts, 2), used, rule};
+    const Input in = {s, scores, used, rule};
     const Routed want = on_cpu(in);
     REQUIRE(on_device(in, run++) == want);
     REQUIRE(on_device(in, run) == want);
@@ -138,6 +145,24 @@ const std::vector<Shape> kRoutes = {{1, 1, 1, 1},     {5, 3, 2, 2},      {33, 4,
 
 TEST_CASE("routing on the device gives the CPU's maps, drops and weights") {
   for (const Shape s : kRoutes) same_as_cpu(s, positive(s.tokens * s.experts, 1));
+}
+
+TEST_CASE("routing on the device computes the gate's scores from logits and routes by them") {
+  for (const Shape s : kRoutes)
+    for (const ScoreRule score : {ScoreRule::kSoftmax, ScoreRule::kSigmoid}) {
+      Input in = {.shape = s, .rule = WeightRule::kRenorm, .score = score};
+      const Floats logits = random_values<float>(s.tokens * s.experts, 4);
+      const DeviceArray<float> from(gpu(), logits), to(gpu(), logits);
+      const OwnStream stream;
+      gpu().kernels->gate_scores(to.data(), from.data(), score, s.tokens, s.experts, stream);
+      stream.finish();
+      const Floats scores = to.read();
+      in.scores = scores;
+      const Routed want = on_cpu(in);
+      in.logits = logits, in.scores.assign(logits.size(), -7);
+      REQUIRE(on_device(in, 2, {}, &in.scores) == want);
+      REQUIRE(in.scores == scores);
+    }
 }
 
 TEST_CASE("routing on the device gives ties to the lower expert") {
@@ -166,7 +191,7 @@ TEST_CASE("routing on the device begins at the places that earlier parts left") 
 }
 
 TEST_CASE("a token whose scores hold a NaN is marked on the device and gets no place") {
-  Input in = {{50, 70, 2, 50}, positive(50 * 70, 7), positive(50 * 70, 8)};
+  Input in = {{50, 70, 2, 50}, positive(50 * 70, 7)};
   in.scores[17 * 70 + 64] = NAN;
   const Routed r = on_device(in, 0);
   for (size_t choice = 0; choice < 100; ++choice) {
@@ -186,10 +211,8 @@ TEST_CASE("parts of a batch on the device take the CPU's places and leave the ot
     const Shape shape = {tokens, experts, k, capacities[round / 2 % 4]};
     INFO(tokens << " tokens, " << experts << " experts, k " << k << ", capacity "
                 << shape.capacity);
-    // Coarse, so that scores tie; the bias changes who is chosen, not the weights.
-    Input all = {shape, {}, positive(tokens * experts, round)};
-    for (float& p : all.probabilities) p = std::floor(p * 50) / 64;
-    all.scores = all.probabilities;
+    Input all = {shape, positive(tokens * experts, round)};
+    for (float& p : all.scores) p = std::floor(p * 50) / 64;  // coarse, so that scores tie
     const Floats bias = random_values<float>(experts, round + 1, 0.5);
     for (size_t i = 0; i < all.scores.size(); ++i) {
       all.scores[i] += bias[i % static_cast<size_t>(experts)];
@@ -206,7 +229,7 @@ TEST_CASE("parts of a batch on the device take the CPU's places and leave the ot
         const auto from = of.begin() + in.first_token * experts;
         return Floats(from, from + here * experts);
       };
-      in.scores = rows(all.scores), in.probabilities = rows(all.probabilities);
+      in.scores = rows(all.scores);
       const Routed want = on_cpu(in, slots);
       REQUIRE(on_device(in, round, slots) == want);
       in.used = want.counts, slots = want.slot_choice;
@@ -222,7 +245,7 @@ TEST_CASE("parts of a batch on the device take the CPU's places and leave the ot
 
 TEST_CASE("more experts or choices than routing on the device has room for are refused") {
   const auto refused = [](Input in, const std::string& why) {
-    in.scores = in.probabilities = positive(in.shape.tokens * in.shape.experts, 1);
+    in.scores = positive(in.shape.tokens * in.shape.experts, 1);
     CHECK_THROWS_WITH(on_device(in, 0, Ints(2, -1)), Catch::Contains(why));
   };
   refused({.shape = {1, 1025, 1, 1}}, "at most 1024 experts");

@@ -86,20 +86,19 @@ void router(Bench& bench, int64_t k) {
   });
   const Call call = [&](int64_t i) {
     const Set& s = turn(sets, i);
-    bench.kernels().gate_scores(s.p.data(), s.logits.data(), kernels::ScoreRule::kSoftmax, kTokens,
-                                experts, bench.stream());
     gpu.route_top_k({.tokens = kTokens,
                      .experts = experts,
                      .k = k,
                      .capacity = capacity,
+                     .logits = s.logits.data(),
                      .scores = s.p.data(),
-                     .probabilities = s.p.data(),
                      .expert = s.expert.data(),
                      .choice_slot = s.choice_slot.data(),
                      .slot_choice = s.slot_choice.data(),
                      .counts = s.counts.data(),
                      .weight = s.weight.data(),
                      .rule = kernels::WeightRule::kRenorm,
+                     .score = kernels::ScoreRule::kSoftmax,
                      .work = s.work.data()},
                     bench.stream());
   };

@@ -43,16 +43,14 @@ void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
   const auto out = [&](Role role) { return operands.outputs[place_of(def.outputs, role).value()]; };
   const auto floats = [&](Role role) { return static_cast<float*>(out(role)); };
   const auto i32 = [&](Role role) { return static_cast<int32_t*>(out(role)); };
-  device.kernels->gate_scores(floats(Role::kProbs), static_cast<const float*>(operands.inputs[0]),
-                              ops::score_rule(op), logits[0], logits[1], stream);
   const size_t before = place_of(def.inputs, Role::kUsedBefore).value();
   const void* const used = op.inputs.size() > before ? operands.inputs[before] : nullptr;
   device.route_top_k({.tokens = logits[0],
                       .experts = logits[1],
                       .k = graph.tensor(output_of(graph, op, Role::kExpert)).shape[1],
                       .capacity = graph.tensor(output_of(graph, op, Role::kSlotChoice)).shape[1],
+                      .logits = static_cast<const float*>(operands.inputs[0]),
                       .scores = floats(Role::kProbs),
-                      .probabilities = floats(Role::kProbs),
                       .used_before = static_cast<const int32_t*>(used),
                       .expert = i32(Role::kExpert),
                       .choice_slot = i32(Role::kChoiceSlot),
@@ -60,6 +58,7 @@ void route(const Graph& graph, const Op& op, const DeviceOperands& operands,
                       .counts = i32(Role::kCounts),
                       .weight = floats(Role::kWeight),
                       .rule = ops::weight_rule(op),
+                      .score = ops::score_rule(op),
                       .first_token = attr_int(op, "first_token", 0),
                       .part = ops::is_part(op),
                       .work = operands.scratch},

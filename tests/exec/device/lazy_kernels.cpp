@@ -130,6 +130,8 @@ void find_largest(int32_t* column, const T* x, int64_t rows, int64_t cols, int64
 }
 
 void route(const kernels::TopKRouting& r) {
+  if (r.logits != nullptr)
+    done_by<float>().gate_scores(r.scores, r.logits, r.score, r.tokens, r.experts, nullptr);
   const RoutingMaps maps = {.tokens = r.tokens,
                             .experts = r.experts,
                             .columns = r.k,
@@ -154,7 +156,7 @@ void route(const kernels::TopKRouting& r) {
     std::fill_n(r.expert, r.tokens * r.k, -2);
   }
   builder.order_by_token();
-  gate_weights<float>(r.weight, r.probabilities, maps, r.rule);
+  gate_weights<float>(r.weight, r.scores, maps, r.rule);
 }
 
 }  // namespace
