@@ -16,20 +16,24 @@ local assumed = schema.assumed
 -- the NVSwitch adds (in_switch); all_reduce_us = measured time of a small all-reduce of one node
 -- beyond the 4 us of its hops. GB300 has no file of its own: GB200's stands in (op_times).
 local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 = 1979e12 }
--- Times of products inside a step over those alone: the median of 514 measured on B200 in both ways
--- (scripts/import_simumax.py), with the 10th and 90th percentile. GPUs without such measurements of
--- their own kind have none.
-local BLACKWELL = { 1.39, 1.11, 1.63 }
+-- Times of products inside a step over those alone, measured in both ways on `on`: the median, the
+-- 10th and the 90th percentile. Blackwell: 514 GEMMs (scripts/import_simumax.py). Hopper: 87 GEMMs
+-- in a loop (scripts/import_gpu_steps.py); under them the SM clock falls from 1,980 to 1,545 MHz in
+-- the median at the limit of 700 W. GPUs without such measurements of their own kind have none.
+local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200" }
+local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200" }
 local GPUS = {
   a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
     memory = 2.039e12, memory_share = { 0.81, 0.7, 0.88 }, memory_bytes = 80e9,
     nvlink = 300e9, nvlink_share = { 0.68, 0.6, 0.8 }, nvlink_gpus = 8 },
   h100 = { name = "H100 SXM", flops = HOPPER, gemm_share = { 0.69, 0.5, 0.85 }, vector = 67e12,
+    step_ratio = HOPPER_STEP,
     memory = 3.35e12, memory_share = { 0.89, 0.75, 0.93 }, memory_bytes = 80e9,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 11.6 },
   h200 = { name = "H200 SXM", flops = HOPPER, gemm_share = { 0.70, 0.5, 0.85 }, vector = 67e12,
+    step_times = "h200_step",
     memory = 4.8e12, memory_share = { 0.85, 0.75, 0.9 }, memory_bytes = 141e9,
     nvlink = 450e9, nvlink_share = { 0.71, 0.6, 0.8 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 12.8 },
@@ -41,20 +45,20 @@ local GPUS = {
     all_reduce_us = 21.2 },
   gb200 = { name = "GB200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
-    step_ratio = BLACKWELL,
+    step_ratio = BLACKWELL_STEP,
     memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 186e9,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
   -- Data sheets of HGX B300 and of GB300 NVL72: dense bf16 as their forerunners, 288 GB.
   b300 = { name = "B300", gemm_share = { 0.60, 0.45, 0.85 }, vector = 75e12,
     flops = { f32 = 75e12, tf32 = 1125e12, bf16 = 2250e12, f16 = 2250e12, fp8 = 4500e12 },
-    step_ratio = BLACKWELL,
+    step_ratio = BLACKWELL_STEP,
     memory = 8e12, memory_share = { 0.82, 0.7, 0.9 }, memory_bytes = 288e9,
     nvlink = 900e9, nvlink_share = { 0.63, 0.5, 0.75 }, nvlink_gpus = 8, in_switch = true,
     all_reduce_us = 21.2 },
   gb300 = { name = "GB300", op_times = "gb200", gemm_share = { 0.52, 0.4, 0.85 }, vector = 80e12,
     flops = { f32 = 80e12, tf32 = 1250e12, bf16 = 2500e12, f16 = 2500e12, fp8 = 5000e12 },
-    step_ratio = BLACKWELL,
+    step_ratio = BLACKWELL_STEP,
     memory = 8e12, memory_share = { 0.84, 0.7, 0.93 }, memory_bytes = 288e9,
     nvlink = 900e9, nvlink_share = { 0.56, 0.45, 0.75 }, nvlink_gpus = 4, in_switch = true,
     all_reduce_us = 11.9 },
@@ -82,7 +86,7 @@ local function device(name, gpu)
       why = "2.5 times the flops, at the efficiency that FlashAttention-2 reports on A100" },
     step_times = gpu.step_times,
     step_ratio = gpu.step_ratio and share(gpu.step_ratio,
-      "products inside a step take longer than alone, as measured on B200"),
+      "products inside a step take longer than alone, as measured on " .. gpu.step_ratio.on),
     memory_bytes = gpu.memory_bytes,
   }
 end
