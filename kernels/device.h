@@ -179,6 +179,8 @@ struct DeviceTable {
   /// are part of the recording. Those streams must not be destroyed before the recording, because
   /// it uses memory that kernels keep for them.
   Recording (*end_recording)(Stream);
+  /// Returns the number of kernels that a replay launches, those of libraries included.
+  int64_t (*launches)(Recording);
   void (*replay)(Recording, Stream);
   void (*release_recording)(Recording);
 

@@ -43,6 +43,7 @@ DeviceFunction<&DeviceTable::paced_copies> paced_copies;
 // recording.cpp
 DeviceFunction<&DeviceTable::begin_recording> begin_recording;
 DeviceFunction<&DeviceTable::end_recording> end_recording;
+DeviceFunction<&DeviceTable::launches> launches;
 DeviceFunction<&DeviceTable::replay> replay;
 DeviceFunction<&DeviceTable::release_recording> release_recording;
 

@@ -48,6 +48,7 @@ const DeviceTable& device_table() {
       .paced_copies = paced_copies,
       .begin_recording = begin_recording,
       .end_recording = end_recording,
+      .launches = launches,
       .replay = replay,
       .release_recording = release_recording,
       .take_error = take_error_text,

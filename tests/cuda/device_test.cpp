@@ -112,8 +112,10 @@ TEST_CASE("timed events have a time, also those of a recording each time it is r
   device().record(from, f.main);
   device().sleep(90000, {}, f.main);
   device().record(to, f.main);
+  device().fill(f.a, 0, 4, f.main);
   const Recording recording = device().end_recording(f.main);
   REQUIRE(recording);
+  CHECK(device().launches(recording) == 1);                          // the fill is no kernel
   CHECK(device().elapsed_ns(from, to) == Approx(5300).margin(300));  // nothing has run
   for (int round = 0; round < 2; ++round) {
     device().record(to, f.main);

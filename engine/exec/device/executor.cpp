@@ -139,6 +139,8 @@ class DeviceRun {
       loop_.run();
       RunResult result = loop_.finish();
       result.peak_bytes = ranks_[0]->allocated();
+      if (recording_.get() != nullptr)
+        result.launches_per_step = device_.launches(recording_.get());
       return result;
     } catch (const std::exception&) {
       comm_->abort();

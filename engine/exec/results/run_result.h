@@ -111,8 +111,9 @@ struct RunResult {
   std::vector<std::vector<int32_t>> predictions;
   std::map<std::string, double> grad_l2, grad_projection;    // first step, reduced over ranks
   std::map<std::string, double> param_l2, param_projection;  // after the last step
-  uint64_t digest = 0;   // FNV-1a 64 over all parameters' bits in reference order
-  Bytes peak_bytes = 0;  // bytes that the executor allocated per rank
+  uint64_t digest = 0;            // FNV-1a 64 over all parameters' bits in reference order
+  Bytes peak_bytes = 0;           // bytes that the executor allocated per rank
+  int64_t launches_per_step = 0;  // kernels of all ranks in a recorded step; 0: none was recorded
   /// [rank][lane]: the ops of the last step, in the order in which they began.
   std::vector<std::vector<std::vector<OpId>>> executed;
   /// [step][layer], of layers with a placement.
@@ -144,6 +145,9 @@ constexpr auto fields_of(const RunResult*) {
             "sum of x[i] * (i mod 13 - 6) over each parameter x after the last step"),
       field("digest", &RunResult::digest, "hash of all parameters' bits"),
       field("peak_bytes", &RunResult::peak_bytes, "bytes that the executor allocated per rank"),
+      field("launches_per_step", &RunResult::launches_per_step,
+            "kernels that a recorded step launches on the device, for all ranks on it; absent if "
+            "no step was recorded"),
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
             "what failed during the run; the results of the steps before are valid"),

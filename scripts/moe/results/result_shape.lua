@@ -53,6 +53,7 @@ local OUT_OF_MEMORY = { model = "string", ["memory_bytes?"] = "number", holders 
   ["peak_parts?"] = { { what = "string", bytes = "number" } } }
 local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least = 1 },
   drops = { "number", least = 1 }, ["executed_peak_bytes?"] = "number",
+  ["launches_per_step?"] = "number",
   prediction = schema.merged(TIMES, { error = "number", ["disturbed_ops?"] = "number" }),
   ["link?"] = { bytes_per_s = "number", latency_us = "number", ["share?"] = "string",
     ["sharing_efficiency?"] = "number" }, ["eval_loss?"] = "number",

@@ -119,6 +119,8 @@ local ROWS = {
   { "drops", "integer[]?", "number of drops in each step" },
   { "executed_peak_bytes", "integer?",
     "peak memory of a rank in the run; absent if the run failed" },
+  { "launches_per_step", "integer?", "kernels that a step launched on the device, for all ranks on "
+    .. "it; absent if no step was recorded there" },
   { "trace", "string?", "name of the trace file" },
   { "placements", "moe.RunPlacement[][]?", "placement of experts, indexed by step and layer" },
   { "planner_error", "table<string, moe.PlannerError>?", "errors of Pro-Prophet's performance "

@@ -20,6 +20,7 @@ using Clock = std::map<Stream*, uint64_t>;  // how much of each stream's work li
 
 struct Graph {
   std::vector<std::function<void()>> work;
+  std::vector<cudaGraphNodeType> types;  // of each
 };
 struct Capture {
   Stream* origin = nullptr;
@@ -109,11 +110,12 @@ cudaError_t fail(cudaError_t error) {
   return error;
 }
 
-void give(cudaStream_t stream, std::function<void()> work) {
+void give(cudaStream_t stream, std::function<void()> work, cudaGraphNodeType type) {
   {
     const Lock lock(mutex);
     if (Capture* const capture = capture_of(stream)) {
       capture->graph.work.push_back(std::move(work));
+      capture->graph.types.push_back(type);
       Stream* const here = streams.find(stream);
       ++here->clock[here];
       return;
@@ -215,20 +217,23 @@ cudaError_t cudaFreeHost(void* at) {
 }
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind,
                             cudaStream_t stream) {
-  give(stream, [=] { std::memcpy(to, from, bytes); });
+  give(
+      stream, [=] { std::memcpy(to, from, bytes); }, cudaGraphNodeTypeMemcpy);
   return cudaSuccess;
 }
 cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch,
                               size_t width, size_t rows, cudaMemcpyKind, cudaStream_t stream) {
-  give(stream, [=] {
+  const auto copy = [=] {
     for (size_t r = 0; r < rows; ++r)
       std::memcpy(static_cast<char*>(to) + r * to_pitch,
                   static_cast<const char*>(from) + r * from_pitch, width);
-  });
+  };
+  give(stream, copy, cudaGraphNodeTypeMemcpy);
   return cudaSuccess;
 }
 cudaError_t cudaMemsetAsync(void* to, int byte, size_t bytes, cudaStream_t stream) {
-  give(stream, [=] { std::memset(to, byte, bytes); });
+  give(
+      stream, [=] { std::memset(to, byte, bytes); }, cudaGraphNodeTypeMemset);
   return cudaSuccess;
 }
 
@@ -293,10 +298,11 @@ cudaError_t cudaEventRecordWithFlags(cudaEvent_t event, cudaStream_t stream, uns
     return cudaSuccess;
   }
   e->capture = nullptr;
-  give(stream, [e] {
+  const auto keep_time = [e] {
     e->has_time = e->timed;
     e->at_ns = read_clock();
-  });
+  };
+  give(stream, keep_time, cudaGraphNodeTypeEventRecord);
   return cudaSuccess;
 }
 cudaError_t cudaEventQuery(cudaEvent_t event) {
@@ -340,6 +346,19 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph) {
   for (Stream* const other : capture->streams) other->capture = nullptr;
   if (!joined) return fail(cudaErrorStreamCaptureUnjoined);
   *graph = graphs.add(std::move(capture->graph));
+  return cudaSuccess;
+}
+/// A node is a pointer to its type.
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count) {
+  const Lock lock(mutex);
+  const Graph* const found = graphs.find(graph);
+  if (!found) return fail(cudaErrorInvalidValue);
+  *count = found->types.size();
+  for (size_t i = 0; nodes && i < *count; ++i) nodes[i] = &found->types[i];
+  return cudaSuccess;
+}
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type) {
+  *type = *static_cast<const cudaGraphNodeType*>(node);
   return cudaSuccess;
 }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {

@@ -14,6 +14,7 @@ using cudaStream_t = void*;
 using cudaEvent_t = void*;
 using cudaGraph_t = void*;
 using cudaGraphExec_t = void*;
+using cudaGraphNode_t = const void*;
 enum cudaError_t {
   cudaSuccess,
   cudaErrorInvalidValue,
@@ -27,6 +28,12 @@ enum cudaError_t {
 };
 enum cudaMemcpyKind { cudaMemcpyDefault, cudaMemcpyDeviceToDevice };
 enum cudaStreamCaptureStatus { cudaStreamCaptureStatusNone, cudaStreamCaptureStatusActive };
+enum cudaGraphNodeType {
+  cudaGraphNodeTypeKernel,
+  cudaGraphNodeTypeMemcpy,
+  cudaGraphNodeTypeMemset,
+  cudaGraphNodeTypeEventRecord
+};
 enum cudaStreamCaptureMode { cudaStreamCaptureModeRelaxed };
 enum cudaDeviceAttr { cudaDevAttrMaxSharedMemoryPerBlockOptin };
 constexpr unsigned cudaHostAllocPortable = 1, cudaStreamNonBlocking = 1, cudaEventDefault = 0,
@@ -76,6 +83,8 @@ cudaError_t cudaEventElapsedTime(float* ms, cudaEvent_t from, cudaEvent_t to);
 cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* status);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t* graph);
+cudaError_t cudaGraphGetNodes(cudaGraph_t graph, cudaGraphNode_t* nodes, size_t* count);
+cudaError_t cudaGraphNodeGetType(cudaGraphNode_t node, cudaGraphNodeType* type);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t* made, cudaGraph_t graph, unsigned long long);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t graph, cudaStream_t stream);
@@ -83,8 +92,9 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t graph);
 
 namespace emulation {
 
-/// Runs the work, or keeps it where the stream captures.
-void give(cudaStream_t stream, std::function<void()> work);
+/// Runs the work, or keeps it where the stream captures, as a node of this type.
+void give(cudaStream_t stream, std::function<void()> work,
+          cudaGraphNodeType type = cudaGraphNodeTypeKernel);
 /// As a failed call would leave it.
 cudaError_t fail(cudaError_t error);
 /// So many bytes lie in memory that was allocated and not given back.

@@ -134,9 +134,11 @@ TEST_CASE("a step that the host has no part in is recorded once and replayed") {
   CHECK(lazy_stats().recordings == 1);
   CHECK(lazy_stats().replays == 4);
   CHECK(lazy_stats().handles == 0);
+  CHECK(device.launches_per_step > plan->graph.num_ranks);
+  CHECK(cpu.launches_per_step == 0);
 
   const auto by_counts = plan_for({pass("irregular_a2a"), pass("used_rows")});
-  run_lazy(*by_counts, options_of(*by_counts, 4));
+  CHECK(run_lazy(*by_counts, options_of(*by_counts, 4)).launches_per_step == 0);
   CHECK(lazy_stats().recordings == 0);
 }
 

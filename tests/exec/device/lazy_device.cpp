@@ -296,6 +296,12 @@ kernels::Recording end_recording(Stream s) {
   return lazy.recording.release();
 }
 
+int64_t launches(kernels::Recording r) {
+  const auto& tasks = static_cast<RecordingState*>(r)->tasks;
+  return std::count_if(tasks.begin(), tasks.end(),
+                       [](const Recorded& t) { return t.task.kind == Kind::kWork; });
+}
+
 /// The recorded tasks on streams of their own, between what `s` was given before and after.
 void replay(kernels::Recording r, Stream s) {
   const auto& recording = *static_cast<RecordingState*>(r);
@@ -467,6 +473,7 @@ const kernels::DeviceTable& lazy_device() {
           },
       .begin_recording = begin_recording,
       .end_recording = end_recording,
+      .launches = launches,
       .replay = replay,
       .release_recording =
           [](kernels::Recording r) {

@@ -147,6 +147,10 @@ function M.error_lines(runs)
     wide = wide or select(2, spread(run))
   end
   for _, run in ipairs(runs) do
+    if run.launches_per_step then
+      lines[#lines + 1] = ("%s launches %d kernels a step"):format(run.system,
+        run.launches_per_step)
+    end
     if run.disturbed then
       lines[#lines + 1] = ("? %s was disturbed: %s"):format(run.system, run.disturbed)
     end
