@@ -5,7 +5,8 @@
   ENV/bin/python scripts/import_gpu_steps.py NAME FILE... [--without OP...]
 
 NAME is a GPU of import_op_times.py. Of rows of one op and size (several kernels, or the products of
-experts one by one) the quickest counts. Cells are between the rows as step_tables.py says, those of
+experts one by one) the quickest counts; gradients of experts' weights are those of GEMMs one by one,
+which add to their sums. Cells are between the rows as step_tables.py says, those of
 attention too; gradients of weights that were measured in one type only take the same ratio to the
 time by peak rates in the other. Printed last are the times inside a step over those alone of
 NAME.times, whose median and 10th and 90th percentile nodes.lua has as `step_ratio` of GPUs of the
@@ -38,7 +39,9 @@ def quickest(rows):
     """{op: {(sizes, bytes of a gradient's number): seconds}}"""
     times = {}
     for row in rows:
-        if row["op"] in NAMES and "median_ns" in row:
+        # PyTorch's grouped product adds to no sum: its gradients take one op more.
+        adds = row["op"] != "grouped_gemm_dw" or row["way"] == "loop"
+        if row["op"] in NAMES and "median_ns" in row and adds:
             of = times.setdefault(row["op"], {})
             key = tuple(row["sizes"][n] for n in NAMES[row["op"]]), row["sizes"].get("grad_bytes", 0)
             of[key] = min(of.get(key, math.inf), row["median_ns"] / 1e9)

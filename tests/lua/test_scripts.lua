@@ -111,9 +111,11 @@ local c = moe.cluster.p4de { nodes = 2 }
       return head .. ('local p = moe.plan { model = m, cluster = c, system = s[1], %s }\n'
         .. 'p:run("%s", { %s })'):format(edited, executor, given)
     end
-    local all, bf16 = { fuse_gelu = true, pad_logits = true, round_once = true }, "precision = 'bf16'"
+    local all = { fuse_gelu = true, pad_logits = true, round_once = true }
+    local bf16 = "precision = 'bf16'"
     expect.equal(edits(train("executor = 'cuda', " .. bf16)), all)
-    expect.equal(edits(train "executor = 'cuda'"), { fuse_gelu = true, pad_logits = false, round_once = false })
+    expect.equal(edits(train "executor = 'cuda'"),
+      { fuse_gelu = true, pad_logits = false, round_once = false })
     expect.equal(edits(train("executor = 'cuda', edits = { fuse_gelu = false }, " .. bf16)),
       { fuse_gelu = false, pad_logits = true, round_once = true })
     expect.equal(edits(train ""), nil)
