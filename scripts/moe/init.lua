@@ -7,6 +7,7 @@ local claims = require "moe.results.claims"
 local cluster = require "moe.spec.cluster"
 local collectives = require "moe.spec.collectives"
 local comm_tables = require "moe.spec.comm_tables"
+local constants = require "moe.spec.constants"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
@@ -53,6 +54,8 @@ local moe = schema.functions("moe", "name", {
     "a published figure, and the function that computes our number" },
   collectives = { collectives.collectives, collectives.FIELDS, "moe.CollectiveTimes",
     "times of collectives that share the links of a cluster" },
+  constants = { constants.constants, "(paper: string)", "moe.Constant[]",
+    "the constants with which a paper's recipes simulate, and where each comes from" },
   experiment = { experiment.experiment, experiment.FIELDS, "moe.Experiment",
     "points, systems, and how they are run; a recipe returns the experiment" },
   fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",

@@ -394,7 +394,7 @@ local function check_number(field, value, path, at, assumed)
     check_as_made(value, path, at)
     local name = assumed.as .. path:sub(#assumed.root + 1)
     assumed.found[path] = { name = name, value = value.value, lo = value.lo, hi = value.hi,
-      why = value.why }
+      why = value.why, source = value.source }
     for _, part in ipairs { "lo", "hi" } do
       check_number(field, value[part], path .. "." .. part, at)
     end
@@ -543,10 +543,12 @@ M.ASSUMED = {
   lo = { type = "number", required = true, doc = "lower end of the band" },
   hi = { type = "number", required = true, doc = "upper end of the band" },
   why = { type = "string", required = true, doc = "the reason for this value and band" },
+  source = { type = "string", doc = "where the value or its band comes from; 'none: ' and how "
+    .. "it was chosen; or 'fitted: ' and to what" },
 }
 
---- moe.assumed{ value =, lo =, hi =, why = }: a constant that no data sheet or paper gives, with
---- the band [lo, hi] in which it is assumed to be.
+--- moe.assumed{ value =, lo =, hi =, why =, source = }: a constant that no data sheet or paper
+--- gives, with the band [lo, hi] in which it is assumed to be.
 function M.assumed(t)
   local at = errors.here()
   local a = M.check(M.ASSUMED, t, "moe.assumed", at)

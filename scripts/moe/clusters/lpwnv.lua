@@ -1,6 +1,6 @@
 -- The LPWNV nodes of the Pro-Prophet paper (arXiv 2411.10003, section VI): HPWNV's with other GPUs.
-return function(assumed)
-  local cluster = require "moe.clusters.hpwnv"(assumed)
+return function(assumed, gpus)
+  local cluster = require "moe.clusters.hpwnv"(assumed, gpus)
   cluster.doc = "Pro-Prophet's testbed: 4 RTX 2080Ti per node on PCIe, 100 Gb/s InfiniBand"
   local device = cluster.device
   device.name = "RTX-2080Ti"

@@ -3,12 +3,21 @@
 return function(assumed, gpus)
   return gpus.of("a100", {
     doc = "AWS p4de.24xlarge: 8 A100 80GB per node, NVSwitch, 4 x 100 Gb/s NICs; measured op times",
+    paper = "lancet",
+    sources = {
+      devices_per_node = "Lancet, section 7", nics_per_node = "Lancet, section 7",
+      nic = "Lancet, section 7: four NICs of 100 Gb/s",
+      stack = "Lancet: it is built into RAF",
+      ["intra.latency_us"] = "awsome-distributed-training, micro-benchmarks/nccl-tests: 161 us",
+      ["nic.latency_us"] = "awsome-distributed-training, micro-benchmarks/nccl-tests: 161 us",
+    },
     devices_per_node = 8,
     stack = "raf_2023",
     device = {
       name = "A100-80GB",
       op_times_ratio = { tf32 = assumed { value = 2, lo = 1.7, hi = 2.5,
-        why = "of bf16's times: the peaks of the tensor cores are 312 and 156 TFLOP/s" } },
+        why = "of bf16's times: the peaks of the tensor cores are 312 and 156 TFLOP/s",
+        source = "value: NVIDIA's data sheet of A100; band: none: a guess" } },
     },
     collective_times = "a100",  -- inside a node
     -- The two latencies are chosen so that small all-reduces of two nodes take about 160 us; for
@@ -22,6 +31,7 @@ return function(assumed, gpus)
     -- ring 2.06 and 2.08 GB from each of 3 and 4: 0.61, 0.64 and 0.59 of the NICs' 50 GB/s.
     nic = { peak_bytes_per_s = 12.5e9, latency_us = 19,
       efficiency = assumed { value = 0.61, lo = 0.55, hi = 0.96,
-        why = "published all-reduces of p4d in 2021; EFA reaches 0.96 with later software" } },
+        why = "published all-reduces of p4d in 2021; EFA reaches 0.96 with later software",
+        source = "NVIDIA/nccl issue 527 (2021); high end: awsome-distributed-training" } },
   })
 end

@@ -6,6 +6,23 @@ local M = {}
 
 local assumed = schema.assumed
 
+--- Constants of clusters whose GPUs' collectives and launches nobody has published.
+M.LAUNCH_US = assumed { value = 2, lo = 0.5, hi = 6,
+  why = "time between kernels that wait in a stream, or of a recorded graph",
+  source = "none: a guess; an H200 takes 1.1 us in a recorded graph and 3.2 us for kernels "
+    .. "launched one by one (rows 'launch recorded' and 'launch' of "
+    .. "tests/bench/results/gpu-2026-11-27-h200.json)" }
+M.A2A_BASE_US = assumed { value = 20, lo = 10, hi = 40, why = "start-up of a grouped send/recv",
+  source = "none: a guess of the first recipes (dcd51a4a), fitted to nothing; published small "
+    .. "all-to-alls of newer GPUs later gave 2 (recipes/collectives.lua)" }
+M.A2A_PER_PEER_US = assumed { value = 2, lo = 1, hi = 4, why = "start-up per peer",
+  source = "none: a guess of the first recipes (dcd51a4a); published small all-to-alls later gave "
+    .. "the same (recipes/collectives.lua)" }
+M.NIC_SHARE = assumed { value = 0.8, lo = 0.6, hi = 0.95,
+  why = "achieved share of a NIC's rate by a collective",
+  source = "none: a guess of the first recipes (dcd51a4a); all-to-alls over InfiniBand were later "
+    .. "found to reach 0.89 to 0.92 (recipes/collectives.lua)" }
+
 -- One row per GPU. From NVIDIA's data sheets (dense rates; per GPU): flops = in matrix products, by
 -- element type, all but f32 by tensor cores; vector = fp32, memory = bytes/s, memory_bytes,
 -- nvlink = bytes/s one way. Shares of these peaks, as {value,
@@ -20,8 +37,10 @@ local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 
 -- 10th and the 90th percentile. Blackwell: 514 GEMMs (scripts/import_simumax.py). Hopper: 87 GEMMs
 -- in a loop (scripts/import_gpu_steps.py); under them the SM clock falls from 1,980 to 1,545 MHz in
 -- the median at the limit of 700 W. GPUs without such measurements of their own kind have none.
-local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200" }
-local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200" }
+local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200",
+  source = "SimuMax's measurements (scripts/import_simumax.py)" }
+local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200",
+  source = "scripts/measure_gpu.py on an H200 (tests/bench/results/gpu-steps-2026-11-29-h200.json)" }
 local GPUS = {
   a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
@@ -64,8 +83,8 @@ local GPUS = {
     all_reduce_us = 11.9 },
 }
 
-local function share(band, why)
-  return assumed { value = band[1], lo = band[2], hi = band[3], why = why }
+local function share(band, why, source)
+  return assumed { value = band[1], lo = band[2], hi = band[3], why = why, source = source }
 end
 
 -- The device's rates. Those that op_times has are used only for ops that no table has.
@@ -75,18 +94,21 @@ local function device(name, gpu)
     op_times = gpu.op_times or name,
     peak_gemm_flops_per_s = gpu.flops,
     gemm_efficiency = share(gpu.gemm_share,
-      "products that no table has, of any element type: the median of the measured bf16 GEMMs"),
+      "products that no table has, of any element type: the median of the measured bf16 GEMMs",
+      "value: the GPU's .times; band: none: about the spread of these GEMMs"),
     vector_flops_per_s = gpu.vector,
     peak_memory_bytes_per_s = gpu.memory,
     memory_efficiency = share(gpu.memory_share,
-      "elementwise kernels are as fast as measured GEMMs that only read their weights"),
-    launch_us = assumed { value = 2, lo = 0.5, hi = 6,
-      why = "time between kernels of a recorded graph; the tables have kernels alone" },
+      "elementwise kernels are as fast as measured GEMMs that only read their weights",
+      "value and high end: the GPU's .times; low end: none: a guess"),
+    launch_us = M.LAUNCH_US,
     attention_backward = assumed { value = 2.9, lo = 2.5, hi = 3.5,
-      why = "2.5 times the flops, at the efficiency that FlashAttention-2 reports on A100" },
+      why = "2.5 times the flops, at the efficiency that FlashAttention-2 reports on A100",
+      source = "FlashAttention-2 (Dao, 2023), A100; low end: the flops; high end: none: a guess" },
     step_times = gpu.step_times,
     step_ratio = gpu.step_ratio and share(gpu.step_ratio,
-      "products inside a step take longer than alone, as measured on " .. gpu.step_ratio.on),
+      "products inside a step take longer than alone, as measured on " .. gpu.step_ratio.on,
+      gpu.step_ratio.source),
     memory_bytes = gpu.memory_bytes,
   }
 end
@@ -98,22 +120,32 @@ function M.of(name, fields)
   local common = {
     device = device(name, gpu),
     intra = { peak_bytes_per_s = gpu.nvlink, latency_us = 1, efficiency = share(gpu.nvlink_share,
-      ("share of NVLink that the measured all-to-all of %d GPUs reaches"):format(gpu.nvlink_gpus))
-    },
+      ("share of NVLink that the measured all-to-all of %d GPUs reaches"):format(gpu.nvlink_gpus),
+      "value: the GPU's .times; band: none: a guess") },
     -- Between nodes: fitted to NCCL's published times, which recipes/collectives.lua shows beside
     -- those that follow from the constants here. All-to-alls of 10 and 80 H100 reach 0.89 and 0.90
     -- of a NIC; small ones of 16 B200, 56 and 112 GH200 take 37, 119 and 261 us.
     nic = { latency_us = 2.5, efficiency = assumed { value = 0.9, lo = 0.7, hi = 0.95,
-      why = "as measured all-to-alls: 0.89 to 0.92 of InfiniBand, 0.96 of EFA" } },
+      why = "as measured all-to-alls: 0.89 to 0.92 of InfiniBand, 0.96 of EFA",
+      source = "NCCL's published times (recipes/collectives.lua); low end: none: a guess" } },
     a2a_base_us = assumed { value = 2, lo = 0, hi = 20,
-      why = "start-up of an all-to-all, fitted to small ones of 16 to 112 GPUs" },
+      why = "start-up of an all-to-all, fitted to small ones of 16 to 112 GPUs",
+      source = "NCCL's published times (recipes/collectives.lua); band: none: a guess" },
     a2a_per_peer_us = assumed { value = 2, lo = 1, hi = 4,
-      why = "start-up per peer, fitted to small all-to-alls of 16 to 112 GPUs" },
+      why = "start-up per peer, fitted to small all-to-alls of 16 to 112 GPUs",
+      source = "NCCL's published times (recipes/collectives.lua); band: none: a guess" },
     all_reduce_base_us = gpu.all_reduce_us,
     in_switch = gpu.in_switch,
+    sources = {
+      device = "NVIDIA's data sheet",
+      ["device.op_times"] = "NVIDIA's AIConfigurator, the names in the head of the .times",
+      collective_times = "NVIDIA's AIConfigurator, the names in the head of the .times",
+      intra = "NVIDIA's data sheet: NVLink", ["intra.latency_us"] = "none: a guess",
+      ["nic.latency_us"] = "none: a guess",
+    },
   }
   local out = schema.merged(common, fields)
-  for _, part in ipairs { "device", "intra", "nic" } do
+  for _, part in ipairs { "device", "intra", "nic", "sources" } do
     out[part] = schema.merged(common[part], fields[part] or {})
   end
   return out

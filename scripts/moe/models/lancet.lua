@@ -14,7 +14,8 @@ return function(assumed)
         -- 1.25 was chosen with the paper's speed-ups known: with the factor 1 slots have no
         -- padding, and our simulated speed-ups are smaller.
         capacity_factor = assumed { value = 1.25, lo = 1, hi = 2,
-          why = "not in the paper; Switch Transformer compares 1, 1.25 and 2 (table 1)" },
+          why = "not in the paper; Switch Transformer compares 1, 1.25 and 2 (table 1)",
+          source = "fitted: in sight of figures 11 and 12; band: Switch Transformer" },
       },
       L = { heads = 16 }, p4de = { dtype = "f16", S = 24, L = batch_of_l },
       p3dn = { dtype = "f16", S = 16, L = 8 },
@@ -31,6 +32,35 @@ return function(assumed)
   }
   return {
     doc = "GPT2-S-MoE and GPT2-L-MoE of the Lancet paper, with its batches on p4de and p3dn",
+    stacks = { "deepspeed_2021", "tutel_2022" },
+    sources = {
+      common = "Lancet, section 7", ["common.attention"] = "none: frameworks of 2021 fuse none",
+      sizes = "Lancet, section 7, and the artifact's models/experiment_configs",
+      ["readings.artifact"] = "artifact, models/run_exp_configs.py (dtype), "
+        .. "scaling_experiments_p3dn.jsonl and _p4de.jsonl (batches)",
+      ["readings.artifact.common"] = "artifact, models/experiment_configs (heads, MoE blocks), "
+        .. "models/benchmark/pytorch/utils.py (capacity)",
+      ["readings.print"] = "Lancet, section 7",
+      ["readings.print.common.heads"] = "GPT-2", ["readings.print.L.heads"] = "GPT-2",
+      ["readings.print.p4de.dtype"] = "none: a guess",
+      ["readings.print.p3dn.dtype"] = "none: a guess",
+      ["readings.print_l8"] = "as readings.print; L on p4de: that of p3dn, since section 7.4 says "
+        .. "that L has less than S",
+      zipf = "recorded: GPT-2's initial parameters on text (recipes/lancet/routing.lua)",
+    },
+    elsewhere = {
+      ["scripts/moe/spec/system.lua"] = {
+        { "parts", "max_parts = { 8, 4, 2 }", "most parts of a range, fewer where memory ends",
+          "artifact: at most 8" },
+        { "degrees", "degree = { 1, 2, 4, 8 }", "Tutel's degrees, of which the best is taken",
+          "artifact: 1, 2, 4, 8" },
+      },
+      ["recipes/lancet/fig11_12.lua"] = {
+        { "bucket of an all-reduce", "BUCKET = 25 * 2 ^ 20",
+          "gradients that the baselines reduce at once",
+          "PyTorch: DistributedDataParallel's bucket_cap_mb" },
+      },
+    },
     common = {
       seq = 512, experts_per_device = 2,
       -- Frameworks of 2021 compute score, softmax and context in separate kernels.

@@ -60,7 +60,8 @@ local EXECUTED = { points = { "table", least = 1 }, losses = { "number", least =
   ["unigram_entropy?"] = "number",
   parameters = { layers = "number", hidden = "number", seq = "number", experts = "number",
     batch_per_device = "number", gate = "string", capacity_factor = "number" } }
-local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string" }
+local CONSTANT = { value = "number", lo = "number", hi = "number", why = "string",
+  ["source?"] = "string" }
 
 local function check_ended(run, file, path)
   shape.check(run, ENDED, file, path)

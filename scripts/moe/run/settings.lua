@@ -225,7 +225,7 @@ local function scaled(own, factor)
     return out
   end
   return schema.assumed { value = own.value * factor, lo = own.lo * factor, hi = own.hi * factor,
-    why = own.why }
+    why = own.why, source = own.source }
 end
 
 -- Returns the value that a setting gives a field of this type, whose value was `own`. A text that

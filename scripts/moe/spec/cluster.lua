@@ -273,7 +273,7 @@ end
 -- Returns the fields of a built-in cluster of `count` nodes, with the recipe's own in place of its.
 local function built_in(name, own, count)
   local data = load_file(name, count)
-  data.doc, data.name = nil, name
+  data.doc, data.paper, data.sources, data.name = nil, nil, nil, name
   local all = schema.merged(data, own)
   for _, link in ipairs { "intra", "nic" } do all[link] = link_with(data[link], all[link]) end
   return all

@@ -59,7 +59,11 @@ M.FIELD = { type = "any", as = "string|table|false", doc = "software that runs t
   .. table.concat(M.files, ", ") .. "; or a table of host_launch_us, host_op_us and ops, as those "
   .. "files have (moebench list stacks); false, the default: one kernel per op, no host time" }
 
-local function load_file(name) return require("moe.stacks." .. name)(schema.assumed) end
+local function load_file(name)
+  local stack = require("moe.stacks." .. name)(schema.assumed)
+  stack.sources = nil
+  return stack
+end
 
 --- Returns the stack that a cluster names or gives, checked; nil for none. assumed: as in
 --- schema.check.

@@ -4,6 +4,7 @@
 return function(assumed)
   local stack = require "moe.stacks.eager_2021"(assumed)
   stack.doc = "eager_2021 with one expert per token, thus one mask, and without dropout"
+  stack.sources.ops = "as eager_2021, and DeepSpeed 0.5's sharded_moe.py in Lancet's artifact"
   local ops, sum = stack.ops, { of = "residual", kernels = 1, moves = 2 }
   ops.embedding = { ops.embedding[1] }
   ops.embedding_dw = { { of = "dx", kernels = 7, moves = 0 } }

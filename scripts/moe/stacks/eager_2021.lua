@@ -10,13 +10,16 @@ return function(assumed)
     doc = "eager PyTorch 1.10: unfused bias, dropout, residual, mask and optimizer; DeepSpeed's "
       .. "dispatch by one-hot masks",
     host_launch_us = assumed { value = 7, lo = 4, hi = 12,
-      why = "5 to 7 us for the smallest op (pytorch/pytorch issue 41383), 4 us on a GPU (82793)" },
+      why = "5 to 7 us for the smallest op, 4 us on a GPU",
+      source = "pytorch/pytorch issues 41383 and 82793; high end: none: a guess" },
     -- At batch 1 to 8 a forward of Transformer-XL base takes the same 16 ms on an A100 (NVIDIA's
     -- DeepLearningExamples, TF32, pure Python), so that the host takes them: 1 ms per layer of some
     -- 24 kernels and 10 ops of the graph here, 83 us per op. The backward has no Python, and three
     -- ops of a layer's step in ten are forward ones.
     host_op_us = assumed { value = 25, lo = 0, hi = 80,
-      why = "modules in Python: 83 us in a forward, none in the backward" },
+      why = "modules in Python: 83 us in a forward, none in the backward",
+      source = "NVIDIA's DeepLearningExamples, Transformer-XL base on A100: 16 ms a forward" },
+    sources = { ops = "counted in the sources of PyTorch 1.10, GPT-2 of Hugging Face, DeepSpeed" },
     ops = {
       -- Tokens and positions are looked up apart: a row added, then dropout.
       embedding = {

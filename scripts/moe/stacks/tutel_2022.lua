@@ -4,6 +4,7 @@
 return function(assumed)
   local stack = require "moe.stacks.eager_2021"(assumed)
   stack.doc = "eager_2021 with Tutel's kernels, which move rows by index, in place of masks"
+  stack.sources.ops = "as eager_2021, and Tutel 0.1's tutel/impls/fast_dispatch.py"
   local ops = stack.ops
   -- On [tokens, experts], with int64 of two passes: topk, the mask, scores by mask and their sum,
   -- the sums of the loss, places (to int32, cumsum, product, sum), casts.
