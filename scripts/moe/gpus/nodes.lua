@@ -40,7 +40,7 @@ local HOPPER = { f32 = 67e12, tf32 = 494.7e12, bf16 = 989e12, f16 = 989e12, fp8 
 local BLACKWELL_STEP = { 1.39, 1.11, 1.63, on = "B200",
   source = "SimuMax's measurements (scripts/import_simumax.py)" }
 local HOPPER_STEP = { 1.13, 1.00, 1.31, on = "H200",
-  source = "scripts/measure_gpu.py on an H200 (tests/bench/results/gpu-steps-2026-11-29-h200.json)" }
+  source = "tests/bench/results/gpu-steps-2026-11-29-h200.json (scripts/measure_gpu.py)" }
 local GPUS = {
   a100 = { name = "A100 SXM", gemm_share = { 0.68, 0.5, 0.85 }, vector = 19.5e12,
     flops = { f32 = 19.5e12, tf32 = 156e12, bf16 = 312e12, f16 = 312e12 },
