@@ -251,7 +251,6 @@ void fill_result(const RunResult& r, const Plan& plan, bool ended, json& out) {
   out["samples_ms"] = json::array();
   for (const Metrics& m : r.metrics) out["samples_ms"].push_back(to_ms(m.makespan_ns));
   if (r.stop_reason.empty()) out.erase("stop_reason");
-  if (r.launches_per_step == 0) out.erase("launches_per_step");
   if (!ended) {
     out.erase("digest");
     out.erase("peak_bytes");

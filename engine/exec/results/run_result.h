@@ -146,8 +146,8 @@ constexpr auto fields_of(const RunResult*) {
       field("digest", &RunResult::digest, "hash of all parameters' bits"),
       field("peak_bytes", &RunResult::peak_bytes, "bytes that the executor allocated per rank"),
       field("launches_per_step", &RunResult::launches_per_step,
-            "kernels that a recorded step launches on the device, for all ranks on it; absent if "
-            "no step was recorded"),
+            "kernels that a recorded step launches on the device, for all ranks on it; 0 if no "
+            "step was recorded"),
       field("stopped", &RunResult::stopped, "whether the run was interrupted or failed"),
       field("stop_reason", &RunResult::stop_reason,
             "what failed during the run; the results of the steps before are valid"),

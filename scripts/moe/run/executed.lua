@@ -84,7 +84,7 @@ local function executed_record(run, r, statistic)
   for _, k in ipairs(METRICS) do run[k] = median_of(r.metrics, k, statistic) end
   run.statistic, run.median_ms = statistic, median_of(r.metrics, "iteration_ms")
   run.executed_peak_bytes, run.ranks = r.peak_bytes, ranks_of(r.ranks)
-  run.launches_per_step = r.launches_per_step
+  run.launches_per_step = (r.launches_per_step or 0) > 0 and r.launches_per_step or nil
   run.drops = core.array {}
   for step, layers in ipairs(r.moe) do
     run.drops[step] = 0
