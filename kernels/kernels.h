@@ -9,11 +9,11 @@
 // per op; in KernelTable<Bf16>, functions that only take Wide<T> are null.
 //
 // Invariants: no kernel of a table starts threads or uses atomics. Only libraries and, on a GPU,
-// matrix products, losses and sums of columns keep memory after a call. For given sizes, each element is summed in a
-// fixed order, whatever the values. NaN and infinity pass through (no -ffinite-math-only). `stream`
-// is opaque; CPU kernels ignore it and are synchronous. In index maps -1 means 'none'. An
-// accumulator argument `acc` is added to the result elementwise; it may be null, or the output
-// itself.
+// matrix products, losses and sums of columns keep memory after a call. For given sizes, each
+// element is summed in a fixed order, whatever the values. NaN and infinity pass through (no
+// -ffinite-math-only). `stream` is opaque; CPU kernels ignore it and are synchronous. In index maps
+// -1 means 'none'. An accumulator argument `acc` is added to the result elementwise; it may be
+// null, or the output itself.
 #pragma once
 
 #include <cstdint>
