@@ -6,9 +6,9 @@
 
 NAME is a GPU of import_op_times.py. Of rows of one op and size (several kernels, or the products of
 experts one by one) the quickest counts; gradients of experts' weights are those of GEMMs one by one,
-which add to their sums. Cells are between the rows as step_tables.py says, those of
-attention too; gradients of weights that were measured in one type only take the same ratio to the
-time by peak rates in the other. Printed last are the times inside a step over those alone of
+which add to their sums. Cells are between the rows as step_tables.py says, those of attention too;
+gradients of weights that were measured in one type only take the same ratio to the time by peak
+rates in the other. Printed last are the times inside a step over those alone of
 NAME.times, whose median and 10th and 90th percentile nodes.lua has as `step_ratio` of GPUs of the
 same kind.
 """

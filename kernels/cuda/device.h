@@ -117,14 +117,20 @@ __device__ inline float warp_max(float v, int lanes = kWarp) {
   return v;
 }
 /// Returns the sum over a block, in every thread. The block must have as many warps as `shared` has
-/// elements; `shared` may be used again afterwards.
+/// elements; `shared` may be used again only after another barrier.
 template <class T, int kCount>
-__device__ inline T block_sum(T v, T (&shared)[kCount]) {
+__device__ inline T block_sum_once(T v, T (&shared)[kCount]) {
   v = warp_sum(v);
   if (lane() == 0) shared[warp()] = v;
   __syncthreads();
   T sum = shared[0];
   for (int w = 1; w < kCount; ++w) sum += shared[w];
+  return sum;
+}
+/// The same; `shared` may be used again at once.
+template <class T, int kCount>
+__device__ inline T block_sum(T v, T (&shared)[kCount]) {
+  const T sum = block_sum_once(v, shared);
   __syncthreads();
   return sum;
 }

@@ -81,15 +81,9 @@ struct RowPart {
   /// The sum over the threads of the row, in every one of them. `shared` serves one sum alone.
   __device__ float sum(float v, float (&shared)[kWarps]) const {
     if constexpr (kLanes == kThreads) {
-      v = warp_sum(v);
-      if (lane() == 0) shared[warp()] = v;
-      __syncthreads();
-      float all = shared[0];
-      for (int w = 1; w < kWarps; ++w) all += shared[w];
-      return all;
+      return block_sum_once(v, shared);
     } else {
-      for (int step = kLanes / 2; step > 0; step /= 2) v += __shfl_xor_sync(kAllLanes, v, step);
-      return v;
+      return warp_sum(v, kLanes);
     }
   }
 
