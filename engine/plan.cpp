@@ -11,6 +11,7 @@
 #include "engine/ops/ops.h"
 #include "engine/passes/pipeline.h"
 #include "engine/schedule/packed.h"
+#include "engine/schedule/unroll.h"
 
 namespace moe {
 namespace {
@@ -124,6 +125,11 @@ std::shared_ptr<const Plan> make_plan(PlanSpec spec) {
   schedule.log = pipeline.log();
   schedule = pipeline.schedule(graph, std::move(schedule));
   std::vector<StageReport> reports = pipeline.reports();
+  if (spec.model->micro_batches > 1) {
+    Unrolled all = unroll(graph, schedule, spec.model->micro_batches);
+    graph = std::move(all.graph);
+    schedule = std::move(all.schedule);
+  }
   Plan plan{.spec = std::move(spec),
             .graph = std::move(graph),
             .schedule = std::move(schedule),

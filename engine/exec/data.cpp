@@ -85,6 +85,31 @@ void fill_row(int32_t* ids, int32_t* targets, int64_t seq, const Token& token) {
 
 }  // namespace
 
+TokenInputs::TokenInputs(const Graph& graph) : ranks_(graph.num_ranks) {
+  for (const Op& op : graph.ops()) {
+    for (auto micro = static_cast<int32_t>(all_.size() / 2); micro <= op.micro; ++micro) {
+      const std::string number = micro == 0 ? "" : fmt::format("@{}", micro);
+      for (const char* const name : {"ids", "targets"}) {
+        all_.push_back(graph.find_tensor(name + number));
+        if (all_.back().valid()) continue;
+        throw user_error(
+            "the graph must have the input tensors 'ids{0}' and 'targets{0}', but at least one is "
+            "missing",
+            number);
+      }
+    }
+  }
+  if (!all_.empty()) tokens_ = num_elements(graph.tensor(all_[0]).shape);
+}
+
+void TokenInputs::fill(const DataSource& data, int64_t step, int64_t rank,
+                       const std::function<void*(TensorId)>& at) const {
+  for (size_t i = 0; i < all_.size(); i += 2) {
+    data(step, static_cast<int64_t>(i / 2) * ranks_ + rank, static_cast<int32_t*>(at(all_[i])),
+         static_cast<int32_t*>(at(all_[i + 1])));
+  }
+}
+
 TextCorpus read_text(const std::string& path, int64_t seq) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
@@ -164,13 +189,15 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 
 DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& source,
                     const ModelSpec& model, int64_t num_ranks) {
-  const int64_t per_rank = model.batch_per_device, batch = per_rank * num_ranks, seq = model.seq;
+  const int64_t per_rank = model.batch_per_device, seq = model.seq;
+  const int64_t batch = per_rank * num_ranks * model.micro_batches;
   const auto n = static_cast<int64_t>(rows.size());
   if (n < batch) {
     throw user_error(
         "{}: it has {} rows of ids, but a step takes {}, the model's sequences on all "
-        "{} ranks",
-        source, n, batch, num_ranks);
+        "{} ranks{}",
+        source, n, batch, num_ranks,
+        model.micro_batches > 1 ? fmt::format(" in {} micro-batches", model.micro_batches) : "");
   }
   for (size_t r = 0; r < rows.size(); ++r) {
     if (static_cast<int64_t>(rows[r].size()) != seq + 1) {
@@ -195,7 +222,8 @@ DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& s
 }
 
 RunData run_data(const ModelSpec& model, int64_t num_ranks) {
-  const DataSource data = reference_data(model.vocab, model.batch_per_device, num_ranks, model.seq);
+  const DataSource data = reference_data(model.vocab, model.batch_per_device,
+                                         num_ranks * model.micro_batches, model.seq);
   return {data, data};
 }
 
@@ -208,7 +236,8 @@ RunData run_data(const ModelSpec& model, int64_t num_ranks,
         model.vocab);
   }
   const auto part = [&](bool held_out) {
-    return text_data(corpus, held_out, model.batch_per_device, num_ranks, model.seq, seed);
+    return text_data(corpus, held_out, model.batch_per_device, num_ranks * model.micro_batches,
+                     model.seq, seed);
   };
   return {part(false), part(true)};
 }

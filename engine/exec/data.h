@@ -10,6 +10,29 @@
 
 namespace moe {
 
+/// The input tensors of a graph: the ids and targets of each micro-batch. Micro-batch m of a step
+/// has the sequences of the batch that DataSource gives as those of rank m * ranks + rank.
+class TokenInputs {
+ public:
+  /// Throws UserError if the graph lacks "ids" or "targets".
+  explicit TokenInputs(const Graph& graph);
+  /// Writes the tokens of a rank; `at` returns where a tensor is.
+  void fill(const DataSource& data, int64_t step, int64_t rank,
+            const std::function<void*(TensorId)>& at) const;
+  /// Returns the number of the rank's first token in the op's micro-batch among the tokens of the
+  /// step.
+  int64_t first_token(const Op& op, int64_t rank) const {
+    return (op.micro * ranks_ + rank) * tokens_;
+  }
+  const std::vector<TensorId>& all() const { return all_; }
+  /// Returns the tokens of a rank in a micro-batch.
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  int64_t ranks_, tokens_ = 0;
+  std::vector<TensorId> all_;  // ids and targets of each micro-batch in turn
+};
+
 /// The bytes of a UTF-8 text, split into a training part and a held-out part (the last tenth).
 struct TextCorpus {
   std::string source;  // path of the file or folder
@@ -27,9 +50,11 @@ TextCorpus read_text(const std::string& path, int64_t seq);
 /// where it is missing or too small. The path returned contains no link.
 std::string default_corpus_path(const std::string& fallback);
 
+/// In the following, num_ranks is the number of ranks, times that of micro-batches.
+///
 /// Each sequence of the batch starts at a random place of the text. The place depends only on the
 /// step, the sequence's number in the global batch and the seed, so the global batch is the same
-/// with any number of ranks.
+/// with any number of ranks and micro-batches.
 DataSource text_data(std::shared_ptr<const TextCorpus> corpus, bool held_out,
                      int64_t batch_per_rank, int64_t num_ranks, int64_t seq, uint64_t seed);
 /// The tokens of the reference model's generator, for any vocabulary.
@@ -38,6 +63,7 @@ DataSource reference_data(int64_t vocab, int64_t batch_per_rank, int64_t num_ran
 /// The rows of token ids, seq + 1 each (the last is a target only): step s takes the next rows of
 /// the global batch, and after the last row the first again. Throws UserError naming `source` and
 /// the row for a row of another length, an id outside the vocabulary, and fewer rows than a batch.
+/// Here and in run_data(), num_ranks is the number of ranks, and the model has the micro-batches.
 DataSource row_data(std::vector<std::vector<int32_t>> rows, const std::string& source,
                     const ModelSpec& model, int64_t num_ranks);
 

@@ -101,6 +101,8 @@ struct Op {
   Segment segment = Segment::kEmbed;
   int32_t layer = -1;  // block index, -1 outside blocks
   int32_t part = -1;   // which part of a cut, -1 when the op was not cut
+  /// The micro-batch of the step, from 0 (schedule/unroll.h); 0 for an op that runs once per step.
+  int32_t micro = 0;
   /// True if the op computes the gradient of a parameter. Only all-reduces, updates and ops that
   /// add to this gradient read it.
   bool is_dw = false;

@@ -70,7 +70,16 @@ enum class MoeOp : uint8_t {
   kSwapIn,         // copies experts from CPU memory to their device
 };
 /// Ops that functions of the graph and passes create or replace.
-enum class BasicOp : uint8_t { kNone, kAdd, kSplit, kConcat, kTransposeBlocks, kGelu, kGeluDx };
+enum class BasicOp : uint8_t {
+  kNone,
+  kAdd,
+  kAddLoads,
+  kSplit,
+  kConcat,
+  kTransposeBlocks,
+  kGelu,
+  kGeluDx
+};
 /// Which loss the first output of an op is.
 enum class Loss : uint8_t { kNone, kModel, kBalance, kZ };
 /// Which rate of a device limits the op at usual sizes; calibration fits each rate to the ops that

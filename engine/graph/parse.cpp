@@ -254,7 +254,7 @@ class GraphParser {
   }
 
   void parse_op_flags(LineReader& in, Op& op) {
-    constexpr const char* kFlags = "'layer=N', 'part=N', 'dw' or 'of=%N'";
+    constexpr const char* kFlags = "'layer=N', 'part=N', 'micro=N', 'dw' or 'of=%N'";
     const auto phase = find_named<Phase>(in.word("a phase"));
     if (!phase) in.fail("a phase: forward, recompute, backward, update");
     op.phase = *phase;
@@ -268,9 +268,11 @@ class GraphParser {
       } else if (flag == "of") {
         in.demand('=');
         op.of = parse_input(in);
-      } else if (flag == "layer" || flag == "part") {
+      } else if (flag == "layer" || flag == "part" || flag == "micro") {
         in.demand('=');
-        (flag == "layer" ? op.layer : op.part) = static_cast<int32_t>(in.integer("a number"));
+        (flag == "layer"  ? op.layer
+         : flag == "part" ? op.part
+                          : op.micro) = static_cast<int32_t>(in.integer("a number"));
       } else {
         in.fail(kFlags);
       }

@@ -51,10 +51,11 @@ void check(const ModelSpec& model, int64_t num_ranks) {
                      name_of(model.dtypes.gradients));
   }
   const int64_t tokens = model.batch_per_device * model.seq;
-  if (tokens >= kMaxIndex / model.k || tokens * num_ranks >= int64_t{1} << 40) {
+  if (tokens >= kMaxIndex / model.k ||
+      tokens * num_ranks >= (int64_t{1} << 40) / model.micro_batches) {
     throw user_error(
         "model.batch_per_device * model.seq = {} tokens per rank is too many: k * tokens per rank "
-        "must be below 2^31, and tokens on all ranks below 2^40",
+        "must be below 2^31, and tokens of a step on all ranks below 2^40",
         tokens);
   }
 }
@@ -92,8 +93,10 @@ GateSpec gate_spec(const ModelSpec& model) {
 
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const ModelSpec& model,
                  std::vector<int64_t> moe_blocks, int64_t num_ranks) {
-  return routed_gate(std::move(routing), num_ranks, model.tokens_per_rank(), model.k,
-                     [blocks = std::move(moe_blocks)](int64_t b) { return index_of(blocks, b); });
+  return routed_gate(
+      std::move(routing), num_ranks, model.tokens_per_rank(), model.k,
+      [blocks = std::move(moe_blocks)](int64_t b) { return index_of(blocks, b); },
+      model.micro_batches);
 }
 
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const Model& model,
@@ -103,8 +106,9 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, const Model& model
 
 Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, const Model& model,
                  int64_t num_ranks) {
-  return scored_gate(std::move(gate), std::move(routing), num_ranks, model.tokens_per_rank(),
-                     [blocks = model.moe_blocks](int64_t b) { return index_of(blocks, b); });
+  return scored_gate(
+      std::move(gate), std::move(routing), num_ranks, model.tokens_per_rank(),
+      [blocks = model.moe_blocks](int64_t b) { return index_of(blocks, b); }, model.micro_batches);
 }
 
 GateUse gate_use(Gate gate, const GateSpec& spec, const Model& model, int64_t num_ranks) {

@@ -33,7 +33,7 @@ struct BalanceLossSpec {
   enum class Count : uint8_t { kFirst, kChoices, kKept } count = Count::kChoices;
   /// rank: f and P are of each rank's own tokens, and the loss is the mean over ranks, so it
   /// depends on how tokens are distributed. all: f and P are of all ranks' tokens (one all-reduce
-  /// of counts).
+  /// of counts). In a step of several micro-batches, of one micro-batch's; the loss is the mean.
   enum class Over : uint8_t { kRank, kAll } over = Over::kRank;
 };
 constexpr std::array<const char*, 3> names_of(BalanceLossSpec::Count) {
@@ -140,8 +140,16 @@ struct ModelSpec {
   // Type of activations, and by wide_dtype() of what dtypes leaves plain.
   DType dtype = DType::kF32;
   NumberTypes dtypes;
+  /// Micro-batches of a step, of batch_per_device sequences per device each, whose gradients are
+  /// added up.
+  int64_t micro_batches = 1;
 
+  /// Tokens of a micro-batch.
   int64_t tokens_per_rank() const { return batch_per_device * seq; }
+  /// Tokens of a step on all ranks, whose losses are averaged.
+  double tokens_per_step(int64_t num_ranks) const {
+    return static_cast<double>(tokens_per_rank()) * static_cast<double>(num_ranks * micro_batches);
+  }
   /// Returns the size and stride of an expert-parallel group: consecutive ranks that together hold
   /// all experts, so that every expert has one resident per group.
   Group expert_group(int64_t num_ranks) const { return {ep > 0 ? ep : num_ranks, 1}; }
@@ -157,7 +165,9 @@ constexpr auto fields_of(const ModelSpec*) {
       field("name", &ModelSpec::name, "the model's name in results"),
       field("vocab", &ModelSpec::vocab, "size of the vocabulary").from(2, 1e7),
       field("seq", &ModelSpec::seq, "tokens per sequence").from(1, 1e7).must(),
-      field("batch_per_device", &ModelSpec::batch_per_device, "sequences per device").from(1, 1e7),
+      field("batch_per_device", &ModelSpec::batch_per_device,
+            "sequences per device, in each micro-batch of a step")
+          .from(1, 1e7),
       field("experts", &ModelSpec::experts, "number of experts of a layer").from(1, 1e6),
       field("ep", &ModelSpec::ep,
             "size of an expert-parallel group, which holds every expert once; default: all devices")
@@ -185,6 +195,9 @@ constexpr auto fields_of(const ModelSpec*) {
             "balances experts by a bias per expert, without a loss"),
       field("dtypes", &ModelSpec::dtypes,
             "types of parameters, gradients and optimizer states, where they differ from dtype"),
+      field("micro_batches", &ModelSpec::micro_batches,
+            "micro-batches of a step, whose gradients are added up")
+          .from(1, 1e5),
       internal(&ModelSpec::dtype, "recipes name the rates of products, of which two are f32"));
 }
 

@@ -31,7 +31,7 @@ class RouterBuilder {
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
       if (model_.z_loss > 0) {
-        add(r, "z_loss", "z_loss", {logits(r)}, {{"scale", model_.z_loss / tokens(true)}});
+        add(r, "z_loss", "z_loss", {logits(r)}, {{"scale", model_.z_loss / model_.tokens_per_step(graph_.num_ranks)}});
       }
       if (bias) {
         const TensorId load = sum_of({r.block, Count::kChoices});
@@ -99,13 +99,13 @@ class RouterBuilder {
 
   /// The op balance_loss multiplies the counts by the sum over tokens of the scores; its attribute
   /// `scale` turns the counts into f and the sum into P (BalanceLossSpec). The values of all ranks
-  /// add up to the total loss.
+  /// and micro-batches add up to the total loss, the mean of those of the micro-batches.
   void add_balance_loss(const Router& r) {
     const BalanceLossSpec& balance = model_.balance_loss;
     const double choices =
         tokens(is_over_all()) * static_cast<double>(balance.count == Count::kFirst ? 1 : gate_.k);
-    const double scale =
-        balance.coefficient * static_cast<double>(model_.experts) / choices / tokens(true);
+    const double scale = balance.coefficient * static_cast<double>(model_.experts) / choices /
+                         model_.tokens_per_step(graph_.num_ranks);
     const Key key = {r.block, balance.count};
     add(r, "balance_loss", "balance_loss", {logits(r), is_over_all() ? sum_of(key) : load_.at(key)},
         {{"scale", scale}, {"scores", gate_.scores}});

@@ -18,7 +18,7 @@ namespace moe::ops {
   X(ExpertLinearDw) X(Combine) X(CombineDx) X(CombineDweight) X(CrossEntropy) X(AllReduce) \
   X(ReduceScatter) X(AllGather) X(Sgd) \
   X(Add) X(Split) X(TransposeBlocks) X(Concat) X(SplitRows) X(ConcatRows) X(ReorderRows) \
-  X(JoinRows) X(SplitPeers) X(JoinPeers) X(GatherLoads) X(SlotRows) X(Place) X(Commit) \
+  X(JoinRows) X(SplitPeers) X(JoinPeers) X(AddLoads) X(GatherLoads) X(SlotRows) X(Place) X(Commit) \
   X(CopyExperts) X(ReturnGradients) X(SumResidents) X(Migrate) X(ExpectExperts) X(PlaceExpected) \
   X(FineTune) X(SwapIn) X(ExpertLoad) X(BalanceLoss) X(ZLoss) X(BalanceBias) X(Adamw) X(Round)
 // clang-format on

@@ -2,6 +2,7 @@
 // how many rows each source rank has for each expert; slot_rows computes how many of these rows
 // each slot of this device gets.
 #include <algorithm>
+#include <functional>
 
 #include "engine/ops/defs.h"
 #include "engine/ops/placed.h"
@@ -127,7 +128,34 @@ constexpr auto run_rows = []<class T>(const KernelCall<T>& c) {
   }
 };
 
+std::vector<TensorSpec> infer_add(const Graph& g, const Op& op) {
+  expect_index(g, op, 0, {kAny, kAny});
+  expect_index(g, op, 1, shape(g, op, 0));
+  return {{shape(g, op, 0), DType::kI32}};
+}
+
+Work work_add(const Graph& g, const Op& op, const WorkContext&) {
+  return {.bytes = io_bytes(g, op)};
+}
+
+constexpr auto run_add = []<class T>(const KernelCall<T>& c) {
+  const int32_t *const a = c.in_i32(0), *const b = c.in_i32(1);
+  std::transform(a, a + num_elements(c.in_shape(0)), b, c.out_i32(0), std::plus());
+};
+
 }  // namespace
+
+const OpDef kAddLoads = {.name = "add_loads",
+                         .doc = "the loads of two micro-batches together",
+                         .basic = BasicOp::kAddLoads,
+                         .inputs = {{"a", Role::kLoads}, {"b", Role::kLoads}},
+                         .outputs = {{"loads", Role::kLoads}},
+                         .infer = infer_add,
+                         .work = work_add,
+                         .gradient = no_gradient,
+                         .may_alias = {{0, 0}},
+                         .run = wide_types(run_add),
+                         .on_host = always};
 
 const OpDef kGatherLoads = {.name = "gather_loads",
                             .doc = "sends every rank's counts to all ranks; attrs group, stride",

@@ -221,8 +221,7 @@ RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options) {
   run.policies.gate = options.gate;
   run.record = options.routing;
   run.data = options.data ? options.data
-                          : reference_data(model.vocab, model.batch_per_device,
-                                           plan.graph.num_ranks, model.seq);
+                          : run_data(model, plan.graph.num_ranks).train;
   return {std::make_shared<const Plan>(standing_still(plan)), std::move(run)};
 }
 

@@ -35,7 +35,7 @@ RoutingModel in_groups(RoutingModel model, int64_t ep) {
 
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
-                 std::function<int64_t(int64_t block)> moe_layer) {
+                 std::function<int64_t(int64_t block)> moe_layer, int64_t micro_batches) {
   MOE_CHECK(routing != nullptr && ranks >= 1 && tokens_per_rank >= 1 && k >= 1,
             "routed_gate: `routing` must not be null, and ranks = {}, tokens_per_rank = {} and k = "
             "{} must be at least 1",
@@ -52,13 +52,14 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   if (k == 1) gate.scope = GateScope::kToken;  // with k = 1, slots are taken in token order
   gate.fills_best = false;
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
-    const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
-    MOE_CHECK(rank < ranks && first + in.tokens <= tokens_per_rank && in.k == k,
+    const int64_t share = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    const int64_t rank = share % ranks, micro = share / ranks;
+    MOE_CHECK(micro < micro_batches && first + in.tokens <= tokens_per_rank && in.k == k,
               "a gate got {} tokens from token {} on with k = {}, but its routing model is for {} "
               "ranks of {} tokens with k = {}; the tokens must be of one rank",
               in.tokens, in.first_token, in.k, ranks, tokens_per_rank, k);
     std::vector<int32_t> choices(static_cast<size_t>(tokens_per_rank * k));
-    const RoutingQuery query = {.step = in.step,
+    const RoutingQuery query = {.step = in.step * micro_batches + micro,
                                 .layer = layer_of(in.layer),
                                 .ranks = ranks,
                                 .tokens = tokens_per_rank,
@@ -74,7 +75,8 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
 }
 
 Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t ranks,
-                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer) {
+                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer,
+                 int64_t micro_batches) {
   MOE_CHECK(routing != nullptr && routing->scores && ranks >= 1 && tokens_per_rank >= 1,
             "scored_gate: `routing` must have scores, and ranks = {} and tokens_per_rank = {} must "
             "be at least 1",
@@ -82,13 +84,14 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
   gate.fills_best = false;
   gate.route = [=, rule = gate.scores, route = std::move(gate.route),
                 layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
-    const int64_t rank = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    const int64_t share = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    const int64_t rank = share % ranks, micro = share / ranks;
     MOE_CHECK(
-        rank < ranks && first + in.tokens <= tokens_per_rank,
+        micro < micro_batches && first + in.tokens <= tokens_per_rank,
         "a gate got {} tokens from token {} on, but its scores are for {} ranks of {} tokens; "
         "the tokens must be of one rank",
         in.tokens, in.first_token, ranks, tokens_per_rank);
-    const ScoreLaw law = routing->scores({.step = in.step,
+    const ScoreLaw law = routing->scores({.step = in.step * micro_batches + micro,
                                           .layer = layer_of(in.layer),
                                           .ranks = ranks,
                                           .tokens = tokens_per_rank,

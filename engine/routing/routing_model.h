@@ -16,8 +16,9 @@
 
 namespace moe {
 
-/// One MoE layer of one step. `layer` counts only MoE layers, from 0.
+/// One MoE layer of one batch. `layer` counts only MoE layers, from 0.
 struct RoutingQuery {
+  /// The number of the batch: in steps of M micro-batches, step * M + the micro-batch, from 0.
   int64_t step = 0;
   int64_t layer = 0;
   int64_t ranks = 1;
@@ -54,14 +55,16 @@ RoutingModel in_groups(RoutingModel model, int64_t ep);
 /// top_k, except that its weights are the scores of the chosen experts without renormalization, so
 /// that scores still get gradients, and that its scope is kToken if k = 1. It may get a part of one
 /// rank's tokens (GateInput::first_token counts tokens_per_rank tokens per rank). moe_layer: maps a
-/// block to its MoE layer, from 0. The gate throws what routing->route() throws.
+/// block to its MoE layer, from 0. In steps of several micro-batches, the tokens of all ranks in one
+/// micro-batch come before those of the next. The gate throws what routing->route() throws.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
-                 std::function<int64_t(int64_t block)> moe_layer);
+                 std::function<int64_t(int64_t block)> moe_layer, int64_t micro_batches = 1);
 
 /// Returns `gate`, but it chooses by the scores of `routing` in place of those in its input. The
 /// arguments are as in routed_gate(). Requires: routing->scores is not null.
 Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t ranks,
-                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer);
+                 int64_t tokens_per_rank, std::function<int64_t(int64_t block)> moe_layer,
+                 int64_t micro_batches = 1);
 
 }  // namespace moe

@@ -1,8 +1,11 @@
 #include "engine/schedule/blocks.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <span>
+#include <string_view>
+#include <tuple>
 #include <utility>
 
 namespace moe {
@@ -36,6 +39,13 @@ std::vector<Root> roots_of(const Lifetimes& lifetimes, const MemoryPlan& plan) {
   std::stable_sort(roots.begin(), roots.end(),
                    [&key](const Root& a, const Root& b) { return key(a) < key(b); });
   return roots;
+}
+
+SharedPlaces own_places(size_t blocks) {
+  SharedPlaces places{std::vector<uint32_t>(blocks), std::vector<uint32_t>(blocks), blocks};
+  std::iota(places.of.begin(), places.of.end(), 0);
+  places.compared = places.of;
+  return places;
 }
 
 }  // namespace
@@ -82,6 +92,42 @@ Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan) {
     }
   }
   return blocks;
+}
+
+SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
+  const size_t n = blocks.list.size();
+  std::vector<TensorId> first(n);  // of each block
+  int32_t last = 0;
+  const auto micro_of = [&](TensorId t) {
+    return lifetimes.graph.op(lifetimes.uses.producer[t.index()]).micro;
+  };
+  for (size_t i = 0; i < blocks.of.size(); ++i) {
+    if (blocks.of[i] < 0 || !lifetimes.uses.producer[i].valid()) continue;
+    TensorId& t = first[static_cast<size_t>(blocks.of[i])];
+    if (!t.valid()) t = TensorId(static_cast<int64_t>(i));
+    last = std::max(last, micro_of(t));
+  }
+  SharedPlaces places;
+  // By name without the micro-batch, in two parts, by micro-batches that take turns, and by size.
+  std::map<std::tuple<std::string_view, std::string_view, int32_t, Bytes>, uint32_t> known;
+  for (size_t b = 0; b < n; ++b) {
+    const int32_t m = micro_of(first[b]);
+    const bool kept = is_result(lifetimes.graph, lifetimes.uses, first[b]);
+    const bool compared = m <= 3 || m >= last - 1 || kept;
+    auto place = static_cast<uint32_t>(places.count);
+    if (m > 0 && m < last && !kept) {
+      const std::string_view name = lifetimes.graph.tensor(first[b]).name;
+      const size_t at = name.rfind('@'), end = std::min(name.find(':', at), name.size());
+      const auto key = std::tuple(name.substr(0, at), name.substr(end), m % 2,
+                                  blocks.list[b].bytes);
+      place = known.try_emplace(key, place).first->second;
+    }
+    if (place == places.count && !compared) return own_places(n);
+    places.of.push_back(place);
+    places.count = std::max<size_t>(places.count, place + 1);
+    if (compared) places.compared.push_back(static_cast<uint32_t>(b));
+  }
+  return places;
 }
 
 std::vector<Life> serial_lives(const Lifetimes& lifetimes, const std::vector<Block>& blocks) {

@@ -31,6 +31,19 @@ struct Blocks {
 };
 Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan);
 
+/// Blocks that get the same offset: in a step of many micro-batches (schedule/unroll.h) each but the
+/// first and the last uses the bytes of the one two before it, so that the blocks to compare with
+/// each other are those of a few micro-batches.
+struct SharedPlaces {
+  std::vector<uint32_t> of;  // per block: the number of its place
+  /// Blocks from which it follows which places interfere: those of the first four micro-batches and
+  /// the last two, which have all kinds of micro-batches in a row; of no more micro-batches, all.
+  std::vector<uint32_t> compared;
+  size_t count = 0;
+};
+/// Returns a place of its own for each block where micro-batches differ in their blocks.
+SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks);
+
 /// The first and the last op, as indices in the serial order, that need a block.
 struct Life {
   size_t from, to;

@@ -108,31 +108,48 @@ void place_persistent(const Graph& graph, MemoryPlan& plan) {
   }
 }
 
-/// Sets the offsets of all blocks, from the largest block to the smallest: each gets the lowest
-/// offset at which it overlaps no placed block that interferes with it. Returns the arena's size.
-Bytes place_blocks(const Interference& interference, std::vector<Block>& blocks) {
-  std::vector<uint32_t> by_size(blocks.size());
-  std::iota(by_size.begin(), by_size.end(), 0);
-  std::stable_sort(by_size.begin(), by_size.end(),
-                   [&blocks](uint32_t a, uint32_t b) { return blocks[a].bytes > blocks[b].bytes; });
-  std::vector<uint32_t> placed;  // sorted by offset
-  Bytes arena = 0;
-  for (const uint32_t b : by_size) {
-    Block& block = blocks[b];
-    Bytes offset = 0;
-    for (const uint32_t other : placed) {
-      if (blocks[other].offset >= offset + block.bytes) break;  // fits into the gap before `other`
-      if (interference.between(b, other)) {
-        offset = std::max(offset, blocks[other].offset + blocks[other].bytes);
+/// Sets the offsets of all blocks, place by place from the largest to the smallest: each gets the
+/// lowest offset at which it overlaps no place that interferes with it. Returns the arena's size.
+Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
+                   std::vector<Block>& blocks) {
+  std::vector<Block> compared;
+  std::vector<std::vector<size_t>> members(places.count);  // of each place, in `compared`
+  std::vector<Bytes> bytes(places.count), offset(places.count);
+  for (const uint32_t b : places.compared) {
+    members[places.of[b]].push_back(compared.size());
+    bytes[places.of[b]] = blocks[b].bytes;
+    compared.push_back(blocks[b]);
+  }
+  const Interference interference(hb, compared);
+  const auto between = [&](uint32_t a, uint32_t b) {
+    for (const size_t x : members[a]) {
+      for (const size_t y : members[b]) {
+        if (interference.between(x, y)) return true;
       }
     }
-    block.offset = offset;
-    arena = std::max(arena, offset + block.bytes);
-    const auto at = std::upper_bound(
-        placed.begin(), placed.end(), offset,
-        [&blocks](Bytes value, uint32_t other) { return value < blocks[other].offset; });
-    placed.insert(at, b);
+    return false;
+  };
+  std::vector<uint32_t> by_size(places.count);
+  std::iota(by_size.begin(), by_size.end(), 0);
+  std::stable_sort(by_size.begin(), by_size.end(),
+                   [&bytes](uint32_t a, uint32_t b) { return bytes[a] > bytes[b]; });
+  std::vector<uint32_t> placed;  // sorted by offset
+  Bytes arena = 0;
+  for (const uint32_t p : by_size) {
+    Bytes at = 0;
+    for (const uint32_t other : placed) {
+      if (offset[other] >= at + bytes[p]) break;  // fits into the gap before `other`
+      if (between(p, other)) at = std::max(at, offset[other] + bytes[other]);
+    }
+    offset[p] = at;
+    arena = std::max(arena, at + bytes[p]);
+    placed.insert(std::upper_bound(placed.begin(), placed.end(), at,
+                                   [&offset](Bytes value, uint32_t other) {
+                                     return value < offset[other];
+                                   }),
+                  p);
   }
+  for (size_t b = 0; b < blocks.size(); ++b) blocks[b].offset = offset[places.of[b]];
   return arena;
 }
 
@@ -197,7 +214,7 @@ MemoryPlan plan_memory(const Graph& graph, const Schedule& schedule, const LaneO
   place_persistent(graph, plan);
   choose_aliases(lifetimes, plan.buffers);
   Blocks blocks = make_blocks(lifetimes, plan);
-  plan.arena_bytes = place_blocks(Interference(hb, blocks.list), blocks.list);
+  plan.arena_bytes = place_blocks(hb, shared_places(lifetimes, blocks), blocks.list);
   set_offsets(blocks, plan);
   const std::vector<Bytes> alive =
       alive_bytes(blocks.list, serial_lives(lifetimes, blocks.list), graph.num_ops());

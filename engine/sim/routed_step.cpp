@@ -98,24 +98,20 @@ bool all_equal(const std::vector<RoutedWork>& works) {
 }  // namespace
 
 std::vector<MoeLayer> moe_layers(const Graph& graph) {
-  std::vector<MoeLayer> layers;
+  std::map<std::pair<int32_t, int32_t>, MoeLayer> layers;  // by micro-batch and block
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId id(static_cast<int64_t>(i));
     if (graph.removed(id) || !is(graph, id, MoeOp::kGate)) continue;
     const Op& op = graph.op(id);
     const Shape& logits = graph.tensor(op.inputs[0]).shape;
-    const auto same = [&](const MoeLayer& layer) { return layer.block == op.layer; };
-    const auto known = std::find_if(layers.begin(), layers.end(), same);
-    if (known != layers.end()) {
-      known->tokens += logits[0];  // the gate of another part of the batch
-      continue;
-    }
-    layers.push_back(
-        {op.layer, logits[0], logits[1], attr_int(op, "k", 1), attr_int(op, "capacity")});
+    const auto [at, fresh] = layers.try_emplace(
+        {op.micro, op.layer}, MoeLayer{op.layer, op.micro, 0, logits[1], attr_int(op, "k", 1),
+                                       attr_int(op, "capacity")});
+    at->second.tokens += logits[0];  // of each gate of a part of the batch
   }
-  std::sort(layers.begin(), layers.end(),
-            [](const MoeLayer& a, const MoeLayer& b) { return a.block < b.block; });
-  return layers;
+  std::vector<MoeLayer> all;
+  for (const auto& [at, layer] : layers) all.push_back(layer);
+  return all;
 }
 
 ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity) {
@@ -131,6 +127,9 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders, bool by_block)
       layers_(moe_layers(graph)),
       rows_(layers_.size()),
       entries_(graph.num_ops()) {
+  for (size_t l = 0; l < layers_.size(); ++l) {
+    number_[{layers_[l].block, layers_[l].micro}] = static_cast<int32_t>(l);
+  }
   for (size_t i = 0; i < graph.num_ops(); ++i) {
     const OpId op(static_cast<int64_t>(i));
     if (!graph.removed(op) && !is_view(graph, graph.op(op))) add(op);
@@ -140,7 +139,10 @@ RoutedStep::RoutedStep(const Graph& graph, const Group& holders, bool by_block)
 void RoutedStep::add(OpId op) {
   if (layers_.empty()) return;
   if (is(graph_, op, MoeOp::kPlace)) {
-    rows_[index(layer_of(op))].static_rows = attr_int(graph_.op(op), "static_rows");
+    for (size_t l = 0; l < layers_.size(); ++l) {
+      if (layers_[l].block != graph_.op(op).layer) continue;
+      rows_[l].static_rows = attr_int(graph_.op(op), "static_rows");
+    }
   }
   const bool moves = graph_.def(op).collective == Collective::kExperts;
   if (!moves && !work_follows_occupancy(graph_, op)) return;
@@ -169,11 +171,10 @@ void RoutedStep::add(OpId op) {
 }
 
 int32_t RoutedStep::layer_of(OpId op) const {
-  const auto same = [&](const MoeLayer& layer) { return layer.block == graph_.op(op).layer; };
-  const auto layer = std::find_if(layers_.begin(), layers_.end(), same);
-  MOE_CHECK(layer != layers_.end(), "op '{}' of block {} must have a gate in the same block",
+  const auto layer = number_.find({graph_.op(op).layer, graph_.op(op).micro});
+  MOE_CHECK(layer != number_.end(), "op '{}' of block {} must have a gate in the same block",
             graph_.op(op).name, graph_.op(op).layer);
-  return static_cast<int32_t>(layer - layers_.begin());
+  return layer->second;
 }
 
 int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
@@ -186,24 +187,26 @@ int32_t RoutedStep::exchange_of(OpId id, size_t layer) {
                 .row_bytes = ops::share_of(op) * static_cast<double>(op.rows.round.of) *
                              static_cast<double>(slots.shape.back() * dtype_bytes(slots.dtype)),
                 .places = std::llround(static_cast<double>(rows_of(slots)) * op.rows.occupancy)};
-  const auto same = [&](const Exchange& e) {
-    return e.layer == layer && e.group == made.group && e.to_expert == made.to_expert &&
-           e.round == made.round && e.row_bytes == made.row_bytes && e.places == made.places;
-  };
-  const auto known = std::find_if(exchanges_.begin(), exchanges_.end(), same);
-  if (known != exchanges_.end()) return static_cast<int32_t>(known - exchanges_.begin());
+  for (const int32_t known : rows_[layer].exchanges) {
+    const Exchange& e = exchanges_[index(known)];
+    if (e.group == made.group && e.to_expert == made.to_expert && e.round == made.round &&
+        e.row_bytes == made.row_bytes && e.places == made.places) {
+      return known;
+    }
+  }
   exchanges_.push_back(std::move(made));
-  return static_cast<int32_t>(exchanges_.size() - 1);
+  rows_[layer].exchanges.push_back(static_cast<int32_t>(exchanges_.size() - 1));
+  return rows_[layer].exchanges.back();
 }
 
 int32_t RoutedStep::round_of_experts(OpId op, size_t layer) {
   const Round round = graph_.op(op).rows.round;
-  const auto known = std::find_if(rounds_.begin(), rounds_.end(), [&](const RoundRows& r) {
-    return r.layer == layer && r.round == round;
-  });
-  if (known != rounds_.end()) return static_cast<int32_t>(known - rounds_.begin());
+  for (const int32_t known : rows_[layer].rounds) {
+    if (rounds_[index(known)].round == round) return known;
+  }
   rounds_.push_back({layer, round, {}, {}});
-  return static_cast<int32_t>(rounds_.size() - 1);
+  rows_[layer].rounds.push_back(static_cast<int32_t>(rounds_.size() - 1));
+  return rows_[layer].rounds.back();
 }
 
 int32_t RoutedStep::movement_of(OpId op, size_t layer) {
@@ -247,17 +250,19 @@ void RoutedStep::move(Movement& movement, const Placement& now, const Placement&
 }
 
 std::vector<Placement> RoutedStep::first_placements() const {
+  std::map<int32_t, PlacementBounds> given;  // by block
+  for (const Op& op : graph_.ops()) {
+    if (!op.kind.valid()) continue;
+    const MoeOp what = graph_.def(op).moe;
+    if (what == MoeOp::kPlace || what == MoeOp::kSwapIn) given[op.layer] = ops::bounds_of(op);
+  }
   std::vector<Placement> placements;
   for (const MoeLayer& layer : layers_) {
     const int64_t residents = (layer.experts + holders_.size - 1) / holders_.size;
-    PlacementBounds bounds{
-        .experts = layer.experts, .devices = holders_.size, .residents = residents};
-    for (const Op& op : graph_.ops()) {
-      if (!op.kind.valid() || op.layer != layer.block) continue;
-      const MoeOp what = graph_.def(op).moe;
-      if (what == MoeOp::kPlace || what == MoeOp::kSwapIn) bounds = ops::bounds_of(op);
-    }
-    placements.emplace_back(bounds);
+    const auto bounds = given.try_emplace(
+        layer.block, PlacementBounds{
+                         .experts = layer.experts, .devices = holders_.size, .residents = residents});
+    placements.emplace_back(bounds.first->second);
   }
   return placements;
 }

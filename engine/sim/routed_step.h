@@ -7,7 +7,9 @@
 // are padding and are not sent. Times are not here but in StepReplay.
 #pragma once
 
+#include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/base/group.h"
@@ -18,17 +20,22 @@
 
 namespace moe {
 
-/// An MoE layer as described by its gate op; sizes are per rank.
+/// An MoE layer of a micro-batch as described by its gate op; sizes are per rank.
 struct MoeLayer {
   int32_t block = 0;  // Op::layer
+  int32_t micro = 0;  // Op::micro
   int64_t tokens = 0;
   int64_t experts = 0;
   int64_t k = 0;
   int64_t capacity = 0;  // slots per expert
 };
-/// Returns the MoE layers in the order of their blocks. Their indices are the layer numbers that
-/// routing models use.
+/// Returns the MoE layers, ordered by micro-batch, then block. Among those of one micro-batch, their
+/// indices are the layer numbers that routing models use.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
+/// Returns the number of micro-batches of these layers.
+inline int64_t num_micro_batches(const std::vector<MoeLayer>& layers) {
+  return layers.empty() ? 1 : layers.back().micro + 1;
+}
 
 /// Returns the choices that find a slot: for each source rank and expert, at most `capacity`.
 ExpertCounts kept_rows(ExpertCounts choices, int64_t capacity);
@@ -48,7 +55,7 @@ class RoutedStep {
   /// Returns the placement of each layer before the first step: plain expert parallelism.
   std::vector<Placement> first_placements() const;
 
-  /// Computes the work of a step. All arguments are indexed by MoE layer: choices of all ranks that
+  /// Computes the work of a step. All arguments are indexed as layers(): choices of all ranks that
   /// found a slot, and the placement within each group of holders in this step and in the next one.
   /// Throws UserError if `kept` has another number of ranks or experts than the graph, and for a
   /// copy that gets more than static_rows rows.
@@ -86,6 +93,7 @@ class RoutedStep {
     bool source_used = false, experts_used = false;
     int64_t room = 0;  // rows for which a device has room, if rows are packed (Tensor::stored_rows)
     int64_t static_rows = 0;  // attr of the layer's op place; 0: copies compute the rows they get
+    std::vector<int32_t> exchanges, rounds;  // those of the layer, as indices of the lists below
   };
   /// A set of all-to-all ops that move the same bytes.
   struct Exchange {
@@ -146,6 +154,7 @@ class RoutedStep {
   const Group holders_;
   const bool by_block_;
   std::vector<MoeLayer> layers_;
+  std::map<std::pair<int32_t, int32_t>, int32_t> number_;  // in layers_, by block and micro-batch
   std::vector<Rows> rows_;  // indexed by layer
   std::vector<Exchange> exchanges_;
   std::vector<Movement> movements_;

@@ -65,10 +65,10 @@ void StepReplay::add_policies(const RankPlacements& policies) {
   std::sort(placing_.begin(), placing_.end(),
             [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
   MOE_CHECK(
-      placing_.empty() || placing_.size() == routed_->layers().size(),
+      placing_.empty() || placing_.size() == layers_per_micro_batch(),
       "the plan has {} ops with a placement policy for {} MoE layers, must be none or one per "
       "layer",
-      placing_.size(), routed_->layers().size());
+      placing_.size(), layers_per_micro_batch());
 }
 
 /// Chooses the placements of this step and the next one, as the place, commit and migrate ops do
@@ -78,26 +78,33 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   state_ = next_;
   records_.clear();
   LastPlaced last;
-  for (size_t l = 0; l < placing_.size(); ++l) {
+  const size_t layers = placing_.size();
+  for (size_t l = 0; l < layers; ++l) {
     const Op& op = plan_.graph.op(placing_[l].op);
+    ExpertCounts loads = kept[l];  // of all micro-batches
+    for (size_t i = l + layers; i < kept.size(); i += layers) {
+      for (size_t r = 0; r < loads.rows.size(); ++r) loads.rows[r] += kept[i].rows[r];
+    }
     const bool now = attr_string(op, "use") == "now";
     Placement made = state_[l];
     if (step % attr_int(op, "every", 1) == 0) {
       made = ask_policy(placing_[l].policy, attr_string(op, "policy"), 0,
                         {.step = step,
                          .layer = static_cast<int64_t>(l),
-                         .loads = kept[l],
+                         .loads = loads,
                          .now = state_[l],
                          .rates = ops::placement_rates(op)},
                         last);
     }
-    placements_[l] = now ? made : state_[l];
-    next_[l] = now ? state_[l] : made;
+    for (size_t i = l; i < kept.size(); i += layers) {
+      placements_[i] = now ? made : state_[l];
+      next_[i] = now ? state_[l] : made;
+    }
     const auto codes = [](const Placement& p) {
       return std::vector<int32_t>(p.codes().begin(), p.codes().end());
     };
     records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made), {}, {}, {}});
-    count_rows(records_.back(), kept[l]);
+    count_rows(records_.back(), loads);
   }
 }
 
@@ -109,8 +116,8 @@ void StepReplay::set_step(int64_t step) {
   const std::vector<MoeLayer>& layers = routed_->layers();
   const RoutingModel& routing = *plan_.spec.routing;
   const auto query_of = [&](size_t l) {
-    return RoutingQuery{.step = step,
-                        .layer = static_cast<int64_t>(l),
+    return RoutingQuery{.step = step * num_micro_batches(layers) + layers[l].micro,
+                        .layer = static_cast<int64_t>(l % layers_per_micro_batch()),
                         .ranks = plan_.graph.num_ranks,
                         .tokens = layers[l].tokens,
                         .experts = layers[l].experts,

@@ -64,6 +64,10 @@ class StepReplay {
     PlacementFunction policy;
   };
   void add_policies(const RankPlacements& policies);
+  size_t layers_per_micro_batch() const {
+    const std::vector<MoeLayer>& layers = routed_->layers();
+    return layers.size() / static_cast<size_t>(num_micro_batches(layers));
+  }
   void place(int64_t step, const std::vector<ExpertCounts>& kept);
   void take_loads(std::vector<ExpertCounts> kept);
   void set_ranks(int32_t num_ranks);

@@ -83,20 +83,25 @@ bool of_moe_layer(const Op& op) {
 
 constexpr int32_t kPhases = static_cast<int32_t>(Phase::kUpdate);  // all phases before the update
 
-/// Returns for each op the index of its layer and phase among the LayerSpans of a rank, or -1 for
+/// Returns for each op the index of its micro-batch, layer and phase among the LayerSpans of a rank, or -1 for
 /// an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
-  int32_t blocks = 0;
-  for (const Op& op : graph.ops()) blocks = std::max(blocks, op.layer + 1);
-  count = kPhases * blocks;
+  int32_t blocks = 0, micros = 1;
+  for (const Op& op : graph.ops()) {
+    blocks = std::max(blocks, op.layer + 1);
+    micros = std::max(micros, op.micro + 1);
+  }
+  count = kPhases * blocks * micros;
   std::vector<int32_t> numbers;
   for (const Op& op : graph.ops()) {
-    numbers.push_back(of_moe_layer(op) ? kPhases * op.layer + static_cast<int32_t>(op.phase) : -1);
+    const int32_t layer = op.micro * blocks + op.layer;
+    numbers.push_back(of_moe_layer(op) ? kPhases * layer + static_cast<int32_t>(op.phase) : -1);
   }
   return numbers;
 }
 
-/// Returns the LayerSpans of all ranks, ordered by rank, then layer, then phase.
+/// Returns the LayerSpans of all ranks, ordered by rank, then micro-batch, layer and
+/// phase.
 std::vector<LayerSpans> layers_of(const Graph& graph, const Timeline& timeline) {
   int32_t count = 0;
   const std::vector<int32_t> numbers = layer_numbers(graph, count);

@@ -12,6 +12,7 @@ local core = require "moe.core"
 local errors = require "moe.base.errors"
 local experiment = require "moe.run.experiment"
 local export = require "moe.results.export"
+local grid = require "moe.spec.grid"
 local infer = require "moe.run.infer"
 local jobs = require "moe.run.jobs"
 local judge = require "moe.results.judge"
@@ -61,6 +62,8 @@ local moe = schema.functions("moe", "name", {
   fallback = { choice.fallback, "(constructor: (fun(t?: table): moe.Pass), options: table)",
     "moe.Fallback",
     "a pass with a list as one option: takes the first value whose plan fits in memory" },
+  grid = { grid.grid, grid.FIELDS, "moe.Grid",
+    "how the ranks of a step are arranged, and its micro-batches" },
   infer = { infer.infer, infer.INFER, "moe.InferResult",
     "runs batches through a model's forward, on real ranks or simulated" },
   judge = { judge.judge, judge.FIELDS, "moe.Verdict[]",

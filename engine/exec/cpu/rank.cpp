@@ -49,13 +49,8 @@ Rank<T>::Rank(const Plan& plan, const RunOptions& options, const PersistentTenso
       table_(table_of(T())),
       buffers_(plan, kElementBytes<T>),
       progress_(plan.graph.num_ops()),
-      ids_(plan.graph.find_tensor("ids")),
-      targets_(plan.graph.find_tensor("targets")) {
+      inputs_(plan.graph) {
   report_.gradients.resize(persistents.parameters.size());
-  if (!ids_.valid() || !targets_.valid()) {
-    throw user_error(
-        "the graph must have the input tensors 'ids' and 'targets', but at least one is missing");
-  }
   if (options.test.poison) poison_ = std::make_unique<Poison>(plan, buffers_, kElementBytes<T>);
   lanes_.resize(plan.orders.lanes.size());
   for (size_t l = 0; l < lanes_.size(); ++l) {
@@ -100,7 +95,7 @@ typename Rank<T>::Launch Rank<T>::make_launch(LaneId lane, OpId id) {
   }
   if (def.loss != Loss::kNone) {
     launch.loss = static_cast<const double*>(buffers_.at(op.outputs[0]));
-    launch.of_router = op.outputs[0] != loss_of(graph);
+    launch.of_router = def.loss != Loss::kModel;
   }
   launch.predicts = options_.infer.keep_predictions && def.loss == Loss::kModel;
   launch.offloads = records_offload(plan_, id);
@@ -147,8 +142,7 @@ void Rank<T>::prepare(bool initialise_parameters) {
 
 template <class T>
 void Rank<T>::fill_inputs(const DataSource& data, int64_t step) {
-  data(step, rank_, static_cast<int32_t*>(buffers_.at(ids_)),
-       static_cast<int32_t*>(buffers_.at(targets_)));
+  inputs_.fill(data, step, rank_, [this](TensorId t) { return buffers_.at(t); });
 }
 
 template <class T>
@@ -273,7 +267,7 @@ void Rank<T>::call_kernel(Launch& launch, const ProgramRun& spec) {
       .rank = rank_,
       .num_ranks = plan_.graph.num_ranks,
       .step = spec.step,
-      .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
+      .first_token = inputs_.first_token(plan_.graph.op(launch.op), rank_),
       .gate = launch.record ? &launch.gate : nullptr,
       .place = launch.place ? &launch.place : nullptr,
       .popularity = options_.infer.popularity.get(),
@@ -293,7 +287,7 @@ Nanoseconds Rank<T>::after(Launch& launch, LaneId lane, const ProgramRun& spec, 
     const bool is_z = plan_.graph.def(op).loss == Loss::kZ;
     report_.router_losses.push_back({op.layer, is_z, *launch.loss});
   } else if (launch.loss != nullptr) {
-    report_.stats.loss = *launch.loss;
+    report_.stats.loss += *launch.loss;  // of each micro-batch, in ascending order
   }
   if (launch.record && spec.train) {
     launch.record->template capture<T>(plan_.graph, launch.op,

@@ -18,6 +18,7 @@
 #include "engine/base/threads.h"
 #include "engine/exec/arbiter/lane_arbiter.h"
 #include "engine/exec/cpu/collectives.h"
+#include "engine/exec/data.h"
 #include "engine/exec/results/rank_report.h"
 #include "engine/exec/sync.h"
 #include "engine/ops/kernel_call.h"
@@ -142,7 +143,7 @@ class Rank {
   std::unique_ptr<Poison> poison_;
   Progress progress_;
   std::atomic<bool> aborted_{false};
-  TensorId ids_, targets_;
+  TokenInputs inputs_;
   std::vector<Lane> lanes_;
   std::vector<Posting> postings_;  // indexed by op; empty when no lane has an arbiter
   LastPlaced placed_;              // the layer that was placed last

@@ -48,8 +48,7 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
       host_(plan, element_bytes(device)),
       device_buffers_(plan, program, device, scratch_bytes()),
       launches_(plan.graph.num_ops()),
-      ids_(plan.graph.find_tensor("ids")),
-      targets_(plan.graph.find_tensor("targets")),
+      inputs_(plan.graph),
       nonfinite_(device, Where::kDevice, 0),
       nonfinite_host_(device, Where::kHost, 0),
       step_(device, Where::kDevice, sizeof(int64_t)),
@@ -58,10 +57,6 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
       predictions_host_(device, Where::kHost, prediction_bytes()),
       idle_(device, false),
       gradients_(persistents.parameters.size()) {
-  if (!ids_.valid() || !targets_.valid()) {
-    throw user_error(
-        "the graph must have the input tensors 'ids' and 'targets', but at least one is missing");
-  }
   for (size_t l = 0; l < plan.orders.lanes.size(); ++l) {
     streams_.emplace_back(device, l > 0 && options.device.urgent_comm);
   }
@@ -78,8 +73,8 @@ DeviceRank::DeviceRank(const Plan& plan, const RunOptions& options,
 }
 
 Bytes DeviceRank::prediction_bytes() const {
-  if (!options_.infer.keep_predictions || !targets_.valid()) return 0;
-  return num_elements(plan_.graph.tensor(targets_).shape) * Bytes{sizeof(int32_t)};
+  if (!options_.infer.keep_predictions) return 0;
+  return inputs_.tokens() * Bytes{sizeof(int32_t)};
 }
 
 std::vector<Bytes> DeviceRank::scratch_bytes() const {
@@ -135,8 +130,7 @@ DeviceRank::Launch DeviceRank::make_launch(const DeviceStep& step) {
 }
 
 void DeviceRank::fill_inputs(const DataSource& data, int64_t step) {
-  data(step, rank_, static_cast<int32_t*>(device_buffers_.host(ids_)),
-       static_cast<int32_t*>(device_buffers_.host(targets_)));
+  inputs_.fill(data, step, rank_, [this](TensorId t) { return device_buffers_.host(t); });
   std::memcpy(step_host_.data(), &step, sizeof step);
 }
 
@@ -163,7 +157,7 @@ void DeviceRank::replayed() {
 
 void DeviceRank::queue_inputs() {
   const kernels::Stream first = stream(LaneId(0));
-  for (const TensorId t : {ids_, targets_}) {
+  for (const TensorId t : inputs_.all()) {
     copy(device_buffers_.at(t), device_buffers_.host(t),
          device_buffers_.bytes(plan_.graph.tensor(t)), first);
   }
@@ -220,7 +214,7 @@ RankContext DeviceRank::context(const DeviceStep& step, const Launch& launch,
           .num_ranks = plan_.graph.num_ranks,
           .step = spec.step,
           .device_step = program_.on_host[step.op.index()] ? nullptr : number,
-          .first_token = rank_ * num_elements(plan_.graph.tensor(ids_).shape),
+          .first_token = inputs_.first_token(plan_.graph.op(step.op), rank_),
           .gate = launch.record ? &launch.gate : nullptr,
           .place = launch.place ? &launch.place : nullptr,
           .popularity = options_.infer.popularity.get()};

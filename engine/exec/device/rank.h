@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/exec/collective_layout.h"
+#include "engine/exec/data.h"
 #include "engine/exec/device/buffers.h"
 #include "engine/exec/device/comm.h"
 #include "engine/exec/device/handles.h"
@@ -137,7 +138,7 @@ class DeviceRank {
   DeviceBuffers device_buffers_;
   std::vector<DeviceStream> streams_;  // indexed by lane
   std::vector<Launch> launches_;       // indexed by op
-  TensorId ids_, targets_;
+  TokenInputs inputs_;
   DeviceStorage nonfinite_, nonfinite_host_;      // [checks] int64
   DeviceStorage step_, step_host_;                // the step's number, int64
   DeviceStorage predictions_, predictions_host_;  // [tokens] int32, with keep_predictions

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <tuple>
 
 namespace moe {
 namespace {
@@ -28,7 +29,10 @@ double smallest_margin(const T* scores, const T* bias, int64_t tokens, int64_t e
 }  // namespace
 
 GateRecord::GateRecord(const Graph& graph, OpId id, AssignmentCode assignment_code)
-    : layer(graph.op(id).layer), part(graph.op(id).part), code(assignment_code) {
+    : layer(graph.op(id).layer),
+      micro(graph.op(id).micro),
+      part(graph.op(id).part),
+      code(assignment_code) {
   const auto shape = [&](Role role) -> const Shape& {
     return graph.tensor(output_of(graph, graph.op(id), role)).shape;
   };
@@ -60,6 +64,10 @@ void GateRecord::capture(const Graph& graph, OpId op,
                            static_cast<const T*>(bias), maps.tokens, maps.experts);
 }
 
+bool by_layer(const GateRecord* a, const GateRecord* b) {
+  return std::tie(a->layer, a->micro, a->part) < std::tie(b->layer, b->micro, b->part);
+}
+
 template void GateRecord::capture<float>(const Graph&, OpId,
                                          const std::function<const void*(TensorId)>&);
 template void GateRecord::capture<double>(const Graph&, OpId,
@@ -85,10 +93,10 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
   std::map<int64_t, MoeStats> layers;
   for (size_t rank = 0; rank < records.size(); ++rank) {
     std::vector<const GateRecord*> sorted = records[rank];
-    std::sort(sorted.begin(), sorted.end(), [](const GateRecord* a, const GateRecord* b) {
-      return std::pair(a->layer, a->part) < std::pair(b->layer, b->part);
-    });
-    for (const GateRecord* record : sorted) {
+    std::sort(sorted.begin(), sorted.end(), by_layer);
+    const size_t micros = sorted.empty() ? 1 : static_cast<size_t>(sorted.back()->micro) + 1;
+    for (size_t i = 0; i < sorted.size(); ++i) {
+      const GateRecord* const record = sorted[i];
       const RoutingMaps& maps = record->maps;
       const auto [at, fresh] = layers.try_emplace(record->layer);
       MoeStats& stats = at->second;
@@ -96,7 +104,7 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
         stats.layer = record->layer;
         stats.capacity = maps.capacity;
         stats.checksum = kChecksumStart;
-        stats.counts.resize(records.size() * static_cast<size_t>(maps.experts));
+        stats.counts.resize(micros * records.size() * static_cast<size_t>(maps.experts));
         stats.load.resize(static_cast<size_t>(maps.experts));
         stats.min_margin = record->margin;
       }
@@ -106,10 +114,14 @@ std::vector<MoeStats> moe_stats(const std::vector<std::vector<const GateRecord*>
       stats.dropped += dropped(maps, record->code);
       stats.checksum = assignment_checksum(stats.checksum, maps, record->code);
       stats.min_margin = std::min(stats.min_margin, record->margin);
-      // The counts of a part include those of the parts before it, so the last part's are the
-      // layer's.
+      // The counts of a part include those of the parts before it, so the last part's are those of
+      // the layer in the micro-batch.
+      const bool last = i + 1 == sorted.size() || sorted[i + 1]->layer != record->layer ||
+                        sorted[i + 1]->micro != record->micro;
+      if (!last) continue;
+      const size_t row = static_cast<size_t>(record->micro) * records.size() + rank;
       std::copy(record->counts.begin(), record->counts.end(),
-                stats.counts.begin() + static_cast<std::ptrdiff_t>(rank * record->counts.size()));
+                stats.counts.begin() + static_cast<std::ptrdiff_t>(row * record->counts.size()));
     }
   }
   for (const std::vector<RouterLoss>& of_rank : losses) {

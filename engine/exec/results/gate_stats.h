@@ -13,6 +13,7 @@ namespace moe {
 /// A copy of one gate op's outputs. A gate that was cut along the batch has one record per part.
 struct GateRecord {
   int64_t layer = 0;
+  int64_t micro = 0;
   int64_t part = 0;
   RoutingMaps maps;  // points into the vectors below
   AssignmentCode code = AssignmentCode::kChoices;
@@ -29,6 +30,9 @@ struct GateRecord {
   template <class T>
   void capture(const Graph& graph, OpId op, const std::function<const void*(TensorId)>& at);
 };
+
+/// Orders records by layer, then micro-batch, then part.
+bool by_layer(const GateRecord* a, const GateRecord* b);
 
 /// Returns a function that maps a gate op to the gate that this rank uses: the plan's routing
 /// model, else the gate of `policies`, else the built-in gate that the op names. Called on the

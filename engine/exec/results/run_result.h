@@ -25,7 +25,7 @@ struct MoeStats {
   int64_t capacity = 0;  // slots per expert and rank
   int64_t dropped = 0;
   uint64_t checksum = 0;
-  std::vector<int64_t> counts;  // [ranks * experts]: slots used
+  std::vector<int64_t> counts;  // [micro-batches * ranks * experts]: slots used
   std::vector<int64_t> load;    // [experts]: choices of all ranks, before drops
   /// The values that are added to the cross entropy, with their coefficients; 0 when the model has
   /// no such loss.
@@ -38,7 +38,7 @@ constexpr auto fields_of(const MoeStats*) {
       field("capacity", &MoeStats::capacity, "slots per expert and rank"),
       field("dropped", &MoeStats::dropped, "choices that found no free slot"),
       field("checksum", &MoeStats::checksum, "checksum of all assignments"),
-      field("counts", &MoeStats::counts, "used slots per rank and expert"),
+      field("counts", &MoeStats::counts, "used slots per micro-batch, rank and expert"),
       field("load", &MoeStats::load, "choices of all ranks per expert, before drops"),
       field("balance_loss", &MoeStats::balance_loss, "load balance loss, with its coefficient"),
       field("z_loss", &MoeStats::z_loss, "router z-loss, with its coefficient"),

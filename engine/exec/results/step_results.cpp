@@ -80,7 +80,9 @@ void add_placements(const FinishedStep& step, RunResult& result) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
       ExpertCounts loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
-      loads.rows.assign(stats.counts.begin(), stats.counts.end());
+      for (size_t i = 0; i < stats.counts.size(); ++i) {
+        loads.rows[i % loads.rows.size()] += stats.counts[i];
+      }
       count_rows(record, loads);
     }
   }

@@ -13,7 +13,7 @@ void set_sizes(Trace& trace, const std::vector<std::vector<const GateRecord*>>& 
   trace.experts = one.at(0)->maps.experts;
   trace.k = one.at(0)->maps.columns;
   for (const GateRecord* record : one) {
-    if (record->layer == one[0]->layer) trace.tokens += record->maps.tokens;
+    if (record->layer == one[0]->layer && record->micro == 0) trace.tokens += record->maps.tokens;
     const auto block = static_cast<int32_t>(record->layer);
     if (trace.blocks.empty() || trace.blocks.back() != block) trace.blocks.push_back(block);
   }
@@ -27,23 +27,25 @@ void set_sizes(Trace& trace, const std::vector<std::vector<const GateRecord*>>& 
 }  // namespace
 
 void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> records) {
+  int64_t micros = 1;
   for (auto& rank : records) {
     if (rank.empty()) return;  // no MoE layer
-    std::sort(rank.begin(), rank.end(), [](const GateRecord* a, const GateRecord* b) {
-      return std::pair(a->layer, a->part) < std::pair(b->layer, b->part);
-    });
+    std::sort(rank.begin(), rank.end(), by_layer);
+    micros = rank.back()->micro + 1;
   }
   if (trace.steps == 0) set_sizes(trace, records);
-  ++trace.steps;
+  trace.steps += micros;
   size_t next = trace.choices.size();
-  trace.choices.resize(next +
-                       static_cast<size_t>(trace.layers * trace.ranks * trace.tokens * trace.k));
-  for (const int32_t block : trace.blocks) {
-    for (const auto& rank : records) {
-      for (const GateRecord* record : rank) {
-        if (record->layer != block) continue;
-        // The cast turns -1 into kNoExpert.
-        for (const int32_t e : record->expert) trace.choices[next++] = static_cast<uint16_t>(e);
+  trace.choices.resize(next + static_cast<size_t>(micros * trace.layers * trace.ranks *
+                                                  trace.tokens * trace.k));
+  for (int64_t micro = 0; micro < micros; ++micro) {
+    for (const int32_t block : trace.blocks) {
+      for (const auto& rank : records) {
+        for (const GateRecord* record : rank) {
+          if (record->layer != block || record->micro != micro) continue;
+          // The cast turns -1 into kNoExpert.
+          for (const int32_t e : record->expert) trace.choices[next++] = static_cast<uint16_t>(e);
+        }
       }
     }
   }

@@ -10,9 +10,8 @@ TensorId head(ModelBuilder& b, const In& in, const Head& o) {
                          : b.parameter("head.w", {vocab, b.width(in.x)}, ParamInfo::Init::kUniform);
   const TensorId logits =
       scaled_sum(b, "head.scale", b.op("linear", "head", {in.x, w}), o.scale, {});
-  const int64_t tokens = b.spec().tokens_per_rank() * b.graph().num_ranks;
   b.op("cross_entropy", "loss", {logits, b.targets()},
-       {{"scale", 1.0 / static_cast<double>(tokens)}});
+       {{"scale", 1.0 / b.spec().tokens_per_step(b.graph().num_ranks)}});
   return logits;
 }
 

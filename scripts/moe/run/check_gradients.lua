@@ -11,7 +11,7 @@ local train = require "moe.run.train"
 
 local M = {}
 
-M.FIELDS = schema.merged(schema.picked(train.TRAIN, { "model", "system", "ranks", "tokens", "text",
+M.FIELDS = schema.merged(schema.picked(train.TRAIN, { "model", "grid", "system", "ranks", "tokens", "text",
   "parameters" }), {
   step = { type = "number", lo = 1e-8, hi = 1, default = 1e-4,
     doc = "Euclidean norm of the change of a parameter, which is moved along one direction" },
@@ -50,6 +50,7 @@ function M.check_gradients(t)
   local at = errors.here()
   local c = schema.check(M.FIELDS, t, "moe.check_gradients", at)
   errors.stop_in "policies"
+  c.model = model_lib.on(c.model, c.grid)
   local fields = schema.merged(c, { executor = "cpu", precision = "f64", steps = 1,
     init = "reference", eval_batches = 0, checkpoint_every = 0, check_finite = true,
     timeout_s = 60 })

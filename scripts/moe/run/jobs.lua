@@ -2,6 +2,7 @@
 -- at several points that need the same execution) on one target, not a set of processes.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local model_lib = require "moe.spec.model"
 local outputs = require "moe.run.outputs"
 local points = require "moe.run.points"
@@ -19,6 +20,7 @@ local M = {}
 M.CASE = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", doc = "moe.cluster; required for simulation" },
+  grid = grid_lib.FIELD,
   systems = { type = "list", of = { type = "system" }, distinct = true, required = true,
     doc = "list of moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
@@ -82,7 +84,7 @@ local function resolve_case(e, point, params)
     errors.user(e.case_path .. ".systems: the list is empty; give at least one system", e.at)
   end
   case.point = points.labels(point)
-  settings.case(case, case.point)
+  settings.case(case, case.point, true)
   check_link(e, case)
   return case
 end
@@ -119,7 +121,7 @@ local function simulate_jobs(e, entry, case)
       entry.kind), e.at)
   end
   entry = settings.entry(entry, case.point, entry, e.at)
-  for _, head in ipairs { "cluster", "model", "system" } do settings.used(head) end
+  for _, head in ipairs { "cluster", "grid", "model", "system" } do settings.used(head) end
   local jobs = {}
   for i, system in ipairs(case.systems) do
     local own = schema.merged(case, { cluster = system_lib.cluster_of(system, case.cluster) })
@@ -154,6 +156,7 @@ local function real_jobs(e, entry, case)
     names[i] = system.name
     if wanted(entry.systems, system.name) then
       settings.used "system"
+      settings.used "grid"
       local spec = target.real_spec(entry.kind, model, ranks, entry.link,
         entry.optimizer or case.optimizer, entry.precision)
       -- A rehearsal runs on threads of this process, so its times would be wrong for a run on

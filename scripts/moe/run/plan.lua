@@ -1,6 +1,7 @@
 -- moe.plan{...}: the plan of a step, outside an experiment, and what can be asked of it.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local explain = require "moe.run.explain"
 local number_bytes = require "moe.spec.number_bytes"
 local results = require "moe.results.results"
@@ -19,6 +20,7 @@ M.PLAN = {
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   system = { type = "system", required = true, doc = "moe.system" },
   optimizer = target.OPTIMIZER_FIELD,
+  grid = grid_lib.FIELD,
   edits = { type = train.EDITS,
     doc = "changes of the graph, as for the executor cuda; default: none" },
 }

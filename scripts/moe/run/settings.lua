@@ -7,6 +7,7 @@ local choice = require "moe.base.choice"
 local cluster_lib = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local model_lib = require "moe.spec.model"
 local policy = require "moe.spec.policy"
 local schema = require "moe.base.schema"
@@ -15,8 +16,8 @@ local target = require "moe.spec.target"
 
 local M = {}
 
-local HEADS = { "cluster", "model", "run", "system" }
-local FORMS = { "cluster.<field>", "model.<field>", "run.<executor>.<field>",
+local HEADS = { "cluster", "grid", "model", "run", "system" }
+local FORMS = { "cluster.<field>", "grid.<field>", "model.<field>", "run.<executor>.<field>",
   "system[.<name>].<field>", "system[.<name>].<pass>.<option>" }
 
 --- The topic of `moebench doc` on settings.
@@ -26,16 +27,18 @@ M.TOPIC = { name = "set", as = "--set", doc = "settings of the command line, --s
   members = {
     { name = "<name>", type = "--set nodes=4", doc = "values of a list of `over`, of which only "
       .. "these are run (a list of numbers takes other numbers too), or of `params`" },
-    { name = FORMS[2], type = "--set model.layers=6", doc = "a field of all models (model)" },
+    { name = FORMS[3], type = "--set model.layers=6", doc = "a field of all models (model)" },
+    { name = FORMS[2], type = "--set grid.micro_batches=4", doc = "a field of all grids (grid), "
+      .. "also where a recipe gives none" },
     { name = FORMS[1], type = "--set cluster.nic.bytes_per_s=x2",
       doc = "a field of all clusters (cluster)" },
-    { name = FORMS[3], type = "--set run.cpu.steps=5",
+    { name = FORMS[4], type = "--set run.cpu.steps=5",
       doc = "a field of the entries of `run` with this executor (simulate_entry, cpu_run, "
         .. "cuda_run); run.cpu.model.<field> is one of the models that they run" },
-    { name = FORMS[5], type = "--set system.lancet.partition.max_parts=4",
+    { name = FORMS[6], type = "--set system.lancet.partition.max_parts=4",
       doc = "an option of a pass of the system with this name, or of all systems that have the "
         .. "pass; one value of a moe.best or moe.fallback takes the place of its list" },
-    { name = FORMS[4], type = "--set system.zero=1",
+    { name = FORMS[5], type = "--set system.zero=1",
       doc = "a field of a system (system), or of all" },
   } }
 
@@ -116,6 +119,7 @@ end
 
 local UNUSED = {
   cluster = "no run here is simulated, and only simulations have a cluster",
+  grid = "nothing here trains",
   model = "the entries of run that are run have their own value of it; give run.<executor>.%s",
   system = "no entry of run has this system", run = "no entry of run has this executor",
 }
@@ -310,6 +314,14 @@ function M.model(model, point, prefix)
   return model_lib.override(model, keys, model.root, errors.changed(model.at, text))
 end
 
+local function grid_with(grid, point, at)
+  local own = grid or {}
+  local made, changed, text = with_settings("grid", point, grid_lib.FIELDS, own, own)
+  if not made then return grid end
+  for key in pairs(changed) do changed[key] = made[key] end
+  return grid_lib.with(grid, changed, errors.changed(own.at or at, text))
+end
+
 local function cluster_with(cluster, point)
   local fields, given = cluster_lib.FIELDS, cluster.given
   local made, changed, text = with_settings("cluster", point, fields, given, cluster)
@@ -390,9 +402,14 @@ local function systems_with(s, text, systems)
 end
 
 --- Changes the model, the cluster and the systems (or `system`) of a checked case, or of the fields
---- of a function, as the settings say. point: the case's coordinates.
-function M.case(case, point)
+--- of a function, as the settings say. point: the case's coordinates; trains: whether the model
+--- has a grid.
+function M.case(case, point, trains)
   case.model = M.model(case.model, point, "model")
+  if trains then
+    case.grid = grid_with(case.grid, point, case.model.at)
+    case.model = model_lib.on(case.model, case.grid)
+  end
   case.cluster = case.cluster and cluster_with(case.cluster, point)
   local systems = case.systems or { case.system }
   for s, text in settings_of("system", point) do systems = systems_with(s, text, systems) end
@@ -429,10 +446,10 @@ function M.call(c, fields, path, at)
     other = ("the field executor of %s says '%s'"):format(path, c.executor)
   end
   M.check "sure"
-  M.case(c, {})
+  M.case(c, {}, fields.grid ~= nil)
   local own = ("run.%s.model"):format(c.executor or "")
   M.used("model", function(key) return M.gives(own .. "." .. key) end)
-  for _, head in ipairs { "cluster", "system" } do
+  for _, head in ipairs { "cluster", "grid", "system" } do
     if c[head] then M.used(head) end
   end
   if not c.executor then return c end

@@ -3,6 +3,7 @@
 local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local outputs = require "moe.run.outputs"
 local schema = require "moe.base.schema"
 local settings = require "moe.run.settings"
@@ -330,6 +331,7 @@ M.TRAIN = schema.merged(M.REAL_RUN, {
   model = { type = "model", required = true, doc = "moe.model.gpt2_moe {...}" },
   system = { type = "system", doc = "moe.system; default: raf" },
   optimizer = target.OPTIMIZER_FIELD,
+  grid = grid_lib.FIELD,
   executor = { type = "string", enum = M.EXECUTORS, default = "cpu",
     doc = "where ranks run: on the CPU (cpu) or on a GPU (cuda)" },
 })

@@ -2,6 +2,7 @@
 -- those of moe.search.space; moe.search.explore chooses which of them are planned and simulated.
 local core = require "moe.core"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local explore = require "moe.search.explore"
 local jobs_lib = require "moe.run.jobs"
 local mixes = require "moe.search.mixes"
@@ -26,6 +27,7 @@ M.FIELDS = {
   model = { type = "model", required = true, doc = "moe.model" },
   cluster = { type = "cluster", required = true, doc = "moe.cluster" },
   optimizer = target.OPTIMIZER_FIELD,
+  grid = grid_lib.FIELD,
   techniques = { type = "any", default = "all", as = '"all"|string[]',
     doc = 'the techniques that mixes may have: "all", or a list of names of passes and of fields '
       .. "of a system; prophet_split is prophet with split = true: "

@@ -9,6 +9,7 @@ local cluster = require "moe.spec.cluster"
 local core = require "moe.core"
 local dtypes = require "moe.spec.dtypes"
 local errors = require "moe.base.errors"
+local grid_lib = require "moe.spec.grid"
 local routing_lib = require "moe.spec.routing"
 local schema = require "moe.base.schema"
 
@@ -22,7 +23,8 @@ local declared = schema.declared "model"  -- ModelSpec of the engine
 --- another way, and those from which the engine's are computed.
 M.COMMON = schema.changed(declared, {
   name = { doc = "the model's name in results; default: the architecture's" },
-  batch = { type = "integer", lo = 1, hi = 1e8, doc = "sequences of all devices together" },
+  batch = { type = "integer", lo = 1, hi = 1e8,
+    doc = "sequences of a step on all devices together" },
   experts_per_device = { type = "integer", lo = 1, hi = 1e5, doc = "number of experts per device" },
   gate = { type = "any", as = "string|moe.Gate", doc = "a built-in gate's name or a gate policy" },
   routing = { type = "routing", doc = "which experts tokens choose, in place of the gate; a gate "
@@ -49,6 +51,7 @@ M.COMMON = schema.changed(declared, {
       .. "as TF32 where a simulated device has a rate of it); default: dtypes" },
   dtypes = dtypes.FIELD,
 })
+M.COMMON.micro_batches = nil  -- the grid's
 -- Their defaults depend on other fields, on the architecture or on where the model runs.
 for _, name in ipairs { "name", "batch_per_device", "experts", "ep", "k", "capacity_factor",
   "rows_bound" } do
@@ -105,8 +108,9 @@ local function exactly_one(m, a, path, at)
   end
 end
 
--- Checks the fields and returns a model of the architecture. ends: as in schema.collector.
-local function make(arch, t, path, at, ends)
+-- Checks the fields and returns a model of the architecture. ends: as in schema.collector; grid: nil
+-- or that of M.on.
+local function make(arch, t, path, at, ends, grid)
   local assumed = schema.collector(path, "model", ends)
   local m = schema.check(arch.all, t, path, at, assumed)
   m.name = m.name or arch.name
@@ -135,7 +139,7 @@ local function make(arch, t, path, at, ends)
   end
   m.k = fixed or m.k or 1
   m.given, m.root, m.at, m.assumed = schema.merged(t, {}), path, at, assumed.found
-  m.architecture = arch
+  m.architecture, m.grid = arch, grid
   m.path = path:match "^model%." and "model" or path
   return schema.object(m, mt)
 end
@@ -143,7 +147,13 @@ end
 --- Returns the model with some assumed constants at an end of their band. ends: as in
 --- schema.collector.
 function M.at_ends(model, ends)
-  return make(model.architecture, model.given, model.root, model.at, ends)
+  return make(model.architecture, model.given, model.root, model.at, ends, model.grid)
+end
+
+--- Returns the model on a grid; `model` itself if grid is nil.
+function M.on(model, grid)
+  if not grid then return model end
+  return make(model.architecture, model.given, model.root, model.at, nil, grid)
 end
 
 -- Returns a copy of `given` without those fields that a field of `changes` excludes.
@@ -169,7 +179,12 @@ function M.override(model, changes, path, at)
   for _, key in ipairs { "gate", "routing", "k", "capacity", "capacity_factor" } do
     if changes[key] ~= nil then t.fill = nil end
   end
-  return make(model.architecture, schema.merged(t, changes), path, at)
+  local grid = model.grid
+  if grid and grid.ep and changes.ep then
+    grid = grid_lib.with(grid, {}, grid.at)
+    grid.ep = nil
+  end
+  return make(model.architecture, schema.merged(t, changes), path, at, nil, grid)
 end
 
 --- Returns the specification of a plan of the model for `devices` devices, as far as it follows
@@ -192,18 +207,15 @@ function M.resolve(model, devices, types)
     end
     return rows / ranks
   end
-  local ep = model.ep or devices
-  if devices % ep ~= 0 then
-    errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
-      model.path, ep, devices), model.at)
-  end
+  local ep, micro_batches = grid_lib.sizes(model, devices)
   local policy = type(model.gate) == "table" and model.gate or nil
   local arch = model.architecture
   local resolved = arch.options(model)
   for name in pairs(declared) do resolved[name] = model[name] end
-  resolved.ep = ep
+  resolved.ep, resolved.micro_batches = ep, micro_batches
   resolved.dtype, resolved.dtypes = dtypes.of(model, types)
   resolved.batch_per_device = split("batch", "sequences", devices)
+  if model.batch then resolved.batch_per_device = resolved.batch_per_device / micro_batches end
   resolved.experts = split("experts", "experts", ep) * ep
   resolved.gate = policy and policy.name or model.gate
   resolved.capacity_factor = model.capacity and 0 or model.capacity_factor
@@ -221,6 +233,7 @@ function M.counts(model)
   local experts = model.experts or model.experts_per_device
   local spec = M.resolve(M.override(model, { batch_per_device = experts, ep = 1, dtype = "f32",
     experts = experts, gate = "top_k", k = model.k, capacity_factor = 1 }, model.root, model.at), 1)
+  spec.model.micro_batches = 1
   local counts = errors.call(model.at, core.model_counts, spec)
   counts.all, counts.active = 0, 0
   for _, p in ipairs(counts.parameters) do

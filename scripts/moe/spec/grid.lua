@@ -1,0 +1,107 @@
+-- moe.grid{...}: how the ranks of a step are arranged, and its micro-batches. A grid applies to the
+-- model of a case (M.on): sizes follow when the number of ranks is known (M.sizes).
+local errors = require "moe.base.errors"
+local schema = require "moe.base.schema"
+
+local M = {}
+
+local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
+
+-- Axes along which nothing is planned yet: only 1 is allowed.
+local function one(doc) return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" } end
+
+M.FIELDS = {
+  pp = one "pipeline ranks",
+  tp = one "ranks over which products of attention and dense layers are split",
+  cp = one "ranks over which sequences are split",
+  etp = one "ranks over which products of experts are split",
+  dp = { type = "integer", lo = 1, hi = 1e6,
+    doc = "ranks with sequences of their own; default: all that the other axes leave" },
+  ep = { type = "integer", lo = 1, hi = 1e6, doc = "ranks that hold every expert of a layer once; "
+    .. "default: the model's, or all" },
+  edp = { type = "integer", lo = 1, hi = 1e6,
+    doc = "ranks that hold the same experts; default: all that the other axes leave" },
+  micro_batches = { type = "integer", lo = 1, hi = 1e5, doc = "micro-batches of a step, whose "
+    .. "gradients are added up: one sum over ranks and one update per step; the model's "
+    .. "batch_per_device is one micro-batch's, its batch the whole step's; default: 1, or as "
+    .. "global_batch says" },
+  global_batch = { type = "integer", lo = 1, hi = 1e9, doc = "sequences of a step on all ranks, in "
+    .. "place of micro_batches; the model gives batch_per_device, those of a micro-batch" },
+}
+
+--- The field `grid` of a case and of the functions that plan a step of training.
+M.FIELD = { type = "grid", doc = "moe.grid; default: one micro-batch, all ranks with sequences of "
+  .. "their own" }
+
+--- moe.grid{...}
+function M.grid(t)
+  local at = errors.here()
+  local grid = schema.check(M.FIELDS, t, "grid", at)
+  if grid.micro_batches and grid.global_batch then
+    errors.user("grid.global_batch: give either global_batch or micro_batches, not both", at,
+      "grid.global_batch")
+  end
+  grid.at = at
+  return schema.object(grid, mt)
+end
+
+--- Returns the grid with other fields; `grid` may be nil. at: the line that gives them.
+function M.with(grid, changes, at)
+  local t = {}
+  for key in pairs(M.FIELDS) do t[key] = grid and grid[key] end
+  for key, value in pairs(changes) do t[key] = value end
+  if changes.micro_batches then t.global_batch = nil end
+  if changes.global_batch then t.micro_batches = nil end
+  local made = schema.check(M.FIELDS, t, "grid", at)
+  made.at = at
+  return schema.object(made, mt)
+end
+
+-- Raises a user error unless the axis is as long as it has to be on this number of ranks.
+local function check_axis(grid, name, length, devices)
+  if grid[name] and grid[name] ~= length then
+    errors.user(("grid.%s: %d does not fit %d ranks, on which it is %d; give that or omit %s")
+      :format(name, grid[name], devices, length, name), grid.at, "grid." .. name)
+  end
+end
+
+--- Returns the sizes of a model on `devices` ranks: ep, the micro-batches, and the sequences of a
+--- micro-batch on a rank, or nil for those where the model's fields say it.
+function M.sizes(model, devices)
+  local grid = model.grid or {}
+  local ep = grid.ep or model.ep or devices
+  if grid.ep and model.ep and grid.ep ~= model.ep then
+    errors.user(("grid.ep: is %d, but %s.ep is %d; omit one of them"):format(grid.ep, model.path,
+      model.ep), grid.at, "grid.ep")
+  end
+  if devices % ep ~= 0 then
+    local of_grid = grid.ep ~= nil
+    errors.user(("%s.ep: %d does not divide the number of ranks, %d; give a divisor"):format(
+      of_grid and "grid" or model.path, ep, devices), of_grid and grid.at or model.at)
+  end
+  check_axis(grid, "dp", devices, devices)
+  check_axis(grid, "edp", devices / ep, devices)
+  local micro = grid.micro_batches or 1
+  if grid.global_batch then
+    local each = model.batch_per_device
+    if not each then
+      errors.user(("grid.global_batch: %s.batch gives the sequences of a step too; give the "
+        .. "model's batch_per_device, or micro_batches"):format(model.path), grid.at,
+        "grid.global_batch")
+    end
+    micro = grid.global_batch / (each * devices)
+    if micro ~= math.floor(micro) or micro < 1 then
+      errors.user(("grid.global_batch: %d sequences are no whole number of micro-batches of %d "
+        .. "sequences on each of %d ranks; give a multiple of %d"):format(grid.global_batch, each,
+        devices, each * devices), grid.at, "grid.global_batch")
+    end
+  end
+  if model.batch and model.batch % (devices * micro) ~= 0 and micro > 1 then
+    errors.user(("grid.micro_batches: %s.batch = %d sequences cannot be spread evenly over %d "
+      .. "ranks in %d micro-batches; give a multiple of %d"):format(model.path, model.batch, devices,
+      micro, devices * micro), grid.at, "grid.micro_batches")
+  end
+  return ep, micro
+end
+
+return M
