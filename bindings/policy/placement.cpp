@@ -230,11 +230,17 @@ json placements_json(const RunResult& result, int64_t first_step, const Placemen
   for (const std::vector<PlacementRecord>& records : result.placements) {
     json layers = json::array();
     const auto step = first_step + static_cast<int64_t>(steps.size());
+    const auto layers_of_one = std::count_if(records.begin(), records.end(),
+                                             [](const auto& record) { return record.micro == 0; });
     for (size_t l = 0; l < records.size(); ++l) {
       const Placement now = Placement::decode(records[l].bounds, records[l].in_force);
       if (before.size() <= l) before.push_back(now);
       json layer = placement_json(records[l], before[l]);
-      const std::vector<std::string> lines = log.at(step, static_cast<int64_t>(l));
+      const auto at = static_cast<int64_t>(l);
+      if (layers_of_one < static_cast<int64_t>(records.size())) {
+        layer["micro_batch"] = records[l].micro + 1;
+      }
+      const std::vector<std::string> lines = log.at(step, at % layers_of_one);
       if (!lines.empty()) layer["log"] = lines;
       layers.push_back(std::move(layer));
       before[l] = now;

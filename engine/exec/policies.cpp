@@ -37,9 +37,12 @@ PlacementRecord placement_record(const Graph& graph, const Op& place,
   };
   const std::vector<int32_t> next = codes(place.outputs[0]);
   const bool now = attr_string(place, "use") == "now";
-  return {place.layer, bounds, now ? next : codes(input_of(graph, place, Role::kPlacement)),
-          next,        {},     {},
-          {}};
+  return {.layer = place.layer,
+          .of_micro_batch = now,
+          .micro = place.micro,
+          .bounds = bounds,
+          .in_force = now ? next : codes(input_of(graph, place, Role::kPlacement)),
+          .next = next};
 }
 
 }  // namespace moe

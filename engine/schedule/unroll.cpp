@@ -42,6 +42,26 @@ std::vector<Runs> runs_of(const Graph& graph) {
       summed[t.index()] = runs[i] == Runs::kLast || op.is_dw;
     }
   }
+  // An op on gradients of parameters whose result an op of each micro-batch reads runs in each, too.
+  std::vector<bool> read(graph.tensors().size());
+  for (size_t i = graph.num_ops(); i-- > 0;) {
+    const Op& op = graph.ops()[i];
+    if (!op.kind.valid()) continue;
+    const bool needed = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TensorId t) {
+      return t.valid() && read[t.index()];
+    });
+    if (runs[i] == Runs::kLast && needed) {
+      MOE_CHECK(op.phase != Phase::kUpdate && op.segment != Segment::kUpdate,
+                "op '{}' runs once per step, but an op of each micro-batch reads its result; it "
+                "must be read by ops that run once",
+                op.name);
+      runs[i] = Runs::kEach;
+    }
+    if (runs[i] != Runs::kEach) continue;
+    for (const TensorId t : op.inputs) {
+      if (t.valid()) read[t.index()] = true;
+    }
+  }
   return runs;
 }
 
@@ -64,6 +84,7 @@ class Unroller {
         ops_(graph.num_ops()),
         accumulators_(graph.tensors().size()),
         added_(graph.tensors().size()),
+        sums_(graph.tensors().size()),
         to_{Graph(graph.table()), {}} {
     for (size_t i = 0; i < graph.num_ops(); ++i) {
       for (const TensorId t : graph.ops()[i].inputs) {
@@ -131,6 +152,7 @@ class Unroller {
   // it is not added up in this way), and whether an op `add` adds it.
   std::vector<Place> accumulators_;
   std::vector<bool> added_;
+  std::vector<TensorId> sums_;  // by tensor of from_ that an op `add` adds: its sum so far
   Unrolled to_;
 };
 
@@ -200,7 +222,8 @@ void Unroller::add(OpId id, size_t m) {
   op.micro = each ? static_cast<int32_t>(m) : 0;
   if (each) op.name = name_in(given.name, m);
   for (TensorId& t : op.inputs) {
-    if (t.valid()) t = at(t, m);
+    if (!t.valid()) continue;
+    t = runs_[id.index()] == Runs::kLast && added_[t.index()] ? sums_[t.index()] : at(t, m);
   }
   for (size_t i = 0; i < op.outputs.size(); ++i) {
     const TensorId old = given.outputs[i];
@@ -215,35 +238,36 @@ void Unroller::add(OpId id, size_t m) {
   if (op.of.valid()) op.of = at(op.of, m);
   ops_[id.index()].push_back(to_.graph.append(std::move(op)));
   for (const TensorId t : given.outputs) {
-    if (m > 0 && t.valid() && each) add_sum(t, m);
+    if (t.valid() && each) add_sum(t, m);
   }
 }
 
-/// Adds the tensor of micro-batch m, which has just been made, to the sum of those before. In
-/// `tensors_` the sum takes its place.
+/// Adds the tensor of micro-batch m, which has just been made, to the sum of those before.
 void Unroller::add_sum(TensorId t, size_t m) {
-  const TensorId before = at(t, m - 1);
-  if (const Place place = accumulators_[t.index()]; place.op.valid()) {
+  if (const Place place = accumulators_[t.index()]; place.op.valid() && m > 0) {
     Op& op = to_.graph.op(ops_[place.op.index()].back());
     if (op.inputs.size() <= place.input) op.inputs.resize(place.input + 1);
-    op.inputs[place.input] = before;
-    return;
+    op.inputs[place.input] = at(t, m - 1);
   }
   if (!added_[t.index()]) return;
+  TensorId& sum = sums_[t.index()];
+  if (m == 0) {
+    sum = at(t, 0);
+    return;
+  }
   const Op& maker = from_.op(producers_[t.index()]);
-  const std::string name = name_in(from_.tensor(t).name + ".sum", m);
   const BasicOp add = are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
-  const OpId id = to_.graph.add_op(to_.graph.table().basic(add), name,
-                                   {before, tensors_[t.index()].back()}, {}, maker.phase);
+  const OpId id = to_.graph.add_op(to_.graph.table().basic(add),
+                                   name_in(from_.tensor(t).name + ".sum", m), {sum, at(t, m)}, {},
+                                   maker.phase);
   Op& op = to_.graph.op(id);
   op.segment = maker.segment;
   op.layer = maker.layer;
   op.micro = static_cast<int32_t>(m);
   op.is_dw = maker.is_dw;
-  Tensor& sum = to_.graph.tensor(to_.graph.out(id));
-  sum.expert = from_.tensor(t).expert;
-  sum.kind = from_.tensor(t).kind;
-  tensors_[t.index()].back() = to_.graph.out(id);
+  sum = to_.graph.out(id);
+  to_.graph.tensor(sum).expert = from_.tensor(t).expert;
+  to_.graph.tensor(sum).kind = from_.tensor(t).kind;
 }
 
 void Unroller::add_schedule() {

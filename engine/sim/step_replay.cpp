@@ -61,14 +61,15 @@ void StepReplay::add_policies(const RankPlacements& policies) {
     }
     placing_.push_back({id, std::move(policy)});
   }
-  const auto block = [&](const Placing& p) { return graph.op(p.op).layer; };
+  const auto place = [&](const Placing& p) {
+    return std::pair(graph.op(p.op).micro, graph.op(p.op).layer);
+  };
   std::sort(placing_.begin(), placing_.end(),
-            [&](const Placing& a, const Placing& b) { return block(a) < block(b); });
-  MOE_CHECK(
-      placing_.empty() || placing_.size() == layers_per_micro_batch(),
-      "the plan has {} ops with a placement policy for {} MoE layers, must be none or one per "
-      "layer",
-      placing_.size(), layers_per_micro_batch());
+            [&](const Placing& a, const Placing& b) { return place(a) < place(b); });
+  MOE_CHECK(placing_.size() % layers_per_micro_batch() == 0,
+            "the plan has {} ops with a placement policy for {} MoE layers, must be none or one "
+            "per layer, or per layer and micro-batch",
+            placing_.size(), layers_per_micro_batch());
 }
 
 /// Chooses the placements of this step and the next one, as the place, commit and migrate ops do
@@ -78,32 +79,38 @@ void StepReplay::place(int64_t step, const std::vector<ExpertCounts>& kept) {
   state_ = next_;
   records_.clear();
   LastPlaced last;
-  const size_t layers = placing_.size();
-  for (size_t l = 0; l < layers; ++l) {
-    const Op& op = plan_.graph.op(placing_[l].op);
-    ExpertCounts loads = kept[l];  // of all micro-batches
-    for (size_t i = l + layers; i < kept.size(); i += layers) {
+  const size_t layers = layers_per_micro_batch();
+  for (size_t p = 0; p < placing_.size(); ++p) {
+    const Op& op = plan_.graph.op(placing_[p].op);
+    const bool now = attr_string(op, "use") == "now";
+    // A placement in force at once is of one micro-batch, else of all.
+    ExpertCounts loads = kept[p];
+    for (size_t i = p + layers; !now && i < kept.size(); i += layers) {
       for (size_t r = 0; r < loads.rows.size(); ++r) loads.rows[r] += kept[i].rows[r];
     }
-    const bool now = attr_string(op, "use") == "now";
-    Placement made = state_[l];
+    Placement made = state_[p];
     if (step % attr_int(op, "every", 1) == 0) {
-      made = ask_policy(placing_[l].policy, attr_string(op, "policy"), 0,
+      made = ask_policy(placing_[p].policy, attr_string(op, "policy"), 0,
                         {.step = step,
-                         .layer = static_cast<int64_t>(l),
+                         .layer = static_cast<int64_t>(p % layers),
                          .loads = loads,
-                         .now = state_[l],
+                         .now = state_[p],
                          .rates = ops::placement_rates(op)},
                         last);
     }
-    for (size_t i = l; i < kept.size(); i += layers) {
-      placements_[i] = now ? made : state_[l];
-      next_[i] = now ? state_[l] : made;
+    for (size_t i = p; i < (now ? p + 1 : kept.size()); i += layers) {
+      placements_[i] = now ? made : state_[i];
+      next_[i] = now ? state_[i] : made;
     }
-    const auto codes = [](const Placement& p) {
-      return std::vector<int32_t>(p.codes().begin(), p.codes().end());
+    const auto codes = [](const Placement& of) {
+      return std::vector<int32_t>(of.codes().begin(), of.codes().end());
     };
-    records_.push_back({op.layer, made.bounds(), codes(placements_[l]), codes(made), {}, {}, {}});
+    records_.push_back({.layer = op.layer,
+                        .of_micro_batch = now,
+                        .micro = op.micro,
+                        .bounds = made.bounds(),
+                        .in_force = codes(placements_[p]),
+                        .next = codes(made)});
     count_rows(records_.back(), loads);
   }
 }
@@ -141,10 +148,23 @@ void StepReplay::set_step(int64_t step) {
   if (!as_before_) take_loads(std::move(kept));
 }
 
-void StepReplay::set_placed(std::vector<ExpertCounts> kept,
+void StepReplay::set_placed(const std::vector<ExpertCounts>& kept,
                             const std::vector<Placement>& placements) {
-  placements_ = next_ = placements;
-  take_loads(std::move(kept));
+  const int64_t micros = num_micro_batches(routed_->layers());
+  const bool of_each =
+      !placing_.empty() && attr_string(plan_.graph.op(placing_[0].op), "use") == "now";
+  std::vector<ExpertCounts> all;
+  placements_.clear();
+  for (int64_t m = 0; m < micros; ++m) {
+    all.insert(all.end(), kept.begin(), kept.end());
+    placements_.insert(placements_.end(), placements.begin(), placements.end());
+    if (of_each) continue;
+    for (size_t l = all.size() - kept.size(); l < all.size(); ++l) {
+      for (int64_t& rows : all[l].rows) rows = rows * (m + 1) / micros - rows * m / micros;
+    }
+  }
+  next_ = placements_;
+  take_loads(std::move(all));
 }
 
 std::vector<MoeStats> StepReplay::moe() const {

@@ -31,10 +31,11 @@ class StepReplay {
   /// model and of the policies.
   void set_step(int64_t step);
   /// Prepares a step with these loads and placements, indexed by MoE layer, in place of set_step():
-  /// no policy is called, no expert moves, and only run() and input() refer to it. Requires: a
-  /// routing model.
-  void set_placed(std::vector<ExpertCounts> kept, const std::vector<Placement>& placements);
-  int64_t num_layers() const { return static_cast<int64_t>(routed_->layers().size()); }
+  /// no policy is called, no expert moves, and only run() and input() refer to it. The loads are
+  /// those of the step, of which each micro-batch has an equal share; where each micro-batch makes
+  /// placements of its own, those of each. Requires: a routing model.
+  void set_placed(const std::vector<ExpertCounts>& kept, const std::vector<Placement>& placements);
+  int64_t num_layers() const { return static_cast<int64_t>(layers_per_micro_batch()); }
   /// One record per layer with a placement policy, for the step that was set.
   const std::vector<PlacementRecord>& placements() const { return records_; }
   /// One record per layer with offloaded experts, for the step that was set.

@@ -26,7 +26,7 @@ Nanoseconds StepTrial::step_ns(const PlaceInput& in, const Placement& p) {
       placements.push_back(known ? last->second.second : Placement(p.bounds()));
     }
   }
-  replay_->set_placed(std::move(loads), placements);
+  replay_->set_placed(loads, placements);
   return metrics(plan_->graph, replay_->run()).makespan_ns;
 }
 

@@ -49,6 +49,10 @@ constexpr auto fields_of(const MoeStats*) {
 /// The placement of one MoE layer in a step. Placements are stored as Placement::codes.
 struct PlacementRecord {
   int64_t layer = 0;  // block index
+  /// Whether it is in force in one micro-batch, `micro`, from whose loads it was made; else in a
+  /// step.
+  bool of_micro_batch = false;
+  int64_t micro = 0;
   PlacementBounds bounds;
   std::vector<int32_t> in_force;
   std::vector<int32_t> next;  // the placement of the next step

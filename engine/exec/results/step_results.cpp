@@ -75,13 +75,17 @@ void add_placements(const FinishedStep& step, RunResult& result) {
   }
   std::vector<PlacementRecord> records = step.reports[0].placements;
   std::sort(records.begin(), records.end(),
-            [](const auto& a, const auto& b) { return a.layer < b.layer; });
+            [](const auto& a, const auto& b) {
+              return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
+            });
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;
       ExpertCounts loads(static_cast<int64_t>(step.reports.size()), record.bounds.experts);
+      const size_t rows = loads.rows.size();
       for (size_t i = 0; i < stats.counts.size(); ++i) {
-        loads.rows[i % loads.rows.size()] += stats.counts[i];
+        const bool here = !record.of_micro_batch || static_cast<int64_t>(i / rows) == record.micro;
+        if (here) loads.rows[i % rows] += stats.counts[i];
       }
       count_rows(record, loads);
     }

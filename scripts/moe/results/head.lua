@@ -4,8 +4,15 @@ local schema = require "moe.base.schema"
 
 local M = {}
 
+local function several(p) return (p.micro_batches or 1) > 1 end
+
+-- With several micro-batches, the batch per device is that of one.
 local PARTS = {
   { "batch %s per device", function(p) return p.batch_per_device end },
+  { "%s micro-batches", function(p) return several(p) and p.micro_batches end },
+  { "%s tokens per step", function(p, run)
+    return several(p) and run.devices and run.devices * p.micro_batches * p.batch_per_device * p.seq
+  end },
   { "capacity factor %s",
     function(p) return (p.capacity_factor or 0) > 0 and p.capacity_factor or "none" end },
   { "stack %s", function(_, run) return run.stack end },

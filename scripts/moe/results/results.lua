@@ -48,6 +48,8 @@ M.REHEARSAL = {
 --- Of the placement of a layer's experts in a step.
 M.PLACEMENT = {
   { "layer", "integer", "number of the block" },
+  { "micro_batch", "integer?", "of a placement that each micro-batch of a step makes for itself: "
+    .. "the number of the micro-batch" },
   { "moves", "integer", "residents that were moved to a device since the step before" },
   { "copies", "integer", "number of copies of experts for this step" },
   { "max_load", "integer", "rows of the busiest device" },

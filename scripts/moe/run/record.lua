@@ -90,7 +90,8 @@ function M.placements(placements)
     for i, p in ipairs(layers) do
       local replicas = 0
       for _, r in ipairs(p.replicas) do replicas = replicas + #r.devices end
-      out[step][i] = { layer = p.layer, moves = p.moves, copies = p.copies, replicas = replicas,
+      out[step][i] = { layer = p.layer, micro_batch = p.micro_batch, moves = p.moves,
+        copies = p.copies, replicas = replicas,
         max_load = p.max_load, mean_load = p.mean_load, max_load_plain = p.max_load_plain,
         log = p.log }
     end
