@@ -42,7 +42,7 @@ std::vector<Root> roots_of(const Lifetimes& lifetimes, const MemoryPlan& plan) {
 }
 
 SharedPlaces own_places(size_t blocks) {
-  SharedPlaces places{std::vector<uint32_t>(blocks), std::vector<uint32_t>(blocks), blocks};
+  SharedPlaces places{std::vector<uint32_t>(blocks), {}, {}, blocks};
   std::iota(places.of.begin(), places.of.end(), 0);
   places.compared = places.of;
   return places;
@@ -112,8 +112,8 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
   std::map<std::tuple<std::string_view, std::string_view, int32_t, Bytes>, uint32_t> known;
   for (size_t b = 0; b < n; ++b) {
     const int32_t m = micro_of(first[b]);
-    const bool kept = is_result(lifetimes.graph, lifetimes.uses, first[b]);
-    const bool compared = m <= 3 || m >= last - 1 || kept;
+    const bool kept = m > 0 && is_result(lifetimes.graph, lifetimes.uses, first[b]);
+    const bool compared = !kept && (m <= 3 || m >= last - 1);
     auto place = static_cast<uint32_t>(places.count);
     if (m > 0 && m < last && !kept) {
       const std::string_view name = lifetimes.graph.tensor(first[b]).name;
@@ -122,10 +122,11 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
                                   blocks.list[b].bytes);
       place = known.try_emplace(key, place).first->second;
     }
-    if (place == places.count && !compared) return own_places(n);
+    if (place == places.count && !compared && !kept) return own_places(n);
     places.of.push_back(place);
     places.count = std::max<size_t>(places.count, place + 1);
     if (compared) places.compared.push_back(static_cast<uint32_t>(b));
+    if (kept) places.kept.push_back(static_cast<uint32_t>(b));
   }
   return places;
 }

@@ -39,6 +39,9 @@ struct SharedPlaces {
   /// Blocks from which it follows which places interfere: those of the first four micro-batches and
   /// the last two, which have all kinds of micro-batches in a row; of no more micro-batches, all.
   std::vector<uint32_t> compared;
+  /// Blocks that are in use until the step ends, but not from the first micro-batch on, such as the
+  /// losses of the others; they are placed as if they were.
+  std::vector<uint32_t> kept;
   size_t count = 0;
 };
 /// Returns a place of its own for each block where micro-batches differ in their blocks.

@@ -115,11 +115,16 @@ Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
   std::vector<Block> compared;
   std::vector<std::vector<size_t>> members(places.count);  // of each place, in `compared`
   std::vector<Bytes> bytes(places.count), offset(places.count);
-  for (const uint32_t b : places.compared) {
+  const auto compare = [&](uint32_t b) {
     members[places.of[b]].push_back(compared.size());
     bytes[places.of[b]] = blocks[b].bytes;
     compared.push_back(blocks[b]);
+  };
+  for (const uint32_t b : places.kept) {
+    compare(b);
+    compared.back().start = hb.chains().lanes[0][0];
   }
+  for (const uint32_t b : places.compared) compare(b);
   const Interference interference(hb, compared);
   const auto between = [&](uint32_t a, uint32_t b) {
     for (const size_t x : members[a]) {
