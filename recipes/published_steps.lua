@@ -50,7 +50,7 @@ local function place_of(row)
   return (row.overlap or ""):find "^none" and "after" or "ready"
 end
 
-local function plan_of(row, gpu, place, recompute)
+local function plan_of(row, gpu, place, recompute, micro_batches)
   local model, fields = unpack(MODELS[row.model])
   local all = { seq = row.seq, batch_per_device = row.mbs, ep = row.ep, capacity = "none",
     dtypes = types_of(row), rows_bound = 1 }  -- every rank gets as many rows
@@ -59,6 +59,7 @@ local function plan_of(row, gpu, place, recompute)
   return moe.plan { model = moe.model[model](all), optimizer = { name = "adamw" },
     cluster = moe.cluster[gpu] { nodes = math.max(1, row.gpus / per_node), stack = "megatron",
       devices_per_node = row.gpus < per_node and row.gpus or nil },
+    grid = moe.grid { micro_batches = micro_batches },
     system = moe.system "megatron" { recompute = recompute,
       all_reduce = { lane = "comm_reduce", place = place, bucket_bytes = 80e6 } } }
 end
@@ -78,12 +79,10 @@ local function micro_batch(plan)
   return ms, parts, idle
 end
 
--- Returns the peak in bytes where all gradients live from one micro-batch to the next.
-local function peak_of(row, plan)
-  local memory, bytes = plan:memory(), {}
-  for _, part in ipairs(memory.peak_parts) do bytes[part.what] = part.bytes end
-  local wide = types_of(row) == "megatron_bf16" and 2 or 1  -- gradients over parameters
-  return memory.peak_bytes + wide * bytes.parameters - (bytes["gradients of parameters"] or 0)
+-- Returns the bytes in use at the peak of a step of several micro-batches.
+local function peak_of(row, gpu, recompute)
+  local memory = plan_of(row, gpu, place_of(row), recompute, 2):memory()
+  return memory.peak_bytes - memory.arena_bytes + memory.liveness_bytes
 end
 
 local rows, errors = { { "row", "step", "measured", "ratio", "attention", "products", "experts",
@@ -98,11 +97,8 @@ for _, file in ipairs(FILES) do
       for _, g in ipairs(GPUS) do
         if not gpu and row.hardware:find(g[1], 1, true) then gpu, peak = g[2], g[3] end
       end
-      local last, recompute = plan_of(row, gpu, place_of(row)), nil
-      if last:simulate().oom then
-        recompute = "blocks"
-        last = plan_of(row, gpu, place_of(row), recompute)
-      end
+      local recompute = plan_of(row, gpu, place_of(row), nil, 2):simulate().oom and "blocks" or nil
+      local last = plan_of(row, gpu, place_of(row), recompute)
       local alone, parts, idle = micro_batch(plan_of(row, gpu, "after", recompute))
       local sim = last:simulate()
       local step = (ga - 1) * alone + sim.iteration_ms
@@ -118,7 +114,8 @@ for _, file in ipairs(FILES) do
         ratio and ("%.0f"):format(row.measured_ms) or "", ratio and ("%.2f"):format(ratio) or "",
         share(parts.attention), share(parts.products), share(parts.experts), share(parts.others),
         share(idle), share(sim.host_bound_ms), ("%.0f"):format(tokens), ("%.0f"):format(tflops),
-        ("%.0f%%"):format(100 * tflops / peak), ("%.1f"):format(peak_of(row, last) / 2 ^ 30),
+        ("%.0f%%"):format(100 * tflops / peak),
+        ("%.1f"):format(peak_of(row, gpu, recompute) / 2 ^ 30),
         table.concat({ row.dispatcher or "", row.overlap and row.overlap ~= "off"
           and "overlap: " .. row.overlap or "", recompute and "blocks recomputed here, as it does "
           .. "not fit otherwise" or "" }, " ") }

@@ -31,7 +31,8 @@ class RouterBuilder {
     for (const Router& r : routers_) {
       if (loss) add_balance_loss(r);
       if (model_.z_loss > 0) {
-        add(r, "z_loss", "z_loss", {logits(r)}, {{"scale", model_.z_loss / model_.tokens_per_step(graph_.num_ranks)}});
+        add(r, "z_loss", "z_loss", {logits(r)},
+            {{"scale", model_.z_loss / model_.tokens_per_step(graph_.num_ranks)}});
       }
       if (bias) {
         const TensorId load = sum_of({r.block, Count::kChoices});

@@ -145,6 +145,30 @@ std::vector<OpId> order_when_ready(const Graph& graph, size_t first,
   return order;
 }
 
+/// Returns the graph with the updates of routers' biases, which the forward ends with, behind the
+/// other updates: compute before them must not wait for the sums over ranks that they read.
+Graph with_biases_last(const Graph& graph) {
+  const std::vector<OpId> producers = graph.producers();
+  const auto summed = [&](TensorId t) {
+    const OpId maker = t.valid() ? producers[t.index()] : OpId();
+    return maker.valid() && graph.def(maker).collective == Collective::kAllReduce;
+  };
+  std::vector<OpId> order, last;
+  bool forward = true;
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const OpId id(static_cast<int64_t>(i));
+    if (graph.removed(id)) continue;
+    const Op& op = graph.op(id);
+    forward = forward && op.phase != Phase::kBackward;
+    const bool waits = forward && op.phase == Phase::kUpdate &&
+                       std::any_of(op.inputs.begin(), op.inputs.end(), summed);
+    (waits ? last : order).push_back(id);
+  }
+  if (last.empty()) return graph;
+  order.insert(order.end(), last.begin(), last.end());
+  return with_order(graph, order);
+}
+
 }  // namespace
 
 void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const GradientSync& sync,
@@ -159,6 +183,7 @@ void add_backward_and_update(Graph& graph, const OptimizerSpec& optimizer, const
   if (sync.place == ReducePlace::kReady && !ready.empty()) {
     graph = with_order(graph, order_when_ready(graph, first, ready));
   }
+  graph = with_biases_last(graph);
 }
 
 }  // namespace moe

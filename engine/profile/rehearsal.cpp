@@ -220,8 +220,7 @@ RehearsalRun rehearsal_run(const Plan& plan, const RehearsalOptions& options) {
   run.pace = options.pace;
   run.policies.gate = options.gate;
   run.record = options.routing;
-  run.data = options.data ? options.data
-                          : run_data(model, plan.graph.num_ranks).train;
+  run.data = options.data ? options.data : run_data(model, plan.graph.num_ranks).train;
   return {std::make_shared<const Plan>(standing_still(plan)), std::move(run)};
 }
 

@@ -52,7 +52,8 @@ Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
   if (k == 1) gate.scope = GateScope::kToken;  // with k = 1, slots are taken in token order
   gate.fills_best = false;
   gate.route = [=, layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
-    const int64_t share = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    const int64_t share = in.first_token / tokens_per_rank,
+                  first = in.first_token % tokens_per_rank;
     const int64_t rank = share % ranks, micro = share / ranks;
     MOE_CHECK(micro < micro_batches && first + in.tokens <= tokens_per_rank && in.k == k,
               "a gate got {} tokens from token {} on with k = {}, but its routing model is for {} "
@@ -84,7 +85,8 @@ Gate scored_gate(Gate gate, std::shared_ptr<const RoutingModel> routing, int64_t
   gate.fills_best = false;
   gate.route = [=, rule = gate.scores, route = std::move(gate.route),
                 layer_of = std::move(moe_layer)](const GateInput& in, RoutingBuilder& out) {
-    const int64_t share = in.first_token / tokens_per_rank, first = in.first_token % tokens_per_rank;
+    const int64_t share = in.first_token / tokens_per_rank,
+                  first = in.first_token % tokens_per_rank;
     const int64_t rank = share % ranks, micro = share / ranks;
     MOE_CHECK(
         micro < micro_batches && first + in.tokens <= tokens_per_rank,

@@ -55,8 +55,8 @@ RoutingModel in_groups(RoutingModel model, int64_t ep);
 /// top_k, except that its weights are the scores of the chosen experts without renormalization, so
 /// that scores still get gradients, and that its scope is kToken if k = 1. It may get a part of one
 /// rank's tokens (GateInput::first_token counts tokens_per_rank tokens per rank). moe_layer: maps a
-/// block to its MoE layer, from 0. In steps of several micro-batches, the tokens of all ranks in one
-/// micro-batch come before those of the next. The gate throws what routing->route() throws.
+/// block to its MoE layer, from 0. In steps of several micro-batches, the tokens of all ranks in
+/// one micro-batch come before those of the next. The gate throws what routing->route() throws.
 Gate routed_gate(std::shared_ptr<const RoutingModel> routing, int64_t ranks,
                  int64_t tokens_per_rank, int64_t k,
                  std::function<int64_t(int64_t block)> moe_layer, int64_t micro_batches = 1);

@@ -118,8 +118,8 @@ SharedPlaces shared_places(const Lifetimes& lifetimes, const Blocks& blocks) {
     if (m > 0 && m < last && !kept) {
       const std::string_view name = lifetimes.graph.tensor(first[b]).name;
       const size_t at = name.rfind('@'), end = std::min(name.find(':', at), name.size());
-      const auto key = std::tuple(name.substr(0, at), name.substr(end), m % 2,
-                                  blocks.list[b].bytes);
+      const auto key =
+          std::tuple(name.substr(0, at), name.substr(end), m % 2, blocks.list[b].bytes);
       place = known.try_emplace(key, place).first->second;
     }
     if (place == places.count && !compared && !kept) return own_places(n);

@@ -31,9 +31,9 @@ struct Blocks {
 };
 Blocks make_blocks(const Lifetimes& lifetimes, const MemoryPlan& plan);
 
-/// Blocks that get the same offset: in a step of many micro-batches (schedule/unroll.h) each but the
-/// first and the last uses the bytes of the one two before it, so that the blocks to compare with
-/// each other are those of a few micro-batches.
+/// Blocks that get the same offset: in a step of many micro-batches (schedule/unroll.h) each but
+/// the first and the last uses the bytes of the one two before it, so that the blocks to compare
+/// with each other are those of a few micro-batches.
 struct SharedPlaces {
   std::vector<uint32_t> of;  // per block: the number of its place
   /// Blocks from which it follows which places interfere: those of the first four micro-batches and

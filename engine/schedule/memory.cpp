@@ -148,11 +148,10 @@ Bytes place_blocks(const HappensBefore& hb, const SharedPlaces& places,
     }
     offset[p] = at;
     arena = std::max(arena, at + bytes[p]);
-    placed.insert(std::upper_bound(placed.begin(), placed.end(), at,
-                                   [&offset](Bytes value, uint32_t other) {
-                                     return value < offset[other];
-                                   }),
-                  p);
+    placed.insert(
+        std::upper_bound(placed.begin(), placed.end(), at,
+                         [&offset](Bytes value, uint32_t other) { return value < offset[other]; }),
+        p);
   }
   for (size_t b = 0; b < blocks.size(); ++b) blocks[b].offset = offset[places.of[b]];
   return arena;

@@ -12,48 +12,18 @@ namespace {
 /// How often an op runs in a step.
 enum class Runs : uint8_t { kFirst, kEach, kLast };
 
-/// Returns, per op, how often it runs. Requires: ops in program order.
-std::vector<Runs> runs_of(const Graph& graph) {
-  std::vector<Runs> runs(graph.num_ops(), Runs::kFirst);
-  // Per tensor: whether it depends on the step's inputs, and whether it is a gradient of a parameter
-  // or follows from such gradients alone.
-  std::vector<bool> live(graph.tensors().size()), summed(graph.tensors().size());
-  for (size_t t = 0; t < live.size(); ++t) {
-    live[t] = graph.tensors()[t].kind == TensorKind::kInput;
-  }
-  for (size_t i = 0; i < graph.num_ops(); ++i) {
-    const Op& op = graph.ops()[i];
-    if (!op.kind.valid()) continue;
-    bool any = false, all = true;
-    for (const TensorId t : op.inputs) {
-      if (!t.valid() || !live[t.index()]) continue;
-      any = true;
-      all = all && summed[t.index()];
-    }
-    if (op.phase == Phase::kUpdate || op.segment == Segment::kUpdate ||
-        (any && all && !op.is_dw)) {
-      runs[i] = Runs::kLast;
-    } else if (any) {
-      runs[i] = Runs::kEach;
-    }
-    for (const TensorId t : op.outputs) {
-      if (!t.valid()) continue;
-      live[t.index()] = runs[i] != Runs::kFirst;
-      summed[t.index()] = runs[i] == Runs::kLast || op.is_dw;
-    }
-  }
-  // An op on gradients of parameters whose result an op of each micro-batch reads runs in each, too.
+/// Lets ops on gradients of parameters whose results ops of each micro-batch read run in each, too.
+void run_with_readers(const Graph& graph, std::vector<Runs>& runs) {
   std::vector<bool> read(graph.tensors().size());
   for (size_t i = graph.num_ops(); i-- > 0;) {
     const Op& op = graph.ops()[i];
     if (!op.kind.valid()) continue;
-    const bool needed = std::any_of(op.outputs.begin(), op.outputs.end(), [&](TensorId t) {
-      return t.valid() && read[t.index()];
-    });
+    const bool needed = std::any_of(op.outputs.begin(), op.outputs.end(),
+                                    [&](TensorId t) { return t.valid() && read[t.index()]; });
     if (runs[i] == Runs::kLast && needed) {
       MOE_CHECK(op.phase != Phase::kUpdate && op.segment != Segment::kUpdate,
-                "op '{}' runs once per step, but an op of each micro-batch reads its result; it "
-                "must be read by ops that run once",
+                "op '{}' runs once per step, so only ops that run once may read its result, but an "
+                "op of each micro-batch does",
                 op.name);
       runs[i] = Runs::kEach;
     }
@@ -62,6 +32,35 @@ std::vector<Runs> runs_of(const Graph& graph) {
       if (t.valid()) read[t.index()] = true;
     }
   }
+}
+
+/// Returns, per op, how often it runs. Requires: ops in program order.
+std::vector<Runs> runs_of(const Graph& graph) {
+  std::vector<Runs> runs(graph.num_ops(), Runs::kFirst);
+  // Per tensor: whether it depends on the step's inputs, and whether it is a gradient of a
+  // parameter or follows from such gradients alone.
+  std::vector<bool> live(graph.tensors().size()), summed(graph.tensors().size());
+  for (size_t t = 0; t < live.size(); ++t) {
+    live[t] = graph.tensors()[t].kind == TensorKind::kInput;
+  }
+  for (size_t i = 0; i < graph.num_ops(); ++i) {
+    const Op& op = graph.ops()[i];
+    if (!op.kind.valid()) continue;
+    bool any = false, all = !op.is_dw;
+    for (const TensorId t : op.inputs) {
+      if (!t.valid() || !live[t.index()]) continue;
+      any = true;
+      all = all && summed[t.index()];
+    }
+    const bool update = op.phase == Phase::kUpdate || op.segment == Segment::kUpdate;
+    if (any || update) runs[i] = update || all ? Runs::kLast : Runs::kEach;
+    for (const TensorId t : op.outputs) {
+      if (!t.valid()) continue;
+      live[t.index()] = runs[i] != Runs::kFirst;
+      summed[t.index()] = runs[i] == Runs::kLast || op.is_dw;
+    }
+  }
+  run_with_readers(graph, runs);
   return runs;
 }
 
@@ -148,8 +147,8 @@ class Unroller {
   // By tensor or op of from_: what it is in each micro-batch, or once.
   std::vector<std::vector<TensorId>> tensors_;
   std::vector<std::vector<OpId>> ops_;
-  // By tensor of from_ that is added up: where its sum so far is read (an invalid op: nowhere, since
-  // it is not added up in this way), and whether an op `add` adds it.
+  // By tensor of from_ that is added up: where its sum so far is read (an invalid op: nowhere,
+  // since it is not added up in this way), and whether an op `add` adds it.
   std::vector<Place> accumulators_;
   std::vector<bool> added_;
   std::vector<TensorId> sums_;  // by tensor of from_ that an op `add` adds: its sum so far
@@ -230,8 +229,8 @@ void Unroller::add(OpId id, size_t m) {
     if (!old.valid()) continue;
     Tensor tensor = from_.tensor(old);
     tensor.name = tensor.name == output_name(given.name, i) ? output_name(op.name, i)
-                  : each                                     ? name_in(tensor.name, m)
-                                                             : tensor.name;
+                  : each                                    ? name_in(tensor.name, m)
+                                                            : tensor.name;
     op.outputs[i] = to_.graph.add_tensor(std::move(tensor));
     tensors_[old.index()].push_back(op.outputs[i]);
   }
@@ -257,9 +256,9 @@ void Unroller::add_sum(TensorId t, size_t m) {
   }
   const Op& maker = from_.op(producers_[t.index()]);
   const BasicOp add = are_loads(t) ? BasicOp::kAddLoads : BasicOp::kAdd;
-  const OpId id = to_.graph.add_op(to_.graph.table().basic(add),
-                                   name_in(from_.tensor(t).name + ".sum", m), {sum, at(t, m)}, {},
-                                   maker.phase);
+  const OpId id =
+      to_.graph.add_op(to_.graph.table().basic(add), name_in(from_.tensor(t).name + ".sum", m),
+                       {sum, at(t, m)}, {}, maker.phase);
   Op& op = to_.graph.op(id);
   op.segment = maker.segment;
   op.layer = maker.layer;
@@ -311,9 +310,8 @@ void Unroller::add_edges() {
     call(first ? from.front() : from.back(), first ? to.front() : to.back());
   };
   for (const OrderEdge& edge : schedule_.order_edges) {
-    for_each_pair(edge.from, edge.to, [&](OpId from, OpId to) {
-      to_.schedule.before(from, to, edge.stage, edge.why);
-    });
+    for_each_pair(edge.from, edge.to,
+                  [&](OpId from, OpId to) { to_.schedule.before(from, to, edge.stage, edge.why); });
   }
   for (const Hold& hold : schedule_.holds) {
     for_each_pair(hold.from, hold.until, [&](OpId from, OpId until) {
@@ -324,8 +322,7 @@ void Unroller::add_edges() {
   std::vector<size_t> computes;
   for (size_t i = 0; i < ops_.size(); ++i) {
     const OpId op(static_cast<int64_t>(i));
-    if (!from_.removed(op) && runs_[i] == Runs::kEach &&
-        from_.def(op).lane == LaneKind::kCompute) {
+    if (!from_.removed(op) && runs_[i] == Runs::kEach && from_.def(op).lane == LaneKind::kCompute) {
       computes.push_back(i);
     }
   }

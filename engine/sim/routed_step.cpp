@@ -105,8 +105,8 @@ std::vector<MoeLayer> moe_layers(const Graph& graph) {
     const Op& op = graph.op(id);
     const Shape& logits = graph.tensor(op.inputs[0]).shape;
     const auto [at, fresh] = layers.try_emplace(
-        {op.micro, op.layer}, MoeLayer{op.layer, op.micro, 0, logits[1], attr_int(op, "k", 1),
-                                       attr_int(op, "capacity")});
+        {op.micro, op.layer},
+        MoeLayer{op.layer, op.micro, 0, logits[1], attr_int(op, "k", 1), attr_int(op, "capacity")});
     at->second.tokens += logits[0];  // of each gate of a part of the batch
   }
   std::vector<MoeLayer> all;
@@ -259,9 +259,9 @@ std::vector<Placement> RoutedStep::first_placements() const {
   std::vector<Placement> placements;
   for (const MoeLayer& layer : layers_) {
     const int64_t residents = (layer.experts + holders_.size - 1) / holders_.size;
-    const auto bounds = given.try_emplace(
-        layer.block, PlacementBounds{
-                         .experts = layer.experts, .devices = holders_.size, .residents = residents});
+    const auto bounds = given.try_emplace(layer.block, PlacementBounds{.experts = layer.experts,
+                                                                       .devices = holders_.size,
+                                                                       .residents = residents});
     placements.emplace_back(bounds.first->second);
   }
   return placements;

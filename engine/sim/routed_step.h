@@ -29,8 +29,8 @@ struct MoeLayer {
   int64_t k = 0;
   int64_t capacity = 0;  // slots per expert
 };
-/// Returns the MoE layers, ordered by micro-batch, then block. Among those of one micro-batch, their
-/// indices are the layer numbers that routing models use.
+/// Returns the MoE layers, ordered by micro-batch, then block. Among those of one micro-batch,
+/// their indices are the layer numbers that routing models use.
 std::vector<MoeLayer> moe_layers(const Graph& graph);
 /// Returns the number of micro-batches of these layers.
 inline int64_t num_micro_batches(const std::vector<MoeLayer>& layers) {
@@ -155,7 +155,7 @@ class RoutedStep {
   const bool by_block_;
   std::vector<MoeLayer> layers_;
   std::map<std::pair<int32_t, int32_t>, int32_t> number_;  // in layers_, by block and micro-batch
-  std::vector<Rows> rows_;  // indexed by layer
+  std::vector<Rows> rows_;                                 // indexed by layer
   std::vector<Exchange> exchanges_;
   std::vector<Movement> movements_;
   std::vector<RoundRows> rounds_;

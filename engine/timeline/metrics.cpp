@@ -83,8 +83,8 @@ bool of_moe_layer(const Op& op) {
 
 constexpr int32_t kPhases = static_cast<int32_t>(Phase::kUpdate);  // all phases before the update
 
-/// Returns for each op the index of its micro-batch, layer and phase among the LayerSpans of a rank, or -1 for
-/// an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
+/// Returns for each op the index of its micro-batch, layer and phase among the LayerSpans of a
+/// rank, or -1 for an op outside MoE layers. Sets `count` to the number of LayerSpans per rank.
 std::vector<int32_t> layer_numbers(const Graph& graph, int32_t& count) {
   int32_t blocks = 0, micros = 1;
   for (const Op& op : graph.ops()) {

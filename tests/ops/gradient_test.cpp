@@ -129,8 +129,9 @@ TEST_CASE("the gradient cases hold every op that runs") {
         "all_reduce", "reduce_scatter", "all_gather", "sgd", "adamw", "balance_bias", "count_part",
         "join_rows",
         // tests/exec/placement_test.cpp, inference_test.cpp
-        "add_loads", "gather_loads", "slot_rows", "place", "commit", "copy_experts", "return_gradients",
-        "sum_residents", "migrate", "expect_experts", "place_expected", "fine_tune", "swap_in",
+        "add_loads", "gather_loads", "slot_rows", "place", "commit", "copy_experts",
+        "return_gradients", "sum_residents", "migrate", "expect_experts", "place_expected",
+        "fine_tune", "swap_in",
         // tests/exec/mixes/mixes_test.cpp
         "split_rows", "concat_rows", "reorder_rows", "pack_slots",
         "round"};  // of plans for a device: tests/exec/device/device_lowering_test.cpp

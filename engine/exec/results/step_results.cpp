@@ -74,10 +74,9 @@ void add_placements(const FinishedStep& step, RunResult& result) {
     if (result.stop_reason.empty()) result.stop_reason = report.policy_failure;
   }
   std::vector<PlacementRecord> records = step.reports[0].placements;
-  std::sort(records.begin(), records.end(),
-            [](const auto& a, const auto& b) {
-              return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
-            });
+  std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.micro, a.layer) < std::tie(b.micro, b.layer);
+  });
   for (PlacementRecord& record : records) {
     for (const MoeStats& stats : result.moe.back()) {
       if (stats.layer != record.layer) continue;

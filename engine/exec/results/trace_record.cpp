@@ -36,8 +36,8 @@ void record_step(Trace& trace, std::vector<std::vector<const GateRecord*>> recor
   if (trace.steps == 0) set_sizes(trace, records);
   trace.steps += micros;
   size_t next = trace.choices.size();
-  trace.choices.resize(next + static_cast<size_t>(micros * trace.layers * trace.ranks *
-                                                  trace.tokens * trace.k));
+  trace.choices.resize(
+      next + static_cast<size_t>(micros * trace.layers * trace.ranks * trace.tokens * trace.k));
   for (int64_t micro = 0; micro < micros; ++micro) {
     for (const int32_t block : trace.blocks) {
       for (const auto& rank : records) {

@@ -11,8 +11,8 @@ local train = require "moe.run.train"
 
 local M = {}
 
-M.FIELDS = schema.merged(schema.picked(train.TRAIN, { "model", "grid", "system", "ranks", "tokens", "text",
-  "parameters" }), {
+M.FIELDS = schema.merged(schema.picked(train.TRAIN, { "model", "grid", "system", "ranks", "tokens",
+  "text", "parameters" }), {
   step = { type = "number", lo = 1e-8, hi = 1, default = 1e-4,
     doc = "Euclidean norm of the change of a parameter, which is moved along one direction" },
 })

@@ -8,26 +8,29 @@ local M = {}
 local mt = schema.class("grid", "a grid, for example moe.grid { micro_batches = 4 }")
 
 -- Axes along which nothing is planned yet: only 1 is allowed.
-local function one(doc) return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" } end
+local function one(doc)
+  return { type = "integer", lo = 1, hi = 1, doc = doc .. "; only 1 so far" }
+end
 
-M.FIELDS = {
+M.FIELDS = schema.changed(schema.picked(schema.declared "model", { "ep", "micro_batches" }), {
   pp = one "pipeline ranks",
   tp = one "ranks over which products of attention and dense layers are split",
   cp = one "ranks over which sequences are split",
   etp = one "ranks over which products of experts are split",
   dp = { type = "integer", lo = 1, hi = 1e6,
     doc = "ranks with sequences of their own; default: all that the other axes leave" },
-  ep = { type = "integer", lo = 1, hi = 1e6, doc = "ranks that hold every expert of a layer once; "
-    .. "default: the model's, or all" },
+  ep = { doc = "ranks that hold every expert of a layer once; default: the model's, or all" },
   edp = { type = "integer", lo = 1, hi = 1e6,
     doc = "ranks that hold the same experts; default: all that the other axes leave" },
-  micro_batches = { type = "integer", lo = 1, hi = 1e5, doc = "micro-batches of a step, whose "
-    .. "gradients are added up: one sum over ranks and one update per step; the model's "
-    .. "batch_per_device is one micro-batch's, its batch the whole step's; default: 1, or as "
-    .. "global_batch says" },
+  micro_batches = { doc = "micro-batches of a step, whose gradients are added up: one sum over "
+    .. "ranks and one update per step; the model's batch_per_device is one micro-batch's, its "
+    .. "batch the whole step's; default: 1, or as global_batch says" },
   global_batch = { type = "integer", lo = 1, hi = 1e9, doc = "sequences of a step on all ranks, in "
     .. "place of micro_batches; the model gives batch_per_device, those of a micro-batch" },
-}
+})
+for _, name in ipairs { "ep", "micro_batches" } do
+  M.FIELDS[name] = schema.optional(M.FIELDS[name])
+end
 
 --- The field `grid` of a case and of the functions that plan a step of training.
 M.FIELD = { type = "grid", doc = "moe.grid; default: one micro-batch, all ranks with sequences of "
@@ -98,8 +101,8 @@ function M.sizes(model, devices)
   end
   if model.batch and model.batch % (devices * micro) ~= 0 and micro > 1 then
     errors.user(("grid.micro_batches: %s.batch = %d sequences cannot be spread evenly over %d "
-      .. "ranks in %d micro-batches; give a multiple of %d"):format(model.path, model.batch, devices,
-      micro, devices * micro), grid.at, "grid.micro_batches")
+      .. "ranks in %d micro-batches; give a multiple of %d"):format(model.path, model.batch,
+      devices, micro, devices * micro), grid.at, "grid.micro_batches")
   end
   return ep, micro
 end

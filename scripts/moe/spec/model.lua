@@ -108,8 +108,8 @@ local function exactly_one(m, a, path, at)
   end
 end
 
--- Checks the fields and returns a model of the architecture. ends: as in schema.collector; grid: nil
--- or that of M.on.
+-- Checks the fields and returns a model of the architecture. ends: as in schema.collector; grid:
+-- nil or that of M.on.
 local function make(arch, t, path, at, ends, grid)
   local assumed = schema.collector(path, "model", ends)
   local m = schema.check(arch.all, t, path, at, assumed)
