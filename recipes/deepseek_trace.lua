@@ -75,7 +75,9 @@ end
 -- Returns the trace's kernels in the order of their start, with their regions.
 local function read_kernels()
   local launches, regions, kernels = {}, {}, {}
-  for _, e in ipairs(moe.read_json(FILE).traceEvents) do
+  local there, trace = pcall(moe.read_json, FILE)
+  if not there then print(("No %s in the folder of --read: nothing is measured.\n"):format(FILE)) end
+  for _, e in ipairs(there and trace.traceEvents or {}) do
     if e.cat == "cuda_runtime" or e.cat == "cuda_driver" then
       launches[e.args.correlation] = e.ts
     elseif e.cat == "user_annotation" and e.name:find("(", 1, true) then
@@ -176,6 +178,7 @@ local function predict()
   return found
 end
 
+local NONE = { us = 0, kernels = 0 }
 local compute, wire = measure(read_kernels())
 local found, sums, good = predict(), { us = 0, kernels = 0 }, 0
 local here_sums = { us = 0, kernels = 0 }
@@ -189,7 +192,7 @@ local function row(name, there, here, from)
   return close and there.us or 0
 end
 for _, class in ipairs(CLASSES) do
-  local there, here = compute[class[1]], found[class[1]] or { us = 0, kernels = 0 }
+  local there, here = compute[class[1]] or NONE, found[class[1]] or NONE
   there = { us = there.us / LAYERS, kernels = there.kernels / LAYERS }
   for key, sum in pairs(sums) do
     sums[key], here_sums[key] = sum + there[key], here_sums[key] + here[key]
@@ -200,10 +203,12 @@ row("compute", sums, here_sums, "")
 print("An MoE layer of DeepSeek-V3, forward and backward, on one of 64 H800; kernels without gaps; "
   .. "!: beyond 15%\n")
 print(moe.table(rows))
-print(("\n%.0f%% of the measured compute is in classes within 15%%"):format(100 * good / sums.us))
+print(("\n%.0f%% of the measured compute is in classes within 15%%"):format(
+  100 * good / math.max(sums.us, 1)))
 for _, name in ipairs { "dispatch", "combine" } do
+  local there = wire[name] or { us = 0, kernels = 1 }
   local time = moe.op_time { cluster = moe.cluster.h100 { nodes = 8 }, op = name, nodes = 8,
     sms = 20, tokens = 4096, hidden = 7168, topk = 8 }
   print(("%s, with its waits: %.2f ms; %.2f ms in DeepEP's table of H100"):format(name,
-    wire[name].us / wire[name].kernels / 1e3, time.ms))
+    there.us / there.kernels / 1e3, time.ms))
 end
