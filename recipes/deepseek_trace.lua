@@ -76,7 +76,7 @@ end
 local function read_kernels()
   local launches, regions, kernels = {}, {}, {}
   local there, trace = pcall(moe.read_json, FILE)
-  if not there then print(("No %s in the folder of --read: nothing is measured.\n"):format(FILE)) end
+  if not there then print(("No %s in a folder of --read: nothing is measured.\n"):format(FILE)) end
   for _, e in ipairs(there and trace.traceEvents or {}) do
     if e.cat == "cuda_runtime" or e.cat == "cuda_driver" then
       launches[e.args.correlation] = e.ts
